@@ -1,0 +1,151 @@
+//! Requests and responses.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use gleaner_common::clock::Timestamp;
+use gleaner_common::id::JobId;
+use gleaner_common::job::{Decision, Goal, JobStatus, Prices};
+use gleaner_common::units::Bytes;
+use gleaner_planner::controller::HostView;
+
+/// A question or an order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Is anybody there? Answered by [`Response::Overview`].
+    Overview,
+    /// All hosts.
+    Hosts,
+    /// All jobs, newest first.
+    Jobs,
+    /// One job with its last decision.
+    Job {
+        /// Which.
+        job: JobId,
+    },
+    /// Runs a job of engine `local` on the aggregator's own machine.
+    Submit(Box<SubmitJob>),
+    /// Stops a job. Its running tasks are ended.
+    Cancel {
+        /// Which.
+        job: JobId,
+    },
+    /// Lines of the event log.
+    Events {
+        /// Only events at or after this time.
+        since: Option<Timestamp>,
+        /// Go on with events as they happen.
+        follow: bool,
+    },
+}
+
+/// A job of engine `local`, with its tasks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitJob {
+    /// Name; `None` lets the aggregator choose one.
+    pub job: Option<JobId>,
+    /// Goal.
+    pub goal: Goal,
+    /// Prices per slot.
+    pub prices: Prices,
+    /// One shell command per task.
+    pub tasks: Vec<String>,
+    /// Environment of the tasks.
+    pub environment: BTreeMap<String, String>,
+    /// Folder the tasks run in; absolute.
+    pub working_dir: String,
+    /// Folder for the tasks' output; absolute. `None` is a folder under the aggregator's state.
+    pub output_dir: Option<String>,
+    /// Slots that always run.
+    pub dedicated_slots: u32,
+    /// Most slots; `None` is the number of CPUs.
+    pub max_slots: Option<u32>,
+    /// Memory a slot needs.
+    pub memory_per_slot: Bytes,
+    /// Attempts per task.
+    pub max_attempts: u32,
+    /// Longest a task may run, in seconds.
+    pub task_timeout_s: Option<f64>,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// To [`Request::Overview`].
+    Overview(Overview),
+    /// To [`Request::Hosts`].
+    Hosts(Vec<HostView>),
+    /// To [`Request::Jobs`].
+    Jobs(Vec<JobStatus>),
+    /// To [`Request::Job`].
+    Job(Box<JobDetail>),
+    /// To [`Request::Submit`]: stored durably.
+    Submitted {
+        /// The job's name.
+        job: JobId,
+        /// Where its tasks' output goes.
+        output_dir: String,
+    },
+    /// To [`Request::Cancel`]: stored durably.
+    Cancelled,
+    /// Something is wrong.
+    Error(ApiError),
+}
+
+/// The aggregator at a glance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Overview {
+    /// Version of its software.
+    pub software: String,
+    /// Process id.
+    pub pid: u32,
+    /// When it started.
+    pub started: Timestamp,
+    /// Its clock.
+    pub now: Timestamp,
+    /// Agents connected.
+    pub hosts_connected: u32,
+    /// Jobs not ended.
+    pub jobs_active: u32,
+    /// The event log cannot be written; the error.
+    pub event_log_error: Option<String>,
+    /// The journal or the store cannot be written; the error.
+    pub state_error: Option<String>,
+}
+
+/// One job with its last decision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobDetail {
+    /// The job.
+    pub status: JobStatus,
+    /// The last decision, if one was taken.
+    pub decision: Option<Decision>,
+}
+
+/// An error of the API.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// The kind, for programs.
+    pub code: ErrorCode,
+    /// What is wrong and what to do, for people.
+    pub message: String,
+}
+
+/// Kinds of API errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The request cannot be understood or a field is out of range.
+    Invalid,
+    /// No such job.
+    NotFound,
+    /// The name is taken, or the job has ended.
+    Conflict,
+    /// The aggregator cannot do it now.
+    Unavailable,
+}

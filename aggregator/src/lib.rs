@@ -1,0 +1,6 @@
+//! The central daemon: a thin shell of I/O around the planner's controller.
+//!
+//! Here live the connections to agents, the journal, the event log, the store, the engines and the local API.
+//! What must not be here: decisions. Whatever is decided comes out of `gleaner_planner::controller`.
+
+pub mod api;

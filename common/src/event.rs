@@ -1,0 +1,417 @@
+//! The event log's contents: what an operator reads to know what Gleaner did and why.
+//!
+//! On disk and in `gleaner events --json` an event is one JSON object on a line, with the fields of
+//! [`EventRecord`] and of its [`Event`] side by side and the event's name in `event`. `docs/events.md`
+//! describes every one; names and fields are stable.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::clock::Timestamp;
+use crate::command::{Refusal, Target, Version};
+use crate::id::{HostId, JobId, WorkloadId};
+use crate::job::{Decision, EngineProgress, Goal};
+use crate::report::{Absence, WorkloadKind};
+use crate::units::{CoreShare, Dollars};
+
+/// Who noticed an event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventSource {
+    /// The aggregator.
+    Aggregator,
+    /// The agent of a host. Its incarnation and sequence number make the event unique.
+    Agent {
+        /// The host.
+        host: HostId,
+        /// When the agent started, in milliseconds since the Unix epoch.
+        incarnation: u64,
+        /// Counts the agent's events from 1.
+        sequence: u64,
+    },
+}
+
+/// One line of the event log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EventRecord {
+    /// When it happened, by the clock of its source.
+    pub at: Timestamp,
+    /// Who noticed it.
+    pub source: EventSource,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The aggregator started.
+    AggregatorStarted {
+        /// Its version.
+        version: String,
+        /// Jobs it goes on with from its store.
+        jobs_resumed: u32,
+    },
+    /// The aggregator stops in an orderly way.
+    AggregatorStopped {},
+    /// The event log could not be written for a while; events were kept in memory meanwhile.
+    EventLogRecovered {
+        /// Events that waited.
+        delayed: u64,
+        /// Events of the aggregator's own that found no room to wait and are lost. Agents keep theirs.
+        lost: u64,
+        /// The error.
+        error: String,
+    },
+    /// A connection was refused.
+    PeerRefused {
+        /// Its address.
+        peer: String,
+        /// Why.
+        reason: String,
+    },
+    /// A message of a connected agent was refused.
+    MessageRefused {
+        /// The host of the certificate.
+        host: HostId,
+        /// Why.
+        reason: String,
+    },
+    /// An agent is there.
+    HostJoined {
+        /// Its host.
+        host: HostId,
+        /// CPUs.
+        cores: u32,
+        /// It may act.
+        acting: bool,
+        /// What is weaker there than it could be.
+        weaknesses: Vec<String>,
+    },
+    /// An agent is gone or silent.
+    HostLost {
+        /// Its host.
+        host: HostId,
+        /// Why.
+        reason: String,
+    },
+    /// A job was accepted.
+    JobSubmitted {
+        /// The job.
+        job: JobId,
+        /// Its goal.
+        goal: Goal,
+        /// Its tasks, where the engine knows.
+        tasks: u32,
+    },
+    /// A job waits.
+    JobWaiting {
+        /// The job.
+        job: JobId,
+        /// For what.
+        reason: String,
+    },
+    /// A job runs on its dedicated capacity alone, to learn its rate.
+    JobProfiling {
+        /// The job.
+        job: JobId,
+        /// For how long, in seconds.
+        period_s: f64,
+    },
+    /// A size was decided. The record holds candidates, scores and the limit that bound.
+    JobSized {
+        /// The decision.
+        decision: Decision,
+    },
+    /// By the last estimate a job will miss its deadline or its budget.
+    GoalAtRisk {
+        /// The job.
+        job: JobId,
+        /// What is expected, in a sentence.
+        expectation: String,
+    },
+    /// A job that was at risk is expected to meet its goal again.
+    GoalBackInReach {
+        /// The job.
+        job: JobId,
+    },
+    /// A job ended.
+    JobEnded {
+        /// The job.
+        job: JobId,
+        /// How: `completed`, `failed` or `cancelled`.
+        outcome: String,
+        /// Details of a failure.
+        reason: Option<String>,
+        /// Seconds from submission.
+        elapsed_s: f64,
+        /// Deadline met, where there was one.
+        deadline_met: Option<bool>,
+        /// Cost.
+        cost: Dollars,
+        /// CPU time used, in core-seconds.
+        harvested_core_s: f64,
+        /// The engine's last word.
+        progress: Option<EngineProgress>,
+    },
+    /// A task ended badly or lost its slot.
+    TaskFailed {
+        /// The job.
+        job: JobId,
+        /// Its number in the list, from 1.
+        task: u32,
+        /// Which attempt, from 1.
+        attempt: u32,
+        /// How it ended.
+        how: String,
+        /// It will be tried again.
+        retried: bool,
+    },
+    /// A plan broke a rule of the independent checker and was not dispatched. This is a bug in Gleaner.
+    PlanRejected {
+        /// The rule and the numbers.
+        violation: String,
+    },
+    /// An agent refused a command.
+    CommandRefused {
+        /// The host.
+        host: HostId,
+        /// The target.
+        target: Target,
+        /// The command's version.
+        version: Version,
+        /// Why.
+        reason: Refusal,
+        /// In words.
+        detail: String,
+    },
+    /// An agent applied a command only in part.
+    CommandShortfall {
+        /// The host.
+        host: HostId,
+        /// The target.
+        target: Target,
+        /// What could not be had.
+        shortfalls: Vec<String>,
+    },
+    /// An agent started.
+    AgentStarted {
+        /// Its version.
+        version: String,
+        /// It may act.
+        acting: bool,
+        /// Knobs restored because an earlier run had not.
+        knobs_restored: u32,
+    },
+    /// An agent stops in an orderly way.
+    AgentStopped {
+        /// Knobs restored.
+        knobs_restored: u32,
+    },
+    /// A foreground workload is there.
+    WorkloadAppeared {
+        /// The workload.
+        workload: WorkloadId,
+        /// What it is.
+        kind: WorkloadKind,
+    },
+    /// A foreground workload is gone.
+    WorkloadVanished {
+        /// The workload.
+        workload: WorkloadId,
+    },
+    /// A foreground workload has another name.
+    WorkloadRenamed {
+        /// Before.
+        from: WorkloadId,
+        /// Now.
+        to: WorkloadId,
+    },
+    /// A sensor gives nothing, or gives again.
+    SensorChanged {
+        /// Which.
+        sensor: String,
+        /// Why it is absent; `None` when it is back.
+        absent: Option<Absence>,
+    },
+    /// The guard shrank or froze the volunteer because the foreground wanted the CPU. At most one event a
+    /// second; `shrinks` and `freezes` count all since the last.
+    GuardActed {
+        /// CPU of the foreground that made it act.
+        foreground: CoreShare,
+        /// What the volunteer may use now.
+        allowance: CoreShare,
+        /// Shrinks since the last event.
+        shrinks: u64,
+        /// Freezes since the last event.
+        freezes: u64,
+        /// From the sample that showed the demand to the limit in force, in milliseconds: the slowest.
+        reaction_ms: f64,
+    },
+    /// Somebody else wrote a knob Gleaner manages. It is left to them.
+    ForeignWrite {
+        /// The knob's file.
+        knob: String,
+        /// What Gleaner had set.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// A command's lease ran out and the target was restored.
+    LeaseExpired {
+        /// The target.
+        target: Target,
+        /// The command's version.
+        version: Version,
+    },
+    /// A knob could not be restored. An operator must look.
+    RestoreFailed {
+        /// The knob's file.
+        knob: String,
+        /// What it should be.
+        wanted: String,
+        /// Why not.
+        error: String,
+    },
+    /// Reports were dropped because the aggregator could not be reached.
+    ReportsDropped {
+        /// How many since the last such event.
+        count: u64,
+    },
+}
+
+/// A line of an event log cannot be understood.
+#[derive(Debug, thiserror::Error)]
+pub enum EventLineError {
+    /// It is not JSON, or a field has the wrong type.
+    #[error("not a valid event")]
+    Json(#[from] serde_json::Error),
+    /// It is JSON, but not an event.
+    #[error("not an event: {0}")]
+    Shape(&'static str),
+}
+
+impl Event {
+    /// The name the log uses.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(fields)) => fields.keys().next().cloned().unwrap_or_default(),
+            _ => String::new(),
+        }
+    }
+}
+
+impl EventRecord {
+    /// The record as one line of JSON, without the line's end.
+    ///
+    /// # Errors
+    /// Never for records made by Gleaner; serde's error if a field cannot be expressed.
+    pub fn to_json_line(&self) -> Result<String, serde_json::Error> {
+        let mut line = Map::new();
+        line.insert("time".into(), Value::String(self.at.to_string()));
+        line.insert("at_ms".into(), self.at.0.into());
+        match &self.source {
+            EventSource::Aggregator => {
+                line.insert("source".into(), "aggregator".into());
+            }
+            EventSource::Agent { host, incarnation, sequence } => {
+                line.insert("source".into(), "agent".into());
+                line.insert("agent".into(), host.as_str().into());
+                line.insert("incarnation".into(), (*incarnation).into());
+                line.insert("sequence".into(), (*sequence).into());
+            }
+        }
+        if let Value::Object(event) = serde_json::to_value(&self.event)? {
+            for (name, fields) in event {
+                line.insert("event".into(), name.into());
+                if let Value::Object(fields) = fields {
+                    line.extend(fields);
+                }
+            }
+        }
+        serde_json::to_string(&Value::Object(line))
+    }
+
+    /// The record of a line written by [`EventRecord::to_json_line`].
+    ///
+    /// # Errors
+    /// [`EventLineError`] when the line is not JSON or not an event.
+    pub fn from_json_line(text: &str) -> Result<Self, EventLineError> {
+        let Value::Object(mut line) = serde_json::from_str(text)? else {
+            return Err(EventLineError::Shape("not an object"));
+        };
+        let at = line.remove("at_ms").and_then(|v| v.as_u64()).ok_or(EventLineError::Shape("no `at_ms`"))?;
+        line.remove("time");
+        let source = match line.remove("source").as_ref().and_then(Value::as_str) {
+            Some("aggregator") => EventSource::Aggregator,
+            Some("agent") => EventSource::Agent {
+                host: serde_json::from_value(line.remove("agent").unwrap_or_default())?,
+                incarnation: serde_json::from_value(line.remove("incarnation").unwrap_or_default())?,
+                sequence: serde_json::from_value(line.remove("sequence").unwrap_or_default())?,
+            },
+            _ => return Err(EventLineError::Shape("no known `source`")),
+        };
+        let Some(Value::String(name)) = line.remove("event") else {
+            return Err(EventLineError::Shape("no `event`"));
+        };
+        let event = serde_json::from_value(Value::Object(Map::from_iter([(name, Value::Object(line))])))?;
+        Ok(Self { at: Timestamp(at), source, event })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_reads_back_as_the_same_record() {
+        let records = [
+            EventRecord {
+                at: Timestamp(1_795_132_799_123),
+                source: EventSource::Aggregator,
+                event: Event::AggregatorStopped {},
+            },
+            EventRecord {
+                at: Timestamp(7),
+                source: EventSource::Agent { host: HostId::new("h1").unwrap(), incarnation: 3, sequence: 9 },
+                event: Event::ForeignWrite { knob: "cpu.max".into(), expected: "1".into(), found: "2".into() },
+            },
+        ];
+        for record in records {
+            let line = record.to_json_line().unwrap();
+            assert!(!line.contains('\n'));
+            assert_eq!(EventRecord::from_json_line(&line).unwrap(), record, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_event_field_hides_a_field_of_the_record() {
+        // `host` and `job` are event fields; the record's own names must stay apart from them.
+        let line = EventRecord {
+            at: Timestamp(7),
+            source: EventSource::Aggregator,
+            event: Event::HostLost { host: HostId::new("h1").unwrap(), reason: "silent".into() },
+        }
+        .to_json_line()
+        .unwrap();
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["event"], "host_lost");
+        assert_eq!(value["host"], "h1");
+        assert_eq!(value["source"], "aggregator");
+    }
+
+    #[test]
+    fn refuses_what_is_not_an_event() {
+        for bad in [
+            "",
+            "[]",
+            "{}",
+            r#"{"at_ms":1,"source":"aggregator"}"#,
+            r#"{"at_ms":1,"source":"aggregator","event":"nonsense"}"#,
+        ] {
+            assert!(EventRecord::from_json_line(bad).is_err(), "{bad}");
+        }
+    }
+}

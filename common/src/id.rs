@@ -1,0 +1,144 @@
+//! Identifiers of hosts, jobs and workloads. All are bounded in length and free of control characters,
+//! because they come from certificates, config files, guests' names and other people's input.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A text cannot serve as an identifier.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} {text:?} is not valid: {rule}")]
+pub struct InvalidId {
+    kind: &'static str,
+    text: String,
+    rule: &'static str,
+}
+
+macro_rules! identifier {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $max:literal, $ok:expr, $rule:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            #[doc = concat!("Builds the identifier. Rule: ", $rule, ".")]
+            ///
+            /// # Errors
+            /// [`InvalidId`] naming the rule that was broken.
+            pub fn new(text: impl Into<String>) -> Result<Self, InvalidId> {
+                let text = text.into();
+                let valid: fn(&str) -> bool = $ok;
+                if !text.is_empty() && text.len() <= $max && valid(&text) {
+                    Ok(Self(text))
+                } else {
+                    let text = text.chars().take($max).collect();
+                    Err(InvalidId { kind: $kind, text, rule: $rule })
+                }
+            }
+
+            /// The identifier as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidId;
+            fn try_from(text: String) -> Result<Self, InvalidId> {
+                Self::new(text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = InvalidId;
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
+                Self::new(text)
+            }
+        }
+    };
+}
+
+fn is_dns_label_text(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
+        && text.split('.').all(|label| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-'))
+}
+
+identifier! {
+    /// A physical machine that runs an agent. It is also the DNS name in the host's certificate.
+    HostId, "host name", 63, is_dns_label_text,
+    "1 to 63 lower-case letters, digits, hyphens and dots, as in a DNS name"
+}
+
+identifier! {
+    /// A background job.
+    JobId, "job name", 64,
+    |text| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.') && !text.starts_with('.'),
+    "1 to 64 letters, digits, hyphens, underscores and dots, not starting with a dot"
+}
+
+identifier! {
+    /// A foreground workload (a guest, a Xen domain or a cgroup) on one host.
+    WorkloadId, "workload name", 256,
+    |text| !text.chars().any(char::is_control),
+    "1 to 256 bytes without control characters"
+}
+
+impl WorkloadId {
+    /// An identifier from text that a guest controls: control characters become `?`, the rest is cut to
+    /// fit, and an empty text becomes `unnamed`.
+    #[must_use]
+    pub fn from_untrusted(text: &str) -> Self {
+        let mut clean: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        if clean.len() > 256 {
+            let mut end = 256;
+            while !clean.is_char_boundary(end) {
+                end -= 1;
+            }
+            clean.truncate(end);
+        }
+        if clean.is_empty() {
+            clean.push_str("unnamed");
+        }
+        Self(clean)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_names_are_dns_names() {
+        assert!(HostId::new("lab-07.example.org").is_ok());
+        for bad in ["", "Lab", "-a", "a-", "a..b", "a/b", &"x".repeat(64)] {
+            assert!(HostId::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn guest_controlled_names_are_made_harmless() {
+        assert_eq!(WorkloadId::from_untrusted("a\nb\u{1b}[2J").as_str(), "a?b?[2J");
+        assert_eq!(WorkloadId::from_untrusted("").as_str(), "unnamed");
+        assert_eq!(WorkloadId::from_untrusted(&"é".repeat(200)).as_str().len(), 256);
+    }
+
+    #[test]
+    fn decoding_applies_the_rule() {
+        assert!(serde_json::from_str::<JobId>("\"../etc\"").is_err());
+        assert!(serde_json::from_str::<JobId>("\"word-count_1\"").is_ok());
+    }
+}

@@ -1,0 +1,301 @@
+//! Background jobs: what a user asks for, what an engine reports, and the decision record behind every size.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::id::{HostId, JobId};
+use crate::units::{Bytes, CoreShare, Dollars, DollarsPerHour, Fraction};
+
+/// What a job should achieve.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goal {
+    /// Finish within this many seconds of submission, with as little as that takes.
+    Deadline {
+        /// Seconds from submission.
+        within_s: f64,
+    },
+    /// Finish as cheaply as possible or, with a budget, as early as the budget allows.
+    Cost {
+        /// The most the whole job may cost.
+        budget: Option<Dollars>,
+    },
+}
+
+/// What a worker costs. A worker is a host, or one slot with engine `local`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Prices {
+    /// A dedicated worker.
+    pub dedicated: DollarsPerHour,
+    /// A volunteer.
+    pub volunteer: DollarsPerHour,
+}
+
+impl Default for Prices {
+    /// RHIC §5.1: $1.00 and $0.42 an hour.
+    fn default() -> Self {
+        Self { dedicated: DollarsPerHour::clamped(1.0), volunteer: DollarsPerHour::clamped(0.42) }
+    }
+}
+
+/// A job as submitted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// Its name; unique among the jobs an aggregator knows.
+    pub id: JobId,
+    /// Which batch system runs it.
+    pub engine: EngineSpec,
+    /// What it should achieve.
+    pub goal: Goal,
+    /// What workers cost.
+    pub prices: Prices,
+    /// Memory one slot needs; hosts offer only as many slots as their residual memory holds.
+    pub memory_per_slot: Bytes,
+    /// Time from a decision to add a worker until it works, in seconds (RHIC §4.4, "profiled set-up time").
+    pub set_up_s: f64,
+}
+
+/// The batch system of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineSpec {
+    /// Shell commands as tasks in one machine's volunteer. Its workers are slots.
+    Local(LocalSpec),
+}
+
+/// A job of engine `local`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LocalSpec {
+    /// The machine; it must be the one the aggregator runs on.
+    pub host: HostId,
+    /// How many tasks its list has.
+    pub tasks: u32,
+    /// Slots that run from the first second to the last: the dedicated capacity of the job.
+    pub dedicated_slots: u32,
+    /// Most slots at once, dedicated ones included; `None` is the number of CPUs.
+    pub max_slots: Option<u32>,
+    /// How often a task that fails or loses its slot is tried.
+    pub max_attempts: u32,
+    /// A task that runs longer is killed and counts as failed.
+    pub task_timeout_s: Option<f64>,
+    /// Folder the tasks run in; absolute.
+    pub working_dir: String,
+    /// Folder that receives `NUMBER.out` and `NUMBER.err` of each task; absolute.
+    pub output_dir: String,
+}
+
+/// What an engine reports about a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EngineProgress {
+    /// Work done, running tasks counted in part: J_completed of RHIC Eq. 5.
+    pub fraction_done: Fraction,
+    /// All tasks.
+    pub tasks_total: u32,
+    /// Tasks finished well.
+    pub tasks_done: u32,
+    /// Tasks given up after their last attempt.
+    pub tasks_failed: u32,
+    /// Attempts that lost their slot or failed and were or will be tried again.
+    pub tasks_retried: u32,
+    /// Tasks running now.
+    pub tasks_running: u32,
+    /// Mean wall time of the finished tasks, in seconds.
+    pub mean_task_s: Option<f64>,
+    /// Slots the engine works with now, draining ones included.
+    pub slots_in_use: u32,
+}
+
+/// What the controller asks of an engine. Desired state: repeating it changes nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineAction {
+    /// Work with these slots per host; a smaller number drains.
+    SetSlots(BTreeMap<HostId, u32>),
+    /// Stop every task and forget the job.
+    Cancel,
+}
+
+/// How a job ended, as its engine saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineEnd {
+    /// Every task finished well.
+    Completed,
+    /// Some tasks were given up.
+    CompletedWithFailures {
+        /// How many.
+        failed: u32,
+    },
+    /// The engine cannot run the job.
+    Broken {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobPhase {
+    /// Waiting for its host to be there and able.
+    Waiting {
+        /// For what.
+        reason: String,
+    },
+    /// Dedicated capacity alone, to learn its rate (RHIC §4.1).
+    Profiling,
+    /// Sized every evaluation interval.
+    Running,
+    /// Every task finished well.
+    Completed,
+    /// Ended with tasks given up, or its engine broke.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// Stopped by an operator.
+    Cancelled,
+}
+
+impl JobPhase {
+    /// Nothing more will happen to the job.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        matches!(self, Self::Completed | Self::Failed { .. } | Self::Cancelled)
+    }
+
+    /// One word for tables.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Waiting { .. } => "waiting",
+            Self::Profiling => "profiling",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed { .. } => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// A job as its controller knows it: for `gleaner job show` and progress bars.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// As submitted.
+    pub spec: JobSpec,
+    /// Where it stands.
+    pub phase: JobPhase,
+    /// When it was submitted.
+    pub submitted: Timestamp,
+    /// When it first ran.
+    pub started: Option<Timestamp>,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+    /// The engine's last word.
+    pub progress: Option<EngineProgress>,
+    /// Volunteers in use.
+    pub volunteers: u32,
+    /// When it will be complete, by the last decision.
+    pub completion_estimate: Option<Timestamp>,
+    /// Deadline, if that is its goal.
+    pub deadline: Option<Timestamp>,
+    /// Cost so far.
+    pub cost: Dollars,
+    /// CPU time its volunteers and dedicated slots used, in core-seconds.
+    pub harvested_core_s: f64,
+    /// Decisions taken.
+    pub decisions: u32,
+}
+
+/// One candidate size in a decision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Volunteers.
+    pub size: u32,
+    /// Aggregate potential productivity, dedicated workers included (RHIC Eq. 1 summed).
+    pub potential: CoreShare,
+    /// Aggregate actual productivity predicted from it.
+    pub predicted: CoreShare,
+    /// Seconds until completion (RHIC Eq. 6, with padding and transition).
+    pub completion_s: f64,
+    /// Cost of the whole job if this size is kept to the end.
+    pub cost: Dollars,
+    /// The goal can be met with it.
+    pub meets_goal: bool,
+    /// Smaller is better; comparable only within one decision and one value of `meets_goal`.
+    pub score: f64,
+}
+
+/// What stopped a decision from choosing something else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The profile with dedicated capacity alone is not complete.
+    Profiling,
+    /// No progress or no CPU has been seen yet, so there is no rate to extrapolate.
+    NoRateYet,
+    /// A smaller size would miss the deadline.
+    Deadline,
+    /// The smallest size already meets the deadline.
+    DeadlineWithDedicatedAlone,
+    /// No size meets the deadline; the one that comes closest was taken.
+    DeadlineOutOfReach,
+    /// A larger size would cost more.
+    Cost,
+    /// A larger size would exceed the budget.
+    Budget,
+    /// No size keeps within the budget; the cheapest was taken.
+    BudgetOutOfReach,
+    /// Every volunteer there is was taken.
+    PoolExhausted,
+    /// There is no volunteer to take.
+    PoolEmpty,
+    /// The tasks left do not fill more slots.
+    TasksLeft,
+    /// What a change would gain is less than its transition costs.
+    Transition,
+}
+
+/// A sizing decision and everything behind it: for `gleaner explain`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Its job.
+    pub job: JobId,
+    /// Number of the decision within the job, from 1.
+    pub number: u32,
+    /// When it was taken.
+    pub at: Timestamp,
+    /// The goal it served.
+    pub goal: Goal,
+    /// Seconds left to the deadline, if that is the goal; negative when it has passed.
+    pub deadline_in_s: Option<f64>,
+    /// Cost so far.
+    pub spent: Dollars,
+    /// Work left (J_remaining of RHIC Eq. 6).
+    pub remaining: Fraction,
+    /// Work per second and percent of one core (R_proc of RHIC Eq. 5).
+    pub processing_rate: Option<f64>,
+    /// Share of the potential that the job's workers have really used so far.
+    pub yield_ratio: Option<f64>,
+    /// Volunteers before.
+    pub size_before: u32,
+    /// Volunteers from now on.
+    pub size: u32,
+    /// Which: slots per host.
+    pub selection: BTreeMap<HostId, u32>,
+    /// Candidates, the chosen one among them, by size; at most [`Decision::MAX_CANDIDATES`].
+    pub candidates: Vec<Candidate>,
+    /// How many candidates were considered in all.
+    pub considered: u32,
+    /// What bound the choice.
+    pub bound: Bound,
+    /// The choice in a sentence.
+    pub reason: String,
+}
+
+impl Decision {
+    /// Most candidates a decision record keeps; of more, those around the chosen one and an even spread.
+    pub const MAX_CANDIDATES: usize = 48;
+}

@@ -1,0 +1,361 @@
+//! What an agent tells: static facts about its host, and once a second what it sensed and predicts.
+//!
+//! Nothing here stands for "unknown" by being zero: a value that could not be had is a
+//! [`Reading::Absent`] with the reason.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::id::{HostId, WorkloadId};
+use crate::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
+
+/// Most workloads one report may carry.
+pub const MAX_WORKLOADS: usize = 4_096;
+
+/// A measured value, or the reason there is none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reading<T> {
+    /// It was measured.
+    Value(T),
+    /// It was not, because …
+    Absent(Absence),
+}
+
+/// Why a reading is missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("not available, because {detail}")]
+pub struct Absence {
+    /// The kind, for programs.
+    pub kind: AbsenceKind,
+    /// The reason, completing the sentence "not available, because …".
+    pub detail: String,
+}
+
+/// Kinds of absence. Callers act differently on them: what is not supported stays so, what is transient
+/// comes back by itself, what was denied needs an operator, what is malformed needs a bug report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AbsenceKind {
+    /// The kernel, hypervisor or machine does not offer it.
+    NotSupported,
+    /// It exists, but this process may not read it.
+    Denied,
+    /// It needs one more sample, or more history.
+    NotYet,
+    /// Its source disappeared between discovery and reading.
+    Vanished,
+    /// Its source holds something that cannot be understood.
+    Malformed,
+    /// The counter is lower than before: its source was reset or replaced.
+    WentBack,
+    /// The configuration switched it off.
+    Disabled,
+}
+
+impl<T> Reading<T> {
+    /// An absent reading.
+    pub fn absent(kind: AbsenceKind, detail: impl Into<String>) -> Self {
+        Self::Absent(Absence { kind, detail: detail.into() })
+    }
+
+    /// The value, if there is one.
+    pub fn value(&self) -> Option<&T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Absent(_) => None,
+        }
+    }
+
+    /// The same reading of something computed from the value.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
+        match self {
+            Self::Value(value) => Reading::Value(f(value)),
+            Self::Absent(absence) => Reading::Absent(absence),
+        }
+    }
+}
+
+impl<T> From<Result<T, Absence>> for Reading<T> {
+    fn from(result: Result<T, Absence>) -> Self {
+        match result {
+            Ok(value) => Self::Value(value),
+            Err(absence) => Self::Absent(absence),
+        }
+    }
+}
+
+/// How the host's cgroups are mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CgroupMode {
+    /// Only version 1 hierarchies.
+    V1,
+    /// Only the unified hierarchy.
+    V2,
+    /// Version 1 controllers beside a unified hierarchy without them.
+    Hybrid,
+    /// None mounted, or none readable.
+    None,
+}
+
+/// What does not change while an agent runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// CPU model name.
+    pub cpu_model: String,
+    /// CPUs online when the agent started.
+    pub cores: u32,
+    /// Memory installed.
+    pub memory: Bytes,
+    /// Kernel release.
+    pub kernel: String,
+    /// How cgroups are mounted.
+    pub cgroups: CgroupMode,
+    /// Hardware counters (LLC references, misses, instructions): which source, or why not.
+    pub counters: Reading<String>,
+    /// What the agent may change here.
+    pub levers: Levers,
+}
+
+/// What the agent can and may change on its host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Levers {
+    /// Acting is switched on. Without it the agent observes only and refuses every command.
+    pub acting: bool,
+    /// What kind of volunteer this host runs.
+    pub volunteer: VolunteerKind,
+    /// A ceiling on CPU time can be set on the volunteer.
+    pub quota: bool,
+    /// A weight can be set on the volunteer.
+    pub weight: bool,
+    /// The volunteer can be put in the idle class.
+    pub idle: bool,
+    /// The volunteer can be frozen whole.
+    pub freeze: bool,
+    /// What is weaker here than it could be, in sentences for an operator.
+    pub weaknesses: Vec<String>,
+}
+
+/// How the volunteer of a host is contained, and so where its processes enter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolunteerKind {
+    /// A cgroup. A process enters by writing its pid to every one of these files.
+    Cgroup {
+        /// `cgroup.procs` of each hierarchy the volunteer spans; absolute paths.
+        procs_files: Vec<String>,
+    },
+    /// No cgroup can be written: processes enter by leaving a file named after their process group in this
+    /// folder, holding the leader's start time from `/proc/PID/stat`, and run in the idle class.
+    ProcessGroups {
+        /// The folder; absolute path.
+        registry: String,
+    },
+    /// This host has no volunteer.
+    None,
+}
+
+/// One second of a host, as its agent measured it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostReport {
+    /// The host; must be the one in the peer's certificate.
+    pub host: HostId,
+    /// Number of the report since the agent started, from 1; gaps are reports lost.
+    pub sequence: u64,
+    /// When the sample was taken, by the agent's clock.
+    pub at: Timestamp,
+    /// True length of the interval the rates cover, in seconds; 0 in the first report.
+    pub interval_s: f64,
+    /// The machine as a whole.
+    pub machine: MachineSample,
+    /// The foreground's workloads, sorted by id. With "everything that is not the volunteer" as the
+    /// foreground this is one entry.
+    pub workloads: Vec<WorkloadSample>,
+    /// The volunteer.
+    pub volunteer: VolunteerSample,
+    /// What the foreground is predicted to leave.
+    pub residual: ResidualForecast,
+    /// Reports the agent dropped so far because the aggregator could not be reached.
+    pub reports_dropped: u64,
+}
+
+/// The machine as a whole over the interval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MachineSample {
+    /// Online CPUs, as CPU capacity.
+    pub cpu_capacity: CoreShare,
+    /// CPU busy with anything, guests included.
+    pub cpu_busy: Reading<CoreShare>,
+    /// CPU of the foreground: busy less the volunteer.
+    pub cpu_foreground: Reading<CoreShare>,
+    /// CPU the hypervisor below this machine took away.
+    pub cpu_steal: Reading<CoreShare>,
+    /// Load average over one minute.
+    pub load_1min: Reading<f64>,
+    /// Share of time some task waited for a CPU over the last 10 s (PSI).
+    pub cpu_pressure: Reading<Fraction>,
+    /// Share of time some task waited for memory over the last 10 s (PSI).
+    pub memory_pressure: Reading<Fraction>,
+    /// Share of time some task waited for I/O over the last 10 s (PSI).
+    pub io_pressure: Reading<Fraction>,
+    /// Memory the kernel can use.
+    pub memory_total: Reading<Bytes>,
+    /// Memory that new work could get without swapping, by the kernel's estimate.
+    pub memory_available: Reading<Bytes>,
+    /// Whole disks, sorted by name.
+    pub disks: Vec<DiskSample>,
+    /// Received by all physical interfaces.
+    pub network_receive: Reading<BytesPerSec>,
+    /// Sent by all physical interfaces.
+    pub network_transmit: Reading<BytesPerSec>,
+}
+
+/// One whole disk over the interval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DiskSample {
+    /// Device name, such as `sda`.
+    pub name: String,
+    /// Read from the device.
+    pub read: Reading<BytesPerSec>,
+    /// Written to the device.
+    pub write: Reading<BytesPerSec>,
+    /// Reads and writes completed.
+    pub operations: Reading<PerSec>,
+    /// Share of the interval in which the device had work, as iostat's `%util`.
+    pub utilisation: Reading<Fraction>,
+}
+
+/// What a workload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkloadKind {
+    /// A QEMU guest.
+    Qemu,
+    /// A cgroup named in the configuration.
+    Cgroup,
+    /// Everything on the machine that is not the volunteer.
+    Remainder,
+}
+
+/// One foreground workload over the interval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadSample {
+    /// Its name.
+    pub id: WorkloadId,
+    /// What it is.
+    pub kind: WorkloadKind,
+    /// CPU used, all threads.
+    pub cpu: Reading<CoreShare>,
+    /// Of that, by vCPU threads.
+    pub cpu_vcpu: Reading<CoreShare>,
+    /// Of that, by emulator and I/O threads.
+    pub cpu_emulator: Reading<CoreShare>,
+    /// Time runnable but waiting for a CPU, in percent of one core.
+    pub cpu_wait: Reading<CoreShare>,
+    /// Memory resident.
+    pub memory: Reading<Bytes>,
+    /// Read from disk.
+    pub disk_read: Reading<BytesPerSec>,
+    /// Written to disk.
+    pub disk_write: Reading<BytesPerSec>,
+    /// Disk operations.
+    pub disk_operations: Reading<PerSec>,
+    /// Received from the network.
+    pub network_receive: Reading<BytesPerSec>,
+    /// Sent to the network.
+    pub network_transmit: Reading<BytesPerSec>,
+    /// Last-level cache references.
+    pub llc_references: Reading<PerSec>,
+    /// Last-level cache misses.
+    pub llc_misses: Reading<PerSec>,
+    /// Instructions retired.
+    pub instructions: Reading<PerSec>,
+}
+
+/// The state of a volunteer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolunteerState {
+    /// There is none, or it runs nothing.
+    Latent,
+    /// It may run, up to its cap.
+    Active,
+    /// The guard or the loss of a lease has frozen it.
+    Frozen,
+}
+
+/// The volunteer over the interval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VolunteerSample {
+    /// Its state.
+    pub state: VolunteerState,
+    /// CPU used: P_actual of RHIC §4.3.
+    pub cpu: Reading<CoreShare>,
+    /// The most it may use now: the command's cap or the guard's allowance, whichever is less.
+    pub allowance: Reading<CoreShare>,
+    /// Memory resident.
+    pub memory: Reading<Bytes>,
+    /// Processes in it.
+    pub processes: Reading<u32>,
+    /// How often the guard shrank it since the agent started.
+    pub guard_shrinks: u64,
+    /// How often the guard froze it since the agent started.
+    pub guard_freezes: u64,
+}
+
+/// How the future is predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ForecastMethod {
+    /// The mean of the history (RHIC §4.2, the papers' choice).
+    MovingAverage,
+    /// The mean of the history; the safe bound is k standard deviations above it.
+    MeanPlusSigma,
+    /// The largest of the history.
+    WindowedMaximum,
+}
+
+/// An expected value and a bound that is meant to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Bounded<T> {
+    /// The most likely value.
+    pub expected: T,
+    /// What can be promised: the residual is at least this.
+    pub safe: T,
+}
+
+/// What the foreground is predicted to leave free over the lookahead, and how far such promises held.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResidualForecast {
+    /// The method.
+    pub method: ForecastMethod,
+    /// Length of the history it used, in seconds.
+    pub history_s: f64,
+    /// How far it looks ahead, in seconds.
+    pub lookahead_s: f64,
+    /// CPU.
+    pub cpu: Reading<Bounded<CoreShare>>,
+    /// Memory.
+    pub memory: Reading<Bounded<Bytes>>,
+    /// The track record of the safe CPU bound.
+    pub record: PromiseRecord,
+}
+
+/// How often the foreground took more CPU than was left to it by the promise (the safe bound) once the
+/// promise's lookahead had passed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromiseRecord {
+    /// Promises whose lookahead has passed.
+    pub judged: u64,
+    /// Of those, broken: mean foreground CPU over the lookahead exceeded capacity less the promise.
+    pub broken: u64,
+}
+
+impl PromiseRecord {
+    /// Broken promises as a share of those judged; `None` before the first.
+    #[must_use]
+    pub fn violation_rate(self) -> Option<Fraction> {
+        (self.judged > 0).then(|| Fraction::clamped(self.broken as f64 / self.judged as f64))
+    }
+}

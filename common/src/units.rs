@@ -1,0 +1,264 @@
+//! Physical quantities as types, so that a percent of a core is never added to bytes per second.
+//!
+//! Every floating-point quantity is finite by construction: [`NotFinite`] is the error of building one from
+//! a NaN or an infinity, and of decoding one from JSON, TOML or the wire.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Mul, Sub};
+
+use serde::{Deserialize, Serialize};
+
+/// A quantity was built from a NaN, an infinity or, where the quantity cannot be negative, a negative number.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error("{value} is not a valid {quantity}: it must be a finite number{}", if *.signed { "" } else { " of at least 0" })]
+pub struct NotFinite {
+    quantity: &'static str,
+    value: f64,
+    signed: bool,
+}
+
+macro_rules! quantity {
+    ($(#[$doc:meta])* $name:ident, $unit:literal, $accessor:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+        #[serde(try_from = "f64", into = "f64")]
+        pub struct $name(f64);
+
+        impl $name {
+            /// Nothing of it.
+            pub const ZERO: Self = Self(0.0);
+
+            /// Builds the quantity from a number.
+            ///
+            /// # Errors
+            /// [`NotFinite`] for a NaN, an infinity or a negative number.
+            pub fn new(value: f64) -> Result<Self, NotFinite> {
+                if value.is_finite() && value >= 0.0 {
+                    Ok(Self(value))
+                } else {
+                    Err(NotFinite { quantity: stringify!($name), value, signed: false })
+                }
+            }
+
+            /// Builds the quantity, taking 0 for anything negative or not finite. For results of
+            /// arithmetic on valid quantities, where the lower bound is part of the definition.
+            #[must_use]
+            pub fn clamped(value: f64) -> Self {
+                Self(if value.is_finite() { value.max(0.0) } else { 0.0 })
+            }
+
+            #[doc = concat!("The number, in ", $unit, ".")]
+            #[must_use]
+            pub const fn $accessor(self) -> f64 {
+                self.0
+            }
+
+            /// `self - other`, but never below zero.
+            #[must_use]
+            pub fn saturating_sub(self, other: Self) -> Self {
+                Self::clamped(self.0 - other.0)
+            }
+
+            /// The smaller of the two.
+            #[must_use]
+            pub fn min(self, other: Self) -> Self {
+                Self(self.0.min(other.0))
+            }
+
+            /// The larger of the two.
+            #[must_use]
+            pub fn max(self, other: Self) -> Self {
+                Self(self.0.max(other.0))
+            }
+
+            /// A total order (the values are never NaN).
+            #[must_use]
+            pub fn total_cmp(&self, other: &Self) -> std::cmp::Ordering {
+                self.0.total_cmp(&other.0)
+            }
+        }
+
+        impl TryFrom<f64> for $name {
+            type Error = NotFinite;
+            fn try_from(value: f64) -> Result<Self, NotFinite> {
+                Self::new(value)
+            }
+        }
+
+        impl From<$name> for f64 {
+            fn from(quantity: $name) -> f64 {
+                quantity.0
+            }
+        }
+
+        impl Add for $name {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self::clamped(self.0 + other.0)
+            }
+        }
+
+        impl AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                *self = *self + other;
+            }
+        }
+
+        /// Signed difference, as a bare number in the quantity's unit.
+        impl Sub for $name {
+            type Output = f64;
+            fn sub(self, other: Self) -> f64 {
+                self.0 - other.0
+            }
+        }
+
+        impl Mul<f64> for $name {
+            type Output = Self;
+            fn mul(self, factor: f64) -> Self {
+                Self::clamped(self.0 * factor)
+            }
+        }
+
+        impl Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
+                parts.fold(Self::ZERO, Add::add)
+            }
+        }
+    };
+}
+
+quantity! {
+    /// CPU in percent of one core, as in the papers: 400 is four cores. Also the unit of productivity.
+    CoreShare, "percent of one core", percent
+}
+quantity! {
+    /// A rate of bytes.
+    BytesPerSec, "bytes per second", per_sec
+}
+quantity! {
+    /// A rate of events (operations, misses, instructions, …).
+    PerSec, "events per second", per_sec
+}
+quantity! {
+    /// A part of a whole, in 0..=1 where it is a utilisation; a slowdown or ratio may exceed 1.
+    Fraction, "parts of one", value
+}
+quantity! {
+    /// An amount of money.
+    Dollars, "dollars", amount
+}
+quantity! {
+    /// A price of one worker.
+    DollarsPerHour, "dollars per hour", per_hour
+}
+
+impl CoreShare {
+    /// `cores` whole cores.
+    #[must_use]
+    pub fn from_cores(cores: u32) -> Self {
+        Self(f64::from(cores) * 100.0)
+    }
+
+    /// CPU time used over an interval. An empty interval gives zero.
+    #[must_use]
+    pub fn from_cpu_time(used_ns: u64, interval_ns: u64) -> Self {
+        if interval_ns == 0 {
+            return Self::ZERO;
+        }
+        Self::clamped(used_ns as f64 * 100.0 / interval_ns as f64)
+    }
+
+    /// The same in cores: 250 % is 2.5.
+    #[must_use]
+    pub fn cores(self) -> f64 {
+        self.0 / 100.0
+    }
+}
+
+impl DollarsPerHour {
+    /// What `workers` workers cost over `seconds`, counted to the second.
+    #[must_use]
+    pub fn over(self, seconds: f64, workers: f64) -> Dollars {
+        Dollars::clamped(self.0 * workers * seconds / 3600.0)
+    }
+}
+
+impl fmt::Display for CoreShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} %", self.0)
+    }
+}
+
+impl fmt::Display for Dollars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "${:.4}", self.0)
+    }
+}
+
+/// An amount of memory or data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// `n` mebibytes.
+    #[must_use]
+    pub const fn from_mib(n: u64) -> Self {
+        Self(n.saturating_mul(1 << 20))
+    }
+
+    /// `self - other`, but never below zero.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+        let mut value = self.0 as f64;
+        let mut unit = 0;
+        while value >= 1024.0 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        if unit == 0 { write!(f, "{} B", self.0) } else { write!(f, "{value:.1} {}", UNITS[unit]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_is_not_a_number() {
+        assert!(CoreShare::new(f64::NAN).is_err());
+        assert!(CoreShare::new(f64::INFINITY).is_err());
+        assert!(CoreShare::new(-1.0).is_err());
+        let error = serde_json::from_str::<CoreShare>("-3.5").unwrap_err().to_string();
+        assert!(error.contains("-3.5 is not a valid CoreShare"), "{error}");
+    }
+
+    #[test]
+    fn cpu_time_over_an_interval_is_percent_of_one_core() {
+        // 1.5 s of CPU in 1 s of wall time: one and a half cores.
+        let share = CoreShare::from_cpu_time(1_500_000_000, 1_000_000_000);
+        assert_eq!(share, CoreShare::new(150.0).unwrap());
+        assert_eq!(CoreShare::from_cpu_time(5, 0), CoreShare::ZERO);
+    }
+
+    #[test]
+    fn cost_is_counted_to_the_second() {
+        // 6 dedicated hosts at $1.00/h for 30 min.
+        let price = DollarsPerHour::new(1.0).unwrap();
+        assert_eq!(price.over(1800.0, 6.0), Dollars::new(3.0).unwrap());
+    }
+
+    #[test]
+    fn bytes_read_well() {
+        assert_eq!(Bytes(512).to_string(), "512 B");
+        assert_eq!(Bytes::from_mib(1536).to_string(), "1.5 GiB");
+    }
+}

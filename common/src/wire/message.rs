@@ -1,0 +1,102 @@
+//! The messages, one enum per direction, and their tags.
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::{FrameError, Message, decode_value, encode_value};
+use crate::clock::Timestamp;
+use crate::command::{Ack, Command};
+use crate::event::EventRecord;
+use crate::id::HostId;
+use crate::report::{HostFacts, HostReport};
+
+/// First message of an agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Its host; must be the one in its certificate.
+    pub host: HostId,
+    /// When the agent started, in milliseconds since the Unix epoch; tells a restart from a reconnection.
+    pub incarnation: u64,
+    /// Version of its software.
+    pub software: String,
+    /// Its clock, for the time check.
+    pub now: Timestamp,
+    /// What does not change.
+    pub facts: HostFacts,
+}
+
+/// Answer to a [`Hello`]; only now is the agent connected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Version of the aggregator's software.
+    pub software: String,
+    /// The aggregator's clock.
+    pub now: Timestamp,
+    /// Sequence number of the last event of this incarnation that is safely in the log; 0 if none.
+    pub events_through: u64,
+}
+
+/// Events of an agent, oldest first. The agent keeps them until they are acknowledged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentEvents {
+    /// The events; their source is the agent.
+    pub events: Vec<EventRecord>,
+}
+
+macro_rules! messages {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $tag:literal => $variant:ident($payload:ty)),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum $name {
+            $($(#[$vdoc])* $variant($payload),)+
+        }
+
+        impl Message for $name {
+            fn tag(&self) -> u16 {
+                match self {
+                    $(Self::$variant(_) => $tag,)+
+                }
+            }
+
+            fn encode_payload(&self, into: &mut Vec<u8>) -> Result<(), FrameError> {
+                match self {
+                    $(Self::$variant(payload) => encode_value($tag, payload, into),)+
+                }
+            }
+
+            fn decode_payload(tag: u16, payload: &[u8]) -> Result<Self, FrameError> {
+                match tag {
+                    $($tag => decode_value(tag, payload).map(Self::$variant),)+
+                    _ => Err(FrameError::UnknownTag { tag }),
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    /// What agents send. Reports go on their own stream; everything else on the control stream.
+    FromAgent {
+        /// First message.
+        1 => Hello(Box<Hello>),
+        /// One second of the host.
+        2 => Report(Box<HostReport>),
+        /// What came of a command.
+        3 => Ack(Ack),
+        /// What happened on the host.
+        4 => Events(AgentEvents),
+    }
+}
+
+messages! {
+    /// What the aggregator sends, all on the control stream.
+    FromAggregator {
+        /// The agent is accepted.
+        101 => Welcome(Welcome),
+        /// The agent is not accepted; the connection closes.
+        102 => Refused(String),
+        /// Desired state of a target.
+        103 => Command(Command),
+        /// Events up to this sequence number are safely in the log.
+        104 => EventsThrough(u64),
+    }
+}

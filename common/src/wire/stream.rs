@@ -1,0 +1,48 @@
+//! Frames on byte streams.
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::codec::{FrameError, Message, body_length, decode_body, encode};
+
+/// A message could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The stream failed, or ended inside a frame.
+    #[error("the stream failed")]
+    Io(#[from] std::io::Error),
+    /// The peer sent something that is not a frame of this protocol.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// Reads the next message; `None` when the peer ended the stream between two frames.
+///
+/// Not safe to cancel: use it in a task of its own.
+///
+/// # Errors
+/// [`ReadError`]; the stream is of no further use after one.
+pub async fn read_message<M: Message, R: AsyncRead + Unpin>(stream: &mut R) -> Result<Option<M>, ReadError> {
+    let mut field = [0; 4];
+    let first = stream.read(&mut field).await?;
+    if first == 0 {
+        return Ok(None);
+    }
+    stream.read_exact(&mut field[first..]).await?;
+    let length = body_length(field)?;
+    let mut body = Vec::new();
+    // Grows with what really arrives, so that a length field alone costs the reader nothing.
+    let got = (&mut *stream).take(length as u64).read_to_end(&mut body).await?;
+    if got < length {
+        return Err(FrameError::Truncated { have: got, want: length }.into());
+    }
+    Ok(Some(decode_body(&body)?))
+}
+
+/// Writes one message.
+///
+/// # Errors
+/// [`ReadError::Frame`] if the message cannot be encoded, [`ReadError::Io`] if the stream failed.
+pub async fn write_message<M: Message, W: AsyncWrite + Unpin>(stream: &mut W, message: &M) -> Result<(), ReadError> {
+    stream.write_all(&encode(message)?).await?;
+    Ok(())
+}

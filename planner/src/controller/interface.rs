@@ -1,0 +1,139 @@
+//! What goes into the controller and what comes out.
+
+use serde::{Deserialize, Serialize};
+
+use gleaner_common::clock::Timestamp;
+use gleaner_common::command::{Ack, Command, Outcome, Target};
+use gleaner_common::event::Event;
+use gleaner_common::id::{HostId, JobId};
+use gleaner_common::job::{EngineAction, EngineEnd, EngineProgress, JobSpec};
+use gleaner_common::report::{HostFacts, HostReport};
+
+/// Times the controller works by.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Time between sizing decisions of a job, in seconds (RHIC §4.1: 60).
+    pub evaluation_interval_s: f64,
+    /// Time a job first runs on dedicated capacity alone, in seconds (RHIC §4.1: 60). Shortened to a
+    /// tenth of the time to the deadline where that is less.
+    pub profile_period_s: f64,
+    /// How long a command holds without renewal, in seconds; renewed every third of it.
+    pub command_lease_s: f64,
+    /// A host without a report for this long is not offered to jobs, in seconds.
+    pub report_stale_after_s: f64,
+    /// Ended jobs remembered.
+    pub ended_jobs_kept: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            evaluation_interval_s: 60.0,
+            profile_period_s: 60.0,
+            command_lease_s: 15.0,
+            report_stale_after_s: 5.0,
+            ended_jobs_kept: 200,
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Input {
+    /// An agent was welcomed.
+    HostJoined {
+        /// Its host.
+        host: HostId,
+        /// When the agent started.
+        incarnation: u64,
+        /// Static facts, levers among them.
+        facts: Box<HostFacts>,
+    },
+    /// The connection to an agent is gone.
+    HostLost {
+        /// Its host.
+        host: HostId,
+        /// Why.
+        reason: String,
+    },
+    /// A report of a connected host. Its `host` is the one of the certificate.
+    Report(Box<HostReport>),
+    /// An answer to a command.
+    Acked {
+        /// The host.
+        host: HostId,
+        /// The answer.
+        ack: Ack,
+    },
+    /// An operator submitted a job. The shell has checked that the id is free.
+    JobSubmitted(Box<JobSpec>),
+    /// An operator cancelled a job.
+    JobCancelled {
+        /// The job.
+        job: JobId,
+    },
+    /// An engine's report, about once a second while a job is running.
+    Progress {
+        /// The job.
+        job: JobId,
+        /// The report.
+        progress: EngineProgress,
+    },
+    /// An engine is through with a job.
+    EngineEnded {
+        /// The job.
+        job: JobId,
+        /// How.
+        end: EngineEnd,
+        /// Its last report.
+        progress: Option<EngineProgress>,
+    },
+    /// The aggregator was started on a stored state: engines hold nothing, no agent is connected.
+    Resumed,
+    /// Time passed. The shell sends one every second.
+    Tick,
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Output {
+    /// Send a command to an agent.
+    Command {
+        /// Its host.
+        host: HostId,
+        /// The command.
+        command: Command,
+    },
+    /// Tell an engine.
+    Engine {
+        /// The job.
+        job: JobId,
+        /// What.
+        action: EngineAction,
+    },
+    /// Write to the event log.
+    Event(Event),
+}
+
+/// A host as the controller knows it: for `gleaner hosts` and `gleaner top`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostView {
+    /// The host.
+    pub host: HostId,
+    /// An agent is connected.
+    pub connected: bool,
+    /// When its agent started.
+    pub incarnation: u64,
+    /// Static facts.
+    pub facts: HostFacts,
+    /// When the last report arrived.
+    pub reported: Option<Timestamp>,
+    /// The last report.
+    pub report: Option<HostReport>,
+    /// What the host was told last, per target, and what it answered.
+    pub targets: Vec<(Target, Command, Option<Outcome>)>,
+    /// The job its volunteer works for.
+    pub job: Option<JobId>,
+}

@@ -1,0 +1,7 @@
+//! Every decision Gleaner takes, as pure functions and state machines: no I/O, no async, no clock, no global
+//! state, no randomness but from a seed passed in. `clippy.toml` beside this crate enforces it.
+//!
+//! One module per decision, named for what it decides. What must not be here: anything that reads, writes,
+//! waits or logs; the shells (`agent`, `aggregator`, `simulator`) do that and carry out what is decided here.
+
+pub mod controller;
