@@ -6,9 +6,12 @@
 
 pub mod clock;
 pub mod command;
+pub mod config;
 pub mod event;
 pub mod id;
 pub mod job;
 pub mod report;
+pub mod tls;
+pub mod transport;
 pub mod units;
 pub mod wire;

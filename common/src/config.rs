@@ -1,0 +1,388 @@
+//! Reading TOML config files so that every mistake is reported at once, with file, line and key.
+//!
+//! A daemon asks a [`Section`] for each key it knows, giving the default and the allowed range; what is wrong
+//! is collected in the [`Document`], as is every key nobody asked for. [`Document::finish`] then gives the
+//! finished config or all problems.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Largest config file read.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// One mistake in a config file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Line, from 1; `None` when it is about something missing or the file as a whole.
+    pub line: Option<usize>,
+    /// What is wrong, naming the key.
+    pub what: String,
+}
+
+/// All mistakes of a config file, in the order of its lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problems {
+    /// The file.
+    pub file: PathBuf,
+    /// The mistakes; at least one.
+    pub list: Vec<Problem>,
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.list.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{}", self.file.display())?;
+            if let Some(line) = problem.line {
+                write!(f, ":{line}")?;
+            }
+            write!(f, ": {}", problem.what)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// The text of a config file.
+#[derive(Debug)]
+pub struct Source {
+    file: PathBuf,
+    text: String,
+}
+
+impl Source {
+    /// Reads a config file.
+    ///
+    /// # Errors
+    /// [`Problems`] with one entry if it cannot be read or is over 1 MiB.
+    pub fn read(file: &Path) -> Result<Self, Problems> {
+        let one = |what: String| Problems { file: file.to_owned(), list: vec![Problem { line: None, what }] };
+        let size = std::fs::metadata(file).map_err(|e| one(format!("cannot be read: {e}")))?.len();
+        if size > MAX_BYTES {
+            return Err(one(format!("has {size} bytes; at most {MAX_BYTES} are read")));
+        }
+        let text = std::fs::read_to_string(file).map_err(|e| one(format!("cannot be read: {e}")))?;
+        Ok(Self { file: file.to_owned(), text })
+    }
+
+    /// A config from text, under the name of a file.
+    #[must_use]
+    pub fn from_text(file: &Path, text: &str) -> Self {
+        Self { file: file.to_owned(), text: text.to_owned() }
+    }
+
+    /// Parses it. Syntax errors are among the problems [`Document::finish`] reports.
+    #[must_use]
+    pub fn parse(&self) -> Document<'_> {
+        let (table, errors) = DeTable::parse_recoverable(&self.text);
+        let document = Document { source: self, table: table.into_inner(), problems: RefCell::default() };
+        for error in errors {
+            document.problem(error.span(), format!("is not valid TOML: {}", error.message()));
+        }
+        document
+    }
+}
+
+/// A config file being read.
+#[derive(Debug)]
+pub struct Document<'s> {
+    source: &'s Source,
+    table: DeTable<'s>,
+    problems: RefCell<Vec<Problem>>,
+}
+
+impl Document<'_> {
+    /// The top level.
+    #[must_use]
+    pub fn root(&self) -> Section<'_> {
+        Section { document: self, path: String::new(), table: Some(&self.table), asked: BTreeSet::new() }
+    }
+
+    /// `config` if nothing was wrong.
+    ///
+    /// # Errors
+    /// All [`Problems`] found.
+    pub fn finish<T>(self, config: Option<T>) -> Result<T, Problems> {
+        let mut list = self.problems.into_inner();
+        match config {
+            Some(config) if list.is_empty() => Ok(config),
+            _ => {
+                if list.is_empty() {
+                    list.push(Problem { line: None, what: "is incomplete".into() });
+                }
+                list.sort_by_key(|problem| problem.line.unwrap_or(usize::MAX));
+                Err(Problems { file: self.source.file.clone(), list })
+            }
+        }
+    }
+
+    fn problem(&self, span: Option<Range<usize>>, what: String) {
+        let line = span.map(|s| self.source.text.get(..s.start).unwrap_or_default().matches('\n').count() + 1);
+        self.problems.borrow_mut().push(Problem { line, what });
+    }
+}
+
+/// A table of a config file. Ask for every key it may have, then drop it: keys not asked for are reported.
+#[derive(Debug)]
+pub struct Section<'d> {
+    document: &'d Document<'d>,
+    path: String,
+    table: Option<&'d DeTable<'d>>,
+    asked: BTreeSet<&'static str>,
+}
+
+impl<'d> Section<'d> {
+    fn full(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<&'d Spanned<DeValue<'d>>> {
+        self.asked.insert(key);
+        self.table?.get(key)
+    }
+
+    fn wrong(&self, key: &str, value: &Spanned<DeValue<'_>>, expected: impl fmt::Display) {
+        let found = match value.get_ref() {
+            DeValue::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
+            DeValue::Integer(number) => number.to_string(),
+            DeValue::Float(number) => number.to_string(),
+            DeValue::Boolean(flag) => flag.to_string(),
+            other => format!("of type {}", other.type_str()),
+        };
+        self.document.problem(Some(value.span()), format!("`{}` is {found}; it must be {expected}", self.full(key)));
+    }
+
+    /// Reports something about a key that was read well but does not fit.
+    pub fn reject(&self, key: &str, what: impl fmt::Display) {
+        let span = self.table.and_then(|table| table.get(key)).map(Spanned::span);
+        self.document.problem(span, format!("`{}` {what}", self.full(key)));
+    }
+
+    /// The table `key`; empty if missing.
+    pub fn section(&mut self, key: &'static str) -> Section<'d> {
+        let table = match self.take(key) {
+            None => None,
+            Some(value) => match value.get_ref() {
+                DeValue::Table(table) => Some(table),
+                _ => {
+                    self.wrong(key, value, format_args!("a table, written `[{}]`", self.full(key)));
+                    None
+                }
+            },
+        };
+        Section { document: self.document, path: self.full(key), table, asked: BTreeSet::new() }
+    }
+
+    /// An integer, `default` if missing.
+    pub fn integer(&mut self, key: &'static str, default: u64, range: RangeInclusive<u64>) -> u64 {
+        let Some(value) = self.take(key) else { return default };
+        let number = match value.get_ref() {
+            DeValue::Integer(number) => u64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok(),
+            _ => None,
+        };
+        match number {
+            Some(number) if range.contains(&number) => number,
+            _ => {
+                self.wrong(key, value, format_args!("a whole number from {} to {}", range.start(), range.end()));
+                default
+            }
+        }
+    }
+
+    /// A number, `default` if missing.
+    pub fn number(&mut self, key: &'static str, default: f64, range: RangeInclusive<f64>) -> f64 {
+        let Some(value) = self.take(key) else { return default };
+        let number: Option<f64> = match value.get_ref() {
+            DeValue::Integer(number) => number.to_string().replace('_', "").parse().ok(),
+            DeValue::Float(number) => number.to_string().replace('_', "").parse().ok(),
+            _ => None,
+        };
+        match number {
+            Some(number) if range.contains(&number) => number,
+            _ => {
+                self.wrong(key, value, format_args!("a number from {} to {}", range.start(), range.end()));
+                default
+            }
+        }
+    }
+
+    /// True or false, `default` if missing.
+    pub fn flag(&mut self, key: &'static str, default: bool) -> bool {
+        let Some(value) = self.take(key) else { return default };
+        if let DeValue::Boolean(flag) = value.get_ref() {
+            *flag
+        } else {
+            self.wrong(key, value, "true or false");
+            default
+        }
+    }
+
+    /// A text, if there.
+    pub fn optional_text(&mut self, key: &'static str) -> Option<String> {
+        let value = self.take(key)?;
+        if let DeValue::String(text) = value.get_ref() {
+            Some(text.to_string())
+        } else {
+            self.wrong(key, value, "a text in quotes");
+            None
+        }
+    }
+
+    /// Something written as a text that must parse, `default` if missing.
+    pub fn parsed<T: FromStr>(&mut self, key: &'static str, default: T) -> T
+    where
+        T::Err: fmt::Display,
+    {
+        self.optional_parsed(key).unwrap_or(default)
+    }
+
+    /// Something written as a text that must parse, if there.
+    pub fn optional_parsed<T: FromStr>(&mut self, key: &'static str) -> Option<T>
+    where
+        T::Err: fmt::Display,
+    {
+        let text = self.optional_text(key)?;
+        text.parse().map_err(|e: T::Err| self.reject(key, format_args!("is {text:?}: {e}"))).ok()
+    }
+
+    /// Something written as a text that must be there and parse.
+    pub fn required<T: FromStr>(&mut self, key: &'static str) -> Option<T>
+    where
+        T::Err: fmt::Display,
+    {
+        if self.table.is_none_or(|table| table.get(key).is_none()) {
+            self.asked.insert(key);
+            self.document.problem(None, format!("`{}` is missing", self.full(key)));
+            return None;
+        }
+        self.optional_parsed(key)
+    }
+
+    /// An absolute path, `default` if missing.
+    pub fn path(&mut self, key: &'static str, default: &str) -> PathBuf {
+        let path = self.optional_text(key).map_or_else(|| PathBuf::from(default), PathBuf::from);
+        if !path.is_absolute() {
+            self.reject(key, format_args!("is {:?}; it must be an absolute path", path.display().to_string()));
+        }
+        path
+    }
+
+    /// One of a fixed set of words, `default` if missing.
+    pub fn choice<T: Copy>(&mut self, key: &'static str, default: T, choices: &[(&str, T)]) -> T {
+        let Some(text) = self.optional_text(key) else { return default };
+        match choices.iter().find(|(word, _)| *word == text) {
+            Some((_, choice)) => *choice,
+            None => {
+                let words: Vec<_> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
+                self.reject(key, format_args!("is {text:?}; it must be one of {}", words.join(", ")));
+                default
+            }
+        }
+    }
+
+    /// A list of texts, empty if missing.
+    pub fn texts(&mut self, key: &'static str) -> Vec<String> {
+        let Some(value) = self.take(key) else { return Vec::new() };
+        let DeValue::Array(items) = value.get_ref() else {
+            self.wrong(key, value, "a list of texts");
+            return Vec::new();
+        };
+        let mut texts = Vec::new();
+        for item in items {
+            match item.get_ref() {
+                DeValue::String(text) => texts.push(text.to_string()),
+                _ => self.wrong(key, item, "a list of texts only"),
+            }
+        }
+        texts
+    }
+}
+
+impl Drop for Section<'_> {
+    fn drop(&mut self) {
+        let Some(table) = self.table else { return };
+        for (key, _) in table {
+            let name = key.get_ref().as_ref();
+            if !self.asked.contains(name) {
+                let known: Vec<_> = self.asked.iter().copied().collect();
+                let what = format!("`{}` is unknown; known here: {}", self.full(name), known.join(", "));
+                self.document.problem(Some(key.span()), what);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<(u64, f64, bool, String, Vec<String>), Problems> {
+        let source = Source::from_text(Path::new("a.toml"), text);
+        let document = source.parse();
+        let config = {
+            let mut root = document.root();
+            let name = root.required::<String>("name");
+            let mut guard = root.section("guard");
+            let period = guard.integer("period_ms", 50, 10..=1000);
+            let headroom = guard.number("headroom", 0.1, 0.0..=1.0);
+            let on = guard.flag("on", true);
+            let globs = guard.texts("globs");
+            name.map(|name| (period, headroom, on, name, globs))
+        };
+        document.finish(config)
+    }
+
+    #[test]
+    fn defaults_and_values() {
+        let config = read("name = 'x'\n[guard]\nperiod_ms = 1_00\nheadroom = 1\nglobs = ['a', 'b']\n").unwrap();
+        assert_eq!(config, (100, 1.0, true, "x".into(), vec!["a".into(), "b".into()]));
+    }
+
+    #[test]
+    fn every_mistake_is_reported_with_line_and_key() {
+        let text = "nam = 'x'\n[guard]\nperiod_ms = 5\nheadroom = 'much'\non = 1\nglobs = ['a', 3]\n";
+        let problems = read(text).unwrap_err();
+        let said = problems.to_string();
+        for part in [
+            "a.toml:1: `nam` is unknown; known here: guard, name",
+            "a.toml:3: `guard.period_ms` is 5; it must be a whole number from 10 to 1000",
+            "a.toml:4: `guard.headroom` is \"much\"; it must be a number from 0 to 1",
+            "a.toml:5: `guard.on` is 1; it must be true or false",
+            "a.toml:6: `guard.globs` is 3; it must be a list of texts only",
+            "a.toml: `name` is missing",
+        ] {
+            assert!(said.contains(part), "{part}\nnot in\n{said}");
+        }
+        assert_eq!(problems.list.len(), 6, "{said}");
+    }
+
+    #[test]
+    fn a_syntax_error_does_not_hide_the_others() {
+        let said = read("name = 'x'\n[guard]\nperiod_ms = = 5\non = 'no'\n").unwrap_err().to_string();
+        assert!(said.contains("a.toml:3: is not valid TOML"), "{said}");
+        assert!(said.contains("a.toml:4: `guard.on`"), "{said}");
+    }
+
+    #[test]
+    fn a_missing_file_is_one_problem() {
+        let problems = Source::read(Path::new("/nonexistent/a.toml")).unwrap_err();
+        assert!(problems.to_string().starts_with("/nonexistent/a.toml: cannot be read"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(text in "[a-z=\\[\\]'\"\n0-9_. {}#-]{0,200}") {
+            _ = read(&text);
+        }
+    }
+}
