@@ -4,4 +4,5 @@
 //! Here lives everything that reads or changes a host. What must not be here: decisions about jobs or other
 //! hosts (`gleaner_planner`, driven by the aggregator).
 
+pub mod config;
 pub mod hierarchies;

@@ -168,6 +168,12 @@ impl<'d> Section<'d> {
         self.document.problem(span, format!("`{}` {what}", self.full(key)));
     }
 
+    /// Whether the file has this key.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.table.is_some_and(|table| table.get(key).is_some())
+    }
+
     /// The table `key`; empty if missing.
     pub fn section(&mut self, key: &'static str) -> Section<'d> {
         let table = match self.take(key) {
@@ -260,7 +266,7 @@ impl<'d> Section<'d> {
     where
         T::Err: fmt::Display,
     {
-        if self.table.is_none_or(|table| table.get(key).is_none()) {
+        if !self.has(key) {
             self.asked.insert(key);
             self.document.problem(None, format!("`{}` is missing", self.full(key)));
             return None;

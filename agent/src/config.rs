@@ -1,0 +1,263 @@
+//! The agent's config file: raw keys in, validated settings out, defaults in this one place.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gleaner_common::config::{Problems, Section, Source};
+use gleaner_common::id::HostId;
+use gleaner_common::report::ForecastMethod;
+use gleaner_common::transport::DEFAULT_PORT;
+use gleaner_common::units::CoreShare;
+
+/// Where the packaged config lies.
+pub const DEFAULT_FILE: &str = "/etc/gleaner/agent.toml";
+
+/// Where the agent keeps its record of what it changed, unless the config says otherwise.
+pub const DEFAULT_STATE_DIR: &str = "/var/lib/gleaner-agent";
+
+/// What kind of volunteer to set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolunteerChoice {
+    /// A cgroup where one can be made, process groups otherwise.
+    Auto,
+    /// A cgroup or nothing.
+    Cgroup,
+    /// Process groups, in the idle scheduling class.
+    ProcessGroups,
+    /// No volunteer.
+    None,
+}
+
+/// A validated config.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Name of the host, as in its certificate.
+    pub host: HostId,
+    /// Folder of the record of what was changed, and of the registry of process groups.
+    pub state_dir: PathBuf,
+    /// The aggregator; `None` when the file has no `[aggregator]`, which is enough to observe locally.
+    pub aggregator: Option<AggregatorConfig>,
+    /// Acting is switched on.
+    pub act: bool,
+    /// Globs of cgroups whose processes are foreground.
+    pub foreground_cgroups: Vec<String>,
+    /// QEMU guests are foreground.
+    pub foreground_qemu: bool,
+    /// Least CPU a foreground workload may be limited to.
+    pub foreground_floor: CoreShare,
+    /// What kind of volunteer to set up.
+    pub volunteer: VolunteerChoice,
+    /// Path of its cgroup below each hierarchy's root.
+    pub volunteer_cgroup: String,
+    /// From the freeze of a stopped volunteer until its processes are killed.
+    pub kill_after: Duration,
+    /// Time between two looks of the guard.
+    pub guard_period: Duration,
+    /// CPU the guard always leaves free, as a share of the host.
+    pub guard_headroom: f64,
+    /// How fast the volunteer may grow, as a share of the host per second.
+    pub guard_growth: f64,
+    /// Forecast method.
+    pub forecast_method: ForecastMethod,
+    /// History the forecast uses, in seconds.
+    pub forecast_history_s: f64,
+    /// How far the forecast looks ahead, in seconds.
+    pub forecast_lookahead_s: f64,
+    /// Standard deviations between expectation and safe bound.
+    pub forecast_sigma: f64,
+    /// Time between two samples.
+    pub sample_period: Duration,
+    /// Time between two scans for workloads, in seconds.
+    pub scan_period_s: f64,
+    /// Try hardware counters.
+    pub counters: bool,
+    /// Reports kept while the aggregator cannot be reached.
+    pub backlog_reports: usize,
+}
+
+/// How to reach the aggregator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AggregatorConfig {
+    /// `host:port`.
+    pub address: String,
+    /// Certificate of the authority.
+    pub ca: PathBuf,
+    /// This host's certificate.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+impl Config {
+    /// Reads and validates a config file.
+    ///
+    /// # Errors
+    /// All [`Problems`] of the file at once.
+    pub fn load(file: &Path) -> Result<Self, Problems> {
+        Self::from_source(&Source::read(file)?)
+    }
+
+    /// Validates a config.
+    ///
+    /// # Errors
+    /// All [`Problems`] at once.
+    pub fn from_source(source: &Source) -> Result<Self, Problems> {
+        let document = source.parse();
+        let config = Self::from_root(document.root());
+        document.finish(config)
+    }
+
+    fn from_root(mut root: Section<'_>) -> Option<Self> {
+        let state_dir = root.path("state_dir", DEFAULT_STATE_DIR);
+        let host = host_name(root.section("host"));
+        let aggregator = root.has("aggregator").then(|| aggregator(root.section("aggregator")));
+
+        let mut foreground = root.section("foreground");
+        let mut volunteer = root.section("volunteer");
+        let mut guard = root.section("guard");
+        let mut forecast = root.section("forecast");
+        let mut sense = root.section("sense");
+        let history = forecast.number("history_s", 600.0, 5.0..=3600.0);
+        let lookahead = forecast.number("lookahead_s", 300.0, 1.0..=3600.0);
+        Some(Self {
+            state_dir,
+            act: root.section("act").flag("enabled", false),
+            foreground_cgroups: foreground.texts("cgroups"),
+            foreground_qemu: foreground.flag("qemu", true),
+            foreground_floor: CoreShare::clamped(foreground.number("floor_percent", 10.0, 1.0..=100_000.0)),
+            volunteer: volunteer.choice(
+                "kind",
+                VolunteerChoice::Auto,
+                &[
+                    ("auto", VolunteerChoice::Auto),
+                    ("cgroup", VolunteerChoice::Cgroup),
+                    ("process-groups", VolunteerChoice::ProcessGroups),
+                    ("none", VolunteerChoice::None),
+                ],
+            ),
+            volunteer_cgroup: cgroup_path(&mut volunteer),
+            kill_after: Duration::from_millis(volunteer.integer("kill_after_ms", 10_000, 0..=3_600_000)),
+            guard_period: Duration::from_millis(guard.integer("period_ms", 50, 10..=100)),
+            guard_headroom: guard.number("headroom", 0.05, 0.0..=0.9),
+            guard_growth: guard.number("growth_per_s", 0.1, 0.001..=0.1),
+            forecast_method: forecast.choice(
+                "method",
+                ForecastMethod::MovingAverage,
+                &[
+                    ("moving-average", ForecastMethod::MovingAverage),
+                    ("mean-plus-sigma", ForecastMethod::MeanPlusSigma),
+                    ("windowed-maximum", ForecastMethod::WindowedMaximum),
+                ],
+            ),
+            forecast_history_s: history,
+            forecast_lookahead_s: lookahead,
+            forecast_sigma: forecast.number("sigma", 2.0, 0.0..=10.0),
+            sample_period: Duration::from_millis(sense.integer("sample_period_ms", 1_000, 100..=60_000)),
+            scan_period_s: sense.number("scan_period_s", 5.0, 0.1..=3600.0),
+            counters: sense.flag("counters", true),
+            backlog_reports: usize::try_from(sense.integer("backlog_reports", 300, 1..=100_000)).ok()?,
+            host: host?,
+            aggregator: match aggregator {
+                Some(aggregator) => Some(aggregator?),
+                None => None,
+            },
+        })
+    }
+}
+
+fn host_name(mut section: Section<'_>) -> Option<HostId> {
+    if let Some(name) = section.optional_text("name") {
+        return HostId::new(name).map_err(|e| section.reject("name", e)).ok();
+    }
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match HostId::new(own.trim().to_lowercase()) {
+        Ok(host) => Some(host),
+        Err(error) => {
+            section.reject("name", format_args!("is missing, and the machine's own name does not serve: {error}"));
+            None
+        }
+    }
+}
+
+fn aggregator(mut section: Section<'_>) -> Option<AggregatorConfig> {
+    let address = section.required::<String>("address");
+    let config = AggregatorConfig {
+        ca: section.path("ca", "/etc/gleaner/ca.crt"),
+        certificate: section.path("certificate", "/etc/gleaner/agent.crt"),
+        key: section.path("key", "/etc/gleaner/agent.key"),
+        address: address?,
+    };
+    let has_port = config.address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|p| p > 0));
+    if has_port {
+        return Some(config);
+    }
+    section.reject(
+        "address",
+        format_args!("is {:?}; it must be HOST:PORT, such as \"10.0.0.5:{DEFAULT_PORT}\"", config.address),
+    );
+    None
+}
+
+/// A relative path that cannot leave the hierarchy and is at least two levels deep, so that the volunteer's
+/// parent is Gleaner's own too.
+fn cgroup_path(section: &mut Section<'_>) -> String {
+    let path = section.optional_text("cgroup").unwrap_or_else(|| "gleaner/volunteer".to_owned());
+    let parts: Vec<_> = path.split('/').collect();
+    let plain = |part: &&str| {
+        !part.is_empty()
+            && !part.starts_with('.')
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    };
+    if parts.len() < 2 || !parts.iter().all(plain) {
+        section.reject(
+            "cgroup",
+            format_args!(
+                "is {path:?}; it must be a relative path of two or more plain names, such as \"gleaner/volunteer\""
+            ),
+        );
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Config, Problems> {
+        Config::from_source(&Source::from_text(Path::new("agent.toml"), text))
+    }
+
+    #[test]
+    fn the_packaged_config_is_valid_and_only_observes() {
+        let text = include_str!("../../systemd/agent.toml");
+        let config = load(text).unwrap();
+        assert!(!config.act);
+        assert!(config.aggregator.is_some());
+        // What the file shows as defaults, commented out, is what the code has.
+        let shown: String = text
+            .lines()
+            .map(|line| line.strip_prefix("#").filter(|l| l.contains(" = ") && !l.starts_with(' ')).unwrap_or(line))
+            .collect::<Vec<_>>()
+            .join("\n");
+        assert_eq!(load(&shown).unwrap(), config);
+    }
+
+    #[test]
+    fn several_mistakes_are_reported_together() {
+        let said = load(
+            "[host]\nname = 'Lab 1'\n[aggregator]\naddress = 'here'\n[guard]\nperiod_ms = 500\ngrowth = 1\n[volunteer]\ncgroup = '../x'\nkind = 'vm'\n",
+        )
+        .unwrap_err()
+        .to_string();
+        for part in [
+            "agent.toml:2: `host.name`",
+            "agent.toml:4: `aggregator.address` is \"here\"; it must be HOST:PORT",
+            "agent.toml:6: `guard.period_ms` is 500; it must be a whole number from 10 to 100",
+            "agent.toml:7: `guard.growth` is unknown",
+            "agent.toml:9: `volunteer.cgroup`",
+            "agent.toml:10: `volunteer.kind` is \"vm\"; it must be one of \"auto\"",
+        ] {
+            assert!(said.contains(part), "{part}\nnot in\n{said}");
+        }
+    }
+}
