@@ -6,3 +6,4 @@
 
 pub mod config;
 pub mod hierarchies;
+pub mod link;
