@@ -12,11 +12,11 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use gleaner_common::clock::Clock;
-use gleaner_common::command::Command;
 use gleaner_common::report::HostFacts;
 use gleaner_common::tls::Identity;
 use tracing::{info, warn};
 
+use crate::host_loop::Order;
 use session::{Greeting, SessionEnd};
 
 /// First and longest pause between two attempts to connect.
@@ -47,13 +47,13 @@ pub struct Introduction {
     pub facts: HostFacts,
 }
 
-/// Keeps the link until the task is dropped. Commands go to `commands`; the receiver decides about them.
-pub async fn run(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, commands: Sender<Command>) {
+/// Keeps the link until the task is dropped. Commands go to `orders`.
+pub async fn run(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orders: Sender<Order>) {
     let mut pause = PAUSE.0;
     let mut said = String::new();
     loop {
         let began = clock.now();
-        let end = attempt(&settings, clock, &outbox, &commands).await;
+        let end = attempt(&settings, clock, &outbox, &orders).await;
         outbox.disconnected();
         let error = match end {
             SessionEnd::AgentGone => return,
@@ -78,7 +78,7 @@ async fn attempt(
     settings: &LinkSettings,
     clock: Clock,
     outbox: &Arc<Outbox>,
-    commands: &Sender<Command>,
+    orders: &Sender<Order>,
 ) -> SessionEnd {
     let lost = |error: anyhow::Error| SessionEnd::Lost { welcomed: false, error };
     let address = match resolve(&settings.address).await {
@@ -97,7 +97,7 @@ async fn attempt(
                 warn!(skew_ms, "this host's clock and the aggregator's differ; times in the event log will too");
             }
             outbox.connected(welcome.events_through);
-            let end = session::serve(&connection, control, outbox, commands).await;
+            let end = session::serve(&connection, control, outbox, orders).await;
             connection.close(0u8.into(), b"bye");
             endpoint.wait_idle().await;
             end

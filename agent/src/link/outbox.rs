@@ -47,6 +47,7 @@ struct Waiting {
     events_sent: u64,
     acks: VecDeque<Ack>,
     connected: bool,
+    finished: bool,
 }
 
 /// What to send next.
@@ -142,11 +143,26 @@ impl Outbox {
         self.lock().events.retain(|event| sequence(event) > through);
     }
 
-    /// Everything queued has left, and every event is acknowledged.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        let waiting = self.lock();
-        waiting.reports.is_empty() && waiting.events.is_empty() && waiting.acks.is_empty()
+    /// Nothing more will be queued.
+    pub fn finish(&self) {
+        self.lock().finished = true;
+    }
+
+    /// Waits for [`Outbox::finish`].
+    pub(crate) async fn finished(&self) {
+        self.poll_until(|waiting| waiting.finished).await;
+    }
+
+    /// Waits until everything queued has left and every event is acknowledged.
+    pub(crate) async fn settled(&self) {
+        self.poll_until(|w| w.reports.is_empty() && w.events.is_empty() && w.acks.is_empty()).await;
+    }
+
+    /// Only used while the agent stops, so a poll is good enough.
+    async fn poll_until(&self, condition: impl Fn(&Waiting) -> bool) {
+        while !condition(&self.lock()) {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
     }
 
     /// Waits until there is something to send, and takes it. A report counts as sent once taken.
@@ -207,7 +223,7 @@ mod tests {
         outbox.disconnected();
         outbox.connected(3);
         assert!(outbox.take().events.is_empty(), "the welcome said they are in the log");
-        assert!(outbox.is_settled());
+        assert!(outbox.lock().events.is_empty());
     }
 
     #[test]

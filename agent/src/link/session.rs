@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use gleaner_common::clock::Clock;
-use gleaner_common::command::Command;
 use gleaner_common::transport;
 use gleaner_common::wire::{AgentEvents, FromAgent, FromAggregator, Hello, Welcome, read_message, write_message};
 
 use super::{Introduction, Outbox};
+use crate::host_loop::Order;
 
 /// Longest wait for the handshake and for the welcome.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -73,7 +73,7 @@ pub(super) async fn serve(
     connection: &quinn::Connection,
     control: Control,
     outbox: &Outbox,
-    commands: &Sender<Command>,
+    orders: &Sender<Order>,
 ) -> SessionEnd {
     let Control { send, receive } = control;
     let lost = |error| SessionEnd::Lost { welcomed: true, error };
@@ -82,7 +82,7 @@ pub(super) async fn serve(
             Ok(never) => match never {},
             Err(error) => lost(error),
         },
-        result = receive_all(receive, outbox, commands) => match result {
+        result = receive_all(receive, outbox, orders) => match result {
             Ok(end) => end,
             Err(error) => lost(error),
         },
@@ -114,12 +114,12 @@ async fn send_all(
 async fn receive_all(
     mut control: quinn::RecvStream,
     outbox: &Outbox,
-    commands: &Sender<Command>,
+    orders: &Sender<Order>,
 ) -> anyhow::Result<SessionEnd> {
     loop {
         match read_message(&mut control).await? {
             Some(FromAggregator::Command(command)) => {
-                if commands.send(command).is_err() {
+                if orders.send(Order::Command(command)).is_err() {
                     return Ok(SessionEnd::AgentGone);
                 }
             }

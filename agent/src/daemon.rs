@@ -1,0 +1,230 @@
+//! The agent's command line and its run: open what senses and acts, start the link, loop, restore, leave.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use gleaner_common::clock::Clock;
+use gleaner_common::event::Event;
+use gleaner_common::tls::Identity;
+use tracing::{error, info, warn};
+
+use crate::act::{self, Actor};
+use crate::config::{Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
+use crate::hierarchies::Hierarchies;
+use crate::keeper::{self, Keeper};
+use crate::link::{self, Introduction, LinkSettings, Outbox, OutboxLimits};
+use crate::sense::Roots;
+use crate::host_loop::{self, HostLoop, Order};
+use crate::probe;
+
+/// Events kept while the aggregator cannot take them. Chosen: hours of a busy host's.
+const EVENTS_KEPT: usize = 4_096;
+
+/// How long the last events may take to reach the aggregator when the agent stops.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Senses the foreground of this host, predicts what it leaves free, and lets a volunteer use that.
+///
+/// Without --act (or `act.enabled` in the config) it only observes. Exit codes: 0 stopped in an orderly way,
+/// 1 failed, 2 wrong usage, 3 the host could not be restored completely.
+#[derive(Debug, Parser)]
+#[command(name = "gleaner-agent", version)]
+struct Arguments {
+    /// Config file.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    config: PathBuf,
+    /// Checks the config file, says every mistake in it, and ends.
+    #[arg(long)]
+    check: bool,
+    /// Switches acting on, whatever the config says.
+    #[arg(long)]
+    act: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Puts everything back that an earlier run changed on this host and did not restore.
+    Restore {
+        /// State folder; default is the config file's.
+        #[arg(long, value_name = "DIR")]
+        state_dir: Option<PathBuf>,
+    },
+    /// Prints reports as JSON lines, without an aggregator and without changing anything.
+    Observe {
+        /// How many; endless without it.
+        #[arg(long, value_name = "N")]
+        count: Option<u64>,
+    },
+    /// Restores the host if the agent dies without doing so; started by the agent.
+    #[command(hide = true)]
+    Keeper {
+        #[arg(long)]
+        state_dir: PathBuf,
+    },
+}
+
+/// Runs the agent with a command line, the program's name first. `keeper_prefix` is what stands between the
+/// program's name and the agent's own arguments, so that the agent can start its keeper.
+#[must_use]
+pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, keeper_prefix: &[&str]) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    if let Some(Command::Keeper { state_dir }) = &arguments.command {
+        return keeper::main(state_dir);
+    }
+    start_log();
+    match dispatch(arguments, keeper_prefix) {
+        Ok(code) => code,
+        Err(error) => {
+            error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GLEANER_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    // A second subscriber in one process (tests) is refused, which is fine.
+    _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
+    match arguments.command {
+        Some(Command::Restore { state_dir }) => {
+            let state_dir = match state_dir {
+                Some(folder) => folder,
+                None if arguments.config.exists() => Config::load(&arguments.config)?.state_dir,
+                None => DEFAULT_STATE_DIR.into(),
+            };
+            restore(&state_dir)
+        }
+        Some(Command::Observe { count }) => {
+            let mut config = if arguments.config.exists() {
+                Config::load(&arguments.config)?
+            } else {
+                Config::from_source(&gleaner_common::config::Source::from_text(Path::new("defaults"), ""))?
+            };
+            config.act = false;
+            host_loop::observe(&config, count)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Keeper { .. }) => Ok(ExitCode::SUCCESS),
+        None => {
+            let mut config = Config::load(&arguments.config)?;
+            config.act |= arguments.act;
+            if arguments.check {
+                println!("{}: good", arguments.config.display());
+                return Ok(ExitCode::SUCCESS);
+            }
+            info!(?config, "effective config");
+            run(&config, keeper_prefix)
+        }
+    }
+}
+
+fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
+    let report = act::restore_state_dir(state_dir)?;
+    println!("{} knobs restored, {} cgroups removed", report.knobs_restored, report.cgroups_removed);
+    for failure in &report.failed {
+        eprintln!("{} could not be set to `{}`: {}", failure.knob, failure.wanted, failure.error);
+    }
+    Ok(if report.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn run(config: &Config, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
+    let aggregator = config.aggregator.as_ref().context("the config has no [aggregator] to report to")?;
+    let identity = Identity::load(&aggregator.ca, &aggregator.certificate, &aggregator.key)?;
+    let clock = Clock::start();
+    let incarnation = clock.now().0;
+    let roots = Roots::default();
+    let hierarchies = Hierarchies::detect(&roots.proc.join("self"), &roots.root);
+
+    let (actor, leftovers) = Actor::open(config.act_settings(), &hierarchies)?;
+    let keeper = if config.act { Some(start_keeper(config, keeper_prefix)?) } else { None };
+    let facts = probe::facts(&roots, &hierarchies, actor.levers());
+    let limits = OutboxLimits { reports: config.backlog_reports, events: EVENTS_KEPT };
+    let outbox = Arc::new(Outbox::new(limits, config.host.clone(), incarnation));
+    outbox.event(
+        clock.now(),
+        Event::AgentStarted {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            acting: config.act,
+            knobs_restored: leftovers.knobs_restored,
+        },
+    );
+    for failure in leftovers.failed {
+        outbox.event(clock.now(), failure.into_event());
+    }
+
+    let (orders, orders_to_loop) = mpsc::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let greeting = Introduction { host: config.host.clone(), incarnation, facts };
+    let settings = LinkSettings { address: aggregator.address.clone(), identity, greeting };
+    let network = {
+        let outbox = Arc::clone(&outbox);
+        std::thread::Builder::new()
+            .name("link".into())
+            .spawn(move || runtime.block_on(network(settings, clock, outbox, orders)))?
+    };
+
+    let end = HostLoop::open(config, clock, actor, Arc::clone(&outbox)).map(|host| host.run(&orders_to_loop, keeper));
+    outbox.finish();
+    drop(orders_to_loop);
+    if network.join().is_err() {
+        warn!("the link's thread ended badly");
+    }
+    Ok(if end?.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn start_keeper(config: &Config, prefix: &[&str]) -> anyhow::Result<Keeper> {
+    let program = std::env::current_exe().context("failed to find this program's own file")?;
+    let mut arguments: Vec<OsString> = prefix.iter().map(OsString::from).collect();
+    arguments.extend(["keeper".into(), "--state-dir".into(), config.state_dir.clone().into()]);
+    Ok(Keeper::spawn(&program, &arguments)?)
+}
+
+/// The link until a signal asks the agent to stop or its loop has ended, then the farewell: what the loop
+/// still had to say gets a moment to reach the aggregator.
+async fn network(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orders: mpsc::Sender<Order>) {
+    let link = tokio::spawn(link::run(settings, clock, Arc::clone(&outbox), orders.clone()));
+    tokio::select! {
+        signal = wait_for_signal() => {
+            info!(signal, "stopping");
+            _ = orders.send(Order::Stop);
+            outbox.finished().await;
+        }
+        () = outbox.finished() => {}
+    }
+    if tokio::time::timeout(FAREWELL, outbox.settled()).await.is_err() {
+        warn!("the aggregator did not take the last events");
+    }
+    link.abort();
+}
+
+async fn wait_for_signal() -> &'static str {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        // Without handlers the default action ends the process; the keeper restores the host.
+        error!("signals cannot be handled");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    }
+}
