@@ -74,12 +74,7 @@ pub async fn run(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orde
     }
 }
 
-async fn attempt(
-    settings: &LinkSettings,
-    clock: Clock,
-    outbox: &Arc<Outbox>,
-    orders: &Sender<Order>,
-) -> SessionEnd {
+async fn attempt(settings: &LinkSettings, clock: Clock, outbox: &Arc<Outbox>, orders: &Sender<Order>) -> SessionEnd {
     let lost = |error: anyhow::Error| SessionEnd::Lost { welcomed: false, error };
     let address = match resolve(&settings.address).await {
         Ok(address) => address,

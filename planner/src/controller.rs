@@ -1,6 +1,147 @@
 //! The controller: the one state machine that decides. Production, replay and simulation all drive
 //! [`Controller::handle`]; equal inputs at equal times give equal outputs, byte for byte.
+//!
+//! A job waits until its host can run it, is profiled on its dedicated capacity alone, and is then sized every
+//! evaluation interval (RHIC §4.1). What happens between two evaluations is deferred to the next one, but for a
+//! host that is lost: then the job waits again.
 
+mod hosts;
 mod interface;
+mod jobs;
 
 pub use interface::{HostView, Input, Output, Settings};
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gleaner_common::clock::Timestamp;
+use gleaner_common::command::Version;
+use gleaner_common::event::Event;
+use gleaner_common::id::{HostId, JobId};
+use gleaner_common::job::{Decision, JobStatus};
+use gleaner_common::report::HostFacts;
+use serde::{Deserialize, Serialize};
+
+use crate::check;
+use hosts::Host;
+use jobs::Job;
+
+/// Everything the aggregator knows and decides by. Serialisable, so that a restart continues from it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Controller {
+    settings: Settings,
+    version: Version,
+    hosts: BTreeMap<HostId, Host>,
+    /// In order of submission.
+    jobs: Vec<Job>,
+}
+
+impl Controller {
+    /// A controller that knows nothing. `epoch` distinguishes its commands from those of other states.
+    #[must_use]
+    pub fn new(settings: Settings, epoch: Timestamp) -> Self {
+        Self { settings, version: Version { epoch: epoch.0, number: 0 }, hosts: BTreeMap::new(), jobs: Vec::new() }
+    }
+
+    /// The times it works by.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Works by other times from now on: a restart with a changed config.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    /// All jobs it remembers, oldest first.
+    pub fn jobs(&self) -> impl DoubleEndedIterator<Item = &JobStatus> {
+        self.jobs.iter().map(|job| &job.status)
+    }
+
+    /// A job.
+    #[must_use]
+    pub fn job(&self, id: &JobId) -> Option<&JobStatus> {
+        self.jobs.iter().map(|job| &job.status).find(|status| status.spec.id == *id)
+    }
+
+    /// The last decision about a job.
+    #[must_use]
+    pub fn last_decision(&self, id: &JobId) -> Option<&Decision> {
+        self.jobs.iter().find(|job| job.status.spec.id == *id)?.decision.as_ref()
+    }
+
+    /// Static facts of a host and whether its agent is connected.
+    #[must_use]
+    pub fn host_facts(&self, id: &HostId) -> Option<(&HostFacts, bool)> {
+        self.hosts.get(id).map(|host| (&host.facts, host.connected))
+    }
+
+    /// All hosts it remembers, by name.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<HostView> {
+        self.hosts
+            .iter()
+            .map(|(id, host)| HostView {
+                host: id.clone(),
+                connected: host.connected,
+                incarnation: host.incarnation,
+                facts: host.facts.clone(),
+                reported: host.reported,
+                report: host.report.clone(),
+                targets: host
+                    .told
+                    .iter()
+                    .map(|told| (told.command.target.clone(), told.command.clone(), told.outcome.clone()))
+                    .collect(),
+                job: self.holder(id).map(|job| job.status.spec.id.clone()),
+            })
+            .collect()
+    }
+
+    /// Takes what happened and says what to do. Never fails: what makes no sense changes nothing.
+    pub fn handle(&mut self, input: Input, now: Timestamp) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        match input {
+            Input::HostJoined { host, incarnation, facts } => {
+                self.host_joined(host, incarnation, *facts, &mut outputs);
+            }
+            Input::HostLost { host, reason } => self.host_lost(&host, reason, &mut outputs),
+            Input::Report(report) => self.report(*report, now, &mut outputs),
+            Input::Acked { host, ack } => self.acked(&host, ack, now, &mut outputs),
+            Input::JobSubmitted(spec) => self.job_submitted(*spec, now, &mut outputs),
+            Input::JobCancelled { job } => self.job_cancelled(&job, now, &mut outputs),
+            Input::Progress { job, progress } => self.progress(&job, progress, now),
+            Input::EngineEnded { job, end, progress } => self.engine_ended(&job, end, progress, now, &mut outputs),
+            Input::Resumed => self.resumed(),
+            Input::Tick => self.find_silent_hosts(now, &mut outputs),
+        }
+        self.advance_jobs(now, &mut outputs);
+        self.settle_hosts(now, &mut outputs);
+        self.verified(outputs)
+    }
+
+    /// The last gate: what the independent checker objects to is not done.
+    fn verified(&self, outputs: Vec<Output>) -> Vec<Output> {
+        let mut verified = Vec::with_capacity(outputs.len());
+        for output in outputs {
+            match check::output(self, &output) {
+                Ok(()) => verified.push(output),
+                Err(violation) => verified.push(Output::Event(Event::PlanRejected { violation })),
+            }
+        }
+        verified
+    }
+
+    /// The job whose turn it is on a host: the oldest that has not ended.
+    fn holder(&self, host: &HostId) -> Option<&Job> {
+        self.jobs.iter().find(|job| !job.status.phase.is_final() && job.host() == host)
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,4 +4,11 @@
 //! One module per decision, named for what it decides. What must not be here: anything that reads, writes,
 //! waits or logs; the shells (`agent`, `aggregator`, `simulator`) do that and carry out what is decided here.
 
+pub mod check;
 pub mod controller;
+pub mod forecast;
+pub mod goal;
+pub mod productivity;
+pub mod progress;
+pub mod selection;
+pub mod sizing;

@@ -1,0 +1,85 @@
+//! Verifies what the controller wants to do, without having planned it: shares no rule-making code with the
+//! planner. Runs in tests, in the simulator and, as the last gate, in production.
+
+use gleaner_common::command::{Desired, Quota, Target};
+use gleaner_common::event::Event;
+use gleaner_common::job::{Decision, EngineAction, EngineSpec};
+use gleaner_common::report::VolunteerKind;
+
+use crate::controller::{Controller, Output};
+
+/// Checks one output against what the controller knows.
+///
+/// # Errors
+/// The rule that was broken, with the numbers.
+pub fn output(controller: &Controller, output: &Output) -> Result<(), String> {
+    match output {
+        Output::Command { host, command } => {
+            let (facts, connected) =
+                controller.host_facts(host).ok_or_else(|| format!("command for unknown host {host}"))?;
+            if !connected {
+                return Err(format!("command for host {host}, whose agent is not connected"));
+            }
+            if command.lease_ms == 0 {
+                return Err(format!("command for host {host} without a lease"));
+            }
+            let levers = &facts.levers;
+            match (&command.target, &command.desired) {
+                (Target::Volunteer, Desired::Run { cap }) => {
+                    if !levers.acting {
+                        return Err(format!("host {host} only observes, yet its volunteer should run"));
+                    }
+                    if levers.volunteer == VolunteerKind::None {
+                        return Err(format!("host {host} has no volunteer, yet it should run"));
+                    }
+                    let capacity_percent = f64::from(facts.cores) * 100.0;
+                    match cap {
+                        Quota::AtMost(cap) if cap.percent() <= capacity_percent => Ok(()),
+                        Quota::AtMost(cap) => {
+                            Err(format!("volunteer of host {host} capped at {cap}, over its {capacity_percent} %"))
+                        }
+                        Quota::Unlimited => Err(format!("volunteer of host {host} would run without a cap")),
+                    }
+                }
+                (Target::Volunteer, Desired::Stop | Desired::Release) | (Target::Workload(_), Desired::Release) => {
+                    Ok(())
+                }
+                (target, desired) => Err(format!("{desired:?} makes no sense for {target:?} of host {host}")),
+            }
+        }
+        Output::Engine { job, action: EngineAction::SetSlots(slots) } => {
+            let status = controller.job(job).ok_or_else(|| format!("slots for unknown job {job}"))?;
+            let EngineSpec::Local(local) = &status.spec.engine;
+            for (host, slots) in slots {
+                if *host != local.host {
+                    return Err(format!("job {job} may only run on {}, not on {host}", local.host));
+                }
+                let cores = controller.host_facts(host).map_or(0, |(facts, _)| facts.cores);
+                let most = local.max_slots.unwrap_or(cores).max(local.dedicated_slots);
+                if *slots > most {
+                    return Err(format!("job {job} would get {slots} slots of at most {most}"));
+                }
+            }
+            Ok(())
+        }
+        Output::Engine { .. } => Ok(()),
+        Output::Event(Event::JobSized { decision }) => decision_is_sound(decision),
+        Output::Event(_) => Ok(()),
+    }
+}
+
+/// A decision's record must hold together: the size is among the candidates, no candidate that meets the goal
+/// was passed over for one that does not.
+fn decision_is_sound(decision: &Decision) -> Result<(), String> {
+    let job = &decision.job;
+    let chosen = decision.candidates.iter().find(|candidate| candidate.size == decision.size);
+    let chosen = chosen.ok_or_else(|| format!("job {job} got size {}, which was no candidate", decision.size))?;
+    if !chosen.meets_goal && decision.candidates.iter().any(|candidate| candidate.meets_goal) {
+        return Err(format!("job {job} got size {}, which misses its goal, though another meets it", decision.size));
+    }
+    let slots: u32 = decision.selection.values().sum();
+    if slots < decision.size {
+        return Err(format!("job {job} got size {} but only {slots} slots", decision.size));
+    }
+    Ok(())
+}

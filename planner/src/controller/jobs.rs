@@ -1,0 +1,440 @@
+//! The life of a job: waiting, profiling, sized every evaluation interval, ended.
+
+use std::collections::BTreeMap;
+
+use gleaner_common::clock::Timestamp;
+use gleaner_common::event::Event;
+use gleaner_common::id::{HostId, JobId};
+use gleaner_common::job::{
+    Bound, Decision, EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobPhase, JobSpec, JobStatus, LocalSpec,
+};
+use gleaner_common::report::HostReport;
+use gleaner_common::units::{CoreShare, Dollars};
+use serde::{Deserialize, Serialize};
+
+use super::{Controller, Output, seconds};
+use crate::productivity::{Yield, potential, slots_in_memory};
+use crate::progress::ProcessingRate;
+use crate::selection::{Offer, slots_by_host, slots_of};
+use crate::sizing::{Choice, Sizing};
+
+/// After a host refused a job's commands the job waits this long before it tries again.
+const RETRY_AFTER_S: f64 = 30.0;
+
+/// Longest report interval that counts as productivity; a longer one means the agent did not run.
+const LONGEST_INTERVAL_S: f64 = 120.0;
+
+/// A job and what was learned about it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) status: JobStatus,
+    rate: ProcessingRate,
+    yields: Yield,
+    /// Potential of the workers in use, as of the last report.
+    potential: CoreShare,
+    profiled_until: Option<Timestamp>,
+    next_evaluation: Timestamp,
+    /// Not tried again before this.
+    retry_at: Timestamp,
+    costed: Timestamp,
+    at_risk: bool,
+    pub(super) decision: Option<Decision>,
+}
+
+impl Job {
+    fn new(spec: JobSpec, now: Timestamp) -> Self {
+        let deadline = match spec.goal {
+            Goal::Deadline { within_s } => Some(now.after(seconds(within_s))),
+            Goal::Cost { .. } => None,
+        };
+        let status = JobStatus {
+            spec,
+            phase: JobPhase::Waiting { reason: String::new() },
+            submitted: now,
+            started: None,
+            ended: None,
+            progress: None,
+            volunteers: 0,
+            completion_estimate: None,
+            deadline,
+            cost: Dollars::ZERO,
+            harvested_core_s: 0.0,
+            decisions: 0,
+        };
+        Self {
+            status,
+            rate: ProcessingRate::default(),
+            yields: Yield::default(),
+            potential: CoreShare::ZERO,
+            profiled_until: None,
+            next_evaluation: now,
+            retry_at: now,
+            costed: now,
+            at_risk: false,
+            decision: None,
+        }
+    }
+
+    fn local(&self) -> &LocalSpec {
+        let EngineSpec::Local(local) = &self.status.spec.engine;
+        local
+    }
+
+    /// The host its volunteers run on.
+    pub(super) fn host(&self) -> &HostId {
+        &self.local().host
+    }
+
+    /// Slots it should have now.
+    pub(super) fn slots(&self) -> u32 {
+        self.local().dedicated_slots + self.status.volunteers
+    }
+
+    fn is_active(&self) -> bool {
+        matches!(self.status.phase, JobPhase::Profiling | JobPhase::Running)
+    }
+
+    fn set_slots(&self, slots: u32) -> Output {
+        let slots = BTreeMap::from([(self.host().clone(), slots)]);
+        Output::Engine { job: self.status.spec.id.clone(), action: EngineAction::SetSlots(slots) }
+    }
+
+    /// Lets the cost run up to `now`.
+    fn accrue(&mut self, now: Timestamp) {
+        if self.is_active() {
+            let (prices, elapsed_s) = (self.status.spec.prices, now.seconds_since(self.costed));
+            self.status.cost += prices.dedicated.over(elapsed_s, f64::from(self.local().dedicated_slots));
+            self.status.cost += prices.volunteer.over(elapsed_s, f64::from(self.status.volunteers));
+        }
+        self.costed = now;
+    }
+
+    /// How long to profile: the period, or a tenth of the time to the deadline where that is less.
+    fn profile_s(&self, period_s: f64, now: Timestamp) -> f64 {
+        match self.status.deadline {
+            Some(deadline) => period_s.min(deadline.seconds_since(now) / 10.0),
+            None => period_s,
+        }
+    }
+
+    fn end(&mut self, phase: JobPhase, now: Timestamp, outputs: &mut Vec<Output>) {
+        self.accrue(now);
+        let (outcome, reason) = match &phase {
+            JobPhase::Failed { reason } => ("failed", Some(reason.clone())),
+            other => (other.word(), None),
+        };
+        outputs.push(Output::Event(Event::JobEnded {
+            job: self.status.spec.id.clone(),
+            outcome: outcome.to_owned(),
+            reason,
+            elapsed_s: now.seconds_since(self.status.submitted),
+            deadline_met: self.status.deadline.map(|deadline| phase == JobPhase::Completed && now <= deadline),
+            cost: self.status.cost,
+            harvested_core_s: self.status.harvested_core_s,
+            progress: self.status.progress.clone(),
+        }));
+        self.status.phase = phase;
+        self.status.ended = Some(now);
+        self.status.volunteers = 0;
+        self.status.completion_estimate = None;
+    }
+
+    fn wait(&mut self, reason: String, now: Timestamp, outputs: &mut Vec<Output>) {
+        if self.is_active() {
+            self.accrue(now);
+            outputs.push(self.set_slots(0));
+        }
+        let phase = JobPhase::Waiting { reason: reason.clone() };
+        if self.status.phase != phase {
+            outputs.push(Output::Event(Event::JobWaiting { job: self.status.spec.id.clone(), reason }));
+            self.status.phase = phase;
+        }
+        self.status.volunteers = 0;
+        self.status.completion_estimate = None;
+    }
+}
+
+impl Controller {
+    pub(super) fn job_submitted(&mut self, spec: JobSpec, now: Timestamp, outputs: &mut Vec<Output>) {
+        if self.job(&spec.id).is_some() {
+            return;
+        }
+        let EngineSpec::Local(local) = &spec.engine;
+        let event = Event::JobSubmitted { job: spec.id.clone(), goal: spec.goal, tasks: local.tasks };
+        outputs.push(Output::Event(event));
+        self.jobs.push(Job::new(spec, now));
+        self.forget_old_jobs();
+    }
+
+    fn forget_old_jobs(&mut self) {
+        let ended = self.jobs.iter().filter(|job| job.status.phase.is_final()).count();
+        let mut excess = ended.saturating_sub(self.settings.ended_jobs_kept as usize);
+        self.jobs.retain(|job| {
+            let forget = excess > 0 && job.status.phase.is_final();
+            excess -= usize::from(forget);
+            !forget
+        });
+    }
+
+    fn active_job(&mut self, id: &JobId) -> Option<&mut Job> {
+        self.jobs.iter_mut().find(|job| job.status.spec.id == *id && !job.status.phase.is_final())
+    }
+
+    pub(super) fn job_cancelled(&mut self, id: &JobId, now: Timestamp, outputs: &mut Vec<Output>) {
+        let Some(job) = self.active_job(id) else { return };
+        outputs.push(Output::Engine { job: id.clone(), action: EngineAction::Cancel });
+        job.end(JobPhase::Cancelled, now, outputs);
+    }
+
+    pub(super) fn progress(&mut self, id: &JobId, progress: EngineProgress, now: Timestamp) {
+        let Some(job) = self.active_job(id) else { return };
+        job.accrue(now);
+        job.rate.completed(progress.fraction_done);
+        job.status.progress = Some(progress);
+    }
+
+    pub(super) fn engine_ended(
+        &mut self,
+        id: &JobId,
+        end: EngineEnd,
+        progress: Option<EngineProgress>,
+        now: Timestamp,
+        outputs: &mut Vec<Output>,
+    ) {
+        let Some(job) = self.active_job(id) else { return };
+        if progress.is_some() {
+            job.status.progress = progress;
+        }
+        let phase = match end {
+            EngineEnd::Completed => JobPhase::Completed,
+            EngineEnd::CompletedWithFailures { failed } => {
+                JobPhase::Failed { reason: format!("{failed} tasks were given up after their last attempt") }
+            }
+            EngineEnd::Broken { reason } => JobPhase::Failed { reason },
+        };
+        job.end(phase, now, outputs);
+    }
+
+    /// After a restart nothing is connected and engines hold nothing; what was learned stays.
+    pub(super) fn resumed(&mut self) {
+        for host in self.hosts.values_mut() {
+            host.connected = false;
+            host.told.clear();
+        }
+        for job in self.jobs.iter_mut().filter(|job| !job.status.phase.is_final()) {
+            job.status.phase = JobPhase::Waiting { reason: "the aggregator was restarted".into() };
+            job.status.volunteers = 0;
+        }
+    }
+
+    /// Books what a host's volunteer used to the job that has it.
+    pub(super) fn account(&mut self, report: &HostReport) {
+        let Some(position) =
+            self.jobs.iter().position(|job| !job.status.phase.is_final() && *job.host() == report.host)
+        else {
+            return;
+        };
+        let job = &mut self.jobs[position];
+        let Some(used) = report.volunteer.cpu.value().copied() else { return };
+        if !job.is_active() || !(0.0..=LONGEST_INTERVAL_S).contains(&report.interval_s) {
+            return;
+        }
+        job.rate.used(used, report.interval_s);
+        job.status.harvested_core_s += used.cores() * report.interval_s;
+        // Only while every slot has a task does falling short of the potential say anything.
+        let full = job.status.progress.as_ref().is_some_and(|p| p.tasks_running >= job.slots());
+        if full {
+            job.yields.observe(used, job.potential, report.interval_s);
+        }
+        if let Some(cpu) = report.residual.cpu.value() {
+            job.potential = potential(cpu.expected, job.slots());
+        }
+    }
+
+    pub(super) fn refused(&mut self, host: &HostId, detail: &str, now: Timestamp, outputs: &mut Vec<Output>) {
+        let Some(job) = self.jobs.iter_mut().find(|job| job.is_active() && job.host() == host) else { return };
+        job.retry_at = now.after(seconds(RETRY_AFTER_S));
+        job.wait(format!("host {host} refuses: {detail}"), now, outputs);
+    }
+
+    /// Moves every job on as far as it can go now.
+    pub(super) fn advance_jobs(&mut self, now: Timestamp, outputs: &mut Vec<Output>) {
+        for index in 0..self.jobs.len() {
+            let job = &self.jobs[index];
+            if job.status.phase.is_final() || (!job.is_active() && now < job.retry_at) {
+                continue;
+            }
+            match self.may_run(index) {
+                Err(reason) => self.jobs[index].wait(reason, now, outputs),
+                Ok(pool) => self.advance(index, &pool, now, outputs),
+            }
+        }
+    }
+
+    /// The volunteers a job could have now, or why it cannot run.
+    fn may_run(&self, index: usize) -> Result<Pool, String> {
+        let job = &self.jobs[index];
+        let id = job.host();
+        if let Some(other) = self.jobs[..index].iter().find(|o| !o.status.phase.is_final() && o.host() == id) {
+            return Err(format!("job {} has the volunteer of host {id}", other.status.spec.id));
+        }
+        let host = self.hosts.get(id).ok_or_else(|| format!("host {id} is not known yet"))?;
+        let (cpu, memory) = host.residual().map_err(|why| format!("host {id} cannot run it: {why}"))?;
+        // Memory the volunteer holds already is counted as residual by the agent.
+        let in_memory = slots_in_memory(memory, job.status.spec.memory_per_slot);
+        if in_memory == 0 {
+            let need = job.status.spec.memory_per_slot;
+            return Err(format!("host {id} cannot run it: {memory} of memory are left, a slot needs {need}"));
+        }
+        let most = job.local().max_slots.unwrap_or(host.facts.cores).max(job.local().dedicated_slots).min(in_memory);
+        let dedicated = job.local().dedicated_slots.min(most);
+        Ok(Pool { dedicated_potential: potential(cpu, dedicated), offers: slots_of(id, cpu, dedicated, most) })
+    }
+
+    fn advance(&mut self, index: usize, pool: &Pool, now: Timestamp, outputs: &mut Vec<Output>) {
+        let period_s = self.settings.profile_period_s;
+        let interval = seconds(self.settings.evaluation_interval_s);
+        let job = &mut self.jobs[index];
+        if !job.is_active() {
+            job.costed = now;
+            job.status.started.get_or_insert(now);
+            job.potential = pool.dedicated_potential;
+            outputs.push(job.set_slots(job.slots()));
+            // A job that has run before, and learned its rate, need not be profiled again.
+            if job.rate.value().is_some() && job.profiled_until.is_some_and(|until| until <= now) {
+                job.status.phase = JobPhase::Running;
+                job.next_evaluation = now.after(seconds(1.0));
+            } else {
+                let period_s = job.profile_s(period_s, now);
+                job.status.phase = JobPhase::Profiling;
+                job.profiled_until = Some(now.after(seconds(period_s)));
+                let event = Event::JobProfiling { job: job.status.spec.id.clone(), period_s };
+                outputs.push(Output::Event(event));
+            }
+        }
+        if job.status.phase == JobPhase::Profiling {
+            // A profile that saw no progress teaches nothing: it goes on until there is some.
+            let over = job.profiled_until.is_none_or(|until| now >= until);
+            if !over || job.rate.value().is_none() {
+                return;
+            }
+            job.status.phase = JobPhase::Running;
+            job.next_evaluation = now;
+        }
+        if now >= job.next_evaluation {
+            job.next_evaluation = now.after(interval);
+            job.evaluate(pool, now, outputs);
+        }
+    }
+}
+
+/// What a job may choose from.
+struct Pool {
+    dedicated_potential: CoreShare,
+    offers: Vec<Offer>,
+}
+
+impl Job {
+    fn evaluate(&mut self, pool: &Pool, now: Timestamp, outputs: &mut Vec<Output>) {
+        let Some(rate) = self.rate.value() else { return };
+        self.accrue(now);
+        let (mean_task_s, unfinished) = self.status.progress.as_ref().map_or((0.0, u32::MAX), |p| {
+            (p.mean_task_s.unwrap_or(0.0), p.tasks_total.saturating_sub(p.tasks_done + p.tasks_failed))
+        });
+        // A deadline that has passed is negative here, so that every candidate is late by how much it is.
+        let deadline_in_s =
+            self.status.deadline.map(|deadline| deadline.seconds_since(now) - now.seconds_since(deadline));
+        let sizing = Sizing {
+            goal: self.status.spec.goal,
+            deadline_in_s,
+            prices: self.status.spec.prices,
+            spent: self.status.cost,
+            remaining: self.rate.remaining(),
+            rate,
+            yield_ratio: self.yields.ratio().unwrap_or(1.0),
+            mean_task_s,
+            set_up_s: self.status.spec.set_up_s,
+            dedicated: self.local().dedicated_slots,
+            dedicated_potential: pool.dedicated_potential,
+            offers: &pool.offers,
+            current: self.status.volunteers,
+            useful: unfinished.saturating_sub(self.local().dedicated_slots),
+        };
+        let choice = sizing.decide();
+        self.adopt(&sizing, choice, now, outputs);
+    }
+
+    fn adopt(&mut self, sizing: &Sizing<'_>, choice: Choice, now: Timestamp, outputs: &mut Vec<Output>) {
+        let before = self.status.volunteers;
+        let mut selection = slots_by_host(sizing.offers.get(..choice.size as usize).unwrap_or_default());
+        *selection.entry(self.host().clone()).or_insert(0) += sizing.dedicated;
+        self.status.decisions += 1;
+        self.status.volunteers = choice.size;
+        self.status.completion_estimate = Some(now.after(seconds(choice.chosen.completion_s)));
+        let decision = Decision {
+            job: self.status.spec.id.clone(),
+            number: self.status.decisions,
+            at: now,
+            goal: sizing.goal,
+            deadline_in_s: sizing.deadline_in_s,
+            spent: sizing.spent,
+            remaining: sizing.remaining,
+            processing_rate: Some(sizing.rate),
+            yield_ratio: self.yields.ratio(),
+            size_before: before,
+            size: choice.size,
+            selection: selection.clone(),
+            reason: reason(sizing, &choice),
+            candidates: choice.candidates,
+            considered: choice.considered,
+            bound: choice.bound,
+        };
+        let news = self.decision.as_ref().is_none_or(|last| last.size != decision.size || last.bound != decision.bound);
+        if news {
+            outputs.push(Output::Event(Event::JobSized { decision: decision.clone() }));
+        }
+        if choice.size != before {
+            let job = self.status.spec.id.clone();
+            outputs.push(Output::Engine { job, action: EngineAction::SetSlots(selection) });
+        }
+        self.tell_risk(choice.chosen.meets_goal, &decision.reason, outputs);
+        self.decision = Some(decision);
+    }
+
+    fn tell_risk(&mut self, meets_goal: bool, reason: &str, outputs: &mut Vec<Output>) {
+        let job = self.status.spec.id.clone();
+        if self.at_risk == meets_goal {
+            self.at_risk = !meets_goal;
+            outputs.push(Output::Event(if meets_goal {
+                Event::GoalBackInReach { job }
+            } else {
+                Event::GoalAtRisk { job, expectation: reason.to_owned() }
+            }));
+        }
+    }
+}
+
+/// The choice in a sentence.
+fn reason(sizing: &Sizing<'_>, choice: &Choice) -> String {
+    let Choice { size, chosen, .. } = choice;
+    let done_in = format!("done in {:.0} s", chosen.completion_s);
+    let cost = chosen.cost;
+    let deadline_s = sizing.deadline_in_s.unwrap_or(0.0);
+    match choice.bound {
+        Bound::Profiling | Bound::NoRateYet => "there is no rate to extrapolate yet".into(),
+        Bound::Deadline => format!("{size} volunteers: {done_in}, deadline in {deadline_s:.0} s; fewer would be late"),
+        Bound::DeadlineWithDedicatedAlone => {
+            format!("the dedicated workers alone are {done_in}, deadline in {deadline_s:.0} s")
+        }
+        Bound::DeadlineOutOfReach => {
+            format!("{size} volunteers come closest: {done_in}, but the deadline is in {deadline_s:.0} s")
+        }
+        Bound::Cost => format!("{size} volunteers: {done_in} for {cost}; more would cost more"),
+        Bound::Budget => format!("{size} volunteers: {done_in} for {cost}; more would exceed the budget"),
+        Bound::BudgetOutOfReach => format!("{size} volunteers are cheapest: {cost}, but that exceeds the budget"),
+        Bound::PoolExhausted => format!("all {size} volunteers there are: {done_in} for {cost}"),
+        Bound::PoolEmpty => format!("no volunteer to be had: {done_in} for {cost}"),
+        Bound::TasksLeft => format!("{size} volunteers: {done_in} for {cost}; there are no tasks for more"),
+        Bound::Transition => format!("{size} volunteers are kept: {done_in}; fewer would barely be in time"),
+    }
+}

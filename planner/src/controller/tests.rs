@@ -1,0 +1,431 @@
+use gleaner_common::command::{Ack, Desired, Outcome, Quota, Refusal, Target};
+use gleaner_common::job::{
+    EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobPhase, JobSpec, LocalSpec, Prices,
+};
+use gleaner_common::report::{
+    AbsenceKind, Bounded, CgroupMode, ForecastMethod, HostReport, Levers, MachineSample, PromiseRecord, Reading,
+    ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
+};
+use gleaner_common::units::{Bytes, CoreShare, Fraction};
+use gleaner_common::wire::{decode_value, encode_value};
+use proptest::prelude::*;
+
+use super::*;
+
+fn id() -> HostId {
+    HostId::new("h1").unwrap()
+}
+
+fn facts(acting: bool) -> HostFacts {
+    HostFacts {
+        cpu_model: "test".into(),
+        cores: 4,
+        memory: Bytes::from_mib(8192),
+        kernel: "6".into(),
+        cgroups: CgroupMode::V2,
+        counters: Reading::absent(AbsenceKind::NotSupported, "this is a test"),
+        levers: Levers {
+            acting,
+            volunteer: VolunteerKind::Cgroup { procs_files: vec!["/x/cgroup.procs".into()] },
+            quota: true,
+            weight: true,
+            idle: true,
+            freeze: true,
+            weaknesses: vec![],
+        },
+    }
+}
+
+fn report(sequence: u64, residual_percent: f64, used_percent: f64) -> HostReport {
+    let nothing = || Reading::absent(AbsenceKind::NotYet, "this is a test");
+    HostReport {
+        host: id(),
+        sequence,
+        at: Timestamp(0),
+        interval_s: 1.0,
+        machine: MachineSample {
+            cpu_capacity: CoreShare::from_cores(4),
+            cpu_busy: nothing(),
+            cpu_foreground: nothing(),
+            cpu_steal: nothing(),
+            load_1min: Reading::absent(AbsenceKind::NotYet, ""),
+            cpu_pressure: Reading::absent(AbsenceKind::NotYet, ""),
+            memory_pressure: Reading::absent(AbsenceKind::NotYet, ""),
+            io_pressure: Reading::absent(AbsenceKind::NotYet, ""),
+            memory_total: Reading::Value(Bytes::from_mib(8192)),
+            memory_available: Reading::Value(Bytes::from_mib(4096)),
+            disks: vec![],
+            network_receive: Reading::absent(AbsenceKind::NotYet, ""),
+            network_transmit: Reading::absent(AbsenceKind::NotYet, ""),
+        },
+        workloads: vec![],
+        volunteer: VolunteerSample {
+            state: VolunteerState::Active,
+            cpu: Reading::Value(CoreShare::clamped(used_percent)),
+            allowance: nothing(),
+            memory: Reading::Value(Bytes(0)),
+            processes: Reading::Value(1),
+            guard_shrinks: 0,
+            guard_freezes: 0,
+        },
+        residual: ResidualForecast {
+            method: ForecastMethod::MovingAverage,
+            history_s: 10.0,
+            lookahead_s: 10.0,
+            cpu: Reading::Value(Bounded {
+                expected: CoreShare::clamped(residual_percent),
+                safe: CoreShare::clamped(residual_percent / 2.0),
+            }),
+            memory: Reading::Value(Bounded { expected: Bytes::from_mib(4096), safe: Bytes::from_mib(4096) }),
+            record: PromiseRecord::default(),
+        },
+        reports_dropped: 0,
+    }
+}
+
+fn spec(name: &str, goal: Goal) -> JobSpec {
+    JobSpec {
+        id: JobId::new(name).unwrap(),
+        engine: EngineSpec::Local(LocalSpec {
+            host: id(),
+            tasks: 100,
+            dedicated_slots: 1,
+            max_slots: None,
+            max_attempts: 3,
+            task_timeout_s: None,
+            working_dir: "/".into(),
+            output_dir: "/tmp".into(),
+        }),
+        goal,
+        prices: Prices::default(),
+        memory_per_slot: Bytes::from_mib(64),
+        set_up_s: 0.0,
+    }
+}
+
+fn progress(fraction: f64, slots: u32) -> EngineProgress {
+    EngineProgress {
+        fraction_done: Fraction::clamped(fraction),
+        tasks_total: 100,
+        tasks_done: 0,
+        tasks_failed: 0,
+        tasks_retried: 0,
+        tasks_running: slots,
+        mean_task_s: Some(1.0),
+        slots_in_use: slots,
+    }
+}
+
+/// A controller with a virtual clock that checks every output.
+struct Bench {
+    controller: Controller,
+    now: Timestamp,
+    sequence: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let settings = Settings { evaluation_interval_s: 10.0, profile_period_s: 10.0, ..Settings::default() };
+        Self { controller: Controller::new(settings, Timestamp(1)), now: Timestamp(1_000_000), sequence: 0 }
+    }
+
+    fn joined() -> Self {
+        let mut bench = Self::new();
+        bench.send(Input::HostJoined { host: id(), incarnation: 1, facts: Box::new(facts(true)) });
+        bench.report(300.0, 0.0);
+        bench
+    }
+
+    fn send(&mut self, input: Input) -> Vec<Output> {
+        let outputs = self.controller.handle(input, self.now);
+        for output in &outputs {
+            assert!(!matches!(output, Output::Event(Event::PlanRejected { .. })), "{output:?}");
+        }
+        outputs
+    }
+
+    fn report(&mut self, residual: f64, used: f64) -> Vec<Output> {
+        self.sequence += 1;
+        self.send(Input::Report(Box::new(report(self.sequence, residual, used))))
+    }
+
+    /// One second in which the job's slots do `rate` of it per slot and the engine and the host report.
+    fn second(&mut self, job: &str, done: &mut f64, rate: f64) -> Vec<Output> {
+        self.now = self.now.after(Duration::from_secs(1));
+        let status = self.controller.job(&JobId::new(job).unwrap()).unwrap();
+        let slots = if status.phase == JobPhase::Running || status.phase == JobPhase::Profiling {
+            1 + status.volunteers
+        } else {
+            0
+        };
+        *done += rate * f64::from(slots);
+        let job = JobId::new(job).unwrap();
+        let mut outputs = self.report(300.0, 100.0 * f64::from(slots));
+        outputs.extend(self.send(Input::Progress { job, progress: progress(*done, slots) }));
+        outputs.extend(self.send(Input::Tick));
+        outputs
+    }
+
+    fn phase(&self, job: &str) -> JobPhase {
+        self.controller.job(&JobId::new(job).unwrap()).unwrap().phase.clone()
+    }
+}
+
+fn commands(outputs: &[Output]) -> Vec<&Desired> {
+    outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Command { command, .. } => Some(&command.desired),
+            _ => None,
+        })
+        .collect()
+}
+
+fn slots(outputs: &[Output]) -> Vec<u32> {
+    outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Engine { action: EngineAction::SetSlots(slots), .. } => slots.get(&id()).copied(),
+            _ => None,
+        })
+        .collect()
+}
+
+fn run_cap(percent: f64) -> Desired {
+    Desired::Run { cap: Quota::AtMost(CoreShare::clamped(percent)) }
+}
+
+#[test]
+fn a_job_waits_is_profiled_sized_and_ends() {
+    let mut bench = Bench::new();
+    let goal = Goal::Deadline { within_s: 800.0 };
+    let outputs = bench.send(Input::JobSubmitted(Box::new(spec("j", goal))));
+    assert!(matches!(bench.phase("j"), JobPhase::Waiting { reason } if reason.contains("not known")), "{outputs:?}");
+    bench.send(Input::HostJoined { host: id(), incarnation: 1, facts: Box::new(facts(true)) });
+    assert!(matches!(bench.phase("j"), JobPhase::Waiting { reason } if reason.contains("not reported")));
+    let outputs = bench.report(300.0, 0.0);
+    assert_eq!(bench.phase("j"), JobPhase::Profiling);
+    assert_eq!((slots(&outputs), commands(&outputs)), (vec![1], vec![&run_cap(100.0)]));
+
+    // Each slot does a thousandth a second: alone it needs 1,000 s, two slots 500 s.
+    let mut done = 0.0;
+    let mut sized = Vec::new();
+    for _ in 0..11 {
+        sized.extend(bench.second("j", &mut done, 0.001));
+    }
+    assert_eq!(bench.phase("j"), JobPhase::Running);
+    assert_eq!(slots(&sized), [2], "one volunteer meets the deadline");
+    assert!(commands(&sized).contains(&&run_cap(200.0)));
+    let decision = bench.controller.last_decision(&JobId::new("j").unwrap()).unwrap();
+    assert_eq!((decision.size_before, decision.size), (0, 1));
+    // R_proc: a thousandth per second and 100 %.
+    assert!((decision.processing_rate.unwrap() - 1e-5).abs() < 1e-12, "{decision:?}");
+
+    let ended =
+        bench.send(Input::EngineEnded { job: JobId::new("j").unwrap(), end: EngineEnd::Completed, progress: None });
+    assert_eq!(bench.phase("j"), JobPhase::Completed);
+    assert_eq!(commands(&ended), [&Desired::Stop]);
+    assert!(ended.iter().any(|o| matches!(o, Output::Event(Event::JobEnded { deadline_met: Some(true), .. }))));
+}
+
+#[test]
+fn a_lost_host_makes_the_job_wait_and_it_goes_on_without_a_second_profile() {
+    let mut bench = Bench::joined();
+    bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    let mut done = 0.0;
+    for _ in 0..15 {
+        bench.second("j", &mut done, 0.001);
+    }
+    assert_eq!(bench.phase("j"), JobPhase::Running);
+    let outputs = bench.send(Input::HostLost { host: id(), reason: "test".into() });
+    assert_eq!(slots(&outputs), [0]);
+    assert!(matches!(bench.phase("j"), JobPhase::Waiting { .. }));
+    bench.send(Input::HostJoined { host: id(), incarnation: 2, facts: Box::new(facts(true)) });
+    bench.report(300.0, 0.0);
+    assert_eq!(bench.phase("j"), JobPhase::Running);
+}
+
+#[test]
+fn a_silent_host_is_lost_until_it_reports_again() {
+    let mut bench = Bench::joined();
+    bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    bench.now = bench.now.after(Duration::from_secs(6));
+    let outputs = bench.send(Input::Tick);
+    assert!(outputs.iter().any(|o| matches!(o, Output::Event(Event::HostLost { .. }))));
+    assert!(matches!(bench.phase("j"), JobPhase::Waiting { .. }));
+    assert_eq!(commands(&outputs), [&Desired::Stop]);
+    bench.report(300.0, 0.0);
+    assert_eq!(bench.phase("j"), JobPhase::Profiling);
+}
+
+#[test]
+fn leases_are_renewed_with_the_same_version() {
+    let mut bench = Bench::joined();
+    let started = bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    let version = |outputs: &[Output]| {
+        outputs.iter().find_map(|o| match o {
+            Output::Command { command, .. } => Some(command.version),
+            _ => None,
+        })
+    };
+    bench.now = bench.now.after(Duration::from_secs(4));
+    assert_eq!(version(&bench.send(Input::Tick)), None);
+    bench.now = bench.now.after(Duration::from_secs(1));
+    let renewed = version(&bench.report(300.0, 0.0));
+    assert!(renewed.is_some());
+    assert_eq!(renewed, version(&started));
+}
+
+#[test]
+fn a_refusal_is_told_once_and_the_job_waits() {
+    let mut bench = Bench::joined();
+    let outputs = bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    let Some(Output::Command { command, .. }) = outputs.iter().find(|o| matches!(o, Output::Command { .. })) else {
+        panic!("no command in {outputs:?}");
+    };
+    let ack = Ack {
+        target: Target::Volunteer,
+        version: command.version,
+        outcome: Outcome::Refused { reason: Refusal::ForeignWrite, detail: "cpu.max was changed".into() },
+    };
+    let outputs = bench.send(Input::Acked { host: id(), ack: ack.clone() });
+    assert!(outputs.iter().any(|o| matches!(o, Output::Event(Event::CommandRefused { .. }))));
+    assert!(matches!(bench.phase("j"), JobPhase::Waiting { reason } if reason.contains("cpu.max was changed")));
+    let again = bench.send(Input::Acked { host: id(), ack });
+    assert!(!again.iter().any(|o| matches!(o, Output::Event(Event::CommandRefused { .. }))));
+    bench.now = bench.now.after(Duration::from_secs(31));
+    bench.report(300.0, 0.0);
+    assert_eq!(bench.phase("j"), JobPhase::Profiling, "it tries again");
+}
+
+#[test]
+fn an_observing_host_gets_no_command() {
+    let mut bench = Bench::new();
+    bench.send(Input::HostJoined { host: id(), incarnation: 1, facts: Box::new(facts(false)) });
+    bench.report(300.0, 0.0);
+    let outputs = bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    assert!(commands(&outputs).is_empty());
+    assert!(matches!(bench.phase("j"), JobPhase::Waiting { reason } if reason.contains("--act")));
+}
+
+#[test]
+fn jobs_take_turns_on_a_host() {
+    let mut bench = Bench::joined();
+    bench.send(Input::JobSubmitted(Box::new(spec("a", Goal::Cost { budget: None }))));
+    bench.send(Input::JobSubmitted(Box::new(spec("b", Goal::Cost { budget: None }))));
+    assert!(matches!(bench.phase("b"), JobPhase::Waiting { reason } if reason.contains("job a has")));
+    bench.send(Input::JobCancelled { job: JobId::new("a").unwrap() });
+    assert_eq!(bench.phase("a"), JobPhase::Cancelled);
+    assert_eq!(bench.phase("b"), JobPhase::Profiling);
+}
+
+#[test]
+fn a_job_that_needs_more_memory_than_is_left_says_so() {
+    let mut bench = Bench::joined();
+    let mut hungry = spec("j", Goal::Cost { budget: None });
+    hungry.memory_per_slot = Bytes::from_mib(5_000);
+    bench.send(Input::JobSubmitted(Box::new(hungry)));
+    assert!(matches!(bench.phase("j"), JobPhase::Waiting { reason } if reason.contains("a slot needs 4.9 GiB")));
+}
+
+#[test]
+fn cost_counts_slots_by_the_second() {
+    let mut bench = Bench::joined();
+    bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    bench.now = bench.now.after(Duration::from_secs(36));
+    bench.send(Input::Progress { job: JobId::new("j").unwrap(), progress: progress(0.1, 1) });
+    // One dedicated slot at $1/h for 36 s.
+    let cost = bench.controller.job(&JobId::new("j").unwrap()).unwrap().cost.amount();
+    assert!((cost - 0.01).abs() < 1e-12, "{cost}");
+}
+
+#[test]
+fn a_restart_continues_where_it_was() {
+    let mut bench = Bench::joined();
+    bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Deadline { within_s: 500.0 }))));
+    let mut done = 0.0;
+    for _ in 0..20 {
+        bench.second("j", &mut done, 0.0015);
+    }
+    let before = bench.controller.last_decision(&JobId::new("j").unwrap()).cloned();
+    let mut bytes = Vec::new();
+    encode_value(0, &bench.controller, &mut bytes).unwrap();
+    bench.controller = decode_value(0, &bytes).unwrap();
+    bench.send(Input::Resumed);
+    assert!(matches!(bench.phase("j"), JobPhase::Waiting { .. }));
+    assert_eq!(bench.controller.last_decision(&JobId::new("j").unwrap()).cloned(), before);
+    bench.send(Input::HostJoined { host: id(), incarnation: 1, facts: Box::new(facts(true)) });
+    bench.sequence += 1;
+    bench.report(300.0, 0.0);
+    assert_eq!(bench.phase("j"), JobPhase::Running);
+}
+
+fn any_input() -> impl Strategy<Value = Input> {
+    let job = prop_oneof![Just("a"), Just("b")].prop_map(|name| JobId::new(name).unwrap());
+    let goal = prop_oneof![
+        (0.0..100.0f64).prop_map(|within_s| Goal::Deadline { within_s }),
+        Just(Goal::Cost { budget: None }),
+        (0.0..0.1f64).prop_map(|b| Goal::Cost { budget: Some(gleaner_common::units::Dollars::clamped(b)) }),
+    ];
+    prop_oneof![
+        any::<bool>().prop_map(|acting| Input::HostJoined {
+            host: id(),
+            incarnation: 1,
+            facts: Box::new(facts(acting))
+        }),
+        Just(Input::HostLost { host: id(), reason: "test".into() }),
+        (0..500u64, 0.0..500.0f64, 0.0..900.0f64).prop_map(|(s, r, u)| Input::Report(Box::new(report(s, r, u)))),
+        (0..50u64).prop_map(|number| Input::Acked {
+            host: id(),
+            ack: Ack {
+                target: Target::Volunteer,
+                version: Version { epoch: 1, number },
+                outcome: Outcome::Refused { reason: Refusal::Failed, detail: "test".into() },
+            },
+        }),
+        (job.clone(), goal).prop_map(|(job, goal)| Input::JobSubmitted(Box::new(spec(job.as_str(), goal)))),
+        job.clone().prop_map(|job| Input::JobCancelled { job }),
+        (job.clone(), 0.0..2.0f64, 0..9u32).prop_map(|(job, f, s)| Input::Progress { job, progress: progress(f, s) }),
+        job.prop_map(|job| Input::EngineEnded { job, end: EngineEnd::Completed, progress: None }),
+        Just(Input::Resumed),
+        Just(Input::Tick),
+    ]
+}
+
+proptest! {
+    /// Whatever comes in whatever order: no panic, every output passes the checker, the same inputs give the
+    /// same outputs, and a state that went through the store goes on like one that did not.
+    #[test]
+    fn any_sequence_is_survived_and_repeatable(steps in prop::collection::vec((any_input(), 0..20_000u64), 0..80)) {
+        let mut bench = Bench::new();
+        let mut twin = bench.controller.clone();
+        for (index, (input, pause_ms)) in steps.into_iter().enumerate() {
+            bench.now = bench.now.after(Duration::from_millis(pause_ms));
+            let outputs = bench.send(input.clone());
+            if index % 7 == 0 {
+                let mut bytes = Vec::new();
+                encode_value(0, &twin, &mut bytes).unwrap();
+                twin = decode_value(0, &bytes).unwrap();
+            }
+            prop_assert_eq!(twin.handle(input, bench.now), outputs);
+            prop_assert_eq!(&twin, &bench.controller);
+        }
+    }
+
+    /// At most one change of size per evaluation interval, however the residual jumps.
+    #[test]
+    fn sizes_change_at_most_once_an_interval(residuals in prop::collection::vec(0.0..400.0f64, 60)) {
+        let mut bench = Bench::joined();
+        bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Deadline { within_s: 300.0 }))));
+        let (mut done, mut last_change) = (0.0, None);
+        for residual in residuals {
+            let before = bench.controller.job(&JobId::new("j").unwrap()).unwrap().volunteers;
+            bench.report(residual, 50.0);
+            bench.second("j", &mut done, 0.001);
+            let after = bench.controller.job(&JobId::new("j").unwrap()).unwrap().volunteers;
+            if before != after && let Some(last) = last_change.replace(bench.now) {
+                prop_assert!(bench.now.since(last) >= Duration::from_secs(10));
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a job should achieve, as a score of candidates (RHIC §4.4, "Goal estimation").
+
+use gleaner_common::job::Goal;
+use gleaner_common::units::Dollars;
+
+/// Part of the time left that deadline plans keep in hand, so that a burst of the foreground after the last
+/// decision does not turn a deadline hugged into a deadline missed. Chosen; it shrinks with the time left.
+const DEADLINE_MARGIN: f64 = 0.03;
+
+/// How a candidate does on the goal. Order: one that meets the goal beats one that does not, whatever the
+/// score; among equals the smaller score wins.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Score {
+    /// The goal is met.
+    pub meets_goal: bool,
+    /// Smaller is better.
+    pub value: f64,
+}
+
+impl Score {
+    /// Scores a candidate by its completion time and the cost of the whole job with it.
+    ///
+    /// - Deadline: RHIC scores |estimate − deadline|, which hugs the deadline from either side. Here one that
+    ///   finishes late always loses to one that finishes in time, however close.
+    /// - Cost: the cost; with a budget, the completion time among those within the budget.
+    #[must_use]
+    pub fn of(goal: Goal, deadline_in_s: Option<f64>, completion_s: f64, cost: Dollars) -> Self {
+        match goal {
+            Goal::Deadline { within_s } => {
+                let target = plan_deadline(deadline_in_s.unwrap_or(within_s));
+                Self { meets_goal: completion_s <= target, value: (completion_s - target).abs() }
+            }
+            Goal::Cost { budget: None } => Self { meets_goal: true, value: cost.amount() },
+            Goal::Cost { budget: Some(budget) } => {
+                let within = cost <= budget;
+                Self { meets_goal: within, value: if within { completion_s } else { cost.amount() } }
+            }
+        }
+    }
+
+    /// Strictly better than `other`.
+    #[must_use]
+    pub fn beats(self, other: Self) -> bool {
+        match (self.meets_goal, other.meets_goal) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => self.value.total_cmp(&other.value).is_lt(),
+        }
+    }
+}
+
+/// The time a plan aims at: the deadline less its margin.
+#[must_use]
+pub fn plan_deadline(deadline_in_s: f64) -> f64 {
+    deadline_in_s - deadline_in_s.max(0.0) * DEADLINE_MARGIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deadline(completion_s: f64) -> Score {
+        Score::of(Goal::Deadline { within_s: 100.0 }, Some(100.0), completion_s, Dollars::ZERO)
+    }
+
+    #[test]
+    fn late_always_loses_and_the_deadline_is_hugged() {
+        assert!(deadline(10.0).beats(deadline(97.1)), "97 s is what the plan aims at");
+        assert!(deadline(96.0).beats(deadline(50.0)));
+        assert!(deadline(98.0).beats(deadline(120.0)));
+        assert!(deadline(1e6).beats(deadline(f64::INFINITY)));
+    }
+
+    #[test]
+    fn cost_with_and_without_a_budget() {
+        let cost = |budget: Option<f64>, completion_s, amount| {
+            let goal = Goal::Cost { budget: budget.map(Dollars::clamped) };
+            Score::of(goal, None, completion_s, Dollars::clamped(amount))
+        };
+        assert!(cost(None, 900.0, 1.0).beats(cost(None, 10.0, 1.1)));
+        assert!(cost(Some(2.0), 10.0, 1.9).beats(cost(Some(2.0), 900.0, 1.0)), "the earliest within the budget");
+        assert!(cost(Some(2.0), 900.0, 2.0).beats(cost(Some(2.0), 10.0, 2.1)));
+        assert!(cost(Some(2.0), 900.0, 2.1).beats(cost(Some(2.0), 10.0, 2.2)), "else the cheapest");
+    }
+}

@@ -1,0 +1,84 @@
+//! What a volunteer could contribute, and what volunteers really contribute of it (RHIC §4.2–4.3). CPU and
+//! productivity are in percent of one core.
+
+use gleaner_common::units::{Bytes, CoreShare};
+use serde::{Deserialize, Serialize};
+
+/// Slots that fit into a host's residual memory: RHIC's N_slots. A job that needs no memory fits any number.
+#[must_use]
+pub fn slots_in_memory(residual: Bytes, per_slot: Bytes) -> u32 {
+    match residual.0.checked_div(per_slot.0) {
+        Some(slots) => u32::try_from(slots).unwrap_or(u32::MAX),
+        None => u32::MAX,
+    }
+}
+
+/// Potential productivity of a volunteer, RHIC Eq. 1: min(CPU_max − CPU_fg, 100 % × N_slots), where
+/// `residual` is the predicted CPU_max − CPU_fg (never negative).
+#[must_use]
+pub fn potential(residual: CoreShare, slots: u32) -> CoreShare {
+    residual.min(CoreShare::from_cores(slots))
+}
+
+/// How much of the potential the workers really used: the ratio of aggregate actual to aggregate potential
+/// productivity, recent intervals counting more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Yield {
+    used: f64,
+    offered: f64,
+}
+
+/// Half-life of an observation of the yield, in seconds. Chosen: one evaluation interval of RHIC.
+const HALF_LIFE_S: f64 = 60.0;
+
+/// Least yield believed. Chosen: below it a model is plainly wrong, and a tenth keeps estimates finite.
+const LEAST: f64 = 0.1;
+
+impl Yield {
+    /// Takes what the workers used and could have used over an interval.
+    pub fn observe(&mut self, actual: CoreShare, potential: CoreShare, interval_s: f64) {
+        if potential <= CoreShare::ZERO || interval_s <= 0.0 {
+            return;
+        }
+        let fade = 0.5_f64.powf(interval_s / HALF_LIFE_S);
+        self.used = self.used * fade + actual.percent() * interval_s;
+        self.offered = self.offered * fade + potential.percent() * interval_s;
+    }
+
+    /// The ratio, in 0.1..=1; `None` before the first observation.
+    #[must_use]
+    pub fn ratio(self) -> Option<f64> {
+        (self.offered > 0.0).then(|| (self.used / self.offered).clamp(LEAST, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(percent: f64) -> CoreShare {
+        CoreShare::new(percent).unwrap()
+    }
+
+    #[test]
+    fn eq_1_takes_the_tighter_of_cpu_and_memory() {
+        // Four cores, the foreground uses 130 %: 270 % are left, but memory holds two slots.
+        let residual = share(400.0).saturating_sub(share(130.0));
+        assert_eq!(slots_in_memory(Bytes::from_mib(2500), Bytes::from_mib(1000)), 2);
+        assert_eq!(potential(residual, 2), share(200.0));
+        assert_eq!(potential(residual, 4), share(270.0));
+        assert_eq!(potential(share(100.0).saturating_sub(share(150.0)), 4), CoreShare::ZERO);
+        assert_eq!(slots_in_memory(Bytes(5), Bytes(0)), u32::MAX);
+    }
+
+    #[test]
+    fn yield_is_a_ratio_of_sums_that_fades() {
+        let mut seen = Yield::default();
+        assert_eq!(seen.ratio(), None);
+        seen.observe(share(50.0), share(100.0), 60.0);
+        assert!((seen.ratio().unwrap() - 0.5).abs() < 1e-12);
+        // One half-life later the old counts half: (25·60 + 100·60) / (50·60 + 100·60) = 5/6.
+        seen.observe(share(100.0), share(100.0), 60.0);
+        assert!((seen.ratio().unwrap() - 5.0 / 6.0).abs() < 1e-12);
+    }
+}

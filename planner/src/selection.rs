@@ -1,0 +1,85 @@
+//! Which volunteers to take: offers sorted by potential productivity, the best first, a size being a prefix
+//! of the list (RHIC §4.2, "Node selection").
+
+use std::collections::BTreeMap;
+
+use gleaner_common::id::HostId;
+use gleaner_common::units::CoreShare;
+
+use crate::productivity::potential;
+
+/// Least potential worth offering. Chosen: a twentieth of a core.
+const LEAST: f64 = 5.0;
+
+/// One volunteer a job could use.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Offer {
+    /// Its host.
+    pub host: HostId,
+    /// Slots it has: all that fit for a whole host, one where slots are offered singly.
+    pub slots: u32,
+    /// What it could contribute (RHIC Eq. 1).
+    pub potential: CoreShare,
+}
+
+/// Sorts offers, the most productive first; equals by host, so that the order is always the same. Offers of
+/// next to nothing are left out.
+#[must_use]
+pub fn ranked(mut offers: Vec<Offer>) -> Vec<Offer> {
+    offers.retain(|offer| offer.potential.percent() >= LEAST);
+    offers.sort_by(|a, b| b.potential.total_cmp(&a.potential).then_with(|| a.host.cmp(&b.host)));
+    offers
+}
+
+/// The slots of one machine as single offers, after `taken` slots that are used already: the i-th slot can
+/// use what of the residual the slots before it leave, up to one core.
+#[must_use]
+pub fn slots_of(host: &HostId, residual: CoreShare, taken: u32, most: u32) -> Vec<Offer> {
+    let offer = |slot: u32| Offer {
+        host: host.clone(),
+        slots: 1,
+        potential: potential(residual, slot + 1).saturating_sub(potential(residual, slot)),
+    };
+    // Slots past the residual offer nothing, so the list need not be longer than the machine has cores.
+    let useful = (taken..most).map_while(|slot| Some(offer(slot)).filter(|offer| offer.potential.percent() >= LEAST));
+    ranked(useful.collect())
+}
+
+/// Slots per host of a prefix of the offers.
+#[must_use]
+pub fn slots_by_host(offers: &[Offer]) -> BTreeMap<HostId, u32> {
+    let mut slots = BTreeMap::new();
+    for offer in offers {
+        *slots.entry(offer.host.clone()).or_insert(0) += offer.slots;
+    }
+    slots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(host: &str, percent: f64) -> Offer {
+        Offer { host: HostId::new(host).unwrap(), slots: 1, potential: CoreShare::new(percent).unwrap() }
+    }
+
+    #[test]
+    fn ranks_by_potential_then_name() {
+        let ranked = ranked(vec![offer("c", 50.0), offer("b", 80.0), offer("a", 50.0), offer("d", 1.0)]);
+        let hosts: Vec<_> = ranked.iter().map(|o| o.host.as_str()).collect();
+        assert_eq!(hosts, ["b", "a", "c"]);
+    }
+
+    #[test]
+    fn slots_of_a_machine_share_its_residual() {
+        let host = HostId::new("h").unwrap();
+        let residual = CoreShare::new(270.0).unwrap();
+        let potentials = |taken, most| -> Vec<f64> {
+            slots_of(&host, residual, taken, most).iter().map(|o| o.potential.percent()).collect()
+        };
+        assert_eq!(potentials(0, 8), [100.0, 100.0, 70.0]);
+        assert_eq!(potentials(1, 8), [100.0, 70.0]);
+        assert_eq!(potentials(1, 2), [100.0]);
+        assert_eq!(potentials(5, 8), [] as [f64; 0]);
+    }
+}

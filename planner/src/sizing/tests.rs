@@ -1,0 +1,152 @@
+use gleaner_common::id::HostId;
+use proptest::prelude::*;
+
+use super::*;
+
+fn offers(percents: &[f64]) -> Vec<Offer> {
+    let host = HostId::new("h").unwrap();
+    percents.iter().map(|p| Offer { host: host.clone(), slots: 1, potential: CoreShare::new(*p).unwrap() }).collect()
+}
+
+/// Half the job is left; R_proc makes 100 % take 1,000 s for the whole of it.
+fn sizing(goal: Goal, offers: &[Offer]) -> Sizing<'_> {
+    let deadline_in_s = match goal {
+        Goal::Deadline { within_s } => Some(within_s),
+        Goal::Cost { .. } => None,
+    };
+    Sizing {
+        goal,
+        deadline_in_s,
+        prices: Prices::default(),
+        spent: Dollars::ZERO,
+        remaining: Fraction::new(0.5).unwrap(),
+        rate: 1e-5,
+        yield_ratio: 1.0,
+        mean_task_s: 0.0,
+        set_up_s: 0.0,
+        dedicated: 1,
+        dedicated_potential: CoreShare::new(100.0).unwrap(),
+        offers,
+        current: 0,
+        useful: u32::MAX,
+    }
+}
+
+#[test]
+fn a_deadline_takes_the_fewest_that_meet_it() {
+    // 100 %: 500 s; 200 %: 250 s; 300 %: 166.7 s; 400 %: 125 s.
+    let offers = offers(&[100.0, 100.0, 100.0]);
+    let choice = sizing(Goal::Deadline { within_s: 260.0 }, &offers).decide();
+    assert_eq!((choice.size, choice.bound), (1, Bound::Deadline));
+    assert!((choice.chosen.completion_s - 250.0).abs() < 1e-9);
+    let choice = sizing(Goal::Deadline { within_s: 600.0 }, &offers).decide();
+    assert_eq!((choice.size, choice.bound), (0, Bound::DeadlineWithDedicatedAlone));
+    let choice = sizing(Goal::Deadline { within_s: 100.0 }, &offers).decide();
+    assert_eq!((choice.size, choice.bound), (3, Bound::DeadlineOutOfReach));
+}
+
+#[test]
+fn padding_and_set_up_count() {
+    let offers = offers(&[100.0, 100.0]);
+    let mut problem = sizing(Goal::Deadline { within_s: 260.0 }, &offers);
+    problem.mean_task_s = 5.0;
+    problem.set_up_s = 10.0;
+    // 250 + 5 + 10 s would be late; 166.7 + 15 s is not.
+    assert_eq!(problem.decide().size, 2);
+}
+
+#[test]
+fn cost_by_hand() {
+    // Dedicated $1/h, volunteers $0.42/h at 100 % each: cost(n) = 500/(1+n) s × (1 + 0.42 n) / 3600 falls with n.
+    let offers = offers(&[100.0, 100.0, 100.0]);
+    let choice = sizing(Goal::Cost { budget: None }, &offers).decide();
+    assert_eq!((choice.size, choice.bound), (3, Bound::PoolExhausted));
+    let expected = 125.0 * (1.0 + 3.0 * 0.42) / 3600.0;
+    assert!((choice.chosen.cost.amount() - expected).abs() < 1e-12);
+    // Volunteers that give a tenth of a core each are not worth their price.
+    let poor = self::offers(&[10.0, 10.0]);
+    let choice = sizing(Goal::Cost { budget: None }, &poor).decide();
+    assert_eq!((choice.size, choice.bound), (0, Bound::Cost));
+}
+
+#[test]
+fn a_budget_buys_the_earliest_completion_it_can() {
+    // cost(n) with 30 % volunteers: 0: 0.1389, 1: 0.1517 (384.6 s), 2: 0.1597 (312.5 s) dollars.
+    let offers = offers(&[30.0, 30.0]);
+    let budget = |amount: f64| Goal::Cost { budget: Some(Dollars::clamped(amount)) };
+    let choice = sizing(budget(0.155), &offers).decide();
+    assert_eq!((choice.size, choice.bound), (1, Bound::Budget));
+    let choice = sizing(budget(0.1), &offers).decide();
+    assert_eq!((choice.size, choice.bound), (0, Bound::BudgetOutOfReach));
+    assert!(!choice.chosen.meets_goal);
+}
+
+#[test]
+fn tasks_left_bound_the_size() {
+    let offers = offers(&[100.0, 100.0, 100.0]);
+    let mut problem = sizing(Goal::Cost { budget: None }, &offers);
+    problem.useful = 1;
+    let choice = problem.decide();
+    assert_eq!((choice.size, choice.bound, choice.considered), (1, Bound::TasksLeft, 2));
+}
+
+#[test]
+fn a_worker_is_not_sent_away_to_be_called_back() {
+    let offers = offers(&[100.0, 100.0]);
+    // One volunteer needs 250 s and the plan aims at 252.2 s: too close to leave two for.
+    let mut problem = sizing(Goal::Deadline { within_s: 260.0 }, &offers);
+    problem.current = 2;
+    let choice = problem.decide();
+    assert_eq!((choice.size, choice.bound), (2, Bound::Transition));
+    problem.deadline_in_s = Some(280.0);
+    assert_eq!(problem.decide().size, 1);
+}
+
+#[test]
+fn a_record_of_many_candidates_is_short_and_has_the_chosen_one() {
+    let offers = offers(&[10.0; 2_000]);
+    let choice = sizing(Goal::Deadline { within_s: 9.0 }, &offers).decide();
+    assert_eq!(choice.considered, 2_001);
+    assert!(choice.candidates.len() <= Decision::MAX_CANDIDATES);
+    assert!(choice.candidates.contains(&choice.chosen));
+    assert!(choice.candidates.is_sorted_by_key(|candidate| candidate.size));
+}
+
+proptest! {
+    #[test]
+    fn more_potential_never_finishes_later_and_late_never_wins(
+        percents in prop::collection::vec(5.0..100.0f64, 0..60),
+        within_s in -100.0..2000.0f64,
+        current in 0..70u32,
+        mean_task_s in 0.0..50.0f64,
+        yield_ratio in 0.1..1.0f64,
+    ) {
+        let mut offers = offers(&percents);
+        offers.sort_by(|a, b| b.potential.total_cmp(&a.potential));
+        let mut problem = sizing(Goal::Deadline { within_s }, &offers);
+        (problem.current, problem.mean_task_s, problem.yield_ratio) = (current, mean_task_s, yield_ratio);
+        let choice = problem.decide();
+        prop_assert!(choice.size as usize <= offers.len());
+        let all: Vec<_> = choice.candidates.iter().filter(|c| c.size > current).collect();
+        prop_assert!(all.windows(2).all(|pair| pair[1].completion_s <= pair[0].completion_s));
+        if choice.candidates.iter().any(|c| c.meets_goal) {
+            prop_assert!(choice.chosen.meets_goal);
+        }
+        // No thrash: deciding again at the size just chosen keeps it.
+        problem.current = choice.size;
+        let again = problem.decide();
+        prop_assert!(again.size <= choice.size);
+    }
+
+    #[test]
+    fn no_input_gives_a_number_that_is_not_one(
+        remaining in 0.0..1.0f64, rate in 0.0..1.0f64, spent in 0.0..1e12f64, potential in 0.0..1e6f64,
+    ) {
+        let offers = offers(&[potential]);
+        let mut problem = sizing(Goal::Cost { budget: None }, &offers);
+        (problem.remaining, problem.rate) = (Fraction::clamped(remaining), rate);
+        (problem.spent, problem.dedicated_potential) = (Dollars::clamped(spent), CoreShare::ZERO);
+        let choice = problem.decide();
+        prop_assert!(choice.candidates.iter().all(|c| c.score.is_finite() && c.completion_s.is_finite()));
+    }
+}
