@@ -4,3 +4,4 @@
 //! What must not be here: decisions. Whatever is decided comes out of `gleaner_planner::controller`.
 
 pub mod api;
+pub mod engine;

@@ -1,0 +1,135 @@
+//! Batch engines: what really runs a job's tasks. The shell hands them the controller's actions, they report
+//! progress. Engine `local` runs a list of shell commands in this machine's volunteer; one machine only.
+
+mod records;
+mod runner;
+mod schedule;
+mod submission;
+mod task;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gleaner_common::event::Event;
+use gleaner_common::id::{HostId, JobId};
+use gleaner_common::job::{EngineAction, EngineEnd, EngineProgress, EngineSpec, JobSpec};
+use gleaner_common::report::VolunteerKind;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::api::{ApiError, SubmitJob};
+use runner::{Orders, Runner};
+
+/// How long an orderly stop waits for a job's tasks to end.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// What an engine has to say.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EngineReport {
+    /// How far a job is; about once a second.
+    Progress {
+        /// The job.
+        job: JobId,
+        /// How far.
+        progress: EngineProgress,
+    },
+    /// A job is over.
+    Ended {
+        /// The job.
+        job: JobId,
+        /// How.
+        end: EngineEnd,
+        /// How far it came.
+        progress: Option<EngineProgress>,
+    },
+    /// Something for the event log.
+    Event(Event),
+}
+
+/// The engines' running jobs.
+#[derive(Debug)]
+pub struct Engines {
+    jobs_dir: PathBuf,
+    host: HostId,
+    reports: mpsc::Sender<EngineReport>,
+    running: BTreeMap<JobId, Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    orders: watch::Sender<Orders>,
+    task: JoinHandle<()>,
+}
+
+impl Engines {
+    /// Engines that keep their records in `jobs_dir` and run tasks on `host`, this machine.
+    #[must_use]
+    pub fn new(jobs_dir: PathBuf, host: HostId, reports: mpsc::Sender<EngineReport>) -> Self {
+        Self { jobs_dir, host, reports, running: BTreeMap::new() }
+    }
+
+    /// Validates a submission and stores its tasks durably. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`ApiError`] naming every field that is wrong, or the file that could not be written.
+    pub fn prepare(&self, job: &JobId, submit: &SubmitJob) -> Result<JobSpec, ApiError> {
+        submission::prepare(&self.jobs_dir, &self.host, job, submit)
+    }
+
+    /// Carries out an action. Desired state: repeating it changes nothing.
+    pub fn act(&mut self, job: &JobSpec, action: EngineAction, volunteer: &VolunteerKind) {
+        self.running.retain(|_, running| !running.task.is_finished());
+        let EngineSpec::Local(local) = &job.engine;
+        match action {
+            EngineAction::SetSlots(slots) => {
+                let slots = slots.get(&local.host).copied().unwrap_or(0);
+                let orders = Orders { slots, volunteer: volunteer.clone(), cancelled: false, stopping: false };
+                if let Some(running) = self.running.get(&job.id) {
+                    running.orders.send_replace(orders);
+                } else if slots > 0 {
+                    let (sender, receiver) = watch::channel(orders);
+                    let folder = self.jobs_dir.join(job.id.as_str());
+                    let runner = Runner::new(job.id.clone(), local.clone(), folder, self.reports.clone(), receiver);
+                    let task = tokio::spawn(runner.run());
+                    self.running.insert(job.id.clone(), Running { orders: sender, task });
+                }
+            }
+            EngineAction::Cancel => {
+                // The runner ends its tasks by itself; one that is frozen must not hold anybody up.
+                if let Some(running) = self.running.remove(&job.id) {
+                    running.orders.send_modify(|orders| orders.cancelled = true);
+                }
+            }
+        }
+    }
+
+    /// Deletes an ended job's records; its tasks' output stays.
+    pub fn forget(&mut self, job: &JobId) {
+        let folder = self.jobs_dir.join(job.as_str());
+        if let Err(error) = std::fs::remove_dir_all(&folder) {
+            if error.kind() != std::io::ErrorKind::NotFound {
+                tracing::warn!(folder = %folder.display(), %error, "records of an ended job stay behind");
+            }
+        }
+    }
+
+    /// Ends every running task, so that none outlives an orderly stop. They are run again after a restart
+    /// without that counting as an attempt.
+    pub async fn shutdown(&mut self) {
+        for running in self.running.values() {
+            running.orders.send_modify(|orders| orders.stopping = true);
+        }
+        let all = async {
+            for (_, running) in std::mem::take(&mut self.running) {
+                _ = running.task.await;
+            }
+        };
+        if tokio::time::timeout(STOP_PATIENCE, all).await.is_err() {
+            tracing::warn!("some tasks did not end in time; the agent ends them with the volunteer");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

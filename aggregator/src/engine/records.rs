@@ -1,0 +1,201 @@
+//! A job's records on disk, by which a restarted aggregator knows what was finished and what still runs.
+//!
+//! `tasks.json` holds the commands; `results.log` one line per finished task; `N.run` says which process runs
+//! task N; `N.exit` is written by the task's own shell when the command is over, whoever lives to see it.
+//! A result counts once it is in `results.log`; only then are `N.run` and `N.exit` removed.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The commands of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Tasks {
+    /// One shell command per task.
+    pub(super) commands: Vec<String>,
+    /// Environment of all.
+    pub(super) environment: BTreeMap<String, String>,
+}
+
+/// A process that runs a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RunRecord {
+    /// Which attempt.
+    pub(super) attempt: u32,
+    /// The wrapping shell, leader of the task's process group.
+    pub(super) pid: i32,
+    /// Its start time, in clock ticks since boot: tells it from a later process of the same pid.
+    pub(super) start_ticks: u64,
+    /// When it started, by the aggregator's clock.
+    pub(super) started_ms: u64,
+}
+
+/// The folder of a job.
+#[derive(Debug)]
+pub(super) struct Records {
+    folder: PathBuf,
+    results: Option<File>,
+}
+
+impl Records {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self { folder, results: None }
+    }
+
+    /// Writes the commands durably: the data and the names that lead to it.
+    pub(super) fn write_tasks(&self, tasks: &Tasks) -> io::Result<()> {
+        std::fs::create_dir_all(&self.folder)?;
+        let (file, temporary) = (self.folder.join("tasks.json"), self.folder.join("tasks.new"));
+        let mut open = File::create(&temporary)?;
+        serde_json::to_writer(io::BufWriter::new(&mut open), tasks)?;
+        open.sync_all()?;
+        std::fs::rename(temporary, file)?;
+        File::open(&self.folder)?.sync_all()?;
+        self.folder.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+    }
+
+    pub(super) fn read_tasks(&self) -> io::Result<Tasks> {
+        let file = File::open(self.folder.join("tasks.json"))?;
+        Ok(serde_json::from_reader(io::BufReader::new(file))?)
+    }
+
+    /// Results so far: task, success, seconds. A line cut short by a crash is left out; its `N.exit` is still there.
+    pub(super) fn read_results(&self) -> io::Result<Vec<(u32, bool, f64)>> {
+        let text = match std::fs::read_to_string(self.folder.join("results.log")) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        Ok(whole.lines().filter_map(parse_result).collect())
+    }
+
+    /// Makes a result count.
+    pub(super) fn add_result(&mut self, task: u32, success: bool, wall_s: f64) -> io::Result<()> {
+        let line = format!("{task} {} {wall_s:.3}\n", if success { "done" } else { "failed" });
+        if self.results.is_none() {
+            let path = self.folder.join("results.log");
+            let torn = std::fs::read(&path).is_ok_and(|bytes| bytes.last().is_some_and(|last| *last != b'\n'));
+            let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+            if torn {
+                file.write_all(b"\n")?;
+            }
+            self.results = Some(file);
+        }
+        if let Some(file) = &mut self.results {
+            if let Err(error) = file.write_all(line.as_bytes()) {
+                // Part of the line may be there; the next one must not be appended to it.
+                self.results = None;
+                return Err(error);
+            }
+        }
+        self.clear(task);
+        Ok(())
+    }
+
+    /// Removes what is known of a running task.
+    pub(super) fn clear(&self, task: u32) {
+        _ = std::fs::remove_file(self.run_file(task));
+        _ = std::fs::remove_file(self.exit_file(task));
+    }
+
+    fn run_file(&self, task: u32) -> PathBuf {
+        self.folder.join(format!("{task}.run"))
+    }
+
+    /// Where a task's shell leaves the exit status.
+    pub(super) fn exit_file(&self, task: u32) -> PathBuf {
+        self.folder.join(format!("{task}.exit"))
+    }
+
+    pub(super) fn write_run(&self, task: u32, run: RunRecord) -> io::Result<()> {
+        _ = std::fs::remove_file(self.exit_file(task));
+        std::fs::write(self.run_file(task), serde_json::to_vec(&run)?)
+    }
+
+    /// Tasks that an earlier run of the aggregator had started. One whose record is broken never ran: the
+    /// record is complete before the task may start.
+    pub(super) fn read_runs(&self) -> io::Result<Vec<(u32, RunRecord)>> {
+        let mut runs = Vec::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            let Some(task) = task_of(&path, "run") else { continue };
+            let record = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            match record {
+                Some(record) => runs.push((task, record)),
+                None => self.clear(task),
+            }
+        }
+        runs.sort_by_key(|(task, _)| *task);
+        Ok(runs)
+    }
+
+    /// The exit status a task's shell left; `None` if there is none, or not wholly.
+    pub(super) fn read_exit(&self, task: u32) -> Option<i32> {
+        let text = std::fs::read_to_string(self.exit_file(task)).ok()?;
+        text.strip_suffix('\n')?.parse().ok()
+    }
+}
+
+fn task_of(path: &Path, extension: &str) -> Option<u32> {
+    (path.extension()? == extension).then(|| path.file_stem()?.to_str()?.parse().ok())?
+}
+
+fn parse_result(line: &str) -> Option<(u32, bool, f64)> {
+    let mut words = line.split(' ');
+    let task = words.next()?.parse().ok()?;
+    let success = match words.next()? {
+        "done" => true,
+        "failed" => false,
+        _ => return None,
+    };
+    let wall_s: f64 = words.next()?.parse().ok()?;
+    (words.next().is_none() && wall_s.is_finite()).then_some((task, success, wall_s))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_result_is_left_out_and_the_next_starts_a_new_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("results.log");
+        std::fs::write(&log, "0 done 1.500\nnonsense\n1 failed 0.000\n2 do").unwrap();
+        let mut records = Records::new(folder.path().to_owned());
+        assert_eq!(records.read_results().unwrap(), [(0, true, 1.5), (1, false, 0.0)]);
+        records.add_result(3, true, 2.0).unwrap();
+        assert_eq!(records.read_results().unwrap(), [(0, true, 1.5), (1, false, 0.0), (3, true, 2.0)]);
+    }
+
+    #[test]
+    fn runs_and_exits() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut records = Records::new(folder.path().to_owned());
+        let run = RunRecord { attempt: 2, pid: 77, start_ticks: 5, started_ms: 9 };
+        records.write_run(7, run).unwrap();
+        std::fs::write(folder.path().join("8.run"), "{").unwrap();
+        assert_eq!(records.read_runs().unwrap(), [(7, run)]);
+        assert!(!folder.path().join("8.run").exists(), "a record never finished is removed");
+        assert_eq!(records.read_exit(7), None);
+        std::fs::write(records.exit_file(7), "12").unwrap();
+        assert_eq!(records.read_exit(7), None, "not wholly written");
+        std::fs::write(records.exit_file(7), "12\n").unwrap();
+        assert_eq!(records.read_exit(7), Some(12));
+        records.add_result(7, false, 0.0).unwrap();
+        assert_eq!(records.read_runs().unwrap(), []);
+    }
+
+    #[test]
+    fn tasks_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = Records::new(folder.path().join("j"));
+        let tasks =
+            Tasks { commands: vec!["echo 'a b'".into()], environment: BTreeMap::from([("K".into(), "v".into())]) };
+        records.write_tasks(&tasks).unwrap();
+        assert_eq!(records.read_tasks().unwrap(), tasks);
+    }
+}

@@ -1,0 +1,352 @@
+//! Runs one job: starts tasks as slots allow, sees them end, retries, reports. Owns all its state.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use gleaner_common::clock::{Clock, Timestamp};
+use gleaner_common::event::Event;
+use gleaner_common::id::JobId;
+use gleaner_common::job::{EngineEnd, EngineProgress, LocalSpec};
+use gleaner_common::report::VolunteerKind;
+use rustix::process::Signal;
+use tokio::process::Child;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+use super::EngineReport;
+use super::records::{Records, RunRecord, Tasks};
+use super::schedule::{AttemptEnd, Schedule, Verdict};
+use super::task::{self, Launch, LaunchError};
+
+/// Time between two looks at adopted tasks, timeouts and what could not be written.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Looks between two progress reports.
+const LOOKS_PER_REPORT: u32 = 5;
+
+/// After a task could not be started none is tried for this many looks.
+const LOOKS_AFTER_TROUBLE: u32 = 5;
+
+/// Most tasks started between two looks, so that a list of a hundred thousand `true` starves nobody.
+const STARTS_PER_LOOK: u32 = 100;
+
+/// Most failure events per progress report; the rest is only counted.
+const EVENTS_PER_REPORT: u32 = 20;
+
+/// From the polite signal of a timeout to the other one.
+const TERM_TO_KILL: Duration = Duration::from_secs(2);
+
+/// What the controller wants of the job now.
+#[derive(Debug, Clone)]
+pub(super) struct Orders {
+    pub(super) slots: u32,
+    pub(super) volunteer: VolunteerKind,
+    /// End all tasks; the job is over.
+    pub(super) cancelled: bool,
+    /// End all tasks; they are to be run again later.
+    pub(super) stopping: bool,
+}
+
+#[derive(Debug)]
+struct Active {
+    run: RunRecord,
+    /// Started by an earlier run of the aggregator: not our child.
+    adopted: bool,
+    /// When it was asked to end because its time is up.
+    terminated: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+pub(super) struct Runner {
+    job: JobId,
+    spec: LocalSpec,
+    clock: Clock,
+    records: Records,
+    reports: mpsc::Sender<EngineReport>,
+    orders: watch::Receiver<Orders>,
+    schedule: Schedule,
+    tasks: Tasks,
+    active: BTreeMap<u32, Active>,
+    children: JoinSet<(u32, io::Result<ExitStatus>)>,
+    /// Results that could not be written yet.
+    unsaved: Vec<(u32, bool, f64)>,
+    /// Looks for which nothing is started.
+    resting: u32,
+    starts: u32,
+    events: u32,
+    trouble: String,
+}
+
+impl Runner {
+    pub(super) fn new(
+        job: JobId,
+        spec: LocalSpec,
+        folder: PathBuf,
+        reports: mpsc::Sender<EngineReport>,
+        orders: watch::Receiver<Orders>,
+    ) -> Self {
+        Self {
+            schedule: Schedule::new(spec.tasks, spec.max_attempts),
+            records: Records::new(folder),
+            clock: Clock::start(),
+            tasks: Tasks { commands: Vec::new(), environment: BTreeMap::new() },
+            active: BTreeMap::new(),
+            children: JoinSet::new(),
+            unsaved: Vec::new(),
+            resting: 0,
+            starts: 0,
+            events: 0,
+            trouble: String::new(),
+            job,
+            spec,
+            reports,
+            orders,
+        }
+    }
+
+    /// Runs the job to its end, or until it is cancelled or stopped.
+    pub(super) async fn run(mut self) {
+        if let Err(error) = self.open() {
+            let reason = format!("its records cannot be read: {error}");
+            self.end(EngineEnd::Broken { reason }, None).await;
+            return;
+        }
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut look = 0_u32;
+        while !self.schedule.is_over() {
+            let orders = self.orders.borrow_and_update().clone();
+            if orders.cancelled || orders.stopping {
+                self.end_all(&orders);
+                return;
+            }
+            self.start_tasks(&orders).await;
+            tokio::select! {
+                // An error means the registry is gone: the aggregator is being torn down.
+                changed = self.orders.changed() => if changed.is_err() { return },
+                Some(joined) = self.children.join_next() => self.child_ended(joined, &orders).await,
+                _ = looks.tick() => {
+                    look = look.wrapping_add(1);
+                    self.look(&orders).await;
+                    if look.is_multiple_of(LOOKS_PER_REPORT) {
+                        self.events = 0;
+                        let progress = self.progress(orders.slots);
+                        // A full queue means the shell is behind; the next report says the same and more.
+                        _ = self.reports.try_send(EngineReport::Progress { job: self.job.clone(), progress });
+                    }
+                }
+            }
+        }
+        let end = match self.schedule.failed() {
+            0 => EngineEnd::Completed,
+            failed => EngineEnd::CompletedWithFailures { failed },
+        };
+        let progress = self.progress(0);
+        self.end(end, Some(progress)).await;
+    }
+
+    async fn end(&self, end: EngineEnd, progress: Option<EngineProgress>) {
+        // The shell outlives its engines; if it does not, there is nobody left to tell.
+        _ = self.reports.send(EngineReport::Ended { job: self.job.clone(), end, progress }).await;
+    }
+
+    /// Reads the records: results count, tasks that still run are adopted, tasks whose shell died are run again.
+    fn open(&mut self) -> io::Result<()> {
+        self.tasks = self.records.read_tasks()?;
+        std::fs::create_dir_all(&self.spec.output_dir)?;
+        let results = self.records.read_results()?;
+        self.schedule.recall_all(results.into_iter());
+        for (task, run) in self.records.read_runs()? {
+            if !self.schedule.adopt(task) {
+                self.records.clear(task);
+                continue;
+            }
+            // The next look finds out whether it still runs.
+            self.active.insert(task, Active { run, adopted: true, terminated: None });
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self, slots: u32) -> EngineProgress {
+        let now = self.clock.now().0;
+        let running = self.active.values().map(|active| now.saturating_sub(active.run.started_ms) as f64 / 1_000.0);
+        self.schedule.progress(running, slots)
+    }
+
+    async fn start_tasks(&mut self, orders: &Orders) {
+        while self.resting == 0 && self.starts < STARTS_PER_LOOK {
+            let Some((number, attempt)) = self.schedule.start_next(orders.slots) else { return };
+            match self.start(number, attempt, &orders.volunteer).await {
+                Ok((child, run)) => {
+                    self.starts += 1;
+                    self.trouble.clear();
+                    self.active.insert(number, Active { run, adopted: false, terminated: None });
+                    let mut child = child;
+                    self.children.spawn(async move { (number, child.wait().await) });
+                }
+                Err(error) => {
+                    self.schedule.put_back(number);
+                    self.resting = LOOKS_AFTER_TROUBLE;
+                    let error = anyhow::Error::from(error);
+                    self.tell_trouble(format!("no task can be started: {error:#}"));
+                }
+            }
+        }
+    }
+
+    async fn start(
+        &self,
+        number: u32,
+        attempt: u32,
+        volunteer: &VolunteerKind,
+    ) -> Result<(Child, RunRecord), LaunchError> {
+        let width = self.spec.tasks.to_string().len();
+        let output = |kind: &str| Path::new(&self.spec.output_dir).join(format!("{:0width$}.{kind}", number + 1));
+        let command = self.tasks.commands.get(number as usize).map_or("exit 127", String::as_str);
+        let mut child = task::spawn(&Launch {
+            command,
+            environment: &self.tasks.environment,
+            working_dir: Path::new(&self.spec.working_dir),
+            stdout: &output("out"),
+            stderr: &output("err"),
+            exit_file: &self.records.exit_file(number),
+            variables: [
+                ("GLEANER_JOB", self.job.to_string()),
+                ("GLEANER_TASK", (number + 1).to_string()),
+                ("GLEANER_ATTEMPT", attempt.to_string()),
+            ],
+        })?;
+        let started = async {
+            let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+            let gone = || LaunchError::Prepare {
+                action: "find",
+                what: "a shell just started".into(),
+                source: io::ErrorKind::NotFound.into(),
+            };
+            let start_ticks = task::start_ticks(pid).ok_or_else(gone)?;
+            task::enter(pid, start_ticks, volunteer)?;
+            let run = RunRecord { attempt, pid, start_ticks, started_ms: self.clock.now().0 };
+            let record = |source| LaunchError::Prepare {
+                action: "write",
+                what: format!("the record of task {}", number + 1),
+                source,
+            };
+            self.records.write_run(number, run).map_err(record)?;
+            task::release(&mut child).await.map_err(record)?;
+            Ok(run)
+        }
+        .await;
+        match started {
+            Ok(run) => Ok((child, run)),
+            Err(error) => {
+                // Without the word it runs nothing; its input closes with `child` and it ends by itself.
+                _ = child.start_kill();
+                self.records.clear(number);
+                Err(error)
+            }
+        }
+    }
+
+    fn tell_trouble(&mut self, trouble: String) {
+        if self.trouble != trouble {
+            tracing::warn!(job = %self.job, "{trouble}");
+            let event = Event::JobWaiting { job: self.job.clone(), reason: trouble.clone() };
+            _ = self.reports.try_send(EngineReport::Event(event));
+            self.trouble = trouble;
+        }
+    }
+
+    async fn child_ended(
+        &mut self,
+        joined: Result<(u32, io::Result<ExitStatus>), tokio::task::JoinError>,
+        orders: &Orders,
+    ) {
+        let Ok((number, status)) = joined else { return };
+        // The file is the truth a restart would see; the shell's own status stands in when it could not be written.
+        let exit = self.records.read_exit(number).or_else(|| status.ok().and_then(|status| status.code()));
+        self.attempt_ended(number, exit, orders).await;
+    }
+
+    async fn look(&mut self, orders: &Orders) {
+        self.starts = 0;
+        self.resting = self.resting.saturating_sub(1);
+        for (number, success, wall_s) in std::mem::take(&mut self.unsaved) {
+            self.save(number, success, wall_s);
+        }
+        let now = self.clock.now();
+        let limit = self.spec.task_timeout_s;
+        let mut gone = Vec::new();
+        for (number, active) in &mut self.active {
+            if active.adopted && task::start_ticks(active.run.pid) != Some(active.run.start_ticks) {
+                gone.push(*number);
+                continue;
+            }
+            match active.terminated {
+                None if limit.is_some_and(|limit| now.seconds_since(Timestamp(active.run.started_ms)) > limit) => {
+                    active.terminated = Some(now);
+                    task::signal(active.run.pid, Signal::TERM);
+                }
+                Some(asked) if now.since(asked) >= TERM_TO_KILL => task::signal(active.run.pid, Signal::KILL),
+                _ => {}
+            }
+        }
+        for number in gone {
+            let exit = self.records.read_exit(number);
+            self.attempt_ended(number, exit, orders).await;
+        }
+    }
+
+    async fn attempt_ended(&mut self, number: u32, exit: Option<i32>, orders: &Orders) {
+        let Some(active) = self.active.remove(&number) else { return };
+        task::leave(active.run.pid, &orders.volunteer);
+        let wall_s = self.clock.now().seconds_since(Timestamp(active.run.started_ms));
+        let (end, how) = match (active.terminated, exit) {
+            (Some(_), _) => (AttemptEnd::Failure, format!("ran out of time after {wall_s:.0} s")),
+            (None, Some(0)) => (AttemptEnd::Success, String::new()),
+            (None, Some(code)) => (AttemptEnd::Failure, format!("exited with {code}")),
+            (None, None) => (AttemptEnd::Lost, "lost its slot: it was killed from outside".to_owned()),
+        };
+        let verdict = self.schedule.ended(number, end, wall_s);
+        match verdict {
+            Verdict::Retry => self.records.clear(number),
+            Verdict::Done => self.save(number, true, wall_s),
+            Verdict::GivenUp => self.save(number, false, wall_s),
+        }
+        if end != AttemptEnd::Success && self.events < EVENTS_PER_REPORT {
+            self.events += 1;
+            let event = Event::TaskFailed {
+                job: self.job.clone(),
+                task: number + 1,
+                attempt: active.run.attempt,
+                how,
+                retried: verdict == Verdict::Retry,
+            };
+            _ = self.reports.send(EngineReport::Event(event)).await;
+        }
+    }
+
+    fn save(&mut self, number: u32, success: bool, wall_s: f64) {
+        if let Err(error) = self.records.add_result(number, success, wall_s) {
+            // The task's own exit file still says it is over, so even a crash now runs nothing twice.
+            self.unsaved.push((number, success, wall_s));
+            self.tell_trouble(format!("a result cannot be written: {error}"));
+        }
+    }
+
+    /// Ends every task. One that is frozen dies when the agent thaws or kills the volunteer; nobody waits for it.
+    fn end_all(&mut self, orders: &Orders) {
+        for (number, active) in &self.active {
+            // Looked up again at the last moment: the pid of an adopted task may be somebody else's by now.
+            if task::start_ticks(active.run.pid) == Some(active.run.start_ticks) {
+                task::signal(active.run.pid, Signal::KILL);
+            }
+            task::leave(active.run.pid, &orders.volunteer);
+            self.records.clear(*number);
+        }
+        self.children.detach_all();
+    }
+}

@@ -1,0 +1,301 @@
+//! Which task runs next and what becomes of each: pure bookkeeping, told what happened.
+
+use std::collections::VecDeque;
+
+use gleaner_common::job::EngineProgress;
+use gleaner_common::units::Fraction;
+
+/// Times a task may lose its slot before it is given up. Chosen: a task that is killed this often is being
+/// killed for a reason of its own, such as its memory.
+const MOST_LOSSES: u32 = 20;
+
+/// Most a running task counts as done, however overdue.
+const MOST_PARTIAL: f64 = 0.95;
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AttemptEnd {
+    /// The command exited with 0.
+    Success,
+    /// The command exited with something else, or ran out of time.
+    Failure,
+    /// It was killed from outside, or never got to run.
+    Lost,
+}
+
+/// What becomes of a task after an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Done,
+    Retry,
+    GivenUp,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Pending,
+    Running,
+    Done,
+    Failed,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Task {
+    state: State,
+    failures: u32,
+    losses: u32,
+}
+
+/// All tasks of a job, numbered from 0.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    max_attempts: u32,
+    tasks: Vec<Task>,
+    pending: VecDeque<u32>,
+    running: u32,
+    done: u32,
+    failed: u32,
+    retried: u32,
+    /// Wall time of the finished tasks.
+    finished_s: f64,
+    /// Progress reported so far; it never goes back.
+    reported: f64,
+}
+
+impl Schedule {
+    pub(super) fn new(tasks: u32, max_attempts: u32) -> Self {
+        let fresh = Task { state: State::Pending, failures: 0, losses: 0 };
+        Self {
+            max_attempts,
+            tasks: vec![fresh; tasks as usize],
+            pending: (0..tasks).collect(),
+            running: 0,
+            done: 0,
+            failed: 0,
+            retried: 0,
+            finished_s: 0.0,
+            reported: 0.0,
+        }
+    }
+
+    /// Takes over a result of an earlier run of the aggregator.
+    pub(super) fn recall(&mut self, task: u32, success: bool, wall_s: f64) {
+        self.pending.retain(|pending| *pending != task);
+        let Some(entry) = self.tasks.get_mut(task as usize).filter(|entry| entry.state == State::Pending) else {
+            return;
+        };
+        entry.state = if success { State::Done } else { State::Failed };
+        if success {
+            self.done += 1;
+            self.finished_s += wall_s;
+        } else {
+            self.failed += 1;
+        }
+    }
+
+    /// Takes over many results at once.
+    pub(super) fn recall_all(&mut self, results: impl Iterator<Item = (u32, bool, f64)>) {
+        let pending = std::mem::take(&mut self.pending);
+        for (task, success, wall_s) in results {
+            self.recall(task, success, wall_s);
+        }
+        self.pending = pending.into_iter().filter(|task| self.is(*task, State::Pending)).collect();
+    }
+
+    /// Takes over a task that an earlier run started and that still runs.
+    pub(super) fn adopt(&mut self, task: u32) -> bool {
+        let adopted = self.is(task, State::Pending);
+        if adopted {
+            self.pending.retain(|pending| *pending != task);
+            self.set_running(task);
+        }
+        adopted
+    }
+
+    fn is(&self, task: u32, state: State) -> bool {
+        self.tasks.get(task as usize).is_some_and(|entry| entry.state == state)
+    }
+
+    fn set_running(&mut self, task: u32) {
+        if let Some(entry) = self.tasks.get_mut(task as usize) {
+            entry.state = State::Running;
+            self.running += 1;
+        }
+    }
+
+    /// The next task to start, if a slot is free, and which attempt it is, from 1.
+    pub(super) fn start_next(&mut self, slots: u32) -> Option<(u32, u32)> {
+        if self.running >= slots {
+            return None;
+        }
+        let task = self.pending.pop_front()?;
+        self.set_running(task);
+        self.tasks.get(task as usize).map(|entry| (task, entry.failures + entry.losses + 1))
+    }
+
+    /// A task that was to be started could not be: it is next again, as if nothing had been tried.
+    pub(super) fn put_back(&mut self, task: u32) {
+        if let Some(entry) = self.tasks.get_mut(task as usize).filter(|entry| entry.state == State::Running) {
+            entry.state = State::Pending;
+            self.running -= 1;
+            self.pending.push_front(task);
+        }
+    }
+
+    /// An attempt ended after `wall_s` seconds.
+    pub(super) fn ended(&mut self, task: u32, end: AttemptEnd, wall_s: f64) -> Verdict {
+        let Some(entry) = self.tasks.get_mut(task as usize).filter(|entry| entry.state == State::Running) else {
+            return Verdict::Done;
+        };
+        self.running -= 1;
+        match end {
+            AttemptEnd::Success => {
+                entry.state = State::Done;
+                self.done += 1;
+                self.finished_s += wall_s;
+                return Verdict::Done;
+            }
+            AttemptEnd::Failure => entry.failures += 1,
+            AttemptEnd::Lost => entry.losses += 1,
+        }
+        if entry.failures >= self.max_attempts || entry.losses > MOST_LOSSES {
+            entry.state = State::Failed;
+            self.failed += 1;
+            Verdict::GivenUp
+        } else {
+            entry.state = State::Pending;
+            self.retried += 1;
+            // A task that lost its slot goes first, one that failed last: others should not wait for it.
+            match end {
+                AttemptEnd::Lost => self.pending.push_front(task),
+                _ => self.pending.push_back(task),
+            }
+            Verdict::Retry
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.running == 0 && self.pending.is_empty()
+    }
+
+    pub(super) fn failed(&self) -> u32 {
+        self.failed
+    }
+
+    /// How far the job is, given how long each running task has been running.
+    pub(super) fn progress(&mut self, running_s: impl Iterator<Item = f64>, slots: u32) -> EngineProgress {
+        let mean_task_s = (self.done > 0).then(|| self.finished_s / f64::from(self.done));
+        let partial: f64 = match mean_task_s {
+            Some(mean) if mean > 0.0 => running_s.map(|elapsed| (elapsed / mean).min(MOST_PARTIAL)).sum(),
+            _ => 0.0,
+        };
+        let total = u32::try_from(self.tasks.len()).unwrap_or(u32::MAX);
+        let done = (f64::from(self.done + self.failed) + partial) / f64::from(total.max(1));
+        self.reported = self.reported.max(done.min(1.0));
+        EngineProgress {
+            fraction_done: Fraction::clamped(self.reported),
+            tasks_total: total,
+            tasks_done: self.done,
+            tasks_failed: self.failed,
+            tasks_retried: self.retried,
+            tasks_running: self.running,
+            mean_task_s,
+            slots_in_use: slots.max(self.running),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn starts_in_order_as_slots_allow_and_drains() {
+        let mut schedule = Schedule::new(4, 1);
+        assert_eq!(schedule.start_next(2), Some((0, 1)));
+        assert_eq!(schedule.start_next(2), Some((1, 1)));
+        assert_eq!(schedule.start_next(2), None);
+        schedule.ended(0, AttemptEnd::Success, 2.0);
+        assert_eq!(schedule.start_next(1), None, "draining: one slot, one task still runs");
+        schedule.ended(1, AttemptEnd::Success, 4.0);
+        assert_eq!(schedule.start_next(1), Some((2, 1)));
+        // Two of four done, one running for 1.5 s of a mean of 3 s.
+        let progress = schedule.progress([1.5].into_iter(), 1);
+        assert_eq!(progress.fraction_done, Fraction::new(0.625).unwrap());
+        assert_eq!(progress.mean_task_s, Some(3.0));
+    }
+
+    #[test]
+    fn failures_are_tried_again_last_and_losses_first() {
+        let mut schedule = Schedule::new(3, 2);
+        for _ in 0..2 {
+            schedule.start_next(2);
+        }
+        assert_eq!(schedule.ended(0, AttemptEnd::Failure, 1.0), Verdict::Retry);
+        assert_eq!(schedule.ended(1, AttemptEnd::Lost, 1.0), Verdict::Retry);
+        assert_eq!(schedule.start_next(9), Some((1, 2)));
+        assert_eq!(schedule.start_next(9), Some((2, 1)));
+        assert_eq!(schedule.start_next(9), Some((0, 2)));
+        assert_eq!(schedule.ended(0, AttemptEnd::Failure, 1.0), Verdict::GivenUp);
+        assert_eq!(schedule.failed(), 1);
+    }
+
+    #[test]
+    fn a_task_that_is_always_killed_is_given_up_in_the_end() {
+        let mut schedule = Schedule::new(1, 1);
+        let mut verdicts = Vec::new();
+        while schedule.start_next(1).is_some() {
+            verdicts.push(schedule.ended(0, AttemptEnd::Lost, 0.1));
+        }
+        assert_eq!(verdicts.len(), 21);
+        assert_eq!(verdicts.last(), Some(&Verdict::GivenUp));
+    }
+
+    #[test]
+    fn results_of_an_earlier_run_are_not_run_again() {
+        let mut schedule = Schedule::new(4, 1);
+        schedule.recall_all([(1, true, 2.0), (3, false, 0.0), (9, true, 1.0), (1, true, 2.0)].into_iter());
+        assert!(schedule.adopt(2));
+        assert!(!schedule.adopt(1), "a finished task is not adopted");
+        assert_eq!(schedule.start_next(9), Some((0, 1)));
+        assert_eq!(schedule.start_next(9), None);
+        let progress = schedule.progress([].into_iter(), 0);
+        assert_eq!((progress.tasks_done, progress.tasks_failed, progress.tasks_running), (1, 1, 2));
+    }
+
+    proptest! {
+        /// Against the obvious model: every task ends exactly once, none runs after it ended, and no more run
+        /// than there were slots when they started.
+        #[test]
+        fn every_task_ends_once(
+            tasks in 1..30u32,
+            attempts in 1..4u32,
+            steps in prop::collection::vec((0..6u32, 0..3u8, any::<prop::sample::Index>()), 0..2_000),
+        ) {
+            let mut schedule = Schedule::new(tasks, attempts);
+            let mut running: Vec<u32> = Vec::new();
+            let mut ended = std::collections::BTreeSet::new();
+            let mut last = 0.0;
+            for (slots, how, pick) in steps {
+                while let Some((task, _)) = schedule.start_next(slots) {
+                    prop_assert!(!ended.contains(&task) && !running.contains(&task));
+                    running.push(task);
+                    prop_assert!(running.len() <= slots as usize);
+                }
+                if !running.is_empty() {
+                    let task = running.swap_remove(pick.index(running.len()));
+                    let end = [AttemptEnd::Success, AttemptEnd::Failure, AttemptEnd::Lost][how as usize];
+                    if schedule.ended(task, end, 1.0) != Verdict::Retry {
+                        prop_assert!(ended.insert(task));
+                    }
+                }
+                let progress = schedule.progress(running.iter().map(|_| 0.5), slots);
+                prop_assert!(progress.fraction_done.value() >= last);
+                last = progress.fraction_done.value();
+                prop_assert_eq!(schedule.is_over(), ended.len() == tasks as usize);
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Processes: starting a task inside the volunteer, finding it again, ending it.
+//!
+//! A task is a shell that waits for a word before it runs its command. Until then it has been moved into the
+//! volunteer and its record is on disk; if either fails, or the aggregator dies, the word never comes and the
+//! command never runs, least of all outside the volunteer.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+
+use gleaner_common::report::VolunteerKind;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
+
+/// `$1` is the file for the exit status, `$2` the command.
+const WRAPPER: &str = r#"read -r go || exit 0
+/bin/sh -c "$2" </dev/null
+status=$?
+echo "$status" >"$1"
+exit "$status""#;
+
+/// Everything a task needs to start.
+#[derive(Debug)]
+pub(super) struct Launch<'a> {
+    pub(super) command: &'a str,
+    pub(super) environment: &'a BTreeMap<String, String>,
+    pub(super) working_dir: &'a Path,
+    pub(super) stdout: &'a Path,
+    pub(super) stderr: &'a Path,
+    pub(super) exit_file: &'a Path,
+    pub(super) variables: [(&'a str, String); 3],
+}
+
+/// A task could not be started.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LaunchError {
+    /// A file it needs could not be made, or the shell not be started.
+    #[error("failed to {action} {what}")]
+    Prepare { action: &'static str, what: String, source: io::Error },
+    /// It could not be moved into the volunteer.
+    #[error("failed to move a task into the volunteer through {file}")]
+    Enter { file: String, source: io::Error },
+    /// The host has no volunteer.
+    #[error("the host has no volunteer to run tasks in")]
+    NoVolunteer,
+}
+
+/// Starts the waiting shell of a task in a process group of its own.
+pub(super) fn spawn(launch: &Launch<'_>) -> Result<Child, LaunchError> {
+    let open = |path: &Path| {
+        File::create(path).map_err(|source| LaunchError::Prepare {
+            action: "write",
+            what: path.display().to_string(),
+            source,
+        })
+    };
+    Command::new("/bin/sh")
+        .args([OsStr::new("-c"), OsStr::new(WRAPPER), OsStr::new("sh")])
+        .arg(launch.exit_file)
+        .arg(launch.command)
+        .envs(launch.environment)
+        .envs(launch.variables.iter().map(|(key, value)| (*key, value)))
+        .current_dir(launch.working_dir)
+        .stdin(Stdio::piped())
+        .stdout(open(launch.stdout)?)
+        .stderr(open(launch.stderr)?)
+        .process_group(0)
+        .spawn()
+        .map_err(|source| LaunchError::Prepare {
+            action: "start /bin/sh in",
+            what: launch.working_dir.display().to_string(),
+            source,
+        })
+}
+
+/// Moves a waiting shell into the volunteer.
+pub(super) fn enter(pid: i32, start_ticks: u64, volunteer: &VolunteerKind) -> Result<(), LaunchError> {
+    match volunteer {
+        VolunteerKind::Cgroup { procs_files } => {
+            for file in procs_files {
+                std::fs::write(file, pid.to_string())
+                    .map_err(|source| LaunchError::Enter { file: file.clone(), source })?;
+            }
+            Ok(())
+        }
+        VolunteerKind::ProcessGroups { registry } => {
+            let error = |source| LaunchError::Enter { file: registry.clone(), source };
+            lower_priority(pid).map_err(error)?;
+            std::fs::write(Path::new(registry).join(pid.to_string()), start_ticks.to_string()).map_err(error)
+        }
+        VolunteerKind::None => Err(LaunchError::NoVolunteer),
+    }
+}
+
+/// Takes a task that is over off the registry of process groups.
+pub(super) fn leave(pid: i32, volunteer: &VolunteerKind) {
+    if let VolunteerKind::ProcessGroups { registry } = volunteer {
+        _ = std::fs::remove_file(Path::new(registry).join(pid.to_string()));
+    }
+}
+
+/// Lets a waiting shell run its command.
+pub(super) async fn release(child: &mut Child) -> io::Result<()> {
+    let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    stdin.write_all(b"go\n").await
+}
+
+/// The idle scheduling class, the lowest priority and the idle I/O class: what protects the foreground where
+/// there is no cgroup.
+#[expect(unsafe_code, reason = "scheduling classes of other processes have no safe wrapper")]
+fn lower_priority(pid: i32) -> io::Result<()> {
+    const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+    const IOPRIO_CLASS_IDLE: libc::c_int = 3 << 13;
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `parameter` lives through the call, which only reads it.
+    if unsafe { libc::sched_setscheduler(pid, libc::SCHED_IDLE, &raw const parameter) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Niceness and the I/O class add to the above; a kernel without them still has the idle class.
+    if let Some(pid) = Pid::from_raw(pid) {
+        _ = rustix::process::setpriority_process(Some(pid), 19);
+    }
+    // SAFETY: ioprio_set takes three integers and no pointers.
+    _ = unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, pid, IOPRIO_CLASS_IDLE) };
+    Ok(())
+}
+
+/// Sends a signal to a task's whole process group. It may be gone already.
+pub(super) fn signal(pid: i32, signal: Signal) {
+    if let Some(group) = Pid::from_raw(pid) {
+        _ = kill_process_group(group, signal);
+    }
+}
+
+/// Start time of a living process in clock ticks since boot; `None` if there is none, or only its remains.
+pub(super) fn start_ticks(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, so fields are counted after it (proc(5)).
+    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
+    let state = fields.next()?;
+    (state != "Z" && state != "X").then(|| fields.nth(18)?.parse().ok())?
+}
