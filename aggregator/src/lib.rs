@@ -5,3 +5,6 @@
 
 pub mod api;
 pub mod engine;
+pub mod event_log;
+pub mod journal;
+pub mod store;

@@ -1,0 +1,411 @@
+//! The event log: one JSON object per line, in files rotated by size. What has been appended survives a kill.
+//!
+//! When the disk is full the aggregator's own events wait in a bounded queue; an agent's are refused, so that
+//! the agent keeps them, and not acknowledged.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use gleaner_common::clock::Timestamp;
+use gleaner_common::event::{Event, EventRecord, EventSource};
+use gleaner_common::id::HostId;
+use tokio::sync::watch;
+
+/// Own events that wait while the log cannot be written.
+const MAX_WAITING: usize = 10_000;
+
+/// Where and how much to log.
+#[derive(Debug, Clone)]
+pub struct EventLogSettings {
+    /// Folder of the files.
+    pub folder: PathBuf,
+    /// A file that has grown to this many bytes is set aside.
+    pub max_bytes: u64,
+    /// Files kept beside the current one.
+    pub files: usize,
+}
+
+/// Name of the current file; older ones are `events.1.jsonl`, `events.2.jsonl`, …
+const CURRENT: &str = "events.jsonl";
+
+/// The log cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the event log {} cannot be written", file.display())]
+pub struct EventLogError {
+    file: PathBuf,
+    source: io::Error,
+}
+
+/// The event log; one owner writes it.
+#[derive(Debug)]
+pub struct EventLog {
+    settings: EventLogSettings,
+    open: Option<(File, u64)>,
+    waiting: VecDeque<EventRecord>,
+    lost: u64,
+    error: Option<String>,
+    /// Last sequence number logged, per host and incarnation.
+    through: BTreeMap<(HostId, u64), u64>,
+    /// Counts appended lines, for followers.
+    appended: watch::Sender<u64>,
+}
+
+impl EventLog {
+    /// Opens the log, and learns from it which events of agents it already has. A line cut short by a crash is
+    /// ended, so that the next one starts afresh. A log that cannot be opened is tried again with every event.
+    #[must_use]
+    pub fn open(settings: EventLogSettings) -> Self {
+        let mut through = BTreeMap::new();
+        for file in files(&settings.folder) {
+            _ = for_each_record(&file, |record, _| {
+                if let EventSource::Agent { host, incarnation, sequence } = record.source {
+                    let last = through.entry((host, incarnation)).or_insert(0);
+                    *last = sequence.max(*last);
+                }
+                true
+            });
+        }
+        Self {
+            settings,
+            open: None,
+            waiting: VecDeque::new(),
+            lost: 0,
+            error: None,
+            through,
+            appended: watch::Sender::new(0),
+        }
+    }
+
+    /// The error because of which events wait, if so.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
+    /// Folder of the files.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.settings.folder
+    }
+
+    /// Changes with every line appended.
+    #[must_use]
+    pub fn appended(&self) -> watch::Receiver<u64> {
+        self.appended.subscribe()
+    }
+
+    /// Last sequence number of an agent's incarnation that is in the log.
+    #[must_use]
+    pub fn through(&self, host: &HostId, incarnation: u64) -> u64 {
+        self.through.get(&(host.clone(), incarnation)).copied().unwrap_or(0)
+    }
+
+    /// Logs an event of the aggregator's own. If the log cannot be written it waits.
+    pub fn append(&mut self, at: Timestamp, event: Event) {
+        let record = EventRecord { at, source: EventSource::Aggregator, event };
+        if self.recover(at) {
+            match self.write(&record) {
+                Ok(()) => return,
+                Err(error) => self.failed(&error),
+            }
+        }
+        if self.waiting.len() < MAX_WAITING {
+            self.waiting.push_back(record);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    /// Logs events of an agent's, leaving out those it already has, and says through which sequence number
+    /// of that incarnation everything is now in the log.
+    ///
+    /// # Errors
+    /// [`EventLogError`] when the log cannot be written; what came before is in it.
+    pub fn append_agents(&mut self, now: Timestamp, records: &[EventRecord]) -> Result<u64, EventLogError> {
+        let mut logged = 0;
+        for record in records {
+            let EventSource::Agent { host, incarnation, sequence } = &record.source else { continue };
+            if *sequence > self.through(host, *incarnation) {
+                if !self.recover(now) {
+                    return Err(self.unwritable(io::ErrorKind::StorageFull.into()));
+                }
+                if let Err(error) = self.write(record) {
+                    self.failed(&error);
+                    return Err(error);
+                }
+                // Older incarnations of a host send nothing any more.
+                self.through.retain(|(other, older), _| other != host || *older >= *incarnation);
+                self.through.insert((host.clone(), *incarnation), *sequence);
+            }
+            logged = *sequence;
+        }
+        Ok(logged)
+    }
+
+    /// Pushes what was written out to the disk.
+    pub fn sync(&mut self) {
+        if let Some((file, _)) = &self.open {
+            if let Err(error) = file.sync_data() {
+                tracing::error!(%error, "the event log cannot be pushed out to the disk");
+            }
+        }
+    }
+
+    /// Writes what waits; `true` if nothing waits any more.
+    fn recover(&mut self, now: Timestamp) -> bool {
+        if self.waiting.is_empty() && self.error.is_none() {
+            return true;
+        }
+        let mut delayed = 0;
+        while let Some(record) = self.waiting.front().cloned() {
+            if self.write(&record).is_err() {
+                return false;
+            }
+            self.waiting.pop_front();
+            delayed += 1;
+        }
+        let event =
+            Event::EventLogRecovered { delayed, lost: self.lost, error: self.error.clone().unwrap_or_default() };
+        if self.write(&EventRecord { at: now, source: EventSource::Aggregator, event }).is_err() {
+            return false;
+        }
+        tracing::info!(delayed, lost = self.lost, "the event log is written again");
+        (self.error, self.lost) = (None, 0);
+        true
+    }
+
+    fn failed(&mut self, error: &EventLogError) {
+        let text = format!("{error}: {}", error.source);
+        if self.error.as_ref() != Some(&text) {
+            tracing::error!("{text}; events wait in memory");
+        }
+        self.error = Some(text);
+    }
+
+    fn current(&self) -> PathBuf {
+        self.settings.folder.join(CURRENT)
+    }
+
+    fn unwritable(&self, source: io::Error) -> EventLogError {
+        EventLogError { file: self.current(), source }
+    }
+
+    fn write(&mut self, record: &EventRecord) -> Result<(), EventLogError> {
+        let mut line = record.to_json_line().map_err(|e| self.unwritable(e.into()))?;
+        line.push('\n');
+        if self.open.as_ref().is_some_and(|(_, written)| *written >= self.settings.max_bytes) {
+            self.rotate().map_err(|e| self.unwritable(e))?;
+        }
+        let written = self.write_line(line.as_bytes());
+        if written.is_err() {
+            // Half a line may be there; opening the file again ends it.
+            self.open = None;
+        }
+        written.map_err(|e| self.unwritable(e))?;
+        self.appended.send_modify(|count| *count += 1);
+        Ok(())
+    }
+
+    fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.open.is_none() {
+            std::fs::create_dir_all(&self.settings.folder)?;
+            let path = self.current();
+            let torn = ends_in_half_a_line(&path)?;
+            let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+            if torn {
+                file.write_all(b"\n")?;
+            }
+            let length = file.metadata()?.len();
+            self.open = Some((file, length));
+        }
+        if let Some((file, written)) = &mut self.open {
+            file.write_all(line)?;
+            *written += line.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        self.sync();
+        self.open = None;
+        let name = |number: usize| self.settings.folder.join(format!("events.{number}.jsonl"));
+        for number in (1..self.settings.files).rev() {
+            match std::fs::rename(name(number), name(number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        std::fs::rename(self.current(), name(1))
+    }
+}
+
+fn ends_in_half_a_line(path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::FileExt;
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let length = file.metadata()?.len();
+    let mut last = [b'\n'];
+    if length > 0 {
+        file.read_exact_at(&mut last, length - 1)?;
+    }
+    Ok(last != *b"\n")
+}
+
+/// The files of a log, oldest first.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut older: Vec<(usize, PathBuf)> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let number = path.file_name()?.to_str()?.strip_prefix("events.")?.strip_suffix(".jsonl")?.parse().ok()?;
+            Some((number, path))
+        })
+        .collect();
+    older.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+    older.into_iter().map(|(_, path)| path).chain([folder.join(CURRENT)]).collect()
+}
+
+/// Calls `each` with every whole, valid record of a file and its line, until it answers `false`. Lines that are no events
+/// (torn by a crash, or written by something else) are passed over.
+fn for_each_record(file: &Path, mut each: impl FnMut(EventRecord, &str) -> bool) -> io::Result<()> {
+    let mut reader = BufReader::new(File::open(file)?);
+    let mut line = String::new();
+    while reader.read_line(&mut line)? > 0 {
+        if let Ok(record) = EventRecord::from_json_line(line.trim_end()) {
+            if !each(record, line.trim_end()) {
+                break;
+            }
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Lines of the log from `since` on, after the first `skip` of them; at most `most`. For readers other than the log's owner.
+#[must_use]
+pub fn read_since(folder: &Path, since: Option<Timestamp>, skip: u64, most: usize) -> Vec<String> {
+    let (mut lines, mut seen) = (Vec::new(), 0_u64);
+    for file in files(folder) {
+        let read = for_each_record(&file, |record, line| {
+            if since.is_none_or(|since| record.at >= since) {
+                seen += 1;
+                if seen > skip {
+                    lines.push(line.to_owned());
+                }
+            }
+            lines.len() < most
+        });
+        if let Err(error) = read {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::warn!(file = %file.display(), %error, "part of the event log cannot be read");
+            }
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(folder: &Path) -> EventLogSettings {
+        EventLogSettings { folder: folder.to_owned(), max_bytes: u64::MAX, files: 3 }
+    }
+
+    fn stopped() -> Event {
+        Event::AggregatorStopped {}
+    }
+
+    fn agents(sequences: std::ops::RangeInclusive<u64>) -> Vec<EventRecord> {
+        let host = HostId::new("h1").unwrap();
+        sequences
+            .map(|sequence| EventRecord {
+                at: Timestamp(sequence),
+                source: EventSource::Agent { host: host.clone(), incarnation: 5, sequence },
+                event: stopped(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn events_sent_twice_are_logged_once_even_across_restarts() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = EventLog::open(settings(folder.path()));
+        assert_eq!(log.append_agents(Timestamp(9), &agents(1..=3)).unwrap(), 3);
+        assert_eq!(log.append_agents(Timestamp(9), &agents(2..=4)).unwrap(), 4);
+        drop(log);
+        let mut log = EventLog::open(settings(folder.path()));
+        assert_eq!(log.through(&HostId::new("h1").unwrap(), 5), 4);
+        assert_eq!(log.append_agents(Timestamp(9), &agents(3..=5)).unwrap(), 5);
+        assert_eq!(read_since(folder.path(), None, 0, 100).len(), 5);
+        assert_eq!(read_since(folder.path(), Some(Timestamp(4)), 0, 100).len(), 2);
+        assert_eq!(read_since(folder.path(), None, 3, 1).len(), 1);
+    }
+
+    #[test]
+    fn a_torn_line_does_not_swallow_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = EventLog::open(settings(folder.path()));
+        log.append(Timestamp(1), stopped());
+        drop(log);
+        let file = folder.path().join(CURRENT);
+        let mut text = std::fs::read_to_string(&file).unwrap();
+        text.push_str("{\"at_ms\":2,\"sou");
+        std::fs::write(&file, text).unwrap();
+        EventLog::open(settings(folder.path())).append(Timestamp(3), stopped());
+        assert_eq!(read_since(folder.path(), None, 0, 100).len(), 2);
+    }
+
+    #[test]
+    fn rotates_and_keeps_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = EventLog::open(EventLogSettings { max_bytes: 250, ..settings(folder.path()) });
+        for at in 0..40 {
+            log.append(Timestamp(at), stopped());
+        }
+        assert_eq!(files(folder.path()).len(), 4);
+        let times: Vec<u64> = read_since(folder.path(), None, 0, 1000)
+            .iter()
+            .map(|line| EventRecord::from_json_line(line).unwrap().at.0)
+            .collect();
+        assert!(times.is_sorted() && times.last() == Some(&39) && times.len() < 40, "{times:?}");
+    }
+
+    /// On a real full disk: a tiny tmpfs.
+    #[test]
+    fn a_full_disk_delays_own_events_and_refuses_agents() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path();
+        let mounted =
+            std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(disk).output();
+        if !mounted.as_ref().is_ok_and(|output| output.status.success()) {
+            eprintln!("SKIPPED: no full disk to test on: a tmpfs cannot be mounted here");
+            return;
+        }
+        let mut log = EventLog::open(settings(disk));
+        log.append(Timestamp(1), stopped());
+        // The disk fills up behind the log's back.
+        _ = std::fs::write(disk.join("ballast"), vec![0; 1 << 20]);
+        for at in 2..200 {
+            log.append(Timestamp(at), stopped());
+        }
+        let error = log.error().map(str::to_owned);
+        let refused = log.append_agents(Timestamp(300), &agents(1..=1));
+        std::fs::remove_file(disk.join("ballast")).unwrap();
+        let accepted = log.append_agents(Timestamp(301), &agents(1..=1)).map_err(|e| e.to_string());
+        let lines = read_since(disk, None, 0, 1000);
+        drop(log);
+        assert!(std::process::Command::new("umount").arg(disk).status().unwrap().success());
+        assert!(error.is_some_and(|error| error.contains("cannot be written")));
+        assert!(refused.is_err(), "what is not written must not be acknowledged");
+        assert_eq!(accepted, Ok(1));
+        let recovered = lines.iter().filter(|line| line.contains("event_log_recovered")).count();
+        assert_eq!((recovered, lines.len()), (1, 201), "199 own, one of the agent, one about the delay");
+    }
+}

@@ -1,0 +1,404 @@
+//! The input journal: everything the controller was told and what it answered, so that a decision can be
+//! reproduced. Each file starts with a snapshot of the controller and so replays alone.
+//!
+//! A record is a length (u32, little endian), the CRC-32 of the payload (u32) and the payload in the wire
+//! encoding. Records are written through to the kernel at once, so that a killed aggregator loses none.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use gleaner_common::clock::Timestamp;
+use gleaner_common::wire::{FrameError, decode_value, encode_value};
+use gleaner_planner::controller::{Controller, Input, Output};
+use serde::{Deserialize, Serialize};
+
+/// Version of the format; a file of another version is refused.
+const FORMAT: u32 = 1;
+
+/// Largest record believed.
+const MAX_RECORD: usize = 64 << 20;
+
+/// Tag by which encoding errors name journal records.
+const TAG: u16 = 0;
+
+/// What a journal file holds.
+#[derive(Debug, Serialize, Deserialize)]
+enum Record {
+    /// First record.
+    Start { format: u32, software: String, at: Timestamp, state: Box<Controller> },
+    /// One call of the controller.
+    Step { at: Timestamp, input: Input, outputs: Vec<Output> },
+}
+
+/// Where and how much to journal.
+#[derive(Debug, Clone)]
+pub struct JournalSettings {
+    /// Folder of the files.
+    pub folder: PathBuf,
+    /// A file that has grown to this many bytes is followed by a new one.
+    pub max_bytes: u64,
+    /// Files kept.
+    pub files: usize,
+}
+
+/// Writes the journal. When the disk fails it says so, rests, and begins a new file later.
+#[derive(Debug)]
+pub struct Journal {
+    settings: JournalSettings,
+    open: Option<(File, u64)>,
+    error: Option<String>,
+    retry_at: Timestamp,
+    buffer: Vec<u8>,
+}
+
+/// After an error nothing is tried for this long.
+const REST: std::time::Duration = std::time::Duration::from_secs(10);
+
+impl Journal {
+    /// A journal that begins its first file with the first step.
+    #[must_use]
+    pub fn new(settings: JournalSettings) -> Self {
+        Self { settings, open: None, error: None, retry_at: Timestamp(0), buffer: Vec::new() }
+    }
+
+    /// The error because of which nothing is being journalled, if so.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
+    /// Makes sure that a file is open whose snapshot is the controller before the next step. Call it before
+    /// [`Controller::handle`].
+    pub fn prepare(&mut self, controller: &Controller, now: Timestamp) {
+        let full = self.open.as_ref().is_some_and(|(_, written)| *written >= self.settings.max_bytes);
+        if (self.open.is_some() && !full) || now < self.retry_at {
+            return;
+        }
+        self.open = None;
+        match self.begin(controller, now) {
+            Ok(()) => {
+                if self.error.take().is_some() {
+                    tracing::info!("the journal is written again");
+                }
+            }
+            Err(error) => self.failed(&error, now),
+        }
+    }
+
+    /// Records one step.
+    pub fn step(&mut self, at: Timestamp, input: Input, outputs: &[Output]) {
+        if self.open.is_none() {
+            return;
+        }
+        let record = Record::Step { at, input, outputs: outputs.to_vec() };
+        if let Err(error) = self.append(&record) {
+            // The file may end in half a record; nothing must follow it.
+            self.open = None;
+            self.failed(&error, at);
+        }
+    }
+
+    fn failed(&mut self, error: &io::Error, now: Timestamp) {
+        let error = format!("the journal in {} cannot be written: {error}", self.settings.folder.display());
+        if self.error.as_ref() != Some(&error) {
+            tracing::error!("{error}; going on without it");
+        }
+        self.error = Some(error);
+        self.retry_at = now.after(REST);
+    }
+
+    fn begin(&mut self, controller: &Controller, now: Timestamp) -> io::Result<()> {
+        std::fs::create_dir_all(&self.settings.folder)?;
+        let mut at = now.0;
+        let file = loop {
+            let path = self.settings.folder.join(format!("{at:014}.journal"));
+            match OpenOptions::new().append(true).create_new(true).open(path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => at += 1,
+                other => break other?,
+            }
+        };
+        self.open = Some((file, 0));
+        let software = env!("CARGO_PKG_VERSION").to_owned();
+        let start = Record::Start { format: FORMAT, software, at: now, state: Box::new(controller.clone()) };
+        let begun = self.append(&start);
+        if begun.is_err() {
+            self.open = None;
+        }
+        self.remove_old();
+        begun
+    }
+
+    fn append(&mut self, record: &Record) -> io::Result<()> {
+        let Some((file, written)) = &mut self.open else { return Ok(()) };
+        self.buffer.clear();
+        self.buffer.extend_from_slice(&[0; 8]);
+        encode_value(TAG, record, &mut self.buffer).map_err(io::Error::other)?;
+        let payload = &self.buffer[8..];
+        let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
+        let crc = crc32fast::hash(payload);
+        self.buffer[..4].copy_from_slice(&length.to_le_bytes());
+        self.buffer[4..8].copy_from_slice(&crc.to_le_bytes());
+        file.write_all(&self.buffer)?;
+        *written += self.buffer.len() as u64;
+        Ok(())
+    }
+
+    fn remove_old(&self) {
+        let mut files = journal_files(&self.settings.folder).unwrap_or_default();
+        let excess = files.len().saturating_sub(self.settings.files.max(1));
+        for old in files.drain(..excess) {
+            _ = std::fs::remove_file(old);
+        }
+    }
+}
+
+/// The journal files of a folder, oldest first.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn journal_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "journal"));
+    files.sort();
+    Ok(files)
+}
+
+/// A journal cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// It cannot be read.
+    #[error("failed to read {}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It is damaged before its end.
+    #[error("{} is damaged at byte {offset}: {what}", file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// Where the damaged record starts.
+        offset: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// It is of another version, or no journal.
+    #[error("{} cannot be replayed: {what}", file.display())]
+    Unsuitable {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        what: String,
+    },
+}
+
+/// What came of a replay.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Replay {
+    /// Steps replayed.
+    pub steps: u64,
+    /// Time of the first and the last record.
+    pub span: (Timestamp, Timestamp),
+    /// The file ends in half a record, as after a crash; it was left out.
+    pub torn: bool,
+    /// The first step whose outputs differ.
+    pub difference: Option<Box<Difference>>,
+}
+
+/// A step whose outputs differ from those recorded.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difference {
+    /// Number of the step, from 1.
+    pub step: u64,
+    /// Its time.
+    pub at: Timestamp,
+    /// Its input.
+    pub input: Input,
+    /// What was put out then.
+    pub recorded: Vec<Output>,
+    /// What is put out now.
+    pub replayed: Vec<Output>,
+}
+
+/// Replays one journal file up to the first difference.
+///
+/// # Errors
+/// [`ReplayError`].
+pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
+    let mut reader = Reader::open(file)?;
+    let Some(Record::Start { format, at, state, .. }) = reader.next_record()? else {
+        let what = "it does not begin with a snapshot".to_owned();
+        return Err(ReplayError::Unsuitable { file: file.to_owned(), what });
+    };
+    if format != FORMAT {
+        let what = format!("its format is {format}, this program reads {FORMAT}");
+        return Err(ReplayError::Unsuitable { file: file.to_owned(), what });
+    }
+    let mut controller = *state;
+    let mut replay = Replay { steps: 0, span: (at, at), torn: false, difference: None };
+    while let Some(record) = reader.next_record()? {
+        let Record::Step { at, input, outputs } = record else { continue };
+        replay.steps += 1;
+        replay.span.1 = at;
+        let replayed = controller.handle(input.clone(), at);
+        if replayed != outputs {
+            let step = replay.steps;
+            replay.difference = Some(Box::new(Difference { step, at, input, recorded: outputs, replayed }));
+            break;
+        }
+    }
+    replay.torn = reader.torn;
+    Ok(replay)
+}
+
+struct Reader {
+    file: PathBuf,
+    input: BufReader<File>,
+    offset: u64,
+    torn: bool,
+}
+
+impl Reader {
+    fn open(path: &Path) -> Result<Self, ReplayError> {
+        let input = File::open(path).map_err(|source| ReplayError::Read { file: path.to_owned(), source })?;
+        Ok(Self { file: path.to_owned(), input: BufReader::new(input), offset: 0, torn: false })
+    }
+
+    fn next_record(&mut self) -> Result<Option<Record>, ReplayError> {
+        let Some(header) = self.take(8)? else { return Ok(None) };
+        let number = |range: std::ops::Range<usize>| {
+            header.get(range).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+        };
+        let (length, crc) = (number(0..4) as usize, number(4..8));
+        if length > MAX_RECORD {
+            return Err(self.damaged(format!("a record of {length} bytes")));
+        }
+        let Some(payload) = self.take(length)? else { return Ok(None) };
+        if crc32fast::hash(&payload) != crc {
+            return Err(self.damaged("the checksum does not match".into()));
+        }
+        let record = decode_value(TAG, &payload).map_err(|e: FrameError| self.damaged(e.to_string()))?;
+        self.offset += 8 + length as u64;
+        Ok(Some(record))
+    }
+
+    /// Exactly `length` bytes; `None` at the end of the file, which is torn unless it is between two records.
+    fn take(&mut self, length: usize) -> Result<Option<Vec<u8>>, ReplayError> {
+        let mut bytes = Vec::new();
+        (&mut self.input)
+            .take(length as u64)
+            .read_to_end(&mut bytes)
+            .map_err(|source| ReplayError::Read { file: self.file.clone(), source })?;
+        if bytes.len() == length {
+            return Ok(Some(bytes));
+        }
+        self.torn = length != 8 || !bytes.is_empty();
+        Ok(None)
+    }
+
+    fn damaged(&self, what: String) -> ReplayError {
+        ReplayError::Damaged { file: self.file.clone(), offset: self.offset, what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_common::id::HostId;
+    use gleaner_planner::controller::Settings;
+
+    use super::*;
+
+    fn journal(folder: &Path, max_bytes: u64) -> Journal {
+        Journal::new(JournalSettings { folder: folder.to_owned(), max_bytes, files: 3 })
+    }
+
+    fn run(journal: &mut Journal, steps: u64) {
+        let mut controller = Controller::new(Settings::default(), Timestamp(1));
+        for step in 0..steps {
+            let at = Timestamp(1_000 + step);
+            journal.prepare(&controller, at);
+            let input = Input::HostLost { host: HostId::new("h1").unwrap(), reason: format!("{step}") };
+            let outputs = controller.handle(input.clone(), at);
+            journal.step(at, input, &outputs);
+        }
+    }
+
+    fn only_file(folder: &Path) -> PathBuf {
+        journal_files(folder).unwrap().pop().unwrap()
+    }
+
+    #[test]
+    fn a_journal_replays_to_the_same_outputs() {
+        let folder = tempfile::tempdir().unwrap();
+        run(&mut journal(folder.path(), u64::MAX), 5);
+        let replay = replay(&only_file(folder.path())).unwrap();
+        assert_eq!((replay.steps, replay.torn, replay.difference), (5, false, None));
+    }
+
+    #[test]
+    fn every_file_of_a_rotated_journal_replays_alone_and_old_ones_go() {
+        let folder = tempfile::tempdir().unwrap();
+        run(&mut journal(folder.path(), 200), 40);
+        let files = journal_files(folder.path()).unwrap();
+        assert_eq!(files.len(), 3);
+        for file in files {
+            assert_eq!(replay(&file).unwrap().difference, None, "{file:?}");
+        }
+    }
+
+    #[test]
+    fn a_changed_output_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = journal(folder.path(), u64::MAX);
+        run(&mut journal, 2);
+        let wrong = [Output::Event(gleaner_common::event::Event::AggregatorStopped {})];
+        journal.step(Timestamp(9_000), Input::Tick, &wrong);
+        let difference = replay(&only_file(folder.path())).unwrap().difference.unwrap();
+        assert_eq!((difference.step, difference.input, difference.replayed), (3, Input::Tick, vec![]));
+    }
+
+    #[test]
+    fn a_torn_end_is_said_and_damage_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        run(&mut journal(folder.path(), u64::MAX), 5);
+        let file = only_file(folder.path());
+        let whole = std::fs::read(&file).unwrap();
+        std::fs::write(&file, &whole[..whole.len() - 3]).unwrap();
+        let torn = replay(&file).unwrap();
+        assert_eq!((torn.steps, torn.torn), (4, true));
+        let mut bad = whole.clone();
+        let middle = bad.len() - 40;
+        bad[middle] ^= 1;
+        std::fs::write(&file, bad).unwrap();
+        assert!(matches!(replay(&file), Err(ReplayError::Damaged { offset, .. }) if offset > 0));
+        std::fs::write(&file, b"not a journal at all").unwrap();
+        assert!(replay(&file).is_err());
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_said_and_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let blocked = folder.path().join("journal");
+        std::fs::write(&blocked, "a file where the folder should be").unwrap();
+        let mut journal = journal(&blocked, u64::MAX);
+        run(&mut journal, 3);
+        assert!(journal.error().is_some_and(|error| error.contains("cannot be written")));
+        std::fs::remove_file(&blocked).unwrap();
+        let controller = Controller::new(Settings::default(), Timestamp(1));
+        journal.prepare(&controller, Timestamp(1_000_000));
+        assert_eq!(journal.error(), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_file_makes_it_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("x.journal");
+            std::fs::write(&file, bytes).unwrap();
+            _ = replay(&file);
+        }
+    }
+}
