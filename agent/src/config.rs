@@ -169,8 +169,7 @@ fn host_name(mut section: Section<'_>) -> Option<HostId> {
     if let Some(name) = section.optional_text("name") {
         return HostId::new(name).map_err(|e| section.reject("name", e)).ok();
     }
-    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    match HostId::new(own.trim().to_lowercase()) {
+    match HostId::of_this_machine() {
         Ok(host) => Some(host),
         Err(error) => {
             section.reject("name", format_args!("is missing, and the machine's own name does not serve: {error}"));

@@ -4,6 +4,11 @@
 //! [`Request::Events`] the answer is any number of lines, each a line of the event log, then the end of the
 //! stream. Who may open the socket file may ask anything: authentication is by file permission.
 
+mod client;
+mod server;
 mod types;
 
+pub use client::{Client, ClientError, EventLines};
+pub use server::SocketError;
+pub(crate) use server::{Context, listen, serve};
 pub use types::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitJob};

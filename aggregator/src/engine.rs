@@ -107,10 +107,10 @@ impl Engines {
     /// Deletes an ended job's records; its tasks' output stays.
     pub fn forget(&mut self, job: &JobId) {
         let folder = self.jobs_dir.join(job.as_str());
-        if let Err(error) = std::fs::remove_dir_all(&folder) {
-            if error.kind() != std::io::ErrorKind::NotFound {
-                tracing::warn!(folder = %folder.display(), %error, "records of an ended job stay behind");
-            }
+        if let Err(error) = std::fs::remove_dir_all(&folder)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(folder = %folder.display(), %error, "records of an ended job stay behind");
         }
     }
 

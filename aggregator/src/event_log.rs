@@ -58,14 +58,17 @@ impl EventLog {
     #[must_use]
     pub fn open(settings: EventLogSettings) -> Self {
         let mut through = BTreeMap::new();
-        for file in files(&settings.folder) {
-            _ = for_each_record(&file, |record, _| {
+        let mut reader = EventReader::open(&settings.folder, None);
+        while let Ok(lines) = reader.next_lines(1_000) {
+            if lines.is_empty() {
+                break;
+            }
+            for record in lines.iter().filter_map(|line| EventRecord::from_json_line(line).ok()) {
                 if let EventSource::Agent { host, incarnation, sequence } = record.source {
                     let last = through.entry((host, incarnation)).or_insert(0);
                     *last = sequence.max(*last);
                 }
-                true
-            });
+            }
         }
         Self {
             settings,
@@ -146,10 +149,10 @@ impl EventLog {
 
     /// Pushes what was written out to the disk.
     pub fn sync(&mut self) {
-        if let Some((file, _)) = &self.open {
-            if let Err(error) = file.sync_data() {
-                tracing::error!(%error, "the event log cannot be pushed out to the disk");
-            }
+        if let Some((file, _)) = &self.open
+            && let Err(error) = file.sync_data()
+        {
+            tracing::error!(%error, "the event log cannot be pushed out to the disk");
         }
     }
 
@@ -271,43 +274,68 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     older.into_iter().map(|(_, path)| path).chain([folder.join(CURRENT)]).collect()
 }
 
-/// Calls `each` with every whole, valid record of a file and its line, until it answers `false`. Lines that are no events
-/// (torn by a crash, or written by something else) are passed over.
-fn for_each_record(file: &Path, mut each: impl FnMut(EventRecord, &str) -> bool) -> io::Result<()> {
-    let mut reader = BufReader::new(File::open(file)?);
-    let mut line = String::new();
-    while reader.read_line(&mut line)? > 0 {
-        if let Ok(record) = EventRecord::from_json_line(line.trim_end()) {
-            if !each(record, line.trim_end()) {
+/// Reads the log from its oldest line on and then follows it as it grows, through rotations. For readers
+/// other than the log's owner; each has its own place.
+#[derive(Debug)]
+pub struct EventReader {
+    current: PathBuf,
+    since: Option<Timestamp>,
+    /// The files not read to their end yet, oldest first; the last is the current one.
+    files: VecDeque<BufReader<File>>,
+    /// Start of a line whose end is not written yet.
+    partial: String,
+}
+
+impl EventReader {
+    /// A reader of the events at or after `since`.
+    #[must_use]
+    pub fn open(folder: &Path, since: Option<Timestamp>) -> Self {
+        let files = files(folder).iter().filter_map(|file| File::open(file).ok()).map(BufReader::new).collect();
+        Self { current: folder.join(CURRENT), since, files, partial: String::new() }
+    }
+
+    /// Up to `most` further lines; none when everything has been read for now.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn next_lines(&mut self, most: usize) -> io::Result<Vec<String>> {
+        let mut lines = Vec::new();
+        while lines.len() < most {
+            if self.files.is_empty() {
+                self.open_current();
+            }
+            let Some(reader) = self.files.front_mut() else { break };
+            if reader.read_line(&mut self.partial)? > 0 && self.partial.ends_with('\n') {
+                let line = std::mem::take(&mut self.partial);
+                lines.extend(self.wanted(line.trim_end()));
+            } else if self.files.len() > 1 || self.is_rotated() {
+                self.files.pop_front();
+                self.partial.clear();
+            } else {
                 break;
             }
         }
-        line.clear();
+        Ok(lines)
     }
-    Ok(())
-}
 
-/// Lines of the log from `since` on, after the first `skip` of them; at most `most`. For readers other than the log's owner.
-#[must_use]
-pub fn read_since(folder: &Path, since: Option<Timestamp>, skip: u64, most: usize) -> Vec<String> {
-    let (mut lines, mut seen) = (Vec::new(), 0_u64);
-    for file in files(folder) {
-        let read = for_each_record(&file, |record, line| {
-            if since.is_none_or(|since| record.at >= since) {
-                seen += 1;
-                if seen > skip {
-                    lines.push(line.to_owned());
-                }
-            }
-            lines.len() < most
-        });
-        if let Err(error) = read {
-            if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!(file = %file.display(), %error, "part of the event log cannot be read");
-            }
-        }
+    /// The line if it is an event that was asked for. Lines that are no events (torn by a crash, or written by
+    /// something else) are passed over.
+    fn wanted(&self, line: &str) -> Option<String> {
+        let record = EventRecord::from_json_line(line).ok()?;
+        self.since.is_none_or(|since| record.at >= since).then(|| line.to_owned())
     }
-    lines
+
+    fn open_current(&mut self) {
+        self.files.extend(File::open(&self.current).ok().map(BufReader::new));
+    }
+
+    /// The log goes on in another file than the one being read.
+    fn is_rotated(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let reading = self.files.front().and_then(|reader| reader.get_ref().metadata().ok());
+        let current = std::fs::metadata(&self.current).ok();
+        matches!((reading, current), (Some(a), Some(b)) if (a.dev(), a.ino()) != (b.dev(), b.ino()))
+    }
 }
 
 #[cfg(test)]
@@ -316,6 +344,10 @@ mod tests {
 
     fn settings(folder: &Path) -> EventLogSettings {
         EventLogSettings { folder: folder.to_owned(), max_bytes: u64::MAX, files: 3 }
+    }
+
+    fn read(folder: &Path, since: Option<Timestamp>) -> Vec<String> {
+        EventReader::open(folder, since).next_lines(10_000).unwrap()
     }
 
     fn stopped() -> Event {
@@ -343,9 +375,8 @@ mod tests {
         let mut log = EventLog::open(settings(folder.path()));
         assert_eq!(log.through(&HostId::new("h1").unwrap(), 5), 4);
         assert_eq!(log.append_agents(Timestamp(9), &agents(3..=5)).unwrap(), 5);
-        assert_eq!(read_since(folder.path(), None, 0, 100).len(), 5);
-        assert_eq!(read_since(folder.path(), Some(Timestamp(4)), 0, 100).len(), 2);
-        assert_eq!(read_since(folder.path(), None, 3, 1).len(), 1);
+        assert_eq!(read(folder.path(), None).len(), 5);
+        assert_eq!(read(folder.path(), Some(Timestamp(4))).len(), 2);
     }
 
     #[test]
@@ -359,7 +390,7 @@ mod tests {
         text.push_str("{\"at_ms\":2,\"sou");
         std::fs::write(&file, text).unwrap();
         EventLog::open(settings(folder.path())).append(Timestamp(3), stopped());
-        assert_eq!(read_since(folder.path(), None, 0, 100).len(), 2);
+        assert_eq!(read(folder.path(), None).len(), 2);
     }
 
     #[test]
@@ -370,11 +401,23 @@ mod tests {
             log.append(Timestamp(at), stopped());
         }
         assert_eq!(files(folder.path()).len(), 4);
-        let times: Vec<u64> = read_since(folder.path(), None, 0, 1000)
-            .iter()
-            .map(|line| EventRecord::from_json_line(line).unwrap().at.0)
-            .collect();
+        let times: Vec<u64> =
+            read(folder.path(), None).iter().map(|line| EventRecord::from_json_line(line).unwrap().at.0).collect();
         assert!(times.is_sorted() && times.last() == Some(&39) && times.len() < 40, "{times:?}");
+    }
+
+    #[test]
+    fn a_reader_follows_through_rotations() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut reader = EventReader::open(folder.path(), None);
+        assert!(reader.next_lines(10).unwrap().is_empty());
+        let mut log = EventLog::open(EventLogSettings { max_bytes: 250, ..settings(folder.path()) });
+        let mut seen = 0;
+        for at in 0..40 {
+            log.append(Timestamp(at), stopped());
+            seen += reader.next_lines(10).unwrap().len();
+        }
+        assert_eq!(seen, 40);
     }
 
     /// On a real full disk: a tiny tmpfs.
@@ -399,7 +442,7 @@ mod tests {
         let refused = log.append_agents(Timestamp(300), &agents(1..=1));
         std::fs::remove_file(disk.join("ballast")).unwrap();
         let accepted = log.append_agents(Timestamp(301), &agents(1..=1)).map_err(|e| e.to_string());
-        let lines = read_since(disk, None, 0, 1000);
+        let lines = read(disk, None);
         drop(log);
         assert!(std::process::Command::new("umount").arg(disk).status().unwrap().success());
         assert!(error.is_some_and(|error| error.contains("cannot be written")));

@@ -4,7 +4,13 @@
 //! What must not be here: decisions. Whatever is decided comes out of `gleaner_planner::controller`.
 
 pub mod api;
+pub mod config;
+mod daemon;
 pub mod engine;
 pub mod event_log;
 pub mod journal;
+mod server;
+mod shell;
 pub mod store;
+
+pub use daemon::main_from_args;

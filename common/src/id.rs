@@ -97,6 +97,17 @@ identifier! {
     "1 to 256 bytes without control characters"
 }
 
+impl HostId {
+    /// The name of this machine.
+    ///
+    /// # Errors
+    /// [`InvalidId`] when the machine's own name does not serve.
+    pub fn of_this_machine() -> Result<Self, InvalidId> {
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Self::new(own.trim().to_lowercase())
+    }
+}
+
 impl WorkloadId {
     /// An identifier from text that a guest controls: control characters become `?`, the rest is cut to
     /// fit, and an empty text becomes `unnamed`.

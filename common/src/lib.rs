@@ -11,6 +11,7 @@ pub mod event;
 pub mod id;
 pub mod job;
 pub mod report;
+pub mod service;
 pub mod tls;
 pub mod transport;
 pub mod units;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use gleaner_common::clock::Timestamp;
-use gleaner_common::id::JobId;
+use gleaner_common::id::{HostId, JobId};
 use gleaner_common::job::{Decision, Goal, JobStatus, Prices};
 use gleaner_common::units::Bytes;
 use gleaner_planner::controller::HostView;
@@ -107,6 +107,8 @@ pub struct Overview {
     pub started: Timestamp,
     /// Its clock.
     pub now: Timestamp,
+    /// The machine it runs on: where jobs of engine `local` go.
+    pub local_host: HostId,
     /// Agents connected.
     pub hosts_connected: u32,
     /// Jobs not ended.

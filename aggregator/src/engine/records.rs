@@ -85,12 +85,12 @@ impl Records {
             }
             self.results = Some(file);
         }
-        if let Some(file) = &mut self.results {
-            if let Err(error) = file.write_all(line.as_bytes()) {
-                // Part of the line may be there; the next one must not be appended to it.
-                self.results = None;
-                return Err(error);
-            }
+        if let Some(file) = &mut self.results
+            && let Err(error) = file.write_all(line.as_bytes())
+        {
+            // Part of the line may be there; the next one must not be appended to it.
+            self.results = None;
+            return Err(error);
         }
         self.clear(task);
         Ok(())
