@@ -77,7 +77,7 @@ impl Hierarchies {
 }
 
 /// Version 1 controllers Gleaner reads or sets.
-const CONTROLLERS: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "blkio", "freezer", "pids"];
+const CONTROLLERS: [&str; 8] = ["cpu", "cpuacct", "cpuset", "memory", "blkio", "freezer", "pids", "perf_event"];
 
 /// Mount points have space, tab, newline and backslash as octal escapes (proc(5)).
 fn unescape(text: &str) -> String {

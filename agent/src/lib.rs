@@ -5,5 +5,9 @@
 //! hosts (`gleaner_planner`, driven by the aggregator).
 
 pub mod config;
+mod discover;
 pub mod hierarchies;
+mod host_loop;
 pub mod link;
+pub mod probe;
+pub mod sense;

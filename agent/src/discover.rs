@@ -1,0 +1,157 @@
+//! Finds the foreground: QEMU guests, cgroups by glob, or nothing in particular, which means everything that
+//! is not the volunteer. Called again and again, it sees guests come, go, and change their name.
+
+mod glob;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use gleaner_common::id::WorkloadId;
+use gleaner_common::report::{MAX_WORKLOADS, WorkloadKind};
+
+use crate::hierarchies::Hierarchies;
+use crate::sense::Roots;
+use crate::sense::process::{QemuCommand, parse_qemu, pids, stat};
+pub use glob::{Glob, InvalidGlob};
+
+/// What makes a workload the same from scan to scan, whatever its name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    /// A process, by pid and start time: a pid alone may be reused.
+    Process { pid: i32, start_ticks: u64 },
+    /// A cgroup, by its path below the hierarchy's root.
+    Cgroup(PathBuf),
+}
+
+/// A workload as found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) id: WorkloadId,
+    pub(crate) kind: WorkloadKind,
+    /// Tap interfaces, of a guest.
+    pub(crate) taps: Vec<String>,
+}
+
+/// What to look for.
+#[derive(Debug, Clone)]
+pub(crate) struct Discovery {
+    pub(crate) roots: Roots,
+    pub(crate) hierarchies: Hierarchies,
+    pub(crate) globs: Vec<Glob>,
+    pub(crate) qemu: bool,
+    /// The volunteer's own cgroups (absolute), which are never foreground.
+    pub(crate) volunteer: Vec<PathBuf>,
+}
+
+impl Discovery {
+    /// Everything there is now, at most [`MAX_WORKLOADS`]; the number left out comes second.
+    pub(crate) fn scan(&self) -> (BTreeMap<Key, Found>, usize) {
+        let mut named: Vec<(Key, String, WorkloadKind, Vec<String>)> = Vec::new();
+        for (path, mount) in self.cgroups() {
+            if !self.volunteer.iter().any(|own| mount.join(&path).starts_with(own)) {
+                let name = path.display().to_string();
+                named.push((Key::Cgroup(path), name, WorkloadKind::Cgroup, Vec::new()));
+            }
+        }
+        if self.qemu {
+            for (pid, start_ticks, command) in self.guests() {
+                let name = command.name.unwrap_or_else(|| format!("qemu-{pid}"));
+                named.push((Key::Process { pid, start_ticks }, name, WorkloadKind::Qemu, command.taps));
+            }
+        }
+        named.sort_by(|a, b| a.0.cmp(&b.0));
+        let left_out = named.len().saturating_sub(MAX_WORKLOADS);
+        named.truncate(MAX_WORKLOADS);
+        let mut used = BTreeMap::new();
+        let mut found = BTreeMap::new();
+        for (key, name, kind, taps) in named {
+            // Guests choose their names, so two may have the same: the later one gets a number.
+            let count = used.entry(name.clone()).and_modify(|count| *count += 1).or_insert(1_u32);
+            let unique = if *count == 1 { name } else { format!("{name}#{count}") };
+            found.insert(key, Found { id: WorkloadId::from_untrusted(&unique), kind, taps });
+        }
+        (found, left_out)
+    }
+
+    /// Paths of matching cgroups below their hierarchy's root, and where that is mounted.
+    fn cgroups(&self) -> Vec<(PathBuf, PathBuf)> {
+        let hierarchy = self.hierarchies.v1.get("cpuacct").or(self.hierarchies.v2.as_ref());
+        let Some(mount) = hierarchy else { return Vec::new() };
+        let mut paths: Vec<PathBuf> = self.globs.iter().flat_map(|glob| glob.matches(mount)).collect();
+        paths.sort();
+        paths.dedup();
+        paths.into_iter().take(MAX_WORKLOADS * 2).map(|path| (path, mount.clone())).collect()
+    }
+
+    fn guests(&self) -> Vec<(i32, u64, QemuCommand)> {
+        let guest = |pid: i32| {
+            // A process that ends in the middle of this is no guest any more.
+            let cmdline = std::fs::read(self.roots.proc.join(format!("{pid}/cmdline"))).ok()?;
+            let command = parse_qemu(&cmdline)?;
+            let stat = stat(&self.roots.proc, pid).ok()?;
+            (!self.is_volunteers(pid)).then_some((pid, stat.start_ticks, command))
+        };
+        pids(&self.roots.proc).into_iter().filter_map(guest).collect()
+    }
+
+    fn is_volunteers(&self, pid: i32) -> bool {
+        let groups = std::fs::read_to_string(self.roots.proc.join(format!("{pid}/cgroup"))).unwrap_or_default();
+        groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).any(|path| {
+            let inside = |own: &PathBuf| own.ends_with(Path::new(path.trim_start_matches('/')));
+            path != "/" && self.volunteer.iter().any(inside)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(roots: &Roots, pid: i32, cmdline: &str) {
+        let folder = roots.proc.join(pid.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("cmdline"), cmdline.replace(' ', "\0")).unwrap();
+        let stat = format!("{pid} (x) S 1 {pid} 1 0 -1 0 0 0 0 0 10 5 0 0 20 0 1 0 {} 1 7 0", pid * 10);
+        std::fs::write(folder.join("stat"), stat).unwrap();
+    }
+
+    fn discovery(folder: &Path, globs: &[&str]) -> Discovery {
+        let roots = Roots { proc: folder.join("proc"), sys: folder.join("sys"), root: folder.to_owned() };
+        let mount = folder.join("cg");
+        std::fs::create_dir_all(&mount).unwrap();
+        std::fs::create_dir_all(&roots.proc).unwrap();
+        Discovery {
+            roots,
+            hierarchies: Hierarchies { v2: Some(mount.clone()), ..Hierarchies::default() },
+            globs: globs.iter().map(|glob| Glob::new(glob).unwrap()).collect(),
+            qemu: true,
+            volunteer: vec![mount.join("gleaner/volunteer")],
+        }
+    }
+
+    #[test]
+    fn guests_with_the_same_name_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let discovery = discovery(folder.path(), &[]);
+        process(&discovery.roots, 7, "/usr/bin/qemu-system-x86_64 -name lab");
+        process(&discovery.roots, 9, "/usr/bin/qemu-system-x86_64 -name guest=lab");
+        process(&discovery.roots, 11, "/usr/bin/vim lab");
+        process(&discovery.roots, 13, "kvm -m 4");
+        let (found, left_out) = discovery.scan();
+        let names: Vec<_> = found.values().map(|found| found.id.as_str()).collect();
+        assert_eq!((names, left_out), (vec!["lab", "lab#2", "qemu-13"], 0));
+        assert!(found.contains_key(&Key::Process { pid: 7, start_ticks: 70 }));
+    }
+
+    #[test]
+    fn cgroups_by_glob_without_the_volunteer() {
+        let folder = tempfile::tempdir().unwrap();
+        let discovery = discovery(folder.path(), &["machine.slice/*.scope", "gleaner/*"]);
+        for group in ["machine.slice/a.scope", "machine.slice/b.scope", "machine.slice/c", "gleaner/volunteer"] {
+            std::fs::create_dir_all(folder.path().join("cg").join(group)).unwrap();
+        }
+        let (found, _) = discovery.scan();
+        let names: Vec<_> = found.values().map(|found| found.id.as_str()).collect();
+        assert_eq!(names, ["machine.slice/a.scope", "machine.slice/b.scope"]);
+    }
+}

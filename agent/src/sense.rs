@@ -1,0 +1,361 @@
+//! Samples the host: raw readers for the kernel's interfaces, followed workloads, and pure rates.
+
+pub(crate) mod cgroup;
+pub(crate) mod file;
+pub(crate) mod machine;
+pub(crate) mod perf;
+pub(crate) mod process;
+mod qemu;
+mod rates;
+mod volunteer;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use gleaner_common::event::Event;
+use gleaner_common::id::WorkloadId;
+use gleaner_common::report::{
+    Absence, AbsenceKind, MachineSample, Reading, WorkloadKind, WorkloadSample,
+};
+use gleaner_common::units::{Bytes, CoreShare};
+
+use crate::discover::{Discovery, Found, Glob, InvalidGlob, Key};
+use crate::hierarchies::Hierarchies;
+use cgroup::CgroupReader;
+use machine::{MachineReader, RawMachine};
+use qemu::QemuReader;
+use rates::RawWorkload;
+use volunteer::VolunteerReader;
+pub use volunteer::VolunteerTrace;
+
+/// Shortest interval rates are made of; a sample sooner than this repeats the last one.
+const SHORTEST_S: f64 = 0.001;
+
+/// Where the kernel's interfaces are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roots {
+    /// procfs.
+    pub proc: PathBuf,
+    /// sysfs.
+    pub sys: PathBuf,
+    /// What mount points are relative to.
+    pub root: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self { proc: "/proc".into(), sys: "/sys".into(), root: "/".into() }
+    }
+}
+
+/// What to sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SenseSettings {
+    /// Where the kernel's interfaces are.
+    pub roots: Roots,
+    /// Globs of cgroups that are foreground.
+    pub foreground_cgroups: Vec<String>,
+    /// QEMU guests are foreground.
+    pub qemu: bool,
+    /// Use the machine's counters.
+    pub counters: bool,
+    /// Time between two scans for workloads, in seconds.
+    pub scan_period_s: f64,
+}
+
+/// Nothing can be sensed.
+#[derive(Debug, thiserror::Error)]
+pub enum SenseError {
+    /// A glob in the config is none.
+    #[error("foreground.cgroups: {0}")]
+    Glob(#[from] InvalidGlob),
+    /// CPU time, without which there is nothing to predict.
+    #[error("the machine's CPU time is {0}")]
+    NoCpu(Absence),
+}
+
+/// One sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observation {
+    /// True length of the interval the rates cover, in seconds; 0 for the first sample.
+    pub interval_s: f64,
+    /// The machine.
+    pub machine: MachineSample,
+    /// The foreground's workloads, by id.
+    pub workloads: Vec<WorkloadSample>,
+    /// CPU of the volunteer.
+    pub volunteer_cpu: Reading<CoreShare>,
+    /// Memory of the volunteer.
+    pub volunteer_memory: Reading<Bytes>,
+    /// Processes of the volunteer.
+    pub volunteer_processes: Reading<u32>,
+    /// What changed since the last sample.
+    pub changes: Vec<Event>,
+}
+
+#[derive(Debug)]
+enum Reader {
+    Cgroup(CgroupReader),
+    Qemu(Box<QemuReader>),
+}
+
+#[derive(Debug)]
+struct Followed {
+    found: Found,
+    reader: Reader,
+    previous: Option<RawWorkload>,
+}
+
+/// Samples one host.
+#[derive(Debug)]
+pub struct Sensor {
+    settings: SenseSettings,
+    discovery: Discovery,
+    machine: MachineReader,
+    volunteer: VolunteerReader,
+    followed: BTreeMap<Key, Followed>,
+    /// Counters are there and wanted.
+    counters: bool,
+    previous: Option<(Instant, RawMachine)>,
+    scanned: Option<Instant>,
+    /// A workload vanished, so the next sample scans whatever the time.
+    scan_due: bool,
+    left_out: usize,
+    /// Sensors that were absent in the last sample.
+    absent: BTreeMap<&'static str, AbsenceKind>,
+    last: Option<Observation>,
+    buffer: Vec<u8>,
+}
+
+impl Sensor {
+    /// Opens the sensors. `volunteer_groups` are the volunteer's cgroups, which are never foreground.
+    ///
+    /// # Errors
+    /// [`SenseError`].
+    pub fn open(
+        settings: SenseSettings,
+        hierarchies: &Hierarchies,
+        volunteer: VolunteerTrace,
+        volunteer_groups: &[PathBuf],
+    ) -> Result<Self, SenseError> {
+        raise_file_limit();
+        let globs: Result<Vec<Glob>, InvalidGlob> =
+            settings.foreground_cgroups.iter().map(|text| Glob::new(text)).collect();
+        let mut machine = MachineReader::new(&settings.roots);
+        let mut buffer = Vec::new();
+        if let Reading::Absent(absence) = machine.read(&mut buffer).cpu {
+            return Err(SenseError::NoCpu(absence));
+        }
+        Ok(Self {
+            discovery: Discovery {
+                roots: settings.roots.clone(),
+                hierarchies: hierarchies.clone(),
+                globs: globs?,
+                qemu: settings.qemu,
+                volunteer: volunteer_groups.to_vec(),
+            },
+            volunteer: VolunteerReader::new(volunteer, &settings.roots, hierarchies),
+            counters: settings.counters && perf::probe().value().is_some(),
+            machine,
+            followed: BTreeMap::new(),
+            previous: None,
+            scanned: None,
+            scan_due: true,
+            left_out: 0,
+            absent: BTreeMap::new(),
+            last: None,
+            buffer,
+            settings,
+        })
+    }
+
+    /// Takes a sample. Rates cover the true time since the last one, however long that was.
+    pub fn sample(&mut self, now: Instant) -> Observation {
+        let interval_s = self.previous.as_ref().map_or(0.0, |(at, _)| now.duration_since(*at).as_secs_f64());
+        if let Some(last) = self.last.as_ref().filter(|_| interval_s > 0.0 && interval_s < SHORTEST_S) {
+            return Observation { changes: Vec::new(), ..last.clone() };
+        }
+        let mut changes = Vec::new();
+        let period_s = self.settings.scan_period_s;
+        if self.scan_due || self.scanned.is_none_or(|at| now.duration_since(at).as_secs_f64() >= period_s) {
+            self.scan(&mut changes);
+            self.scanned = Some(now);
+        }
+        let raw = self.machine.read(&mut self.buffer);
+        let (volunteer_cpu, volunteer_memory, volunteer_processes) =
+            self.volunteer.read(interval_s, &mut self.buffer);
+        let previous = self.previous.as_ref().map(|(_, raw)| raw);
+        let machine = rates::machine(previous, &raw, &volunteer_cpu, interval_s);
+        self.previous = Some((now, raw));
+        let mut workloads = self.workloads(interval_s);
+        if self.is_everything_else() {
+            workloads.push(rates::remainder(&machine, &volunteer_memory));
+        }
+        self.tell_absences(&machine, &volunteer_cpu, &mut changes);
+        let observation = Observation {
+            interval_s,
+            machine,
+            workloads,
+            volunteer_cpu,
+            volunteer_memory,
+            volunteer_processes,
+            changes,
+        };
+        self.last = Some(observation.clone());
+        observation
+    }
+
+    /// Nothing in particular is foreground, so everything that is not the volunteer is.
+    fn is_everything_else(&self) -> bool {
+        self.settings.foreground_cgroups.is_empty() && self.followed.is_empty()
+    }
+
+    fn workloads(&mut self, interval_s: f64) -> Vec<WorkloadSample> {
+        let mut samples = Vec::with_capacity(self.followed.len() + 1);
+        for followed in self.followed.values_mut() {
+            let raw = match &mut followed.reader {
+                Reader::Cgroup(reader) => reader.read(&mut self.buffer),
+                Reader::Qemu(reader) => reader.read(&mut self.buffer),
+            };
+            self.scan_due |= raw.cpu_ns.value().is_none();
+            let Found { id, kind, .. } = &followed.found;
+            samples.push(rates::workload(id, *kind, followed.previous.as_ref(), &raw, interval_s));
+            followed.previous = Some(raw);
+        }
+        samples.sort_by(|a, b| a.id.cmp(&b.id));
+        samples
+    }
+
+    fn scan(&mut self, changes: &mut Vec<Event>) {
+        self.scan_due = false;
+        self.machine.rescan();
+        let (found, left_out) = self.discovery.scan();
+        if left_out != self.left_out {
+            self.left_out = left_out;
+            let detail = format!("{left_out} workloads are more than can be followed");
+            let absent = (left_out > 0).then_some(Absence { kind: AbsenceKind::NotSupported, detail });
+            changes.push(Event::SensorChanged { sensor: "workloads".into(), absent });
+        }
+        let gone: Vec<Key> = self.followed.keys().filter(|key| !found.contains_key(key)).cloned().collect();
+        for followed in gone.iter().filter_map(|key| self.followed.remove(key)) {
+            changes.push(Event::WorkloadVanished { workload: followed.found.id });
+        }
+        for (key, found) in found {
+            match self.followed.get_mut(&key) {
+                Some(followed) => {
+                    if let Reader::Qemu(reader) = &mut followed.reader {
+                        reader.rescan(&self.settings.roots.proc);
+                    }
+                    if followed.found.id != found.id {
+                        let (from, to) = (followed.found.id.clone(), found.id.clone());
+                        changes.push(Event::WorkloadRenamed { from, to });
+                        followed.found = found;
+                    }
+                }
+                None => {
+                    let (workload, kind) = (found.id.clone(), found.kind);
+                    changes.push(Event::WorkloadAppeared { workload, kind });
+                    let reader = self.reader(&key, &found);
+                    self.followed.insert(key, Followed { found, reader, previous: None });
+                }
+            }
+        }
+    }
+
+    fn reader(&self, key: &Key, found: &Found) -> Reader {
+        let roots = &self.settings.roots;
+        match key {
+            Key::Cgroup(path) => Reader::Cgroup(CgroupReader::new(path, &self.discovery.hierarchies, &roots.sys, self.counters)),
+            Key::Process { pid, .. } => Reader::Qemu(Box::new(QemuReader::new(roots, *pid, &found.taps, self.counters))),
+        }
+    }
+
+    /// One event when a sensor of the host falls silent and one when it is back.
+    fn tell_absences(&mut self, machine: &MachineSample, volunteer: &Reading<CoreShare>, changes: &mut Vec<Event>) {
+        fn absent<T>(reading: &Reading<T>) -> Option<&Absence> {
+            match reading {
+                Reading::Value(_) => None,
+                Reading::Absent(absence) => Some(absence),
+            }
+        }
+        let sensors = [
+            ("cpu", absent(&machine.cpu_busy)),
+            ("load", absent(&machine.load_1min)),
+            ("cpu pressure", absent(&machine.cpu_pressure)),
+            ("memory pressure", absent(&machine.memory_pressure)),
+            ("io pressure", absent(&machine.io_pressure)),
+            ("memory", absent(&machine.memory_available)),
+            ("network", absent(&machine.network_receive)),
+            ("volunteer cpu", absent(volunteer)),
+        ];
+        for (sensor, absence) in sensors {
+            // Needing a second sample is no loss of a sensor.
+            let absence = absence.filter(|absence| absence.kind != AbsenceKind::NotYet);
+            if self.absent.get(sensor) != absence.map(|absence| &absence.kind) {
+                match absence {
+                    Some(absence) => self.absent.insert(sensor, absence.kind),
+                    None => self.absent.remove(sensor),
+                };
+                changes.push(Event::SensorChanged { sensor: sensor.into(), absent: absence.cloned() });
+            }
+        }
+    }
+
+    /// Where each workload's limits would be set: the cgroup of a workload found by glob, the cgroup a guest's
+    /// process is in, and those of its virtual CPUs where they have their own.
+    #[must_use]
+    pub fn workload_groups(&self) -> BTreeMap<WorkloadId, crate::act::plan::WorkloadGroups> {
+        let Some((mount, _)) = self.discovery.hierarchies.of("cpu") else { return BTreeMap::new() };
+        let proc = &self.settings.roots.proc;
+        let groups = |key: &Key, reader: &Reader| match (key, reader) {
+            (Key::Cgroup(path), _) => {
+                Some(crate::act::plan::WorkloadGroups { cgroup: mount.join(path), qemu: false, vcpus: Vec::new() })
+            }
+            (Key::Process { pid, .. }, Reader::Qemu(reader)) => {
+                let cgroup = cgroup_of(proc, &pid.to_string(), mount)?;
+                let (vcpus, _) = reader.threads_by_kind();
+                let of_thread = |tid: &i32| cgroup_of(proc, &format!("{pid}/task/{tid}"), mount);
+                let mut vcpus: Vec<PathBuf> = vcpus.iter().filter_map(of_thread).collect();
+                vcpus.sort();
+                vcpus.dedup();
+                vcpus.retain(|vcpu| *vcpu != cgroup);
+                // With groups per thread (libvirt on version 1) the guest's own is the one above them.
+                let cgroup = match vcpus.first().and_then(|vcpu| vcpu.parent()) {
+                    Some(above) => above.to_owned(),
+                    None => cgroup,
+                };
+                Some(crate::act::plan::WorkloadGroups { cgroup, qemu: true, vcpus })
+            }
+            (Key::Process { .. }, Reader::Cgroup(_)) => None,
+        };
+        self.followed
+            .iter()
+            .filter_map(|(key, followed)| Some((followed.found.id.clone(), groups(key, &followed.reader)?)))
+            .collect()
+    }
+}
+
+/// The cgroup of a task on the hierarchy of the `cpu` controller.
+fn cgroup_of(proc: &Path, task: &str, mount: &Path) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(proc.join(task).join("cgroup")).ok()?;
+    let path = text.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        controllers.split(',').any(|controller| controller == "cpu").then_some(path)
+    });
+    let path = path.or_else(|| text.lines().find_map(|line| line.strip_prefix("0::")))?;
+    Some(mount.join(path.trim_start_matches('/')))
+}
+
+/// Followed guests keep files open, some per thread; the usual soft limit of 1,024 is for programs that use select(2).
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Without it fewer guests can be followed, which their readings then say.
+    _ = setrlimit(Resource::Nofile, limit);
+}
+
+#[cfg(test)]
+mod tests;

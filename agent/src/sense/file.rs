@@ -1,0 +1,127 @@
+//! Kernel files on the hot path: opened once, read again and again from the start into one buffer.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use gleaner_common::report::{Absence, AbsenceKind};
+
+/// Most that is read of one file; none of those read here comes near it.
+const MAX_BYTES: usize = 1 << 20;
+
+/// A kernel file that stays open.
+#[derive(Debug)]
+pub(crate) struct KeptFile {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl KeptFile {
+    pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), file: None }
+    }
+
+    /// The file's bytes, read into `buffer`. A file that cannot be opened is tried again every time, one whose
+    /// object is gone (`ESRCH`, `ENODEV`) is opened afresh the next time.
+    pub(crate) fn read<'b>(&mut self, buffer: &'b mut Vec<u8>) -> Result<&'b [u8], Absence> {
+        let file = match &self.file {
+            Some(file) => file,
+            None => self.file.insert(File::open(&self.path).map_err(|error| absence(&self.path, &error))?),
+        };
+        match read_from_start(file, buffer) {
+            Ok(length) => Ok(&buffer[..length]),
+            Err(error) => {
+                self.file = None;
+                Err(absence(&self.path, &error))
+            }
+        }
+    }
+}
+
+fn read_from_start(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    if buffer.len() < 4096 {
+        buffer.resize(4096, 0);
+    }
+    let mut length = 0;
+    loop {
+        match file.read_at(&mut buffer[length..], length as u64) {
+            Ok(0) => return Ok(length),
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if length == buffer.len() {
+            if length >= MAX_BYTES {
+                return Ok(length);
+            }
+            buffer.resize(length * 2, 0);
+        }
+    }
+}
+
+/// What an error of reading a kernel file means.
+pub(crate) fn absence(path: &Path, error: &io::Error) -> Absence {
+    let kind = match error.kind() {
+        io::ErrorKind::PermissionDenied => AbsenceKind::Denied,
+        io::ErrorKind::NotFound => AbsenceKind::NotSupported,
+        _ => match error.raw_os_error() {
+            Some(libc::ESRCH | libc::ENODEV) => AbsenceKind::Vanished,
+            _ => AbsenceKind::NotSupported,
+        },
+    };
+    Absence { kind, detail: format!("{} cannot be read: {error}", path.display()) }
+}
+
+/// That a file holds something unexpected.
+pub(crate) fn malformed(what: &str, text: &[u8]) -> Absence {
+    let shown: String = String::from_utf8_lossy(text).chars().take(60).collect();
+    Absence { kind: AbsenceKind::Malformed, detail: format!("{what} holds {shown:?}") }
+}
+
+/// Lines of a kernel file.
+pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
+}
+
+/// Fields of a line, separated by any white space.
+pub(crate) fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty())
+}
+
+/// A decimal number without sign; `None` for anything else, or more than fits.
+pub(crate) fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |sum, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        sum.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_again_what_changed_and_says_why_it_cannot() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        let (mut kept, mut buffer) = (KeptFile::new(&path), Vec::new());
+        assert_eq!(kept.read(&mut buffer).unwrap_err().kind, AbsenceKind::NotSupported);
+        std::fs::write(&path, "1").unwrap();
+        assert_eq!(kept.read(&mut buffer).unwrap(), b"1");
+        let long = vec![b'y'; 10_000];
+        std::fs::write(&path, &long).unwrap();
+        assert_eq!(kept.read(&mut buffer).unwrap(), long);
+    }
+
+    #[test]
+    fn numbers_are_strict() {
+        assert_eq!(number(b"18446744073709551615"), Some(u64::MAX));
+        for bad in [&b""[..], b"-1", b"1 ", b"18446744073709551616", b"0x1"] {
+            assert_eq!(number(bad), None, "{bad:?}");
+        }
+    }
+}

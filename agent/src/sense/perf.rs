@@ -1,0 +1,185 @@
+//! Hardware counters through perf_event_open(2): last-level cache references and misses, and instructions,
+//! per set of threads or per cgroup. The only module that knows the perf crate.
+//!
+//! The kernel runs more counters than the machine has by taking turns; values are scaled by the time a group
+//! was enabled over the time it ran, and a group that never ran gives nothing.
+
+use std::fs::File;
+use std::io;
+
+use gleaner_common::report::{Absence, AbsenceKind, Reading};
+use perf_event::events::{Event, Hardware, Software};
+use perf_event::{Builder, Counter, Group, ReadFormat};
+
+/// Values of the three counters since they were opened, scaled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) llc_references: u64,
+    pub(crate) llc_misses: u64,
+    pub(crate) instructions: u64,
+}
+
+/// Three events that count over the same time, on one thread or on one CPU of a cgroup.
+#[derive(Debug)]
+struct Trio {
+    group: Group,
+    counters: [Counter; 3],
+}
+
+/// The counters of one workload. Whoever changes the set of threads opens them anew; the first reading
+/// after that starts from zero, so the interval shows as a counter that went back, not as a wrong rate.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    trios: Vec<Trio>,
+}
+
+const HARDWARE: [Hardware; 3] = [Hardware::CACHE_REFERENCES, Hardware::CACHE_MISSES, Hardware::INSTRUCTIONS];
+
+/// Whether this machine has the counters: their names, or why not.
+pub(crate) fn probe() -> Reading<String> {
+    match Trio::open(HARDWARE, |builder| _ = builder.observe_self().any_cpu()) {
+        Ok(_) => Reading::Value("perf events: LLC references, LLC misses, instructions".into()),
+        Err(error) => Reading::Absent(absence(&error)),
+    }
+}
+
+impl Trio {
+    fn open<E: Event + Clone>(events: [E; 3], observe: impl Fn(&mut Builder<'_>)) -> io::Result<Self> {
+        // A guest's work is part of its process's; the kernel's on its behalf too. Builders leave both out.
+        let everything = |builder: &mut Builder<'_>| {
+            builder.include_kernel().include_hv();
+            observe(builder);
+        };
+        let mut leader = Builder::new(Software::DUMMY);
+        let times = ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING;
+        leader.read_format(ReadFormat::GROUP | ReadFormat::ID | times);
+        everything(&mut leader);
+        let mut group = leader.build_group()?;
+        let mut member = |event: E| {
+            let mut builder = Builder::new(event);
+            everything(&mut builder);
+            builder.build_with_group(&mut group)
+        };
+        let [first, second, third] = events;
+        let counters = [member(first)?, member(second)?, member(third)?];
+        group.enable()?;
+        Ok(Self { group, counters })
+    }
+
+    /// Scaled values; `None` if the group never ran.
+    fn read(&mut self) -> io::Result<Option<[u64; 3]>> {
+        let data = self.group.read()?;
+        let (Some(enabled), Some(running)) = (data.time_enabled(), data.time_running()) else { return Ok(None) };
+        if running.is_zero() {
+            return Ok(if enabled.is_zero() { Some([0; 3]) } else { None });
+        }
+        let scale = enabled.as_secs_f64() / running.as_secs_f64();
+        let mut values = [0; 3];
+        for (value, counter) in values.iter_mut().zip(&self.counters) {
+            let Some(entry) = data.get(counter) else { return Ok(None) };
+            *value = scaled(entry.value(), scale);
+        }
+        Ok(Some(values))
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate, as wanted")]
+fn scaled(value: u64, scale: f64) -> u64 {
+    (value as f64 * scale) as u64
+}
+
+impl Counters {
+    /// Counters on a set of threads.
+    pub(crate) fn of_threads(threads: &[i32]) -> Result<Self, Absence> {
+        Self::of_threads_counting(threads, HARDWARE)
+    }
+
+    fn of_threads_counting<E: Event + Clone>(threads: &[i32], events: [E; 3]) -> Result<Self, Absence> {
+        let trio = |thread: &i32| Trio::open(events.clone(), |builder| _ = builder.observe_pid(*thread).any_cpu());
+        let trios: io::Result<Vec<Trio>> = threads.iter().map(trio).collect();
+        trios.map(|trios| Self { trios }).map_err(|error| absence(&error))
+    }
+
+    /// Counters on a cgroup, by a file of the `perf_event` hierarchy or of version 2: one group per CPU.
+    pub(crate) fn of_cgroup(folder: &File, cpus: u32) -> Result<Self, Absence> {
+        let trio = |cpu: u32| Trio::open(HARDWARE, |builder| _ = builder.observe_cgroup(folder).one_cpu(cpu as usize));
+        let trios: io::Result<Vec<Trio>> = (0..cpus).map(trio).collect();
+        trios.map(|trios| Self { trios }).map_err(|error| absence(&error))
+    }
+
+    /// Sums over all threads or CPUs.
+    pub(crate) fn read(&mut self) -> Result<Counts, Absence> {
+        let mut sums = [0_u64; 3];
+        for trio in &mut self.trios {
+            let values = trio.read().map_err(|error| absence(&error))?.ok_or_else(|| Absence {
+                kind: AbsenceKind::NotYet,
+                detail: "the counters have not had their turn on the machine yet".into(),
+            })?;
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum = sum.saturating_add(value);
+            }
+        }
+        let [llc_references, llc_misses, instructions] = sums;
+        Ok(Counts { llc_references, llc_misses, instructions })
+    }
+}
+
+fn absence(error: &io::Error) -> Absence {
+    let (kind, detail) = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::ENOSYS) => {
+            (AbsenceKind::NotSupported, "this machine has no such counters (usual inside virtual machines)".to_owned())
+        }
+        Some(libc::EACCES | libc::EPERM) => {
+            let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+            let level = level.trim();
+            let advice = "give the agent CAP_PERFMON";
+            (AbsenceKind::Denied, format!("kernel.perf_event_paranoid is {level}; {advice}"))
+        }
+        Some(libc::ESRCH) => (AbsenceKind::Vanished, "its thread has ended".to_owned()),
+        Some(libc::EMFILE) => (AbsenceKind::Denied, "the agent has too many open files; raise LimitNOFILE".to_owned()),
+        _ => (AbsenceKind::NotSupported, format!("perf_event_open fails: {error}")),
+    };
+    Absence { kind, detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Software events stand in for the hardware's: they take the same path through the kernel.
+    #[test]
+    fn counts_on_a_real_thread_grow() {
+        let own = rustix::thread::gettid().as_raw_nonzero().get();
+        let events = [Software::TASK_CLOCK, Software::PAGE_FAULTS, Software::CONTEXT_SWITCHES];
+        let mut counters = match Counters::of_threads_counting(&[own], events) {
+            Ok(counters) => counters,
+            Err(absence) => {
+                eprintln!("SKIPPED: no perf events here at all: {absence}");
+                return;
+            }
+        };
+        let before = counters.read().unwrap().llc_references;
+        let busy = std::time::Instant::now();
+        while busy.elapsed().as_millis() < 20 {
+            std::hint::spin_loop();
+        }
+        let used_ns = counters.read().unwrap().llc_references - before;
+        assert!(used_ns > 1_000_000, "{used_ns} ns of task clock in 20 ms");
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_is_said_to_be() {
+        let events = [Software::TASK_CLOCK; 3];
+        // Thread ids end far below this.
+        let error = Counters::of_threads_counting(&[i32::MAX], events).unwrap_err();
+        assert_eq!(error.kind, AbsenceKind::Vanished);
+    }
+
+    #[test]
+    fn the_probe_gives_the_counters_or_the_reason() {
+        match probe() {
+            Reading::Value(text) => assert!(text.contains("LLC")),
+            Reading::Absent(absence) => assert!(!absence.detail.is_empty()),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Processes and their threads: `/proc/PID/{stat,statm,io,cmdline}`, `/proc/PID/task/TID/{comm,schedstat}`.
+
+use std::path::Path;
+
+use gleaner_common::report::{Absence, AbsenceKind};
+use gleaner_common::units::Bytes;
+
+use super::file::{fields, lines, malformed, number};
+
+/// What `/proc/PID/stat` says that matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// Process group.
+    pub(crate) group: i32,
+    /// User and system time of all threads, dead ones included.
+    pub(crate) cpu_ns: u64,
+    /// Start time in ticks since boot.
+    pub(crate) start_ticks: u64,
+    /// Memory resident, in pages.
+    pub(crate) resident_pages: u64,
+}
+
+/// `/proc/PID/stat`. The name in parentheses may hold anything, so fields are counted from its end.
+pub(crate) fn parse_stat(bytes: &[u8]) -> Result<Stat, Absence> {
+    let bad = || malformed("a process's stat", bytes);
+    let end = bytes.iter().rposition(|byte| *byte == b')').ok_or_else(bad)?;
+    let mut wanted = [0_u64; 22];
+    let mut count = 0;
+    for (slot, field) in wanted.iter_mut().zip(fields(&bytes[end + 1..])) {
+        // State and the terminal's group are no plain numbers; none of the wanted fields is negative.
+        *slot = number(field).unwrap_or(0);
+        count += 1;
+    }
+    if count < wanted.len() {
+        return Err(bad());
+    }
+    Ok(Stat {
+        group: i32::try_from(wanted[2]).map_err(|_| bad())?,
+        cpu_ns: wanted[11].saturating_add(wanted[12]).saturating_mul(10_000_000),
+        start_ticks: wanted[19],
+        resident_pages: wanted[21],
+    })
+}
+
+/// Reads a process's stat once.
+pub(crate) fn stat(proc: &Path, pid: i32) -> Result<Stat, Absence> {
+    let path = proc.join(format!("{pid}/stat"));
+    let bytes = std::fs::read(&path).map_err(|error| super::file::absence(&path, &error))?;
+    parse_stat(&bytes)
+}
+
+/// Time on a CPU and time waiting for one, of a thread's `schedstat`: "cpu-ns wait-ns timeslices".
+pub(crate) fn parse_schedstat(bytes: &[u8]) -> Result<(u64, u64), Absence> {
+    let mut fields = fields(bytes).map(number);
+    match (fields.next().flatten(), fields.next().flatten()) {
+        (Some(cpu), Some(wait)) => Ok((cpu, wait)),
+        _ => Err(malformed("a thread's schedstat", bytes)),
+    }
+}
+
+/// Resident memory of `/proc/PID/statm`.
+pub(crate) fn parse_statm(bytes: &[u8]) -> Result<Bytes, Absence> {
+    let pages = fields(bytes).nth(1).and_then(number).ok_or_else(|| malformed("a process's statm", bytes))?;
+    Ok(Bytes(pages.saturating_mul(rustix::param::page_size() as u64)))
+}
+
+/// Bytes read from and written to storage, of `/proc/PID/io`.
+pub(crate) fn parse_io(bytes: &[u8]) -> Result<(u64, u64), Absence> {
+    let field = |name: &[u8]| lines(bytes).find_map(|line| number(line.strip_prefix(name)?.trim_ascii()));
+    match (field(b"read_bytes:"), field(b"write_bytes:")) {
+        (Some(read), Some(write)) => Ok((read, write)),
+        _ => Err(malformed("a process's io", bytes)),
+    }
+}
+
+/// A QEMU guest, as its command line tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct QemuCommand {
+    /// The guest's name, if it has one.
+    pub(crate) name: Option<String>,
+    /// Its tap interfaces.
+    pub(crate) taps: Vec<String>,
+}
+
+/// Most of a command line looked at.
+const MAX_CMDLINE: usize = 128 << 10;
+
+/// What a command line (`/proc/PID/cmdline`: arguments ended by NUL) says of a QEMU guest; `None` if it is
+/// none. The process's short name is of no use: it is cut to 15 characters, or the guest's own.
+pub(crate) fn parse_qemu(cmdline: &[u8]) -> Option<QemuCommand> {
+    let cmdline = &cmdline[..cmdline.len().min(MAX_CMDLINE)];
+    let mut arguments = cmdline.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let program = arguments.next()?;
+    let program = program.rsplit('/').next()?;
+    if !(program.starts_with("qemu-system-") || ["qemu-kvm", "kvm", "qemu-kvm.real"].contains(&program)) {
+        return None;
+    }
+    let mut command = QemuCommand { name: None, taps: Vec::new() };
+    let mut option = String::new();
+    for argument in arguments {
+        match option.trim_start_matches('-') {
+            "name" => command.name = guest_name(&argument).or(command.name),
+            "netdev" | "nic" | "net" => command.taps.extend(tap_name(&argument)),
+            _ => {}
+        }
+        option = if argument.starts_with('-') { argument.into_owned() } else { String::new() };
+    }
+    Some(command)
+}
+
+/// "NAME" or "guest=NAME,debug-threads=on"; a comma in a name is written twice.
+fn guest_name(argument: &str) -> Option<String> {
+    let unescaped = argument.replace(",,", "\u{0}");
+    let mut parts = unescaped.split(',');
+    let first = parts.clone().next().filter(|part| !part.contains('='));
+    let name = parts.find_map(|part| part.strip_prefix("guest=")).or(first)?;
+    Some(name.replace('\u{0}', ",")).filter(|name| !name.is_empty())
+}
+
+fn tap_name(argument: &str) -> Option<String> {
+    let mut parts = argument.split(',');
+    if parts.next() != Some("tap") {
+        return None;
+    }
+    let name = parts.find_map(|part| part.strip_prefix("ifname="))?;
+    // It becomes part of a path below /sys.
+    (!name.is_empty() && !name.contains('/') && !name.starts_with('.')).then(|| name.to_owned())
+}
+
+/// Whether a QEMU thread of this name (`comm`) runs a virtual CPU: "CPU 0/KVM", "CPU 3/TCG".
+pub(crate) fn is_vcpu_thread(comm: &[u8]) -> bool {
+    comm.trim_ascii()
+        .strip_prefix(b"CPU ")
+        .and_then(|rest| rest.split(|byte| *byte == b'/').next())
+        .is_some_and(|index| number(index).is_some())
+}
+
+/// The processes of the machine.
+pub(crate) fn pids(proc: &Path) -> Vec<i32> {
+    super::machine::names(proc).iter().filter_map(|name| name.parse().ok()).collect()
+}
+
+/// The threads of a process.
+pub(crate) fn threads(proc: &Path, pid: i32) -> Vec<i32> {
+    pids(&proc.join(format!("{pid}/task")))
+}
+
+/// Absence of something whose process ended.
+pub(crate) fn gone() -> Absence {
+    Absence { kind: AbsenceKind::Vanished, detail: "its process has ended".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_with_a_hostile_name() {
+        let text = b"7 (a) R 1) S 1 42 3 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 1 0 9999 1000 77 18446744073709551615";
+        let stat = parse_stat(text).unwrap();
+        assert_eq!(stat, Stat { group: 42, cpu_ns: 2_000_000_000, start_ticks: 9999, resident_pages: 77 });
+        assert!(parse_stat(b"7 (a) S 1").is_err());
+        let own = stat_of_this_process();
+        assert!(own.start_ticks > 0 && own.resident_pages > 0);
+    }
+
+    fn stat_of_this_process() -> Stat {
+        super::stat(Path::new("/proc"), i32::try_from(std::process::id()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn qemu_command_lines() {
+        let parse = |text: &str| parse_qemu(text.replace(' ', "\0").as_bytes());
+        let bare = parse("/usr/bin/qemu-system-x86_64 -m 64 -name lab-3 -netdev tap,id=n0,ifname=tap7,script=no").unwrap();
+        assert_eq!(bare, QemuCommand { name: Some("lab-3".into()), taps: vec!["tap7".into()] });
+        let libvirt = parse("/usr/bin/kvm -name guest=win,,10,debug-threads=on -S").unwrap();
+        assert_eq!(libvirt.name.as_deref(), Some("win,10"));
+        let other_order = parse("qemu-kvm --name process=x,guest=y").unwrap();
+        assert_eq!(other_order.name.as_deref(), Some("y"));
+        assert_eq!(parse("qemu-system-arm -m 1").unwrap().name, None);
+        assert_eq!(parse("/usr/bin/qemu-img convert"), None);
+        assert_eq!(parse("vim qemu-system-x86_64"), None);
+        let hostile = parse("kvm -netdev tap,ifname=../../etc -name debug-threads=on").unwrap();
+        assert_eq!(hostile, QemuCommand { name: None, taps: vec![] });
+    }
+
+    #[test]
+    fn vcpu_threads_are_told_from_the_others() {
+        for vcpu in ["CPU 0/KVM\n", "CPU 12/TCG"] {
+            assert!(is_vcpu_thread(vcpu.as_bytes()), "{vcpu}");
+        }
+        for other in ["qemu-system-x86", "IO mon_iothread", "worker", "CPU x/KVM", "vnc_worker"] {
+            assert!(!is_vcpu_thread(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn small_files() {
+        assert_eq!(parse_schedstat(b"123 45 6\n"), Ok((123, 45)));
+        assert!(parse_schedstat(b"123\n").is_err());
+        assert_eq!(parse_io(b"rchar: 1\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n"), Ok((4096, 8192)));
+        assert!(parse_io(b"").is_err());
+        assert_eq!(parse_statm(b"9 2 1 1 0 1 0\n").unwrap().0, 2 * rustix::param::page_size() as u64);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_a_parser_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
+            _ = parse_stat(&bytes);
+            _ = parse_schedstat(&bytes);
+            _ = parse_statm(&bytes);
+            _ = parse_io(&bytes);
+            _ = parse_qemu(&bytes);
+            let mut qemu = b"kvm\0-name\0".to_vec();
+            qemu.extend(bytes);
+            _ = parse_qemu(&qemu);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The sensor on fixture trees and on the real machine.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::*;
+
+struct Tree {
+    folder: tempfile::TempDir,
+    hierarchies: Hierarchies,
+}
+
+impl Tree {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = Self { hierarchies: Hierarchies { v2: Some(folder.path().join("cg")), ..Hierarchies::default() }, folder };
+        tree.write("proc/stat", "cpu 100 0 0 900 0 0 0 0\ncpu0 1\ncpu1 1\n");
+        tree.write("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 400 kB\n");
+        tree
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.folder.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn guest(&self, pid: u32, name: &str, vcpu_ns: u64, other_ns: u64) {
+        self.write(&format!("proc/{pid}/cmdline"), &format!("qemu-system-x86_64\0-name\0{name}\0"));
+        self.write(&format!("proc/{pid}/stat"), &format!("{pid} (x) S 1 {pid} 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {pid} 1 7 0"));
+        self.write(&format!("proc/{pid}/statm"), "9 3 0");
+        self.write(&format!("proc/{pid}/task/{pid}/comm"), "qemu-system-x86\n");
+        self.write(&format!("proc/{pid}/task/{pid}/schedstat"), &format!("{other_ns} 0 1\n"));
+        self.write(&format!("proc/{pid}/task/{}/comm", pid + 1), "CPU 0/KVM\n");
+        self.write(&format!("proc/{pid}/task/{}/schedstat", pid + 1), &format!("{vcpu_ns} 500000000 1\n"));
+    }
+
+    fn sensor(&self, globs: &[&str]) -> Sensor {
+        let roots = Roots {
+            proc: self.folder.path().join("proc"),
+            sys: self.folder.path().join("sys"),
+            root: self.folder.path().to_owned(),
+        };
+        let settings = SenseSettings {
+            roots,
+            foreground_cgroups: globs.iter().map(|glob| (*glob).to_owned()).collect(),
+            qemu: true,
+            counters: false,
+            scan_period_s: 0.0,
+        };
+        Sensor::open(settings, &self.hierarchies, VolunteerTrace::None, &[]).unwrap()
+    }
+}
+
+fn cpu(reading: &Reading<CoreShare>) -> f64 {
+    reading.value().unwrap_or_else(|| panic!("{reading:?}")).percent()
+}
+
+fn kind(reading: &Reading<CoreShare>) -> AbsenceKind {
+    match reading {
+        Reading::Absent(absence) => absence.kind,
+        Reading::Value(value) => panic!("{value}"),
+    }
+}
+
+#[test]
+fn a_guest_is_followed_from_its_coming_to_its_end() {
+    let tree = Tree::new();
+    let mut sensor = tree.sensor(&[]);
+    let start = Instant::now();
+    let at = |s: u64| start + Duration::from_secs(s);
+    let first = sensor.sample(at(0));
+    assert_eq!(first.workloads[0].kind, WorkloadKind::Remainder);
+
+    tree.guest(100, "lab", 5_000_000_000, 1_000_000_000);
+    let came = sensor.sample(at(1));
+    assert!(matches!(&came.changes[..], [Event::WorkloadAppeared { workload, .. }] if workload.as_str() == "lab"));
+    assert_eq!(kind(&came.workloads[0].cpu), AbsenceKind::NotYet);
+
+    // Half a second of vCPU, a quarter of emulator time in one second.
+    tree.guest(100, "lab", 5_500_000_000, 1_250_000_000);
+    let ran = &sensor.sample(at(2)).workloads[0];
+    assert_eq!((cpu(&ran.cpu_vcpu), cpu(&ran.cpu_emulator), cpu(&ran.cpu)), (50.0, 25.0, 75.0));
+
+    tree.guest(100, "renamed", 5_500_000_000, 1_250_000_000);
+    let renamed = sensor.sample(at(3));
+    assert!(matches!(&renamed.changes[..], [Event::WorkloadRenamed { to, .. }] if to.as_str() == "renamed"));
+    assert_eq!(cpu(&renamed.workloads[0].cpu), 0.0, "it is still the same guest");
+
+    std::fs::remove_dir_all(tree.folder.path().join("proc/100")).unwrap();
+    let gone = sensor.sample(at(4));
+    assert!(matches!(&gone.changes[..], [Event::WorkloadVanished { .. }]), "{:?}", gone.changes);
+    assert_eq!(gone.workloads[0].kind, WorkloadKind::Remainder);
+}
+
+#[test]
+fn a_counter_that_goes_back_and_an_odd_interval() {
+    let tree = Tree::new();
+    tree.write("cg/vm/cpu.stat", "usage_usec 9000000\n");
+    let mut sensor = tree.sensor(&["vm"]);
+    let start = Instant::now();
+    sensor.sample(start);
+    tree.write("cg/vm/cpu.stat", "usage_usec 1000000\n");
+    let back = sensor.sample(start + Duration::from_secs(1));
+    assert_eq!(kind(&back.workloads[0].cpu), AbsenceKind::WentBack);
+    // The agent was suspended for ten seconds: the rate is over ten seconds.
+    tree.write("cg/vm/cpu.stat", "usage_usec 6000000\n");
+    let late = sensor.sample(start + Duration::from_secs(11));
+    assert!((late.interval_s - 10.0).abs() < 1e-9);
+    assert_eq!(cpu(&late.workloads[0].cpu), 50.0);
+    // Two looks at once: the second repeats the first instead of dividing by nothing.
+    let again = sensor.sample(start + Duration::from_secs(11) + Duration::from_micros(5));
+    assert_eq!(again.workloads, late.workloads);
+    // A malformed file is said to be one.
+    tree.write("cg/vm/cpu.stat", "nonsense\n");
+    let bad = sensor.sample(start + Duration::from_secs(12));
+    assert_eq!(kind(&bad.workloads[0].cpu), AbsenceKind::Malformed);
+}
+
+#[test]
+fn the_loss_and_return_of_a_sensor_are_told_once() {
+    let tree = Tree::new();
+    let mut sensor = tree.sensor(&[]);
+    let start = Instant::now();
+    let told = |observation: &Observation| -> Vec<(String, bool)> {
+        let told = |event: &Event| match event {
+            Event::SensorChanged { sensor, absent } => Some((sensor.clone(), absent.is_some())),
+            _ => None,
+        };
+        observation.changes.iter().filter_map(told).collect()
+    };
+    assert!(told(&sensor.sample(start)).contains(&("load".to_owned(), true)));
+    assert!(told(&sensor.sample(start + Duration::from_secs(1))).is_empty());
+    tree.write("proc/loadavg", "0.5 0 0 1/1 1\n");
+    assert_eq!(told(&sensor.sample(start + Duration::from_secs(2))), [("load".to_owned(), false)]);
+}
+
+/// Ends a child process whatever happens.
+struct Kill(Child);
+
+impl Drop for Kill {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+fn real_sensor(globs: &[&str], trace: VolunteerTrace) -> Sensor {
+    let hierarchies = Hierarchies::detect(Path::new("/proc/self"), Path::new("/"));
+    let settings = SenseSettings {
+        roots: Roots::default(),
+        foreground_cgroups: globs.iter().map(|glob| (*glob).to_owned()).collect(),
+        qemu: true,
+        counters: true,
+        scan_period_s: 0.0,
+    };
+    Sensor::open(settings, &hierarchies, trace, &[]).unwrap()
+}
+
+fn until(mut sensor: Sensor, what: &str, condition: impl Fn(&Observation) -> bool) -> (Sensor, Observation) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let observation = sensor.sample(Instant::now());
+        if condition(&observation) {
+            return (sensor, observation);
+        }
+        assert!(Instant::now() < deadline, "{what} not seen in 20 s: {observation:#?}");
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// A real cgroup with a process that burns a CPU.
+#[test]
+fn a_real_cgroup_is_measured() {
+    let name = format!("gleaner-sense-{}", std::process::id());
+    let group = PathBuf::from("/sys/fs/cgroup/cpuacct").join(&name);
+    if let Err(error) = std::fs::create_dir(&group) {
+        eprintln!("SKIPPED: no real cgroup to measure: {}: {error}", group.display());
+        return;
+    }
+    let burner = Kill(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap());
+    std::fs::write(group.join("cgroup.procs"), burner.0.id().to_string()).unwrap();
+    let sensor = real_sensor(&[&name], VolunteerTrace::Cgroup(name.clone().into()));
+    let (_, observation) = until(sensor, "a burner's CPU", |observation| {
+        observation.workloads.iter().any(|w| w.cpu.value().is_some_and(|cpu| cpu.percent() > 10.0))
+    });
+    drop(burner);
+    for _ in 0..200 {
+        if std::fs::remove_dir(&group).is_ok() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!group.exists());
+    let workload = observation.workloads.iter().find(|w| w.id.as_str() == name).unwrap();
+    // The same cgroup as workload and as volunteer: two readers, one truth. A single process uses one CPU at most.
+    assert!(cpu(&workload.cpu) < 110.0);
+    assert!((cpu(&observation.volunteer_cpu) - cpu(&workload.cpu)).abs() < 10.0);
+    assert_eq!(observation.volunteer_processes, Reading::Value(1));
+    assert!(cpu(&observation.machine.cpu_busy) <= observation.machine.cpu_capacity.percent());
+}
+
+/// A real QEMU process under software emulation, without an image: its firmware burns CPU.
+#[test]
+fn a_real_qemu_guest_is_found_split_and_missed() {
+    let started = Command::new("qemu-system-x86_64")
+        .args(["-display", "none", "-accel", "tcg", "-m", "32", "-nodefaults", "-net", "none"])
+        .args(["-name", "guest=sense-probe,debug-threads=on"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(guest) = started.map(Kill) else {
+        eprintln!("SKIPPED: no real guest to measure: qemu-system-x86_64 is not installed");
+        return;
+    };
+    let found = |observation: &Observation| {
+        observation.workloads.iter().find(|workload| workload.id.as_str() == "sense-probe").cloned()
+    };
+    let sensor = real_sensor(&[], VolunteerTrace::None);
+    let (sensor, observation) = until(sensor, "the guest's vCPU", |observation| {
+        found(observation).is_some_and(|guest| guest.cpu_vcpu.value().is_some_and(|cpu| cpu.percent() > 0.0))
+    });
+    let workload = found(&observation).unwrap();
+    assert!(matches!(workload.kind, WorkloadKind::Qemu));
+    let sum = cpu(&workload.cpu_vcpu) + cpu(&workload.cpu_emulator);
+    assert!((sum - cpu(&workload.cpu)).abs() < 0.01);
+    assert!(workload.memory.value().unwrap().0 > 1 << 20);
+
+    drop(guest);
+    let (_, gone) = until(sensor, "the guest's end", |observation| found(observation).is_none());
+    assert!(gone.changes.iter().any(|event| matches!(event, Event::WorkloadVanished { .. })));
+}
+
+#[test]
+fn process_groups_are_measured_by_their_registry() {
+    use std::os::unix::process::CommandExt;
+    let registry = tempfile::tempdir().unwrap();
+    let burner = Kill(Command::new("sh").args(["-c", "while :; do :; done"]).process_group(0).spawn().unwrap());
+    std::fs::write(registry.path().join(burner.0.id().to_string()), "1").unwrap();
+    let sensor = real_sensor(&[], VolunteerTrace::ProcessGroups { registry: registry.path().to_owned() });
+    let (_, observation) = until(sensor, "the group's CPU", |observation| {
+        observation.volunteer_cpu.value().is_some_and(|cpu| cpu.percent() > 10.0)
+    });
+    assert_eq!(observation.volunteer_processes, Reading::Value(1));
+}
