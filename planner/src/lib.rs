@@ -5,3 +5,4 @@
 //! waits or logs; the shells (`agent`, `aggregator`, `simulator`) do that and carry out what is decided here.
 
 pub mod controller;
+pub mod guard;
