@@ -21,6 +21,8 @@ const PROCS: u64 = 4 << 20;
 /// A removed cgroup's last task may still be on its way out: the kernel answers EBUSY for some
 /// milliseconds. Chosen: 100 tries, 5 ms apart.
 const REMOVE_TRIES: u32 = 100;
+/// Cgroups below the volunteer that are looked at. Chosen; a task that makes more is out of hand.
+const DESCENDANTS: usize = 1_024;
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The text of a small file; more than 4 KiB is not valid data.
@@ -135,11 +137,26 @@ pub(crate) fn processes(dir: &Path) -> Result<BTreeSet<i32>, CgroupError> {
     Ok(text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 0).collect())
 }
 
-/// The processes of several cgroups together.
+/// A cgroup and all cgroups below it, parents first; of more than [`DESCENDANTS`] the first found.
+pub(crate) fn with_descendants(dir: &Path) -> Vec<PathBuf> {
+    let mut found = vec![dir.to_owned()];
+    let mut next = 0;
+    while let Some(parent) = found.get(next) {
+        if found.len() < DESCENDANTS {
+            // One that vanishes meanwhile has no children.
+            let below = children(parent).unwrap_or_default();
+            found.extend(below);
+        }
+        next += 1;
+    }
+    found
+}
+
+/// The processes of several cgroups and those below them together.
 pub(crate) fn processes_of(dirs: &[PathBuf]) -> Result<BTreeSet<i32>, CgroupError> {
     let mut all = BTreeSet::new();
-    for dir in dirs {
-        all.extend(processes(dir)?);
+    for dir in dirs.iter().flat_map(|dir| with_descendants(dir)) {
+        all.extend(processes(&dir)?);
     }
     Ok(all)
 }
@@ -189,9 +206,7 @@ pub(crate) fn kill_all(dirs: &[PathBuf], freezer: Option<&Knob>, within: Duratio
 
 /// The freezer knob of whichever of the cgroups has one.
 pub(crate) fn freezer_of(dirs: &[PathBuf]) -> Option<Knob> {
-    let of = |version| {
-        dirs.iter().map(move |dir| Knob::new(dir, version, KnobKind::Freezer)).find(Knob::exists)
-    };
+    let of = |version| dirs.iter().map(move |dir| Knob::new(dir, version, KnobKind::Freezer)).find(Knob::exists);
     of(CgroupVersion::V1).or_else(|| of(CgroupVersion::V2))
 }
 

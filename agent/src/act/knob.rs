@@ -341,8 +341,11 @@ impl Knob {
     }
 
     fn read_file(&self, file: &'static str) -> Result<String, KnobError> {
-        let text = super::cgroup::read_short(&self.cgroup.join(file))
-            .map_err(|source| KnobError::Read { file, group: self.group(), source })?;
+        let text = super::cgroup::read_short(&self.cgroup.join(file)).map_err(|source| KnobError::Read {
+            file,
+            group: self.group(),
+            source,
+        })?;
         Ok(text.trim_end().to_owned())
     }
 
