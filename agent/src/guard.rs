@@ -151,7 +151,8 @@ impl Guard {
         self.shared.lock().status()
     }
 
-    /// Activates the volunteer up to a cap, or with `None` stops it. In force on return.
+    /// Activates the volunteer up to a cap, or with `None` stops it. In force on return, but for a cap lowered
+    /// by less than 5 % of a core, which may take half a second.
     ///
     /// # Errors
     /// [`VolunteerError`] when the limit could not be put in force; an activation is then off again.

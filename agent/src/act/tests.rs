@@ -121,6 +121,45 @@ fn a_volunteer_is_held_to_its_ceiling_frozen_and_thawed() {
 }
 
 #[test]
+fn many_small_changes_do_not_lift_the_ceiling() {
+    // The kernel refills the quota at every write: written at each of these changes it would be half as much again.
+    let Some(scene) = Scene::open("many_small_changes_do_not_lift_the_ceiling") else { return };
+    let mut ledger = Ledger::open(scene.state.path()).unwrap();
+    let path = scene.settings().volunteer_cgroup;
+    let mut volunteer = Volunteer::open(&path, &scene.hierarchies, &mut ledger).unwrap();
+    let _burner = Burner::start(&procs_files(&volunteer.kind()));
+    let (start, before) = (Instant::now(), usage_ns(&volunteer.usage()));
+    for turn in 0_u8..40 {
+        volunteer.enforce(share(if turn % 2 == 0 { 40.0 } else { 38.0 }), false, Instant::now()).unwrap();
+        thread::sleep(Duration::from_millis(25));
+    }
+    let (used, elapsed) = (usage_ns(&volunteer.usage()) - before, start.elapsed());
+    let used = CoreShare::from_cpu_time(used, elapsed.as_nanos().try_into().unwrap());
+    eprintln!("a burner under a trembling ceiling of 38 to 40 % used {used}");
+    assert!(used <= share(48.0), "{used}");
+}
+
+#[test]
+fn the_unified_hierarchy_freezes_where_version_1_has_no_freezer() {
+    let name = "the_unified_hierarchy_freezes_where_version_1_has_no_freezer";
+    let Some(mut scene) = Scene::open(name) else { return };
+    scene.hierarchies.v1.remove("freezer");
+    let Some(unified) = scene.hierarchies.v2.clone() else {
+        eprintln!("{name}: skipped, no unified hierarchy is mounted");
+        return;
+    };
+    let mut actor = actor(&scene);
+    let freezer = cgroup::freezer_of(actor.volunteer_cgroups()).unwrap();
+    assert!(freezer.cgroup.starts_with(&unified));
+    assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
+    let mut burner = Burner::start(&procs_files(actor.volunteer_kind()));
+    let report = actor.restore_all();
+    assert_eq!((report.processes_ended, report.failed.len()), (1, 0), "{report:?}");
+    eventually("the burner is gone", || burner.ended());
+    assert!(!unified.join(&scene.name).exists());
+}
+
+#[test]
 fn every_level_of_the_volunteer_yields() {
     let Some(scene) = Scene::open("every_level_of_the_volunteer_yields") else { return };
     let actor = actor(&scene);

@@ -17,13 +17,17 @@ use crate::act::restore::{chain, restore_all};
 use crate::hierarchies::Hierarchies;
 
 /// Period of the volunteer's ceiling, in microseconds. Chosen: the kernel refills a whole quota whenever it
-/// is written, so the guard's many writes would let the volunteer exceed it under the usual 100 ms; and the
-/// shorter a burst the sooner the foreground has the CPU. The least quota of 1 ms is 5 % of a core here.
+/// is written (measured: a write every 50 ms lets a group with a quota of 50 % use 78 %), which costs less
+/// with a short period; and the shorter a burst, the sooner the foreground has the CPU. The least quota of
+/// 1 ms is 5 % of a core here.
 const PERIOD_US: u64 = 20_000;
-/// The ceiling grows in steps of at least this, to spare writes (chosen: 1 % of a core).
-const GROWTH_STEP_PERCENT: f64 = 1.0;
-/// And not more often than this: each write is worth one period's quota on top, here at most a tenth.
-const GROWTH_PAUSE: Duration = Duration::from_millis(200);
+/// A shrink of at least this much of a core is written at once. (All three chosen.)
+const LARGE_SHRINK_PERCENT: f64 = 5.0;
+/// A smaller shrink or a growth is written if it is at least this much of a core, …
+const SMALL_CHANGE_PERCENT: f64 = 1.0;
+/// … and no sooner than this after the last write, so that refills add at most 4 % to the ceiling. What a
+/// small shrink leaves undone meanwhile is within the headroom the guard keeps.
+const WRITE_PAUSE: Duration = Duration::from_millis(500);
 const DEEPEST: usize = 8;
 
 /// Why there is no such volunteer.
@@ -121,7 +125,7 @@ pub(crate) struct CgroupVolunteer {
     quota: Managed,
     freezer: Managed,
     usage: VolunteerUsage,
-    raised: Option<Instant>,
+    written: Option<Instant>,
     /// Keeps other agents from running the same volunteer.
     _held: File,
 }
@@ -205,6 +209,10 @@ impl CgroupVolunteer {
                 continue;
             }
             if was_there {
+                if *controller != "cpu" {
+                    // Counting alone is no reason to change what was there for everybody else.
+                    continue;
+                }
                 let enabled = Enabled { cgroup: parent.to_owned(), controllers: wanted.to_vec() };
                 ledger.update(|contents| contents.enabled.push(enabled)).map_err(MakeError::Ledger)?;
             }
@@ -265,7 +273,7 @@ impl CgroupVolunteer {
                 Some(place) => VolunteerUsage::CpuacctUsage(place.leaf.join("cpuacct.usage")),
                 None => VolunteerUsage::CpuStat(cpu.leaf.join("cpu.stat")),
             },
-            raised: None,
+            written: None,
             _held: held,
         };
         volunteer.record_found(before, cpu, ledger)?;
@@ -326,18 +334,21 @@ impl CgroupVolunteer {
         }
         let thaws = self.freezer.ours() != KnobValue::Frozen(false);
         let wanted = KnobValue::at_most(limit, PERIOD_US).0;
-        let in_force = self.quota.ours().ceiling();
-        let shrinks = wanted.ceiling() < in_force || in_force.is_none();
-        let grows = wanted.ceiling() > in_force.map(|share| share + CoreShare::clamped(GROWTH_STEP_PERCENT))
-            && self.raised.is_none_or(|at| now.duration_since(at) >= GROWTH_PAUSE);
-        if shrinks || grows || thaws {
+        if thaws || self.is_worth_a_write(wanted, now) {
             met.extend(self.quota.set(wanted)?);
-            self.raised = Some(now);
+            self.written = Some(now);
         }
         if thaws {
             met.extend(self.freezer.set(KnobValue::Frozen(false))?);
         }
         Ok(met)
+    }
+
+    fn is_worth_a_write(&self, wanted: KnobValue, now: Instant) -> bool {
+        let (Some(wanted), Some(in_force)) = (wanted.ceiling(), self.quota.ours().ceiling()) else { return true };
+        let change = wanted - in_force;
+        let rested = self.written.is_none_or(|at| now.duration_since(at) >= WRITE_PAUSE);
+        change <= -LARGE_SHRINK_PERCENT || (change.abs() >= SMALL_CHANGE_PERCENT && rested)
     }
 
     pub(super) fn look(&mut self) -> Result<Vec<ForeignWrite>, KnobError> {
@@ -404,4 +415,73 @@ fn yields(dir: &Path, version: CgroupVersion) -> Result<bool, KnobError> {
     }
     let weight = Knob::new(dir, version, KnobKind::Weight).read()?;
     Ok(weight == KnobValue::weight(Weight::LEAST, version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hierarchies(v1: &[&str], v2: Option<&[&str]>) -> Hierarchies {
+        Hierarchies {
+            v1: v1.iter().map(|name| ((*name).to_owned(), Path::new("/cg").join(name))).collect(),
+            v2: v2.map(|_| "/cg/unified".into()),
+            v2_controllers: v2.unwrap_or_default().iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    fn leaves(v1: &[&str], v2: Option<&[&str]>) -> Result<Vec<String>, String> {
+        let places = places(Path::new("g/v"), &hierarchies(v1, v2))?;
+        Ok(places.iter().map(|place| format!("{} {}", place.leaf.display(), place.controllers.join("+"))).collect())
+    }
+
+    #[test]
+    fn spans_the_hierarchies_that_count() {
+        assert_eq!(leaves(&[], Some(&["cpu", "io", "pids"])).unwrap(), ["/cg/unified/g/v cpu+io+pids"]);
+        assert_eq!(
+            leaves(&["cpu", "cpuacct", "freezer", "pids", "cpuset"], Some(&[])).unwrap(),
+            ["/cg/cpu/g/v cpu", "/cg/cpuacct/g/v cpuacct", "/cg/freezer/g/v freezer", "/cg/pids/g/v pids"]
+        );
+        assert_eq!(
+            leaves(&["cpu", "cpuacct"], Some(&["memory"])).unwrap(),
+            ["/cg/cpu/g/v cpu", "/cg/cpuacct/g/v cpuacct", "/cg/unified/g/v memory"],
+            "the unified hierarchy freezes"
+        );
+        assert!(leaves(&["cpu", "freezer"], None).unwrap_err().contains("cpuacct"));
+        assert!(leaves(&["cpu", "cpuacct"], None).unwrap_err().contains("freeze"));
+        assert!(leaves(&[], None).unwrap_err().contains("`cpu`"));
+        // Controllers mounted together share a leaf.
+        let mut together = hierarchies(&["cpu", "freezer"], None);
+        together.v1.insert("cpuacct".into(), "/cg/cpu".into());
+        assert_eq!(places(Path::new("v"), &together).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn the_configured_path_is_relative_and_plain() {
+        assert_eq!(checked("machine.slice/gleaner").unwrap(), Path::new("machine.slice/gleaner"));
+        for bad in ["", "/", "/a", "../a", "a/../b", ".", "a/b/c/d/e/f/g/h/i"] {
+            assert!(checked(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_made_before_a_refusal_goes_again() {
+        // A folder that takes cgroups but has no knobs stands for a kernel that refuses.
+        let root = tempfile::tempdir().unwrap();
+        let mount = root.path().join("cg");
+        std::fs::create_dir(&mount).unwrap();
+        std::fs::write(mount.join("cgroup.controllers"), "cpu io\n").unwrap();
+        std::fs::write(mount.join("cgroup.subtree_control"), "io\n").unwrap();
+        let hierarchies =
+            Hierarchies { v2: Some(mount.clone()), v2_controllers: vec!["cpu".into()], ..Hierarchies::default() };
+        let mut ledger = Ledger::open(&root.path().join("state")).unwrap();
+        let result = CgroupVolunteer::open("g/v", &hierarchies, &mut ledger);
+        assert!(matches!(result, Err(OpenError::Unavailable(_))), "{result:?}");
+        assert!(!mount.join("g").exists());
+        assert_eq!(
+            std::fs::read_to_string(mount.join("cgroup.subtree_control")).unwrap(),
+            "-cpu",
+            "switched off again"
+        );
+        assert!(ledger.contents().is_empty());
+    }
 }
