@@ -7,26 +7,18 @@ use gleaner_common::config::{Problems, Section, Source};
 use gleaner_common::id::HostId;
 use gleaner_common::report::ForecastMethod;
 use gleaner_common::transport::DEFAULT_PORT;
-use gleaner_common::units::CoreShare;
+use gleaner_common::units::{CoreShare, Fraction};
+use gleaner_planner::forecast::ForecastSettings;
+use gleaner_planner::guard::GuardSettings;
+
+use crate::act::{ActSettings, VolunteerChoice};
+use crate::sense::{Roots, SenseSettings};
 
 /// Where the packaged config lies.
 pub const DEFAULT_FILE: &str = "/etc/gleaner/agent.toml";
 
 /// Where the agent keeps its record of what it changed, unless the config says otherwise.
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/gleaner-agent";
-
-/// What kind of volunteer to set up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VolunteerChoice {
-    /// A cgroup where one can be made, process groups otherwise.
-    Auto,
-    /// A cgroup or nothing.
-    Cgroup,
-    /// Process groups, in the idle scheduling class.
-    ProcessGroups,
-    /// No volunteer.
-    None,
-}
 
 /// A validated config.
 #[derive(Debug, Clone, PartialEq)]
@@ -162,6 +154,50 @@ impl Config {
                 None => None,
             },
         })
+    }
+}
+
+impl Config {
+    /// What to act on and how.
+    #[must_use]
+    pub fn act_settings(&self) -> ActSettings {
+        ActSettings {
+            acting: self.act,
+            volunteer: self.volunteer,
+            volunteer_cgroup: self.volunteer_cgroup.clone(),
+            kill_after: self.kill_after,
+            foreground_quota_floor: self.foreground_floor,
+            guard_period: self.guard_period,
+            guard: GuardSettings {
+                headroom: Fraction::clamped(self.guard_headroom),
+                growth_per_s: Fraction::clamped(self.guard_growth),
+                ..GuardSettings::default()
+            },
+            ..ActSettings::observing(self.state_dir.clone())
+        }
+    }
+
+    /// What to sense.
+    #[must_use]
+    pub fn sense_settings(&self, roots: Roots) -> SenseSettings {
+        SenseSettings {
+            roots,
+            foreground_cgroups: self.foreground_cgroups.clone(),
+            qemu: self.foreground_qemu,
+            counters: self.counters,
+            scan_period_s: self.scan_period_s,
+        }
+    }
+
+    /// How to predict.
+    #[must_use]
+    pub fn forecast_settings(&self) -> ForecastSettings {
+        ForecastSettings {
+            method: self.forecast_method,
+            history_s: self.forecast_history_s,
+            lookahead_s: self.forecast_lookahead_s,
+            sigma_k: self.forecast_sigma,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use gleaner_common::clock::Clock;
 use gleaner_common::event::Event;
@@ -17,10 +17,9 @@ use tracing::{error, info, warn};
 use crate::act::{self, Actor};
 use crate::config::{Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
 use crate::hierarchies::Hierarchies;
-use crate::keeper::{self, Keeper};
-use crate::link::{self, Introduction, LinkSettings, Outbox, OutboxLimits};
-use crate::sense::Roots;
 use crate::host_loop::{self, HostLoop, Order};
+use crate::keeper::{self, Keeper, Watch};
+use crate::link::{self, Introduction, LinkSettings, Outbox, OutboxLimits};
 use crate::probe;
 
 /// Events kept while the aggregator cannot take them. Chosen: hours of a busy host's.
@@ -83,7 +82,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, keeper_pref
         }
     };
     if let Some(Command::Keeper { state_dir }) = &arguments.command {
-        return keeper::main(state_dir);
+        return keep(state_dir);
     }
     start_log();
     match dispatch(arguments, keeper_prefix) {
@@ -92,6 +91,15 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, keeper_pref
             error!("{error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The keeper's whole life. Nobody reads its output, so its end is its only word.
+fn keep(state_dir: &Path) -> ExitCode {
+    match keeper::main(state_dir) {
+        Ok(Watch::Restored(report)) if !report.failed.is_empty() => ExitCode::from(3),
+        Ok(_) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }
 
@@ -138,7 +146,13 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
 
 fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
     let report = act::restore_state_dir(state_dir)?;
-    println!("{} knobs restored, {} cgroups removed", report.knobs_restored, report.cgroups_removed);
+    println!(
+        "{} knobs restored, {} cgroups removed, {} processes ended",
+        report.restored, report.groups_removed, report.processes_ended
+    );
+    for foreign in &report.foreign {
+        eprintln!("{} was changed by somebody else to `{}` and is left as it is", foreign.knob, foreign.found);
+    }
     for failure in &report.failed {
         eprintln!("{} could not be set to `{}`: {}", failure.knob, failure.wanted, failure.error);
     }
@@ -150,12 +164,14 @@ fn run(config: &Config, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
     let identity = Identity::load(&aggregator.ca, &aggregator.certificate, &aggregator.key)?;
     let clock = Clock::start();
     let incarnation = clock.now().0;
-    let roots = Roots::default();
-    let hierarchies = Hierarchies::detect(&roots.proc.join("self"), &roots.root);
+    let hierarchies = Hierarchies::of_this_machine();
 
     let (actor, leftovers) = Actor::open(config.act_settings(), &hierarchies)?;
-    let keeper = if config.act { Some(start_keeper(config, keeper_prefix)?) } else { None };
-    let facts = probe::facts(&roots, &hierarchies, actor.levers());
+    let mut keeper = match config.act {
+        true => Some(start_keeper(config, keeper_prefix)?),
+        false => None,
+    };
+    let facts = probe::facts(&hierarchies, actor.levers().clone());
     let limits = OutboxLimits { reports: config.backlog_reports, events: EVENTS_KEPT };
     let outbox = Arc::new(Outbox::new(limits, config.host.clone(), incarnation));
     outbox.event(
@@ -163,11 +179,11 @@ fn run(config: &Config, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
         Event::AgentStarted {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             acting: config.act,
-            knobs_restored: leftovers.knobs_restored,
+            knobs_restored: leftovers.restored,
         },
     );
-    for failure in leftovers.failed {
-        outbox.event(clock.now(), failure.into_event());
+    for event in leftovers.events() {
+        outbox.event(clock.now(), event);
     }
 
     let (orders, orders_to_loop) = mpsc::channel();
@@ -181,7 +197,24 @@ fn run(config: &Config, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
             .spawn(move || runtime.block_on(network(settings, clock, outbox, orders)))?
     };
 
-    let end = HostLoop::open(config, clock, actor, Arc::clone(&outbox)).map(|host| host.run(&orders_to_loop, keeper));
+    // A keeper that somebody killed is replaced: the agent may be killed next.
+    let mind_keeper = || {
+        if keeper.as_mut().is_some_and(|keeper| !keeper.alive()) {
+            keeper = match start_keeper(config, keeper_prefix) {
+                Ok(keeper) => Some(keeper),
+                Err(error) => {
+                    warn!("the keeper is gone and cannot be started again: {error:#}");
+                    None
+                }
+            };
+        }
+    };
+    let end = HostLoop::open(config, clock, &hierarchies, Some(actor), Arc::clone(&outbox))
+        .map(|host| host.run(&orders_to_loop, mind_keeper));
+    if let Some(keeper) = keeper {
+        // One that is gone already has nothing left to do either.
+        _ = keeper.farewell();
+    }
     outbox.finish();
     drop(orders_to_loop);
     if network.join().is_err() {

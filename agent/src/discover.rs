@@ -12,7 +12,8 @@ use gleaner_common::report::{MAX_WORKLOADS, WorkloadKind};
 use crate::hierarchies::Hierarchies;
 use crate::sense::Roots;
 use crate::sense::process::{QemuCommand, parse_qemu, pids, stat};
-pub use glob::{Glob, InvalidGlob};
+pub(crate) use glob::Glob;
+pub use glob::InvalidGlob;
 
 /// What makes a workload the same from scan to scan, whatever its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -31,6 +31,12 @@ impl Hierarchies {
         found
     }
 
+    /// The hierarchies of this machine, as this process sees them.
+    #[must_use]
+    pub fn of_this_machine() -> Self {
+        Self::detect(Path::new("/proc/self"), Path::new("/"))
+    }
+
     fn from_mountinfo(mountinfo: &str, root: &Path) -> Self {
         let mut found = Self::default();
         for line in mountinfo.lines() {

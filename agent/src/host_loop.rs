@@ -3,22 +3,22 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gleaner_common::clock::Clock;
 use gleaner_common::command::Command;
 use gleaner_common::event::Event;
-use gleaner_common::report::{Bounded, HostReport, Reading, VolunteerSample};
+use gleaner_common::report::{AbsenceKind, HostReport, Reading, VolunteerKind, VolunteerSample, VolunteerState};
 use gleaner_common::units::Bytes;
 use gleaner_planner::forecast::ResidualForecaster;
-use tracing::{debug, error, warn};
+use tracing::{debug, error};
 
-use crate::act::{Actor, RestoreReport};
+use crate::act::Actor;
+use crate::act::restore::RestoreReport;
 use crate::config::Config;
 use crate::hierarchies::Hierarchies;
-use crate::keeper::Keeper;
 use crate::link::Outbox;
-use crate::sense::{Observation, Roots, Sensor};
+use crate::sense::{Observation, Roots, Sensor, VolunteerTrace};
 
 /// What others ask of the loop.
 #[derive(Debug)]
@@ -34,7 +34,8 @@ pub enum Order {
 pub struct HostLoop {
     config: Config,
     clock: Clock,
-    actor: Actor,
+    /// `None` when only observing for a terminal.
+    actor: Option<Actor>,
     sensor: Sensor,
     forecaster: ResidualForecaster,
     outbox: Arc<Outbox>,
@@ -47,46 +48,49 @@ impl HostLoop {
     ///
     /// # Errors
     /// When a sensor the agent cannot do without (`/proc/stat`) is not readable.
-    pub fn open(config: &Config, clock: Clock, actor: Actor, outbox: Arc<Outbox>) -> anyhow::Result<Self> {
-        let sensor = Sensor::open(config.sense_settings(Roots::default()), actor.volunteer_trace())?;
+    pub fn open(
+        config: &Config,
+        clock: Clock,
+        hierarchies: &Hierarchies,
+        actor: Option<Actor>,
+        outbox: Arc<Outbox>,
+    ) -> anyhow::Result<Self> {
+        let kind = actor.as_ref().map_or(&VolunteerKind::None, Actor::volunteer_kind);
+        let trace = match kind {
+            VolunteerKind::None => VolunteerTrace::None,
+            VolunteerKind::Cgroup { .. } => VolunteerTrace::Cgroup(config.volunteer_cgroup.clone().into()),
+            VolunteerKind::ProcessGroups { registry } => VolunteerTrace::ProcessGroups { registry: registry.into() },
+        };
+        let groups = actor.as_ref().map_or(&[][..], Actor::volunteer_cgroups);
+        let sensor = Sensor::open(config.sense_settings(Roots::default()), hierarchies, trace, groups)?;
         let forecaster = ResidualForecaster::new(config.forecast_settings());
-        Ok(Self {
-            config: config.clone(),
-            clock,
-            actor,
-            sensor,
-            forecaster,
-            outbox,
-            sequence: 0,
-            drops_told: 0,
-        })
+        Ok(Self { config: config.clone(), clock, actor, sensor, forecaster, outbox, sequence: 0, drops_told: 0 })
     }
 
     /// Runs until told to stop, or until nobody is left to give orders; then restores the host.
-    pub fn run(mut self, orders: &mpsc::Receiver<Order>, mut keeper: Option<Keeper>) -> RestoreReport {
+    /// `each_tick` is called once a period.
+    pub fn run(mut self, orders: &mpsc::Receiver<Order>, mut each_tick: impl FnMut()) -> RestoreReport {
         let mut next = Instant::now();
         loop {
+            let now = Instant::now();
+            if now >= next {
+                // A late tick is skipped, never made up for: rates use the true interval.
+                next = (next + self.config.sample_period).max(now);
+                let report = self.tick();
+                self.outbox.report(report);
+                each_tick();
+            }
             match orders.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Order::Command(command)) => self.command(&command),
-                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    // A late tick is skipped, never made up for: rates use the true interval.
-                    next = (next + self.config.sample_period).max(Instant::now());
-                    let report = self.tick();
-                    self.outbox.report(report);
-                    if let Some(keeper) = &mut keeper {
-                        if let Err(error) = keeper.ensure_alive() {
-                            warn!(%error, "the keeper is gone and cannot be started again");
-                        }
-                    }
-                }
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
-        self.stop(keeper)
     }
 
     fn command(&mut self, command: &Command) {
-        let ack = self.actor.apply(command, self.clock.now());
+        let Some(actor) = &mut self.actor else { return };
+        let ack = actor.apply(command, self.clock.now());
         debug!(?command, ?ack, "command");
         self.outbox.ack(ack);
     }
@@ -94,15 +98,19 @@ impl HostLoop {
     fn tick(&mut self) -> HostReport {
         let now = self.clock.now();
         let observation = self.sensor.sample(Instant::now());
-        for event in self.actor.tick(now) {
-            self.outbox.event(now, event);
+        if let Some(actor) = &mut self.actor {
+            for event in actor.tick(now) {
+                self.outbox.event(now, event);
+            }
+            if self.config.act && observation.changes.iter().any(is_of_a_workload) {
+                actor.set_workloads(self.sensor.workload_groups());
+            }
         }
         let dropped = self.outbox.reports_dropped();
         if dropped > self.drops_told {
             self.outbox.event(now, Event::ReportsDropped { count: dropped - self.drops_told });
             self.drops_told = dropped;
         }
-        self.actor.set_workloads(self.sensor.workload_handles());
         self.assemble(observation, dropped)
     }
 
@@ -120,7 +128,7 @@ impl HostLoop {
         if observation.interval_s > 0.0 {
             self.forecaster.observe(machine.cpu_capacity, foreground, memory, observation.interval_s);
         }
-        let guard = self.actor.volunteer_status();
+        let guard = self.actor.as_ref().and_then(Actor::guard_status);
         self.sequence += 1;
         HostReport {
             host: self.config.host.clone(),
@@ -130,31 +138,40 @@ impl HostLoop {
             machine,
             workloads: observation.workloads,
             volunteer: VolunteerSample {
-                state: guard.state,
+                state: guard.as_ref().map_or(VolunteerState::Latent, |guard| guard.state),
                 cpu: observation.volunteer_cpu,
-                allowance: guard.allowance,
+                allowance: match &guard {
+                    Some(guard) => Reading::Value(guard.allowance),
+                    None => Reading::absent(AbsenceKind::NotSupported, "the host has no volunteer"),
+                },
                 memory: observation.volunteer_memory,
                 processes: observation.volunteer_processes,
-                guard_shrinks: guard.shrinks,
-                guard_freezes: guard.freezes,
+                guard_shrinks: guard.as_ref().map_or(0, |guard| guard.shrinks),
+                guard_freezes: guard.as_ref().map_or(0, |guard| guard.freezes),
             },
             residual: self.forecaster.forecast(),
             reports_dropped,
         }
     }
 
-    fn stop(mut self, keeper: Option<Keeper>) -> RestoreReport {
-        let report = self.actor.restore_all();
+    fn stop(mut self) -> RestoreReport {
+        let Some(mut actor) = self.actor.take() else { return RestoreReport::default() };
+        let report = actor.restore_all();
         for failure in &report.failed {
             error!(knob = %failure.knob, wanted = %failure.wanted, error = %failure.error, "not restored");
-            self.outbox.event(self.clock.now(), failure.clone().into_event());
         }
-        self.outbox.event(self.clock.now(), Event::AgentStopped { knobs_restored: report.knobs_restored });
-        if let Some(keeper) = keeper {
-            keeper.dismiss();
+        let now = self.clock.now();
+        for event in actor.tick(now).into_iter().chain(report.events()) {
+            self.outbox.event(now, event);
         }
+        self.outbox.event(now, Event::AgentStopped { knobs_restored: report.restored });
         report
     }
+}
+
+/// What a workload's limits may be set on may have changed.
+fn is_of_a_workload(event: &Event) -> bool {
+    matches!(event, Event::WorkloadAppeared { .. } | Event::WorkloadVanished { .. } | Event::WorkloadRenamed { .. })
 }
 
 /// Prints reports without acting and without an aggregator.
@@ -164,15 +181,10 @@ impl HostLoop {
 pub fn observe(config: &Config, count: Option<u64>) -> anyhow::Result<()> {
     use std::io::Write;
     let clock = Clock::start();
-    let roots = Roots::default();
-    let hierarchies = Hierarchies::detect(&roots.proc.join("self"), &roots.root);
-    let actor = Actor::observer(&hierarchies);
-    let outbox = Arc::new(Outbox::new(
-        crate::link::OutboxLimits { reports: 1, events: 1 },
-        config.host.clone(),
-        clock.now().0,
-    ));
-    let mut host = HostLoop::open(config, clock, actor, outbox)?;
+    let hierarchies = Hierarchies::of_this_machine();
+    let outbox =
+        Arc::new(Outbox::new(crate::link::OutboxLimits { reports: 1, events: 1 }, config.host.clone(), clock.now().0));
+    let mut host = HostLoop::open(config, clock, &hierarchies, None, outbox)?;
     let mut printed = 0;
     while count.is_none_or(|count| printed < count) {
         let report = host.tick();

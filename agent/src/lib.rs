@@ -4,10 +4,16 @@
 //! Here lives everything that reads or changes a host. What must not be here: decisions about jobs or other
 //! hosts (`gleaner_planner`, driven by the aggregator).
 
+pub mod act;
 pub mod config;
-mod discover;
+mod daemon;
+pub mod discover;
+pub mod guard;
 pub mod hierarchies;
-mod host_loop;
+pub mod host_loop;
+pub mod keeper;
 pub mod link;
 pub mod probe;
 pub mod sense;
+
+pub use daemon::main_from_args;

@@ -10,14 +10,14 @@ use crate::sense::perf;
 /// The host's facts, with what the agent may change on it.
 #[must_use]
 pub fn facts(hierarchies: &Hierarchies, levers: Levers) -> HostFacts {
-    let wanted = RefreshKind::nothing()
-        .with_cpu(CpuRefreshKind::nothing())
-        .with_memory(MemoryRefreshKind::nothing().with_ram());
-    let system = System::new_with_specifics(wanted);
+    let wanted =
+        RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing()).with_memory(MemoryRefreshKind::nothing().with_ram());
+    let system = System::new_with_specifics(wanted).ok();
+    let cpus = system.as_ref().map_or(&[][..], System::cpus);
     HostFacts {
-        cpu_model: system.cpus().first().map(|cpu| cpu.brand().trim().to_owned()).unwrap_or_default(),
-        cores: u32::try_from(system.cpus().len()).unwrap_or(u32::MAX).max(1),
-        memory: Bytes(system.total_memory()),
+        cpu_model: cpus.first().map(|cpu| cpu.brand().trim().to_owned()).unwrap_or_default(),
+        cores: u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1),
+        memory: Bytes(system.as_ref().map_or(0, System::total_memory)),
         kernel: System::kernel_version().unwrap_or_default(),
         cgroups: hierarchies.mode(),
         counters: perf::probe(),

@@ -15,9 +15,7 @@ use std::time::Instant;
 
 use gleaner_common::event::Event;
 use gleaner_common::id::WorkloadId;
-use gleaner_common::report::{
-    Absence, AbsenceKind, MachineSample, Reading, WorkloadKind, WorkloadSample,
-};
+use gleaner_common::report::{Absence, AbsenceKind, MachineSample, Reading, WorkloadSample};
 use gleaner_common::units::{Bytes, CoreShare};
 
 use crate::discover::{Discovery, Found, Glob, InvalidGlob, Key};
@@ -183,8 +181,7 @@ impl Sensor {
             self.scanned = Some(now);
         }
         let raw = self.machine.read(&mut self.buffer);
-        let (volunteer_cpu, volunteer_memory, volunteer_processes) =
-            self.volunteer.read(interval_s, &mut self.buffer);
+        let (volunteer_cpu, volunteer_memory, volunteer_processes) = self.volunteer.read(interval_s, &mut self.buffer);
         let previous = self.previous.as_ref().map(|(_, raw)| raw);
         let machine = rates::machine(previous, &raw, &volunteer_cpu, interval_s);
         self.previous = Some((now, raw));
@@ -266,8 +263,12 @@ impl Sensor {
     fn reader(&self, key: &Key, found: &Found) -> Reader {
         let roots = &self.settings.roots;
         match key {
-            Key::Cgroup(path) => Reader::Cgroup(CgroupReader::new(path, &self.discovery.hierarchies, &roots.sys, self.counters)),
-            Key::Process { pid, .. } => Reader::Qemu(Box::new(QemuReader::new(roots, *pid, &found.taps, self.counters))),
+            Key::Cgroup(path) => {
+                Reader::Cgroup(CgroupReader::new(path, &self.discovery.hierarchies, &roots.sys, self.counters))
+            }
+            Key::Process { pid, .. } => {
+                Reader::Qemu(Box::new(QemuReader::new(roots, *pid, &found.taps, self.counters)))
+            }
         }
     }
 

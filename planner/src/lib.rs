@@ -8,6 +8,7 @@ pub mod check;
 pub mod controller;
 pub mod forecast;
 pub mod goal;
+pub mod guard;
 pub mod productivity;
 pub mod progress;
 pub mod selection;

@@ -7,7 +7,7 @@ const MAX_DEPTH: usize = 32;
 
 /// A glob such as `machine.slice/*.scope`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Glob {
+pub(crate) struct Glob {
     components: Vec<String>,
 }
 
@@ -21,7 +21,7 @@ impl Glob {
     ///
     /// # Errors
     /// [`InvalidGlob`] for an empty one, one that climbs (`..`), or one that is too deep.
-    pub fn new(text: &str) -> Result<Self, InvalidGlob> {
+    pub(crate) fn new(text: &str) -> Result<Self, InvalidGlob> {
         let components: Vec<String> = text.trim_matches('/').split('/').map(str::to_owned).collect();
         let plain = |component: &String| !component.is_empty() && component != "." && component != "..";
         if components.len() <= MAX_DEPTH && components.iter().all(plain) {

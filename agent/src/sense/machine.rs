@@ -214,7 +214,9 @@ impl MachineReader {
             // loopback, tap, bridge or half of a pair counts.
             self.interfaces = all;
             self.interfaces.retain(|name| {
-                !["lo", "tap", "vnet", "vif", "veth", "br", "virbr", "docker"].iter().any(|inner| name.starts_with(inner))
+                !["lo", "tap", "vnet", "vif", "veth", "br", "virbr", "docker"]
+                    .iter()
+                    .any(|inner| name.starts_with(inner))
             });
         }
     }
@@ -285,7 +287,13 @@ mod tests {
         // Busy: 100 + 10 + 50 + 1 + 4 ticks; the 30 guest ticks are inside user. Stolen: 7.
         let times = parse_stat(text).unwrap();
         assert_eq!(times, CpuTimes { busy_ns: 1_650_000_000, steal_ns: 70_000_000, cpus: 2 });
-        for bad in [&b""[..], b"cpu 1 2\ncpu0 1\n", b"cpu a b c d\ncpu0\n", b"cpu 1 2 3 4\n", b"cpu 18446744073709551615 1 1 1 1 1\ncpu0"] {
+        for bad in [
+            &b""[..],
+            b"cpu 1 2\ncpu0 1\n",
+            b"cpu a b c d\ncpu0\n",
+            b"cpu 1 2 3 4\n",
+            b"cpu 18446744073709551615 1 1 1 1 1\ncpu0",
+        ] {
             assert!(parse_stat(bad).is_err(), "{bad:?}");
         }
     }
@@ -306,7 +314,8 @@ mod tests {
     fn diskstats_takes_whole_disks() {
         let text = b" 254 0 vda 10 1 100 5 20 2 200 9 0 33 14\n 254 1 vda1 1 1 1 1 1 1 1 1 1 1 1\n";
         let disks = parse_diskstats(text, |name| name == "vda").unwrap();
-        let expected = Disk { name: "vda".into(), read_bytes: 51_200, write_bytes: 102_400, operations: 30, busy_ms: 33 };
+        let expected =
+            Disk { name: "vda".into(), read_bytes: 51_200, write_bytes: 102_400, operations: 30, busy_ms: 33 };
         assert_eq!(disks, [expected]);
         assert!(parse_diskstats(b" 254 0 vda 10 1\n", |_| true).is_err());
     }

@@ -20,7 +20,6 @@ pub(crate) struct Counts {
 }
 
 /// Three events that count over the same time, on one thread or on one CPU of a cgroup.
-#[derive(Debug)]
 struct Trio {
     group: Group,
     counters: [Counter; 3],
@@ -31,6 +30,12 @@ struct Trio {
 #[derive(Debug)]
 pub(crate) struct Counters {
     trios: Vec<Trio>,
+}
+
+impl std::fmt::Debug for Trio {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trio").field("leader", self.group.as_counter()).finish_non_exhaustive()
+    }
 }
 
 const HARDWARE: [Hardware; 3] = [Hardware::CACHE_REFERENCES, Hardware::CACHE_MISSES, Hardware::INSTRUCTIONS];
@@ -44,9 +49,9 @@ pub(crate) fn probe() -> Reading<String> {
 }
 
 impl Trio {
-    fn open<E: Event + Clone>(events: [E; 3], observe: impl Fn(&mut Builder<'_>)) -> io::Result<Self> {
+    fn open<'a, E: Event + Clone>(events: [E; 3], observe: impl Fn(&mut Builder<'a>)) -> io::Result<Self> {
         // A guest's work is part of its process's; the kernel's on its behalf too. Builders leave both out.
-        let everything = |builder: &mut Builder<'_>| {
+        let everything = |builder: &mut Builder<'a>| {
             builder.include_kernel().include_hv();
             observe(builder);
         };

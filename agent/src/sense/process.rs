@@ -157,21 +157,20 @@ mod tests {
     #[test]
     fn stat_with_a_hostile_name() {
         let text = b"7 (a) R 1) S 1 42 3 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 1 0 9999 1000 77 18446744073709551615";
-        let stat = parse_stat(text).unwrap();
-        assert_eq!(stat, Stat { group: 42, cpu_ns: 2_000_000_000, start_ticks: 9999, resident_pages: 77 });
+        assert_eq!(
+            parse_stat(text).unwrap(),
+            Stat { group: 42, cpu_ns: 2_000_000_000, start_ticks: 9999, resident_pages: 77 }
+        );
         assert!(parse_stat(b"7 (a) S 1").is_err());
-        let own = stat_of_this_process();
+        let own = stat(Path::new("/proc"), i32::try_from(std::process::id()).unwrap()).unwrap();
         assert!(own.start_ticks > 0 && own.resident_pages > 0);
-    }
-
-    fn stat_of_this_process() -> Stat {
-        super::stat(Path::new("/proc"), i32::try_from(std::process::id()).unwrap()).unwrap()
     }
 
     #[test]
     fn qemu_command_lines() {
         let parse = |text: &str| parse_qemu(text.replace(' ', "\0").as_bytes());
-        let bare = parse("/usr/bin/qemu-system-x86_64 -m 64 -name lab-3 -netdev tap,id=n0,ifname=tap7,script=no").unwrap();
+        let bare =
+            parse("/usr/bin/qemu-system-x86_64 -m 64 -name lab-3 -netdev tap,id=n0,ifname=tap7,script=no").unwrap();
         assert_eq!(bare, QemuCommand { name: Some("lab-3".into()), taps: vec!["tap7".into()] });
         let libvirt = parse("/usr/bin/kvm -name guest=win,,10,debug-threads=on -S").unwrap();
         assert_eq!(libvirt.name.as_deref(), Some("win,10"));
@@ -198,7 +197,10 @@ mod tests {
     fn small_files() {
         assert_eq!(parse_schedstat(b"123 45 6\n"), Ok((123, 45)));
         assert!(parse_schedstat(b"123\n").is_err());
-        assert_eq!(parse_io(b"rchar: 1\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n"), Ok((4096, 8192)));
+        assert_eq!(
+            parse_io(b"rchar: 1\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n"),
+            Ok((4096, 8192))
+        );
         assert!(parse_io(b"").is_err());
         assert_eq!(parse_statm(b"9 2 1 1 0 1 0\n").unwrap().0, 2 * rustix::param::page_size() as u64);
     }

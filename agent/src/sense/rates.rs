@@ -6,9 +6,7 @@
 use std::collections::BTreeMap;
 
 use gleaner_common::id::WorkloadId;
-use gleaner_common::report::{
-    Absence, AbsenceKind, DiskSample, MachineSample, Reading, WorkloadKind, WorkloadSample,
-};
+use gleaner_common::report::{Absence, AbsenceKind, DiskSample, MachineSample, Reading, WorkloadKind, WorkloadSample};
 use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
 
 use super::machine::{Disk, RawMachine};

@@ -3,6 +3,8 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use gleaner_common::report::WorkloadKind;
+
 use super::*;
 
 struct Tree {
@@ -13,7 +15,8 @@ struct Tree {
 impl Tree {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let tree = Self { hierarchies: Hierarchies { v2: Some(folder.path().join("cg")), ..Hierarchies::default() }, folder };
+        let tree =
+            Self { hierarchies: Hierarchies { v2: Some(folder.path().join("cg")), ..Hierarchies::default() }, folder };
         tree.write("proc/stat", "cpu 100 0 0 900 0 0 0 0\ncpu0 1\ncpu1 1\n");
         tree.write("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 400 kB\n");
         tree
@@ -27,7 +30,10 @@ impl Tree {
 
     fn guest(&self, pid: u32, name: &str, vcpu_ns: u64, other_ns: u64) {
         self.write(&format!("proc/{pid}/cmdline"), &format!("qemu-system-x86_64\0-name\0{name}\0"));
-        self.write(&format!("proc/{pid}/stat"), &format!("{pid} (x) S 1 {pid} 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {pid} 1 7 0"));
+        self.write(
+            &format!("proc/{pid}/stat"),
+            &format!("{pid} (x) S 1 {pid} 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {pid} 1 7 0"),
+        );
         self.write(&format!("proc/{pid}/statm"), "9 3 0");
         self.write(&format!("proc/{pid}/task/{pid}/comm"), "qemu-system-x86\n");
         self.write(&format!("proc/{pid}/task/{pid}/schedstat"), &format!("{other_ns} 0 1\n"));

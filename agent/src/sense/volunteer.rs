@@ -39,9 +39,16 @@ pub(super) struct VolunteerReader {
 #[derive(Debug)]
 enum Source {
     None,
-    Cgroup { reader: Box<CgroupReader>, procs: KeptFile },
+    Cgroup {
+        reader: Box<CgroupReader>,
+        procs: KeptFile,
+    },
     /// CPU so far of processes seen, per process; what a process used between the last look and its end is lost.
-    Groups { registry: PathBuf, seen: BTreeMap<(i32, u64), u64>, total_ns: u64 },
+    Groups {
+        registry: PathBuf,
+        seen: BTreeMap<(i32, u64), u64>,
+        total_ns: u64,
+    },
 }
 
 impl VolunteerReader {

@@ -1,0 +1,272 @@
+//! Cgroups as folders and lists of processes: make, remove, list, kill. Paths are whole and given by the
+//! caller, so tests run on a temporary folder as well as on the real hierarchies.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
+
+use super::knob::{CgroupVersion, Knob, KnobKind, KnobValue};
+
+/// Longest text of a single-valued kernel file that is looked at.
+const SHORT: u64 = 4096;
+/// Longest list of processes that is looked at.
+const PROCS: u64 = 4 << 20;
+/// A removed cgroup's last task may still be on its way out: the kernel answers EBUSY for some
+/// milliseconds. Chosen: 100 tries, 5 ms apart.
+const REMOVE_TRIES: u32 = 100;
+/// Cgroups below the volunteer that are looked at. Chosen; a task that makes more is out of hand.
+const DESCENDANTS: usize = 1_024;
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
+
+/// The text of a small file; more than 4 KiB is not valid data.
+pub(crate) fn read_short(path: &Path) -> io::Result<String> {
+    read_bounded(path, SHORT)
+}
+
+/// The text of a file of at most `most` bytes. Never follows a symbolic link in the last place and never
+/// waits on a pipe.
+pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<String> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let mut text = String::new();
+    file.take(most + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > most {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("longer than {most} bytes")));
+    }
+    Ok(text)
+}
+
+/// Writes a file that must exist, in one call, as kernel files want it.
+pub(crate) fn write_existing(path: &Path, value: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    // Only a plain file, as in tests, keeps an old longer value otherwise; kernel files ignore it.
+    options.truncate(true);
+    options.open(path)?.write_all(value.as_bytes())
+}
+
+/// A cgroup could not be made, removed or emptied.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// Making failed.
+    #[error("failed to create the cgroup `{0}`")]
+    Create(PathBuf, #[source] io::Error),
+    /// Removing failed.
+    #[error("failed to remove the cgroup `{0}`")]
+    Remove(PathBuf, #[source] io::Error),
+    /// The processes in it could not be listed.
+    #[error("failed to list the processes of the cgroup `{0}`")]
+    List(PathBuf, #[source] io::Error),
+    /// Controllers could not be switched on or off for its children.
+    #[error("failed to write `{1}` to `cgroup.subtree_control` of `{0}`")]
+    Subtree(PathBuf, String, #[source] io::Error),
+    /// Killed processes did not go away.
+    #[error("{0} processes of the volunteer are still there {1:?} after they were killed")]
+    StillThere(usize, Duration),
+}
+
+impl CgroupError {
+    /// What the kernel answered, where it was the kernel.
+    #[must_use]
+    pub fn io(&self) -> Option<&io::Error> {
+        match self {
+            Self::Create(_, source) | Self::Remove(_, source) | Self::List(_, source) | Self::Subtree(_, _, source) => {
+                Some(source)
+            }
+            Self::StillThere(..) => None,
+        }
+    }
+}
+
+/// Makes one cgroup. True if it was not there before.
+pub(crate) fn create(dir: &Path) -> Result<bool, CgroupError> {
+    match fs::create_dir(dir) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(CgroupError::Create(dir.to_owned(), error)),
+    }
+}
+
+/// Removes one cgroup, waiting briefly for its last tasks to be gone. True if it was there.
+pub(crate) fn remove(dir: &Path) -> Result<bool, CgroupError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match fs::remove_dir(dir) {
+            Ok(()) => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) && tries < REMOVE_TRIES => {
+                // A group with children never becomes free by waiting.
+                if children(dir).is_ok_and(|children| !children.is_empty()) {
+                    return Err(CgroupError::Remove(dir.to_owned(), error));
+                }
+                thread::sleep(RETRY_PAUSE);
+            }
+            Err(error) => return Err(CgroupError::Remove(dir.to_owned(), error)),
+        }
+    }
+}
+
+/// The cgroups right under one.
+pub(crate) fn children(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The processes in a cgroup itself. One that is gone has none.
+pub(crate) fn processes(dir: &Path) -> Result<BTreeSet<i32>, CgroupError> {
+    let text = match read_bounded(&dir.join("cgroup.procs"), PROCS) {
+        Ok(text) => text,
+        Err(error) if super::knob::Fault::of(&error) == super::knob::Fault::Absent => return Ok(BTreeSet::new()),
+        Err(error) => return Err(CgroupError::List(dir.to_owned(), error)),
+    };
+    // The kernel lists a process of another pid namespace as 0; such a one cannot be addressed.
+    Ok(text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 0).collect())
+}
+
+/// A cgroup and all cgroups below it, parents first; of more than [`DESCENDANTS`] the first found.
+pub(crate) fn with_descendants(dir: &Path) -> Vec<PathBuf> {
+    let mut found = vec![dir.to_owned()];
+    let mut next = 0;
+    while let Some(parent) = found.get(next) {
+        if found.len() < DESCENDANTS {
+            // One that vanishes meanwhile has no children.
+            let below = children(parent).unwrap_or_default();
+            found.extend(below);
+        }
+        next += 1;
+    }
+    found
+}
+
+/// The processes of several cgroups and those below them together.
+pub(crate) fn processes_of(dirs: &[PathBuf]) -> Result<BTreeSet<i32>, CgroupError> {
+    let mut all = BTreeSet::new();
+    for dir in dirs.iter().flat_map(|dir| with_descendants(dir)) {
+        all.extend(processes(&dir)?);
+    }
+    Ok(all)
+}
+
+/// Kills every process in the cgroups once and lets them die; returns how many there were.
+///
+/// They are frozen first, so that none forks while the list is read, and thawed after, because a frozen
+/// task of version 1 takes no signal. `freezer` may be missing.
+pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&Knob>) -> Result<usize, CgroupError> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let mut pids = processes_of(dirs)?;
+    pids.remove(&own);
+    if pids.is_empty() {
+        return Ok(0);
+    }
+    if let Some(freezer) = freezer {
+        // Without it the round is less sure; the caller's loop makes up for that.
+        if freezer.write(KnobValue::Frozen(true)).is_ok() {
+            pids.extend(processes_of(dirs)?);
+            pids.remove(&own);
+        }
+    }
+    for pid in pids.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+        // It may have ended by itself.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+    if let Some(freezer) = freezer {
+        let _ = freezer.write(KnobValue::Frozen(false));
+    }
+    Ok(pids.len())
+}
+
+/// Kills every process in the cgroups and waits until none is left; returns how many there were at first.
+pub(crate) fn kill_all(dirs: &[PathBuf], freezer: Option<&Knob>, within: Duration) -> Result<usize, CgroupError> {
+    let start = Instant::now();
+    let first = kill_round(dirs, freezer)?;
+    let mut left = first;
+    while left > 0 {
+        if start.elapsed() > within {
+            return Err(CgroupError::StillThere(left, within));
+        }
+        thread::sleep(RETRY_PAUSE);
+        left = kill_round(dirs, freezer)?;
+    }
+    Ok(first)
+}
+
+/// The freezer knob of whichever of the cgroups has one.
+pub(crate) fn freezer_of(dirs: &[PathBuf]) -> Option<Knob> {
+    let of = |version| dirs.iter().map(move |dir| Knob::new(dir, version, KnobKind::Freezer)).find(Knob::exists);
+    of(CgroupVersion::V1).or_else(|| of(CgroupVersion::V2))
+}
+
+/// Switches controllers on (`+`) or off (`-`) for the children of a version 2 cgroup.
+pub(crate) fn switch_controllers(dir: &Path, sign: char, controllers: &[String]) -> Result<(), CgroupError> {
+    let value = controllers.iter().map(|c| format!("{sign}{c}")).collect::<Vec<_>>().join(" ");
+    write_existing(&dir.join("cgroup.subtree_control"), &value)
+        .map_err(|error| CgroupError::Subtree(dir.to_owned(), value, error))
+}
+
+/// Holds a cgroup (or any folder) for this process alone, as long as the file is kept. `None` if another
+/// process holds it.
+pub(crate) fn hold(dir: &Path) -> io::Result<Option<File>> {
+    let file = File::open(dir)?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn makes_and_removes() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("a");
+        assert!(create(&dir).unwrap());
+        assert!(!create(&dir).unwrap());
+        assert!(remove(&dir).unwrap());
+        assert!(!remove(&dir).unwrap());
+        let error = create(&root.path().join("x/y")).unwrap_err();
+        assert!(error.to_string().starts_with("failed to create the cgroup `"), "{error}");
+    }
+
+    #[test]
+    fn lists_processes_and_ignores_what_is_no_pid() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.procs"), "12\n0\n-4\nx\n7\n12\n").unwrap();
+        assert_eq!(processes(root.path()).unwrap(), BTreeSet::from([7, 12]));
+        assert!(processes(&root.path().join("gone")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_folder_is_held_by_one_file_at_a_time() {
+        let root = tempfile::tempdir().unwrap();
+        let held = hold(root.path()).unwrap();
+        assert!(held.is_some());
+        assert!(hold(root.path()).unwrap().is_none());
+        drop(held);
+        assert!(hold(root.path()).unwrap().is_some());
+    }
+
+    #[test]
+    fn does_not_read_pipes_links_or_endless_files() {
+        let root = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", root.path().join("link")).unwrap();
+        assert!(read_short(&root.path().join("link")).is_err());
+        assert!(read_short(Path::new("/dev/zero")).is_err());
+    }
+}

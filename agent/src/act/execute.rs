@@ -1,0 +1,87 @@
+//! Does the steps of a plan: writes, reads back, and on a failure undoes what it did. It has no opinions.
+
+use super::knob::KnobError;
+use super::plan::Step;
+
+/// A step failed; those before it were undone.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}{}", undo_text(.not_undone))]
+pub struct ExecuteError {
+    /// Why the step failed.
+    #[source]
+    pub cause: KnobError,
+    /// Steps that could not be undone, and why.
+    pub not_undone: Vec<(Step, KnobError)>,
+}
+
+fn undo_text(not_undone: &[(Step, KnobError)]) -> String {
+    not_undone.iter().map(|(_, error)| format!("; going back failed too: {error}")).collect()
+}
+
+/// Does the steps in order and reads each back.
+///
+/// # Errors
+/// [`ExecuteError`] when one fails. It and those before it are undone, the last first.
+pub fn execute(steps: &[Step]) -> Result<(), ExecuteError> {
+    for (done, step) in steps.iter().enumerate() {
+        if let Err(cause) = step.knob.set(step.to) {
+            // The failed one too: it may have been written and not kept.
+            let undo = steps.iter().take(done + 1).rev();
+            let not_undone = undo.filter_map(|step| put_back(step).err().map(|error| (step.clone(), error))).collect();
+            return Err(ExecuteError { cause, not_undone });
+        }
+    }
+    Ok(())
+}
+
+fn put_back(step: &Step) -> Result<(), KnobError> {
+    if step.knob.read()? == step.from { Ok(()) } else { step.knob.set(step.from) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::act::knob::{CgroupVersion, Fault, Knob, KnobKind, KnobValue};
+
+    fn group(weight: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cpu.weight"), weight).unwrap();
+        dir
+    }
+
+    fn weigh(dir: &Path, from: u64, to: u64) -> Step {
+        let knob = Knob::new(dir, CgroupVersion::V2, KnobKind::Weight);
+        Step { knob, from: KnobValue::Weight(from), to: KnobValue::Weight(to) }
+    }
+
+    #[test]
+    fn sets_all() {
+        let (a, b) = (group("100\n"), group("100\n"));
+        execute(&[weigh(a.path(), 100, 7), weigh(b.path(), 100, 8)]).unwrap();
+        assert_eq!(fs::read_to_string(a.path().join("cpu.weight")).unwrap(), "7");
+        assert_eq!(fs::read_to_string(b.path().join("cpu.weight")).unwrap(), "8");
+    }
+
+    #[test]
+    fn goes_back_when_a_step_fails() {
+        let a = group("100\n");
+        let gone = a.path().join("gone");
+        let error = execute(&[weigh(a.path(), 100, 7), weigh(&gone, 100, 8)]).unwrap_err();
+        assert_eq!(error.cause.fault(), Fault::Absent);
+        assert_eq!(fs::read_to_string(a.path().join("cpu.weight")).unwrap(), "100");
+        assert_eq!(error.not_undone.len(), 1, "the vanished one has nothing to go back to, and that is said");
+        assert!(error.to_string().contains("going back failed too"), "{error}");
+    }
+
+    #[test]
+    fn a_value_the_kernel_does_not_keep_is_a_failure() {
+        // A write to /dev/null is taken and kept nowhere; a link to it stands for a knob that lies.
+        let a = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/null", a.path().join("cpu.weight")).unwrap();
+        let error = execute(&[weigh(a.path(), 100, 7)]).unwrap_err();
+        assert!(!error.not_undone.is_empty());
+    }
+}

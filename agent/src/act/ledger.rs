@@ -1,0 +1,374 @@
+//! The record on disk of what was found before each knob was first changed, and of every cgroup Gleaner
+//! made. It is written, and on the disk, before the change it speaks of, so that whatever dies, the next
+//! run can put everything back. It holds for one boot: a reboot undoes all of it by itself.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use gleaner_common::command::Target;
+use serde::{Deserialize, Serialize};
+
+use super::cgroup::{hold, read_bounded};
+use super::knob::{Knob, KnobValue};
+
+const LEDGER: &str = "ledger.json";
+const LOCK: &str = "lock";
+const FORMAT: u32 = 1;
+/// A ledger of 4,096 workloads with two knobs each is about 3 MB.
+const LONGEST: u64 = 16 << 20;
+/// Values of our own a record remembers: the one before and the one about to be set, because a crash
+/// between writing the ledger and setting the knob leaves the former in place.
+const OURS_KEPT: usize = 2;
+
+/// The state folder or the ledger in it cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// Another process uses the folder.
+    #[error(
+        "the state folder `{dir}` is in use by another gleaner-agent ({holder}); stop it first or choose another folder"
+    )]
+    InUse {
+        /// The folder.
+        dir: PathBuf,
+        /// Who, as far as known.
+        holder: String,
+    },
+    /// The ledger cannot be understood. It was moved aside.
+    #[error(
+        "the record of what must be restored cannot be read, and was kept as `{kept}`. Knobs changed by an earlier run \
+         may still be set: compare the limits of the cgroups it names with what you expect, then start the agent \
+         again; it will begin with an empty record"
+    )]
+    Broken {
+        /// Where the broken file is now.
+        kept: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// A file could not be read or written.
+    #[error("failed to {action} `{path}`")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LedgerError {
+    let path = path.to_owned();
+    move |source| LedgerError::Io { action, path, source }
+}
+
+/// What is known of one changed knob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// Whose it is.
+    pub target: Target,
+    /// The knob.
+    pub knob: Knob,
+    /// What was found.
+    pub original: KnobValue,
+    /// What Gleaner set or was about to set, oldest first. Empty for a knob the guard writes many times a
+    /// second: there every value counts as Gleaner's own.
+    pub ours: Vec<KnobValue>,
+}
+
+impl Record {
+    /// Whether a value read from the knob can be Gleaner's doing.
+    #[must_use]
+    pub fn is_ours(&self, value: KnobValue) -> bool {
+        self.ours.is_empty() || self.ours.contains(&value)
+    }
+}
+
+/// Controllers that were switched on for the children of a version 2 cgroup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Enabled {
+    /// The cgroup.
+    pub cgroup: PathBuf,
+    /// The controllers.
+    pub controllers: Vec<String>,
+}
+
+/// What the ledger holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contents {
+    format: u32,
+    boot_id: String,
+    /// Knobs.
+    pub records: Vec<Record>,
+    /// Cgroups made, parents first.
+    pub created: Vec<PathBuf>,
+    /// Controllers switched on, parents first.
+    pub enabled: Vec<Enabled>,
+    /// Cgroups of the volunteer: whatever runs in them is Gleaner's to end.
+    pub volunteer: Vec<PathBuf>,
+    /// Folder of registered process groups, whose members are Gleaner's to end.
+    pub registry: Option<PathBuf>,
+}
+
+impl Contents {
+    /// Nothing is left to restore.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+            && self.created.is_empty()
+            && self.enabled.is_empty()
+            && self.volunteer.is_empty()
+            && self.registry.is_none()
+    }
+}
+
+/// The state folder, held by this process alone, and the ledger in it.
+#[derive(Debug)]
+pub struct Ledger {
+    dir: PathBuf,
+    boot_id: String,
+    contents: Contents,
+    /// The lock ends with the file.
+    _lock: File,
+}
+
+impl Ledger {
+    /// Takes the state folder for this process, making it if need be, and reads its ledger. The ledger of
+    /// an earlier boot counts as empty.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: in use by another process, broken, or not to be read.
+    pub fn open(dir: &Path) -> Result<Self, LedgerError> {
+        Self::open_in_boot(dir, Path::new("/proc/sys/kernel/random/boot_id"))
+    }
+
+    fn open_in_boot(dir: &Path, boot_id: &Path) -> Result<Self, LedgerError> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(failed("create the state folder", dir))?;
+        let lock = Self::lock(dir)?;
+        let boot_id = read_bounded(boot_id, 256).map_err(failed("read the boot id", boot_id))?.trim().to_owned();
+        let path = dir.join(LEDGER);
+        let contents = match read_bounded(&path, LONGEST) {
+            Ok(text) => Self::understand(&text).map_err(|error| Self::put_aside(&path, error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(Self::put_aside(&path, error)),
+            Err(error) => return Err(failed("read the ledger", &path)(error)),
+        };
+        let contents = if contents.boot_id == boot_id { contents } else { Contents::default() };
+        Ok(Self { dir: dir.to_owned(), boot_id, contents, _lock: lock })
+    }
+
+    fn lock(dir: &Path) -> Result<File, LedgerError> {
+        let path = dir.join(LOCK);
+        // The folder itself is locked: a lock file could be deleted, and two processes each hold their own.
+        let Some(lock) = hold(dir).map_err(failed("lock the state folder", dir))? else {
+            let holder = read_bounded(&path, 32).map(|pid| format!("pid {}", pid.trim()));
+            let holder = holder.unwrap_or_else(|_| "its pid is not known".to_owned());
+            return Err(LedgerError::InUse { dir: dir.to_owned(), holder });
+        };
+        OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)
+            .and_then(|mut file| writeln!(file, "{}", std::process::id()))
+            .map_err(failed("write the pid to", &path))?;
+        Ok(lock)
+    }
+
+    fn understand(text: &str) -> io::Result<Contents> {
+        let contents: Contents = serde_json::from_str(text).map_err(io::Error::from)?;
+        if contents.format != FORMAT {
+            let message = format!("its format is {}, this agent knows format {FORMAT}", contents.format);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        let paths = contents.created.iter().chain(&contents.volunteer).chain(&contents.registry);
+        let paths = paths.chain(contents.records.iter().map(|record| &record.knob.cgroup));
+        match paths.chain(contents.enabled.iter().map(|enabled| &enabled.cgroup)).find(|path| !path.is_absolute()) {
+            None => Ok(contents),
+            Some(path) => {
+                let message = format!("the path `{}` in it is not absolute", path.display());
+                Err(io::Error::new(io::ErrorKind::InvalidData, message))
+            }
+        }
+    }
+
+    fn put_aside(path: &Path, source: io::Error) -> LedgerError {
+        let kept = (1..1_000)
+            .map(|number| path.with_extension(format!("json.broken-{number}")))
+            .find(|kept| !kept.exists())
+            .unwrap_or_else(|| path.with_extension("json.broken"));
+        match fs::rename(path, &kept) {
+            Ok(()) => LedgerError::Broken { kept, source },
+            Err(error) => failed("move aside the broken ledger", path)(error),
+        }
+    }
+
+    /// The state folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What is recorded.
+    #[must_use]
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// Changes what is recorded, and returns once it is safely on the disk. If that fails the record is as
+    /// it was, and the caller must not go on with what it was about to change.
+    ///
+    /// # Errors
+    /// [`LedgerError::Io`] when it cannot be written.
+    pub fn update(&mut self, change: impl FnOnce(&mut Contents)) -> Result<(), LedgerError> {
+        let mut next = self.contents.clone();
+        change(&mut next);
+        next.format = FORMAT;
+        next.boot_id.clone_from(&self.boot_id);
+        if next != self.contents {
+            self.save(&next)?;
+            self.contents = next;
+        }
+        Ok(())
+    }
+
+    /// Records that knobs are about to be set: `(knob, found, about to be set)`. What was found first stays.
+    ///
+    /// # Errors
+    /// As [`Ledger::update`].
+    pub fn about_to_set(&mut self, target: &Target, knobs: &[(Knob, KnobValue, KnobValue)]) -> Result<(), LedgerError> {
+        self.update(|contents| {
+            for (knob, found, next) in knobs {
+                if let Some(record) = contents.records.iter_mut().find(|record| record.knob == *knob) {
+                    record.ours.retain(|value| value != next);
+                    record.ours.push(*next);
+                    let surplus = record.ours.len().saturating_sub(OURS_KEPT);
+                    record.ours.drain(..surplus);
+                } else {
+                    let record =
+                        Record { target: target.clone(), knob: knob.clone(), original: *found, ours: vec![*next] };
+                    contents.records.push(record);
+                }
+            }
+        })
+    }
+
+    fn save(&self, contents: &Contents) -> Result<(), LedgerError> {
+        let path = self.dir.join(LEDGER);
+        let temporary = self.dir.join("ledger.json.new");
+        let text = serde_json::to_vec_pretty(contents).map_err(|e| failed("encode the ledger", &path)(e.into()))?;
+        let mut file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&temporary)
+            .map_err(failed("create", &temporary))?;
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed("write", &temporary))?;
+        fs::rename(&temporary, &path).map_err(failed("put in place the ledger", &path))?;
+        File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(failed("sync the state folder", &self.dir))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+    use crate::act::knob::{CgroupVersion, KnobKind};
+
+    fn knob() -> Knob {
+        Knob::new(Path::new("/cg/a"), CgroupVersion::V2, KnobKind::Weight)
+    }
+
+    #[test]
+    fn reads_back_what_was_recorded_before_the_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(dir.path()).unwrap();
+        let set = |ledger: &mut Ledger, found, next| {
+            let change = [(knob(), KnobValue::Weight(found), KnobValue::Weight(next))];
+            ledger.about_to_set(&Target::Volunteer, &change).unwrap();
+        };
+        set(&mut ledger, 100, 50);
+        set(&mut ledger, 50, 40);
+        set(&mut ledger, 40, 30);
+        drop(ledger);
+        let ledger = Ledger::open(dir.path()).unwrap();
+        let record = &ledger.contents().records[0];
+        assert_eq!(record.original, KnobValue::Weight(100), "the first value found stays");
+        assert_eq!(record.ours, [KnobValue::Weight(40), KnobValue::Weight(30)]);
+        assert!(!record.is_ours(KnobValue::Weight(50)) && record.is_ours(KnobValue::Weight(30)));
+    }
+
+    #[test]
+    fn a_reboot_empties_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let boot = dir.path().join("boot_id");
+        fs::write(&boot, "one\n").unwrap();
+        let state = dir.path().join("state");
+        let mut ledger = Ledger::open_in_boot(&state, &boot).unwrap();
+        ledger.update(|contents| contents.created.push("/cg/a".into())).unwrap();
+        drop(ledger);
+        assert!(!Ledger::open_in_boot(&state, &boot).unwrap().contents().is_empty());
+        fs::write(&boot, "two\n").unwrap();
+        assert!(Ledger::open_in_boot(&state, &boot).unwrap().contents().is_empty());
+    }
+
+    #[test]
+    fn one_process_at_a_time_and_the_error_names_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let _held = Ledger::open(dir.path()).unwrap();
+        let error = Ledger::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+    }
+
+    #[test]
+    fn a_broken_ledger_is_kept_aside_and_explained() {
+        let valid = {
+            let dir = tempfile::tempdir().unwrap();
+            let mut ledger = Ledger::open(dir.path()).unwrap();
+            ledger.update(|contents| contents.volunteer.push("/cg/v".into())).unwrap();
+            fs::read_to_string(dir.path().join(LEDGER)).unwrap()
+        };
+        let bad_inputs = [
+            String::new(),
+            valid[..valid.len() / 2].to_owned(),
+            valid.replace("\"format\": 1", "\"format\": 9"),
+            valid.replace("/cg/v", "cg/v"),
+            valid.replace("\"created\"", "\"creates\""),
+            "\u{0}".repeat(100),
+        ];
+        for bad in bad_inputs {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join(LEDGER), &bad).unwrap();
+            let error = Ledger::open(dir.path()).unwrap_err();
+            assert!(matches!(error, LedgerError::Broken { .. }) && error.source().is_some(), "{bad:?}: {error}");
+            let kept = dir.path().join("ledger.json.broken-1");
+            assert!(error.to_string().contains(&kept.display().to_string()), "{error}");
+            assert_eq!(fs::read_to_string(kept).unwrap(), bad);
+            assert!(Ledger::open(dir.path()).unwrap().contents().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_written_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(dir.path()).unwrap();
+        fs::create_dir(dir.path().join("ledger.json.new")).unwrap();
+        let change = [(knob(), KnobValue::Weight(100), KnobValue::Weight(1))];
+        assert!(ledger.about_to_set(&Target::Volunteer, &change).is_err());
+        assert!(ledger.contents().is_empty());
+    }
+}

@@ -1,0 +1,129 @@
+//! A knob while Gleaner manages it: what was found, what was set, and whether somebody else has written it
+//! since. A foreign value is never overwritten; the knob is given back by making it read as either again.
+
+use super::knob::{Knob, KnobError, KnobValue};
+
+/// Somebody else wrote a managed knob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignWrite {
+    /// The knob's file.
+    pub knob: String,
+    /// What Gleaner had set.
+    pub expected: String,
+    /// What is there.
+    pub found: String,
+}
+
+/// A knob under management.
+#[derive(Debug, Clone)]
+pub(crate) struct Managed {
+    pub(crate) knob: Knob,
+    /// What was found before the first change.
+    pub(crate) original: KnobValue,
+    /// What was set last; the original before anything was.
+    ours: KnobValue,
+    foreign: Option<KnobValue>,
+}
+
+impl Managed {
+    pub(crate) fn new(knob: Knob, original: KnobValue) -> Self {
+        Self { knob, original, ours: original, foreign: None }
+    }
+
+    /// What was set last; what was found, before anything was.
+    pub(crate) fn ours(&self) -> KnobValue {
+        self.ours
+    }
+
+    /// It reads as somebody else set it, when last looked at.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.foreign.is_some_and(|value| value != self.original)
+    }
+
+    /// It no longer reads as it was set, when last looked at.
+    pub(crate) fn has_strayed(&self) -> bool {
+        self.foreign.is_some()
+    }
+
+    /// Takes it back if it was given back by setting it to what was found: the next set then writes it.
+    pub(crate) fn take_back(&mut self) {
+        if self.foreign == Some(self.original) {
+            self.ours = self.original;
+            self.foreign = None;
+        }
+    }
+
+    /// It has been set to this by other means than [`Managed::set`].
+    pub(crate) fn was_set(&mut self, value: KnobValue) {
+        self.ours = value;
+        self.foreign = None;
+    }
+
+    /// Looks at it. Answers each foreign value once.
+    pub(crate) fn look(&mut self) -> Result<Option<ForeignWrite>, KnobError> {
+        let current = self.knob.read()?;
+        Ok(self.judge(current))
+    }
+
+    fn judge(&mut self, current: KnobValue) -> Option<ForeignWrite> {
+        let foreign = (current != self.ours).then_some(current);
+        let news = foreign.is_some() && foreign != self.foreign;
+        self.foreign = foreign;
+        news.then(|| ForeignWrite {
+            knob: self.knob.path().display().to_string(),
+            expected: self.ours.to_string(),
+            found: current.to_string(),
+        })
+    }
+
+    /// Sets it unless it holds a foreign value; `Ok(Some)` tells of one that was not seen before. Whether it
+    /// was set shows in [`Managed::is_foreign`].
+    pub(crate) fn set(&mut self, value: KnobValue) -> Result<Option<ForeignWrite>, KnobError> {
+        let current = self.knob.read()?;
+        let news = self.judge(current);
+        if !self.is_foreign() {
+            if current != value {
+                self.knob.write(value)?;
+            }
+            self.was_set(value);
+        }
+        Ok(news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::act::knob::{CgroupVersion, KnobKind};
+
+    #[test]
+    fn a_foreign_value_is_told_once_and_left_until_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("cpu.weight");
+        let write = |text: &str| fs::write(&file, text).unwrap();
+        write("100");
+        let knob = Knob::new(dir.path(), CgroupVersion::V2, KnobKind::Weight);
+        let mut managed = Managed::new(knob, KnobValue::Weight(100));
+        assert_eq!(managed.set(KnobValue::Weight(10)).unwrap(), None);
+        assert_eq!(managed.look().unwrap(), None);
+
+        write("77");
+        let news = managed.look().unwrap().unwrap();
+        assert_eq!((news.expected.as_str(), news.found.as_str()), ("10", "77"));
+        assert_eq!(managed.look().unwrap(), None, "told once");
+        assert!(managed.is_foreign());
+        managed.set(KnobValue::Weight(20)).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "77", "not fought");
+
+        write("10");
+        managed.look().unwrap();
+        assert!(!managed.is_foreign(), "reads as we set it");
+        write("100");
+        assert!(managed.look().unwrap().is_some(), "somebody wrote it");
+        assert!(!managed.is_foreign(), "but it reads as found: ours to set again");
+        managed.set(KnobValue::Weight(20)).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "20");
+    }
+}

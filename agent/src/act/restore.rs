@@ -1,0 +1,211 @@
+//! Puts back everything a ledger speaks of: ends the volunteer's processes, resets knobs, removes cgroups
+//! and switches controllers off again. What cannot be put back stays in the ledger for the next try.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gleaner_common::event::Event;
+
+use super::cgroup;
+use super::execute::execute;
+use super::knob::{Fault, KnobError};
+use super::ledger::{Ledger, LedgerError, Record};
+use super::managed::ForeignWrite;
+use super::plan::{Change, plan};
+use super::volunteer::groups;
+
+/// How long killed processes may take to be gone.
+const KILL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Something that could not be put back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestoreFailure {
+    /// The knob's file, or the cgroup.
+    pub knob: String,
+    /// What it should be.
+    pub wanted: String,
+    /// Why not.
+    pub error: String,
+}
+
+/// What was put back and what was not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RestoreReport {
+    /// Knobs set to what was found.
+    pub restored: u32,
+    /// Cgroups removed.
+    pub groups_removed: u32,
+    /// Processes of the volunteer that were ended.
+    pub processes_ended: u32,
+    /// Knobs that hold somebody else's value and were left to them.
+    pub foreign: Vec<ForeignWrite>,
+    /// What could not be put back. An operator must look.
+    pub failed: Vec<RestoreFailure>,
+}
+
+impl RestoreReport {
+    /// The report as events: one for each failure and each knob left to others.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        let foreign = self.foreign.iter().map(foreign_event);
+        foreign.chain(self.failed.iter().map(failure_event)).collect()
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.restored += other.restored;
+        self.groups_removed += other.groups_removed;
+        self.processes_ended += other.processes_ended;
+        self.foreign.extend(other.foreign);
+        self.failed.extend(other.failed);
+    }
+
+    fn fail(&mut self, path: &Path, wanted: impl Into<String>, error: &dyn std::error::Error) {
+        let knob = path.display().to_string();
+        self.failed.push(RestoreFailure { knob, wanted: wanted.into(), error: chain(error) });
+    }
+}
+
+pub(crate) fn foreign_event(found: &ForeignWrite) -> Event {
+    let ForeignWrite { knob, expected, found } = found.clone();
+    Event::ForeignWrite { knob, expected, found }
+}
+
+pub(crate) fn failure_event(failure: &RestoreFailure) -> Event {
+    let RestoreFailure { knob, wanted, error } = failure.clone();
+    Event::RestoreFailed { knob, wanted, error }
+}
+
+/// An error with its sources, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+/// Restores everything the ledger speaks of and takes what succeeded out of it.
+///
+/// # Errors
+/// [`LedgerError`] when the ledger cannot be written; the host is restored all the same.
+pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerError> {
+    let mut report = RestoreReport::default();
+    let emptied = end_processes(ledger, &mut report);
+    let records = ledger.contents().records.clone();
+    report.add(restore_records(ledger, &records)?);
+    let created = remove_groups(ledger.contents().created.clone(), &mut report);
+    let mut enabled = ledger.contents().enabled.clone();
+    enabled.reverse();
+    enabled.retain(|enabled| match cgroup::switch_controllers(&enabled.cgroup, '-', &enabled.controllers) {
+        Ok(()) => false,
+        Err(error) if error.io().is_some_and(|io| Fault::of(io) == Fault::Absent) => false,
+        Err(error) => {
+            report.fail(&enabled.cgroup.join("cgroup.subtree_control"), "without these controllers", &error);
+            true
+        }
+    });
+    enabled.reverse();
+    ledger.update(|contents| {
+        contents.created = created;
+        contents.enabled = enabled;
+        if emptied {
+            contents.volunteer.clear();
+            contents.registry = None;
+        }
+    })?;
+    Ok(report)
+}
+
+fn count(processes: usize) -> u32 {
+    u32::try_from(processes).unwrap_or(u32::MAX)
+}
+
+/// Ends whatever runs in the volunteer. True if nothing is left.
+fn end_processes(ledger: &Ledger, report: &mut RestoreReport) -> bool {
+    let contents = ledger.contents();
+    let dirs = &contents.volunteer;
+    let mut emptied = true;
+    let mut failure = None;
+    match cgroup::kill_all(dirs, cgroup::freezer_of(dirs).as_ref(), KILL_DEADLINE) {
+        Ok(ended) => report.processes_ended += count(ended),
+        Err(error) => failure = Some((dirs.first().cloned().unwrap_or_default(), chain(&error))),
+    }
+    // Cgroups that tasks made below the volunteer's own go with them.
+    let below = dirs.iter().flat_map(|dir| cgroup::with_descendants(dir).into_iter().skip(1)).collect();
+    if failure.is_none() {
+        remove_groups(below, report);
+    }
+    if let Some(registry) = &contents.registry {
+        match groups::end_registry(registry, KILL_DEADLINE) {
+            Ok(ended) => report.processes_ended += count(ended),
+            Err(error) => failure = Some((registry.clone(), chain(&error))),
+        }
+    }
+    if let Some((path, error)) = failure {
+        emptied = false;
+        let knob = path.display().to_string();
+        report.failed.push(RestoreFailure { knob, wanted: "no processes".to_owned(), error });
+    }
+    emptied
+}
+
+/// Puts back some of the ledger's knobs. A knob that is gone has nothing to put back; one with a foreign
+/// value is left to whoever set it.
+pub(crate) fn restore_records(ledger: &mut Ledger, records: &[Record]) -> Result<RestoreReport, LedgerError> {
+    let mut report = RestoreReport::default();
+    let mut changes = Vec::new();
+    let mut kept = Vec::new();
+    for record in records {
+        match record.knob.read() {
+            Ok(current) if record.is_ours(current) || current == record.original => {
+                changes.push(Change { knob: record.knob.clone(), observed: current, wanted: record.original });
+            }
+            Ok(current) => report.foreign.push(ForeignWrite {
+                knob: record.knob.path().display().to_string(),
+                expected: record.ours.last().unwrap_or(&record.original).to_string(),
+                found: current.to_string(),
+            }),
+            Err(error) if error.fault() == Fault::Absent => {}
+            Err(error) => {
+                report.fail(&record.knob.path(), record.original.to_string(), &error);
+                kept.push(record.knob.clone());
+            }
+        }
+    }
+    // One by one: a knob that cannot be put back is no reason to undo those that were.
+    for step in plan(changes) {
+        match execute(std::slice::from_ref(&step)).map_err(|error| error.cause) {
+            Ok(()) => report.restored += 1,
+            Err(error) if error.fault() == Fault::Absent => {}
+            Err(error) => {
+                report.fail(&step.knob.path(), step.to.to_string(), &error as &KnobError);
+                kept.push(step.knob);
+            }
+        }
+    }
+    ledger.update(|contents| {
+        contents.records.retain(|have| kept.contains(&have.knob) || !records.iter().any(|r| r.knob == have.knob));
+    })?;
+    Ok(report)
+}
+
+/// Removes cgroups, children first; returns those that are still there.
+fn remove_groups(mut created: Vec<PathBuf>, report: &mut RestoreReport) -> Vec<PathBuf> {
+    created.reverse();
+    created.retain(|dir| match cgroup::remove(dir) {
+        Ok(removed) => {
+            report.groups_removed += u32::from(removed);
+            false
+        }
+        // Another Gleaner, or an operator, has put a cgroup of theirs into it: it is in use, not left over.
+        Err(_) if cgroup::children(dir).is_ok_and(|children| !children.is_empty()) => false,
+        Err(error) => {
+            report.fail(dir, "removed", &error);
+            true
+        }
+    });
+    created.reverse();
+    created
+}

@@ -1,0 +1,459 @@
+//! Acting on real cgroups and real processes.
+
+pub(crate) mod scene;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command as Process, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use super::knob::{KnobKind, KnobValue};
+use super::volunteer::VolunteerUsage;
+use super::*;
+use scene::{Burner, Scene, eventually};
+
+const LEASE_MS: u32 = 10_000;
+const NOW: Timestamp = Timestamp(1_000_000);
+
+fn share(percent: f64) -> CoreShare {
+    CoreShare::new(percent).unwrap()
+}
+
+fn later(ms: u64) -> Timestamp {
+    NOW.after(Duration::from_millis(ms))
+}
+
+fn command(target: Target, number: u64, desired: Desired) -> Command {
+    Command { target, version: Version { epoch: 1, number }, lease_ms: LEASE_MS, desired }
+}
+
+fn guest() -> WorkloadId {
+    WorkloadId::new("guest").unwrap()
+}
+
+fn limit(number: u64, percent: f64, weight: Option<u32>) -> Command {
+    let weight = weight.map(|weight| Weight::new(weight).unwrap());
+    let desired = Desired::Limit { quota: Quota::AtMost(share(percent)), weight };
+    command(Target::Workload(guest()), number, desired)
+}
+
+fn run(number: u64) -> Command {
+    command(Target::Volunteer, number, Desired::Run { cap: Quota::Unlimited })
+}
+
+fn refusal_of(ack: &Ack) -> Option<Refusal> {
+    match &ack.outcome {
+        Outcome::Refused { reason, .. } => Some(*reason),
+        Outcome::Applied { .. } => None,
+    }
+}
+
+fn procs_files(volunteer: &VolunteerKind) -> Vec<String> {
+    match volunteer {
+        VolunteerKind::Cgroup { procs_files } => procs_files.clone(),
+        other => panic!("no cgroup volunteer: {other:?}"),
+    }
+}
+
+/// An actor with the scene's foreground as its only workload.
+fn actor(scene: &Scene) -> Actor {
+    let (mut actor, restored) = Actor::open(scene.settings(), &scene.hierarchies).unwrap();
+    assert_eq!(restored, RestoreReport::default());
+    actor.set_workloads(BTreeMap::from([(guest(), scene.workload())]));
+    actor
+}
+
+fn usage_ns(usage: &VolunteerUsage) -> u64 {
+    match usage {
+        VolunteerUsage::CpuacctUsage(path) => fs::read_to_string(path).unwrap().trim().parse().unwrap(),
+        VolunteerUsage::CpuStat(path) => {
+            let text = fs::read_to_string(path).unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix("usage_usec ")).unwrap();
+            line.parse::<u64>().unwrap() * 1_000
+        }
+        VolunteerUsage::NiceTime => panic!("not a cgroup"),
+    }
+}
+
+#[test]
+fn a_volunteer_is_held_to_its_ceiling_frozen_and_thawed() {
+    let Some(scene) = Scene::open("a_volunteer_is_held_to_its_ceiling_frozen_and_thawed") else { return };
+    let mut ledger = Ledger::open(scene.state.path()).unwrap();
+    let path = scene.settings().volunteer_cgroup;
+    let mut volunteer = Volunteer::open(VolunteerChoice::Auto, &path, &scene.hierarchies, &mut ledger).unwrap();
+    let levers = volunteer.levers();
+    assert!(levers.quota && levers.freeze && levers.weight);
+    let burners = [0, 1].map(|_| Burner::start(&procs_files(&levers.volunteer)));
+    let usage = volunteer.usage();
+
+    volunteer.enforce(share(20.0), false, Instant::now()).unwrap();
+    let begin = usage_ns(&usage);
+    eventually("it runs", || usage_ns(&usage) > begin);
+    let (start, before) = (Instant::now(), usage_ns(&usage));
+    thread::sleep(Duration::from_secs(1));
+    let (used, elapsed) = (usage_ns(&usage) - before, start.elapsed());
+    let used = CoreShare::from_cpu_time(used, elapsed.as_nanos().try_into().unwrap());
+    eprintln!("two burners under a ceiling of 20 % used {used}");
+    assert!(used <= share(30.0), "{used}");
+
+    volunteer.enforce(share(20.0), true, Instant::now()).unwrap();
+    let freezer = cgroup::freezer_of(&volunteer.dirs()).unwrap();
+    assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
+    // A throttled task runs once more, for microseconds, to freeze.
+    eventually("every task is frozen", || {
+        let file = |name| fs::read_to_string(freezer.cgroup.join(name)).unwrap_or_default();
+        file("freezer.state").trim() == "FROZEN" || file("cgroup.events").contains("frozen 1")
+    });
+    let frozen_at = usage_ns(&usage);
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(usage_ns(&usage), frozen_at);
+    volunteer.enforce(share(20.0), false, Instant::now()).unwrap();
+    eventually("it runs again", || usage_ns(&usage) > frozen_at);
+
+    assert!(volunteer.is_occupied().unwrap());
+    assert_eq!(volunteer.end_processes(Duration::from_secs(10)).unwrap(), 2);
+    assert!(!volunteer.is_occupied().unwrap());
+    drop((volunteer, ledger, burners));
+    let report = restore_state_dir(scene.state.path()).unwrap();
+    assert!(report.failed.is_empty() && report.groups_removed >= 2, "{report:?}");
+    assert!(scene.snapshot().keys().all(|path| path.starts_with(&scene.foreground)));
+}
+
+#[test]
+fn many_small_changes_do_not_lift_the_ceiling() {
+    // The kernel refills the quota at every write: written at each of these changes it would be half as much again.
+    let Some(scene) = Scene::open("many_small_changes_do_not_lift_the_ceiling") else { return };
+    let mut ledger = Ledger::open(scene.state.path()).unwrap();
+    let path = scene.settings().volunteer_cgroup;
+    let mut volunteer = Volunteer::open(VolunteerChoice::Auto, &path, &scene.hierarchies, &mut ledger).unwrap();
+    let _burner = Burner::start(&procs_files(&volunteer.kind()));
+    let (start, before) = (Instant::now(), usage_ns(&volunteer.usage()));
+    for turn in 0_u8..40 {
+        volunteer.enforce(share(if turn % 2 == 0 { 40.0 } else { 38.0 }), false, Instant::now()).unwrap();
+        thread::sleep(Duration::from_millis(25));
+    }
+    let (used, elapsed) = (usage_ns(&volunteer.usage()) - before, start.elapsed());
+    let used = CoreShare::from_cpu_time(used, elapsed.as_nanos().try_into().unwrap());
+    eprintln!("a burner under a trembling ceiling of 38 to 40 % used {used}");
+    assert!(used <= share(48.0), "{used}");
+}
+
+#[test]
+fn the_unified_hierarchy_freezes_where_version_1_has_no_freezer() {
+    let name = "the_unified_hierarchy_freezes_where_version_1_has_no_freezer";
+    let Some(mut scene) = Scene::open(name) else { return };
+    scene.hierarchies.v1.remove("freezer");
+    let Some(unified) = scene.hierarchies.v2.clone() else {
+        eprintln!("{name}: skipped, no unified hierarchy is mounted");
+        return;
+    };
+    let mut actor = actor(&scene);
+    let freezer = cgroup::freezer_of(actor.volunteer_cgroups()).unwrap();
+    assert!(freezer.cgroup.starts_with(&unified));
+    assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
+    let mut burner = Burner::start(&procs_files(actor.volunteer_kind()));
+    let report = actor.restore_all();
+    assert_eq!((report.processes_ended, report.failed.len()), (1, 0), "{report:?}");
+    eventually("the burner is gone", || burner.ended());
+    assert!(!unified.join(&scene.name).exists());
+}
+
+#[test]
+fn every_level_of_the_volunteer_yields() {
+    let Some(scene) = Scene::open("every_level_of_the_volunteer_yields") else { return };
+    let actor = actor(&scene);
+    let (mount, _) = scene.hierarchies.of("cpu").unwrap();
+    for dir in [mount.join(&scene.name), mount.join(scene.settings().volunteer_cgroup)] {
+        let idle = knob::Knob::new(&dir, scene.version, KnobKind::Idle);
+        if idle.exists() {
+            assert_eq!(idle.read().unwrap(), KnobValue::Idle(true), "{}", dir.display());
+        } else {
+            let weight = knob::Knob::new(&dir, scene.version, KnobKind::Weight).read().unwrap();
+            assert_eq!(weight, KnobValue::weight(Weight::LEAST, scene.version));
+        }
+    }
+    assert!(actor.levers().acting);
+    assert_eq!(actor.volunteer_cgroups().len(), procs_files(actor.volunteer_kind()).len());
+}
+
+#[test]
+fn limits_are_versioned_and_end_with_their_lease() {
+    let Some(scene) = Scene::open("limits_are_versioned_and_end_with_their_lease") else { return };
+    let before = scene.snapshot();
+    let mut actor = actor(&scene);
+    let found = scene.knob(KnobKind::Quota).read().unwrap();
+
+    let ack = actor.apply(&limit(2, 50.0, Some(200)), NOW);
+    let expected =
+        Outcome::Applied { quota: Some(Quota::AtMost(share(50.0))), weight: Weight::new(200).ok(), shortfalls: vec![] };
+    assert_eq!(ack.outcome, expected);
+    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), Some(share(50.0)));
+    assert_eq!(refusal_of(&actor.apply(&limit(1, 70.0, None), NOW)), Some(Refusal::Stale));
+
+    // Renewed at 8 s, it holds beyond the first 10 s.
+    assert_eq!(actor.apply(&limit(2, 50.0, Some(200)), later(8_000)).outcome, expected);
+    assert!(actor.tick(later(12_000)).is_empty());
+    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), Some(share(50.0)));
+    let events = actor.tick(later(18_001));
+    assert!(matches!(events.as_slice(), [Event::LeaseExpired { target: Target::Workload(_), .. }]), "{events:?}");
+    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap(), found);
+
+    // The same version after its lease is applied again; a release puts back what was found.
+    assert_eq!(actor.apply(&limit(2, 50.0, Some(200)), later(20_000)).outcome, expected);
+    let release = command(Target::Workload(guest()), 3, Desired::Release);
+    assert_eq!(refusal_of(&actor.apply(&release, later(20_000))), None);
+    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap(), found);
+
+    actor.apply(&limit(4, 30.0, None), later(21_000));
+    let report = actor.restore_all();
+    assert_eq!((report.restored, report.failed.len()), (1, 0));
+    assert_eq!(scene.snapshot(), before);
+    assert_eq!(refusal_of(&actor.apply(&limit(5, 30.0, None), later(22_000))), Some(Refusal::ObserveOnly));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let Some(scene) = Scene::open("what_makes_no_sense_is_refused") else { return };
+    let mut actor = actor(&scene);
+    let mut refused = |command: Command| refusal_of(&actor.apply(&command, NOW));
+    let unknown = Target::Workload(WorkloadId::new("nobody").unwrap());
+    let any = Desired::Limit { quota: Quota::Unlimited, weight: None };
+    assert_eq!(refused(command(unknown, 1, any.clone())), Some(Refusal::UnknownTarget));
+    assert_eq!(refused(command(Target::Volunteer, 1, any)), Some(Refusal::Forbidden));
+    assert_eq!(refused(command(Target::Workload(guest()), 1, Desired::Stop)), Some(Refusal::Forbidden));
+    assert_eq!(refused(limit(2, 5.0, None)), Some(Refusal::Forbidden), "below the floor of 10 %");
+    assert_eq!(refused(limit(3, 50.0, Some(10))), Some(Refusal::Forbidden), "below the floor of 50");
+
+    let observing = ActSettings { acting: false, ..scene.settings() };
+    drop(actor);
+    let (mut actor, _) = Actor::open(observing, &scene.hierarchies).unwrap();
+    assert_eq!(actor.volunteer_kind(), &VolunteerKind::None);
+    assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), Some(Refusal::ObserveOnly));
+    assert!(scene.snapshot().keys().all(|path| path.starts_with(&scene.foreground)), "observing makes no cgroup");
+}
+
+#[test]
+fn a_foreign_write_is_told_once_and_not_fought() {
+    let Some(scene) = Scene::open("a_foreign_write_is_told_once_and_not_fought") else { return };
+    let mut actor = actor(&scene);
+    actor.apply(&limit(1, 50.0, None), NOW);
+    let quota = scene.knob(KnobKind::Quota);
+    let theirs = KnobValue::at_most(share(70.0), 100_000).0;
+    quota.write(theirs).unwrap();
+
+    let events = actor.tick(later(1_000));
+    assert!(matches!(events.as_slice(), [Event::ForeignWrite { .. }]), "{events:?}");
+    assert!(actor.tick(later(2_000)).is_empty(), "told once");
+    assert_eq!(refusal_of(&actor.apply(&limit(1, 50.0, None), later(2_000))), Some(Refusal::ForeignWrite));
+    assert_eq!(refusal_of(&actor.apply(&limit(2, 40.0, None), later(2_000))), Some(Refusal::ForeignWrite));
+    assert_eq!(quota.read().unwrap(), theirs);
+
+    // Given back: it reads as found.
+    quota.write(KnobValue::Quota { quota_us: None, period_us: 100_000 }).unwrap();
+    assert_eq!(refusal_of(&actor.apply(&limit(3, 40.0, None), later(3_000))), None);
+    assert_eq!(quota.read().unwrap().ceiling(), Some(share(40.0)));
+
+    // Theirs again when everything is restored: left to them, and said.
+    quota.write(theirs).unwrap();
+    let report = actor.restore_all();
+    assert_eq!((report.restored, report.foreign.len(), report.failed.len()), (0, 1, 0), "{report:?}");
+    assert_eq!(quota.read().unwrap(), theirs);
+}
+
+#[test]
+fn the_volunteers_foreign_knob_is_told_and_left_too() {
+    let Some(scene) = Scene::open("the_volunteers_foreign_knob_is_told_and_left_too") else { return };
+    let mut actor = actor(&scene);
+    let (mount, _) = scene.hierarchies.of("cpu").unwrap();
+    let leaf = mount.join(scene.settings().volunteer_cgroup);
+    let quota = knob::Knob::new(&leaf, scene.version, KnobKind::Quota);
+    let ours = quota.read().unwrap();
+    let theirs = KnobValue::at_most(share(33.0), 100_000).0;
+    quota.write(theirs).unwrap();
+    let events = actor.tick(later(1_000));
+    assert!(matches!(events.as_slice(), [Event::ForeignWrite { .. }]), "{events:?}");
+    assert_eq!(refusal_of(&actor.apply(&run(1), later(1_000))), Some(Refusal::ForeignWrite));
+    assert_eq!(quota.read().unwrap(), theirs);
+    quota.write(ours).unwrap();
+    assert_eq!(refusal_of(&actor.apply(&run(2), later(2_000))), None);
+}
+
+#[test]
+fn a_workload_that_goes_takes_its_limits_along() {
+    let Some(scene) = Scene::open("a_workload_that_goes_takes_its_limits_along") else { return };
+    let mut actor = actor(&scene);
+    let found = scene.knob(KnobKind::Quota).read().unwrap();
+    actor.apply(&limit(1, 50.0, None), NOW);
+    actor.set_workloads(BTreeMap::new());
+    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap(), found, "a cgroup that stays is put back");
+
+    actor.set_workloads(BTreeMap::from([(guest(), scene.workload())]));
+    actor.apply(&limit(2, 50.0, None), NOW);
+    cgroup::remove(&scene.foreground).unwrap();
+    assert_eq!(refusal_of(&actor.apply(&limit(3, 40.0, None), NOW)), Some(Refusal::UnknownTarget));
+    actor.set_workloads(BTreeMap::new());
+    let report = actor.restore_all();
+    assert_eq!((report.restored, report.failed.len()), (0, 0), "{report:?}");
+}
+
+#[test]
+fn a_stopped_volunteer_is_frozen_then_killed() {
+    let Some(scene) = Scene::open("a_stopped_volunteer_is_frozen_then_killed") else { return };
+    let mut actor = actor(&scene);
+    let mut burner = Burner::start(&procs_files(actor.volunteer_kind()));
+    assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
+    let stop = command(Target::Volunteer, 2, Desired::Stop);
+    assert_eq!(refusal_of(&actor.apply(&stop, later(100))), None);
+    let freezer = cgroup::freezer_of(actor.volunteer_cgroups()).unwrap();
+    assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
+    assert!(actor.tick(later(600)).is_empty());
+    assert!(!burner.ended(), "it has a second to be taken up again");
+    eventually("killed", || {
+        assert!(actor.tick(later(1_200)).is_empty());
+        burner.ended()
+    });
+    assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true), "latent again");
+
+    // An ended lease stops it too.
+    actor.apply(&run(3), later(2_000));
+    let events = actor.tick(later(12_001));
+    assert!(events.iter().any(|event| matches!(event, Event::LeaseExpired { target: Target::Volunteer, .. })));
+    assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
+}
+
+#[test]
+fn two_agents_cannot_share_a_volunteer() {
+    let Some(scene) = Scene::open("two_agents_cannot_share_a_volunteer") else { return };
+    let actor = actor(&scene);
+    let other = tempfile::tempdir().unwrap();
+    let settings = ActSettings { state_dir: other.path().to_owned(), ..scene.settings() };
+    let before = scene.snapshot();
+    let error = Actor::open(settings, &scene.hierarchies).unwrap_err();
+    assert!(matches!(error, ActError::Volunteer(VolunteerError::InUse(_))), "{error}");
+    assert_eq!(scene.snapshot(), before, "the other's volunteer is as it was");
+    drop(actor);
+}
+
+#[test]
+fn a_volunteer_cgroup_that_was_there_is_put_back() {
+    let Some(scene) = Scene::open("a_volunteer_cgroup_that_was_there_is_put_back") else { return };
+    let (mount, _) = scene.hierarchies.of("cpu").unwrap();
+    let leaf = mount.join(&scene.name).join("volunteer");
+    fs::create_dir_all(&leaf).unwrap();
+    let weight = knob::Knob::new(&leaf, scene.version, KnobKind::Weight);
+    weight.set(KnobValue::Weight(500)).unwrap();
+    let before = scene.snapshot();
+    let mut actor = actor(&scene);
+    assert!(actor.levers().weaknesses.iter().any(|text| text.contains("was there before")));
+    actor.apply(&run(1), NOW);
+    let report = actor.restore_all();
+    let after = scene.snapshot();
+    cgroup::remove(&leaf).unwrap();
+    cgroup::remove(&mount.join(&scene.name)).unwrap();
+    assert!(report.failed.is_empty(), "{report:?}");
+    assert_eq!(after, before);
+}
+
+#[test]
+fn without_cgroups_process_groups_stand_in() {
+    let state = tempfile::tempdir().unwrap();
+    let settings = ActSettings { acting: true, ..ActSettings::observing(state.path().to_owned()) };
+    let (mut actor, _) = Actor::open(settings, &Hierarchies::default()).unwrap();
+    let VolunteerKind::ProcessGroups { registry } = actor.volunteer_kind().clone() else {
+        panic!("{:?}", actor.volunteer_kind());
+    };
+    assert!(Path::new(&registry).is_dir());
+    assert!(actor.levers().weaknesses.iter().any(|text| text.contains("no mounted hierarchy")));
+    assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
+    assert_eq!(refusal_of(&actor.apply(&limit(1, 50.0, None), NOW)), Some(Refusal::UnknownTarget));
+    assert!(actor.restore_all().failed.is_empty());
+    assert!(!Path::new(&registry).exists());
+}
+
+const CRASH_STATE: &str = "GLEANER_TEST_CRASH_STATE";
+const CRASH_NAME: &str = "GLEANER_TEST_CRASH_NAME";
+const CRASH_FOREGROUND: &str = "GLEANER_TEST_CRASH_FOREGROUND";
+
+/// Not a test: the agent that a test below starts and kills.
+#[test]
+#[ignore = "started by the crash tests"]
+fn crash_process() {
+    let Ok(state) = std::env::var(CRASH_STATE) else { return };
+    let (name, foreground) = (std::env::var(CRASH_NAME).unwrap(), std::env::var(CRASH_FOREGROUND).unwrap());
+    let hierarchies = Hierarchies::detect(Path::new("/proc/self"), Path::new("/"));
+    let settings = ActSettings {
+        acting: true,
+        volunteer_cgroup: format!("{name}/volunteer"),
+        ..ActSettings::observing(state.into())
+    };
+    let (mut actor, _) = Actor::open(settings, &hierarchies).unwrap();
+    let groups = WorkloadGroups { cgroup: foreground.into(), qemu: false, vcpus: vec![] };
+    actor.set_workloads(BTreeMap::from([(guest(), groups)]));
+    assert_eq!(refusal_of(&actor.apply(&limit(1, 50.0, Some(200)), NOW)), None);
+    assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
+    let keeper_args =
+        ["-c", "exec env GLEANER_TEST_KEEPER=\"$2\" \"$1\" --exact keeper::tests::keeper_process --ignored", "sh"];
+    let exe = std::env::current_exe().unwrap().into_os_string();
+    let args = keeper_args.map(Into::into).into_iter().chain([exe, actor.settings.state_dir.clone().into_os_string()]);
+    let _keeper = std::env::var_os("GLEANER_TEST_CRASH_KEEPER")
+        .map(|_| crate::keeper::Keeper::spawn(Path::new("/bin/sh"), &args.collect::<Vec<_>>()).unwrap());
+    for file in procs_files(actor.volunteer_kind()) {
+        println!("procs {file}");
+    }
+    println!("ready");
+    loop {
+        thread::park();
+    }
+}
+
+/// Starts the process above, puts a burner into its volunteer, and kills it.
+fn crash(scene: &Scene, with_keeper: bool) -> Burner {
+    let mut process = Process::new(std::env::current_exe().unwrap());
+    process.args(["--exact", "act::tests::crash_process", "--ignored", "--nocapture"]);
+    process.env(CRASH_STATE, scene.state.path()).env(CRASH_NAME, &scene.name);
+    process.env(CRASH_FOREGROUND, &scene.foreground).stdout(Stdio::piped());
+    if with_keeper {
+        process.env("GLEANER_TEST_CRASH_KEEPER", "1");
+    }
+    let mut child = process.spawn().unwrap();
+    let mut procs = Vec::new();
+    let mut ready = false;
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        procs.extend(line.strip_prefix("procs ").map(str::to_owned));
+        if line == "ready" {
+            ready = true;
+            break;
+        }
+    }
+    let burner = ready.then(|| Burner::start(&procs));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    burner.expect("the process to crash did not get ready")
+}
+
+#[test]
+fn after_a_crash_everything_is_put_back() {
+    let Some(scene) = Scene::open("after_a_crash_everything_is_put_back") else { return };
+    let before = scene.snapshot();
+    let mut burner = crash(&scene, false);
+    assert_ne!(scene.snapshot(), before, "the crash leaves limits and cgroups behind");
+    // The next start does it, before anything else.
+    let settings = ActSettings { acting: false, ..scene.settings() };
+    let (actor, report) = Actor::open(settings, &scene.hierarchies).unwrap();
+    assert_eq!((report.restored, report.processes_ended, report.failed.len()), (2, 1, 0), "{report:?}");
+    assert_eq!(scene.snapshot(), before);
+    eventually("the volunteer's process is gone", || burner.ended());
+    drop(actor);
+    assert_eq!(restore_state_dir(scene.state.path()).unwrap(), RestoreReport::default());
+}
+
+#[test]
+fn after_a_crash_the_keeper_puts_everything_back() {
+    let Some(scene) = Scene::open("after_a_crash_the_keeper_puts_everything_back") else { return };
+    let before = scene.snapshot();
+    let mut burner = crash(&scene, true);
+    eventually("everything is as it was", || scene.snapshot() == before);
+    eventually("the volunteer's process is gone", || burner.ended());
+}

@@ -1,0 +1,236 @@
+//! The volunteer of this host: the container for background work, its levers and its weaknesses.
+//!
+//! Latent it is empty or frozen; active it runs within the limit the guard sets; frozen it keeps its
+//! processes but gives them no CPU. Where no cgroup can be written, registered process groups stand in.
+
+pub(crate) mod cgroup;
+pub(crate) mod groups;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gleaner_common::report::{Levers, VolunteerKind};
+use gleaner_common::units::CoreShare;
+
+use self::cgroup::{CgroupVolunteer, OpenError};
+use self::groups::ProcessGroups;
+use super::cgroup::CgroupError;
+use super::knob::KnobError;
+use super::ledger::{Ledger, LedgerError};
+use super::managed::ForeignWrite;
+use crate::act::VolunteerChoice;
+use crate::hierarchies::Hierarchies;
+
+/// The volunteer could not be set up or controlled.
+#[derive(Debug, thiserror::Error)]
+pub enum VolunteerError {
+    /// The configured cgroup cannot be one.
+    #[error("`volunteer_cgroup` is `{path}`: it must be a relative path of 1 to 8 plain names")]
+    Path {
+        /// As configured.
+        path: String,
+    },
+    /// Another agent runs it.
+    #[error("the cgroup `{0}` is the volunteer of another running agent; configure another `volunteer_cgroup`")]
+    InUse(PathBuf),
+    /// A knob failed.
+    #[error(transparent)]
+    Knob(#[from] KnobError),
+    /// A cgroup failed.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// The ledger failed.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The config insists on a cgroup, and none can be had.
+    #[error("the volunteer cannot have a cgroup, because {0}; set volunteer.kind to \"auto\" for the weaker kind")]
+    NoCgroup(String),
+    /// The folder of registered process groups.
+    #[error("failed to use the registry of process groups `{0}`")]
+    Registry(PathBuf, #[source] std::io::Error),
+}
+
+/// Where the CPU time a volunteer used can be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolunteerUsage {
+    /// A `cpuacct.usage` of version 1.
+    CpuacctUsage(PathBuf),
+    /// A `cpu.stat` of version 2.
+    CpuStat(PathBuf),
+    /// Nowhere by itself; the CPU time of niced processes in `/proc/stat` stands for it. Time its
+    /// processes spend in the kernel is not in that and counts as foreground, which errs on the safe side.
+    NiceTime,
+}
+
+/// The least ceiling a volunteer in a cgroup can have, in percent of a core: the kernel's least quota of
+/// 1 ms in the volunteer's period of 20 ms.
+pub(crate) const LEAST_CEILING_PERCENT: f64 = 5.0;
+
+/// How a volunteer is contained.
+#[derive(Debug)]
+enum Containment {
+    Cgroup(Box<CgroupVolunteer>),
+    ProcessGroups(ProcessGroups),
+}
+
+/// The volunteer. Made frozen.
+#[derive(Debug)]
+pub struct Volunteer {
+    containment: Containment,
+    weaknesses: Vec<String>,
+}
+
+impl Volunteer {
+    /// Makes the volunteer: the cgroup `path` where that can be and may be, else, if it may be, a registry of
+    /// process groups in the state folder.
+    ///
+    /// # Errors
+    /// [`VolunteerError`] when neither can be had, or the cgroup belongs to another agent.
+    pub fn open(
+        choice: VolunteerChoice,
+        path: &str,
+        hierarchies: &Hierarchies,
+        ledger: &mut Ledger,
+    ) -> Result<Self, VolunteerError> {
+        if choice == VolunteerChoice::ProcessGroups {
+            return Self::open_groups("the config chooses process groups", ledger);
+        }
+        match CgroupVolunteer::open(path, hierarchies, ledger) {
+            Ok((volunteer, weaknesses)) => {
+                Ok(Self { containment: Containment::Cgroup(Box::new(volunteer)), weaknesses })
+            }
+            Err(OpenError::Unavailable(reason)) if choice == VolunteerChoice::Cgroup => {
+                Err(VolunteerError::NoCgroup(reason))
+            }
+            Err(OpenError::Unavailable(reason)) => Self::open_groups(&reason, ledger),
+            Err(OpenError::Failed(error)) => Err(error),
+        }
+    }
+
+    fn open_groups(reason: &str, ledger: &mut Ledger) -> Result<Self, VolunteerError> {
+        let registry = ledger.dir().join("volunteer");
+        ledger.update(|contents| contents.registry = Some(registry.clone()))?;
+        let volunteer = ProcessGroups::open(&registry, Path::new("/proc"))
+            .map_err(|error| VolunteerError::Registry(registry, error))?;
+        Ok(Self { containment: Containment::ProcessGroups(volunteer), weaknesses: groups::weaknesses(reason) })
+    }
+
+    /// How it is contained and where processes enter.
+    #[must_use]
+    pub fn kind(&self) -> VolunteerKind {
+        match &self.containment {
+            Containment::Cgroup(volunteer) => VolunteerKind::Cgroup {
+                procs_files: volunteer
+                    .dirs()
+                    .iter()
+                    .map(|dir| dir.join("cgroup.procs").display().to_string())
+                    .collect(),
+            },
+            Containment::ProcessGroups(volunteer) => {
+                VolunteerKind::ProcessGroups { registry: volunteer.registry().display().to_string() }
+            }
+        }
+    }
+
+    /// What can be done with it, and what is weaker than it could be.
+    #[must_use]
+    pub fn levers(&self) -> Levers {
+        let (weight, idle) = match &self.containment {
+            Containment::Cgroup(volunteer) => (true, volunteer.idle()),
+            // Whoever starts the processes puts them in the idle class.
+            Containment::ProcessGroups(_) => (false, true),
+        };
+        let weaknesses = self.weaknesses.clone();
+        Levers { acting: true, volunteer: self.kind(), quota: true, weight, idle, freeze: true, weaknesses }
+    }
+
+    /// Its cgroups, one per hierarchy; none for process groups.
+    #[must_use]
+    pub fn dirs(&self) -> Vec<PathBuf> {
+        match &self.containment {
+            Containment::Cgroup(volunteer) => volunteer.dirs().to_vec(),
+            Containment::ProcessGroups(_) => Vec::new(),
+        }
+    }
+
+    /// Where its CPU time can be read.
+    #[must_use]
+    pub fn usage(&self) -> VolunteerUsage {
+        match &self.containment {
+            Containment::Cgroup(volunteer) => volunteer.usage(),
+            Containment::ProcessGroups(_) => VolunteerUsage::NiceTime,
+        }
+    }
+
+    /// Holds it to `limit`, or freezes it. Told of foreign writes it met, each once; what they hold is not
+    /// overwritten.
+    ///
+    /// # Errors
+    /// [`VolunteerError`] when the limit could not be put in force.
+    pub fn enforce(
+        &mut self,
+        limit: CoreShare,
+        frozen: bool,
+        now: Instant,
+    ) -> Result<Vec<ForeignWrite>, VolunteerError> {
+        match &mut self.containment {
+            Containment::Cgroup(volunteer) => Ok(volunteer.enforce(limit, frozen, now)?),
+            Containment::ProcessGroups(volunteer) => {
+                volunteer.enforce(limit, frozen, now).map_err(|e| volunteer.error(e))?;
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Looks for foreign writes; tells each once.
+    ///
+    /// # Errors
+    /// [`VolunteerError`] when a knob cannot be read.
+    pub fn look(&mut self) -> Result<Vec<ForeignWrite>, VolunteerError> {
+        match &mut self.containment {
+            Containment::Cgroup(volunteer) => Ok(volunteer.look()?),
+            Containment::ProcessGroups(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Somebody else holds one of its knobs, as far as last seen.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        match &self.containment {
+            Containment::Cgroup(volunteer) => volunteer.is_foreign(),
+            Containment::ProcessGroups(_) => false,
+        }
+    }
+
+    /// Takes back knobs that somebody else has set to what was found: they are Gleaner's to set again.
+    pub(crate) fn take_back(&mut self) {
+        match &mut self.containment {
+            Containment::Cgroup(volunteer) => volunteer.take_back(),
+            Containment::ProcessGroups(_) => {}
+        }
+    }
+
+    /// Some process is in it.
+    ///
+    /// # Errors
+    /// [`VolunteerError`] when that cannot be found out.
+    pub fn is_occupied(&mut self) -> Result<bool, VolunteerError> {
+        match &mut self.containment {
+            Containment::Cgroup(volunteer) => Ok(volunteer.is_occupied()?),
+            Containment::ProcessGroups(volunteer) => {
+                volunteer.members().map(|members| !members.is_empty()).map_err(|e| volunteer.error(e))
+            }
+        }
+    }
+
+    /// Kills whatever is in it and leaves it frozen; returns how many processes (or groups) that were.
+    ///
+    /// # Errors
+    /// [`VolunteerError`] when some are still there after `within`.
+    pub fn end_processes(&mut self, within: Duration) -> Result<usize, VolunteerError> {
+        match &mut self.containment {
+            Containment::Cgroup(volunteer) => Ok(volunteer.end_processes(within)?),
+            Containment::ProcessGroups(volunteer) => volunteer.end(within).map_err(|e| volunteer.error(e)),
+        }
+    }
+}

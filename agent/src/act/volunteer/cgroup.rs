@@ -1,0 +1,487 @@
+//! The volunteer as a cgroup: a leaf of its own in every hierarchy that counts, in the idle class or with
+//! the least weight, held by a ceiling with a short period and by the freezer.
+
+use std::fs::File;
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gleaner_common::command::{Target, Weight};
+use gleaner_common::units::CoreShare;
+
+use super::{VolunteerError, VolunteerUsage};
+use crate::act::cgroup::{self, CgroupError};
+use crate::act::knob::{CgroupVersion, Knob, KnobError, KnobKind, KnobValue};
+use crate::act::ledger::{Enabled, Ledger, LedgerError, Record};
+use crate::act::managed::{ForeignWrite, Managed};
+use crate::act::restore::{chain, restore_all};
+use crate::hierarchies::Hierarchies;
+
+/// Period of the volunteer's ceiling, in microseconds. Chosen: the kernel refills a whole quota whenever it
+/// is written (measured: a write every 50 ms lets a group with a quota of 50 % use 78 %), which costs less
+/// with a short period; and the shorter a burst, the sooner the foreground has the CPU. The least quota of
+/// 1 ms is 5 % of a core here.
+const PERIOD_US: u64 = 20_000;
+/// A shrink of at least this much of a core is written at once. (All three chosen.)
+const LARGE_SHRINK_PERCENT: f64 = 5.0;
+/// A smaller shrink or a growth is written if it is at least this much of a core, …
+const SMALL_CHANGE_PERCENT: f64 = 1.0;
+/// … and no sooner than this after the last write, so that refills add at most 4 % to the ceiling. What a
+/// small shrink leaves undone meanwhile is within the headroom the guard keeps.
+const WRITE_PAUSE: Duration = Duration::from_millis(500);
+const DEEPEST: usize = 8;
+
+/// Why there is no such volunteer.
+#[derive(Debug)]
+pub(super) enum OpenError {
+    /// This host does not allow it; the reason, completing "because …".
+    Unavailable(String),
+    /// Something is wrong.
+    Failed(VolunteerError),
+}
+
+impl From<LedgerError> for OpenError {
+    fn from(error: LedgerError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Its place on one hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    mount: PathBuf,
+    leaf: PathBuf,
+    version: CgroupVersion,
+    /// Controllers it is for.
+    controllers: Vec<&'static str>,
+    /// Without it there is no volunteer.
+    required: bool,
+}
+
+/// Where the volunteer must and may have a leaf; or why it cannot have one, completing "because …".
+fn places(path: &Path, hierarchies: &Hierarchies) -> Result<Vec<Place>, String> {
+    let v1 = |controller: &str| hierarchies.v1.get(controller);
+    let mut places: Vec<Place> = Vec::new();
+    let mut add = |mount: &Path, version, controller: Option<&'static str>, required| {
+        let at = match places.iter().position(|place| place.mount == mount) {
+            Some(at) => at,
+            None => {
+                let (mount, leaf) = (mount.to_owned(), mount.join(path));
+                places.push(Place { mount, leaf, version, controllers: Vec::new(), required: false });
+                places.len() - 1
+            }
+        };
+        if let Some(place) = places.get_mut(at) {
+            place.controllers.extend(controller);
+            place.required |= required;
+        }
+    };
+    match (hierarchies.of("cpu"), &hierarchies.v2) {
+        (Some((mount, true)), _) => add(mount, CgroupVersion::V2, Some("cpu"), true),
+        (Some((mount, false)), _) => {
+            let accounting = v1("cpuacct").ok_or("the controller `cpuacct` is not mounted beside `cpu`")?;
+            add(mount, CgroupVersion::V1, Some("cpu"), true);
+            add(accounting, CgroupVersion::V1, Some("cpuacct"), true);
+        }
+        (None, _) => return Err("no mounted hierarchy has the controller `cpu`".to_owned()),
+    }
+    match (v1("freezer"), &hierarchies.v2) {
+        (Some(mount), _) => add(mount, CgroupVersion::V1, Some("freezer"), true),
+        // The unified hierarchy freezes without a controller.
+        (None, Some(mount)) => add(mount, CgroupVersion::V2, None, true),
+        (None, None) => return Err("no mounted hierarchy can freeze".to_owned()),
+    }
+    for (on_v1, on_v2) in [("memory", "memory"), ("blkio", "io"), ("pids", "pids")] {
+        if let Some(mount) = v1(on_v1) {
+            add(mount, CgroupVersion::V1, Some(on_v1), false);
+        } else if let Some((mount, true)) = hierarchies.of(on_v2) {
+            add(mount, CgroupVersion::V2, Some(on_v2), false);
+        }
+    }
+    Ok(places)
+}
+
+/// The configured path, if it is relative and of plain names.
+fn checked(path: &str) -> Result<PathBuf, VolunteerError> {
+    let plain: Option<Vec<_>> = Path::new(path)
+        .components()
+        .map(|component| match component {
+            Component::Normal(name) => Some(name),
+            _ => None,
+        })
+        .collect();
+    match plain {
+        Some(names) if (1..=DEEPEST).contains(&names.len()) => Ok(names.iter().collect()),
+        _ => Err(VolunteerError::Path { path: path.to_owned() }),
+    }
+}
+
+/// The volunteer's cgroups and their knobs.
+#[derive(Debug)]
+pub(crate) struct CgroupVolunteer {
+    dirs: Vec<PathBuf>,
+    idle: bool,
+    /// `cpu.idle` or the weight.
+    yielding: Managed,
+    quota: Managed,
+    freezer: Managed,
+    usage: VolunteerUsage,
+    written: Option<Instant>,
+    /// Keeps other agents from running the same volunteer.
+    _held: File,
+}
+
+impl CgroupVolunteer {
+    /// Makes the cgroups, frozen and with the least weight, and says what is weaker than it could be.
+    pub(super) fn open(
+        path: &str,
+        hierarchies: &Hierarchies,
+        ledger: &mut Ledger,
+    ) -> Result<(Self, Vec<String>), OpenError> {
+        let path = checked(path).map_err(OpenError::Failed)?;
+        let places = places(&path, hierarchies).map_err(OpenError::Unavailable)?;
+        let before: Vec<PathBuf> = places.iter().flat_map(steps_to).filter(|dir| dir.exists()).collect();
+        let made = Self::make(&places, &before, ledger)
+            .and_then(|(present, held, weaknesses)| Self::take_over(&present, held, &before, ledger, weaknesses));
+        if made.is_err() {
+            // Whatever was made on the way goes again; what cannot be undone stays in the ledger.
+            restore_all(ledger)?;
+        }
+        made
+    }
+
+    /// Makes the folders. Answers the places that are there, the hold on the volunteer, and weaknesses.
+    fn make(
+        places: &[Place],
+        before: &[PathBuf],
+        ledger: &mut Ledger,
+    ) -> Result<(Vec<Place>, File, Vec<String>), OpenError> {
+        let mut present = Vec::new();
+        let mut weaknesses = Vec::new();
+        let mut held = None;
+        for place in places {
+            match Self::make_one(place, before, ledger) {
+                Ok(()) => present.push(place.clone()),
+                Err(MakeError::Ledger(error)) => return Err(error.into()),
+                Err(MakeError::Refused(reason)) if place.required => return Err(OpenError::Unavailable(reason)),
+                Err(MakeError::Refused(reason)) => weaknesses.push(format!(
+                    "the volunteer is not counted by the controllers {}, because {reason}",
+                    place.controllers.join(", ")
+                )),
+            }
+            if place.controllers.contains(&"cpu") {
+                held = cgroup::hold(&place.leaf).map_err(|error| OpenError::Unavailable(chain(&error)))?;
+                if held.is_none() {
+                    return Err(OpenError::Failed(VolunteerError::InUse(place.leaf.clone())));
+                }
+            }
+        }
+        let held = held.ok_or_else(|| OpenError::Unavailable("it has no cpu cgroup".to_owned()))?;
+        ledger.update(|contents| contents.volunteer = present.iter().map(|place| place.leaf.clone()).collect())?;
+        Ok((present, held, weaknesses))
+    }
+
+    fn make_one(place: &Place, before: &[PathBuf], ledger: &mut Ledger) -> Result<(), MakeError> {
+        let dirs = steps_to(place);
+        let missing: Vec<PathBuf> = dirs.iter().filter(|dir| !before.contains(dir)).cloned().collect();
+        ledger.update(|contents| contents.created.extend(missing)).map_err(MakeError::Ledger)?;
+        let mut parent = place.mount.as_path();
+        for dir in &dirs {
+            if place.version == CgroupVersion::V2 {
+                Self::enable(parent, place, before, ledger)?;
+            }
+            cgroup::create(dir).map_err(|error| MakeError::Refused(chain(&error)))?;
+            parent = dir;
+        }
+        Ok(())
+    }
+
+    /// Switches on, for the children of `parent`, the controllers a version 2 place is for.
+    fn enable(parent: &Path, place: &Place, before: &[PathBuf], ledger: &mut Ledger) -> Result<(), MakeError> {
+        let words = |file| -> Result<Vec<String>, MakeError> {
+            let text = cgroup::read_short(&parent.join(file)).map_err(|error| MakeError::Refused(chain(&error)))?;
+            Ok(text.split_whitespace().map(str::to_owned).collect())
+        };
+        let (offered, enabled) = (words("cgroup.controllers")?, words("cgroup.subtree_control")?);
+        let was_there = parent == place.mount || before.iter().any(|dir| dir == parent);
+        for controller in &place.controllers {
+            let wanted = [(*controller).to_owned()];
+            if enabled.contains(&wanted[0]) || (*controller != "cpu" && !offered.contains(&wanted[0])) {
+                continue;
+            }
+            if was_there {
+                if *controller != "cpu" {
+                    // Counting alone is no reason to change what was there for everybody else.
+                    continue;
+                }
+                let enabled = Enabled { cgroup: parent.to_owned(), controllers: wanted.to_vec() };
+                ledger.update(|contents| contents.enabled.push(enabled)).map_err(MakeError::Ledger)?;
+            }
+            match cgroup::switch_controllers(parent, '+', &wanted) {
+                Err(error) if *controller == "cpu" => return Err(MakeError::Refused(chain(&error))),
+                // The others only count; without them the volunteer is as safe.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the knobs of the cgroups that are there now.
+    fn take_over(
+        places: &[Place],
+        held: File,
+        before: &[PathBuf],
+        ledger: &mut Ledger,
+        mut weaknesses: Vec<String>,
+    ) -> Result<(Self, Vec<String>), OpenError> {
+        let unavailable = |error: KnobError| OpenError::Unavailable(chain(&error));
+        let with = |controller: &str| places.iter().find(|place| place.controllers.contains(&controller));
+        let cpu = with("cpu").ok_or_else(|| OpenError::Unavailable("it has no cpu cgroup".to_owned()))?;
+        let frozen_by = with("freezer").or_else(|| places.iter().find(|place| place.version == CgroupVersion::V2));
+        let frozen_by = frozen_by.ok_or_else(|| OpenError::Unavailable("it has no freezer".to_owned()))?;
+
+        // Siblings compete at every level, so each cgroup made on the way yields as the leaf does.
+        let mut idle = true;
+        for dir in steps_to(cpu).iter().filter(|dir| **dir != cpu.leaf) {
+            let (knob, least) = yielding(dir, cpu.version);
+            if !before.contains(dir) {
+                knob.set(least).map_err(unavailable)?;
+            } else if !yields(dir, cpu.version).map_err(unavailable)? {
+                weaknesses.push(format!(
+                    "the cgroup `{}` was there before and competes with more than the least weight; what runs in the \
+                     volunteer competes as part of it",
+                    dir.display()
+                ));
+            }
+        }
+        let (knob, least) = yielding(&cpu.leaf, cpu.version);
+        if knob.kind != KnobKind::Idle {
+            idle = false;
+            weaknesses.push(
+                "the kernel has no `cpu.idle` (Linux 5.15): the volunteer competes with the least weight instead of \
+                 yielding outright"
+                    .to_owned(),
+            );
+        }
+        let manage = |knob: Knob| knob.read().map(|original| Managed::new(knob, original)).map_err(unavailable);
+        let mut volunteer = Self {
+            dirs: places.iter().map(|place| place.leaf.clone()).collect(),
+            idle,
+            yielding: manage(knob)?,
+            quota: manage(Knob::new(&cpu.leaf, cpu.version, KnobKind::Quota))?,
+            freezer: manage(Knob::new(&frozen_by.leaf, frozen_by.version, KnobKind::Freezer))?,
+            usage: match with("cpuacct") {
+                Some(place) => VolunteerUsage::CpuacctUsage(place.leaf.join("cpuacct.usage")),
+                None => VolunteerUsage::CpuStat(cpu.leaf.join("cpu.stat")),
+            },
+            written: None,
+            _held: held,
+        };
+        volunteer.record_found(before, cpu, ledger)?;
+        volunteer.freezer.set(KnobValue::Frozen(true)).map_err(unavailable)?;
+        volunteer.yielding.set(least).map_err(unavailable)?;
+        volunteer.quota.set(KnobValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
+        Ok((volunteer, weaknesses))
+    }
+
+    /// A leaf that was there before has knobs to put back; one that was made goes away whole.
+    fn record_found(&self, before: &[PathBuf], cpu: &Place, ledger: &mut Ledger) -> Result<(), OpenError> {
+        let mut found = vec![&self.yielding, &self.quota, &self.freezer].into_iter().cloned().collect::<Vec<_>>();
+        if self.idle {
+            // Leaving the idle class resets the weight.
+            let knob = Knob::new(&cpu.leaf, cpu.version, KnobKind::Weight);
+            if let Ok(original) = knob.read() {
+                found.push(Managed::new(knob, original));
+            }
+        }
+        ledger.update(|contents| {
+            for managed in found.into_iter().filter(|managed| before.contains(&managed.knob.cgroup)) {
+                let Managed { knob, original, .. } = managed;
+                contents.records.push(Record { target: Target::Volunteer, knob, original, ours: Vec::new() });
+            }
+        })?;
+        Ok(())
+    }
+
+    pub(super) fn dirs(&self) -> &[PathBuf] {
+        &self.dirs
+    }
+
+    pub(super) fn idle(&self) -> bool {
+        self.idle
+    }
+
+    pub(super) fn usage(&self) -> VolunteerUsage {
+        self.usage.clone()
+    }
+
+    /// Freezes, or holds to `limit` and thaws. A foreign knob is left alone; where the freezer is foreign
+    /// the ceiling goes down to the least instead.
+    pub(super) fn enforce(
+        &mut self,
+        limit: CoreShare,
+        frozen: bool,
+        now: Instant,
+    ) -> Result<Vec<ForeignWrite>, KnobError> {
+        let mut met = Vec::new();
+        if frozen {
+            if self.freezer.ours() != KnobValue::Frozen(true) || self.freezer.is_foreign() {
+                met.extend(self.freezer.set(KnobValue::Frozen(true))?);
+            }
+            if self.freezer.is_foreign() {
+                met.extend(self.quota.set(KnobValue::at_most(CoreShare::ZERO, PERIOD_US).0)?);
+            }
+            return Ok(met);
+        }
+        let thaws = self.freezer.ours() != KnobValue::Frozen(false);
+        let wanted = KnobValue::at_most(limit, PERIOD_US).0;
+        if thaws || self.is_worth_a_write(wanted, now) {
+            met.extend(self.quota.set(wanted)?);
+            self.written = Some(now);
+        }
+        if thaws {
+            met.extend(self.freezer.set(KnobValue::Frozen(false))?);
+        }
+        Ok(met)
+    }
+
+    fn is_worth_a_write(&self, wanted: KnobValue, now: Instant) -> bool {
+        let (Some(wanted), Some(in_force)) = (wanted.ceiling(), self.quota.ours().ceiling()) else { return true };
+        let change = wanted - in_force;
+        let rested = self.written.is_none_or(|at| now.duration_since(at) >= WRITE_PAUSE);
+        change <= -LARGE_SHRINK_PERCENT || (change.abs() >= SMALL_CHANGE_PERCENT && rested)
+    }
+
+    pub(super) fn look(&mut self) -> Result<Vec<ForeignWrite>, KnobError> {
+        let mut met = Vec::new();
+        for managed in [&mut self.yielding, &mut self.quota, &mut self.freezer] {
+            met.extend(managed.look()?);
+        }
+        Ok(met)
+    }
+
+    pub(super) fn is_foreign(&self) -> bool {
+        [&self.yielding, &self.quota, &self.freezer].into_iter().any(Managed::is_foreign)
+    }
+
+    pub(super) fn take_back(&mut self) {
+        for managed in [&mut self.yielding, &mut self.quota, &mut self.freezer] {
+            managed.take_back();
+        }
+    }
+
+    pub(super) fn is_occupied(&self) -> Result<bool, CgroupError> {
+        Ok(!cgroup::processes_of(&self.dirs)?.is_empty())
+    }
+
+    pub(super) fn end_processes(&mut self, within: Duration) -> Result<usize, VolunteerError> {
+        let ended = cgroup::kill_all(&self.dirs, Some(&self.freezer.knob), within)?;
+        if ended > 0 {
+            // Killing thawed it.
+            self.freezer.knob.set(KnobValue::Frozen(true))?;
+            self.freezer.was_set(KnobValue::Frozen(true));
+        }
+        Ok(ended)
+    }
+}
+
+enum MakeError {
+    Ledger(LedgerError),
+    Refused(String),
+}
+
+/// The cgroups from below the mount point down to the leaf.
+fn steps_to(place: &Place) -> Vec<PathBuf> {
+    let mut dirs: Vec<PathBuf> =
+        place.leaf.ancestors().take_while(|dir| *dir != place.mount).map(Path::to_owned).collect();
+    dirs.reverse();
+    dirs
+}
+
+/// The knob by which a cgroup yields, and its value: the idle class where the kernel has it.
+fn yielding(dir: &Path, version: CgroupVersion) -> (Knob, KnobValue) {
+    let idle = Knob::new(dir, version, KnobKind::Idle);
+    if idle.exists() {
+        (idle, KnobValue::Idle(true))
+    } else {
+        (Knob::new(dir, version, KnobKind::Weight), KnobValue::weight(Weight::LEAST, version))
+    }
+}
+
+/// A cgroup is in the idle class or has the least weight.
+fn yields(dir: &Path, version: CgroupVersion) -> Result<bool, KnobError> {
+    let (knob, least) = yielding(dir, version);
+    if knob.read()? == least {
+        return Ok(true);
+    }
+    let weight = Knob::new(dir, version, KnobKind::Weight).read()?;
+    Ok(weight == KnobValue::weight(Weight::LEAST, version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hierarchies(v1: &[&str], v2: Option<&[&str]>) -> Hierarchies {
+        Hierarchies {
+            v1: v1.iter().map(|name| ((*name).to_owned(), Path::new("/cg").join(name))).collect(),
+            v2: v2.map(|_| "/cg/unified".into()),
+            v2_controllers: v2.unwrap_or_default().iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    fn leaves(v1: &[&str], v2: Option<&[&str]>) -> Result<Vec<String>, String> {
+        let places = places(Path::new("g/v"), &hierarchies(v1, v2))?;
+        Ok(places.iter().map(|place| format!("{} {}", place.leaf.display(), place.controllers.join("+"))).collect())
+    }
+
+    #[test]
+    fn spans_the_hierarchies_that_count() {
+        assert_eq!(leaves(&[], Some(&["cpu", "io", "pids"])).unwrap(), ["/cg/unified/g/v cpu+io+pids"]);
+        assert_eq!(
+            leaves(&["cpu", "cpuacct", "freezer", "pids", "cpuset"], Some(&[])).unwrap(),
+            ["/cg/cpu/g/v cpu", "/cg/cpuacct/g/v cpuacct", "/cg/freezer/g/v freezer", "/cg/pids/g/v pids"]
+        );
+        assert_eq!(
+            leaves(&["cpu", "cpuacct"], Some(&["memory"])).unwrap(),
+            ["/cg/cpu/g/v cpu", "/cg/cpuacct/g/v cpuacct", "/cg/unified/g/v memory"],
+            "the unified hierarchy freezes"
+        );
+        assert!(leaves(&["cpu", "freezer"], None).unwrap_err().contains("cpuacct"));
+        assert!(leaves(&["cpu", "cpuacct"], None).unwrap_err().contains("freeze"));
+        assert!(leaves(&[], None).unwrap_err().contains("`cpu`"));
+        // Controllers mounted together share a leaf.
+        let mut together = hierarchies(&["cpu", "freezer"], None);
+        together.v1.insert("cpuacct".into(), "/cg/cpu".into());
+        assert_eq!(places(Path::new("v"), &together).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn the_configured_path_is_relative_and_plain() {
+        assert_eq!(checked("machine.slice/gleaner").unwrap(), Path::new("machine.slice/gleaner"));
+        for bad in ["", "/", "/a", "../a", "a/../b", ".", "a/b/c/d/e/f/g/h/i"] {
+            assert!(checked(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_made_before_a_refusal_goes_again() {
+        // A folder that takes cgroups but has no knobs stands for a kernel that refuses.
+        let root = tempfile::tempdir().unwrap();
+        let mount = root.path().join("cg");
+        std::fs::create_dir(&mount).unwrap();
+        std::fs::write(mount.join("cgroup.controllers"), "cpu io\n").unwrap();
+        std::fs::write(mount.join("cgroup.subtree_control"), "io\n").unwrap();
+        let hierarchies =
+            Hierarchies { v2: Some(mount.clone()), v2_controllers: vec!["cpu".into()], ..Hierarchies::default() };
+        let mut ledger = Ledger::open(&root.path().join("state")).unwrap();
+        let result = CgroupVolunteer::open("g/v", &hierarchies, &mut ledger);
+        assert!(matches!(result, Err(OpenError::Unavailable(_))), "{result:?}");
+        assert!(!mount.join("g").exists());
+        assert_eq!(
+            std::fs::read_to_string(mount.join("cgroup.subtree_control")).unwrap(),
+            "-cpu",
+            "switched off again"
+        );
+        assert!(ledger.contents().is_empty());
+    }
+}

@@ -1,0 +1,321 @@
+//! Measures, many times a second and in a few microseconds, how much CPU the foreground uses: what the
+//! whole machine used less what the volunteer used, over the true interval. Files stay open.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use gleaner_common::units::CoreShare;
+use gleaner_planner::guard::GuardSample;
+
+use crate::act::volunteer::VolunteerUsage;
+use crate::hierarchies::Hierarchies;
+
+/// A counter could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum MeterError {
+    /// Reading failed.
+    #[error("failed to read `{path}`")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// It holds something else than it should.
+    #[error("`{path}` does not hold {expected}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        expected: &'static str,
+    },
+    /// A counter is lower than before.
+    #[error("the CPU time in `{path}` went back")]
+    WentBack {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// How a file holds CPU time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    /// `cpuacct.usage`: nanoseconds.
+    Nanoseconds,
+    /// `cpu.stat`: a line `usage_usec N`.
+    UsageUsec,
+    /// `/proc/stat`: what is neither idle nor stolen.
+    Busy,
+    /// `/proc/stat`: the time of niced processes.
+    Nice,
+}
+
+/// One open file with CPU time in it.
+#[derive(Debug)]
+struct Counter {
+    path: PathBuf,
+    file: File,
+    format: Format,
+}
+
+fn read_at_start<'a>(file: &File, path: &Path, buffer: &'a mut [u8]) -> Result<&'a str, MeterError> {
+    let length = file.read_at(buffer, 0).map_err(|source| MeterError::Read { path: path.to_owned(), source })?;
+    let text = buffer.get(..length).and_then(|bytes| std::str::from_utf8(bytes).ok());
+    text.ok_or_else(|| MeterError::Malformed { path: path.to_owned(), expected: "text" })
+}
+
+impl Counter {
+    fn open(path: &Path, format: Format) -> Result<Self, MeterError> {
+        let file = File::open(path).map_err(|source| MeterError::Read { path: path.to_owned(), source })?;
+        let counter = Self { path: path.to_owned(), file, format };
+        counter.read_ns(1)?;
+        Ok(counter)
+    }
+
+    /// CPU time so far, in nanoseconds. `tick_ns` is the unit of `/proc/stat`.
+    fn read_ns(&self, tick_ns: u64) -> Result<u64, MeterError> {
+        let mut buffer = [0; 512];
+        let text = read_at_start(&self.file, &self.path, &mut buffer)?;
+        let (value, unit_ns, expected) = match self.format {
+            Format::Nanoseconds => (text.trim_end().parse().ok(), 1, "a number of nanoseconds"),
+            Format::UsageUsec => (usage_usec(text), 1_000, "a line `usage_usec`"),
+            Format::Busy => (cpu_line(text).map(busy_ticks), tick_ns, "a line `cpu`"),
+            Format::Nice => (cpu_line(text).map(|[_, nice, ..]| nice), tick_ns, "a line `cpu`"),
+        };
+        let value = value.ok_or_else(|| MeterError::Malformed { path: self.path.clone(), expected })?;
+        Ok(value.saturating_mul(unit_ns))
+    }
+}
+
+fn usage_usec(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.parse().ok()
+}
+
+/// user, nice, system, idle, iowait, irq, softirq of the first line of `/proc/stat` (proc(5)).
+fn cpu_line(text: &str) -> Option<[u64; 7]> {
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let mut values = [0; 7];
+    let mut fields = line.split_ascii_whitespace();
+    for value in &mut values {
+        *value = fields.next()?.parse().ok()?;
+    }
+    Some(values)
+}
+
+/// Guests are counted in user and nice already.
+fn busy_ticks([user, nice, system, _idle, _iowait, irq, softirq]: [u64; 7]) -> u64 {
+    [user, nice, system, irq, softirq].into_iter().fold(0, u64::saturating_add)
+}
+
+/// CPUs in a list such as `0-3,8`.
+fn count_cpus(list: &str) -> Option<u32> {
+    let mut count = 0_u32;
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        count = count.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+    }
+    Some(count)
+}
+
+/// Where the meter's files are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeterPaths {
+    busy: PathBuf,
+    busy_format: Format,
+    stat: PathBuf,
+    online: PathBuf,
+}
+
+impl MeterPaths {
+    /// The best source on this machine for the CPU all processes used.
+    ///
+    /// The root of the accounting hierarchy counts in nanoseconds and together with the volunteer's own
+    /// counter; `/proc/stat` only in ticks of 10 ms, which over 50 ms is a fifth of a core. The root is used
+    /// only where it is the machine's: inside a cgroup namespace it shows a part, and lacks (or has) files
+    /// that tell.
+    #[must_use]
+    pub fn detect(hierarchies: &Hierarchies, root: &Path) -> Self {
+        let stat = root.join("proc/stat");
+        let online = root.join("sys/devices/system/cpu/online");
+        let v1 = hierarchies.v1.get("cpuacct").filter(|mount| mount.join("cgroup.sane_behavior").exists());
+        let v2 = hierarchies
+            .v2
+            .as_ref()
+            .filter(|mount| mount.join("cpu.stat").exists() && !mount.join("cgroup.type").exists());
+        let (busy, busy_format) = match (v1, v2) {
+            (Some(mount), _) => (mount.join("cpuacct.usage"), Format::Nanoseconds),
+            (None, Some(mount)) => (mount.join("cpu.stat"), Format::UsageUsec),
+            (None, None) => (stat.clone(), Format::Busy),
+        };
+        Self { busy, busy_format, stat, online }
+    }
+}
+
+#[cfg(test)]
+impl MeterPaths {
+    /// Files `busy` (nanoseconds), `stat` and `online` in a folder.
+    pub(crate) fn fixture(dir: &Path) -> Self {
+        let (busy, stat, online) = (dir.join("busy"), dir.join("stat"), dir.join("online"));
+        Self { busy, busy_format: Format::Nanoseconds, stat, online }
+    }
+}
+
+/// A reading of all counters.
+#[derive(Debug, Clone, Copy)]
+struct Raw {
+    at: Instant,
+    busy_ns: u64,
+    volunteer_ns: u64,
+}
+
+/// The meter.
+#[derive(Debug)]
+pub struct Meter {
+    busy: Counter,
+    volunteer: Counter,
+    online: File,
+    online_path: PathBuf,
+    tick_ns: u64,
+    last: Option<Raw>,
+}
+
+impl Meter {
+    /// Opens the files and reads each once.
+    ///
+    /// # Errors
+    /// [`MeterError`] when one cannot be read.
+    pub fn open(paths: &MeterPaths, volunteer: &VolunteerUsage) -> Result<Self, MeterError> {
+        let volunteer = match volunteer {
+            VolunteerUsage::CpuacctUsage(path) => Counter::open(path, Format::Nanoseconds),
+            VolunteerUsage::CpuStat(path) => Counter::open(path, Format::UsageUsec),
+            VolunteerUsage::NiceTime => Counter::open(&paths.stat, Format::Nice),
+        }?;
+        let online_path = paths.online.clone();
+        let online =
+            File::open(&online_path).map_err(|source| MeterError::Read { path: online_path.clone(), source })?;
+        let busy = Counter::open(&paths.busy, paths.busy_format)?;
+        let tick_ns = 1_000_000_000 / procfs::ticks_per_second().max(1);
+        let meter = Self { busy, volunteer, online, online_path, tick_ns, last: None };
+        meter.capacity()?;
+        Ok(meter)
+    }
+
+    /// Forgets the last sample, as before an interval that should not count.
+    pub fn restart(&mut self) {
+        self.last = None;
+    }
+
+    /// What happened since the last sample, and over how many seconds; `None` for the first.
+    ///
+    /// # Errors
+    /// [`MeterError`] when a counter cannot be read or went back.
+    pub fn sample(&mut self) -> Result<Option<(GuardSample, f64)>, MeterError> {
+        // The volunteer first: what it uses between the two readings counts as foreground, the safe way.
+        let volunteer_ns = self.volunteer.read_ns(self.tick_ns)?;
+        let busy_ns = self.busy.read_ns(self.tick_ns)?;
+        let now = Raw { at: Instant::now(), busy_ns, volunteer_ns };
+        let capacity = self.capacity()?;
+        let Some(last) = self.last.replace(now) else { return Ok(None) };
+        let delta = |now: u64, last: u64, counter: &Counter| {
+            now.checked_sub(last).ok_or_else(|| MeterError::WentBack { path: counter.path.clone() })
+        };
+        let busy_ns = delta(now.busy_ns, last.busy_ns, &self.busy)?;
+        let volunteer_ns = delta(now.volunteer_ns, last.volunteer_ns, &self.volunteer)?;
+        let interval = now.at.duration_since(last.at);
+        let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+        let foreground = CoreShare::from_cpu_time(busy_ns.saturating_sub(volunteer_ns), interval_ns);
+        Ok(Some((GuardSample { capacity, foreground }, interval.as_secs_f64())))
+    }
+
+    fn capacity(&self) -> Result<CoreShare, MeterError> {
+        let mut buffer = [0; 512];
+        let text = read_at_start(&self.online, &self.online_path, &mut buffer)?;
+        let malformed = || MeterError::Malformed { path: self.online_path.clone(), expected: "a list of CPUs" };
+        count_cpus(text).map(CoreShare::from_cores).ok_or_else(malformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn counts_cpus() {
+        assert_eq!(count_cpus("0-1\n"), Some(2));
+        assert_eq!(count_cpus("0-3,8,10-11"), Some(7));
+        for bad in ["", "x", "3-1", "0-4294967295", "1-2-3"] {
+            assert_eq!(count_cpus(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn reads_every_format() {
+        let stat = "cpu  100 20 30 4000 50 6 7 800 9 1\ncpu0 1 2 3\n";
+        assert_eq!(cpu_line(stat).map(busy_ticks), Some(100 + 20 + 30 + 6 + 7));
+        assert_eq!(cpu_line("cpu  1 2 3\n"), None);
+        assert_eq!(cpu_line("intr 1 2 3 4 5 6 7 8"), None);
+        assert_eq!(usage_usec("usage_usec 1234\nuser_usec 1\n"), Some(1234));
+        assert_eq!(usage_usec("usage_usec -1\n"), None);
+    }
+
+    fn fixture() -> (tempfile::TempDir, MeterPaths, VolunteerUsage) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("busy"), "5000000000\n").unwrap();
+        fs::write(path("volunteer"), "1000000000\n").unwrap();
+        fs::write(path("online"), "0-3\n").unwrap();
+        let paths = MeterPaths::fixture(dir.path());
+        let usage = VolunteerUsage::CpuacctUsage(path("volunteer"));
+        (dir, paths, usage)
+    }
+
+    #[test]
+    fn foreground_is_busy_less_the_volunteer_over_the_true_interval() {
+        let (dir, paths, usage) = fixture();
+        let mut meter = Meter::open(&paths, &usage).unwrap();
+        assert!(meter.sample().unwrap().is_none());
+        // The machine used 3 s more, 1 s of it the volunteer's.
+        fs::write(dir.path().join("busy"), "8000000000\n").unwrap();
+        fs::write(dir.path().join("volunteer"), "2000000000\n").unwrap();
+        let (sample, interval_s) = meter.sample().unwrap().unwrap();
+        assert_eq!(sample.capacity, CoreShare::from_cores(4));
+        let expected = 2.0 * 100.0 / interval_s;
+        assert!((sample.foreground.percent() / expected - 1.0).abs() < 1e-6, "{sample:?} over {interval_s} s");
+    }
+
+    #[test]
+    fn bad_counters_are_errors_that_name_the_file() {
+        let (dir, paths, usage) = fixture();
+        let mut meter = Meter::open(&paths, &usage).unwrap();
+        meter.sample().unwrap();
+        fs::write(dir.path().join("busy"), "1\n").unwrap();
+        assert!(matches!(meter.sample(), Err(MeterError::WentBack { .. })));
+        fs::write(dir.path().join("busy"), "many\n").unwrap();
+        let error = meter.sample().unwrap_err().to_string();
+        assert!(error.contains("busy") && error.contains("nanoseconds"), "{error}");
+        fs::remove_file(dir.path().join("volunteer")).unwrap();
+        assert!(matches!(Meter::open(&paths, &usage), Err(MeterError::Read { .. })));
+    }
+
+    #[test]
+    fn measures_this_machine() {
+        let hierarchies = Hierarchies::detect(Path::new("/proc/self"), Path::new("/"));
+        let paths = MeterPaths::detect(&hierarchies, Path::new("/"));
+        let mut meter = Meter::open(&paths, &VolunteerUsage::NiceTime).unwrap();
+        meter.sample().unwrap();
+        // This process is foreground: keep it busy until the meter shows that.
+        let start = Instant::now();
+        while start.elapsed().as_millis() < 100 {
+            std::hint::black_box(start.elapsed());
+        }
+        let (sample, interval_s) = meter.sample().unwrap().unwrap();
+        assert!(interval_s >= 0.1);
+        assert!(sample.foreground > CoreShare::ZERO && sample.capacity >= CoreShare::from_cores(1), "{sample:?}");
+    }
+}

@@ -1,0 +1,137 @@
+//! The guard's thread on a real volunteer: with counters the test writes, and with the machine's own.
+
+use std::fs;
+use std::path::Path;
+
+use gleaner_common::report::VolunteerKind;
+use gleaner_common::units::Fraction;
+
+use super::*;
+use crate::act::VolunteerChoice;
+use crate::act::ledger::Ledger;
+use crate::act::tests::scene::{Burner, Scene, eventually};
+use crate::act::volunteer::VolunteerUsage;
+
+const PERIOD: Duration = Duration::from_millis(10);
+
+/// Grows fast, so that tests are short.
+fn settings() -> GuardSettings {
+    GuardSettings { growth_per_s: Fraction::clamped(2.0), ..GuardSettings::default() }
+}
+
+fn volunteer(scene: &Scene) -> (Volunteer, Ledger, Vec<String>) {
+    let mut ledger = Ledger::open(scene.state.path()).unwrap();
+    let volunteer =
+        Volunteer::open(VolunteerChoice::Auto, &scene.settings().volunteer_cgroup, &scene.hierarchies, &mut ledger)
+            .unwrap();
+    let VolunteerKind::Cgroup { procs_files } = volunteer.kind() else { panic!("no cgroup volunteer") };
+    (volunteer, ledger, procs_files)
+}
+
+/// Counters in files: two CPUs, nothing used yet.
+struct Counters(tempfile::TempDir);
+
+impl Counters {
+    fn new() -> Self {
+        let counters = Self(tempfile::tempdir().unwrap());
+        counters.write("online", "0-1\n");
+        counters.write("busy", "1000000000\n");
+        counters.write("volunteer", "0\n");
+        counters
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.path().join(name), text).unwrap();
+    }
+
+    fn meter(&self) -> Meter {
+        let paths = MeterPaths::fixture(self.0.path());
+        Meter::open(&paths, &VolunteerUsage::CpuacctUsage(self.0.path().join("volunteer"))).unwrap()
+    }
+}
+
+#[test]
+fn gives_way_to_a_demand_grows_back_and_fails_safe() {
+    let Some(scene) = Scene::open("gives_way_to_a_demand_grows_back_and_fails_safe") else { return };
+    let (volunteer, _ledger, _) = volunteer(&scene);
+    let freezer = crate::act::cgroup::freezer_of(&volunteer.dirs()).unwrap();
+    let frozen = || freezer.read().unwrap().to_string() == "1";
+    let counters = Counters::new();
+    let guard = Guard::start(settings(), PERIOD, volunteer, counters.meter()).unwrap();
+    assert_eq!(guard.status().state, VolunteerState::Latent);
+    assert!(frozen());
+
+    guard.set_cap(Some(Quota::Unlimited)).unwrap();
+    let ceiling = CoreShare::clamped(190.0);
+    eventually("all of an idle machine", || guard.status().allowance == ceiling);
+    assert!(!frozen());
+    assert!(guard.take_events().is_empty());
+
+    // 100 s of CPU at once: more than any interval leaves.
+    counters.write("busy", "101000000000\n");
+    eventually("a freeze", || guard.status().freezes == 1);
+    eventually("its event", || {
+        guard.take_events().iter().any(|event| matches!(event, Event::GuardActed { freezes: 1, .. }))
+    });
+    eventually("all of it again", || guard.status().allowance == ceiling && !frozen());
+    let status = guard.status();
+    assert!(status.reaction_worst > Duration::ZERO && status.interval_longest >= PERIOD, "{status:?}");
+
+    counters.write("busy", "nonsense\n");
+    eventually("frozen without a measurement", || guard.status().failure.is_some());
+    assert!(frozen());
+    let status = guard.status();
+    assert_eq!((status.state, status.allowance), (VolunteerState::Frozen, CoreShare::ZERO));
+    counters.write("busy", "102000000000\n");
+    eventually("measuring again", || guard.status().failure.is_none() && !frozen());
+    let events = guard.take_events();
+    let sensor = |events: &[Event], lost| {
+        events.iter().filter(|e| matches!(e, Event::SensorChanged { absent, .. } if absent.is_some() == lost)).count()
+    };
+    assert_eq!((sensor(&events, true), sensor(&events, false)), (1, 1), "{events:?}");
+
+    guard.set_cap(Some(Quota::AtMost(CoreShare::clamped(30.0)))).unwrap();
+    eventually("the cap binds", || guard.status().allowance == CoreShare::clamped(30.0));
+    guard.set_cap(None).unwrap();
+    assert!(frozen(), "in force on return");
+    assert_eq!(guard.status().state, VolunteerState::Latent);
+}
+
+#[test]
+fn a_real_foreground_takes_its_cpu_back() {
+    let Some(scene) = Scene::open("a_real_foreground_takes_its_cpu_back") else { return };
+    let (volunteer, _ledger, procs_files) = volunteer(&scene);
+    let paths = MeterPaths::detect(&scene.hierarchies, Path::new("/"));
+    let meter = Meter::open(&paths, &volunteer.usage()).unwrap();
+    let guard = Guard::start(settings(), Duration::from_millis(50), volunteer, meter).unwrap();
+    let cpus = thread::available_parallelism().unwrap().get();
+    let _background: Vec<_> = (0..cpus).map(|_| Burner::start(&procs_files)).collect();
+    guard.set_cap(Some(Quota::Unlimited)).unwrap();
+    eventually("the volunteer has its share", || guard.status().allowance >= CoreShare::clamped(50.0));
+    let before = guard.status().shrinks;
+    let _foreground: Vec<_> = (0..cpus).map(|_| Burner::start(&[scene.foreground.join("cgroup.procs")])).collect();
+    eventually("it gave way", || {
+        let status = guard.status();
+        status.shrinks > before && status.allowance < CoreShare::clamped(50.0)
+    });
+    let status = guard.status();
+    eprintln!(
+        "slowest reaction {:?}, longest interval {:?}, allowance {}",
+        status.reaction_worst, status.interval_longest, status.allowance
+    );
+}
+
+#[test]
+fn latent_it_does_not_look() {
+    let Some(scene) = Scene::open("latent_it_does_not_look") else { return };
+    let (volunteer, _ledger, _) = volunteer(&scene);
+    let counters = Counters::new();
+    let meter = counters.meter();
+    counters.write("busy", "nonsense\n");
+    let guard = Guard::start(settings(), PERIOD, volunteer, meter).unwrap();
+    // Were it looking, it would fail within this time; awake, it does so at once.
+    thread::sleep(PERIOD * 5);
+    assert_eq!(guard.status().failure, None);
+    guard.set_cap(Some(Quota::Unlimited)).unwrap();
+    eventually("it looks when active", || guard.status().failure.is_some());
+}
