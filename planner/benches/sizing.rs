@@ -31,6 +31,7 @@ fn search(criterion: &mut Criterion) {
                     let sizing = Sizing {
                         goal: Goal::Deadline { within_s: 1_800.0 },
                         deadline_in_s: Some(1_800.0),
+                        evaluation_interval_s: 60.0,
                         prices: Prices::default(),
                         spent: Dollars::ZERO,
                         remaining: Fraction::clamped(0.8),

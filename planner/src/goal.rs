@@ -18,16 +18,17 @@ pub struct Score {
 }
 
 impl Score {
-    /// Scores a candidate by its completion time and the cost of the whole job with it.
+    /// Scores a candidate by its completion time and the cost of the whole job with it. `plan_deadline_s`
+    /// is [`plan_deadline`]; other goals ignore it.
     ///
     /// - Deadline: RHIC scores |estimate − deadline|, which hugs the deadline from either side. Here one that
     ///   finishes late always loses to one that finishes in time, however close.
     /// - Cost: the cost; with a budget, the completion time among those within the budget.
     #[must_use]
-    pub fn of(goal: Goal, deadline_in_s: Option<f64>, completion_s: f64, cost: Dollars) -> Self {
+    pub fn of(goal: Goal, plan_deadline_s: f64, completion_s: f64, cost: Dollars) -> Self {
         match goal {
-            Goal::Deadline { within_s } => {
-                let target = plan_deadline(deadline_in_s.unwrap_or(within_s));
+            Goal::Deadline { .. } => {
+                let target = plan_deadline_s;
                 Self { meets_goal: completion_s <= target, value: (completion_s - target).abs() }
             }
             Goal::Cost { budget: None } => Self { meets_goal: true, value: cost.amount() },
@@ -49,10 +50,12 @@ impl Score {
     }
 }
 
-/// The time a plan aims at: the deadline less its margin.
+/// The time a plan aims at: the deadline less a margin. A decision cannot be corrected before the next one, so
+/// the margin is at least half an evaluation interval, while that is less than half of the time left.
 #[must_use]
-pub fn plan_deadline(deadline_in_s: f64) -> f64 {
-    deadline_in_s - deadline_in_s.max(0.0) * DEADLINE_MARGIN
+pub fn plan_deadline(deadline_in_s: f64, evaluation_interval_s: f64) -> f64 {
+    let left = deadline_in_s.max(0.0);
+    deadline_in_s - (left * DEADLINE_MARGIN).max((evaluation_interval_s / 2.0).min(left / 2.0))
 }
 
 #[cfg(test)]
@@ -60,7 +63,7 @@ mod tests {
     use super::*;
 
     fn deadline(completion_s: f64) -> Score {
-        Score::of(Goal::Deadline { within_s: 100.0 }, Some(100.0), completion_s, Dollars::ZERO)
+        Score::of(Goal::Deadline { within_s: 100.0 }, plan_deadline(100.0, 0.0), completion_s, Dollars::ZERO)
     }
 
     #[test]
@@ -72,10 +75,18 @@ mod tests {
     }
 
     #[test]
+    fn margins() {
+        assert!((plan_deadline(1_000.0, 20.0) - 970.0).abs() < 1e-9, "3 %");
+        assert!((plan_deadline(100.0, 20.0) - 90.0).abs() < 1e-9, "half an interval");
+        assert!((plan_deadline(10.0, 20.0) - 5.0).abs() < 1e-9, "half of what is left");
+        assert!((plan_deadline(-10.0, 20.0) + 10.0).abs() < 1e-9, "nothing is left");
+    }
+
+    #[test]
     fn cost_with_and_without_a_budget() {
         let cost = |budget: Option<f64>, completion_s, amount| {
             let goal = Goal::Cost { budget: budget.map(Dollars::clamped) };
-            Score::of(goal, None, completion_s, Dollars::clamped(amount))
+            Score::of(goal, 0.0, completion_s, Dollars::clamped(amount))
         };
         assert!(cost(None, 900.0, 1.0).beats(cost(None, 10.0, 1.1)));
         assert!(cost(Some(2.0), 10.0, 1.9).beats(cost(Some(2.0), 900.0, 1.0)), "the earliest within the budget");

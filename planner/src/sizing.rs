@@ -15,6 +15,8 @@ pub struct Sizing<'a> {
     pub goal: Goal,
     /// Seconds left to the deadline, if that is the goal.
     pub deadline_in_s: Option<f64>,
+    /// Time between two decisions, in seconds.
+    pub evaluation_interval_s: f64,
     /// Prices per worker.
     pub prices: Prices,
     /// Cost so far.
@@ -63,6 +65,10 @@ impl Sizing<'_> {
         potential * self.yield_ratio
     }
 
+    fn plan_deadline(&self) -> f64 {
+        plan_deadline(self.deadline_in_s.unwrap_or(0.0), self.evaluation_interval_s)
+    }
+
     fn candidate(&self, size: u32, potential: CoreShare) -> Candidate {
         let predicted = self.predicted(potential);
         let mut completion_s = time_remaining(self.remaining, predicted, self.rate);
@@ -73,7 +79,7 @@ impl Sizing<'_> {
             + self.prices.volunteer.over(completion_s, f64::from(size));
         // A size that never ends costs more than any that does, and `Dollars` has no infinity.
         let cost = if completion_s.is_finite() { self.spent + per_run } else { Dollars::clamped(f64::MAX) };
-        let score = Score::of(self.goal, self.deadline_in_s, completion_s, cost);
+        let score = Score::of(self.goal, self.plan_deadline(), completion_s, cost);
         let completion_s = completion_s.min(f64::MAX);
         Candidate {
             size,
@@ -117,7 +123,7 @@ impl Sizing<'_> {
     fn damped(&self, candidates: &[Candidate], best: usize) -> usize {
         let current = self.current as usize;
         let (Some(kept), Some(deadline_in_s)) = (candidates.get(current), self.deadline_in_s) else { return best };
-        let slack_s = plan_deadline(deadline_in_s) - candidates[best].completion_s;
+        let slack_s = self.plan_deadline() - candidates[best].completion_s;
         if best < current && kept.meets_goal && slack_s < self.mean_task_s.max(0.01 * deadline_in_s) {
             current
         } else {

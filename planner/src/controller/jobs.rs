@@ -293,7 +293,7 @@ impl Controller {
 
     fn advance(&mut self, index: usize, pool: &Pool, now: Timestamp, outputs: &mut Vec<Output>) {
         let period_s = self.settings.profile_period_s;
-        let interval = seconds(self.settings.evaluation_interval_s);
+        let interval_s = self.settings.evaluation_interval_s;
         let job = &mut self.jobs[index];
         if !job.is_active() {
             job.costed = now;
@@ -322,8 +322,8 @@ impl Controller {
             job.next_evaluation = now;
         }
         if now >= job.next_evaluation {
-            job.next_evaluation = now.after(interval);
-            job.evaluate(pool, now, outputs);
+            job.next_evaluation = now.after(seconds(interval_s));
+            job.evaluate(pool, interval_s, now, outputs);
         }
     }
 }
@@ -335,7 +335,7 @@ struct Pool {
 }
 
 impl Job {
-    fn evaluate(&mut self, pool: &Pool, now: Timestamp, outputs: &mut Vec<Output>) {
+    fn evaluate(&mut self, pool: &Pool, evaluation_interval_s: f64, now: Timestamp, outputs: &mut Vec<Output>) {
         let Some(rate) = self.rate.value() else { return };
         self.accrue(now);
         let (mean_task_s, unfinished) = self.status.progress.as_ref().map_or((0.0, u32::MAX), |p| {
@@ -347,6 +347,7 @@ impl Job {
         let sizing = Sizing {
             goal: self.status.spec.goal,
             deadline_in_s,
+            evaluation_interval_s,
             prices: self.status.spec.prices,
             spent: self.status.cost,
             remaining: self.rate.remaining(),

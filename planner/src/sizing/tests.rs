@@ -17,6 +17,7 @@ fn sizing(goal: Goal, offers: &[Offer]) -> Sizing<'_> {
     Sizing {
         goal,
         deadline_in_s,
+        evaluation_interval_s: 0.0,
         prices: Prices::default(),
         spent: Dollars::ZERO,
         remaining: Fraction::new(0.5).unwrap(),
