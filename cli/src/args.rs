@@ -1,0 +1,350 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use gleaner_aggregator::config::DEFAULT_SOCKET;
+use gleaner_common::id::{HostId, JobId};
+use gleaner_common::job::{Goal, Prices};
+use gleaner_common::units::{Bytes, Dollars, DollarsPerHour};
+
+/// Harvests the CPU that interactive workloads leave idle, without their noticing.
+///
+/// Exit codes: 0 good; 1 failed; 2 wrong usage; 3 a deadline or a budget was missed; 4 some tasks failed;
+/// 5 no aggregator answers.
+#[derive(Debug, Parser)]
+#[command(name = "gleaner", version, after_help = "Start with `gleaner demo`.")]
+pub(crate) struct Arguments {
+    /// Socket of the aggregator.
+    #[arg(long, global = true, value_name = "PATH", env = "GLEANER_SOCKET", default_value = DEFAULT_SOCKET)]
+    pub(crate) socket: PathBuf,
+    /// Prints JSON instead of text, where a script would want it.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Shows everything on this machine in under three minutes: a foreground to protect, a real job, a deadline.
+    ///
+    /// Needs no configuration, network or privilege. As root it uses cgroups; otherwise it falls back to
+    /// scheduling classes and says what protection is weaker.
+    Demo(DemoArgs),
+    /// Runs a list of shell commands in what this machine leaves idle.
+    ///
+    /// One command per line; blank lines and lines that start with # are skipped. Uses the aggregator on the
+    /// socket if one runs here with an agent that may act, and a private pair for the time of the job
+    /// otherwise. A private pair decides every 5 s.
+    #[command(
+        after_help = "Examples:\n  gleaner run tasks.txt --deadline 10m\n  seq 100 | sed 's/.*/convert in-&.png out-&.jpg/' | gleaner run - --max-cost 0.05"
+    )]
+    Run(RunArgs),
+    /// Lists hosts with what they use, what they will leave free, and how far their promises held.
+    Hosts,
+    /// Shows hosts, jobs and the last events, again every second.
+    Top {
+        /// Shows it once and ends.
+        #[arg(long)]
+        once: bool,
+    },
+    /// Prints the event log.
+    Events {
+        /// Goes on as events happen.
+        #[arg(short, long)]
+        follow: bool,
+        /// Only events since then: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z.
+        #[arg(long, value_name = "WHEN")]
+        since: Option<Since>,
+    },
+    /// Submits, lists, shows and cancels jobs.
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// Tells why a job has the size it has: candidates, scores, and what bound the choice.
+    Explain {
+        /// The job.
+        job: JobId,
+        /// Reads the records that `gleaner run` left in this folder, instead of asking an aggregator.
+        #[arg(long, value_name = "DIR")]
+        from: Option<PathBuf>,
+    },
+    /// Makes certificates: an authority, and what agents and the aggregator need of it.
+    #[command(subcommand)]
+    Pki(PkiCommand),
+    /// Runs a journal through the controller again: same outputs, or the first difference (exit code 1).
+    Replay {
+        /// A journal file, or a folder of them.
+        journal: PathBuf,
+    },
+    /// Prints completions for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Seed of the foreground's trace and of the generated text.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How the volunteer is contained.
+    #[arg(long, value_enum, default_value_t = Containment::Auto)]
+    pub(crate) volunteer: Containment,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Containment {
+    /// A cgroup where possible.
+    Auto,
+    /// A cgroup or failure.
+    Cgroup,
+    /// Scheduling class and priority only.
+    ProcessGroups,
+}
+
+impl Containment {
+    /// The word in the agent's config.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cgroup => "cgroup",
+            Self::ProcessGroups => "process-groups",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// Task list, one shell command per line; - is standard input.
+    #[arg(value_name = "FILE", default_value = "-")]
+    pub(crate) file: PathBuf,
+    /// Finish within this time, with as few slots as that takes: 90s, 10m, 1h30m.
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "max_cost")]
+    pub(crate) deadline: Option<Duration>,
+    /// Finish as early as this many dollars allow. Without a deadline or a budget: as cheaply as possible.
+    #[arg(long, value_name = "DOLLARS", value_parser = dollars)]
+    pub(crate) max_cost: Option<Dollars>,
+    /// Name of the job.
+    #[arg(long)]
+    pub(crate) name: Option<JobId>,
+    /// Most slots at once; default is the number of CPUs.
+    #[arg(long, value_name = "N")]
+    pub(crate) slots: Option<u32>,
+    /// Slots that always run; the others come and go with the residual.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) dedicated_slots: u32,
+    /// Memory a task needs, such as 512M: bounds the slots.
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "64M")]
+    pub(crate) memory_per_task: Bytes,
+    /// How often a task that fails is tried.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) attempts: u32,
+    /// A task that runs longer is killed and counts as failed.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) task_timeout: Option<Duration>,
+    /// Folder for the tasks' output; default is gleaner-output/JOB here.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// Price of a dedicated slot in dollars per hour.
+    #[arg(long, value_name = "DOLLARS", value_parser = price, default_value = "1.00")]
+    pub(crate) price_dedicated: DollarsPerHour,
+    /// Price of a volunteer slot in dollars per hour.
+    #[arg(long, value_name = "DOLLARS", value_parser = price, default_value = "0.42")]
+    pub(crate) price_volunteer: DollarsPerHour,
+}
+
+impl JobArgs {
+    pub(crate) fn goal(&self) -> Goal {
+        match self.deadline {
+            Some(within) => Goal::Deadline { within_s: within.as_secs_f64() },
+            None => Goal::Cost { budget: self.max_cost },
+        }
+    }
+
+    pub(crate) const fn prices(&self) -> Prices {
+        Prices { dedicated: self.price_dedicated, volunteer: self.price_volunteer }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Starts a private pair even if an aggregator answers on the socket.
+    #[arg(long)]
+    pub(crate) private: bool,
+    /// How the volunteer of a private pair is contained.
+    #[arg(long, value_enum, default_value_t = Containment::Auto)]
+    pub(crate) volunteer: Containment,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// Submits a task list to the aggregator and comes back at once.
+    Submit(JobArgs),
+    /// Lists jobs, the newest first.
+    List,
+    /// Shows one job.
+    Show {
+        /// The job.
+        job: JobId,
+    },
+    /// Ends a job and its running tasks.
+    Cancel {
+        /// The job.
+        job: JobId,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PkiCommand {
+    /// Makes a new authority, and the aggregator's certificate, in a folder.
+    Init {
+        /// The folder; made if missing.
+        folder: PathBuf,
+    },
+    /// Makes the certificate of a host's agent.
+    IssueAgent {
+        /// The host.
+        host: HostId,
+        /// The authority's folder.
+        #[arg(long, value_name = "DIR", default_value = "/etc/gleaner")]
+        authority: PathBuf,
+        /// Where HOST.crt and HOST.key go; default is the authority's folder.
+        #[arg(long, value_name = "DIR")]
+        output: Option<PathBuf>,
+    },
+    /// Makes the aggregator's certificate anew.
+    IssueAggregator {
+        /// The authority's folder.
+        #[arg(long, value_name = "DIR", default_value = "/etc/gleaner")]
+        authority: PathBuf,
+    },
+}
+
+/// A moment: a duration back from now, or a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Since {
+    Ago(Duration),
+    /// Milliseconds since the Unix epoch.
+    At(u64),
+}
+
+impl FromStr for Since {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(ago) = duration(text) {
+            return Ok(Self::Ago(ago));
+        }
+        let format = &time::format_description::well_known::Rfc3339;
+        let at = time::OffsetDateTime::parse(text, format)
+            .map_err(|_| format!("{text:?} is neither a duration (10m) nor a time (2026-01-31T12:00:00Z)"))?;
+        u64::try_from(at.unix_timestamp_nanos() / 1_000_000).map(Self::At).map_err(|_| "is before 1970".to_owned())
+    }
+}
+
+/// A duration: numbers with units s, m, h or d, such as 1h30m; a bare number is seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("{text:?} is no duration; write 90s, 10m or 1h30m");
+    let (mut total_s, mut number, mut bare) = (0.0, String::new(), true);
+    for c in text.trim().chars() {
+        if c.is_ascii_digit() || c == '.' {
+            number.push(c);
+            continue;
+        }
+        let unit_s = match c {
+            's' => 1.0,
+            'm' => 60.0,
+            'h' => 3_600.0,
+            'd' => 86_400.0,
+            _ => return Err(bad()),
+        };
+        total_s += number.parse::<f64>().map_err(|_| bad())? * unit_s;
+        number.clear();
+        bare = false;
+    }
+    if bare {
+        total_s = number.parse().map_err(|_| bad())?;
+    } else if !number.is_empty() {
+        return Err(bad());
+    }
+    let duration = Duration::try_from_secs_f64(total_s).map_err(|_| bad())?;
+    if duration.is_zero() { Err(format!("{text:?} is no time at all")) } else { Ok(duration) }
+}
+
+/// An amount of memory: a number with K, M, G or T (binary), or bytes.
+fn bytes(text: &str) -> Result<Bytes, String> {
+    let bad = || format!("{text:?} is no amount of memory; write 512M or 2G");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text.get(digits.len()..).unwrap_or_default().to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        _ => return Err(bad()),
+    };
+    let number: u64 = digits.parse().map_err(|_| bad())?;
+    number.checked_mul(1 << shift).map(Bytes).ok_or_else(bad)
+}
+
+fn dollars(text: &str) -> Result<Dollars, String> {
+    let number: f64 = text.trim_start_matches('$').parse().map_err(|_| format!("{text:?} is no amount of money"))?;
+    Dollars::new(number).map_err(|e| e.to_string())
+}
+
+fn price(text: &str) -> Result<DollarsPerHour, String> {
+    dollars(text).map(|dollars| DollarsPerHour::clamped(dollars.amount()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn durations() {
+        for (text, seconds) in [("90s", 90.0), ("10m", 600.0), ("1h30m", 5_400.0), ("45", 45.0), ("1.5m", 90.0)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        for bad in ["", "m", "10x", "1h30", "0s", "-5s", "1e999s", "nan"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn memory_and_money() {
+        assert_eq!(bytes("512M"), Ok(Bytes::from_mib(512)));
+        assert_eq!(bytes("2GiB"), Ok(Bytes::from_mib(2048)));
+        assert!(bytes("99999999999T").is_err() && bytes("much").is_err());
+        assert_eq!(dollars("$2.50"), Ok(Dollars::clamped(2.5)));
+        assert!(dollars("-1").is_err() && dollars("NaN").is_err());
+    }
+
+    #[test]
+    fn since() {
+        assert_eq!("10m".parse(), Ok(Since::Ago(Duration::from_secs(600))));
+        assert_eq!("1970-01-01T00:00:01Z".parse(), Ok(Since::At(1_000)));
+        assert!("yesterday".parse::<Since>().is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_a_parser_panic(text in ".{0,20}") {
+            _ = duration(&text);
+            _ = bytes(&text);
+            _ = dollars(&text);
+            _ = text.parse::<Since>();
+        }
+    }
+}

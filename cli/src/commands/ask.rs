@@ -1,0 +1,125 @@
+//! Commands that ask a running aggregator: hosts, top, events, job.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::bail;
+use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_common::clock::{Clock, Timestamp};
+use gleaner_common::event::EventRecord;
+
+use super::print;
+use crate::args::{JobCommand, Since};
+use crate::{End, format, tasks, watch};
+
+pub(super) async fn hosts(socket: &Path, json: bool) -> anyhow::Result<End> {
+    let client = Client::connect(socket).await?;
+    let Response::Hosts(hosts) = client.call(&Request::Hosts).await? else { bail!("unexpected answer") };
+    let text = match json {
+        true => serde_json::to_string_pretty(&hosts)?,
+        false => format::hosts(&hosts, Clock::start().now().0),
+    };
+    print(&text)?;
+    Ok(End::Good)
+}
+
+pub(super) async fn top(socket: &Path, once: bool) -> anyhow::Result<End> {
+    let client = Client::connect(socket).await?;
+    loop {
+        let clock = Clock::start();
+        let (Response::Overview(overview), Response::Hosts(hosts), Response::Jobs(mut jobs)) = (
+            client.call(&Request::Overview).await?,
+            client.call(&Request::Hosts).await?,
+            client.call(&Request::Jobs).await?,
+        ) else {
+            bail!("unexpected answer");
+        };
+        jobs.truncate(10);
+        let mut text = format!(
+            "gleaner {} on {}  {}  {} hosts connected, {} jobs active",
+            overview.software, overview.local_host, overview.now, overview.hosts_connected, overview.jobs_active
+        );
+        for error in overview.event_log_error.iter().chain(&overview.state_error) {
+            text.push_str(&format!("\nTROUBLE: {}", format::clean(error)));
+        }
+        text.push_str(&format!("\n\n{}\n\n{}\n", format::hosts(&hosts, clock.now().0), format::jobs(&jobs)));
+        for line in last_events(&client, clock.now(), 8).await? {
+            text.push_str(&format!("\n{line}"));
+        }
+        if once {
+            print(&text)?;
+            return Ok(End::Good);
+        }
+        // Home, the text with each line's old rest erased, then everything below erased: no flicker.
+        let lines: Vec<String> = text.lines().map(|line| format!("{line}\x1b[K")).collect();
+        print(&format!("\x1b[H{}\x1b[J", lines.join("\n")))?;
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            () = watch::interrupted() => return Ok(End::Good),
+        }
+    }
+}
+
+/// The last events of the last quarter of an hour.
+async fn last_events(client: &Client, now: Timestamp, most: usize) -> anyhow::Result<Vec<String>> {
+    let since = Timestamp(now.0.saturating_sub(900_000));
+    let mut stream = client.events(Some(since), false).await?;
+    let mut lines = std::collections::VecDeque::new();
+    while let Some(line) = stream.next().await? {
+        lines.push_back(line);
+        if lines.len() > most {
+            lines.pop_front();
+        }
+    }
+    Ok(lines.iter().filter_map(|line| Some(format::event(&EventRecord::from_json_line(line).ok()?))).collect())
+}
+
+pub(super) async fn events(socket: &Path, since: Option<Since>, follow: bool, json: bool) -> anyhow::Result<End> {
+    let client = Client::connect(socket).await?;
+    let since = since.map(|since| match since {
+        Since::At(at) => Timestamp(at),
+        Since::Ago(ago) => {
+            Timestamp(Clock::start().now().0.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)))
+        }
+    });
+    let mut lines = client.events(since, follow).await?;
+    loop {
+        let line = tokio::select! {
+            line = lines.next() => line?,
+            () = watch::interrupted() => None,
+        };
+        let Some(line) = line else { return Ok(End::Good) };
+        match EventRecord::from_json_line(&line) {
+            Ok(record) if !json => print(&format::event(&record))?,
+            _ => print(&line)?,
+        }
+    }
+}
+
+pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyhow::Result<End> {
+    let client = Client::connect(socket).await?;
+    match command {
+        JobCommand::Submit(args) => {
+            let submit = super::submission(&args, tasks::read(&args.file)?, None)?;
+            let answer = client.call(&Request::Submit(Box::new(submit))).await?;
+            let Response::Submitted { job, output_dir } = answer else { bail!("unexpected answer") };
+            match json {
+                true => print(&serde_json::json!({ "job": job, "output_dir": output_dir }).to_string())?,
+                false => print(&format!("{job} is submitted; output goes to {}", format::clean(&output_dir)))?,
+            }
+        }
+        JobCommand::List => {
+            let Response::Jobs(jobs) = client.call(&Request::Jobs).await? else { bail!("unexpected answer") };
+            print(&if json { serde_json::to_string_pretty(&jobs)? } else { format::jobs(&jobs) })?;
+        }
+        JobCommand::Show { job } => {
+            let detail = watch::job(&client, &job).await?;
+            print(&if json { serde_json::to_string_pretty(&detail)? } else { format::job(&detail.status) })?;
+        }
+        JobCommand::Cancel { job } => {
+            client.call(&Request::Cancel { job: job.clone() }).await?;
+            print(&format!("{job} is cancelled"))?;
+        }
+    }
+    Ok(End::Good)
+}

@@ -1,0 +1,41 @@
+//! `gleaner explain`: the last decision about a job.
+
+use std::path::Path;
+
+use anyhow::Context;
+use gleaner_aggregator::api::{Client, JobDetail};
+use gleaner_common::id::JobId;
+
+use super::{Saved, print};
+use crate::{End, format, watch};
+
+pub(super) async fn explain(socket: &Path, job: &JobId, from: Option<&Path>, json: bool) -> anyhow::Result<End> {
+    let detail = match from {
+        Some(folder) => saved(folder, job)?,
+        None => watch::job(&Client::connect(socket).await?, job).await?,
+    };
+    let Some(decision) = &detail.decision else {
+        print(&format!("{}\nno decision has been taken about it yet", format::job(&detail.status)))?;
+        return Ok(End::Failed);
+    };
+    print(&if json { serde_json::to_string_pretty(decision)? } else { format::decision(decision) })?;
+    Ok(End::Good)
+}
+
+fn saved(folder: &Path, job: &JobId) -> anyhow::Result<JobDetail> {
+    let file = [folder.join(Saved::FOLDER), folder.to_owned()]
+        .into_iter()
+        .map(|folder| folder.join(Saved::JOB))
+        .find(|file| file.exists())
+        .with_context(|| format!("{} holds no records of `gleaner run`", folder.display()))?;
+    let text = std::fs::read(&file).with_context(|| format!("failed to read {}", file.display()))?;
+    let detail: JobDetail =
+        serde_json::from_slice(&text).with_context(|| format!("{} is no job's record", file.display()))?;
+    anyhow::ensure!(
+        detail.status.spec.id == *job,
+        "{} is about job {}, not {job}",
+        file.display(),
+        detail.status.spec.id
+    );
+    Ok(detail)
+}

@@ -1,0 +1,189 @@
+//! `gleaner run`: a task list on this machine, from the first task to the summary.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use gleaner_aggregator::api::{Client, JobDetail, Request, Response, SubmitJob};
+use gleaner_common::id::JobId;
+use gleaner_common::job::{Goal, JobPhase, JobStatus};
+use serde_json::json;
+
+use super::print;
+use crate::args::{JobArgs, RunArgs};
+use crate::stack::{Stack, StackSettings, running_here};
+use crate::watch::{self, Display};
+use crate::{End, format, tasks};
+
+/// What a private pair's run leaves beside its output, so that it can be explained afterwards.
+#[derive(Debug)]
+pub(crate) struct Saved;
+
+impl Saved {
+    /// Folder below the output.
+    pub(crate) const FOLDER: &'static str = ".gleaner";
+    /// The job with its last decision.
+    pub(crate) const JOB: &'static str = "job.json";
+}
+
+/// The request for a job. Tasks run where the command was given, with its environment's PATH and HOME.
+pub(crate) fn submission(args: &JobArgs, tasks: Vec<String>, output: Option<&Path>) -> anyhow::Result<SubmitJob> {
+    let here = std::env::current_dir().context("failed to find the current folder")?;
+    let absolute = |path: &Path| here.join(path).display().to_string();
+    let keep = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
+    Ok(SubmitJob {
+        job: args.name.clone(),
+        goal: args.goal(),
+        prices: args.prices(),
+        tasks,
+        environment: ["PATH", "HOME", "LANG", "TMPDIR", "USER"].into_iter().filter_map(keep).collect(),
+        working_dir: here.display().to_string(),
+        output_dir: output.or(args.output.as_deref()).map(absolute),
+        dedicated_slots: args.dedicated_slots,
+        max_slots: args.slots,
+        memory_per_slot: args.memory_per_task,
+        max_attempts: args.attempts,
+        task_timeout_s: args.task_timeout.map(|timeout| timeout.as_secs_f64()),
+    })
+}
+
+pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Result<End> {
+    let list = tasks::read(&args.job.file)?;
+    let name = match &args.job.name {
+        Some(name) => name.clone(),
+        None => JobId::new(format!("run-{}", std::process::id()))?,
+    };
+    let output = args.job.output.clone().unwrap_or_else(|| PathBuf::from("gleaner-output").join(name.as_str()));
+    let mut submit = submission(&args.job, list, Some(&output))?;
+    submit.job = Some(name);
+    let display = Display::new(json);
+    if !args.private
+        && let Some((client, overview)) = running_here(socket).await
+    {
+        display.say(&format!("using the aggregator on {} (process {})", socket.display(), overview.pid));
+        let detail = follow(&client, submit, display, None).await?;
+        return conclude(&detail, &output, false, json);
+    }
+    let settings = StackSettings { volunteer: args.volunteer, ..StackSettings::default() };
+    display.say("starting a private aggregator and agent");
+    let mut stack = Stack::start(&settings).await?;
+    if let Ok(Some(view)) = stack.host().await {
+        for weakness in &view.facts.levers.weaknesses {
+            display.say(&format!("weaker protection: {weakness}"));
+        }
+    }
+    let client = stack.client().await?;
+    let detail = follow(&client, submit, display, Some(&mut stack)).await;
+    let saved = match &detail {
+        Ok(detail) => save(&stack, detail, &output),
+        Err(_) => Ok(()),
+    };
+    let restored = stack.end(detail.is_ok()).await;
+    let detail = detail?;
+    if let Err(error) = saved {
+        eprintln!("gleaner: the records for `gleaner explain` could not be kept: {error:#}");
+    }
+    let end = conclude(&detail, &output, true, json)?;
+    if restored { Ok(end) } else { bail!("the machine could not be restored completely; see above") }
+}
+
+/// Submits and waits for the end. A signal cancels the job.
+async fn follow(
+    client: &Client,
+    submit: SubmitJob,
+    mut display: Display,
+    mut stack: Option<&mut Stack>,
+) -> anyhow::Result<JobDetail> {
+    let Response::Submitted { job, .. } = client.call(&Request::Submit(Box::new(submit))).await? else {
+        bail!("unexpected answer");
+    };
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(watch::LOOK) => {}
+            () = watch::interrupted() => {
+                display.say("cancelling the job");
+                client.call(&Request::Cancel { job: job.clone() }).await?;
+            }
+        }
+        if let Some(stack) = stack.as_deref_mut()
+            && let Some(restarted) = stack.supervise()?
+        {
+            display.say(&restarted);
+        }
+        let detail = match watch::job(client, &job).await {
+            Ok(detail) => detail,
+            // Its daemons may be being started again; `supervise` gives up in the end.
+            Err(_) if stack.is_some() => continue,
+            Err(error) => return Err(error),
+        };
+        display.show(&detail.status);
+        if detail.status.phase.is_final() {
+            display.finish();
+            return Ok(detail);
+        }
+    }
+}
+
+/// Keeps the job's record, the events and the journal beside the output.
+fn save(stack: &Stack, detail: &JobDetail, output: &Path) -> anyhow::Result<()> {
+    let folder = output.join(Saved::FOLDER);
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join(Saved::JOB), serde_json::to_vec_pretty(detail)?)?;
+    for kind in ["events", "journal"] {
+        let (from, to) = (stack.folder().join("aggregator").join(kind), folder.join(kind));
+        std::fs::create_dir_all(&to)?;
+        for entry in std::fs::read_dir(from)? {
+            let entry = entry?;
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a job met its goal; `None` where it has none to miss.
+pub(crate) fn goal_met(job: &JobStatus) -> Option<bool> {
+    match job.spec.goal {
+        Goal::Deadline { .. } => Some(match (job.ended, job.deadline) {
+            (Some(ended), Some(deadline)) => ended <= deadline,
+            _ => false,
+        }),
+        Goal::Cost { budget } => budget.map(|budget| job.cost <= budget),
+    }
+}
+
+fn conclude(detail: &JobDetail, output: &Path, private: bool, json: bool) -> anyhow::Result<End> {
+    let job = &detail.status;
+    let met = goal_met(job);
+    let failed = job.progress.as_ref().map_or(0, |progress| progress.tasks_failed);
+    let end = match (&job.phase, met) {
+        (JobPhase::Cancelled, _) => End::Failed,
+        (JobPhase::Failed { .. }, _) if failed > 0 => End::TasksFailed,
+        (JobPhase::Failed { .. }, _) => End::Failed,
+        (_, Some(false)) => End::GoalMissed,
+        _ => End::Good,
+    };
+    let elapsed_s = job.ended.map(|ended| ended.seconds_since(job.submitted));
+    if json {
+        let summary = json!({
+            "job": job.spec.id, "phase": job.phase.word(), "goal_met": met, "elapsed_s": elapsed_s,
+            "tasks": job.progress, "cost": job.cost, "harvested_core_s": job.harvested_core_s,
+            "decisions": job.decisions, "decision": detail.decision, "output": output,
+        });
+        print(&summary.to_string())?;
+        return Ok(end);
+    }
+    print(&format::job(job))?;
+    print(&match (job.spec.goal, met) {
+        (Goal::Deadline { within_s }, Some(true)) => {
+            format!("deadline met, {} early", format::seconds(within_s - elapsed_s.unwrap_or(within_s)))
+        }
+        (Goal::Deadline { within_s }, _) => {
+            format!("deadline MISSED by {}", format::seconds(elapsed_s.unwrap_or(f64::INFINITY) - within_s))
+        }
+        (_, Some(true)) => "within the budget".to_owned(),
+        (_, Some(false)) => "budget EXCEEDED".to_owned(),
+        (_, None) => "done as cheaply as possible".to_owned(),
+    })?;
+    let from = if private { format!(" --from {}", output.display()) } else { String::new() };
+    print(&format!("why it ran as it did: gleaner explain {}{from}", job.spec.id))?;
+    Ok(end)
+}

@@ -1,0 +1,118 @@
+//! What the demo tells at its end.
+
+use gleaner_aggregator::api::JobDetail;
+use gleaner_common::job::{Decision, JobPhase};
+use serde_json::{Value, json};
+
+use super::Used;
+use crate::commands::goal_met;
+use crate::foreground_load::Responses;
+use crate::{End, format};
+
+/// Everything measured in one demo.
+#[derive(Debug)]
+pub(super) struct Summary {
+    pub(super) seed: u64,
+    pub(super) cpus: usize,
+    pub(super) weaknesses: Vec<String>,
+    pub(super) decisions: Vec<Decision>,
+    pub(super) detail: JobDetail,
+    pub(super) deadline_s: f64,
+    pub(super) used: Used,
+    pub(super) alone: Responses,
+    pub(super) beside: Responses,
+    /// Words there are, words counted.
+    pub(super) words: (u64, u64),
+}
+
+impl Summary {
+    fn met(&self) -> bool {
+        self.detail.status.phase == JobPhase::Completed && goal_met(&self.detail.status) == Some(true)
+    }
+
+    fn elapsed_s(&self) -> Option<f64> {
+        self.detail.status.ended.map(|ended| ended.seconds_since(self.detail.status.submitted))
+    }
+
+    fn verified(&self) -> bool {
+        self.words.0 == self.words.1
+    }
+
+    pub(super) fn end(&self) -> End {
+        match (self.detail.status.phase == JobPhase::Completed && self.verified(), self.met()) {
+            (true, true) => End::Good,
+            (true, false) => End::GoalMissed,
+            (false, _) if self.detail.status.progress.as_ref().is_some_and(|p| p.tasks_failed > 0) => End::TasksFailed,
+            (false, _) => End::GoalMissed,
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let job = &self.detail.status;
+        let mut lines = vec![String::new()];
+        let mut line = |name: &str, value: String| lines.push(format!("{name:<11} {value}"));
+        line(
+            "deadline",
+            match self.elapsed_s() {
+                Some(s) if self.met() => format!("met: done in {s:.1} s of {:.0} s", self.deadline_s),
+                Some(s) => {
+                    format!("MISSED: {} after {s:.1} s, deadline was {:.0} s", job.phase.word(), self.deadline_s)
+                }
+                None => format!("MISSED: still {} when the demo gave up", job.phase.word()),
+            },
+        );
+        let (there, counted) = self.words;
+        let verdict = if self.verified() { "every word was counted once" } else { "WRONG" };
+        line("result", format!("{counted} of {there} words: {verdict}"));
+        let Used { free_core_s, volunteer_core_s, shrinks, freezes, .. } = self.used;
+        line(
+            "harvested",
+            format!(
+                "{volunteer_core_s:.0} core-seconds, {:.0} % of the {free_core_s:.0} the foreground left free meanwhile",
+                100.0 * volunteer_core_s / free_core_s.max(0.001)
+            ),
+        );
+        let change = |now: f64, before: f64| 100.0 * (now / before.max(1e-9) - 1.0);
+        let (alone, beside) = (&self.alone, &self.beside);
+        line(
+            "foreground",
+            format!(
+                "mean response {:.2} → {:.2} ms ({:+.1} %), 95th percentile {:.2} → {:.2} ms ({:+.1} %)",
+                alone.mean_ms(),
+                beside.mean_ms(),
+                change(beside.mean_ms(), alone.mean_ms()),
+                alone.quantile_ms(0.95),
+                beside.quantile_ms(0.95),
+                change(beside.quantile_ms(0.95), alone.quantile_ms(0.95)),
+            ),
+        );
+        line("", format!("{} requests alone, {} beside the job", alone.sorted_ms.len(), beside.sorted_ms.len()));
+        line("guard", format!("gave CPU back to the foreground {shrinks} times, froze the job {freezes} times"));
+        line("decisions", format!("{} taken, {} changed something:", job.decisions, self.decisions.len()));
+        for decision in &self.decisions {
+            let at = format::seconds(decision.at.seconds_since(job.submitted));
+            line("", format!("after {at}: {}", format::clean(&decision.reason)));
+        }
+        for weakness in &self.weaknesses {
+            line("weaker", format::clean(weakness));
+        }
+        lines.join("\n")
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let responses = |responses: &Responses| {
+            json!({
+                "requests": responses.sorted_ms.len(), "mean_ms": responses.mean_ms(),
+                "p50_ms": responses.quantile_ms(0.5), "p95_ms": responses.quantile_ms(0.95), "p99_ms": responses.quantile_ms(0.99),
+            })
+        };
+        json!({
+            "seed": self.seed, "cpus": self.cpus, "deadline_s": self.deadline_s, "deadline_met": self.met(),
+            "elapsed_s": self.elapsed_s(), "words": self.words.0, "words_counted": self.words.1,
+            "free_core_s": self.used.free_core_s, "harvested_core_s": self.used.volunteer_core_s,
+            "foreground_alone": responses(&self.alone), "foreground_beside": responses(&self.beside),
+            "guard_shrinks": self.used.shrinks, "guard_freezes": self.used.freezes,
+            "decisions": self.decisions, "weaknesses": self.weaknesses, "job": self.detail.status,
+        })
+    }
+}

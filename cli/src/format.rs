@@ -1,0 +1,308 @@
+//! How things look on a terminal. Nothing that a guest or a task wrote reaches it with control characters.
+
+use gleaner_common::event::{EventRecord, EventSource};
+use gleaner_common::job::{Decision, Goal, JobPhase, JobStatus};
+use gleaner_common::report::{Absence, Bounded, Reading};
+use gleaner_common::units::CoreShare;
+use gleaner_planner::controller::HostView;
+use serde_json::Value;
+
+/// A table with columns as wide as their widest cell.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([head[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        padded.join("  ").trim_end().to_owned()
+    };
+    let mut lines = vec![line(&mut head.iter().copied())];
+    lines.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
+    lines.join("\n")
+}
+
+/// Text without control characters.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// A duration in seconds, for people.
+pub(crate) fn seconds(seconds: f64) -> String {
+    if !seconds.is_finite() || seconds > 1e9 {
+        return "never".into();
+    }
+    let (sign, total) = (if seconds < 0.0 { "-" } else { "" }, seconds.abs());
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded above")]
+    let whole = total.round() as u64;
+    match whole {
+        0..60 => format!("{sign}{total:.0} s"),
+        60..3_600 => format!("{sign}{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{sign}{} h {:02} min", whole / 3_600, whole / 60 % 60),
+    }
+}
+
+/// Readings in a table; those that are missing get a mark and a footnote.
+#[derive(Debug, Default)]
+pub(crate) struct Footnotes {
+    reasons: Vec<String>,
+}
+
+impl Footnotes {
+    pub(crate) fn cell<T>(&mut self, reading: &Reading<T>, show: impl Fn(&T) -> String) -> String {
+        match reading {
+            Reading::Value(value) => show(value),
+            Reading::Absent(absence) => self.mark(absence),
+        }
+    }
+
+    fn mark(&mut self, absence: &Absence) -> String {
+        let reason = clean(&absence.to_string());
+        let index = self.reasons.iter().position(|known| *known == reason).unwrap_or_else(|| {
+            self.reasons.push(reason);
+            self.reasons.len() - 1
+        });
+        format!("-[{}]", index + 1)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let notes = (1..).zip(&self.reasons).map(|(number, reason)| format!("\n[{number}] {reason}"));
+        notes.collect()
+    }
+}
+
+/// The table of hosts.
+pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
+    let mut notes = Footnotes::default();
+    let mut rows = Vec::new();
+    for view in hosts {
+        let state = match (view.connected, view.facts.levers.acting) {
+            (false, _) => "lost",
+            (true, true) => "acting",
+            (true, false) => "observing",
+        };
+        let mut row = vec![view.host.to_string(), state.to_owned(), view.facts.cores.to_string()];
+        match &view.report {
+            Some(report) => {
+                let share = |share: &CoreShare| share.to_string();
+                row.push(notes.cell(&report.machine.cpu_busy, share));
+                row.push(notes.cell(&report.machine.cpu_foreground, share));
+                let both = |cpu: &Bounded<CoreShare>| format!("{} / {}", cpu.expected, cpu.safe);
+                row.push(notes.cell(&report.residual.cpu, both));
+                row.push(notes.cell(&report.volunteer.cpu, share));
+                row.push(notes.cell(&report.volunteer.allowance, share));
+                let record = report.residual.record;
+                row.push(record.violation_rate().map_or_else(
+                    || "none judged".to_owned(),
+                    |rate| format!("{:.1} % of {}", rate.value() * 100.0, record.judged),
+                ));
+            }
+            None => row.extend(std::iter::repeat_n("no report".to_owned(), 6)),
+        }
+        let age = view.reported.map(|at| now_ms.saturating_sub(at.0) as f64 / 1_000.0);
+        row.push(age.map_or_else(|| "-".to_owned(), |age| format!("{age:.0} s")));
+        row.push(view.job.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string));
+        rows.push(row);
+    }
+    let head = [
+        "HOST",
+        "STATE",
+        "CPUS",
+        "BUSY",
+        "FOREGROUND",
+        "RESIDUAL expected / safe",
+        "VOLUNTEER",
+        "ALLOWED",
+        "PROMISES BROKEN",
+        "AGE",
+        "JOB",
+    ];
+    if rows.is_empty() { "no host has joined yet".into() } else { table(&head, &rows) + &notes.text() }
+}
+
+/// The table of jobs.
+pub(crate) fn jobs(jobs: &[JobStatus]) -> String {
+    let row = |job: &JobStatus| {
+        let progress = job.progress.as_ref();
+        vec![
+            job.spec.id.to_string(),
+            job.phase.word().to_owned(),
+            goal(job.spec.goal),
+            progress.map_or_else(|| "-".into(), |p| format!("{}/{}", p.tasks_done, p.tasks_total)),
+            progress.map_or_else(|| "-".into(), |p| format!("{:.0} %", p.fraction_done.value() * 100.0)),
+            progress.map_or_else(|| "-".into(), |p| p.tasks_failed.to_string()),
+            job.volunteers.to_string(),
+            job.cost.to_string(),
+            format!("{:.1}", job.harvested_core_s),
+        ]
+    };
+    let rows: Vec<_> = jobs.iter().map(row).collect();
+    let head = ["JOB", "PHASE", "GOAL", "TASKS", "DONE", "FAILED", "VOLUNTEERS", "COST", "CORE-SECONDS"];
+    if rows.is_empty() { "no jobs".into() } else { table(&head, &rows) }
+}
+
+/// A goal in a few words.
+pub(crate) fn goal(goal: Goal) -> String {
+    match goal {
+        Goal::Deadline { within_s } => format!("within {}", seconds(within_s)),
+        Goal::Cost { budget: None } => "cheapest".into(),
+        Goal::Cost { budget: Some(budget) } => format!("at most {budget}"),
+    }
+}
+
+/// Everything about one job.
+pub(crate) fn job(job: &JobStatus) -> String {
+    let mut lines = vec![format!("job {}: {}", job.spec.id, phase(&job.phase))];
+    let mut line = |name: &str, value: String| lines.push(format!("  {name:<12} {value}"));
+    line("goal", goal(job.spec.goal));
+    line("submitted", job.submitted.to_string());
+    if let Some(deadline) = job.deadline {
+        line("deadline", deadline.to_string());
+    }
+    if let Some(estimate) = job.completion_estimate {
+        line("estimate", estimate.to_string());
+    }
+    if let Some(ended) = job.ended {
+        line("ended", format!("{ended}, after {}", seconds(ended.seconds_since(job.submitted))));
+    }
+    if let Some(p) = &job.progress {
+        line("progress", format!("{:.1} %", p.fraction_done.value() * 100.0));
+        let counts = format!(
+            "{} of {} done, {} failed, {} retried, {} running on {} slots",
+            p.tasks_done, p.tasks_total, p.tasks_failed, p.tasks_retried, p.tasks_running, p.slots_in_use
+        );
+        line("tasks", counts);
+        if let Some(mean) = p.mean_task_s {
+            line("mean task", format!("{mean:.2} s"));
+        }
+    }
+    line("volunteers", job.volunteers.to_string());
+    line("cost", job.cost.to_string());
+    line("harvested", format!("{:.1} core-seconds", job.harvested_core_s));
+    line("decisions", job.decisions.to_string());
+    let gleaner_common::job::EngineSpec::Local(local) = &job.spec.engine;
+    line("output", clean(&local.output_dir));
+    lines.join("\n")
+}
+
+fn phase(phase: &JobPhase) -> String {
+    match phase {
+        JobPhase::Waiting { reason } | JobPhase::Failed { reason } => format!("{}: {}", phase.word(), clean(reason)),
+        other => other.word().to_owned(),
+    }
+}
+
+/// A decision with its candidates.
+pub(crate) fn decision(decision: &Decision) -> String {
+    let mut lines = vec![
+        format!("decision {} about job {} at {}", decision.number, decision.job, decision.at),
+        format!("  {}", clean(&decision.reason)),
+        format!(
+            "  bound by {}; size {} → {}; goal {}",
+            serde_json::to_value(decision.bound).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default(),
+            decision.size_before,
+            decision.size,
+            goal(decision.goal)
+        ),
+    ];
+    if let Some(left) = decision.deadline_in_s {
+        lines.push(format!("  deadline in {}", seconds(left)));
+    }
+    lines.push(format!("  {:.1} % of the work left, {} spent", decision.remaining.value() * 100.0, decision.spent));
+    if let Some(rate) = decision.processing_rate {
+        lines.push(format!("  one core does {:.3} % of the work a minute", rate * 100.0 * 60.0 * 100.0));
+    }
+    if let Some(ratio) = decision.yield_ratio {
+        lines.push(format!("  workers use {:.0} % of what they could", ratio * 100.0));
+    }
+    let rows: Vec<Vec<String>> = decision
+        .candidates
+        .iter()
+        .map(|c| {
+            vec![
+                if c.size == decision.size { "→".into() } else { " ".into() },
+                c.size.to_string(),
+                c.potential.to_string(),
+                c.predicted.to_string(),
+                seconds(c.completion_s),
+                c.cost.to_string(),
+                if c.meets_goal { "yes".into() } else { "no".into() },
+                format!("{:.2}", c.score),
+            ]
+        })
+        .collect();
+    lines.push(table(&["", "SIZE", "POTENTIAL", "PREDICTED", "DONE IN", "COST", "MEETS GOAL", "SCORE"], &rows));
+    if decision.considered as usize > rows.len() {
+        lines.push(format!("({} candidates were considered; these are around the chosen one)", decision.considered));
+    }
+    lines.join("\n")
+}
+
+/// A line of the event log for people.
+pub(crate) fn event(record: &EventRecord) -> String {
+    let source = match &record.source {
+        EventSource::Aggregator => "aggregator".to_owned(),
+        EventSource::Agent { host, .. } => host.to_string(),
+    };
+    let mut text = format!("{}  {:<12} {}", record.at, source, record.event.name());
+    if let gleaner_common::event::Event::JobSized { decision } = &record.event {
+        return text + &format!("  job={} size={} ({})", decision.job, decision.size, clean(&decision.reason));
+    }
+    if let Ok(Value::Object(fields)) = serde_json::to_value(&record.event) {
+        for (name, value) in fields.into_iter().filter_map(|(_, fields)| fields.as_object().cloned()).flatten() {
+            let shown = match value {
+                Value::Null => continue,
+                Value::String(text) => text,
+                Value::Number(number) => number
+                    .as_f64()
+                    .filter(|n| n.fract() != 0.0)
+                    .map_or_else(|| number.to_string(), |n| format!("{n:.2}")),
+                other => other.to_string(),
+            };
+            text.push_str(&format!("  {name}={}", clean(&shown)));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_common::clock::Timestamp;
+    use gleaner_common::event::Event;
+    use gleaner_common::report::AbsenceKind;
+
+    use super::*;
+
+    #[test]
+    fn tables_line_up() {
+        let rows = [vec!["a".into(), "10".into()], vec!["long".into(), "1".into()]];
+        assert_eq!(table(&["X", "NUMBER"], &rows), "X     NUMBER\na     10\nlong  1");
+    }
+
+    #[test]
+    fn missing_readings_get_one_footnote_per_reason() {
+        let mut notes = Footnotes::default();
+        let absent: Reading<u32> = Reading::absent(AbsenceKind::NotYet, "it takes\n two samples");
+        assert_eq!(notes.cell(&absent, ToString::to_string), "-[1]");
+        assert_eq!(notes.cell(&absent, ToString::to_string), "-[1]");
+        assert_eq!(notes.text(), "\n[1] not available, because it takes? two samples");
+    }
+
+    #[test]
+    fn durations_for_people() {
+        for (s, text) in
+            [(0.4, "0 s"), (61.0, "1 min 01 s"), (3_725.0, "1 h 02 min"), (-5.0, "-5 s"), (f64::INFINITY, "never")]
+        {
+            assert_eq!(seconds(s), text);
+        }
+    }
+
+    #[test]
+    fn events_are_one_harmless_line() {
+        let event =
+            Event::HostLost { host: gleaner_common::id::HostId::new("h1").unwrap(), reason: "a\u{1b}[2Jb\nc".into() };
+        let line = self::event(&EventRecord { at: Timestamp(0), source: EventSource::Aggregator, event });
+        assert_eq!(line, "1970-01-01T00:00:00.000Z  aggregator   host_lost  host=h1  reason=a?[2Jb?c");
+    }
+}
