@@ -402,6 +402,27 @@ mod tests {
         assert_eq!(value["source"], "aggregator");
     }
 
+    /// The names by which serde knows the variants: an unknown one makes it list them all.
+    fn names() -> Vec<String> {
+        let error = serde_json::from_str::<Event>(r#"{"no_such_event":{}}"#).unwrap_err().to_string();
+        let list = error.split_once("expected one of ").unwrap().1;
+        list.split('`')
+            .filter(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+            .map(str::to_owned)
+            .filter(|w| !w.is_empty())
+            .collect()
+    }
+
+    #[test]
+    fn every_event_is_documented() {
+        let docs = include_str!("../../docs/events.md");
+        let names = names();
+        assert!(names.len() > 25, "{names:?}");
+        for name in names {
+            assert!(docs.contains(&format!("| `{name}` |")), "docs/events.md does not describe {name}");
+        }
+    }
+
     #[test]
     fn refuses_what_is_not_an_event() {
         for bad in [

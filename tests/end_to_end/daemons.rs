@@ -1,0 +1,235 @@
+//! A standing pair, as an operator would set it up: `gleaner pki`, config files, both daemons, the commands.
+
+use std::net::UdpSocket;
+
+use crate::bench::{Bench, Running, text, until};
+
+/// An aggregator with its agent, both as separate processes with their own configs.
+struct Pair {
+    bench: Bench,
+    port: u16,
+    aggregator: Option<Running>,
+    agent: Option<Running>,
+}
+
+const HOST: &str = "host-1";
+
+impl Pair {
+    fn new() -> Self {
+        let bench = Bench::new();
+        let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let pki = bench.path("pki");
+        let pki = pki.to_str().unwrap();
+        assert!(bench.run(&["pki", "init", pki]).status.success());
+        for host in [HOST, "host-2"] {
+            assert!(bench.run(&["pki", "issue-agent", host, "--authority", pki]).status.success());
+        }
+        let pair = Self { bench, port, aggregator: None, agent: None };
+        let dir = pair.bench.folder.path().display();
+        pair.bench.write(
+            "aggregator.toml",
+            &format!(
+                "listen = '127.0.0.1:{port}'\nsocket = '{dir}/a.sock'\nstate_dir = '{dir}/state'\nlocal_host = '{HOST}'\n\
+                 [tls]\nca = '{dir}/pki/ca.crt'\ncertificate = '{dir}/pki/aggregator.crt'\nkey = '{dir}/pki/aggregator.key'\n\
+                 [controller]\nevaluation_interval_s = 2\nprofile_period_s = 2\n"
+            ),
+        );
+        pair.agent_config("agent.toml", HOST, HOST);
+        pair
+    }
+
+    /// A config of an agent that calls itself `name` and shows the certificate of `certificate`.
+    fn agent_config(&self, file: &str, name: &str, certificate: &str) {
+        let (dir, port) = (self.bench.folder.path().display(), self.port);
+        let text = format!(
+            "state_dir = '{dir}/{file}-state'\n[host]\nname = '{name}'\n[aggregator]\naddress = '127.0.0.1:{port}'\n\
+             ca = '{dir}/pki/ca.crt'\ncertificate = '{dir}/pki/{certificate}.crt'\nkey = '{dir}/pki/{certificate}.key'\n\
+             [volunteer]\ncgroup = 'gleaner-e2e-{port}/volunteer'\nkill_after_ms = 200\n"
+        );
+        self.bench.write(file, &text);
+    }
+
+    fn start_aggregator(&mut self) {
+        let config = self.bench.path("aggregator.toml");
+        let command = self.bench.gleaner(&["daemon", "aggregator", "--config", config.to_str().unwrap()]);
+        self.aggregator = Some(Running::start(command));
+        until("the aggregator answers", || self.ask(&["job", "list"]).status.success());
+    }
+
+    fn start_agent(&mut self, arguments: &[&str]) {
+        let config = self.bench.path("agent.toml");
+        let all: Vec<&str> = ["daemon", "agent", "--config", config.to_str().unwrap()]
+            .into_iter()
+            .chain(arguments.iter().copied())
+            .collect();
+        self.agent = Some(Running::start(self.bench.gleaner(&all)));
+        until("the agent reports", || {
+            self.hosts().iter().any(|host| host["connected"] == true && !host["report"].is_null())
+        });
+    }
+
+    fn ask(&self, arguments: &[&str]) -> std::process::Output {
+        let socket = self.bench.path("a.sock");
+        let all: Vec<&str> =
+            ["--socket", socket.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
+        self.bench.run(&all)
+    }
+
+    fn hosts(&self) -> Vec<serde_json::Value> {
+        serde_json::from_slice(&self.ask(&["hosts", "--json"]).stdout).unwrap_or_default()
+    }
+
+    fn job(&self, name: &str) -> serde_json::Value {
+        serde_json::from_slice(&self.ask(&["job", "show", name, "--json"]).stdout).unwrap_or_default()
+    }
+
+    fn events(&self) -> String {
+        text(&self.ask(&["events", "--json"]).stdout)
+    }
+}
+
+#[test]
+fn an_observing_host_is_seen_and_not_touched() {
+    let mut pair = Pair::new();
+    pair.start_aggregator();
+    pair.start_agent(&[]);
+    let table = text(&pair.ask(&["hosts"]).stdout);
+    assert!(table.contains(HOST) && table.contains("observing"), "{table}");
+    pair.bench.write("tasks.txt", "true\n");
+    assert!(pair.ask(&["job", "submit", "tasks.txt", "--name", "j"]).status.success());
+    until("the job says why it waits", || {
+        pair.job("j")["status"]["phase"]["waiting"]["reason"].as_str().is_some_and(|reason| reason.contains("--act"))
+    });
+    assert!(pair.ask(&["top", "--once"]).status.success());
+    assert_eq!(crate::bench::cgroups_of(pair.port.into()), Vec::<std::path::PathBuf>::new());
+    let path = format!("/sys/fs/cgroup/cpu/gleaner-e2e-{}", pair.port);
+    assert!(!std::path::Path::new(&path).exists());
+}
+
+#[test]
+fn a_job_on_a_standing_pair_from_submit_to_explain() {
+    let mut pair = Pair::new();
+    pair.start_aggregator();
+    pair.start_agent(&["--act"]);
+    pair.bench.write("tasks.txt", &"sleep 0.2\n".repeat(30));
+    let submitted = pair.ask(&["job", "submit", "tasks.txt", "--name", "j", "--deadline", "60s"]);
+    assert!(submitted.status.success(), "{}", text(&submitted.stderr));
+    let again = pair.ask(&["job", "submit", "tasks.txt", "--name", "j"]);
+    assert!(text(&again.stderr).contains("there is a job j already"), "{}", text(&again.stderr));
+    until("the job is complete", || pair.job("j")["status"]["phase"] == "completed");
+    let explained = text(&pair.ask(&["explain", "j"]).stdout);
+    assert!(
+        explained.contains("bound by") && explained.contains("CANDIDATE") || explained.contains("SIZE"),
+        "{explained}"
+    );
+    let list = text(&pair.ask(&["job", "list"]).stdout);
+    assert!(list.contains("completed") && list.contains("30/30"), "{list}");
+    let events = pair.events();
+    for event in [
+        "aggregator_started",
+        "host_joined",
+        "agent_started",
+        "job_submitted",
+        "job_profiling",
+        "job_sized",
+        "job_ended",
+    ] {
+        assert!(events.contains(&format!("\"event\":\"{event}\"")), "{event} not in\n{events}");
+    }
+    let ended = pair.ask(&["job", "cancel", "j"]);
+    assert!(text(&ended.stderr).contains("has ended"), "{}", text(&ended.stderr));
+    let missing = pair.ask(&["explain", "nobody"]);
+    assert!(text(&missing.stderr).contains("there is no job nobody"), "{}", text(&missing.stderr));
+}
+
+#[test]
+fn a_restarted_aggregator_remembers_and_loses_no_event() {
+    let mut pair = Pair::new();
+    pair.start_aggregator();
+    pair.start_agent(&["--act"]);
+    pair.bench.write("tasks.txt", &"sleep 0.3\n".repeat(40));
+    assert!(pair.ask(&["job", "submit", "tasks.txt", "--name", "j"]).status.success());
+    until("some tasks are done", || pair.job("j")["status"]["progress"]["tasks_done"].as_u64() > Some(3));
+    let before = pair.events();
+    let aggregator = pair.aggregator.take().unwrap();
+    aggregator.kill(aggregator.0.id());
+    drop(aggregator);
+    pair.start_aggregator();
+    until("the job is complete", || pair.job("j")["status"]["phase"] == "completed");
+    let after = pair.events();
+    assert!(after.starts_with(&before), "what was logged stays");
+    assert!(after.contains("\"jobs_resumed\":1"), "{after}");
+    let mut agents: Vec<&str> = after.lines().filter(|line| line.contains("\"source\":\"agent\"")).collect();
+    let all = agents.len();
+    agents.sort_unstable();
+    agents.dedup();
+    assert_eq!(agents.len(), all, "no event of an agent is logged twice");
+    let journals = pair.bench.path("state/journal");
+    let replayed = pair.bench.run(&["replay", journals.to_str().unwrap()]);
+    assert!(replayed.status.success(), "{}{}", text(&replayed.stdout), text(&replayed.stderr));
+}
+
+#[test]
+fn an_agent_with_another_hosts_certificate_is_refused() {
+    let mut pair = Pair::new();
+    pair.start_aggregator();
+    pair.agent_config("thief.toml", HOST, "host-2");
+    let config = pair.bench.path("thief.toml");
+    let thief = Running::start(pair.bench.gleaner(&["daemon", "agent", "--config", config.to_str().unwrap()]));
+    until("the refusal is logged", || {
+        pair.events().contains("the certificate is of host host-2, the hello of host host-1")
+    });
+    assert!(pair.hosts().is_empty(), "{:?}", pair.hosts());
+    drop(thief);
+}
+
+#[test]
+fn a_full_disk_for_the_event_log_stops_nothing() {
+    let mut pair = Pair::new();
+    let disk = pair.bench.path("events");
+    std::fs::create_dir(&disk).unwrap();
+    let mounted =
+        std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(&disk).output();
+    if !mounted.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: no full disk to test on: a tmpfs cannot be mounted here");
+        return;
+    }
+    _ = std::fs::write(disk.join("ballast"), vec![0; 1 << 20]);
+    let config = pair.bench.path("aggregator.toml");
+    let text_before = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{text_before}[event_log]\nfolder = '{}'\n", disk.display())).unwrap();
+    pair.start_aggregator();
+    pair.start_agent(&["--act"]);
+    pair.bench.write("tasks.txt", &"true\n".repeat(5));
+    assert!(pair.ask(&["job", "submit", "tasks.txt", "--name", "j"]).status.success());
+    until("the job is complete", || pair.job("j")["status"]["phase"] == "completed");
+    let top = text(&pair.ask(&["top", "--once"]).stdout);
+    std::fs::remove_file(disk.join("ballast")).unwrap();
+    until("the log is written again", || pair.events().contains("event_log_recovered"));
+    let events = pair.events();
+    drop(pair.agent.take());
+    drop(pair.aggregator.take());
+    assert!(std::process::Command::new("umount").arg(&disk).status().unwrap().success());
+    assert!(top.contains("TROUBLE: the event log"), "{top}");
+    for event in ["job_submitted", "job_ended", "agent_started"] {
+        assert!(events.contains(event), "{event} waited for the disk, in\n{events}");
+    }
+}
+
+#[test]
+fn configs_with_several_mistakes_are_told_all_of_them() {
+    let bench = Bench::new();
+    let config =
+        bench.write("bad.toml", "state_dir = 'here'\n[guard]\nperiod_ms = 5\nspeed = 1\n[host]\nname = 'A B'\n");
+    let output = bench.run(&["daemon", "agent", "--config", config.to_str().unwrap(), "--check"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    for part in [
+        "bad.toml:1: `state_dir`",
+        "bad.toml:3: `guard.period_ms`",
+        "bad.toml:4: `guard.speed` is unknown",
+        "bad.toml:6: `host.name`",
+    ] {
+        assert!(said.contains(part), "{part} not in\n{said}");
+    }
+}
