@@ -251,13 +251,13 @@ mod tests {
         // 3 s of CPU and 1 s of disk work in 2 s; the volunteer had half a core of it.
         let volunteer = Reading::Value(CoreShare::clamped(50.0));
         let sample = machine(Some(&raw(0, 0)), &raw(3_000_000_000, 1_000), &volunteer, 2.0);
-        assert_eq!(percent(&sample.cpu_busy), 150.0);
-        assert_eq!(percent(&sample.cpu_foreground), 100.0);
+        assert!((percent(&sample.cpu_busy) - 150.0).abs() < 1e-9);
+        assert!((percent(&sample.cpu_foreground) - 100.0).abs() < 1e-9);
         assert_eq!(sample.disks[0].utilisation, Reading::Value(Fraction::clamped(0.5)));
         assert_eq!(sample.disks[0].write, Reading::Value(BytesPerSec::clamped(50_000.0)));
         let rest = remainder(&sample, &Reading::Value(Bytes(100)));
         assert_eq!(rest.memory, Reading::Value(Bytes(500)));
-        assert_eq!(percent(&rest.cpu), 100.0);
+        assert!((percent(&rest.cpu) - 100.0).abs() < 1e-9);
     }
 
     #[test]

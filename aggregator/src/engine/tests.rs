@@ -197,11 +197,11 @@ async fn shrinking_drains() {
     bench.until(|folder| lines(folder, "log") == 3).await;
     bench.slots(1);
     loop {
-        if let EngineReport::Progress { progress, .. } = bench.next().await {
-            if progress.tasks_running == 3 {
-                assert_eq!(progress.slots_in_use, 3, "draining slots are in use");
-                break;
-            }
+        if let EngineReport::Progress { progress, .. } = bench.next().await
+            && progress.tasks_running == 3
+        {
+            assert_eq!(progress.slots_in_use, 3, "draining slots are in use");
+            break;
         }
     }
     assert_eq!(bench.log().len(), 3, "no new task while more run than there are slots");

@@ -1,0 +1,248 @@
+//! Bad peers against the real aggregator, over real QUIC: each costs itself only.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_common::clock::Timestamp;
+use gleaner_common::id::HostId;
+use gleaner_common::report::{AbsenceKind, CgroupMode, HostFacts, Levers, Reading, VolunteerKind};
+use gleaner_common::tls::{AGGREGATOR_NAME, Authority, Identity};
+use gleaner_common::transport;
+use gleaner_common::units::Bytes;
+use gleaner_common::wire::{AgentEvents, FromAgent, FromAggregator, Hello, encode, read_message, write_message};
+
+struct Aggregator {
+    folder: tempfile::TempDir,
+    authority: Authority,
+    address: SocketAddr,
+    child: Child,
+}
+
+impl Aggregator {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::create().unwrap();
+        authority.write(folder.path()).unwrap();
+        authority.issue_aggregator().unwrap().write(folder.path(), "aggregator").unwrap();
+        let address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let dir = folder.path().display();
+        let config = format!(
+            "listen = '{address}'\nsocket = '{dir}/a.sock'\nstate_dir = '{dir}/state'\nlocal_host = 'here'\n\
+             [tls]\nca = '{dir}/ca.crt'\ncertificate = '{dir}/aggregator.crt'\nkey = '{dir}/aggregator.key'\n"
+        );
+        std::fs::write(folder.path().join("a.toml"), config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner-aggregator"));
+        command.arg("--config").arg(folder.path().join("a.toml")).stderr(Stdio::null());
+        let aggregator = Self { folder, authority, address, child: command.spawn().unwrap() };
+        aggregator.until("the aggregator answers", |_| true).await;
+        aggregator
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("a.sock")
+    }
+
+    fn identity(&self, host: &str) -> Identity {
+        let issued = self.authority.issue_agent(&HostId::new(host).unwrap()).unwrap();
+        let (certificate, key) = issued.write(self.folder.path(), host).unwrap();
+        Identity::load(&self.folder.path().join("ca.crt"), &certificate, &key).unwrap()
+    }
+
+    async fn until(&self, what: &str, condition: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let events = events(&self.socket()).await;
+            if events.as_ref().is_some_and(|events| condition(events)) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{what}: not in 30 s, events are {events:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn connect(&self, host: &str) -> Agent {
+        let endpoint = transport::client_endpoint(self.address, &self.identity(host)).unwrap();
+        let connection = transport::connect(&endpoint, self.address).unwrap().await.unwrap();
+        let (send, receive) = connection.open_bi().await.unwrap();
+        Agent { _endpoint: endpoint, connection, send, receive }
+    }
+
+    async fn connected(&self) -> Vec<String> {
+        let client = Client::connect(&self.socket()).await.unwrap();
+        let Response::Hosts(hosts) = client.call(&Request::Hosts).await.unwrap() else { panic!("no hosts") };
+        hosts.into_iter().filter(|view| view.connected).map(|view| view.host.to_string()).collect()
+    }
+}
+
+impl Drop for Aggregator {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+async fn events(socket: &Path) -> Option<String> {
+    let mut lines = Client::connect(socket).await.ok()?.events(None, false).await.ok()?;
+    let mut all = String::new();
+    while let Some(line) = lines.next().await.ok()? {
+        all.push_str(&line);
+        all.push('\n');
+    }
+    Some(all)
+}
+
+/// An agent made by hand.
+struct Agent {
+    _endpoint: quinn::Endpoint,
+    connection: quinn::Connection,
+    send: quinn::SendStream,
+    receive: quinn::RecvStream,
+}
+
+impl Agent {
+    async fn greet(&mut self, host: &str) -> Option<FromAggregator> {
+        write_message(&mut self.send, &hello(host)).await.unwrap();
+        read_message(&mut self.receive).await.unwrap()
+    }
+
+    async fn is_closed(&self) {
+        tokio::time::timeout(Duration::from_secs(20), self.connection.closed())
+            .await
+            .expect("closed by the aggregator");
+    }
+}
+
+fn hello(host: &str) -> FromAgent {
+    let levers = Levers {
+        acting: false,
+        volunteer: VolunteerKind::None,
+        quota: false,
+        weight: false,
+        idle: false,
+        freeze: false,
+        weaknesses: vec![],
+    };
+    FromAgent::Hello(Box::new(Hello {
+        host: HostId::new(host).unwrap(),
+        incarnation: 1,
+        software: "test".into(),
+        now: Timestamp(1),
+        facts: HostFacts {
+            cpu_model: "test".into(),
+            cores: 4,
+            memory: Bytes::from_mib(1),
+            kernel: "test".into(),
+            cgroups: CgroupMode::V2,
+            counters: Reading::absent(AbsenceKind::NotSupported, "this is a test"),
+            levers,
+        },
+    }))
+}
+
+/// A frame with this tag and payload, its length field right.
+fn frame(tag: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len() + 2).unwrap();
+    [&length.to_le_bytes()[..], &tag.to_le_bytes(), payload].concat()
+}
+
+#[tokio::test]
+async fn malformed_frames_end_their_own_connection_and_no_other() {
+    let aggregator = Aggregator::start().await;
+    let mut good = aggregator.connect("good").await;
+    assert!(matches!(good.greet("good").await, Some(FromAggregator::Welcome(_))));
+    let hello_payload = encode(&hello("x")).unwrap()[6..].to_vec();
+    for (name, bytes) in [
+        ("unknown-tag", frame(999, &hello_payload)),
+        ("leftover", frame(1, &[&hello_payload[..], &[0]].concat())),
+        ("oversized", u32::MAX.to_le_bytes().to_vec()),
+        ("short", vec![1, 0, 0, 0, 7]),
+        ("garbage", vec![0x5a; 300]),
+        // Events whose payload announces a list of 2^60 entries.
+        ("bomb", frame(4, &[253, 0, 0, 0, 0, 0, 0, 0, 16])),
+        ("second-hello", encode(&hello("second-hello")).unwrap()),
+    ] {
+        let mut bad = aggregator.connect(name).await;
+        assert!(matches!(bad.greet(name).await, Some(FromAggregator::Welcome(_))), "{name}");
+        bad.send.write_all(&bytes).await.unwrap();
+        bad.is_closed().await;
+        let mine = format!("\"host\":\"{name}\"");
+        let told = |events: &str| events.lines().any(|line| line.contains("message_refused") && line.contains(&mine));
+        aggregator.until(name, told).await;
+    }
+    // A frame cut off by the end of its stream.
+    let mut torn = aggregator.connect("torn").await;
+    torn.greet("torn").await;
+    torn.send.write_all(&encode(&hello("torn")).unwrap()[..20]).await.unwrap();
+    torn.send.finish().unwrap();
+    torn.is_closed().await;
+    aggregator.until("the lost hosts are told of", |events| events.matches("host_lost").count() == 8).await;
+    assert_eq!(aggregator.connected().await, ["good"]);
+}
+
+#[tokio::test]
+async fn what_is_not_a_proper_hello_is_refused_with_the_reason() {
+    let aggregator = Aggregator::start().await;
+    let mut liar = aggregator.connect("liar").await;
+    let answer = liar.greet("somebody-else").await;
+    let refused = |answer: &Option<FromAggregator>, part: &str| matches!(answer, Some(FromAggregator::Refused(why)) if why.contains(part));
+    assert!(refused(&answer, "certificate is of host liar"), "{answer:?}");
+    let mut rude = aggregator.connect("rude").await;
+    write_message(&mut rude.send, &FromAgent::Events(AgentEvents { events: vec![] })).await.unwrap();
+    let answer = read_message(&mut rude.receive).await.unwrap();
+    assert!(refused(&answer, "does not begin with a hello"), "{answer:?}");
+    let mute = aggregator.connect("mute").await;
+    mute.is_closed().await;
+    aggregator.until("the silent one is told of", |events| events.contains("host mute sends no hello")).await;
+    assert!(aggregator.connected().await.is_empty());
+}
+
+#[tokio::test]
+async fn another_protocol_version_is_refused_in_the_handshake() {
+    let aggregator = Aggregator::start().await;
+    let mut tls = aggregator.identity("future").client().unwrap();
+    tls.alpn_protocols = vec![b"gleaner/2".to_vec()];
+    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let config = quinn::ClientConfig::new(std::sync::Arc::new(crypto));
+    let connecting = endpoint.connect_with(config, aggregator.address, AGGREGATOR_NAME).unwrap();
+    let error = connecting.await.unwrap_err().to_string();
+    assert!(error.contains("any known protocol"), "{error}");
+}
+
+#[tokio::test]
+async fn a_newer_connection_of_a_host_replaces_the_older() {
+    let aggregator = Aggregator::start().await;
+    let mut first = aggregator.connect("twice").await;
+    first.greet("twice").await;
+    let mut second = aggregator.connect("twice").await;
+    assert!(matches!(second.greet("twice").await, Some(FromAggregator::Welcome(_))));
+    first.is_closed().await;
+    assert_eq!(aggregator.connected().await, ["twice"], "the end of the older is no loss of the host");
+}
+
+#[tokio::test]
+async fn a_second_aggregator_on_the_same_socket_says_who_has_it() {
+    let aggregator = Aggregator::start().await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner-aggregator"));
+    let output = command.arg("--config").arg(aggregator.folder.path().join("a.toml")).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains(&format!("another aggregator (process {})", aggregator.child.id())), "{said}");
+}
+
+#[tokio::test]
+async fn requests_that_make_no_sense_are_answered() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let aggregator = Aggregator::start().await;
+    for request in ["nonsense\n", "{\"job\":{\"job\":\"../x\"}}\n", "{\"overview\":1}\n", "\u{0}\n"] {
+        let mut stream = tokio::net::UnixStream::connect(aggregator.socket()).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.contains("\"code\":\"invalid\""), "{request:?} got {answer:?}");
+    }
+}
