@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use gleaner_common::report::CgroupMode;
+use procfs::process::MountInfo;
 
 /// The cgroup hierarchies of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,20 +40,18 @@ impl Hierarchies {
 
     fn from_mountinfo(mountinfo: &str, root: &Path) -> Self {
         let mut found = Self::default();
-        for line in mountinfo.lines() {
-            // "36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw,errors=continue" (proc(5))
-            let Some((mount, filesystem)) = line.split_once(" - ") else { continue };
-            let mut fields = mount.split(' ').skip(3);
-            let (Some(mounted_root), Some(point)) = (fields.next(), fields.next()) else { continue };
-            let mut filesystem = filesystem.split(' ');
-            let (kind, options) = (filesystem.next(), filesystem.nth(1).unwrap_or_default());
-            let point = root.join(unescape(point).trim_start_matches('/'));
-            match kind {
-                // A bind mount of part of a hierarchy would give paths that do not match /proc/PID/cgroup.
-                Some("cgroup2") if mounted_root == "/" => _ = found.v2.get_or_insert(point),
-                Some("cgroup") if mounted_root == "/" => {
-                    for controller in options.split(',').filter(|o| CONTROLLERS.contains(o)) {
-                        found.v1.entry(controller.to_owned()).or_insert_with(|| point.clone());
+        // A line that cannot be parsed is some other file system's and passed over.
+        for mount in mountinfo.lines().filter_map(|line| MountInfo::from_line(line).ok()) {
+            // A bind mount of part of a hierarchy would give paths that do not match /proc/PID/cgroup.
+            if mount.root != "/" {
+                continue;
+            }
+            let point = root.join(unescape(&mount.mount_point.to_string_lossy()).trim_start_matches('/'));
+            match mount.fs_type.as_str() {
+                "cgroup2" => _ = found.v2.get_or_insert(point),
+                "cgroup" => {
+                    for controller in CONTROLLERS.iter().filter(|name| mount.super_options.contains_key(**name)) {
+                        found.v1.entry((*controller).to_owned()).or_insert_with(|| point.clone());
                     }
                 }
                 _ => {}

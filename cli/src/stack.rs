@@ -254,9 +254,15 @@ fn runtime_folder() -> PathBuf {
     }
 }
 
-/// Restores and removes what pairs left behind whose owner is no more.
+/// Restores and removes what pairs of this user left behind whose owner is no more. Other users' folders are
+/// not ours to believe.
 fn clean_up(parent: &Path) {
+    use std::os::unix::fs::MetadataExt;
+    let user = rustix::process::geteuid().as_raw();
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        if !entry.metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user) {
+            continue;
+        }
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.parse::<i32>().ok()) else { continue };
         let alive = Pid::from_raw(pid).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok());

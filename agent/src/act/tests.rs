@@ -375,9 +375,8 @@ const CRASH_STATE: &str = "GLEANER_TEST_CRASH_STATE";
 const CRASH_NAME: &str = "GLEANER_TEST_CRASH_NAME";
 const CRASH_FOREGROUND: &str = "GLEANER_TEST_CRASH_FOREGROUND";
 
-/// Not a test: the agent that a test below starts and kills.
+/// Not a test by itself: the agent that a test below starts, by this name, and kills.
 #[test]
-#[ignore = "started by the crash tests"]
 fn crash_process() {
     let Ok(state) = std::env::var(CRASH_STATE) else { return };
     let (name, foreground) = (std::env::var(CRASH_NAME).unwrap(), std::env::var(CRASH_FOREGROUND).unwrap());
@@ -392,8 +391,7 @@ fn crash_process() {
     actor.set_workloads(BTreeMap::from([(guest(), groups)]));
     assert_eq!(refusal_of(&actor.apply(&limit(1, 50.0, Some(200)), NOW)), None);
     assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
-    let keeper_args =
-        ["-c", "exec env GLEANER_TEST_KEEPER=\"$2\" \"$1\" --exact keeper::tests::keeper_process --ignored", "sh"];
+    let keeper_args = ["-c", "exec env GLEANER_TEST_KEEPER=\"$2\" \"$1\" --exact keeper::tests::keeper_process", "sh"];
     let exe = std::env::current_exe().unwrap().into_os_string();
     let args = keeper_args.map(Into::into).into_iter().chain([exe, actor.settings.state_dir.clone().into_os_string()]);
     let _keeper = std::env::var_os("GLEANER_TEST_CRASH_KEEPER")
@@ -410,7 +408,7 @@ fn crash_process() {
 /// Starts the process above, puts a burner into its volunteer, and kills it.
 fn crash(scene: &Scene, with_keeper: bool) -> Burner {
     let mut process = Process::new(std::env::current_exe().unwrap());
-    process.args(["--exact", "act::tests::crash_process", "--ignored", "--nocapture"]);
+    process.args(["--exact", "act::tests::crash_process", "--nocapture"]);
     process.env(CRASH_STATE, scene.state.path()).env(CRASH_NAME, &scene.name);
     process.env(CRASH_FOREGROUND, &scene.foreground).stdout(Stdio::piped());
     if with_keeper {

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Whole-process figures: what the agent costs at 1 Hz, and how fast the guard and the loop are, on this machine.
+# Needs a release build (`cargo build --release`) and root. Takes about five minutes on an idle machine.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=${CARGO_TARGET_DIR:-target}/release
+work=$(mktemp -d) && trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$work"' EXIT
+echo "machine: $(nproc) CPUs, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), Linux $(uname -r)"
+
+port=$((20000 + RANDOM % 20000))
+"$bin/gleaner" pki init "$work" >/dev/null
+"$bin/gleaner" pki issue-agent bench --authority "$work" >/dev/null
+cat >"$work/aggregator.toml" <<TOML
+listen = "127.0.0.1:$port"
+socket = "$work/a.sock"
+state_dir = "$work/state"
+local_host = "bench"
+[tls]
+ca = "$work/ca.crt"
+certificate = "$work/aggregator.crt"
+key = "$work/aggregator.key"
+TOML
+cat >"$work/agent.toml" <<TOML
+state_dir = "$work/agent"
+[host]
+name = "bench"
+[aggregator]
+address = "127.0.0.1:$port"
+ca = "$work/ca.crt"
+certificate = "$work/bench.crt"
+key = "$work/bench.key"
+[volunteer]
+cgroup = "gleaner-bench-$$/volunteer"
+TOML
+"$bin/gleaner-aggregator" --config "$work/aggregator.toml" 2>"$work/aggregator.log" &
+sleep 1
+"$bin/gleaner-agent" --config "$work/agent.toml" --act 2>"$work/agent.log" &
+agent=$!
+sleep 5
+
+ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; } # of 10 ms
+rss() { awk '/^VmRSS/ {print $2}' "/proc/$1/status"; }
+echo "agent at 1 Hz, connected, volunteer latent (seconds: CPU, resident KiB):"
+first=$(ticks $agent)
+for minute in 1 2; do
+    sleep 60
+    now=$(ticks $agent)
+    echo "  after $((minute * 60)): $(awk -v t=$((now - first)) 'BEGIN {printf "%.2f s", t / 100}'), $(rss $agent) KiB"
+done
+awk -v t=$(($(ticks $agent) - first)) 'BEGIN {printf "  %.3f %% of a core\n", t / 120}'
+
+ask() { "$bin/gleaner" --socket "$work/a.sock" "$@"; }
+echo "sense → decide → act, from a job's submission to its first task's start:"
+seq 20 | sed 's/.*/sleep 0.1/' >"$work/tasks"
+submitted=$(date +%s%N)
+ask job submit "$work/tasks" --name latency >/dev/null
+until ls "$work"/state/jobs/latency/*.run >/dev/null 2>&1 || [ -s "$work/state/jobs/latency/results.log" ]; do
+    [ $((($(date +%s%N) - submitted) / 1000000)) -gt 10000 ] && { echo "  no task in 10 s"; break; }
+    sleep 0.002
+done
+echo "  $((($(date +%s%N) - submitted) / 1000000)) ms"
+until ask job list | grep -q completed; do sleep 0.2; done
+
+group=gleaner-bench-$$/volunteer
+if [ -e "/sys/fs/cgroup/cpu/$group/cpu.cfs_quota_us" ]; then
+    quota() { echo $((100 * $(<"/sys/fs/cgroup/cpu/$group/cpu.cfs_quota_us") / $(<"/sys/fs/cgroup/cpu/$group/cpu.cfs_period_us"))); }
+elif [ -e "/sys/fs/cgroup/$group/cpu.max" ]; then
+    quota() { local max period; read -r max period <"/sys/fs/cgroup/$group/cpu.max"; echo $((100 * max / period)); }
+else
+    echo "guard: the volunteer has no cgroup here, so its limit cannot be watched"; exit 0
+fi
+cpus=$(nproc)
+echo "guard, from the start of a foreground that wants every CPU to a volunteer at a tenth of the host or less:"
+seq $((cpus * 400)) | sed 's/.*/n=0; while [ $n -lt 400000 ]; do n=$((n+1)); done/' >"$work/tasks"
+ask job submit "$work/tasks" --name burn --dedicated-slots "$cpus" >/dev/null
+for round in $(seq 20); do
+    until [ "$(quota)" -gt $((50 * cpus)) ]; do sleep 0.1; done
+    burners=()
+    start=$(date +%s%N)
+    for _ in $(seq "$cpus"); do sh -c 'while :; do :; done' & burners+=($!); done
+    while [ "$(quota)" -gt $((10 * cpus)) ]; do :; done
+    echo $((($(date +%s%N) - start) / 1000000)) >>"$work/reactions"
+    kill "${burners[@]}"; wait "${burners[@]}" 2>/dev/null || true
+done
+sort -n "$work/reactions" | awk '{v[NR] = $1} END {printf "  %d rounds: min %d, median %d, p90 %d, max %d ms\n", NR, v[1], v[int(NR / 2)], v[int(NR * 0.9)], v[NR]}'
+ask job cancel burn >/dev/null
