@@ -8,7 +8,7 @@ mod submission;
 mod task;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gleaner_common::event::Event;
@@ -18,7 +18,8 @@ use gleaner_common::report::VolunteerKind;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::api::{ApiError, SubmitJob};
+use crate::api::{ApiError, ErrorCode, SubmitJob};
+use records::Records;
 use runner::{Orders, Runner};
 
 /// How long an orderly stop waits for a job's tasks to end.
@@ -58,8 +59,15 @@ pub struct Engines {
 
 #[derive(Debug)]
 struct Running {
+    output_dir: String,
     orders: watch::Sender<Orders>,
     task: JoinHandle<()>,
+}
+
+impl Running {
+    fn writes_to(&self, folder: &Path) -> bool {
+        !self.task.is_finished() && std::fs::canonicalize(&self.output_dir).is_ok_and(|own| own == folder)
+    }
 }
 
 impl Engines {
@@ -74,6 +82,14 @@ impl Engines {
     /// # Errors
     /// [`ApiError`] naming every field that is wrong, or the file that could not be written.
     pub fn prepare(&self, job: &JobId, submit: &SubmitJob) -> Result<JobSpec, ApiError> {
+        // The same folder under any spelling; one that is not there yet cannot be a running job's.
+        if let Some(output_dir) = &submit.output_dir
+            && let Ok(folder) = std::fs::canonicalize(output_dir)
+            && let Some((other, _)) = self.running.iter().find(|(_, running)| running.writes_to(&folder))
+        {
+            let message = format!("output_dir: job {other} writes to {output_dir} now; choose another");
+            return Err(ApiError { code: ErrorCode::Conflict, message });
+        }
         submission::prepare(&self.jobs_dir, &self.host, job, submit)
     }
 
@@ -92,13 +108,17 @@ impl Engines {
                     let folder = self.jobs_dir.join(job.id.as_str());
                     let runner = Runner::new(job.id.clone(), local.clone(), folder, self.reports.clone(), receiver);
                     let task = tokio::spawn(runner.run());
-                    self.running.insert(job.id.clone(), Running { orders: sender, task });
+                    let output_dir = local.output_dir.clone();
+                    self.running.insert(job.id.clone(), Running { output_dir, orders: sender, task });
                 }
             }
             EngineAction::Cancel => {
                 // The runner ends its tasks by itself; one that is frozen must not hold anybody up.
                 if let Some(running) = self.running.remove(&job.id) {
                     running.orders.send_modify(|orders| orders.cancelled = true);
+                } else {
+                    // Tasks may run on from before a restart, after which the job had no slots yet.
+                    runner::end_left_behind(&Records::new(self.jobs_dir.join(job.id.as_str())));
                 }
             }
         }
@@ -107,9 +127,7 @@ impl Engines {
     /// Deletes an ended job's records; its tasks' output stays.
     pub fn forget(&mut self, job: &JobId) {
         let folder = self.jobs_dir.join(job.as_str());
-        if let Err(error) = std::fs::remove_dir_all(&folder)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
+        if let Err(error) = Records::new(folder.clone()).remove() {
             tracing::warn!(folder = %folder.display(), %error, "records of an ended job stay behind");
         }
     }

@@ -1,14 +1,16 @@
 //! A job's records on disk, by which a restarted aggregator knows what was finished and what still runs.
 //!
-//! `tasks.json` holds the commands; `results.log` one line per finished task; `N.run` says which process runs
-//! task N; `N.exit` is written by the task's own shell when the command is over, whoever lives to see it.
+//! `tasks.json` holds the commands; `results.log` one line per finished task and per failed attempt that is to be
+//! tried again; `N.run` says which process runs task N; `N.exit` is written by the task's own shell when the command is over, whoever lives to see it.
 //! A result counts once it is in `results.log`; only then are `N.run` and `N.exit` removed.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use gleaner_common::clock::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The commands of a job.
@@ -29,8 +31,29 @@ pub(super) struct RunRecord {
     pub(super) pid: i32,
     /// Its start time, in clock ticks since boot: tells it from a later process of the same pid.
     pub(super) start_ticks: u64,
+    /// The boot of the kernel that counts those ticks.
+    pub(super) boot: u64,
     /// When it started, by the aggregator's clock.
     pub(super) started_ms: u64,
+}
+
+/// What a line of `results.log` says of a task.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Outcome {
+    /// Finished well after this many seconds.
+    Done { wall_s: f64 },
+    /// Given up.
+    Failed,
+    /// This attempt failed and it is to be tried again.
+    Tried { attempt: u32 },
+}
+
+/// What a task's shell left when its command was over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Exit {
+    pub(super) status: i32,
+    /// When, by the wall clock; `None` where the file system does not say.
+    pub(super) at: Option<Timestamp>,
 }
 
 /// The folder of a job.
@@ -62,8 +85,8 @@ impl Records {
         Ok(serde_json::from_reader(io::BufReader::new(file))?)
     }
 
-    /// Results so far: task, success, seconds. A line cut short by a crash is left out; its `N.exit` is still there.
-    pub(super) fn read_results(&self) -> io::Result<Vec<(u32, bool, f64)>> {
+    /// Results so far. A line cut short by a crash is left out; its `N.exit` is still there.
+    pub(super) fn read_results(&self) -> io::Result<Vec<(u32, Outcome)>> {
         let text = match std::fs::read_to_string(self.folder.join("results.log")) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -74,8 +97,12 @@ impl Records {
     }
 
     /// Makes a result count.
-    pub(super) fn add_result(&mut self, task: u32, success: bool, wall_s: f64) -> io::Result<()> {
-        let line = format!("{task} {} {wall_s:.3}\n", if success { "done" } else { "failed" });
+    pub(super) fn add_result(&mut self, task: u32, outcome: Outcome) -> io::Result<()> {
+        let line = match outcome {
+            Outcome::Done { wall_s } => format!("{task} done {wall_s:.3}\n"),
+            Outcome::Failed => format!("{task} failed\n"),
+            Outcome::Tried { attempt } => format!("{task} tried {attempt}\n"),
+        };
         if self.results.is_none() {
             let path = self.folder.join("results.log");
             let torn = std::fs::read(&path).is_ok_and(|bytes| bytes.last().is_some_and(|last| *last != b'\n'));
@@ -134,9 +161,22 @@ impl Records {
     }
 
     /// The exit status a task's shell left; `None` if there is none, or not wholly.
-    pub(super) fn read_exit(&self, task: u32) -> Option<i32> {
-        let text = std::fs::read_to_string(self.exit_file(task)).ok()?;
-        text.strip_suffix('\n')?.parse().ok()
+    pub(super) fn read_exit(&self, task: u32) -> Option<Exit> {
+        let file = File::open(self.exit_file(task)).ok()?;
+        let mut text = String::new();
+        (&file).take(16).read_to_string(&mut text).ok()?;
+        let status = text.strip_suffix('\n')?.parse().ok()?;
+        let since_epoch = |time: SystemTime| time.duration_since(UNIX_EPOCH).ok();
+        let at = file.metadata().and_then(|data| data.modified()).ok().and_then(since_epoch);
+        Some(Exit { status, at: at.map(|at| Timestamp::default().after(at)) })
+    }
+
+    /// Removes everything, down to the folder.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        match std::fs::remove_dir_all(&self.folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -144,16 +184,18 @@ fn task_of(path: &Path, extension: &str) -> Option<u32> {
     (path.extension()? == extension).then(|| path.file_stem()?.to_str()?.parse().ok())?
 }
 
-fn parse_result(line: &str) -> Option<(u32, bool, f64)> {
-    let mut words = line.split(' ');
-    let task = words.next()?.parse().ok()?;
-    let success = match words.next()? {
-        "done" => true,
-        "failed" => false,
+fn parse_result(line: &str) -> Option<(u32, Outcome)> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let (task, outcome) = match words.as_slice() {
+        [task, "done", wall_s] => {
+            let wall_s: f64 = wall_s.parse().ok()?;
+            (task, Outcome::Done { wall_s: (wall_s.is_finite() && wall_s >= 0.0).then_some(wall_s)? })
+        }
+        [task, "failed"] => (task, Outcome::Failed),
+        [task, "tried", attempt] => (task, Outcome::Tried { attempt: attempt.parse().ok()? }),
         _ => return None,
     };
-    let wall_s: f64 = words.next()?.parse().ok()?;
-    (words.next().is_none() && wall_s.is_finite()).then_some((task, success, wall_s))
+    Some((task.parse().ok()?, outcome))
 }
 
 #[cfg(test)]
@@ -164,18 +206,20 @@ mod tests {
     fn a_torn_result_is_left_out_and_the_next_starts_a_new_line() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("results.log");
-        std::fs::write(&log, "0 done 1.500\nnonsense\n1 failed 0.000\n2 do").unwrap();
+        std::fs::write(&log, "0 done 1.500\nnonsense\n4 done -1\n1 failed\n2 do").unwrap();
         let mut records = Records::new(folder.path().to_owned());
-        assert_eq!(records.read_results().unwrap(), [(0, true, 1.5), (1, false, 0.0)]);
-        records.add_result(3, true, 2.0).unwrap();
-        assert_eq!(records.read_results().unwrap(), [(0, true, 1.5), (1, false, 0.0), (3, true, 2.0)]);
+        let first = [(0, Outcome::Done { wall_s: 1.5 }), (1, Outcome::Failed)];
+        assert_eq!(records.read_results().unwrap(), first);
+        records.add_result(3, Outcome::Tried { attempt: 2 }).unwrap();
+        let more = [first[0], first[1], (3, Outcome::Tried { attempt: 2 })];
+        assert_eq!(records.read_results().unwrap(), more);
     }
 
     #[test]
     fn runs_and_exits() {
         let folder = tempfile::tempdir().unwrap();
         let mut records = Records::new(folder.path().to_owned());
-        let run = RunRecord { attempt: 2, pid: 77, start_ticks: 5, started_ms: 9 };
+        let run = RunRecord { attempt: 2, pid: 77, start_ticks: 5, boot: 1, started_ms: 9 };
         records.write_run(7, run).unwrap();
         std::fs::write(folder.path().join("8.run"), "{").unwrap();
         assert_eq!(records.read_runs().unwrap(), [(7, run)]);
@@ -184,8 +228,8 @@ mod tests {
         std::fs::write(records.exit_file(7), "12").unwrap();
         assert_eq!(records.read_exit(7), None, "not wholly written");
         std::fs::write(records.exit_file(7), "12\n").unwrap();
-        assert_eq!(records.read_exit(7), Some(12));
-        records.add_result(7, false, 0.0).unwrap();
+        assert_eq!(records.read_exit(7).map(|exit| exit.status), Some(12));
+        records.add_result(7, Outcome::Failed).unwrap();
         assert_eq!(records.read_runs().unwrap(), []);
     }
 

@@ -15,10 +15,10 @@ use rustix::process::Signal;
 use tokio::process::Child;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::EngineReport;
-use super::records::{Records, RunRecord, Tasks};
+use super::records::{Outcome, Records, RunRecord, Tasks};
 use super::schedule::{AttemptEnd, Schedule, Verdict};
 use super::task::{self, Launch, LaunchError};
 
@@ -36,6 +36,13 @@ const STARTS_PER_LOOK: u32 = 100;
 
 /// Most failure events per progress report; the rest is only counted.
 const EVENTS_PER_REPORT: u32 = 20;
+
+/// How long an orderly stop waits for its tasks' processes to go, and how often it looks.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+const STOP_LOOK: Duration = Duration::from_millis(10);
+
+/// What a shell says of a command that was ended by SIGKILL or SIGTERM: 128 and the signal's number.
+const KILLED: [i32; 2] = [128 + 9, 128 + 15];
 
 /// From the polite signal of a timeout to the other one.
 const TERM_TO_KILL: Duration = Duration::from_secs(2);
@@ -56,6 +63,8 @@ struct Active {
     run: RunRecord,
     /// Started by an earlier run of the aggregator: not our child.
     adopted: bool,
+    /// Seen alive by this process.
+    seen: bool,
     /// When it was asked to end because its time is up.
     terminated: Option<Timestamp>,
 }
@@ -73,7 +82,7 @@ pub(super) struct Runner {
     active: BTreeMap<u32, Active>,
     children: JoinSet<(u32, io::Result<ExitStatus>)>,
     /// Results that could not be written yet.
-    unsaved: Vec<(u32, bool, f64)>,
+    unsaved: Vec<(u32, Outcome)>,
     /// Looks for which nothing is started.
     resting: u32,
     starts: u32,
@@ -121,7 +130,7 @@ impl Runner {
         while !self.schedule.is_over() {
             let orders = self.orders.borrow_and_update().clone();
             if orders.cancelled || orders.stopping {
-                self.end_all(&orders);
+                self.end_all(&orders).await;
                 return;
             }
             self.start_tasks(&orders).await;
@@ -161,12 +170,12 @@ impl Runner {
         let results = self.records.read_results()?;
         self.schedule.recall_all(results.into_iter());
         for (task, run) in self.records.read_runs()? {
-            if !self.schedule.adopt(task) {
+            if !self.schedule.adopt(task, run.attempt) {
                 self.records.clear(task);
                 continue;
             }
             // The next look finds out whether it still runs.
-            self.active.insert(task, Active { run, adopted: true, terminated: None });
+            self.active.insert(task, Active { run, adopted: true, seen: false, terminated: None });
         }
         Ok(())
     }
@@ -178,13 +187,13 @@ impl Runner {
     }
 
     async fn start_tasks(&mut self, orders: &Orders) {
-        while self.resting == 0 && self.starts < STARTS_PER_LOOK {
+        while self.resting == 0 && self.starts < STARTS_PER_LOOK && self.unsaved.is_empty() {
             let Some((number, attempt)) = self.schedule.start_next(orders.slots) else { return };
             match self.start(number, attempt, &orders.volunteer).await {
                 Ok((child, run)) => {
                     self.starts += 1;
                     self.trouble.clear();
-                    self.active.insert(number, Active { run, adopted: false, terminated: None });
+                    self.active.insert(number, Active { run, adopted: false, seen: true, terminated: None });
                     let mut child = child;
                     self.children.spawn(async move { (number, child.wait().await) });
                 }
@@ -220,8 +229,8 @@ impl Runner {
                 ("GLEANER_ATTEMPT", attempt.to_string()),
             ],
         })?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
         let started = async {
-            let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
             let gone = || LaunchError::Prepare {
                 action: "find",
                 what: "a shell just started".into(),
@@ -229,7 +238,7 @@ impl Runner {
             };
             let start_ticks = task::start_ticks(pid).ok_or_else(gone)?;
             task::enter(pid, start_ticks, volunteer)?;
-            let run = RunRecord { attempt, pid, start_ticks, started_ms: self.clock.now().0 };
+            let run = RunRecord { attempt, pid, start_ticks, boot: task::boot(), started_ms: self.clock.now().0 };
             let record = |source| LaunchError::Prepare {
                 action: "write",
                 what: format!("the record of task {}", number + 1),
@@ -245,6 +254,7 @@ impl Runner {
             Err(error) => {
                 // Without the word it runs nothing; its input closes with `child` and it ends by itself.
                 _ = child.start_kill();
+                task::leave(pid, volunteer);
                 self.records.clear(number);
                 Err(error)
             }
@@ -252,7 +262,8 @@ impl Runner {
     }
 
     fn tell_trouble(&mut self, trouble: String) {
-        if self.trouble != trouble {
+        // The records of a cancelled job are gone before its runner knows; that is no trouble.
+        if self.trouble != trouble && !self.orders.borrow().cancelled {
             tracing::warn!(job = %self.job, "{trouble}");
             let event = Event::JobWaiting { job: self.job.clone(), reason: trouble.clone() };
             _ = self.reports.try_send(EngineReport::Event(event));
@@ -267,54 +278,64 @@ impl Runner {
     ) {
         let Ok((number, status)) = joined else { return };
         // The file is the truth a restart would see; the shell's own status stands in when it could not be written.
-        let exit = self.records.read_exit(number).or_else(|| status.ok().and_then(|status| status.code()));
-        self.attempt_ended(number, exit, orders).await;
+        let code = || status.ok().and_then(|status| status.code());
+        let exit = self.records.read_exit(number).map(|exit| exit.status).or_else(code);
+        self.attempt_ended(number, exit, self.clock.now(), orders).await;
     }
 
     async fn look(&mut self, orders: &Orders) {
         self.starts = 0;
         self.resting = self.resting.saturating_sub(1);
-        for (number, success, wall_s) in std::mem::take(&mut self.unsaved) {
-            self.save(number, success, wall_s);
+        for (number, outcome) in std::mem::take(&mut self.unsaved) {
+            self.save(number, outcome);
         }
         let now = self.clock.now();
         let limit = self.spec.task_timeout_s;
         let mut gone = Vec::new();
         for (number, active) in &mut self.active {
-            if active.adopted && task::start_ticks(active.run.pid) != Some(active.run.start_ticks) {
-                gone.push(*number);
-                continue;
+            if active.adopted {
+                if !task::is_alive(active.run) {
+                    gone.push(*number);
+                    continue;
+                }
+                active.seen = true;
             }
             match active.terminated {
                 None if limit.is_some_and(|limit| now.seconds_since(Timestamp(active.run.started_ms)) > limit) => {
                     active.terminated = Some(now);
-                    task::signal(active.run.pid, Signal::TERM);
+                    task::signal(active.run, Signal::TERM);
                 }
-                Some(asked) if now.since(asked) >= TERM_TO_KILL => task::signal(active.run.pid, Signal::KILL),
+                Some(asked) if now.since(asked) >= TERM_TO_KILL => task::signal(active.run, Signal::KILL),
                 _ => {}
             }
         }
         for number in gone {
             let exit = self.records.read_exit(number);
-            self.attempt_ended(number, exit, orders).await;
+            // It may have been over long before anybody looked.
+            let at = exit.and_then(|exit| exit.at).map_or(now, |at| at.min(now));
+            self.attempt_ended(number, exit.map(|exit| exit.status), at, orders).await;
         }
     }
 
-    async fn attempt_ended(&mut self, number: u32, exit: Option<i32>, orders: &Orders) {
+    async fn attempt_ended(&mut self, number: u32, exit: Option<i32>, at: Timestamp, orders: &Orders) {
         let Some(active) = self.active.remove(&number) else { return };
+        if exit.is_none() && active.seen {
+            task::end_remains(active.run);
+        }
         task::leave(active.run.pid, &orders.volunteer);
-        let wall_s = self.clock.now().seconds_since(Timestamp(active.run.started_ms));
+        let wall_s = at.seconds_since(Timestamp(active.run.started_ms));
         let (end, how) = match (active.terminated, exit) {
             (Some(_), _) => (AttemptEnd::Failure, format!("ran out of time after {wall_s:.0} s")),
             (None, Some(0)) => (AttemptEnd::Success, String::new()),
-            (None, Some(code)) => (AttemptEnd::Failure, format!("exited with {code}")),
-            (None, None) => (AttemptEnd::Lost, "lost its slot: it was killed from outside".to_owned()),
+            (None, Some(code)) if !KILLED.contains(&code) => (AttemptEnd::Failure, format!("exited with {code}")),
+            (None, _) => (AttemptEnd::Lost, "lost its slot: it was killed from outside".to_owned()),
         };
         let verdict = self.schedule.ended(number, end, wall_s);
         match verdict {
-            Verdict::Retry => self.records.clear(number),
-            Verdict::Done => self.save(number, true, wall_s),
-            Verdict::GivenUp => self.save(number, false, wall_s),
+            Verdict::Retry if end == AttemptEnd::Lost => self.records.clear(number),
+            Verdict::Retry => self.save(number, Outcome::Tried { attempt: active.run.attempt }),
+            Verdict::Done => self.save(number, Outcome::Done { wall_s }),
+            Verdict::GivenUp => self.save(number, Outcome::Failed),
         }
         if end != AttemptEnd::Success && self.events < EVENTS_PER_REPORT {
             self.events += 1;
@@ -329,24 +350,40 @@ impl Runner {
         }
     }
 
-    fn save(&mut self, number: u32, success: bool, wall_s: f64) {
-        if let Err(error) = self.records.add_result(number, success, wall_s) {
+    fn save(&mut self, number: u32, outcome: Outcome) {
+        if let Err(error) = self.records.add_result(number, outcome) {
             // The task's own exit file still says it is over, so even a crash now runs nothing twice.
-            self.unsaved.push((number, success, wall_s));
+            self.unsaved.push((number, outcome));
             self.tell_trouble(format!("a result cannot be written: {error}"));
         }
     }
 
     /// Ends every task. One that is frozen dies when the agent thaws or kills the volunteer; nobody waits for it.
-    fn end_all(&mut self, orders: &Orders) {
-        for (number, active) in &self.active {
-            // Looked up again at the last moment: the pid of an adopted task may be somebody else's by now.
-            if task::start_ticks(active.run.pid) == Some(active.run.start_ticks) {
-                task::signal(active.run.pid, Signal::KILL);
-            }
+    async fn end_all(&mut self, orders: &Orders) {
+        for active in self.active.values() {
+            task::signal(active.run, Signal::KILL);
             task::leave(active.run.pid, &orders.volunteer);
-            self.records.clear(*number);
+        }
+        if orders.stopping && !orders.cancelled {
+            let patience = Instant::now() + STOP_PATIENCE;
+            while self.active.values().any(|active| task::is_alive(active.run)) && Instant::now() < patience {
+                tokio::time::sleep(STOP_LOOK).await;
+            }
+            for (number, active) in &self.active {
+                // A status left before the end still counts after a restart, and what will not die must be found.
+                if !task::is_alive(active.run) && self.records.read_exit(*number).is_none() {
+                    self.records.clear(*number);
+                }
+            }
         }
         self.children.detach_all();
+    }
+}
+
+/// Ends the tasks that records speak of and that no runner has taken over.
+pub(super) fn end_left_behind(records: &Records) {
+    // Without a folder there is nothing to end.
+    for (_, run) in records.read_runs().unwrap_or_default() {
+        task::signal(run, Signal::KILL);
     }
 }

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use gleaner_common::job::EngineProgress;
 use gleaner_common::units::Fraction;
 
+use super::records::Outcome;
+
 /// Times a task may lose its slot before it is given up. Chosen: a task that is killed this often is being
 /// killed for a reason of its own, such as its memory.
 const MOST_LOSSES: u32 = 20;
@@ -42,6 +44,8 @@ enum State {
 #[derive(Debug, Clone, Copy)]
 struct Task {
     state: State,
+    /// Number of the last attempt.
+    attempts: u32,
     failures: u32,
     losses: u32,
 }
@@ -64,7 +68,7 @@ pub(super) struct Schedule {
 
 impl Schedule {
     pub(super) fn new(tasks: u32, max_attempts: u32) -> Self {
-        let fresh = Task { state: State::Pending, failures: 0, losses: 0 };
+        let fresh = Task { state: State::Pending, attempts: 0, failures: 0, losses: 0 };
         Self {
             max_attempts,
             tasks: vec![fresh; tasks as usize],
@@ -79,35 +83,45 @@ impl Schedule {
     }
 
     /// Takes over a result of an earlier run of the aggregator.
-    pub(super) fn recall(&mut self, task: u32, success: bool, wall_s: f64) {
-        self.pending.retain(|pending| *pending != task);
+    fn recall(&mut self, task: u32, outcome: Outcome) {
         let Some(entry) = self.tasks.get_mut(task as usize).filter(|entry| entry.state == State::Pending) else {
             return;
         };
-        entry.state = if success { State::Done } else { State::Failed };
-        if success {
-            self.done += 1;
-            self.finished_s += wall_s;
-        } else {
-            self.failed += 1;
+        match outcome {
+            Outcome::Done { wall_s } => {
+                entry.state = State::Done;
+                self.done += 1;
+                self.finished_s += wall_s;
+            }
+            Outcome::Failed => {
+                entry.state = State::Failed;
+                self.failed += 1;
+            }
+            Outcome::Tried { attempt } => {
+                entry.attempts = entry.attempts.max(attempt);
+                entry.failures += 1;
+                self.retried += 1;
+            }
         }
     }
 
-    /// Takes over many results at once.
-    pub(super) fn recall_all(&mut self, results: impl Iterator<Item = (u32, bool, f64)>) {
-        let pending = std::mem::take(&mut self.pending);
-        for (task, success, wall_s) in results {
-            self.recall(task, success, wall_s);
+    /// Takes over the results of an earlier run of the aggregator.
+    pub(super) fn recall_all(&mut self, results: impl Iterator<Item = (u32, Outcome)>) {
+        for (task, outcome) in results {
+            self.recall(task, outcome);
         }
+        let pending = std::mem::take(&mut self.pending);
         self.pending = pending.into_iter().filter(|task| self.is(*task, State::Pending)).collect();
     }
 
-    /// Takes over a task that an earlier run started and that still runs.
-    pub(super) fn adopt(&mut self, task: u32) -> bool {
-        let adopted = self.is(task, State::Pending);
+    /// Takes over a task that an earlier run started; `false` if what became of that attempt is known already.
+    pub(super) fn adopt(&mut self, task: u32, attempt: u32) -> bool {
+        let Some(entry) = self.tasks.get_mut(task as usize) else { return false };
+        let adopted = entry.state == State::Pending && attempt > entry.attempts;
         if adopted {
+            (entry.state, entry.attempts) = (State::Running, attempt);
+            self.running += 1;
             self.pending.retain(|pending| *pending != task);
-            self.set_running(task);
         }
         adopted
     }
@@ -116,27 +130,22 @@ impl Schedule {
         self.tasks.get(task as usize).is_some_and(|entry| entry.state == state)
     }
 
-    fn set_running(&mut self, task: u32) {
-        if let Some(entry) = self.tasks.get_mut(task as usize) {
-            entry.state = State::Running;
-            self.running += 1;
-        }
-    }
-
     /// The next task to start, if a slot is free, and which attempt it is, from 1.
     pub(super) fn start_next(&mut self, slots: u32) -> Option<(u32, u32)> {
         if self.running >= slots {
             return None;
         }
         let task = self.pending.pop_front()?;
-        self.set_running(task);
-        self.tasks.get(task as usize).map(|entry| (task, entry.failures + entry.losses + 1))
+        let entry = self.tasks.get_mut(task as usize)?;
+        (entry.state, entry.attempts) = (State::Running, entry.attempts.saturating_add(1));
+        self.running += 1;
+        Some((task, entry.attempts))
     }
 
     /// A task that was to be started could not be: it is next again, as if nothing had been tried.
     pub(super) fn put_back(&mut self, task: u32) {
         if let Some(entry) = self.tasks.get_mut(task as usize).filter(|entry| entry.state == State::Running) {
-            entry.state = State::Pending;
+            (entry.state, entry.attempts) = (State::Pending, entry.attempts.saturating_sub(1));
             self.running -= 1;
             self.pending.push_front(task);
         }
@@ -256,13 +265,27 @@ mod tests {
     #[test]
     fn results_of_an_earlier_run_are_not_run_again() {
         let mut schedule = Schedule::new(4, 1);
-        schedule.recall_all([(1, true, 2.0), (3, false, 0.0), (9, true, 1.0), (1, true, 2.0)].into_iter());
-        assert!(schedule.adopt(2));
-        assert!(!schedule.adopt(1), "a finished task is not adopted");
+        let done = Outcome::Done { wall_s: 2.0 };
+        schedule.recall_all([(1, done), (3, Outcome::Failed), (9, done), (1, done)].into_iter());
+        assert!(schedule.adopt(2, 1));
+        assert!(!schedule.adopt(1, 1), "a finished task is not adopted");
+        assert!(!schedule.adopt(9, 1), "there is no such task");
         assert_eq!(schedule.start_next(9), Some((0, 1)));
         assert_eq!(schedule.start_next(9), None);
         let progress = schedule.progress([].into_iter(), 0);
         assert_eq!((progress.tasks_done, progress.tasks_failed, progress.tasks_running), (1, 1, 2));
+    }
+
+    #[test]
+    fn failed_attempts_of_an_earlier_run_count() {
+        let mut schedule = Schedule::new(2, 2);
+        schedule.recall_all([(0, Outcome::Tried { attempt: 3 })].into_iter());
+        assert!(!schedule.adopt(0, 3), "what became of that attempt is known");
+        assert!(schedule.adopt(0, 4));
+        assert_eq!(schedule.ended(0, AttemptEnd::Failure, 1.0), Verdict::GivenUp);
+        assert_eq!(schedule.start_next(9), Some((1, 1)));
+        schedule.put_back(1);
+        assert_eq!(schedule.start_next(9), Some((1, 1)), "not started is not attempted");
     }
 
     proptest! {

@@ -6,12 +6,17 @@ use gleaner_common::id::{HostId, JobId};
 use gleaner_common::job::{EngineSpec, Goal, JobSpec, LocalSpec};
 
 use super::records::{Records, Tasks};
+use super::runner;
 use crate::api::{ApiError, ErrorCode, SubmitJob};
 
 /// Most tasks of a job.
 const MAX_TASKS: usize = 100_000;
-/// Longest command, in bytes: what the kernel takes as one argument.
-const MAX_COMMAND: usize = 128 << 10;
+/// Longest command or environment entry, in bytes: what the kernel takes as one argument, less the NUL at its
+/// end (execve(2), MAX_ARG_STRLEN).
+const MAX_COMMAND: usize = (128 << 10) - 1;
+/// Most bytes of environment. Chosen: with a command passed on twice it is well within the 2 MiB that the
+/// kernel takes in all under the usual stack limit.
+const MAX_ENVIRONMENT: usize = 1 << 20;
 /// Most slots of a job.
 const MAX_SLOTS: u32 = 1_024;
 /// Longest list of mistakes reported.
@@ -33,7 +38,10 @@ pub(super) fn prepare(jobs_dir: &Path, host: &HostId, job: &JobId, submit: &Subm
     };
     std::fs::create_dir_all(&output_dir).map_err(|e| failed(Path::new(&output_dir), e))?;
     let tasks = Tasks { commands: submit.tasks.clone(), environment: submit.environment.clone() };
-    Records::new(folder.clone()).write_tasks(&tasks).map_err(|e| failed(&folder, e))?;
+    let records = Records::new(folder.clone());
+    // What a job of the same name may have left would pass for this one's results.
+    runner::end_left_behind(&records);
+    records.remove().and_then(|()| records.write_tasks(&tasks)).map_err(|e| failed(&folder, e))?;
     Ok(JobSpec {
         id: job.clone(),
         engine: EngineSpec::Local(LocalSpec {
@@ -72,7 +80,12 @@ fn problems(submit: &SubmitJob) -> Vec<String> {
     for (name, value) in &submit.environment {
         let good = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
         check(good, format!("environment: {name:?} cannot be set"));
+        let bytes = name.len() + 1 + value.len();
+        check(bytes <= MAX_COMMAND, format!("environment: {name:?} has {bytes} bytes; at most {MAX_COMMAND}"));
     }
+    // Each entry also costs a NUL and a pointer.
+    let bytes: usize = submit.environment.iter().map(|(name, value)| name.len() + value.len() + 10).sum();
+    check(bytes <= MAX_ENVIRONMENT, format!("environment: has {bytes} bytes in all; at most {MAX_ENVIRONMENT}"));
     let folder = Path::new(&submit.working_dir);
     check(
         folder.is_absolute() && folder.is_dir(),
@@ -119,6 +132,7 @@ mod tests {
             max_attempts: 0,
             task_timeout_s: Some(f64::NAN),
             goal: Goal::Deadline { within_s: -1.0 },
+            environment: [("A=B".to_owned(), String::new()), ("LONG".to_owned(), "x".repeat(2 << 20))].into(),
             ..submission(&[])
         };
         let host = HostId::new("h1").unwrap();
@@ -133,6 +147,9 @@ mod tests {
             "max_attempts: is 0",
             "task_timeout_s: is NaN",
             "within_s: is -1",
+            "environment: \"A=B\" cannot be set",
+            "environment: \"LONG\" has 2097157 bytes; at most 131071",
+            "bytes in all; at most 1048576",
         ] {
             assert!(error.message.contains(part), "{part}\nnot in\n{}", error.message);
         }

@@ -10,18 +10,29 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::LazyLock;
 
 use gleaner_common::report::VolunteerKind;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
+use super::records::RunRecord;
+
 /// `$1` is the file for the exit status, `$2` the command.
-const WRAPPER: &str = r#"read -r go || exit 0
+///
+/// It outlives the polite signal, so that what ignores that one can still be found by its group. The status is
+/// written until the disk takes it: a command that is over must not look like one that was killed. At last it
+/// ends its own group, as only the group's living leader can be sure that the number is still its own; after a
+/// polite signal whoever else got it has two seconds. Its variables must not change the command's environment.
+const WRAPPER: &str = r#"gleaner_asked=
+trap 'gleaner_asked=yes' TERM
+read -r gleaner_go || exit 0
 /bin/sh -c "$2" </dev/null
-status=$?
-echo "$status" >"$1"
-exit "$status""#;
+gleaner_status=$?
+until { echo "$gleaner_status" >"$1"; } 2>/dev/null || [ ! -d "${1%/*}" ]; do sleep 1; done
+[ -z "$gleaner_asked" ] || sleep 2
+kill -KILL 0"#;
 
 /// Everything a task needs to start.
 #[derive(Debug)]
@@ -129,11 +140,38 @@ fn lower_priority(pid: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends a signal to a task's whole process group. It may be gone already.
-pub(super) fn signal(pid: i32, signal: Signal) {
-    if let Some(group) = Pid::from_raw(pid) {
+/// Sends a signal to a task's whole process group if its leader is alive.
+pub(super) fn signal(run: RunRecord, signal: Signal) {
+    if is_alive(run)
+        && let Some(group) = Pid::from_raw(run.pid)
+    {
         _ = kill_process_group(group, signal);
     }
+}
+
+/// Ends what is left of a group whose leader was seen alive by this process and has just gone. No process may
+/// have the number anew: then the group, if there is one, can only be the task's.
+pub(super) fn end_remains(run: RunRecord) {
+    if !Path::new(&format!("/proc/{}", run.pid)).exists()
+        && let Some(group) = Pid::from_raw(run.pid)
+    {
+        _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// The process that a record speaks of is alive: not a later one of the same number, nor one of another boot.
+pub(super) fn is_alive(run: RunRecord) -> bool {
+    run.boot == boot() && start_ticks(run.pid) == Some(run.start_ticks)
+}
+
+/// Tells this boot of the kernel from others: the first half of its random id.
+pub(super) fn boot() -> u64 {
+    static BOOT: LazyLock<u64> = LazyLock::new(|| {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+        u64::from_str_radix(&digits, 16).unwrap_or_default()
+    });
+    *BOOT
 }
 
 /// Start time of a living process in clock ticks since boot; `None` if there is none, or only its remains.

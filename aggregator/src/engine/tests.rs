@@ -8,6 +8,8 @@ use gleaner_common::units::Bytes;
 
 use super::*;
 
+mod faults;
+
 pub(super) fn submission(tasks: &[&str]) -> SubmitJob {
     SubmitJob {
         job: None,
@@ -37,8 +39,11 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(mut submit: SubmitJob) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+    fn new(submit: SubmitJob) -> Self {
+        Self::within(tempfile::tempdir().unwrap(), submit)
+    }
+
+    fn within(folder: tempfile::TempDir, mut submit: SubmitJob) -> Self {
         let registry = folder.path().join("registry");
         std::fs::create_dir(&registry).unwrap();
         submit.environment.insert("D".into(), folder.path().display().to_string());
@@ -111,7 +116,7 @@ impl Drop for Bench {
         for group in &self.cgroups {
             for _ in 0..100 {
                 for pid in std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
-                    task::signal(pid.parse().unwrap_or_default(), rustix::process::Signal::KILL);
+                    kill(pid.parse().unwrap_or_default());
                 }
                 if std::fs::remove_dir(group).is_ok() {
                     break;
@@ -119,6 +124,12 @@ impl Drop for Bench {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
+    }
+}
+
+fn kill(pid: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
 

@@ -1,0 +1,280 @@
+//! What goes wrong around a job: processes that do not want to end, restarts at bad moments, a full disk, a
+//! frozen volunteer, numbers of processes used again.
+
+use std::process::{Command, Stdio};
+
+use super::*;
+
+/// The process whose number the task wrote to a file.
+fn pid_in(bench: &Bench, file: &str) -> i32 {
+    std::fs::read_to_string(bench.folder.path().join(file)).unwrap().trim().parse().unwrap()
+}
+
+fn written(folder: &Path, file: &str) -> bool {
+    std::fs::read_to_string(folder.join(file)).is_ok_and(|text| text.ends_with('\n'))
+}
+
+/// What kill -9 of the aggregator leaves: the engine is gone without a word, its tasks run on.
+async fn killed(bench: &mut Bench) {
+    for (_, running) in std::mem::take(&mut bench.engines.running) {
+        running.task.abort();
+        _ = running.task.await;
+    }
+    (bench.reports, bench.engines) = Bench::engines(bench.folder.path());
+}
+
+#[tokio::test]
+async fn a_task_that_ignores_the_polite_signal_is_gone_when_its_time_is_up() {
+    let mut submit = submission(&["trap '' TERM; echo $$ >\"$D/pid\"; while :; do sleep 0.05; done"]);
+    (submit.task_timeout_s, submit.max_attempts) = (Some(0.3), 1);
+    let mut bench = Bench::new(submit);
+    bench.slots(1);
+    assert_eq!(bench.end().await.0, EngineEnd::CompletedWithFailures { failed: 1 });
+    let pid = pid_in(&bench, "pid");
+    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| task::start_ticks(pid).is_none())).await;
+    kill(pid);
+    assert!(gone.is_ok(), "the task was given up, and its process {pid} runs on");
+}
+
+#[tokio::test]
+async fn what_a_finished_task_left_in_the_background_is_ended() {
+    let mut bench = Bench::new(submission(&["sleep 60 & echo $! >\"$D/pid\""]));
+    bench.slots(1);
+    assert_eq!(bench.end().await.0, EngineEnd::Completed);
+    let pid = pid_in(&bench, "pid");
+    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| task::start_ticks(pid).is_none())).await;
+    kill(pid);
+    assert!(gone.is_ok(), "process {pid} outlives its task and its slot");
+}
+
+#[tokio::test]
+async fn a_command_killed_by_a_signal_has_lost_its_slot() {
+    let mut submit = submission(&["[ -e \"$D/log\" ] || { echo x >>\"$D/log\"; kill -9 $$; }"]);
+    submit.max_attempts = 1;
+    let mut bench = Bench::new(submit);
+    bench.slots(1);
+    let (end, progress) = bench.end().await;
+    assert_eq!((end, progress.tasks_retried), (EngineEnd::Completed, 1));
+}
+
+#[tokio::test]
+async fn a_job_cancelled_before_a_restarted_aggregator_resumed_it_ends_its_tasks() {
+    let mut bench = Bench::new(submission(&["echo $$ >\"$D/pid\"; sleep 60"]));
+    bench.slots(1);
+    bench.until(|folder| written(folder, "pid")).await;
+    killed(&mut bench).await;
+    bench.engines.act(&bench.spec, EngineAction::Cancel, &bench.volunteer);
+    bench.engines.forget(&bench.spec.id);
+    let pid = pid_in(&bench, "pid");
+    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| task::start_ticks(pid).is_none())).await;
+    kill(pid);
+    assert!(gone.is_ok(), "process {pid} of a cancelled job runs on");
+}
+
+#[tokio::test]
+async fn a_result_that_nobody_has_read_survives_an_orderly_stop() {
+    let mut bench = Bench::new(submission(&["echo 0 >>\"$D/log\"; while [ ! -e \"$D/go\" ]; do sleep 0.02; done"]));
+    bench.slots(1);
+    bench.until(|folder| lines(folder, "log") == 1).await;
+    killed(&mut bench).await;
+    std::fs::write(bench.folder.path().join("go"), "").unwrap();
+    bench.until(|folder| written(folder, "jobs/j/0.exit")).await;
+    // Told to start and to stop before it has looked at anything.
+    bench.slots(1);
+    bench.engines.shutdown().await;
+    (bench.reports, bench.engines) = Bench::engines(bench.folder.path());
+    bench.slots(1);
+    assert_eq!(bench.end().await.0, EngineEnd::Completed);
+    assert_eq!(bench.log(), ["0"], "a finished task ran again");
+}
+
+#[tokio::test]
+async fn an_earlier_job_of_the_same_name_leaves_nothing_to_inherit() {
+    let mut bench = Bench::new(submission(&["echo 0 >>\"$D/log\""]));
+    std::fs::write(bench.folder.path().join("jobs/j/results.log"), "0 done 1.000\n").unwrap();
+    let mut again = submission(&["echo 0 >>\"$D/log\""]);
+    again.environment.insert("D".into(), bench.folder.path().display().to_string());
+    bench.spec = bench.engines.prepare(&bench.spec.id, &again).unwrap();
+    bench.slots(1);
+    assert_eq!(bench.end().await.0, EngineEnd::Completed);
+    assert_eq!(bench.log(), ["0"], "the task never ran");
+}
+
+#[tokio::test]
+async fn failed_attempts_are_remembered_across_a_restart() {
+    let mut submit =
+        submission(&["echo 0 >>\"$D/log\"; while [ ! -e \"$D/go$GLEANER_ATTEMPT\" ]; do sleep 0.02; done; exit 1"]);
+    submit.max_attempts = 2;
+    let mut bench = Bench::new(submit);
+    bench.slots(1);
+    bench.until(|folder| lines(folder, "log") == 1).await;
+    std::fs::write(bench.folder.path().join("go1"), "").unwrap();
+    bench.until(|folder| lines(folder, "log") == 2).await;
+    killed(&mut bench).await;
+    bench.slots(1);
+    for attempt in 2..4 {
+        std::fs::write(bench.folder.path().join(format!("go{attempt}")), "").unwrap();
+    }
+    let (end, progress) = bench.end().await;
+    assert_eq!((end, progress.tasks_retried), (EngineEnd::CompletedWithFailures { failed: 1 }, 1));
+    assert_eq!(bench.log().len(), 2, "more attempts than were asked for");
+}
+
+#[tokio::test]
+async fn a_task_that_finished_while_the_aggregator_was_away_took_only_its_own_time() {
+    let mut bench = Bench::new(submission(&["true", "true"]));
+    let job = bench.folder.path().join("jobs/j");
+    let now_ms = gleaner_common::clock::Clock::start().now().0;
+    // Started an hour ago by a process that is gone, over two seconds later.
+    let started_ms = now_ms - 3_600_000;
+    let run = format!(r#"{{"attempt":1,"pid":{},"start_ticks":1,"boot":1,"started_ms":{started_ms}}}"#, i32::MAX);
+    std::fs::write(job.join("0.run"), run).unwrap();
+    std::fs::write(job.join("0.exit"), "0\n").unwrap();
+    let over = std::time::UNIX_EPOCH + Duration::from_millis(started_ms + 2_000);
+    std::fs::File::options().write(true).open(job.join("0.exit")).unwrap().set_modified(over).unwrap();
+    bench.slots(1);
+    let (end, progress) = bench.end().await;
+    assert_eq!((end, progress.tasks_done), (EngineEnd::Completed, 2));
+    let mean_s = progress.mean_task_s.unwrap();
+    assert!((0.9..2.0).contains(&mean_s), "mean of 2 s and next to nothing: {mean_s}");
+}
+
+#[tokio::test]
+async fn a_stranger_with_a_recorded_number_is_neither_adopted_nor_ended() {
+    use std::os::unix::process::CommandExt;
+    let mut stranger = Command::new("sleep").arg("60").stdin(Stdio::null()).process_group(0).spawn().unwrap();
+    let pid = i32::try_from(stranger.id()).unwrap();
+    let ticks = task::start_ticks(pid).unwrap();
+    let mut bench = Bench::new(submission(&["echo 0 >>\"$D/log\"", "echo 1 >>\"$D/log\""]));
+    let job = bench.folder.path().join("jobs/j");
+    // The first has another start time; the second the same one, of another boot.
+    for (task, start_ticks, boot) in [(0, ticks + 1, task::boot()), (1, ticks, task::boot() ^ 1)] {
+        let run = format!(r#"{{"attempt":1,"pid":{pid},"start_ticks":{start_ticks},"boot":{boot},"started_ms":1000}}"#);
+        std::fs::write(job.join(format!("{task}.run")), run).unwrap();
+    }
+    bench.engines.act(&bench.spec, EngineAction::Cancel, &bench.volunteer);
+    let spared = task::start_ticks(pid) == Some(ticks);
+    bench.slots(1);
+    let ended = bench.end().await;
+    let spared = spared && task::start_ticks(pid) == Some(ticks);
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    assert!(spared, "somebody else's process was ended");
+    assert_eq!((ended.0, bench.log().len()), (EngineEnd::Completed, 2));
+}
+
+#[tokio::test]
+async fn a_frozen_task_holds_nobody_up() {
+    let mut bench = Bench::new(submission(&["echo $$ >\"$D/pid\"; sleep 60"]));
+    if !bench.use_cgroup("frozen") {
+        return;
+    }
+    bench.slots(1);
+    bench.until(|folder| written(folder, "pid")).await;
+    let state = bench.cgroups.iter().find(|group| group.to_string_lossy().contains("/freezer/")).unwrap();
+    let state = state.join("freezer.state");
+    std::fs::write(&state, "FROZEN").unwrap();
+    let frozen = |_: &Path| std::fs::read_to_string(&state).is_ok_and(|text| text.trim() == "FROZEN");
+    bench.until(frozen).await;
+    let asked = std::time::Instant::now();
+    bench.engines.act(&bench.spec, EngineAction::Cancel, &bench.volunteer);
+    bench.engines.forget(&bench.spec.id);
+    bench.engines.shutdown().await;
+    let took = asked.elapsed();
+    tokio::task::yield_now().await;
+    // As the agent does when it ends the volunteer.
+    std::fs::write(&state, "THAWED").unwrap();
+    let pid = pid_in(&bench, "pid");
+    bench.until(|_| task::start_ticks(pid).is_none()).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+/// A small file system of its own for the records, so that it can be filled.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path) -> Option<Self> {
+        std::fs::create_dir(at).unwrap();
+        let options = ["-t", "tmpfs", "-o", "size=256k", "gleaner-engine-test"];
+        let mounted = Command::new("mount").args(options).arg(at).stderr(Stdio::null()).status();
+        if mounted.is_ok_and(|status| status.success()) {
+            return Some(Self(at.to_owned()));
+        }
+        eprintln!("SKIPPED: no small file system can be mounted on {}", at.display());
+        None
+    }
+
+    fn fill(&self) {
+        use std::io::Write;
+        let mut filler = std::fs::File::create(self.0.join("filler")).unwrap();
+        while filler.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_new_tasks_and_loses_none() {
+    let tasks: Vec<String> =
+        (0..4).map(|i| format!("echo {i} >>\"$D/log\"; while [ ! -e \"$D/go\" ]; do sleep 0.02; done")).collect();
+    let tasks: Vec<&str> = tasks.iter().map(String::as_str).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(&folder.path().join("jobs")) else { return };
+    let mut submit = submission(&tasks);
+    submit.max_attempts = 1;
+    let mut bench = Bench::within(folder, submit);
+    bench.slots(2);
+    bench.until(|folder| lines(folder, "log") == 2).await;
+    disk.fill();
+    bench.slots(3);
+    loop {
+        if let EngineReport::Event(Event::JobWaiting { reason, .. }) = bench.next().await {
+            assert!(reason.contains("task 3"), "{reason}");
+            break;
+        }
+    }
+    // The two that run end while not even their exit status can be written, and the aggregator is killed.
+    std::fs::write(bench.folder.path().join("go"), "").unwrap();
+    bench.until(|folder| folder.join("jobs/j/1.exit").exists()).await;
+    killed(&mut bench).await;
+    disk.free();
+    bench.slots(2);
+    let (end, progress) = bench.end().await;
+    assert_eq!((end, progress.tasks_done), (EngineEnd::Completed, 4));
+    let mut started = bench.log();
+    started.sort();
+    assert_eq!(started, ["0", "1", "2", "3"]);
+    drop(bench);
+    drop(disk);
+}
+
+#[tokio::test]
+async fn the_longest_command_runs_and_a_longer_one_is_refused() {
+    let longest = format!("echo 0 >>\"$D/log\" #{}", "x".repeat((128 << 10) - 1 - 19));
+    assert_eq!(longest.len(), (128 << 10) - 1);
+    let mut bench = Bench::new(submission(&[&longest]));
+    bench.slots(1);
+    assert_eq!(bench.end().await.0, EngineEnd::Completed);
+    let error = bench.engines.prepare(&bench.spec.id, &submission(&[&format!("{longest}x")])).unwrap_err();
+    assert!(error.message.contains("task 1: has 131072 bytes"), "{error}");
+}
+
+#[tokio::test]
+async fn a_running_jobs_output_is_not_written_to_by_another_under_any_spelling() {
+    let mut bench = Bench::new(submission(&["sleep 60"]));
+    bench.slots(1);
+    bench.until(|folder| folder.join("jobs/j/0.run").exists()).await;
+    let mut other = submission(&["true"]);
+    other.output_dir = Some(bench.folder.path().join("output/../output/j/").display().to_string());
+    let error = bench.engines.prepare(&JobId::new("k").unwrap(), &other).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Conflict);
+    bench.engines.shutdown().await;
+}
