@@ -38,16 +38,17 @@ sleep 1
 agent=$!
 sleep 5
 
-ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; } # of 10 ms
+# CPU of all threads in ns, as the scheduler counts it; the clock ticks of /proc/PID/stat are too coarse for this.
+cpu_ns() { cat /proc/"$1"/task/*/schedstat | awk '{n += $1} END {print n}'; }
 rss() { awk '/^VmRSS/ {print $2}' "/proc/$1/status"; }
 echo "agent at 1 Hz, connected, volunteer latent (seconds: CPU, resident KiB):"
-first=$(ticks $agent)
+first=$(cpu_ns $agent)
 for minute in 1 2; do
     sleep 60
-    now=$(ticks $agent)
-    echo "  after $((minute * 60)): $(awk -v t=$((now - first)) 'BEGIN {printf "%.2f s", t / 100}'), $(rss $agent) KiB"
+    now=$(cpu_ns $agent)
+    echo "  after $((minute * 60)): $(awk -v t=$((now - first)) 'BEGIN {printf "%.3f s", t / 1e9}'), $(rss $agent) KiB"
 done
-awk -v t=$(($(ticks $agent) - first)) 'BEGIN {printf "  %.3f %% of a core\n", t / 120}'
+awk -v t=$(($(cpu_ns $agent) - first)) 'BEGIN {printf "  %.3f %% of a core\n", t / 120 / 1e7}'
 
 ask() { "$bin/gleaner" --socket "$work/a.sock" "$@"; }
 echo "sense → decide → act, from a job's submission to its first task's start:"
@@ -62,10 +63,17 @@ echo "  $((($(date +%s%N) - submitted) / 1000000)) ms"
 until ask job list | grep -q completed; do sleep 0.2; done
 
 group=gleaner-bench-$$/volunteer
+# What the volunteer may use, in percent of a core; 0 when it is frozen.
 if [ -e "/sys/fs/cgroup/cpu/$group/cpu.cfs_quota_us" ]; then
-    quota() { echo $((100 * $(<"/sys/fs/cgroup/cpu/$group/cpu.cfs_quota_us") / $(<"/sys/fs/cgroup/cpu/$group/cpu.cfs_period_us"))); }
+    allowed() {
+        [ "$(<"/sys/fs/cgroup/freezer/$group/freezer.state")" = THAWED ] || { echo 0; return; }
+        echo $((100 * $(<"/sys/fs/cgroup/cpu/$group/cpu.cfs_quota_us") / $(<"/sys/fs/cgroup/cpu/$group/cpu.cfs_period_us")))
+    }
 elif [ -e "/sys/fs/cgroup/$group/cpu.max" ]; then
-    quota() { local max period; read -r max period <"/sys/fs/cgroup/$group/cpu.max"; echo $((100 * max / period)); }
+    allowed() {
+        [ "$(<"/sys/fs/cgroup/$group/cgroup.freeze")" = 0 ] || { echo 0; return; }
+        local max period; read -r max period <"/sys/fs/cgroup/$group/cpu.max"; echo $((100 * max / period))
+    }
 else
     echo "guard: the volunteer has no cgroup here, so its limit cannot be watched"; exit 0
 fi
@@ -74,11 +82,11 @@ echo "guard, from the start of a foreground that wants every CPU to a volunteer 
 seq $((cpus * 400)) | sed 's/.*/n=0; while [ $n -lt 400000 ]; do n=$((n+1)); done/' >"$work/tasks"
 ask job submit "$work/tasks" --name burn --dedicated-slots "$cpus" >/dev/null
 for round in $(seq 20); do
-    until [ "$(quota)" -gt $((50 * cpus)) ]; do sleep 0.1; done
+    until [ "$(allowed)" -gt $((50 * cpus)) ]; do sleep 0.1; done
     burners=()
     start=$(date +%s%N)
     for _ in $(seq "$cpus"); do sh -c 'while :; do :; done' & burners+=($!); done
-    while [ "$(quota)" -gt $((10 * cpus)) ]; do :; done
+    while [ "$(allowed)" -gt $((10 * cpus)) ]; do :; done
     echo $((($(date +%s%N) - start) / 1000000)) >>"$work/reactions"
     kill "${burners[@]}"; wait "${burners[@]}" 2>/dev/null || true
 done

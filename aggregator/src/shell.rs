@@ -242,11 +242,7 @@ impl Shell {
             .controller
             .host_facts(&self.local_host)
             .map_or(VolunteerKind::None, |(facts, _)| facts.levers.volunteer.clone());
-        let forget = action == EngineAction::Cancel;
         self.engines.act(&spec, action, &volunteer);
-        if forget {
-            self.engines.forget(job);
-        }
     }
 
     /// Stores the state if it changed. A failure is said once and tried again with the next change.
@@ -323,6 +319,7 @@ impl Shell {
         self.save();
         if let Some(error) = self.store_error.clone() {
             self.decide(Input::JobCancelled { job: job.clone() });
+            self.engines.forget(&job);
             return Err(ApiError { code: ErrorCode::Unavailable, message: format!("the job is not taken: {error}") });
         }
         Ok(Response::Submitted { job, output_dir })
@@ -345,7 +342,7 @@ impl Shell {
             let message = format!("job {job} has ended: {}", status.phase.word());
             return Err(ApiError { code: ErrorCode::Conflict, message });
         }
-        self.decide(Input::JobCancelled { job });
+        self.decide(Input::JobCancelled { job: job.clone() });
         self.dirty = true;
         self.save();
         match self.store_error.clone() {
@@ -353,7 +350,11 @@ impl Shell {
                 code: ErrorCode::Unavailable,
                 message: format!("the job is cancelled, but a restart would not know: {error}"),
             }),
-            None => Ok(Response::Cancelled),
+            None => {
+                // Only now: a crash before would otherwise leave a job without its records.
+                self.engines.forget(&job);
+                Ok(Response::Cancelled)
+            }
         }
     }
 }

@@ -34,6 +34,7 @@ pub struct Outbox {
     incarnation: u64,
     waiting: Mutex<Waiting>,
     changed: Notify,
+    ended: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +63,7 @@ impl Outbox {
     /// An empty outbox.
     #[must_use]
     pub fn new(limits: OutboxLimits, host: HostId, incarnation: u64) -> Self {
-        Self { limits, host, incarnation, waiting: Mutex::default(), changed: Notify::new() }
+        Self { limits, host, incarnation, waiting: Mutex::default(), changed: Notify::new(), ended: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -146,21 +147,21 @@ impl Outbox {
     /// Nothing more will be queued.
     pub fn finish(&self) {
         self.lock().finished = true;
+        self.ended.notify_one();
     }
 
     /// Waits for [`Outbox::finish`].
     pub(crate) async fn finished(&self) {
-        self.poll_until(|waiting| waiting.finished).await;
+        while !self.lock().finished {
+            self.ended.notified().await;
+        }
     }
 
-    /// Waits until everything queued has left and every event is acknowledged.
+    /// Waits until everything queued has left and every event is acknowledged. Only used while the agent stops, so
+    /// a poll is good enough.
     pub(crate) async fn settled(&self) {
-        self.poll_until(|w| w.reports.is_empty() && w.events.is_empty() && w.acks.is_empty()).await;
-    }
-
-    /// Only used while the agent stops, so a poll is good enough.
-    async fn poll_until(&self, condition: impl Fn(&Waiting) -> bool) {
-        while !condition(&self.lock()) {
+        let settled = |w: &Waiting| w.reports.is_empty() && w.events.is_empty() && w.acks.is_empty();
+        while !settled(&self.lock()) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }
