@@ -2,7 +2,7 @@
 //!
 //! Commands are desired state under a lease. What is found is recorded on disk before it is first changed
 //! ([`ledger`]) and put back when the lease ends, the agent stops, or the next one starts ([`restore`]).
-//! What to write is decided by [`plan`], done by [`execute`].
+//! What to write is decided by [`mod@plan`], done by [`mod@execute`].
 
 pub mod cgroup;
 pub mod execute;

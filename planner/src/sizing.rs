@@ -8,6 +8,9 @@ use crate::goal::{Score, plan_deadline};
 use crate::progress::{time_remaining, transition_s};
 use crate::selection::Offer;
 
+/// Evaluation intervals before a deadline in which no worker is sent away any more. Chosen.
+const LAST_INTERVALS: f64 = 5.0;
+
 /// Everything a sizing decision depends on.
 #[derive(Debug, Clone)]
 pub struct Sizing<'a> {
@@ -119,12 +122,14 @@ impl Sizing<'_> {
 
     /// Keeps the present size where leaving it is not worth the transition (RHIC §4.4, "damping"): a smaller
     /// one must still finish a task's length before the time planned for, so that the next look does not call
-    /// the worker back.
+    /// the worker back; and shortly before the deadline it saves next to nothing and leaves no time to make up
+    /// for a burst of the foreground.
     fn damped(&self, candidates: &[Candidate], best: usize) -> usize {
         let current = self.current as usize;
         let (Some(kept), Some(deadline_in_s)) = (candidates.get(current), self.deadline_in_s) else { return best };
         let slack_s = self.plan_deadline() - candidates[best].completion_s;
-        if best < current && kept.meets_goal && slack_s < self.mean_task_s.max(0.01 * deadline_in_s) {
+        let too_late = deadline_in_s < LAST_INTERVALS * self.evaluation_interval_s;
+        if best < current && kept.meets_goal && (too_late || slack_s < self.mean_task_s.max(0.01 * deadline_in_s)) {
             current
         } else {
             best
