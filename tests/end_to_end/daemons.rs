@@ -112,7 +112,7 @@ fn a_job_on_a_standing_pair_from_submit_to_explain() {
     pair.start_aggregator();
     pair.start_agent(&["--act"]);
     pair.bench.write("tasks.txt", &"sleep 0.2\n".repeat(30));
-    let submitted = pair.ask(&["job", "submit", "tasks.txt", "--name", "j", "--deadline", "60s"]);
+    let submitted = pair.ask(&["job", "submit", "tasks.txt", "--name", "j", "--deadline", "1h"]);
     assert!(submitted.status.success(), "{}", text(&submitted.stderr));
     let again = pair.ask(&["job", "submit", "tasks.txt", "--name", "j"]);
     assert!(text(&again.stderr).contains("there is a job j already"), "{}", text(&again.stderr));

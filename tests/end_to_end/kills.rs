@@ -12,7 +12,7 @@ fn running(bench: &Bench, tasks: u32) -> (Running, u32) {
         .map(|i| format!("echo {i} >>\"{folder}/started\"; sleep 0.3; echo {i} >>\"{folder}/finished\"\n"))
         .collect();
     bench.write("tasks.txt", &list);
-    let running = Running::start(bench.gleaner(&["run", "tasks.txt", "--deadline", "50s", "--name", "j"]));
+    let running = Running::start(bench.gleaner(&["run", "tasks.txt", "--name", "j"]));
     let owner = running.0.id();
     until("some tasks have finished", || bench.lines("finished").len() >= 3);
     (running, owner)

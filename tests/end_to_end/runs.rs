@@ -13,7 +13,7 @@ fn a_list_runs_is_explained_and_replays() {
     let tasks: String =
         (0..40).map(|i| format!("echo {i} >>\"{}/log\"; sleep 0.2\n", bench.folder.path().display())).collect();
     bench.write("tasks.txt", &format!("# forty tasks\n\n{tasks}"));
-    let output = bench.run(&["run", "tasks.txt", "--deadline", "40s", "--name", "forty", "--json"]);
+    let output = bench.run(&["run", "tasks.txt", "--deadline", "1h", "--name", "forty", "--json"]);
     assert!(output.status.success(), "{} {}", text(&output.stdout), text(&output.stderr));
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&summary["goal_met"], &summary["tasks"]["tasks_done"]), (&true.into(), &40.into()), "{summary}");
