@@ -211,7 +211,8 @@ fn run(config: &Config, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
     };
     let end = HostLoop::open(config, clock, &hierarchies, Some(actor), Arc::clone(&outbox))
         .map(|host| host.run(&orders_to_loop, mind_keeper));
-    if let Some(keeper) = keeper {
+    // If anything could not be restored the keeper hears no farewell, and tries once more when this process is gone.
+    if let Some(keeper) = keeper.filter(|_| end.as_ref().is_ok_and(|report| report.failed.is_empty())) {
         // One that is gone already has nothing left to do either.
         _ = keeper.farewell();
     }
