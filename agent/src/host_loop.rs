@@ -20,9 +20,6 @@ use crate::hierarchies::Hierarchies;
 use crate::link::Outbox;
 use crate::sense::{Observation, Roots, Sensor, VolunteerTrace};
 
-/// How often a restore that is incomplete is tried again when the agent stops.
-const RESTORE_TRIES: u32 = 20;
-
 /// What others ask of the loop.
 #[derive(Debug)]
 pub enum Order {
@@ -159,17 +156,7 @@ impl HostLoop {
 
     fn stop(mut self) -> RestoreReport {
         let Some(mut actor) = self.actor.take() else { return RestoreReport::default() };
-        let mut report = actor.restore_all();
-        // A task may enter the volunteer while it is being removed; the next try ends that one too.
-        for _ in 0..RESTORE_TRIES {
-            if report.failed.is_empty() {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-            let again = actor.restore_all();
-            report.restored += again.restored;
-            report.failed = again.failed;
-        }
+        let report = actor.restore_all();
         for failure in &report.failed {
             error!(knob = %failure.knob, wanted = %failure.wanted, error = %failure.error, "not restored");
         }

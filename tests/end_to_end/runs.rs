@@ -49,11 +49,13 @@ fn tasks_really_run_inside_the_volunteer() {
 fn failing_and_never_ending_tasks_have_their_exit_code() {
     let bench = Bench::new();
     bench.write("tasks.txt", "true\nexit 7\nwhile :; do sleep 0.1; done\n");
-    let arguments = ["run", "tasks.txt", "--attempts", "2", "--task-timeout", "1s", "--slots", "2", "--json"];
+    let arguments =
+        ["run", "tasks.txt", "--attempts", "2", "--task-timeout", "1s", "--slots", "2", "--deadline", "1h", "--json"];
     let output = bench.run(&arguments);
     assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&summary["tasks"]["tasks_done"], &summary["tasks"]["tasks_failed"]), (&1.into(), &2.into()));
+    assert_eq!(summary["goal_met"], false, "a job that failed in time has not met its deadline");
     let log: String = std::fs::read_to_string(
         bench.path(&format!("{}/.gleaner/events/events.jsonl", summary["output"].as_str().unwrap())),
     )

@@ -93,8 +93,9 @@ pub(crate) fn create(dir: &Path) -> Result<bool, CgroupError> {
     }
 }
 
-/// Removes one cgroup, waiting briefly for its last tasks to be gone. True if it was there.
-pub(crate) fn remove(dir: &Path) -> Result<bool, CgroupError> {
+/// Removes one cgroup, waiting briefly for its last tasks to be gone. True if it was there. `evict` is called
+/// before each further try: a task may have entered after the cgroup was emptied.
+pub(crate) fn remove(dir: &Path, mut evict: impl FnMut()) -> Result<bool, CgroupError> {
     let mut tries = 0;
     loop {
         tries += 1;
@@ -106,6 +107,7 @@ pub(crate) fn remove(dir: &Path) -> Result<bool, CgroupError> {
                 if children(dir).is_ok_and(|children| !children.is_empty()) {
                     return Err(CgroupError::Remove(dir.to_owned(), error));
                 }
+                evict();
                 thread::sleep(RETRY_PAUSE);
             }
             Err(error) => return Err(CgroupError::Remove(dir.to_owned(), error)),
@@ -238,8 +240,8 @@ mod tests {
         let dir = root.path().join("a");
         assert!(create(&dir).unwrap());
         assert!(!create(&dir).unwrap());
-        assert!(remove(&dir).unwrap());
-        assert!(!remove(&dir).unwrap());
+        assert!(remove(&dir, || {}).unwrap());
+        assert!(!remove(&dir, || {}).unwrap());
         let error = create(&root.path().join("x/y")).unwrap_err();
         assert!(error.to_string().starts_with("failed to create the cgroup `"), "{error}");
     }

@@ -95,7 +95,10 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
     let emptied = end_processes(ledger, &mut report);
     let records = ledger.contents().records.clone();
     report.add(restore_records(ledger, &records)?);
-    let created = remove_groups(ledger.contents().created.clone(), &mut report);
+    let contents = ledger.contents();
+    let created = remove_groups(contents.created.clone(), &contents.volunteer, &mut report);
+    // A cgroup that could not be removed may hold a task that the next try has to find.
+    let gone = emptied && !contents.volunteer.iter().any(|dir| created.contains(dir));
     let mut enabled = ledger.contents().enabled.clone();
     enabled.reverse();
     enabled.retain(|enabled| match cgroup::switch_controllers(&enabled.cgroup, '-', &enabled.controllers) {
@@ -110,7 +113,7 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
     ledger.update(|contents| {
         contents.created = created;
         contents.enabled = enabled;
-        if emptied {
+        if gone {
             contents.volunteer.clear();
             contents.registry = None;
         }
@@ -135,7 +138,7 @@ fn end_processes(ledger: &Ledger, report: &mut RestoreReport) -> bool {
     // Cgroups that tasks made below the volunteer's own go with them.
     let below = dirs.iter().flat_map(|dir| cgroup::with_descendants(dir).into_iter().skip(1)).collect();
     if failure.is_none() {
-        remove_groups(below, report);
+        remove_groups(below, dirs, report);
     }
     if let Some(registry) = &contents.registry {
         match groups::end_registry(registry, KILL_DEADLINE) {
@@ -191,10 +194,15 @@ pub(crate) fn restore_records(ledger: &mut Ledger, records: &[Record]) -> Result
     Ok(report)
 }
 
-/// Removes cgroups, children first; returns those that are still there.
-fn remove_groups(mut created: Vec<PathBuf>, report: &mut RestoreReport) -> Vec<PathBuf> {
+/// Removes cgroups, children first, and ends what enters the volunteer meanwhile; returns those that are still there.
+fn remove_groups(mut created: Vec<PathBuf>, volunteer: &[PathBuf], report: &mut RestoreReport) -> Vec<PathBuf> {
+    let mut ended = 0;
+    let mut evict = || {
+        // What this round misses, the next one finds; what the last one misses is the failure to remove.
+        ended += cgroup::kill_round(volunteer, cgroup::freezer_of(volunteer).as_ref()).unwrap_or_default();
+    };
     created.reverse();
-    created.retain(|dir| match cgroup::remove(dir) {
+    created.retain(|dir| match cgroup::remove(dir, &mut evict) {
         Ok(removed) => {
             report.groups_removed += u32::from(removed);
             false
@@ -207,5 +215,38 @@ fn remove_groups(mut created: Vec<PathBuf>, report: &mut RestoreReport) -> Vec<P
         }
     });
     created.reverse();
+    report.processes_ended += count(ended);
     created
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::act::knob::KnobValue;
+    use crate::act::tests::scene::{Burner, Scene, eventually};
+    use crate::act::volunteer::Volunteer;
+
+    /// An engine goes on starting tasks until it hears that the agent stops: into cgroups that were just found
+    /// empty, in a freezer that is frozen.
+    #[test]
+    fn a_task_that_enters_while_the_volunteer_is_removed_goes_too() {
+        let Some(scene) = Scene::open("a_task_that_enters_while_the_volunteer_is_removed_goes_too") else { return };
+        let settings = scene.settings();
+        let mut ledger = Ledger::open(&settings.state_dir).unwrap();
+        let volunteer =
+            Volunteer::open(settings.volunteer, &settings.volunteer_cgroup, &scene.hierarchies, &mut ledger).unwrap();
+        let dirs = volunteer.dirs();
+        drop(volunteer);
+        let mut report = RestoreReport::default();
+        assert!(end_processes(&ledger, &mut report));
+
+        let procs_files: Vec<_> = dirs.iter().map(|dir| dir.join("cgroup.procs")).collect();
+        let mut task = Burner::start(&procs_files);
+        let freezer = cgroup::freezer_of(&dirs).unwrap();
+        assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
+        let left = remove_groups(ledger.contents().created.clone(), &dirs, &mut report);
+        assert!(left.is_empty() && report.failed.is_empty(), "{left:?} {report:?}");
+        assert!(report.processes_ended > 0);
+        eventually("the task has ended", || task.ended());
+    }
 }

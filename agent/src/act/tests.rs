@@ -290,7 +290,7 @@ fn a_workload_that_goes_takes_its_limits_along() {
 
     actor.set_workloads(BTreeMap::from([(guest(), scene.workload())]));
     actor.apply(&limit(2, 50.0, None), NOW);
-    cgroup::remove(&scene.foreground).unwrap();
+    cgroup::remove(&scene.foreground, || {}).unwrap();
     assert_eq!(refusal_of(&actor.apply(&limit(3, 40.0, None), NOW)), Some(Refusal::UnknownTarget));
     actor.set_workloads(BTreeMap::new());
     let report = actor.restore_all();
@@ -349,8 +349,8 @@ fn a_volunteer_cgroup_that_was_there_is_put_back() {
     actor.apply(&run(1), NOW);
     let report = actor.restore_all();
     let after = scene.snapshot();
-    cgroup::remove(&leaf).unwrap();
-    cgroup::remove(&mount.join(&scene.name)).unwrap();
+    cgroup::remove(&leaf, || {}).unwrap();
+    cgroup::remove(&mount.join(&scene.name), || {}).unwrap();
     assert!(report.failed.is_empty(), "{report:?}");
     assert_eq!(after, before);
 }

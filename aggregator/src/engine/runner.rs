@@ -28,7 +28,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Looks between two progress reports.
 const LOOKS_PER_REPORT: u32 = 5;
 
-/// After a task could not be started none is tried for this many looks.
+/// After a task could not be started or lost its slot none is started for this many looks: an agent that ends
+/// takes its volunteer away over a second or so, and a task tried again at once would use up its losses in that.
 const LOOKS_AFTER_TROUBLE: u32 = 5;
 
 /// Most tasks started between two looks, so that a list of a hundred thousand `true` starves nobody.
@@ -330,6 +331,9 @@ impl Runner {
             (None, Some(code)) if !KILLED.contains(&code) => (AttemptEnd::Failure, format!("exited with {code}")),
             (None, _) => (AttemptEnd::Lost, "lost its slot: it was killed from outside".to_owned()),
         };
+        if end == AttemptEnd::Lost {
+            self.resting = LOOKS_AFTER_TROUBLE;
+        }
         let verdict = self.schedule.ended(number, end, wall_s);
         match verdict {
             Verdict::Retry if end == AttemptEnd::Lost => self.records.clear(number),

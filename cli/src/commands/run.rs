@@ -139,14 +139,15 @@ fn save(stack: &Stack, detail: &JobDetail, output: &Path) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Whether a job met its goal; `None` where it has none to miss.
+/// Whether a job met its goal, which one that did not complete never does; `None` where it has none to miss.
 pub(crate) fn goal_met(job: &JobStatus) -> Option<bool> {
+    let completed = job.phase == JobPhase::Completed;
     match job.spec.goal {
         Goal::Deadline { .. } => Some(match (job.ended, job.deadline) {
-            (Some(ended), Some(deadline)) => ended <= deadline,
+            (Some(ended), Some(deadline)) => completed && ended <= deadline,
             _ => false,
         }),
-        Goal::Cost { budget } => budget.map(|budget| job.cost <= budget),
+        Goal::Cost { budget } => budget.map(|budget| completed && job.cost <= budget),
     }
 }
 
@@ -173,6 +174,7 @@ fn conclude(detail: &JobDetail, output: &Path, private: bool, json: bool) -> any
     }
     print(&format::job(job))?;
     print(&match (job.spec.goal, met) {
+        _ if job.phase != JobPhase::Completed => format!("{}: its goal was not reached", job.phase.word()),
         (Goal::Deadline { within_s }, Some(true)) => {
             format!("deadline met, {} early", format::seconds(within_s - elapsed_s.unwrap_or(within_s)))
         }

@@ -88,7 +88,7 @@ impl Drop for Scene {
             eprintln!("test state is left behind: {error}");
         }
         let _ = cgroup::kill_all(std::slice::from_ref(&self.foreground), None, Duration::from_secs(5));
-        let _ = cgroup::remove(&self.foreground);
+        let _ = cgroup::remove(&self.foreground, || {});
     }
 }
 
