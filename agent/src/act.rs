@@ -12,7 +12,7 @@ pub mod managed;
 pub mod plan;
 pub mod restore;
 pub mod volunteer;
-mod workload;
+pub(crate) mod workload;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -22,21 +22,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gleaner_common::clock::Timestamp;
-use gleaner_common::command::{Ack, Command, Desired, Outcome, Quota, Refusal, Target, Version, Weight};
+use gleaner_common::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target, Version, Weight};
 use gleaner_common::event::Event;
 use gleaner_common::id::WorkloadId;
 use gleaner_common::report::{Levers, VolunteerKind};
-use gleaner_common::units::CoreShare;
+use gleaner_common::units::{Bytes, CoreShare};
 use gleaner_planner::guard::GuardSettings;
+use gleaner_planner::reclaim::{MemoryState, Reclaim, ReclaimSettings};
 
 use self::execute::execute;
-use self::knob::{CgroupVersion, Fault, KnobError};
+use self::knob::{Fault, Knob, KnobError, KnobValue};
 use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
-use self::plan::{Seen, WorkloadGroups, limit_workload, plan, workload_knobs};
+use self::plan::{Change, Role, Seen, WorkloadKnobs, in_force, limit_workload, plan};
 use self::restore::{RestoreReport, chain, failure_event, foreign_event};
 use self::volunteer::{Volunteer, VolunteerError};
-use self::workload::{CpuHierarchy, check_own, in_force};
+use self::workload::check_own;
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths};
 use crate::hierarchies::Hierarchies;
 
@@ -73,6 +74,8 @@ pub struct ActSettings {
     pub foreground_quota_floor: CoreShare,
     /// No foreground workload gets a weight below this.
     pub foreground_weight_floor: Weight,
+    /// How memory is taken from a workload.
+    pub reclaim: ReclaimSettings,
     /// Time between two looks of the guard.
     pub guard_period: Duration,
     /// The guard's law.
@@ -93,6 +96,7 @@ impl ActSettings {
             kill_after: Duration::from_secs(10),
             foreground_quota_floor: CoreShare::clamped(10.0),
             foreground_weight_floor: Weight::new(50).unwrap_or(Weight::NORMAL),
+            reclaim: ReclaimSettings::default(),
             guard_period: Duration::from_millis(50),
             guard: GuardSettings::default(),
         }
@@ -133,6 +137,8 @@ struct Tracked {
     lease: Option<Timestamp>,
     outcome: Option<Outcome>,
     knobs: Vec<Managed>,
+    /// The limits in force, and how far the one on memory has come.
+    limits: Option<(Limits, Reclaim)>,
     /// A failure to restore has been told.
     failure_told: bool,
 }
@@ -144,12 +150,13 @@ type Refused = (Refusal, String);
 #[derive(Debug)]
 pub struct Actor {
     settings: ActSettings,
-    cpu: Option<CpuHierarchy>,
     ledger: Ledger,
     guard: Option<Guard>,
     levers: Levers,
     volunteer_dirs: Vec<PathBuf>,
-    workloads: BTreeMap<WorkloadId, WorkloadGroups>,
+    workloads: BTreeMap<WorkloadId, WorkloadKnobs>,
+    /// Memory of workloads, as last sampled.
+    memory: BTreeMap<WorkloadId, MemoryState>,
     targets: BTreeMap<Target, Tracked>,
     stopped: Option<Timestamp>,
     kill_failure_told: bool,
@@ -165,18 +172,14 @@ impl Actor {
     pub fn open(settings: ActSettings, hierarchies: &Hierarchies) -> Result<(Self, RestoreReport), ActError> {
         let mut ledger = Ledger::open(&settings.state_dir)?;
         let restored = restore::restore_all(&mut ledger)?;
-        let cpu = hierarchies.of("cpu").map(|(mount, unified)| CpuHierarchy {
-            mount: mount.to_owned(),
-            version: if unified { CgroupVersion::V2 } else { CgroupVersion::V1 },
-        });
         let mut actor = Self {
             levers: no_volunteer(settings.acting, Vec::new()),
             settings,
-            cpu,
             ledger,
             guard: None,
             volunteer_dirs: Vec::new(),
             workloads: BTreeMap::new(),
+            memory: BTreeMap::new(),
             targets: BTreeMap::new(),
             stopped: None,
             kill_failure_told: false,
@@ -243,7 +246,7 @@ impl Actor {
 
     /// The foreground workloads there are now. Limits on those that are gone, or have other cgroups now,
     /// are put back.
-    pub fn set_workloads(&mut self, workloads: BTreeMap<WorkloadId, WorkloadGroups>) {
+    pub fn set_workloads(&mut self, workloads: BTreeMap<WorkloadId, WorkloadKnobs>) {
         let before = std::mem::replace(&mut self.workloads, workloads);
         for (id, groups) in before {
             if self.workloads.get(&id) == Some(&groups) {
@@ -255,6 +258,11 @@ impl Actor {
                 self.targets.remove(&target);
             }
         }
+    }
+
+    /// What the workloads' memory is now; limits on it go on from there at the next tick.
+    pub fn set_memory(&mut self, memory: BTreeMap<WorkloadId, MemoryState>) {
+        self.memory = memory;
     }
 
     /// Carries out a command, or refuses it.
@@ -327,6 +335,8 @@ impl Actor {
             return Err((Refusal::NoLever, "this host has no volunteer".to_owned()));
         };
         let weight = self.levers.weight.then_some(Weight::LEAST);
+        let applied =
+            |quota, shortfalls| Outcome::Applied { limits: Limits { quota, weight, ..Limits::NONE }, shortfalls };
         match desired {
             Desired::Run { cap } => {
                 guard.look().map_err(failed)?;
@@ -337,12 +347,12 @@ impl Actor {
                 guard.set_cap(Some(*cap)).map_err(failed)?;
                 self.stopped = None;
                 let (quota, shortfalls) = self.volunteer_ceiling(*cap);
-                Ok(Outcome::Applied { quota: Some(quota), weight, shortfalls })
+                Ok(applied(quota, shortfalls))
             }
             Desired::Stop | Desired::Release => {
                 guard.set_cap(None).map_err(failed)?;
                 self.stopped.get_or_insert(now);
-                Ok(Outcome::Applied { quota: Some(Quota::AtMost(CoreShare::ZERO)), weight, shortfalls: Vec::new() })
+                Ok(applied(Quota::AtMost(CoreShare::ZERO), Vec::new()))
             }
             Desired::Limit { .. } => {
                 Err((Refusal::Forbidden, "the volunteer is run or stopped, not limited".to_owned()))
@@ -362,15 +372,12 @@ impl Actor {
     }
 
     fn command_workload(&mut self, id: &WorkloadId, desired: &Desired) -> Result<Outcome, Refused> {
-        let Some(groups) = self.workloads.get(id).cloned() else {
-            return Err((Refusal::UnknownTarget, format!("there is no workload `{id}` with a cgroup here")));
-        };
-        let Some(cpu) = self.cpu.clone() else {
-            return Err((Refusal::NoLever, "no mounted cgroup hierarchy has the controller `cpu`".to_owned()));
+        let Some(knobs) = self.workloads.get(id).cloned() else {
+            return Err((Refusal::UnknownTarget, format!("there is no workload `{id}` here")));
         };
         let target = Target::Workload(id.clone());
         let shortfalls = match desired {
-            Desired::Limit { quota, weight } => self.limit(&target, &groups, &cpu, *quota, *weight)?,
+            Desired::Limit(limits) => self.limit(&target, id, &knobs, limits)?,
             Desired::Release => {
                 self.restore_target(&target);
                 Vec::new()
@@ -379,39 +386,68 @@ impl Actor {
                 return Err((Refusal::Forbidden, "a foreground workload is never run or stopped".to_owned()));
             }
         };
-        let (quota, weight) = in_force(&groups, cpu.version).map_err(|error| refusal(&error))?;
-        Ok(Outcome::Applied { quota, weight, shortfalls })
+        let values: Result<Vec<_>, KnobError> =
+            knobs.knobs.iter().map(|(role, knob)| Ok((*role, knob.clone(), knob.read()?))).collect();
+        let values = values.map_err(|error| refusal(&error))?;
+        Ok(Outcome::Applied { limits: in_force(knobs.emulator_inside, &values), shortfalls })
     }
 
     fn limit(
         &mut self,
         target: &Target,
-        groups: &WorkloadGroups,
-        cpu: &CpuHierarchy,
-        quota: Quota,
-        weight: Option<Weight>,
+        id: &WorkloadId,
+        knobs: &WorkloadKnobs,
+        limits: &Limits,
     ) -> Result<Vec<String>, Refused> {
-        self.check_floors(quota, weight)?;
-        let others = self.workloads.iter().filter(|(id, _)| Target::Workload((*id).clone()) != *target);
-        check_own(groups, cpu, others.map(|(_, groups)| groups), &self.volunteer_dirs)
-            .map_err(|detail| (Refusal::Forbidden, detail))?;
+        self.check_floors(limits)?;
+        if let Some(role) = knobs.missing(limits).first() {
+            return Err((Refusal::NoLever, format!("this host has no lever for {} of `{id}`", role.word())));
+        }
+        let others = self.workloads.iter().filter(|(other, _)| *other != id).map(|(_, knobs)| knobs);
+        check_own(&knobs.own, others, &self.volunteer_dirs).map_err(|detail| (Refusal::Forbidden, detail))?;
         self.look_at(target).map_err(|error| refusal(&error))?;
-
-        let managed = &self.tracked(target).knobs;
-        if let Some(foreign) = managed.iter().find(|managed| managed.is_foreign()) {
-            let detail = format!("somebody else has set `{}`; set it back to free it", foreign.knob.path().display());
+        let tracked = self.tracked(target);
+        if let Some(foreign) = tracked.knobs.iter().find(|managed| managed.is_foreign()) {
+            let detail = format!("somebody else has set `{}`; set it back to free it", foreign.knob);
             return Err((Refusal::ForeignWrite, detail));
         }
-        let mut seen = Vec::new();
-        for knob in workload_knobs(groups, cpu.version) {
-            let current = knob.read().map_err(|error| refusal(&error))?;
-            let managed = managed.iter().find(|managed| managed.knob == knob);
-            let original = managed.map_or(current, |managed| managed.original);
-            seen.push(Seen { knob, original, current });
+        let mut reclaim = tracked.limits.take().map(|(_, reclaim)| reclaim).unwrap_or_default();
+        let (memory, on_its_way) = self.memory_now(id, limits, &mut reclaim);
+        let seen = self.seen(target, knobs).map_err(|error| refusal(&error))?;
+        let (changes, mut shortfalls) = limit_workload(knobs.emulator_inside, &seen, limits, memory);
+        self.carry_out_changes(target, changes)?;
+        if on_its_way {
+            shortfalls.push("memory is taken in steps, and given back when the workload waits for it".to_owned());
         }
-        let (changes, shortfalls) = limit_workload(groups, &seen, quota, weight);
+        self.tracked(target).limits = Some((*limits, reclaim));
+        Ok(shortfalls)
+    }
+
+    /// The limit on memory to set now, and whether that is not yet the one asked for.
+    fn memory_now(&self, id: &WorkloadId, limits: &Limits, reclaim: &mut Reclaim) -> (Option<Bytes>, bool) {
+        let Some(goal) = limits.memory else { return (None, false) };
+        // Before the first sample nothing is known of it, so nothing is taken yet.
+        let Some(state) = self.memory.get(id) else { return (None, true) };
+        let next = reclaim.next(&self.settings.reclaim, goal, *state);
+        (Some(next), next != goal)
+    }
+
+    /// The knobs of a workload as found and as they are.
+    fn seen(&self, target: &Target, knobs: &WorkloadKnobs) -> Result<Vec<Seen>, KnobError> {
+        let managed = self.targets.get(target).map_or(&[][..], |tracked| &tracked.knobs);
+        let one = |(role, knob): &(Role, Knob)| {
+            let current = knob.read()?;
+            let original = managed.iter().find(|managed| managed.knob == *knob).map_or(current, |m| m.original);
+            Ok(Seen { role: *role, knob: knob.clone(), original, current })
+        };
+        knobs.knobs.iter().map(one).collect()
+    }
+
+    /// Records what is about to change, changes it, reads it back.
+    fn carry_out_changes(&mut self, target: &Target, changes: Vec<Change>) -> Result<(), Refused> {
         let steps = plan(changes);
-        let about: Vec<_> = steps.iter().map(|step| (step.knob.clone(), step.from, step.to)).collect();
+        let about: Vec<(Knob, KnobValue, KnobValue)> =
+            steps.iter().map(|step| (step.knob.clone(), step.from, step.to)).collect();
         self.ledger.about_to_set(target, &about).map_err(|error| (Refusal::Failed, chain(&error)))?;
         execute(&steps).map_err(|error| {
             let (reason, _) = refusal(&error.cause);
@@ -427,18 +463,49 @@ impl Actor {
                 knobs.push(managed);
             }
         }
-        Ok(shortfalls)
+        Ok(())
     }
 
-    fn check_floors(&self, quota: Quota, weight: Option<Weight>) -> Result<(), Refused> {
+    /// One more step towards a limit on memory.
+    fn tick_memory(&mut self, target: &Target) {
+        let Target::Workload(id) = target else { return };
+        let Some((limits, mut reclaim)) = self.targets.get_mut(target).and_then(|tracked| tracked.limits) else {
+            return;
+        };
+        let Some(knobs) = self.workloads.get(id).filter(|_| limits.memory.is_some()).cloned() else { return };
+        let (memory, _) = self.memory_now(id, &limits, &mut reclaim);
+        let is_foreign = self.targets.get(target).is_some_and(|t| t.knobs.iter().any(Managed::is_foreign));
+        if memory.is_none() || is_foreign {
+            return;
+        }
+        let of_memory = |mut knobs: WorkloadKnobs| {
+            knobs.knobs.retain(|(role, _)| *role == Role::Memory);
+            knobs
+        };
+        let result = self.seen(target, &of_memory(knobs)).map_err(|error| refusal(&error)).and_then(|seen| {
+            let (changes, _) = limit_workload(false, &seen, &limits, memory);
+            self.carry_out_changes(target, changes)
+        });
+        match result {
+            Ok(()) => self.tracked(target).limits = Some((limits, reclaim)),
+            // The next tick tries again; what is in force stays in force.
+            Err((_, detail)) => tracing::debug!(workload = %id, detail, "memory could not be limited further"),
+        }
+    }
+
+    fn check_floors(&self, limits: &Limits) -> Result<(), Refused> {
         let floor = self.settings.foreground_quota_floor;
-        if let Quota::AtMost(ceiling) = quota
+        if let Quota::AtMost(ceiling) = limits.quota
             && ceiling < floor
         {
             return Err((Refusal::Forbidden, format!("a ceiling of {ceiling} is below this host's floor of {floor}")));
         }
+        let floor = self.settings.reclaim.floor;
+        if let Some(memory) = limits.memory.filter(|memory| *memory < floor) {
+            return Err((Refusal::Forbidden, format!("memory of {memory} is below this host's floor of {floor}")));
+        }
         let floor = self.settings.foreground_weight_floor;
-        match weight {
+        match limits.weight.into_iter().chain(limits.disk_weight).min() {
             Some(weight) if weight < floor => {
                 let (weight, floor) = (weight.number(), floor.number());
                 Err((Refusal::Forbidden, format!("a weight of {weight} is below this host's floor of {floor}")))
@@ -471,8 +538,8 @@ impl Actor {
         let Some(tracked) = self.targets.get_mut(target) else { return };
         tracked.lease = None;
         tracked.outcome = None;
-        let told: Vec<String> =
-            tracked.knobs.iter().filter(|m| m.is_foreign()).map(|m| m.knob.path().display().to_string()).collect();
+        tracked.limits = None;
+        let told: Vec<String> = tracked.knobs.iter().filter(|m| m.is_foreign()).map(|m| m.knob.to_string()).collect();
         tracked.knobs.retain(|managed| left.contains(&managed.knob));
         match report {
             Ok(report) => {
@@ -496,6 +563,7 @@ impl Actor {
             // A knob that is gone belonged to a workload that is gone; discovery will say so.
             let _ = self.look_at(target);
             self.tick_lease(target, now);
+            self.tick_memory(target);
         }
         self.tick_kill(now);
         std::mem::take(&mut self.events)

@@ -1,6 +1,7 @@
 //! The agent's own loop: once a period sample, predict, check what is applied, report; in between, commands
 //! as they come. One thread owns the sensor, the forecaster and the actor; nothing here waits for the network.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Instant;
@@ -8,9 +9,13 @@ use std::time::Instant;
 use gleaner_common::clock::Clock;
 use gleaner_common::command::Command;
 use gleaner_common::event::Event;
-use gleaner_common::report::{AbsenceKind, HostReport, Reading, VolunteerKind, VolunteerSample, VolunteerState};
+use gleaner_common::id::WorkloadId;
+use gleaner_common::report::{
+    AbsenceKind, HostReport, Reading, VolunteerKind, VolunteerSample, VolunteerState, WorkloadSample,
+};
 use gleaner_common::units::Bytes;
 use gleaner_planner::forecast::ResidualForecaster;
+use gleaner_planner::reclaim::MemoryState;
 use tracing::{debug, error};
 
 use crate::act::Actor;
@@ -99,11 +104,12 @@ impl HostLoop {
         let now = self.clock.now();
         let observation = self.sensor.sample(Instant::now());
         if let Some(actor) = &mut self.actor {
+            actor.set_memory(memory_states(&observation));
             for event in actor.tick(now) {
                 self.outbox.event(now, event);
             }
             if self.config.act && observation.changes.iter().any(is_of_a_workload) {
-                actor.set_workloads(self.sensor.workload_groups());
+                actor.set_workloads(self.sensor.workload_knobs());
             }
         }
         let dropped = self.outbox.reports_dropped();
@@ -167,6 +173,16 @@ impl HostLoop {
         self.outbox.event(now, Event::AgentStopped { knobs_restored: report.restored });
         report
     }
+}
+
+/// Memory of each workload; its pressure is the machine's where the kernel does not tell the workload's own.
+fn memory_states(observation: &Observation) -> BTreeMap<WorkloadId, MemoryState> {
+    let of_machine = observation.machine.memory_pressure.value().copied();
+    let state = |workload: &WorkloadSample| {
+        let pressure = workload.memory_pressure.value().copied().or(of_machine);
+        Some((workload.id.clone(), MemoryState { used: *workload.memory.value()?, pressure }))
+    };
+    observation.workloads.iter().filter_map(state).collect()
 }
 
 /// What a workload's limits may be set on may have changed.

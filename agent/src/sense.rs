@@ -10,7 +10,7 @@ mod rates;
 mod volunteer;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use gleaner_common::event::Event;
@@ -18,6 +18,8 @@ use gleaner_common::id::WorkloadId;
 use gleaner_common::report::{Absence, AbsenceKind, MachineSample, Reading, WorkloadSample};
 use gleaner_common::units::{Bytes, CoreShare};
 
+use crate::act::plan::WorkloadKnobs;
+use crate::act::workload::{WorkloadTrace, knobs_of};
 use crate::discover::{Discovery, Found, Glob, InvalidGlob, Key};
 use crate::hierarchies::Hierarchies;
 use cgroup::CgroupReader;
@@ -94,7 +96,7 @@ pub struct Observation {
 
 #[derive(Debug)]
 enum Reader {
-    Cgroup(CgroupReader),
+    Cgroup(Box<CgroupReader>),
     Qemu(Box<QemuReader>),
 }
 
@@ -263,12 +265,19 @@ impl Sensor {
     fn reader(&self, key: &Key, found: &Found) -> Reader {
         let roots = &self.settings.roots;
         match key {
-            Key::Cgroup(path) => {
-                Reader::Cgroup(CgroupReader::new(path, &self.discovery.hierarchies, &roots.sys, self.counters))
-            }
-            Key::Process { pid, .. } => {
-                Reader::Qemu(Box::new(QemuReader::new(roots, *pid, &found.taps, self.counters)))
-            }
+            Key::Cgroup(path) => Reader::Cgroup(Box::new(CgroupReader::new(
+                path,
+                &self.discovery.hierarchies,
+                &roots.sys,
+                self.counters,
+            ))),
+            Key::Process { pid, .. } => Reader::Qemu(Box::new(QemuReader::new(
+                roots,
+                &self.discovery.hierarchies,
+                *pid,
+                &found.taps,
+                self.counters,
+            ))),
         }
     }
 
@@ -303,50 +312,23 @@ impl Sensor {
         }
     }
 
-    /// Where each workload's limits would be set: the cgroup of a workload found by glob, the cgroup a guest's
-    /// process is in, and those of its virtual CPUs where they have their own.
+    /// The knobs by which each workload could be limited.
     #[must_use]
-    pub fn workload_groups(&self) -> BTreeMap<WorkloadId, crate::act::plan::WorkloadGroups> {
-        let Some((mount, _)) = self.discovery.hierarchies.of("cpu") else { return BTreeMap::new() };
-        let proc = &self.settings.roots.proc;
-        let groups = |key: &Key, reader: &Reader| match (key, reader) {
-            (Key::Cgroup(path), _) => {
-                Some(crate::act::plan::WorkloadGroups { cgroup: mount.join(path), qemu: false, vcpus: Vec::new() })
-            }
-            (Key::Process { pid, .. }, Reader::Qemu(reader)) => {
-                let cgroup = cgroup_of(proc, &pid.to_string(), mount)?;
-                let (vcpus, _) = reader.threads_by_kind();
-                let of_thread = |tid: &i32| cgroup_of(proc, &format!("{pid}/task/{tid}"), mount);
-                let mut vcpus: Vec<PathBuf> = vcpus.iter().filter_map(of_thread).collect();
-                vcpus.sort();
-                vcpus.dedup();
-                vcpus.retain(|vcpu| *vcpu != cgroup);
-                // With groups per thread (libvirt on version 1) the guest's own is the one above them.
-                let cgroup = match vcpus.first().and_then(|vcpu| vcpu.parent()) {
-                    Some(above) => above.to_owned(),
-                    None => cgroup,
-                };
-                Some(crate::act::plan::WorkloadGroups { cgroup, qemu: true, vcpus })
-            }
-            (Key::Process { .. }, Reader::Cgroup(_)) => None,
+    pub fn workload_knobs(&self) -> BTreeMap<WorkloadId, WorkloadKnobs> {
+        let disks = self.machine.disk_numbers();
+        let knobs = |key: &Key, reader: &Reader| {
+            let trace = match (key, reader) {
+                (Key::Cgroup(path), _) => WorkloadTrace::Cgroup(path.clone()),
+                (Key::Process { pid, .. }, Reader::Qemu(reader)) => {
+                    WorkloadTrace::Guest { pid: *pid, vcpus: reader.threads_by_kind().0 }
+                }
+                (Key::Process { .. }, Reader::Cgroup(_)) => return WorkloadKnobs::default(),
+            };
+            knobs_of(&trace, &self.settings.roots.proc, &self.discovery.hierarchies, &disks)
         };
-        self.followed
-            .iter()
-            .filter_map(|(key, followed)| Some((followed.found.id.clone(), groups(key, &followed.reader)?)))
-            .collect()
+        let one = |(key, followed): (&Key, &Followed)| (followed.found.id.clone(), knobs(key, &followed.reader));
+        self.followed.iter().map(one).collect()
     }
-}
-
-/// The cgroup of a task on the hierarchy of the `cpu` controller.
-fn cgroup_of(proc: &Path, task: &str, mount: &Path) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(proc.join(task).join("cgroup")).ok()?;
-    let path = text.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next()?, parts.next()?);
-        controllers.split(',').any(|controller| controller == "cpu").then_some(path)
-    });
-    let path = path.or_else(|| text.lines().find_map(|line| line.strip_prefix("0::")))?;
-    Some(mount.join(path.trim_start_matches('/')))
 }
 
 /// Followed guests keep files open, some per thread; the usual soft limit of 1,024 is for programs that use select(2).

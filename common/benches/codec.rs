@@ -24,6 +24,7 @@ fn report(workloads: u32) -> FromAgent {
         cpu_vcpu: cpu(),
         cpu_emulator: cpu(),
         cpu_wait: cpu(),
+        memory_pressure: Reading::absent(AbsenceKind::NotSupported, "the guest has no version 2 cgroup of its own"),
         memory: Reading::Value(Bytes::from_mib(512)),
         disk_read: rate(),
         disk_write: rate(),

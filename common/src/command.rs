@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::WorkloadId;
-use crate::units::CoreShare;
+use crate::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 
 /// Orders the commands for one target. The epoch is when the aggregator's state was created, the number
 /// counts within it, so a newer aggregator always overrules an older one.
@@ -82,6 +82,58 @@ impl From<Weight> for u32 {
     }
 }
 
+/// Ceilings on disk traffic, on each of the host's disks. `None` is no ceiling.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct DiskLimit {
+    /// Bytes read.
+    pub read: Option<BytesPerSec>,
+    /// Bytes written.
+    pub write: Option<BytesPerSec>,
+    /// Reads.
+    pub read_operations: Option<PerSec>,
+    /// Writes.
+    pub write_operations: Option<PerSec>,
+}
+
+/// Ceilings on network traffic, as the workload sees it. `None` is no ceiling.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct NetworkLimit {
+    /// Bytes it receives.
+    pub receive: Option<BytesPerSec>,
+    /// Bytes it sends.
+    pub transmit: Option<BytesPerSec>,
+}
+
+/// All limits on a foreground workload, and what of them is in force. What is not asked for goes back to what
+/// was found.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Its ceiling on CPU. On a QEMU guest the agent adds headroom for the emulator's own threads.
+    pub quota: Quota,
+    /// Its weight on the CPU.
+    pub weight: Option<Weight>,
+    /// Memory it may keep. The agent goes there in gentle steps and backs off under pressure.
+    pub memory: Option<Bytes>,
+    /// Its ceilings on disk traffic.
+    pub disk: DiskLimit,
+    /// Its weight on the disks.
+    pub disk_weight: Option<Weight>,
+    /// Its ceilings on network traffic.
+    pub network: NetworkLimit,
+}
+
+impl Limits {
+    /// No limits.
+    pub const NONE: Self = Self {
+        quota: Quota::Unlimited,
+        weight: None,
+        memory: None,
+        disk: DiskLimit { read: None, write: None, read_operations: None, write_operations: None },
+        disk_weight: None,
+        network: NetworkLimit { receive: None, transmit: None },
+    };
+}
+
 /// The state a target should be in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -94,12 +146,7 @@ pub enum Desired {
     /// The volunteer stops running anything.
     Stop,
     /// A foreground workload is limited.
-    Limit {
-        /// Its ceiling. On a QEMU guest the agent adds headroom for the emulator's own threads.
-        quota: Quota,
-        /// Its weight; `None` leaves it alone.
-        weight: Option<Weight>,
-    },
+    Limit(Limits),
     /// Whatever was changed on the target goes back to what was found.
     Release,
 }
@@ -132,12 +179,10 @@ pub struct Ack {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It is in force; these values were read back.
+    /// It is in force.
     Applied {
-        /// Ceiling in force, `None` where the host has no such lever.
-        quota: Option<Quota>,
-        /// Weight in force, `None` where the host has no such lever.
-        weight: Option<Weight>,
+        /// What was read back; nothing where the host has no such lever.
+        limits: Limits,
         /// What was asked and could not be had, in sentences for an operator.
         shortfalls: Vec<String>,
     },

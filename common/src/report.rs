@@ -255,6 +255,8 @@ pub struct WorkloadSample {
     pub cpu_wait: Reading<CoreShare>,
     /// Memory resident.
     pub memory: Reading<Bytes>,
+    /// Share of time it waited for memory over the last 10 s (PSI).
+    pub memory_pressure: Reading<Fraction>,
     /// Read from disk.
     pub disk_read: Reading<BytesPerSec>,
     /// Written to disk.

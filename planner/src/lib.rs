@@ -11,5 +11,6 @@ pub mod goal;
 pub mod guard;
 pub mod productivity;
 pub mod progress;
+pub mod reclaim;
 pub mod selection;
 pub mod sizing;

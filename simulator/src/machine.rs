@@ -2,7 +2,7 @@
 //! in what is left, and the production controller deciding about it on a virtual clock. No policy of its own.
 
 use gleaner_common::clock::Timestamp;
-use gleaner_common::command::{Ack, Command, Desired, Outcome, Quota};
+use gleaner_common::command::{Ack, Command, Desired, Limits, Outcome, Quota};
 use gleaner_common::id::{HostId, JobId};
 use gleaner_common::job::{
     EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobSpec, JobStatus, LocalSpec, Prices,
@@ -135,8 +135,9 @@ impl Room<'_> {
             Desired::Run { cap: Quota::Unlimited } => CoreShare::from_cores(self.scenario.cores),
             _ => CoreShare::ZERO,
         };
-        let quota = Some(Quota::AtMost(self.cap));
-        let outcome = Outcome::Applied { quota, weight: None, shortfalls: Vec::new() };
+        let quota = Quota::AtMost(self.cap);
+        let limits = Limits { quota, ..Limits::NONE };
+        let outcome = Outcome::Applied { limits, shortfalls: Vec::new() };
         let ack = Ack { target: command.target.clone(), version: command.version, outcome };
         // An acknowledgement never makes the controller send another command, so this ends.
         self.tell(Input::Acked { host: self.scenario.host.clone(), ack });

@@ -15,7 +15,7 @@ use super::knob::{Knob, KnobValue};
 
 const LEDGER: &str = "ledger.json";
 const LOCK: &str = "lock";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// A ledger of 4,096 workloads with two knobs each is about 3 MB.
 const LONGEST: u64 = 16 << 20;
 /// Values of our own a record remembers: the one before and the one about to be set, because a crash
@@ -193,7 +193,8 @@ impl Ledger {
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         let paths = contents.created.iter().chain(&contents.volunteer).chain(&contents.registry);
-        let paths = paths.chain(contents.records.iter().map(|record| &record.knob.cgroup));
+        let knobs = contents.records.iter().filter_map(|record| record.knob.as_cgroup());
+        let paths = paths.chain(knobs.map(|knob| &knob.cgroup));
         match paths.chain(contents.enabled.iter().map(|enabled| &enabled.cgroup)).find(|path| !path.is_absolute()) {
             None => Ok(contents),
             Some(path) => {
@@ -345,7 +346,7 @@ mod tests {
         let bad_inputs = [
             String::new(),
             valid[..valid.len() / 2].to_owned(),
-            valid.replace("\"format\": 1", "\"format\": 9"),
+            valid.replace("\"format\": 2", "\"format\": 9"),
             valid.replace("/cg/v", "cg/v"),
             valid.replace("\"created\"", "\"creates\""),
             "\u{0}".repeat(100),

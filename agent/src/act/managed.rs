@@ -70,7 +70,7 @@ impl Managed {
         let news = foreign.is_some() && foreign != self.foreign;
         self.foreign = foreign;
         news.then(|| ForeignWrite {
-            knob: self.knob.path().display().to_string(),
+            knob: self.knob.to_string(),
             expected: self.ours.to_string(),
             found: current.to_string(),
         })

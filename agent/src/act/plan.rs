@@ -1,12 +1,12 @@
 //! From what knobs are and what they should be to the ordered steps that make them so. Pure: no file is
 //! touched here.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use gleaner_common::command::{Quota, Weight};
-use gleaner_common::units::CoreShare;
+use gleaner_common::command::{DiskLimit, Limits, Quota};
+use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 
-use super::knob::{CgroupVersion, Knob, KnobKind, KnobValue};
+use super::knob::{Knob, KnobKind, KnobValue, Throttle, whole};
 
 /// One knob as it is and as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +37,10 @@ pub struct Step {
 /// leaving it resets the weight, so a weight wanted beside it is written in any case.
 #[must_use]
 pub fn plan(changes: Vec<Change>) -> Vec<Step> {
-    let leaves_idle = |cgroup: &Path| {
+    let group = |knob: &Knob| knob.as_cgroup().map(|knob| knob.cgroup.clone());
+    let leaves_idle = |of: &Knob| {
         changes.iter().any(|change| {
-            change.knob.cgroup == cgroup
+            group(&change.knob) == group(of)
                 && change.observed == KnobValue::Idle(true)
                 && change.wanted == KnobValue::Idle(false)
         })
@@ -47,7 +48,8 @@ pub fn plan(changes: Vec<Change>) -> Vec<Step> {
     let mut steps: Vec<Step> = changes
         .iter()
         .filter(|change| {
-            let weight_is_reset = change.knob.kind == KnobKind::Weight && leaves_idle(&change.knob.cgroup);
+            let is_weight = change.knob.as_cgroup().is_some_and(|knob| knob.kind == KnobKind::Weight);
+            let weight_is_reset = is_weight && leaves_idle(&change.knob);
             change.observed != change.wanted || weight_is_reset
         })
         .map(|change| Step { knob: change.knob.clone(), from: change.observed, to: change.wanted })
@@ -57,27 +59,73 @@ pub fn plan(changes: Vec<Change>) -> Vec<Step> {
         KnobValue::Idle(false) => 1,
         KnobValue::Weight(_) => 2,
         KnobValue::Idle(true) => 3,
-        KnobValue::Quota { .. } => 4,
+        KnobValue::Quota { .. } | KnobValue::Memory(_) | KnobValue::Throttle(_) => 4,
         KnobValue::Frozen(false) => 5,
     });
     steps
 }
 
-/// The cgroups of a foreground workload.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkloadGroups {
-    /// The workload's own cgroup on the hierarchy of the `cpu` controller; absolute path.
-    pub cgroup: PathBuf,
-    /// It holds a QEMU process.
-    pub qemu: bool,
-    /// With libvirt's per-thread groups: the cgroup of each vCPU. The emulator's own group beside them is
-    /// never limited, so it need not be named.
-    pub vcpus: Vec<PathBuf>,
+/// What a knob of a workload limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// A ceiling on CPU; several share the workload's evenly (one group per virtual CPU).
+    Quota,
+    /// A share of the CPU.
+    Weight,
+    /// Memory.
+    Memory,
+    /// Ceilings on one disk.
+    Disk,
+    /// A share of the disks.
+    DiskWeight,
+}
+
+impl Role {
+    /// For an operator: "there is no lever for …".
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Quota => "a ceiling on CPU",
+            Self::Weight => "a weight on the CPU",
+            Self::Memory => "memory",
+            Self::Disk => "disk traffic",
+            Self::DiskWeight => "a weight on the disks",
+        }
+    }
+}
+
+/// How a foreground workload can be limited.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkloadKnobs {
+    /// Cgroups that must be the workload's alone for the knobs to hit nobody else; absolute paths.
+    pub own: Vec<PathBuf>,
+    /// The ceiling on CPU also holds a QEMU process's emulator and I/O threads.
+    pub emulator_inside: bool,
+    /// Its knobs. With libvirt's per-thread groups the emulator's own group is never limited, so it has none.
+    pub knobs: Vec<(Role, Knob)>,
+}
+
+impl WorkloadKnobs {
+    /// Roles that a limit asks for and that no knob plays.
+    #[must_use]
+    pub fn missing(&self, limits: &Limits) -> Vec<Role> {
+        let asked = [
+            (Role::Quota, limits.quota != Quota::Unlimited),
+            (Role::Weight, limits.weight.is_some()),
+            (Role::Memory, limits.memory.is_some()),
+            (Role::Disk, limits.disk != DiskLimit::default()),
+            (Role::DiskWeight, limits.disk_weight.is_some()),
+        ];
+        let played = |role| self.knobs.iter().any(|(own, _)| *own == role);
+        asked.into_iter().filter(|(role, asked)| *asked && !played(*role)).map(|(role, _)| role).collect()
+    }
 }
 
 /// A knob with what it was found as before Gleaner and what it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
+    /// What it limits.
+    pub role: Role,
     /// The knob.
     pub knob: Knob,
     /// What was found before the first change.
@@ -94,71 +142,150 @@ pub fn with_emulator_headroom(ceiling: CoreShare) -> CoreShare {
     ceiling + (ceiling * 0.05).max(CoreShare::clamped(10.0))
 }
 
-/// The knobs a limit on a workload needs: its weight, and its ceiling or those of its vCPUs.
-#[must_use]
-pub fn workload_knobs(groups: &WorkloadGroups, version: CgroupVersion) -> Vec<Knob> {
-    let mut knobs = vec![Knob::new(&groups.cgroup, version, KnobKind::Weight)];
-    if groups.vcpus.is_empty() {
-        knobs.push(Knob::new(&groups.cgroup, version, KnobKind::Quota));
+/// The lower of two ceilings, and whether the one found was the lower. Lower than an operator's is ours to set,
+/// higher is not.
+fn lower(found: Option<u64>, wanted: Option<u64>) -> (Option<u64>, bool) {
+    match (found, wanted) {
+        (Some(found), Some(wanted)) if wanted > found => (Some(found), true),
+        (found, None) => (found, false),
+        (_, wanted) => (wanted, false),
     }
-    knobs.extend(groups.vcpus.iter().map(|vcpu| Knob::new(vcpu, version, KnobKind::Quota)));
-    knobs
 }
 
-/// What the knobs of a workload should be under a limit, and what of it cannot be had.
+/// What the knobs of a workload should be under limits, and what of it cannot be had.
 ///
-/// A ceiling is split evenly over vCPU groups where there are any. A ceiling is never set above the one
-/// found, because that one is the operator's. A weight not asked for goes back to what was found.
+/// A ceiling on CPU is split evenly over several knobs. No ceiling is ever set above the one found, because that one
+/// is the operator's. What is not asked for goes back to what was found. `memory` is the memory limit to set
+/// now, which may still be on its way to the one asked for.
 #[must_use]
 pub fn limit_workload(
-    groups: &WorkloadGroups,
+    emulator_inside: bool,
     seen: &[Seen],
-    quota: Quota,
-    weight: Option<Weight>,
+    limits: &Limits,
+    memory: Option<Bytes>,
 ) -> (Vec<Change>, Vec<String>) {
     let mut shortfalls = Vec::new();
     let mut raised = false;
     let mut bound_by_found = false;
-    let per_group = |ceiling: CoreShare| match groups.vcpus.len() {
-        0 if groups.qemu => with_emulator_headroom(ceiling),
-        0 => ceiling,
-        vcpus => ceiling * (1.0 / vcpus as f64),
+    let quotas = seen.iter().filter(|seen| seen.role == Role::Quota).count().max(1);
+    let per_knob = |ceiling: CoreShare| {
+        let whole = if emulator_inside { with_emulator_headroom(ceiling) } else { ceiling };
+        whole * (1.0 / quotas as f64)
+    };
+    let mut most = |found, wanted| {
+        let (limit, bound) = lower(found, wanted);
+        bound_by_found |= bound;
+        limit
     };
     let changes = seen
         .iter()
         .map(|seen| {
-            let wanted = match (seen.original, quota) {
-                (KnobValue::Quota { period_us, .. }, Quota::AtMost(ceiling)) => {
-                    let (wanted, was_raised) = KnobValue::at_most(per_group(ceiling), period_us);
-                    raised |= was_raised;
-                    let above = seen.original.ceiling().is_some_and(|found| wanted.ceiling() > Some(found));
-                    bound_by_found |= above;
-                    if above { seen.original } else { wanted }
+            let wanted = match (seen.role, seen.original) {
+                (Role::Quota, KnobValue::Quota { quota_us: found, period_us }) => {
+                    let wanted = match limits.quota {
+                        Quota::AtMost(ceiling) => {
+                            let (wanted, was_raised) = KnobValue::at_most(per_knob(ceiling), period_us);
+                            raised |= was_raised;
+                            match wanted {
+                                KnobValue::Quota { quota_us, .. } => quota_us,
+                                _ => None,
+                            }
+                        }
+                        Quota::Unlimited => None,
+                    };
+                    KnobValue::Quota { quota_us: most(found, wanted), period_us }
                 }
-                (KnobValue::Quota { quota_us, .. }, Quota::Unlimited) => {
-                    bound_by_found |= quota_us.is_some();
-                    seen.original
+                (Role::Weight, original) => limits.weight.map_or(original, |weight| seen.knob.weight(weight)),
+                (Role::DiskWeight, original) => limits.disk_weight.map_or(original, |weight| seen.knob.weight(weight)),
+                (Role::Memory, KnobValue::Memory(found)) => {
+                    KnobValue::Memory(most(found, memory.map(|bytes| page_aligned(bytes.0))))
                 }
-                (KnobValue::Weight(_), _) => {
-                    weight.map_or(seen.original, |weight| KnobValue::weight(weight, seen.knob.version))
+                (Role::Disk, KnobValue::Throttle(found)) => {
+                    let DiskLimit { read, write, read_operations, write_operations } = limits.disk;
+                    // A ceiling of less than one a second would be none at all.
+                    let bytes = |rate: Option<BytesPerSec>| rate.map(|rate| whole(rate.per_sec()).max(1));
+                    let operations = |rate: Option<PerSec>| rate.map(|rate| whole(rate.per_sec()).max(1));
+                    KnobValue::Throttle(Throttle {
+                        read_bytes: most(found.read_bytes, bytes(read)),
+                        write_bytes: most(found.write_bytes, bytes(write)),
+                        read_operations: most(found.read_operations, operations(read_operations)),
+                        write_operations: most(found.write_operations, operations(write_operations)),
+                    })
                 }
-                (other, _) => other,
+                (_, other) => other,
             };
             Change { knob: seen.knob.clone(), observed: seen.current, wanted }
         })
         .collect();
     if raised {
-        shortfalls.push("the ceiling was raised to 1 ms per period, the least the kernel takes".to_owned());
+        shortfalls.push("the ceiling on CPU was raised to 1 ms per period, the least the kernel takes".to_owned());
     }
     if bound_by_found {
-        shortfalls.push("the ceiling stays at the one found on the workload, which is lower".to_owned());
+        shortfalls.push("a ceiling stays at the one found on the workload, which is lower".to_owned());
     }
     (changes, shortfalls)
 }
 
+/// Memory limits read back in whole pages.
+fn page_aligned(bytes: u64) -> u64 {
+    let page = rustix::param::page_size() as u64;
+    bytes / page * page
+}
+
+/// What is in force, from what a workload's knobs read: the sum of ceilings that share one, the lowest of those
+/// that each hold by themselves.
+#[must_use]
+pub fn in_force(emulator_inside: bool, knobs: &[(Role, Knob, KnobValue)]) -> Limits {
+    let mut limits = Limits::NONE;
+    let quotas: Vec<_> = knobs.iter().filter(|(role, ..)| *role == Role::Quota).map(|k| k.2.ceiling()).collect();
+    let total = quotas.iter().try_fold(CoreShare::ZERO, |sum, part| part.map(|part| sum + part));
+    if let Some(total) = total.filter(|_| !quotas.is_empty()) {
+        limits.quota = Quota::AtMost(if emulator_inside { without_emulator_headroom(total) } else { total });
+    }
+    let least = |found: &mut Option<f64>, limit: Option<u64>| {
+        if let Some(limit) = limit {
+            *found = Some(found.map_or(limit as f64, |found| found.min(limit as f64)));
+        }
+    };
+    let mut disk = [None; 4];
+    for (role, knob, value) in knobs {
+        match (role, value) {
+            (Role::Weight, value) => limits.weight = knob.as_weight(*value),
+            (Role::DiskWeight, value) => limits.disk_weight = knob.as_weight(*value),
+            (Role::Memory, KnobValue::Memory(limit)) => limits.memory = limit.map(Bytes),
+            (Role::Disk, KnobValue::Throttle(throttle)) => {
+                least(&mut disk[0], throttle.read_bytes);
+                least(&mut disk[1], throttle.write_bytes);
+                least(&mut disk[2], throttle.read_operations);
+                least(&mut disk[3], throttle.write_operations);
+            }
+            _ => {}
+        }
+    }
+    let [read, write, read_operations, write_operations] = disk;
+    limits.disk = DiskLimit {
+        read: read.map(BytesPerSec::clamped),
+        write: write.map(BytesPerSec::clamped),
+        read_operations: read_operations.map(PerSec::clamped),
+        write_operations: write_operations.map(PerSec::clamped),
+    };
+    limits
+}
+
+/// What a guest's ceiling was asked to be, from what was set with [`with_emulator_headroom`].
+fn without_emulator_headroom(set: CoreShare) -> CoreShare {
+    // The headroom is a tenth of a core up to a ceiling of two cores, and 5 % from there on.
+    if set.percent() <= 210.0 { set.saturating_sub(CoreShare::clamped(10.0)) } else { set * (1.0 / 1.05) }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use gleaner_common::command::Weight;
+
     use super::*;
+    use crate::act::knob::CgroupVersion;
 
     const PERIOD: u64 = 100_000;
 
@@ -185,8 +312,8 @@ mod tests {
             change(KnobKind::Quota, quota(None), quota(Some(20_000))),
             change(KnobKind::Weight, KnobValue::Weight(1024), KnobValue::Weight(10)),
         ];
-        let kinds: Vec<_> = plan(changes.clone()).iter().map(|step| step.knob.kind).collect();
-        assert_eq!(kinds, [KnobKind::Weight, KnobKind::Quota, KnobKind::Freezer]);
+        let order: Vec<_> = plan(changes.clone()).iter().map(|step| step.to).collect();
+        assert_eq!(order, [KnobValue::Weight(10), quota(Some(20_000)), KnobValue::Frozen(false)]);
         let same = changes.into_iter().map(|c| Change { wanted: c.observed, ..c }).collect();
         assert!(plan(same).is_empty());
     }
@@ -201,63 +328,80 @@ mod tests {
         assert_eq!(to, [KnobValue::Idle(false), KnobValue::Weight(500)]);
     }
 
-    fn seen(kind: KnobKind, original: KnobValue) -> Seen {
-        Seen { knob: knob(kind), original, current: original }
+    fn seen(role: Role, kind: KnobKind, original: KnobValue) -> Seen {
+        Seen { role, knob: knob(kind), original, current: original }
     }
 
-    fn plain(qemu: bool) -> WorkloadGroups {
-        WorkloadGroups { cgroup: "/cg/w".into(), qemu, vcpus: vec![] }
+    fn ceiling(percent: f64) -> Limits {
+        Limits { quota: Quota::AtMost(share(percent)), ..Limits::NONE }
     }
 
     #[test]
     fn a_guest_gets_headroom_for_its_emulator_and_other_cgroups_do_not() {
         // 100 % + max(10, 5) = 110 %; 400 % + max(10, 20) = 420 %.
         assert_eq!(with_emulator_headroom(share(400.0)), share(420.0));
-        let limit = |qemu| {
-            let knobs = [seen(KnobKind::Quota, quota(None))];
-            limit_workload(&plain(qemu), &knobs, Quota::AtMost(share(100.0)), None).0[0].wanted
+        for percent in [20.0, 200.0, 400.0] {
+            let back = without_emulator_headroom(with_emulator_headroom(share(percent)));
+            assert!((back - share(percent)).abs() < 1e-9, "{percent}: {back}");
+        }
+        let limit = |emulator_inside| {
+            let knobs = [seen(Role::Quota, KnobKind::Quota, quota(None))];
+            limit_workload(emulator_inside, &knobs, &ceiling(100.0), None).0[0].wanted
         };
         assert_eq!(limit(true), quota(Some(110_000)));
         assert_eq!(limit(false), quota(Some(100_000)));
     }
 
     #[test]
-    fn vcpu_groups_share_the_ceiling_and_the_emulator_has_none() {
-        let groups = WorkloadGroups {
-            cgroup: "/cg/w".into(),
-            qemu: true,
-            vcpus: vec!["/cg/w/vcpu0".into(), "/cg/w/vcpu1".into()],
-        };
-        let knobs = workload_knobs(&groups, CgroupVersion::V1);
-        let paths: Vec<_> = knobs.iter().map(|knob| knob.path().display().to_string()).collect();
-        assert_eq!(paths, ["/cg/w/cpu.shares", "/cg/w/vcpu0/cpu.cfs_quota_us", "/cg/w/vcpu1/cpu.cfs_quota_us"]);
-        let seen: Vec<_> = knobs[1..]
-            .iter()
-            .map(|knob| Seen { knob: knob.clone(), original: quota(None), current: quota(None) })
-            .collect();
-        let (changes, shortfalls) = limit_workload(&groups, &seen, Quota::AtMost(share(150.0)), None);
+    fn several_knobs_share_a_ceiling() {
+        let knobs = [0, 1].map(|_| seen(Role::Quota, KnobKind::Quota, quota(None)));
+        let (changes, shortfalls) = limit_workload(false, &knobs, &ceiling(150.0), None);
         assert!(changes.iter().all(|change| change.wanted == quota(Some(75_000))), "{changes:?}");
         assert!(shortfalls.is_empty());
+        let set: Vec<_> = changes.iter().map(|change| (Role::Quota, change.knob.clone(), change.wanted)).collect();
+        assert_eq!(in_force(false, &set), ceiling(150.0));
+        let one_open = [set[0].clone(), (Role::Quota, knob(KnobKind::Quota), quota(None))];
+        assert_eq!(in_force(false, &one_open), Limits::NONE, "one knob without a ceiling is no ceiling");
     }
 
     #[test]
     fn never_raises_a_ceiling_it_found() {
-        let knobs = [seen(KnobKind::Quota, quota(Some(50_000)))];
-        for wanted in [Quota::Unlimited, Quota::AtMost(share(80.0))] {
-            let (changes, shortfalls) = limit_workload(&plain(false), &knobs, wanted, None);
-            assert_eq!(changes[0].wanted, quota(Some(50_000)));
-            assert_eq!(shortfalls.len(), 1, "{wanted:?}");
-        }
-        let (changes, shortfalls) = limit_workload(&plain(false), &knobs, Quota::AtMost(share(20.0)), None);
-        assert_eq!((changes[0].wanted, shortfalls.len()), (quota(Some(20_000)), 0));
+        let device = KnobKind::Disk("8:0".parse().unwrap());
+        let found = Throttle { write_bytes: Some(100), ..Throttle::default() };
+        let knobs = [
+            seen(Role::Quota, KnobKind::Quota, quota(Some(50_000))),
+            seen(Role::Disk, device, KnobValue::Throttle(found)),
+            seen(Role::Memory, KnobKind::Memory, KnobValue::Memory(Some(1 << 20))),
+        ];
+        let writes = |rate| DiskLimit { write: Some(BytesPerSec::clamped(rate)), ..DiskLimit::default() };
+        let limits = Limits { disk: writes(200.0), ..ceiling(80.0) };
+        let (changes, shortfalls) = limit_workload(false, &knobs, &limits, Some(Bytes(1 << 30)));
+        assert!(changes.iter().all(|change| change.wanted == change.observed), "{changes:?}");
+        assert_eq!(shortfalls.len(), 1);
+        let limits = Limits { disk: writes(30.0), ..ceiling(20.0) };
+        let (changes, shortfalls) = limit_workload(false, &knobs, &limits, Some(Bytes(4097)));
+        assert_eq!(changes[0].wanted, quota(Some(20_000)));
+        assert_eq!(changes[1].wanted, KnobValue::Throttle(Throttle { write_bytes: Some(30), ..found }));
+        assert_eq!(changes[2].wanted, KnobValue::Memory(Some(4096)), "whole pages");
+        assert!(shortfalls.is_empty());
+        let (changes, _) = limit_workload(false, &knobs, &Limits::NONE, None);
+        assert!(changes.iter().all(|change| change.wanted == change.observed), "nothing asked, nothing changed");
     }
 
     #[test]
     fn a_weight_not_asked_for_goes_back_to_what_was_found() {
         let knobs =
-            [Seen { knob: knob(KnobKind::Weight), original: KnobValue::Weight(1024), current: KnobValue::Weight(10) }];
-        let wanted = |weight| limit_workload(&plain(false), &knobs, Quota::Unlimited, weight).0[0].wanted;
+            [Seen { current: KnobValue::Weight(10), ..seen(Role::Weight, KnobKind::Weight, KnobValue::Weight(1024)) }];
+        let wanted = |weight| limit_workload(false, &knobs, &Limits { weight, ..Limits::NONE }, None).0[0].wanted;
         assert_eq!(wanted(None), KnobValue::Weight(1024));
         assert_eq!(wanted(Some(Weight::new(200).unwrap())), KnobValue::Weight(2048));
+    }
+
+    #[test]
+    fn says_what_there_is_no_lever_for() {
+        let knobs = WorkloadKnobs { knobs: vec![(Role::Quota, knob(KnobKind::Quota))], ..WorkloadKnobs::default() };
+        assert!(knobs.missing(&ceiling(10.0)).is_empty());
+        let limits = Limits { memory: Some(Bytes(1)), disk_weight: Some(Weight::LEAST), ..ceiling(10.0) };
+        assert_eq!(knobs.missing(&limits), [Role::Memory, Role::DiskWeight]);
     }
 }

@@ -1,7 +1,8 @@
 //! Puts back everything a ledger speaks of: ends the volunteer's processes, resets knobs, removes cgroups
 //! and switches controllers off again. What cannot be put back stays in the ledger for the next try.
 
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use gleaner_common::event::Event;
@@ -59,8 +60,8 @@ impl RestoreReport {
         self.failed.extend(other.failed);
     }
 
-    fn fail(&mut self, path: &Path, wanted: impl Into<String>, error: &dyn std::error::Error) {
-        let knob = path.display().to_string();
+    fn fail(&mut self, knob: impl fmt::Display, wanted: impl Into<String>, error: &dyn std::error::Error) {
+        let knob = knob.to_string();
         self.failed.push(RestoreFailure { knob, wanted: wanted.into(), error: chain(error) });
     }
 }
@@ -105,7 +106,7 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
         Ok(()) => false,
         Err(error) if error.io().is_some_and(|io| Fault::of(io) == Fault::Absent) => false,
         Err(error) => {
-            report.fail(&enabled.cgroup.join("cgroup.subtree_control"), "without these controllers", &error);
+            report.fail(enabled.cgroup.join("cgroup.subtree_control").display(), "without these controllers", &error);
             true
         }
     });
@@ -166,13 +167,13 @@ pub(crate) fn restore_records(ledger: &mut Ledger, records: &[Record]) -> Result
                 changes.push(Change { knob: record.knob.clone(), observed: current, wanted: record.original });
             }
             Ok(current) => report.foreign.push(ForeignWrite {
-                knob: record.knob.path().display().to_string(),
+                knob: record.knob.to_string(),
                 expected: record.ours.last().unwrap_or(&record.original).to_string(),
                 found: current.to_string(),
             }),
             Err(error) if error.fault() == Fault::Absent => {}
             Err(error) => {
-                report.fail(&record.knob.path(), record.original.to_string(), &error);
+                report.fail(&record.knob, record.original.to_string(), &error);
                 kept.push(record.knob.clone());
             }
         }
@@ -183,7 +184,7 @@ pub(crate) fn restore_records(ledger: &mut Ledger, records: &[Record]) -> Result
             Ok(()) => report.restored += 1,
             Err(error) if error.fault() == Fault::Absent => {}
             Err(error) => {
-                report.fail(&step.knob.path(), step.to.to_string(), &error as &KnobError);
+                report.fail(&step.knob, step.to.to_string(), &error as &KnobError);
                 kept.push(step.knob);
             }
         }
@@ -210,7 +211,7 @@ fn remove_groups(mut created: Vec<PathBuf>, volunteer: &[PathBuf], report: &mut 
         // Another Gleaner, or an operator, has put a cgroup of theirs into it: it is in use, not left over.
         Err(_) if cgroup::children(dir).is_ok_and(|children| !children.is_empty()) => false,
         Err(error) => {
-            report.fail(dir, "removed", &error);
+            report.fail(dir.display(), "removed", &error);
             true
         }
     });

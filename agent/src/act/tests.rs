@@ -1,5 +1,6 @@
 //! Acting on real cgroups and real processes.
 
+mod levers;
 pub(crate) mod scene;
 
 use std::fs;
@@ -32,10 +33,13 @@ fn guest() -> WorkloadId {
     WorkloadId::new("guest").unwrap()
 }
 
-fn limit(number: u64, percent: f64, weight: Option<u32>) -> Command {
+fn limits(percent: f64, weight: Option<u32>) -> Limits {
     let weight = weight.map(|weight| Weight::new(weight).unwrap());
-    let desired = Desired::Limit { quota: Quota::AtMost(share(percent)), weight };
-    command(Target::Workload(guest()), number, desired)
+    Limits { quota: Quota::AtMost(share(percent)), weight, ..Limits::NONE }
+}
+
+fn limit(number: u64, percent: f64, weight: Option<u32>) -> Command {
+    command(Target::Workload(guest()), number, Desired::Limit(limits(percent, weight)))
 }
 
 fn run(number: u64) -> Command {
@@ -46,6 +50,14 @@ fn refusal_of(ack: &Ack) -> Option<Refusal> {
     match &ack.outcome {
         Outcome::Refused { reason, .. } => Some(*reason),
         Outcome::Applied { .. } => None,
+    }
+}
+
+/// Ceiling and weight on CPU in force.
+fn applied(ack: &Ack) -> (Quota, Option<Weight>) {
+    match &ack.outcome {
+        Outcome::Applied { limits, shortfalls } if shortfalls.is_empty() => (limits.quota, limits.weight),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -102,7 +114,7 @@ fn a_volunteer_is_held_to_its_ceiling_frozen_and_thawed() {
     assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
     // A throttled task runs once more, for microseconds, to freeze.
     eventually("every task is frozen", || {
-        let file = |name| fs::read_to_string(freezer.cgroup.join(name)).unwrap_or_default();
+        let file = |name| fs::read_to_string(freezer.as_cgroup().unwrap().cgroup.join(name)).unwrap_or_default();
         file("freezer.state").trim() == "FROZEN" || file("cgroup.events").contains("frozen 1")
     });
     let frozen_at = usage_ns(&usage);
@@ -150,7 +162,7 @@ fn the_unified_hierarchy_freezes_where_version_1_has_no_freezer() {
     };
     let mut actor = actor(&scene);
     let freezer = cgroup::freezer_of(actor.volunteer_cgroups()).unwrap();
-    assert!(freezer.cgroup.starts_with(&unified));
+    assert!(freezer.as_cgroup().unwrap().cgroup.starts_with(&unified));
     assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
     let mut burner = Burner::start(&procs_files(actor.volunteer_kind()));
     let report = actor.restore_all();
@@ -165,12 +177,12 @@ fn every_level_of_the_volunteer_yields() {
     let actor = actor(&scene);
     let (mount, _) = scene.hierarchies.of("cpu").unwrap();
     for dir in [mount.join(&scene.name), mount.join(scene.settings().volunteer_cgroup)] {
-        let idle = knob::Knob::new(&dir, scene.version, KnobKind::Idle);
+        let idle = Knob::new(&dir, scene.version, KnobKind::Idle);
         if idle.exists() {
             assert_eq!(idle.read().unwrap(), KnobValue::Idle(true), "{}", dir.display());
         } else {
-            let weight = knob::Knob::new(&dir, scene.version, KnobKind::Weight).read().unwrap();
-            assert_eq!(weight, KnobValue::weight(Weight::LEAST, scene.version));
+            let weight = Knob::new(&dir, scene.version, KnobKind::Weight).read().unwrap();
+            assert_eq!(weight, scene.knob(KnobKind::Weight).weight(Weight::LEAST));
         }
     }
     assert!(actor.levers().acting);
@@ -185,14 +197,13 @@ fn limits_are_versioned_and_end_with_their_lease() {
     let found = scene.knob(KnobKind::Quota).read().unwrap();
 
     let ack = actor.apply(&limit(2, 50.0, Some(200)), NOW);
-    let expected =
-        Outcome::Applied { quota: Some(Quota::AtMost(share(50.0))), weight: Weight::new(200).ok(), shortfalls: vec![] };
-    assert_eq!(ack.outcome, expected);
+    let expected = (limits(50.0, None).quota, Weight::new(200).ok());
+    assert_eq!(applied(&ack), expected);
     assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), Some(share(50.0)));
     assert_eq!(refusal_of(&actor.apply(&limit(1, 70.0, None), NOW)), Some(Refusal::Stale));
 
     // Renewed at 8 s, it holds beyond the first 10 s.
-    assert_eq!(actor.apply(&limit(2, 50.0, Some(200)), later(8_000)).outcome, expected);
+    assert_eq!(applied(&actor.apply(&limit(2, 50.0, Some(200)), later(8_000))), expected);
     assert!(actor.tick(later(12_000)).is_empty());
     assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), Some(share(50.0)));
     let events = actor.tick(later(18_001));
@@ -200,7 +211,7 @@ fn limits_are_versioned_and_end_with_their_lease() {
     assert_eq!(scene.knob(KnobKind::Quota).read().unwrap(), found);
 
     // The same version after its lease is applied again; a release puts back what was found.
-    assert_eq!(actor.apply(&limit(2, 50.0, Some(200)), later(20_000)).outcome, expected);
+    assert_eq!(applied(&actor.apply(&limit(2, 50.0, Some(200)), later(20_000))), expected);
     let release = command(Target::Workload(guest()), 3, Desired::Release);
     assert_eq!(refusal_of(&actor.apply(&release, later(20_000))), None);
     assert_eq!(scene.knob(KnobKind::Quota).read().unwrap(), found);
@@ -218,7 +229,7 @@ fn what_makes_no_sense_is_refused() {
     let mut actor = actor(&scene);
     let mut refused = |command: Command| refusal_of(&actor.apply(&command, NOW));
     let unknown = Target::Workload(WorkloadId::new("nobody").unwrap());
-    let any = Desired::Limit { quota: Quota::Unlimited, weight: None };
+    let any = Desired::Limit(Limits::NONE);
     assert_eq!(refused(command(unknown, 1, any.clone())), Some(Refusal::UnknownTarget));
     assert_eq!(refused(command(Target::Volunteer, 1, any)), Some(Refusal::Forbidden));
     assert_eq!(refused(command(Target::Workload(guest()), 1, Desired::Stop)), Some(Refusal::Forbidden));
@@ -267,7 +278,7 @@ fn the_volunteers_foreign_knob_is_told_and_left_too() {
     let mut actor = actor(&scene);
     let (mount, _) = scene.hierarchies.of("cpu").unwrap();
     let leaf = mount.join(scene.settings().volunteer_cgroup);
-    let quota = knob::Knob::new(&leaf, scene.version, KnobKind::Quota);
+    let quota = Knob::new(&leaf, scene.version, KnobKind::Quota);
     let ours = quota.read().unwrap();
     let theirs = KnobValue::at_most(share(33.0), 100_000).0;
     quota.write(theirs).unwrap();
@@ -341,7 +352,7 @@ fn a_volunteer_cgroup_that_was_there_is_put_back() {
     let (mount, _) = scene.hierarchies.of("cpu").unwrap();
     let leaf = mount.join(&scene.name).join("volunteer");
     fs::create_dir_all(&leaf).unwrap();
-    let weight = knob::Knob::new(&leaf, scene.version, KnobKind::Weight);
+    let weight = Knob::new(&leaf, scene.version, KnobKind::Weight);
     weight.set(KnobValue::Weight(500)).unwrap();
     let before = scene.snapshot();
     let mut actor = actor(&scene);
@@ -387,7 +398,7 @@ fn crash_process() {
         ..ActSettings::observing(state.into())
     };
     let (mut actor, _) = Actor::open(settings, &hierarchies).unwrap();
-    let groups = WorkloadGroups { cgroup: foreground.into(), qemu: false, vcpus: vec![] };
+    let groups = scene::workload(&hierarchies, Path::new(&foreground));
     actor.set_workloads(BTreeMap::from([(guest(), groups)]));
     assert_eq!(refusal_of(&actor.apply(&limit(1, 50.0, Some(200)), NOW)), None);
     assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);

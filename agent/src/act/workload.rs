@@ -1,72 +1,141 @@
-//! Limits on foreground workloads: whether a workload's cgroups may be touched at all, and what is in force
-//! on them.
+//! The knobs of foreground workloads: which there are, and whether they hit the workload alone.
 
-use std::path::{Component, Path, PathBuf};
-
-use gleaner_common::command::{Quota, Weight};
-use gleaner_common::units::CoreShare;
+use std::path::{Path, PathBuf};
 
 use super::cgroup;
-use super::knob::{CgroupVersion, KnobError, KnobKind};
-use super::plan::{WorkloadGroups, workload_knobs};
+use super::knob::{CgroupVersion, DeviceNumber, Knob, KnobKind};
+use super::plan::{Role, WorkloadKnobs};
+use crate::hierarchies::Hierarchies;
 
-/// Where the `cpu` controller is mounted.
+/// What a workload is to the kernel, as sensing found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CpuHierarchy {
-    pub(crate) mount: PathBuf,
-    pub(crate) version: CgroupVersion,
+pub(crate) enum WorkloadTrace {
+    /// A cgroup, by its path below each hierarchy's root.
+    Cgroup(PathBuf),
+    /// A QEMU process and its virtual CPUs' threads.
+    Guest { pid: i32, vcpus: Vec<i32> },
 }
 
-/// Checks that a limit on the cgroups hits the workload and nobody else.
-///
-/// # Errors
-/// Who else it would hit, in a sentence.
-pub(crate) fn check_own<'a>(
-    groups: &WorkloadGroups,
-    cpu: &CpuHierarchy,
-    others: impl IntoIterator<Item = &'a WorkloadGroups>,
-    volunteer: &[PathBuf],
-) -> Result<(), String> {
-    let dir = &groups.cgroup;
-    let inside = |path: &Path| {
-        path.starts_with(&cpu.mount) && path.components().all(|part| !matches!(part, Component::ParentDir))
+/// The workload's cgroup on the hierarchy of a controller, unless that is the root, which everybody shares.
+fn group(trace: &WorkloadTrace, proc: &Path, hierarchies: &Hierarchies, controller: &str) -> Option<Group> {
+    let (mount, unified) = hierarchies.of(controller)?;
+    let dir = match trace {
+        WorkloadTrace::Cgroup(path) => mount.join(path),
+        WorkloadTrace::Guest { pid, .. } => cgroup_of(proc, &pid.to_string(), controller, mount)?,
     };
-    if !inside(dir) || *dir == cpu.mount {
-        return Err(format!("`{}` is not a cgroup below `{}`", dir.display(), cpu.mount.display()));
-    }
-    if let Some(stray) = groups.vcpus.iter().find(|vcpu| !inside(vcpu) || !vcpu.starts_with(dir)) {
-        return Err(format!("`{}` is not below the workload's cgroup `{}`", stray.display(), dir.display()));
-    }
-    if let Some(other) = others.into_iter().find(|other| other.cgroup.starts_with(dir)) {
-        return Err(format!("`{}` also holds the workload in `{}`", dir.display(), other.cgroup.display()));
-    }
-    if volunteer.iter().any(|leaf| leaf.starts_with(dir)) {
-        return Err(format!("`{}` also holds the volunteer", dir.display()));
-    }
-    let own = rustix::process::getpid().as_raw_nonzero().get();
-    let dirs = std::slice::from_ref(dir);
-    if cgroup::processes_of(dirs).is_ok_and(|pids| pids.contains(&own)) {
-        return Err(format!("`{}` also holds this agent", dir.display()));
-    }
-    Ok(())
+    let version = if unified { CgroupVersion::V2 } else { CgroupVersion::V1 };
+    (dir != mount).then_some(Group { dir, version })
 }
 
-/// Ceiling and weight in force on a workload, read from its knobs.
-pub(crate) fn in_force(
-    groups: &WorkloadGroups,
+#[derive(Debug, Clone)]
+struct Group {
+    dir: PathBuf,
     version: CgroupVersion,
-) -> Result<(Option<Quota>, Option<Weight>), KnobError> {
-    let mut ceilings = Vec::new();
-    let mut weight = None;
-    for knob in workload_knobs(groups, version) {
-        let value = knob.read()?;
-        match knob.kind {
-            KnobKind::Weight => weight = value.as_weight(version),
-            _ => ceilings.push(value.ceiling()),
+}
+
+impl Group {
+    fn knob(&self, kind: KnobKind) -> Option<Knob> {
+        Some(Knob::new(&self.dir, self.version, kind)).filter(Knob::exists)
+    }
+}
+
+/// The knobs a workload has on this host. `disks` are the host's whole disks.
+pub(crate) fn knobs_of(
+    trace: &WorkloadTrace,
+    proc: &Path,
+    hierarchies: &Hierarchies,
+    disks: &[DeviceNumber],
+) -> WorkloadKnobs {
+    let mut found = WorkloadKnobs::default();
+    let mut add = |group: &Group, role: Role, knob: Option<Knob>| {
+        if let Some(knob) = knob {
+            found.knobs.push((role, knob));
+            if !found.own.contains(&group.dir) {
+                found.own.push(group.dir.clone());
+            }
+        }
+    };
+    let find = |controller| group(trace, proc, hierarchies, controller);
+    let mut emulator_inside = false;
+    if let Some(mut cpu) = find("cpu") {
+        let vcpus = vcpu_groups(trace, proc, hierarchies, &cpu.dir);
+        // With groups per thread (libvirt on version 1) the guest's own is the one above them.
+        if let Some(above) = vcpus.first().and_then(|vcpu| vcpu.parent()) {
+            cpu.dir = above.to_owned();
+        }
+        add(&cpu, Role::Weight, cpu.knob(KnobKind::Weight));
+        if vcpus.is_empty() {
+            emulator_inside = matches!(trace, WorkloadTrace::Guest { .. });
+            add(&cpu, Role::Quota, cpu.knob(KnobKind::Quota));
+        }
+        for vcpu in vcpus {
+            add(&cpu, Role::Quota, Group { dir: vcpu, version: cpu.version }.knob(KnobKind::Quota));
         }
     }
-    let total = ceilings.into_iter().try_fold(CoreShare::ZERO, |sum, part| part.map(|part| sum + part));
-    Ok((Some(total.map_or(Quota::Unlimited, Quota::AtMost)), weight))
+    if let Some(memory) = find("memory") {
+        add(&memory, Role::Memory, memory.knob(KnobKind::Memory));
+    }
+    if let Some(io) = find("io").or_else(|| find("blkio")) {
+        for disk in disks {
+            add(&io, Role::Disk, io.knob(KnobKind::Disk(*disk)));
+        }
+        let weight = io.knob(KnobKind::DiskWeight).or_else(|| io.knob(KnobKind::BfqWeight));
+        add(&io, Role::DiskWeight, weight);
+    }
+    found.emulator_inside = emulator_inside;
+    found
+}
+
+/// Groups of single virtual CPUs below the guest's.
+fn vcpu_groups(trace: &WorkloadTrace, proc: &Path, hierarchies: &Hierarchies, of_process: &Path) -> Vec<PathBuf> {
+    let (WorkloadTrace::Guest { pid, vcpus }, Some((mount, _))) = (trace, hierarchies.of("cpu")) else {
+        return Vec::new();
+    };
+    let of_thread = |tid: &i32| cgroup_of(proc, &format!("{pid}/task/{tid}"), "cpu", mount);
+    let mut groups: Vec<PathBuf> = vcpus.iter().filter_map(of_thread).collect();
+    groups.sort();
+    groups.dedup();
+    groups.retain(|group| group != of_process);
+    groups
+}
+
+/// The cgroup of a task (`PID` or `PID/task/TID`) on a controller's hierarchy.
+pub(crate) fn cgroup_of(proc: &Path, task: &str, controller: &str, mount: &Path) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(proc.join(task).join("cgroup")).ok()?;
+    let path = text.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        controllers.split(',').any(|own| own == controller).then_some(path)
+    });
+    let path = path.or_else(|| text.lines().find_map(|line| line.strip_prefix("0::")))?;
+    // A path with `..` is outside the cgroup namespace of this process.
+    let inside = path.strip_prefix('/').filter(|path| !path.split('/').any(|part| part == ".."))?;
+    Some(if inside.is_empty() { mount.to_owned() } else { mount.join(inside) })
+}
+
+/// Checks that limits on a workload's cgroups hit the workload and nobody else.
+///
+/// # Errors
+/// Who else they would hit, in a sentence.
+pub(crate) fn check_own<'a>(
+    own: &[PathBuf],
+    others: impl IntoIterator<Item = &'a WorkloadKnobs>,
+    volunteer: &[PathBuf],
+) -> Result<(), String> {
+    let others: Vec<_> = others.into_iter().flat_map(|other| &other.own).collect();
+    for dir in own {
+        if let Some(other) = others.iter().find(|other| other.starts_with(dir)) {
+            return Err(format!("`{}` also holds the workload in `{}`", dir.display(), other.display()));
+        }
+        if volunteer.iter().any(|leaf| leaf.starts_with(dir)) {
+            return Err(format!("`{}` also holds the volunteer", dir.display()));
+        }
+        let agent = rustix::process::getpid().as_raw_nonzero().get();
+        if cgroup::processes_of(std::slice::from_ref(dir)).is_ok_and(|pids| pids.contains(&agent)) {
+            return Err(format!("`{}` also holds this agent", dir.display()));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -75,50 +144,91 @@ mod tests {
 
     use super::*;
 
-    fn workload(cgroup: &Path) -> WorkloadGroups {
-        WorkloadGroups { cgroup: cgroup.to_owned(), qemu: false, vcpus: vec![] }
+    /// A root with one process in the given cgroups, and files for knobs.
+    fn scene(cgroup: &str, files: &[&str]) -> (tempfile::TempDir, Hierarchies) {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for task in ["proc/7", "proc/7/task/8", "proc/7/task/9"] {
+            fs::create_dir_all(path(task)).unwrap();
+            fs::write(path(task).join("cgroup"), cgroup).unwrap();
+        }
+        for file in files {
+            fs::create_dir_all(path(file).parent().unwrap()).unwrap();
+            fs::write(path(file), "").unwrap();
+        }
+        let hierarchies = Hierarchies {
+            v2: Some(path("cg")),
+            v2_controllers: ["cpu", "memory", "io"].map(str::to_owned).to_vec(),
+            ..Hierarchies::default()
+        };
+        (root, hierarchies)
+    }
+
+    fn roles(knobs: &WorkloadKnobs) -> Vec<(Role, String)> {
+        let name = |knob: &Knob| knob.to_string().rsplit_once("/cg/").unwrap().1.to_owned();
+        knobs.knobs.iter().map(|(role, knob)| (*role, name(knob))).collect()
+    }
+
+    #[test]
+    fn a_guests_knobs_are_those_its_cgroup_has() {
+        let files =
+            ["cg/m/q/cpu.max", "cg/m/q/cpu.weight", "cg/m/q/memory.high", "cg/m/q/io.max", "cg/m/q/io.bfq.weight"];
+        let (root, hierarchies) = scene("0::/m/q\n", &files);
+        let trace = WorkloadTrace::Guest { pid: 7, vcpus: vec![8, 9] };
+        let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &["8:0".parse().unwrap()]);
+        let expected = [
+            (Role::Weight, "m/q/cpu.weight"),
+            (Role::Quota, "m/q/cpu.max"),
+            (Role::Memory, "m/q/memory.high"),
+            (Role::Disk, "m/q/io.max"),
+            (Role::DiskWeight, "m/q/io.bfq.weight"),
+        ];
+        assert_eq!(roles(&knobs), expected.map(|(role, name)| (role, name.to_owned())));
+        assert!(knobs.emulator_inside);
+        assert_eq!(knobs.own, [root.path().join("cg/m/q")]);
+    }
+
+    #[test]
+    fn groups_of_virtual_cpus_share_the_ceiling_and_the_emulator_has_none() {
+        let files = ["cg/m/q/cpu.weight", "cg/m/q/vcpu0/cpu.max", "cg/m/q/vcpu1/cpu.max", "cg/m/q/emulator/cpu.max"];
+        let (root, hierarchies) = scene("0::/m/q/emulator\n", &files);
+        fs::write(root.path().join("proc/7/task/8/cgroup"), "0::/m/q/vcpu0\n").unwrap();
+        fs::write(root.path().join("proc/7/task/9/cgroup"), "0::/m/q/vcpu1\n").unwrap();
+        let trace = WorkloadTrace::Guest { pid: 7, vcpus: vec![8, 9] };
+        let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &[]);
+        let expected =
+            [(Role::Weight, "m/q/cpu.weight"), (Role::Quota, "m/q/vcpu0/cpu.max"), (Role::Quota, "m/q/vcpu1/cpu.max")];
+        assert_eq!(roles(&knobs), expected.map(|(role, name)| (role, name.to_owned())));
+        assert!(!knobs.emulator_inside);
+    }
+
+    #[test]
+    fn the_root_cgroup_is_nobodys_own() {
+        for cgroup in ["0::/\n", "0::/../x\n", "nonsense", "0::relative\n"] {
+            let (root, hierarchies) = scene(cgroup, &["cg/cpu.max"]);
+            let trace = WorkloadTrace::Guest { pid: 7, vcpus: vec![] };
+            let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &[]);
+            assert_eq!(knobs, WorkloadKnobs::default(), "{cgroup:?}");
+        }
     }
 
     #[test]
     fn only_the_workload_itself_may_be_hit() {
         let root = tempfile::tempdir().unwrap();
-        let cpu = CpuHierarchy { mount: root.path().to_owned(), version: CgroupVersion::V2 };
         let path = |name: &str| root.path().join(name);
         for name in ["a/child", "b", "own"] {
             fs::create_dir_all(path(name)).unwrap();
         }
         fs::write(path("own/cgroup.procs"), format!("{}\n", std::process::id())).unwrap();
-        let check = |groups: &WorkloadGroups, others: &[WorkloadGroups], volunteer: &[PathBuf]| {
-            check_own(groups, &cpu, others, volunteer)
-        };
-        assert_eq!(check(&workload(&path("b")), &[workload(&path("a"))], &[path("v")]), Ok(()));
-        for (groups, others, volunteer) in [
-            (workload(root.path()), vec![], vec![]),
-            (workload(Path::new("/elsewhere")), vec![], vec![]),
-            (workload(&path("b/../a")), vec![], vec![]),
-            (workload(&path("a")), vec![workload(&path("a/child"))], vec![]),
-            (workload(&path("a")), vec![workload(&path("a"))], vec![]),
-            (workload(&path("a")), vec![], vec![path("a/volunteer")]),
-            (workload(&path("own")), vec![], vec![]),
-            (WorkloadGroups { vcpus: vec![path("b")], ..workload(&path("a")) }, vec![], vec![]),
+        let other = |name| WorkloadKnobs { own: vec![path(name)], ..WorkloadKnobs::default() };
+        assert_eq!(check_own(&[path("b")], &[other("a")], &[path("v")]), Ok(()));
+        for (own, others, volunteer) in [
+            ("a", vec![other("a/child")], vec![]),
+            ("a", vec![other("a")], vec![]),
+            ("a", vec![], vec![path("a/volunteer")]),
+            ("own", vec![], vec![]),
         ] {
-            assert!(check(&groups, &others, &volunteer).is_err(), "{groups:?}");
+            assert!(check_own(&[path(own)], &others, &volunteer).is_err(), "{own}");
         }
-    }
-
-    #[test]
-    fn what_is_in_force_is_the_sum_over_vcpus() {
-        let root = tempfile::tempdir().unwrap();
-        let vcpus = vec![root.path().join("vcpu0"), root.path().join("vcpu1")];
-        fs::write(root.path().join("cpu.weight"), "200\n").unwrap();
-        for vcpu in &vcpus {
-            fs::create_dir(vcpu).unwrap();
-            fs::write(vcpu.join("cpu.max"), "50000 100000\n").unwrap();
-        }
-        let groups = WorkloadGroups { cgroup: root.path().to_owned(), qemu: true, vcpus };
-        let expected = (Some(Quota::AtMost(CoreShare::from_cores(1))), Weight::new(200).ok());
-        assert_eq!(in_force(&groups, CgroupVersion::V2).unwrap(), expected);
-        fs::write(root.path().join("vcpu1/cpu.max"), "max 100000\n").unwrap();
-        assert_eq!(in_force(&groups, CgroupVersion::V2).unwrap().0, Some(Quota::Unlimited));
     }
 }

@@ -7,6 +7,7 @@ use gleaner_common::report::{Absence, AbsenceKind, Reading};
 use gleaner_common::units::Bytes;
 
 use super::file::{KeptFile, fields, lines, malformed, number};
+use super::machine::parse_pressure;
 use super::perf::Counters;
 use super::rates::RawWorkload;
 use crate::hierarchies::Hierarchies;
@@ -21,7 +22,7 @@ pub(crate) struct CgroupReader {
 #[derive(Debug)]
 enum Files {
     V1 { cpu: Option<KeptFile>, memory: Option<KeptFile>, disk: Option<[KeptFile; 2]> },
-    V2 { cpu: KeptFile, pressure: KeptFile, memory: KeptFile, disk: KeptFile, block_devices: std::path::PathBuf },
+    V2 { cpu: KeptFile, pressure: [KeptFile; 2], memory: KeptFile, disk: KeptFile, block_devices: std::path::PathBuf },
 }
 
 /// `cpu.stat` of version 2.
@@ -139,7 +140,7 @@ impl Files {
             let file = |name: &str| KeptFile::new(group.join(name));
             Self::V2 {
                 cpu: file("cpu.stat"),
-                pressure: file("cpu.pressure"),
+                pressure: [file("cpu.pressure"), file("memory.pressure")],
                 memory: file("memory.current"),
                 disk: file("io.stat"),
                 block_devices: sys.join("dev/block"),
@@ -176,7 +177,9 @@ impl Files {
             }
             Self::V2 { cpu, pressure, memory, disk, block_devices } => {
                 raw.cpu_ns = cpu.read(buffer).and_then(parse_cpu_stat).into();
-                raw.wait_ns = pressure.read(buffer).and_then(parse_pressure_total).into();
+                let [of_cpu, of_memory] = pressure;
+                raw.wait_ns = of_cpu.read(buffer).and_then(parse_pressure_total).into();
+                raw.memory_pressure = of_memory.read(buffer).and_then(parse_pressure).into();
                 raw.memory = single(Some(memory), "memory", buffer).map(Bytes);
                 let at_the_bottom = |device: &str| {
                     let below = block_devices.join(device).join("slaves");

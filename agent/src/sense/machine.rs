@@ -8,6 +8,7 @@ use gleaner_common::units::{Bytes, Fraction};
 
 use super::Roots;
 use super::file::{KeptFile, fields, lines, malformed, number};
+use crate::act::knob::DeviceNumber;
 
 /// Nanoseconds of a clock tick as `/proc/stat` counts them: USER_HZ is 100 on every Linux of the last decades.
 const TICK_NS: u64 = 10_000_000;
@@ -219,6 +220,15 @@ impl MachineReader {
                     .any(|inner| name.starts_with(inner))
             });
         }
+    }
+
+    /// Numbers of the whole disks.
+    pub(crate) fn disk_numbers(&self) -> Vec<DeviceNumber> {
+        let number = |name: &String| {
+            let file = self.roots.sys.join("block").join(name).join("dev");
+            std::fs::read_to_string(file).ok()?.parse().ok()
+        };
+        self.disks.iter().filter_map(number).collect()
     }
 
     pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> RawMachine {

@@ -7,10 +7,19 @@ use gleaner_common::report::{Absence, AbsenceKind, Reading};
 
 use super::Roots;
 use super::file::KeptFile;
-use super::machine::InterfaceReader;
+use super::machine::{InterfaceReader, parse_pressure};
 use super::perf::Counters;
 use super::process::{gone, is_vcpu_thread, parse_io, parse_schedstat, parse_statm, threads};
 use super::rates::RawWorkload;
+use crate::act::workload::cgroup_of;
+use crate::hierarchies::Hierarchies;
+
+/// The pressure file of a process's version 2 cgroup, unless that is the root, which holds everybody.
+fn own_pressure(roots: &Roots, pid: i32, hierarchies: &Hierarchies) -> Option<KeptFile> {
+    let mount = hierarchies.v2.as_ref()?;
+    let group = cgroup_of(&roots.proc, &pid.to_string(), "", mount).filter(|group| group != mount)?;
+    Some(KeptFile::new(group.join("memory.pressure")))
+}
 
 /// Most threads of one guest followed.
 const MAX_THREADS: usize = 4_096;
@@ -34,6 +43,8 @@ pub(crate) struct QemuReader {
     emulator_ns: u64,
     wait_ns: u64,
     statm: KeptFile,
+    /// `memory.pressure` of its own cgroup.
+    pressure: Option<KeptFile>,
     io: KeptFile,
     taps: Vec<InterfaceReader>,
     counters: Reading<Counters>,
@@ -41,7 +52,7 @@ pub(crate) struct QemuReader {
 }
 
 impl QemuReader {
-    pub(crate) fn new(roots: &Roots, pid: i32, taps: &[String], use_counters: bool) -> Self {
+    pub(crate) fn new(roots: &Roots, hierarchies: &Hierarchies, pid: i32, taps: &[String], use_counters: bool) -> Self {
         let folder = roots.proc.join(pid.to_string());
         let mut reader = Self {
             pid,
@@ -50,6 +61,7 @@ impl QemuReader {
             emulator_ns: 0,
             wait_ns: 0,
             statm: KeptFile::new(folder.join("statm")),
+            pressure: own_pressure(roots, pid, hierarchies),
             io: KeptFile::new(folder.join("io")),
             taps: taps.iter().map(|tap| InterfaceReader::new(&roots.sys, tap)).collect(),
             counters: Reading::absent(AbsenceKind::Disabled, "the machine's counters are not in use"),
@@ -119,6 +131,10 @@ impl QemuReader {
             emulator_ns: Reading::Value(self.emulator_ns),
             wait_ns: Reading::Value(self.wait_ns),
             memory: self.statm.read(buffer).and_then(parse_statm).into(),
+            memory_pressure: match &mut self.pressure {
+                Some(pressure) => pressure.read(buffer).and_then(parse_pressure).into(),
+                None => Reading::absent(AbsenceKind::NotSupported, "the guest has no version 2 cgroup of its own"),
+            },
             disk_read: io.clone().map(|(read, _)| read),
             disk_write: io.map(|(_, write)| write),
             disk_operations: Reading::absent(

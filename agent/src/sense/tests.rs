@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use gleaner_common::report::WorkloadKind;
 
+use std::path::Path;
+
 use super::*;
 
 struct Tree {

@@ -10,10 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::act::cgroup;
-use crate::act::knob::{CgroupVersion, Knob, KnobKind};
-use crate::act::plan::WorkloadGroups;
+use crate::act::knob::{CgroupVersion, DeviceNumber, Knob, KnobKind};
+use crate::act::plan::WorkloadKnobs;
+use crate::act::workload::{WorkloadTrace, knobs_of};
 use crate::act::{ActSettings, restore_state_dir};
 use crate::hierarchies::Hierarchies;
+use crate::sense::Roots;
+use crate::sense::machine::MachineReader;
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -40,6 +43,9 @@ impl Scene {
             eprintln!("{test}: skipped, cannot make a cgroup: {error}");
             return None;
         }
+        for mount in ["memory", "blkio", "cpuacct"].iter().filter_map(|name| hierarchies.v1.get(*name)) {
+            _ = fs::create_dir(mount.join(format!("{name}-foreground")));
+        }
         let version = if unified { CgroupVersion::V2 } else { CgroupVersion::V1 };
         let state = tempfile::tempdir().unwrap();
         Some(Self { hierarchies, state, name, foreground, version })
@@ -54,8 +60,21 @@ impl Scene {
         }
     }
 
-    pub(crate) fn workload(&self) -> WorkloadGroups {
-        WorkloadGroups { cgroup: self.foreground.clone(), qemu: false, vcpus: vec![] }
+    pub(crate) fn workload(&self) -> WorkloadKnobs {
+        workload(&self.hierarchies, &self.foreground)
+    }
+
+    /// The foreground's `cgroup.procs`, one per hierarchy it spans.
+    pub(crate) fn foreground_procs(&self) -> Vec<PathBuf> {
+        self.foregrounds().into_iter().map(|dir| dir.join("cgroup.procs")).collect()
+    }
+
+    fn foregrounds(&self) -> Vec<PathBuf> {
+        let name = self.foreground.file_name().unwrap();
+        let mounts = self.hierarchies.v1.values().chain(&self.hierarchies.v2);
+        let mut dirs: Vec<_> = mounts.map(|mount| mount.join(name)).filter(|dir| dir.exists()).collect();
+        dirs.dedup();
+        dirs
     }
 
     pub(crate) fn knob(&self, kind: KnobKind) -> Knob {
@@ -71,7 +90,7 @@ impl Scene {
         for dir in tops.iter().flat_map(|top| cgroup::with_descendants(top)) {
             for version in [CgroupVersion::V1, CgroupVersion::V2] {
                 for kind in [KnobKind::Quota, KnobKind::Weight, KnobKind::Idle, KnobKind::Freezer] {
-                    let path = Knob::new(&dir, version, kind).path();
+                    let path = PathBuf::from(Knob::new(&dir, version, kind).to_string());
                     if let Ok(text) = fs::read_to_string(&path) {
                         found.insert(path, text);
                     }
@@ -90,6 +109,17 @@ impl Drop for Scene {
         let _ = cgroup::kill_all(std::slice::from_ref(&self.foreground), None, Duration::from_secs(5));
         let _ = cgroup::remove(&self.foreground, || {});
     }
+}
+
+/// The knobs of a cgroup right below the hierarchies' roots.
+pub(crate) fn workload(hierarchies: &Hierarchies, cgroup: &Path) -> WorkloadKnobs {
+    let path = PathBuf::from(cgroup.file_name().unwrap());
+    knobs_of(&WorkloadTrace::Cgroup(path), Path::new("/proc"), hierarchies, &disks())
+}
+
+/// Numbers of this machine's real disks.
+pub(crate) fn disks() -> Vec<DeviceNumber> {
+    MachineReader::new(&Roots::default()).disk_numbers()
 }
 
 /// A process that burns one CPU, in a process group of its own; ended with the value.

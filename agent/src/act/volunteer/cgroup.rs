@@ -254,7 +254,7 @@ impl CgroupVolunteer {
             }
         }
         let (knob, least) = yielding(&cpu.leaf, cpu.version);
-        if knob.kind != KnobKind::Idle {
+        if !matches!(least, KnobValue::Idle(_)) {
             idle = false;
             weaknesses.push(
                 "the kernel has no `cpu.idle` (Linux 5.15): the volunteer competes with the least weight instead of \
@@ -294,7 +294,10 @@ impl CgroupVolunteer {
             }
         }
         ledger.update(|contents| {
-            for managed in found.into_iter().filter(|managed| before.contains(&managed.knob.cgroup)) {
+            for managed in found
+                .into_iter()
+                .filter(|managed| managed.knob.as_cgroup().is_some_and(|knob| before.contains(&knob.cgroup)))
+            {
                 let Managed { knob, original, .. } = managed;
                 contents.records.push(Record { target: Target::Volunteer, knob, original, ours: Vec::new() });
             }
@@ -403,7 +406,11 @@ fn yielding(dir: &Path, version: CgroupVersion) -> (Knob, KnobValue) {
     if idle.exists() {
         (idle, KnobValue::Idle(true))
     } else {
-        (Knob::new(dir, version, KnobKind::Weight), KnobValue::weight(Weight::LEAST, version))
+        {
+            let knob = Knob::new(dir, version, KnobKind::Weight);
+            let least = knob.weight(Weight::LEAST);
+            (knob, least)
+        }
     }
 }
 
@@ -413,8 +420,8 @@ fn yields(dir: &Path, version: CgroupVersion) -> Result<bool, KnobError> {
     if knob.read()? == least {
         return Ok(true);
     }
-    let weight = Knob::new(dir, version, KnobKind::Weight).read()?;
-    Ok(weight == KnobValue::weight(Weight::LEAST, version))
+    let knob = Knob::new(dir, version, KnobKind::Weight);
+    Ok(knob.read()? == knob.weight(Weight::LEAST))
 }
 
 #[cfg(test)]

@@ -1,0 +1,481 @@
+//! Control files of one cgroup, typed: CPU ceiling, weight, idle class, freezer, memory, disk ceilings and disk
+//! weight, on version 1 and version 2 hierarchies.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use gleaner_common::command::Weight;
+use serde::{Deserialize, Serialize};
+
+use super::{KnobError, KnobValue, Throttle};
+use crate::act::cgroup::{read_bounded, write_existing};
+
+/// Periods the kernel takes, in microseconds.
+const PERIOD_US: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
+/// Memory limits from here on are "unlimited" of version 1 (the largest number of pages there is, in bytes).
+const NO_MEMORY_LIMIT: u64 = 1 << 62;
+/// Longest file with a line per device that is looked at.
+const DEVICE_LINES: u64 = 64 << 10;
+
+/// Version of the hierarchy a cgroup is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CgroupVersion {
+    /// One hierarchy per controller.
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
+
+/// A block device by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceNumber {
+    /// Major number: the driver.
+    pub major: u32,
+    /// Minor number: the device.
+    pub minor: u32,
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+impl std::str::FromStr for DeviceNumber {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (major, minor) = text.trim().split_once(':').ok_or(())?;
+        Ok(Self { major: major.parse().map_err(drop)?, minor: minor.parse().map_err(drop)? })
+    }
+}
+
+/// What a control file does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KnobKind {
+    /// Ceiling on CPU time per period: `cpu.cfs_quota_us` with `cpu.cfs_period_us`, or `cpu.max`.
+    Quota,
+    /// Share under contention: `cpu.shares` or `cpu.weight`.
+    Weight,
+    /// The idle class of the scheduler: `cpu.idle` on both versions, since Linux 5.15.
+    Idle,
+    /// Stops every task: `freezer.state` or `cgroup.freeze`.
+    Freezer,
+    /// Memory beyond which the kernel reclaims, without ever killing: `memory.high`, or
+    /// `memory.soft_limit_in_bytes`, which the kernel heeds only when the whole host is short.
+    Memory,
+    /// Ceilings on one disk: `io.max`, or the four `blkio.throttle.*_device` files. Version 1 does not see
+    /// buffered writes, which the kernel writes back on nobody's account.
+    Disk(DeviceNumber),
+    /// Share of the disks under contention: `io.weight` (in force where `io.cost.qos` enables it) or `blkio.weight`.
+    DiskWeight,
+    /// The same by the BFQ scheduler: `io.bfq.weight` or `blkio.bfq.weight`.
+    BfqWeight,
+}
+
+/// One control file of one cgroup.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CgroupKnob {
+    /// The cgroup's folder.
+    pub cgroup: PathBuf,
+    /// Version of its hierarchy.
+    pub version: CgroupVersion,
+    /// What it does.
+    pub kind: KnobKind,
+}
+
+/// How a weight file counts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scale {
+    least: u64,
+    most: u64,
+    normal: u64,
+}
+
+impl Scale {
+    pub(super) fn to_file(self, weight: Weight) -> u64 {
+        ((u64::from(weight.number()) * self.normal + 50) / 100).clamp(self.least, self.most)
+    }
+
+    pub(super) fn of_file(self, number: u64) -> Option<Weight> {
+        let weight = number.saturating_mul(100).saturating_add(self.normal / 2) / self.normal;
+        // `cpu.weight` reads 0 while the group is in the idle class.
+        Weight::new(u32::try_from(weight.clamp(1, 10_000)).ok()?).ok()
+    }
+}
+
+const V1_PERIOD: &str = "cpu.cfs_period_us";
+/// Files of version 1 for ceilings on a disk, in the order of [`Throttle`]'s fields.
+const V1_THROTTLE: [&str; 4] = [
+    "blkio.throttle.read_bps_device",
+    "blkio.throttle.write_bps_device",
+    "blkio.throttle.read_iops_device",
+    "blkio.throttle.write_iops_device",
+];
+
+impl CgroupKnob {
+    /// Name of the file that sets it; of ceilings on a disk in version 1 the first of four.
+    #[must_use]
+    pub fn file(&self) -> &'static str {
+        use CgroupVersion::{V1, V2};
+        match (self.kind, self.version) {
+            (KnobKind::Quota, V1) => "cpu.cfs_quota_us",
+            (KnobKind::Quota, V2) => "cpu.max",
+            (KnobKind::Weight, V1) => "cpu.shares",
+            (KnobKind::Weight, V2) => "cpu.weight",
+            (KnobKind::Idle, _) => "cpu.idle",
+            (KnobKind::Freezer, V1) => "freezer.state",
+            (KnobKind::Freezer, V2) => "cgroup.freeze",
+            (KnobKind::Memory, V1) => "memory.soft_limit_in_bytes",
+            (KnobKind::Memory, V2) => "memory.high",
+            (KnobKind::Disk(_), V1) => V1_THROTTLE[0],
+            (KnobKind::Disk(_), V2) => "io.max",
+            (KnobKind::DiskWeight, V1) => "blkio.weight",
+            (KnobKind::DiskWeight, V2) => "io.weight",
+            (KnobKind::BfqWeight, V1) => "blkio.bfq.weight",
+            (KnobKind::BfqWeight, V2) => "io.bfq.weight",
+        }
+    }
+
+    /// Path of the file that sets it.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.cgroup.join(self.file())
+    }
+
+    /// The scale of a weight file. `cpu.shares` are converted as the kernel itself does it, by
+    /// `shares = round(weight * 1024 / 100)` (`sched_weight_from_cgroup`).
+    pub(super) fn scale(&self) -> Scale {
+        let (least, most, normal) = match (self.kind, self.version) {
+            (KnobKind::Weight, CgroupVersion::V1) => (2, 262_144, 1_024),
+            (KnobKind::DiskWeight, CgroupVersion::V1) => (10, 1_000, 500),
+            (KnobKind::BfqWeight, _) => (1, 1_000, 100),
+            _ => (1, 10_000, 100),
+        };
+        Scale { least, most, normal }
+    }
+
+    /// What it is set to.
+    ///
+    /// # Errors
+    /// [`KnobError`] when it cannot be read or understood.
+    pub fn read(&self) -> Result<KnobValue, KnobError> {
+        use CgroupVersion::{V1, V2};
+        let file = self.file();
+        let text = self.read_file(file)?;
+        match (self.kind, self.version) {
+            (KnobKind::Quota, V1) => {
+                let period_us = self.period(V1_PERIOD, &self.read_file(V1_PERIOD)?)?;
+                let quota_us = if text == "-1" { None } else { Some(self.number(file, &text)?) };
+                Ok(KnobValue::Quota { quota_us, period_us })
+            }
+            (KnobKind::Quota, V2) => {
+                let Some((quota, period)) = text.split_once(' ') else {
+                    return Err(self.malformed(file, &text, "a quota and a period"));
+                };
+                let period_us = self.period(file, period)?;
+                Ok(KnobValue::Quota { quota_us: self.limit(file, quota)?, period_us })
+            }
+            (KnobKind::Weight, _) => self.number(file, &text).map(KnobValue::Weight),
+            (KnobKind::DiskWeight | KnobKind::BfqWeight, _) => {
+                // "default 100", then lines of single devices.
+                let first = text.lines().next().unwrap_or_default();
+                self.number(file, first.strip_prefix("default ").unwrap_or(first)).map(KnobValue::Weight)
+            }
+            (KnobKind::Idle, _) => self.flag(file, &text).map(KnobValue::Idle),
+            (KnobKind::Freezer, V1) => match text.as_str() {
+                // FREEZING is on its way to FROZEN; what was asked for is the same.
+                "FROZEN" | "FREEZING" => Ok(KnobValue::Frozen(true)),
+                "THAWED" => Ok(KnobValue::Frozen(false)),
+                _ => Err(self.malformed(file, &text, "THAWED, FREEZING or FROZEN")),
+            },
+            (KnobKind::Freezer, V2) => self.flag(file, &text).map(KnobValue::Frozen),
+            (KnobKind::Memory, _) => {
+                let limit = self.limit(file, &text)?;
+                Ok(KnobValue::Memory(limit.filter(|bytes| *bytes < NO_MEMORY_LIMIT)))
+            }
+            (KnobKind::Disk(device), V2) => self.io_max(device, &text).map(KnobValue::Throttle),
+            (KnobKind::Disk(device), V1) => {
+                let mut limits = [None; 4];
+                for (limit, file) in limits.iter_mut().zip(V1_THROTTLE) {
+                    *limit = self.line_of(device, &self.read_file(file)?).map(|n| self.number(file, n)).transpose()?;
+                }
+                let [read_bytes, write_bytes, read_operations, write_operations] = limits;
+                Ok(KnobValue::Throttle(Throttle { read_bytes, write_bytes, read_operations, write_operations }))
+            }
+        }
+    }
+
+    /// Sets it. A value of another kind of knob is refused as malformed.
+    ///
+    /// # Errors
+    /// [`KnobError`] when a file cannot be written.
+    pub fn write(&self, value: KnobValue) -> Result<(), KnobError> {
+        use CgroupVersion::{V1, V2};
+        let file = self.file();
+        match (self.kind, self.version, value) {
+            (KnobKind::Quota, V1, KnobValue::Quota { quota_us, period_us }) => {
+                if self.read_file(V1_PERIOD)? != period_us.to_string() {
+                    // Without a ceiling any period is valid, with one the kernel may refuse the pair.
+                    self.write_file(file, "-1")?;
+                    self.write_file(V1_PERIOD, &period_us.to_string())?;
+                }
+                self.write_file(file, &quota_us.map_or_else(|| "-1".to_owned(), |quota| quota.to_string()))
+            }
+            (KnobKind::Freezer, V1, KnobValue::Frozen(frozen)) => {
+                self.write_file(file, if frozen { "FROZEN" } else { "THAWED" })
+            }
+            (KnobKind::Memory, V1, KnobValue::Memory(None)) => self.write_file(file, "-1"),
+            (KnobKind::Disk(device), V1, KnobValue::Throttle(throttle)) => {
+                let Throttle { read_bytes, write_bytes, read_operations, write_operations } = throttle;
+                let limits = [read_bytes, write_bytes, read_operations, write_operations];
+                for (file, limit) in V1_THROTTLE.into_iter().zip(limits) {
+                    // 0 takes the device off the list.
+                    self.write_file(file, &format!("{device} {}", limit.unwrap_or(0)))?;
+                }
+                Ok(())
+            }
+            (KnobKind::Disk(device), V2, KnobValue::Throttle(_)) => self.write_file(file, &format!("{device} {value}")),
+            (KnobKind::Quota, V2, KnobValue::Quota { .. })
+            | (KnobKind::Weight | KnobKind::DiskWeight | KnobKind::BfqWeight, _, KnobValue::Weight(_))
+            | (KnobKind::Idle, _, KnobValue::Idle(_))
+            | (KnobKind::Memory, _, KnobValue::Memory(_))
+            | (KnobKind::Freezer, V2, KnobValue::Frozen(_)) => self.write_file(file, &value.to_string()),
+            _ => Err(self.malformed(file, &value.to_string(), "a value of this knob")),
+        }
+    }
+
+    /// A device's line of `io.max`: "254:0 rbps=1048576 wbps=max riops=max wiops=max"; no line is no ceiling.
+    fn io_max(&self, device: DeviceNumber, text: &str) -> Result<Throttle, KnobError> {
+        let mut throttle = Throttle::default();
+        for field in self.line_of(device, text).unwrap_or_default().split_whitespace() {
+            let (key, limit) = field.split_once('=').unwrap_or((field, ""));
+            let slot = match key {
+                "rbps" => &mut throttle.read_bytes,
+                "wbps" => &mut throttle.write_bytes,
+                "riops" => &mut throttle.read_operations,
+                "wiops" => &mut throttle.write_operations,
+                _ => return Err(self.malformed("io.max", text, "rbps, wbps, riops and wiops")),
+            };
+            *slot = self.limit("io.max", limit)?;
+        }
+        Ok(throttle)
+    }
+
+    /// What follows a device's number in a file with a line per device.
+    fn line_of<'t>(&self, device: DeviceNumber, text: &'t str) -> Option<&'t str> {
+        let start = format!("{device} ");
+        text.lines().find_map(|line| line.strip_prefix(&start)).map(str::trim)
+    }
+
+    fn what(&self, file: &str) -> String {
+        let group = self.cgroup.file_name().unwrap_or(self.cgroup.as_os_str()).to_string_lossy();
+        format!("`{file}` of `{group}`")
+    }
+
+    fn read_file(&self, file: &'static str) -> Result<String, KnobError> {
+        let text = read_bounded(&self.cgroup.join(file), DEVICE_LINES)
+            .map_err(|source: io::Error| KnobError::Read { what: self.what(file), source })?;
+        Ok(text.trim_end().to_owned())
+    }
+
+    fn write_file(&self, file: &'static str, value: &str) -> Result<(), KnobError> {
+        write_existing(&self.cgroup.join(file), value).map_err(|source| KnobError::Write {
+            value: value.to_owned(),
+            what: self.what(file),
+            source,
+        })
+    }
+
+    fn number(&self, file: &'static str, text: &str) -> Result<u64, KnobError> {
+        text.parse().map_err(|_| self.malformed(file, text, "a whole number"))
+    }
+
+    /// A number, or "max" for none.
+    fn limit(&self, file: &'static str, text: &str) -> Result<Option<u64>, KnobError> {
+        if text == "max" { Ok(None) } else { self.number(file, text).map(Some) }
+    }
+
+    fn period(&self, file: &'static str, text: &str) -> Result<u64, KnobError> {
+        let period = self.number(file, text)?;
+        if PERIOD_US.contains(&period) {
+            Ok(period)
+        } else {
+            Err(self.malformed(file, text, "a period of 1000 to 1000000 microseconds"))
+        }
+    }
+
+    fn flag(&self, file: &'static str, text: &str) -> Result<bool, KnobError> {
+        match text {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            _ => Err(self.malformed(file, text, "0 or 1")),
+        }
+    }
+
+    fn malformed(&self, file: &str, text: &str, expected: &'static str) -> KnobError {
+        KnobError::Malformed { what: self.what(file), text: text.chars().take(64).collect(), expected }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::fs;
+    use std::path::Path;
+
+    use gleaner_common::units::CoreShare;
+
+    use super::*;
+    use crate::act::knob::{Fault, Knob};
+
+    fn group(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        dir
+    }
+
+    fn quota(quota_us: Option<u64>, period_us: u64) -> KnobValue {
+        KnobValue::Quota { quota_us, period_us }
+    }
+
+    #[test]
+    fn reads_and_writes_version_1() {
+        let dir = group(&[
+            ("cpu.cfs_quota_us", "-1\n"),
+            ("cpu.cfs_period_us", "100000\n"),
+            ("cpu.shares", "1024\n"),
+            ("cpu.idle", "0\n"),
+            ("freezer.state", "FREEZING\n"),
+        ]);
+        let knob = |kind| Knob::new(dir.path(), CgroupVersion::V1, kind);
+        assert_eq!(knob(KnobKind::Quota).read().unwrap(), quota(None, 100_000));
+        assert_eq!(knob(KnobKind::Weight).read().unwrap(), KnobValue::Weight(1024));
+        assert_eq!(knob(KnobKind::Idle).read().unwrap(), KnobValue::Idle(false));
+        assert_eq!(knob(KnobKind::Freezer).read().unwrap(), KnobValue::Frozen(true));
+
+        knob(KnobKind::Quota).set(quota(Some(10_000), 20_000)).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("cpu.cfs_period_us")).unwrap(), "20000");
+        assert_eq!(fs::read_to_string(dir.path().join("cpu.cfs_quota_us")).unwrap(), "10000");
+        knob(KnobKind::Freezer).set(KnobValue::Frozen(false)).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("freezer.state")).unwrap(), "THAWED");
+    }
+
+    #[test]
+    fn reads_and_writes_version_2() {
+        let dir =
+            group(&[("cpu.max", "max 100000\n"), ("cpu.weight", "100\n"), ("cpu.idle", "0"), ("cgroup.freeze", "0\n")]);
+        let knob = |kind| Knob::new(dir.path(), CgroupVersion::V2, kind);
+        assert_eq!(knob(KnobKind::Quota).read().unwrap(), quota(None, 100_000));
+        knob(KnobKind::Quota).set(quota(Some(50_000), 100_000)).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("cpu.max")).unwrap(), "50000 100000");
+        knob(KnobKind::Freezer).set(KnobValue::Frozen(true)).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("cgroup.freeze")).unwrap(), "1");
+        assert!(knob(KnobKind::Weight).write(KnobValue::Idle(true)).is_err());
+    }
+
+    #[test]
+    fn errors_say_what_was_done_to_what_and_have_a_kind() {
+        let dir = tempfile::tempdir().unwrap();
+        let scope = dir.path().join("machine-qemu-7.scope");
+        let knob = Knob::new(&scope, CgroupVersion::V2, KnobKind::Quota);
+        let error = knob.write(quota(Some(50_000), 100_000)).unwrap_err();
+        assert_eq!(error.to_string(), "failed to write `50000 100000` to `cpu.max` of `machine-qemu-7.scope`");
+        assert_eq!(error.fault(), Fault::Absent);
+        assert!(error.source().is_some());
+        assert_eq!(knob.read().unwrap_err().fault(), Fault::Absent);
+
+        let kind = |errno: rustix::io::Errno| Fault::of(&errno.into());
+        assert_eq!(kind(rustix::io::Errno::PERM), Fault::Denied);
+        assert_eq!(kind(rustix::io::Errno::BUSY), Fault::Transient);
+        assert_eq!(kind(rustix::io::Errno::INVAL), Fault::Malformed);
+    }
+
+    #[test]
+    fn hostile_files_are_malformed() {
+        let long = "9".repeat(100_000);
+        for text in ["", "max", "-5 100000", "1 2 3", "max 0", "max 99999999", "50000 -1", "\u{0}", long.as_str()] {
+            let dir = group(&[("cpu.max", text)]);
+            let error = Knob::new(dir.path(), CgroupVersion::V2, KnobKind::Quota).read().unwrap_err();
+            assert_eq!(error.fault(), Fault::Malformed, "{error}");
+        }
+    }
+
+    #[test]
+    fn weights_convert_as_the_kernel_does() {
+        let knob = |version, kind| Knob::new(Path::new("/cg"), version, kind);
+        let shares = |weight| knob(CgroupVersion::V1, KnobKind::Weight).weight(Weight::new(weight).unwrap());
+        assert_eq!(shares(1), KnobValue::Weight(10));
+        assert_eq!(shares(100), KnobValue::Weight(1024));
+        assert_eq!(shares(10_000), KnobValue::Weight(102_400));
+        let back = |version, kind, number| knob(version, kind).as_weight(KnobValue::Weight(number)).unwrap().number();
+        assert_eq!(back(CgroupVersion::V1, KnobKind::Weight, 1024), 100);
+        assert_eq!(back(CgroupVersion::V1, KnobKind::Weight, 2), 1);
+        assert_eq!(back(CgroupVersion::V2, KnobKind::Weight, 0), 1, "0 while idle");
+        assert_eq!(back(CgroupVersion::V1, KnobKind::DiskWeight, 500), 100);
+        let bfq = knob(CgroupVersion::V2, KnobKind::BfqWeight);
+        assert_eq!(bfq.weight(Weight::new(10_000).unwrap()), KnobValue::Weight(1_000));
+    }
+
+    #[test]
+    fn disks_and_memory_of_version_2() {
+        let dir = group(&[
+            ("io.max", "8:0 rbps=max wbps=5 riops=max wiops=max\n254:0 rbps=1048576 wbps=max riops=max wiops=100\n"),
+            ("io.weight", "default 100\n254:0 50\n"),
+            ("memory.high", "max\n"),
+        ]);
+        let knob = |kind| Knob::new(dir.path(), CgroupVersion::V2, kind);
+        let vda = KnobKind::Disk("254:0".parse().unwrap());
+        let found = Throttle { read_bytes: Some(1 << 20), write_operations: Some(100), ..Throttle::default() };
+        assert_eq!(knob(vda).read().unwrap(), KnobValue::Throttle(found));
+        assert_eq!(
+            knob(KnobKind::Disk("254:16".parse().unwrap())).read().unwrap(),
+            KnobValue::Throttle(Throttle::default())
+        );
+        assert_eq!(knob(KnobKind::DiskWeight).read().unwrap(), KnobValue::Weight(100));
+        assert_eq!(knob(KnobKind::Memory).read().unwrap(), KnobValue::Memory(None));
+        knob(KnobKind::Memory).set(KnobValue::Memory(Some(4096))).unwrap();
+        knob(vda).write(KnobValue::Throttle(Throttle { write_bytes: Some(7), ..Throttle::default() })).unwrap();
+        let written = fs::read_to_string(dir.path().join("io.max")).unwrap();
+        assert_eq!(written, "254:0 rbps=max wbps=7 riops=max wiops=max");
+        for hostile in ["254:0 rbps=x\n", "254:0 bps=1\n", "254:0 rbps\n"] {
+            fs::write(dir.path().join("io.max"), hostile).unwrap();
+            assert_eq!(knob(vda).read().unwrap_err().fault(), Fault::Malformed, "{hostile}");
+        }
+    }
+
+    #[test]
+    fn disks_and_memory_of_version_1() {
+        let dir = group(&[
+            ("blkio.throttle.read_bps_device", "254:0 1048576\n"),
+            ("blkio.throttle.write_bps_device", ""),
+            ("blkio.throttle.read_iops_device", ""),
+            ("blkio.throttle.write_iops_device", "8:0 3\n"),
+            ("memory.soft_limit_in_bytes", "9223372036854771712\n"),
+        ]);
+        let knob = |kind| Knob::new(dir.path(), CgroupVersion::V1, kind);
+        let found = Throttle { read_bytes: Some(1 << 20), ..Throttle::default() };
+        let vda = knob(KnobKind::Disk("254:0".parse().unwrap()));
+        assert_eq!(vda.read().unwrap(), KnobValue::Throttle(found));
+        assert_eq!(knob(KnobKind::Memory).read().unwrap(), KnobValue::Memory(None));
+        vda.write(KnobValue::Throttle(Throttle::default())).unwrap();
+        let written = fs::read_to_string(dir.path().join("blkio.throttle.read_bps_device")).unwrap();
+        assert_eq!(written, "254:0 0", "0 is no ceiling");
+    }
+
+    #[test]
+    fn a_ceiling_too_small_for_the_kernel_is_raised_and_said() {
+        let share = |percent| CoreShare::new(percent).unwrap();
+        assert_eq!(KnobValue::at_most(share(150.0), 100_000), (quota(Some(150_000), 100_000), false));
+        assert_eq!(KnobValue::at_most(share(0.5), 100_000), (quota(Some(1_000), 100_000), true));
+        assert_eq!(KnobValue::at_most(share(5.0), 20_000), (quota(Some(1_000), 20_000), false));
+        assert_eq!(quota(Some(30_000), 20_000).ceiling(), Some(share(150.0)));
+        assert_eq!(quota(None, 20_000).ceiling(), None);
+    }
+}

@@ -1,0 +1,150 @@
+//! Disk and memory levers on real cgroups: what the kernel counts must move.
+
+use std::os::unix::fs::MetadataExt;
+
+use gleaner_common::command::DiskLimit;
+use gleaner_common::units::BytesPerSec;
+
+use super::scene::disks;
+use super::*;
+
+/// Runs a shell command inside the scene's foreground until the value is dropped.
+struct Inside(std::process::Child);
+
+impl Inside {
+    fn start(scene: &Scene, script: &str) -> Self {
+        // The shell enters by itself before it runs the command, so that everything it does is counted.
+        let enter: String =
+            scene.foreground_procs().iter().map(|file| format!("echo $$ >{} || exit 9\n", file.display())).collect();
+        let mut command = Process::new("sh");
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        Self(command.args(["-c", &format!("{enter}{script}")]).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let group = rustix::process::Pid::from_child(&self.0);
+        _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        _ = self.0.wait();
+    }
+}
+
+/// A place on one of this machine's disks to write to, and which disk; says loudly if there is none.
+fn disk_target(test: &str) -> Option<(tempfile::TempPath, KnobKind)> {
+    let file = tempfile::NamedTempFile::new_in(std::env::var_os("GLEANER_TEST_DISK").unwrap_or("/var/tmp".into()));
+    let Ok(file) = file else {
+        eprintln!("SKIPPED: {test}: no file can be made on a disk; set GLEANER_TEST_DISK to a folder on one");
+        return None;
+    };
+    let dev = file.as_file().metadata().unwrap().dev();
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    // A partition has a number of its own; its disk is the folder above.
+    let parent = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/../dev")).ok();
+    let number = parent.and_then(|text| text.parse().ok()).or_else(|| format!("{major}:{minor}").parse().ok());
+    match number.filter(|number| disks().contains(number)) {
+        Some(number) => Some((file.into_temp_path(), KnobKind::Disk(number))),
+        None => {
+            eprintln!("SKIPPED: {test}: {} is on device {major}:{minor}, which is no disk", file.path().display());
+            None
+        }
+    }
+}
+
+/// Bytes written by the foreground, as the kernel counts them.
+fn written(scene: &Scene) -> u64 {
+    let name = scene.foreground.file_name().unwrap();
+    if let Some(mount) = scene.hierarchies.v1.get("blkio") {
+        let text = fs::read(mount.join(name).join("blkio.throttle.io_service_bytes")).unwrap();
+        return crate::sense::cgroup::parse_blkio(&text).unwrap().1;
+    }
+    let text = fs::read(scene.foreground.join("io.stat")).unwrap();
+    crate::sense::cgroup::parse_io_stat(&text, |_| true).unwrap().write_bytes
+}
+
+#[test]
+fn a_ceiling_on_writes_bites() {
+    const TEST: &str = "a_ceiling_on_writes_bites";
+    let Some(scene) = Scene::open(TEST) else { return };
+    let Some((file, kind)) = disk_target(TEST) else { return };
+    if !scene.workload().knobs.iter().any(|(role, _)| *role == Role::Disk) {
+        eprintln!("SKIPPED: {TEST}: no hierarchy here throttles disks");
+        return;
+    }
+    let mut actor = actor(&scene);
+    let rate = BytesPerSec::clamped(1_048_576.0);
+    let disk = DiskLimit { write: Some(rate), ..DiskLimit::default() };
+    let desired = Desired::Limit(Limits { disk, ..Limits::NONE });
+    let ack = actor.apply(&command(Target::Workload(guest()), 1, desired), NOW);
+    let Outcome::Applied { limits, .. } = &ack.outcome else { panic!("{ack:?}") };
+    assert_eq!(limits.disk, disk, "read back");
+
+    let path = file.display();
+    let _writer = Inside::start(
+        &scene,
+        &format!("while :; do dd if=/dev/zero of={path} bs=64k count=64 oflag=direct conv=notrunc; done"),
+    );
+    // From the first write on, so that starting up does not count as slowness.
+    eventually("something is written", || written(&scene) > 0);
+    let (start, before) = (Instant::now(), written(&scene));
+    eventually("3 MiB more are written", || written(&scene) - before >= 3 << 20);
+    let seconds = start.elapsed().as_secs_f64();
+    assert!(seconds > 1.5, "3 MiB at 1 MiB/s took {seconds:.1} s");
+
+    let report = actor.restore_all();
+    assert!(report.failed.is_empty(), "{report:?}");
+    let disk_group = scene.workload().knobs.into_iter().find(|(role, _)| *role == Role::Disk).unwrap().1;
+    let knob = Knob::new(&disk_group.as_cgroup().unwrap().cgroup, disk_group.as_cgroup().unwrap().version, kind);
+    assert_eq!(knob.read().unwrap(), KnobValue::Throttle(knob::Throttle::default()));
+    let (start, before) = (Instant::now(), written(&scene));
+    eventually("30 MiB more are written", || written(&scene) - before >= 30 << 20);
+    let free = start.elapsed().as_secs_f64();
+    assert!(free < 30.0 / 3.0 * seconds, "30 MiB without the ceiling took {free:.1} s");
+}
+
+#[test]
+fn memory_is_taken_in_steps_without_killing_anybody() {
+    const TEST: &str = "memory_is_taken_in_steps_without_killing_anybody";
+    let Some(scene) = Scene::open(TEST) else { return };
+    let memory_group = scene.workload().knobs.into_iter().find(|(role, _)| *role == Role::Memory);
+    let unified =
+        memory_group.and_then(|(_, knob)| knob.as_cgroup().cloned()).filter(|k| k.version == knob::CgroupVersion::V2);
+    let Some(group) = unified else {
+        eprintln!("SKIPPED: {TEST}: no version 2 memory controller here; version 1 has no limit that never kills");
+        return;
+    };
+    let Some((file, _)) = disk_target(TEST) else { return };
+    let settings = ActSettings {
+        reclaim: ReclaimSettings { floor: Bytes::from_mib(4), ..ReclaimSettings::default() },
+        ..scene.settings()
+    };
+    let mut actor = Actor::open(settings, &scene.hierarchies).unwrap().0;
+    actor.set_workloads(BTreeMap::from([(guest(), scene.workload())]));
+    // Page cache, which can be taken back without swap.
+    let path = file.display();
+    let _filler = Inside::start(&scene, &format!("dd if=/dev/zero of={path} bs=1M count=48 conv=fsync; sleep 1000"));
+    let number = |name: &str| -> u64 { fs::read_to_string(group.cgroup.join(name)).unwrap().trim().parse().unwrap() };
+    eventually("the page cache is full", || number("memory.current") > 40 << 20);
+
+    let goal = Bytes::from_mib(16);
+    let desired = Desired::Limit(Limits { memory: Some(goal), ..Limits::NONE });
+    let command = command(Target::Workload(guest()), 1, desired);
+    let mut limits = Vec::new();
+    let mut now = NOW;
+    assert_eq!(refusal_of(&actor.apply(&command, now)), None);
+    eventually("it holds what it may", || {
+        let used = Bytes(number("memory.current"));
+        let state = MemoryState { used, pressure: Some(gleaner_common::units::Fraction::ZERO) };
+        actor.set_memory(BTreeMap::from([(guest(), state)]));
+        now = now.after(Duration::from_secs(1));
+        assert_eq!(refusal_of(&actor.apply(&command, now)), None);
+        assert!(actor.tick(now).is_empty());
+        limits.push(fs::read_to_string(group.cgroup.join("memory.high")).unwrap().trim().to_owned());
+        used.0 <= goal.0 + (1 << 20)
+    });
+    assert!(limits.len() > 20, "in steps: {limits:?}");
+    let events = fs::read_to_string(group.cgroup.join("memory.events")).unwrap();
+    assert!(events.lines().any(|line| line == "oom_kill 0"), "{events}");
+    assert!(actor.restore_all().failed.is_empty());
+    assert_eq!(fs::read_to_string(group.cgroup.join("memory.high")).unwrap().trim(), "max");
+}

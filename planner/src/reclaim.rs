@@ -1,0 +1,140 @@
+//! Takes memory from a workload gently: small steps towards a limit, and back off when the workload has to wait
+//! for memory. A limit that is set at once makes the kernel (or a balloon) reclaim everything at once, which is
+//! just the stutter the foreground must never have.
+
+use gleaner_common::units::{Bytes, Fraction};
+
+/// How gently.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReclaimSettings {
+    /// No limit goes below this.
+    pub floor: Bytes,
+    /// Most that one step takes, as a share of what the workload uses.
+    pub step: Fraction,
+    /// Share of time waiting for memory from which on the limit backs off.
+    pub most_pressure: Fraction,
+    /// Steps without taking anything after backing off.
+    pub rest: u32,
+}
+
+impl Default for ReclaimSettings {
+    /// Chosen: 2 % of what is used per second takes half of it in 35 s; 5 % of the time waiting is where a user
+    /// begins to feel it; half a minute is three times the span the kernel averages pressure over.
+    fn default() -> Self {
+        Self {
+            floor: Bytes::from_mib(256),
+            step: Fraction::clamped(0.02),
+            most_pressure: Fraction::clamped(0.05),
+            rest: 30,
+        }
+    }
+}
+
+/// Memory of a workload at one moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MemoryState {
+    /// What it holds.
+    pub used: Bytes,
+    /// Share of time it waited for memory lately; `None` where nobody measures that, and then steps are blind.
+    pub pressure: Option<Fraction>,
+}
+
+/// On the way to a limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reclaim {
+    resting: u32,
+    last: Option<Bytes>,
+}
+
+impl Reclaim {
+    /// The limit to set now, one step on the way to `goal`. Called once a second.
+    pub fn next(&mut self, settings: &ReclaimSettings, goal: Bytes, state: MemoryState) -> Bytes {
+        let goal = goal.max(settings.floor);
+        let part = |share: f64| Bytes(share_of(state.used, share));
+        let limit = if state.pressure.is_some_and(|pressure| pressure >= settings.most_pressure) {
+            self.resting = settings.rest;
+            part(1.0 + 2.0 * settings.step.value()).max(self.last.unwrap_or_default()).max(goal)
+        } else if self.resting > 0 {
+            self.resting -= 1;
+            self.last.unwrap_or(goal).max(part(1.0 - settings.step.value())).max(goal)
+        } else {
+            part(1.0 - settings.step.value()).max(goal)
+        };
+        // Room above what is used is given back at once down to the goal: it takes nothing from anybody.
+        let limit = if self.resting == 0 && state.used <= goal { goal } else { limit };
+        self.last = Some(limit);
+        limit
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of at least 0 of an amount of memory; `as` saturates"
+)]
+fn share_of(used: Bytes, share: f64) -> u64 {
+    (used.0 as f64 * share) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn state(mib: u64, pressure: f64) -> MemoryState {
+        MemoryState { used: Bytes::from_mib(mib), pressure: Some(Fraction::clamped(pressure)) }
+    }
+
+    #[test]
+    fn takes_two_percent_a_step_down_to_the_goal() {
+        let settings = ReclaimSettings::default();
+        let mut reclaim = Reclaim::default();
+        let goal = Bytes::from_mib(500);
+        let mut used = 1_000;
+        let mut steps = 0;
+        while used > 500 {
+            let limit = reclaim.next(&settings, goal, state(used, 0.0));
+            assert!(limit.0 >= used * MIB / 100 * 98 - MIB, "{limit} of {used} MiB");
+            used = limit.0 / MIB;
+            steps += 1;
+        }
+        assert!((30..40).contains(&steps), "{steps}");
+        assert_eq!(reclaim.next(&settings, goal, state(400, 0.0)), goal);
+    }
+
+    #[test]
+    fn backs_off_under_pressure_and_rests() {
+        let settings = ReclaimSettings { rest: 2, ..ReclaimSettings::default() };
+        let mut reclaim = Reclaim::default();
+        let goal = Bytes::from_mib(500);
+        reclaim.next(&settings, goal, state(1_000, 0.0));
+        let eased = reclaim.next(&settings, goal, state(980, 0.3));
+        assert!(eased >= Bytes::from_mib(1_019), "{eased}");
+        assert_eq!(reclaim.next(&settings, goal, state(1_000, 0.0)), eased, "rests");
+        assert_eq!(reclaim.next(&settings, goal, state(1_000, 0.0)), eased, "rests");
+        assert!(reclaim.next(&settings, goal, state(1_000, 0.0)) < Bytes::from_mib(1_000), "takes again");
+    }
+
+    proptest! {
+        /// Never below the goal or the floor, never more than a step below what is used.
+        #[test]
+        fn gentle_whatever_happens(
+            goal in 0..4_000u64,
+            steps in prop::collection::vec((0..8_000u64, prop::option::of(0.0..1.0f64)), 1..100),
+        ) {
+            let settings = ReclaimSettings::default();
+            let mut reclaim = Reclaim::default();
+            for (used, pressure) in steps {
+                let state = MemoryState { used: Bytes::from_mib(used), pressure: pressure.map(Fraction::clamped) };
+                let limit = reclaim.next(&settings, Bytes::from_mib(goal), state);
+                prop_assert!(limit >= Bytes::from_mib(goal).max(settings.floor));
+                if limit < Bytes::from_mib(used) {
+                    prop_assert!(limit.0 as f64 >= used as f64 * MIB as f64 * 0.979);
+                }
+            }
+        }
+    }
+}
