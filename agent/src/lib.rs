@@ -15,5 +15,7 @@ pub mod keeper;
 pub mod link;
 pub mod probe;
 pub mod sense;
+#[cfg(test)]
+mod version_2_tests;
 
 pub use daemon::main_from_args;

@@ -352,6 +352,9 @@ fn a_volunteer_cgroup_that_was_there_is_put_back() {
     let (mount, _) = scene.hierarchies.of("cpu").unwrap();
     let leaf = mount.join(&scene.name).join("volunteer");
     fs::create_dir_all(&leaf).unwrap();
+    if scene.version == knob::CgroupVersion::V2 {
+        cgroup::switch_controllers(leaf.parent().unwrap(), '+', &["cpu".to_owned()]).unwrap();
+    }
     let weight = Knob::new(&leaf, scene.version, KnobKind::Weight);
     weight.set(KnobValue::Weight(500)).unwrap();
     let before = scene.snapshot();

@@ -97,7 +97,7 @@ impl ProcessGroups {
         let name = entry.file_name().and_then(|name| name.to_str()).ok_or(())?;
         let pgid: i32 = name.parse().map_err(drop)?;
         // 0 and 1 mean something else to kill(2) or are init's; the canonical spelling makes names unique.
-        if pgid <= 1 || pgid.to_string() != name || pgid == rustix::process::getpgrp().as_raw_nonzero().get() {
+        if pgid <= 1 || pgid.to_string() != name || pgid == own_group() {
             return Err(());
         }
         let text = read_bounded(entry, 64).map_err(drop)?;
@@ -186,6 +186,13 @@ fn signal(group: Group, signal: Signal) {
         // It may have ended since it was looked at.
         let _ = rustix::process::kill_process_group(pgid, signal);
     }
+}
+
+/// This process's own group; 0 where its leader is outside this pid namespace, which rustix does not expect.
+#[expect(unsafe_code, reason = "the safe wrapper panics on 0")]
+fn own_group() -> i32 {
+    // SAFETY: getpgrp takes nothing, touches no memory and cannot fail.
+    unsafe { libc::getpgrp() }
 }
 
 /// Process group (field 5) and start time (field 22) of a line of `/proc/PID/stat`. The name in field 2 is
@@ -335,7 +342,7 @@ mod tests {
         let mut volunteer = ProcessGroups::open(dir.path(), Path::new("/proc")).unwrap();
         let stranger = Burner::start();
         let mismatch = stranger.register(dir.path(), stranger.started() + 1);
-        let own_group = dir.path().join(rustix::process::getpgrp().as_raw_nonzero().get().to_string());
+        let own_group = dir.path().join(own_group().to_string());
         for bad in ["0", "1", "-5", "007", "x", "99999999999"] {
             fs::write(dir.path().join(bad), "1").unwrap();
         }

@@ -1,0 +1,47 @@
+//! The scripts beside this file, for tests: images built once into the target folder, hosts booted from them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+/// A script of the lab.
+pub(crate) fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/lab").join(name)
+}
+
+/// A folder for images in the build's own target folder, so that they are built once and go with `cargo clean`.
+pub(crate) fn cache(name: &str) -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.ancestors().nth(2).unwrap().join("lab").join(name)
+}
+
+fn build(script_name: &str, name: &str, programs: &[&str]) -> Result<PathBuf, String> {
+    let here =
+        |program: &&&str| Command::new("which").arg(program).stdout(Stdio::null()).status().is_ok_and(|s| s.success());
+    if let Some(missing) = programs.iter().find(|program| !here(program)) {
+        return Err(format!("there is no {missing} here"));
+    }
+    let folder = cache(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    let built = Command::new(script(script_name)).arg(&folder).output().unwrap();
+    if built.status.success() {
+        return Ok(folder);
+    }
+    Err(format!("{script_name} failed: {}", String::from_utf8_lossy(&built.stderr).trim()))
+}
+
+/// Images of guests and of the version 2 host; without what it takes to build them, says loudly that `test` is
+/// skipped.
+pub(crate) fn images(test: &str) -> Option<PathBuf> {
+    static IMAGES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let programs = ["qemu-system-x86_64", "busybox", "cpio", "apt-get", "as"];
+    let images = IMAGES.get_or_init(|| build("kvm/images.sh", "kvm", &programs));
+    images.as_ref().map_err(|why| eprintln!("SKIPPED: {test}: {why}")).ok().cloned()
+}
+
+/// Boots a version 2 host and runs a script of the lab in it.
+pub(crate) fn on_host(images: &Path, options: &[&str], script_name: &str, files: &[&Path]) -> Output {
+    let mut command = Command::new(script("kvm/host.sh"));
+    command.args(options).arg(images).arg(script(script_name)).args(files);
+    command.stdin(Stdio::null()).output().unwrap()
+}
