@@ -59,6 +59,8 @@ fn sample(criterion: &mut Criterion) {
             roots: Roots { proc: root.join("proc"), sys: root.join("sys"), root: root.to_owned() },
             foreground_cgroups: vec!["machine/*".into()],
             qemu: true,
+            ioband: None,
+            monitors: false,
             counters: false,
             scan_period_s: 1e9,
         };

@@ -652,6 +652,12 @@ impl Actor {
     }
 }
 
+/// The levers of an agent that only observes.
+#[must_use]
+pub fn observing_levers() -> Levers {
+    no_volunteer(false, Vec::new())
+}
+
 fn no_volunteer(acting: bool, weaknesses: Vec<String>) -> Levers {
     let volunteer = VolunteerKind::None;
     Levers { acting, volunteer, quota: false, weight: false, idle: false, freeze: false, weaknesses }

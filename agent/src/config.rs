@@ -7,9 +7,10 @@ use gleaner_common::config::{Problems, Section, Source};
 use gleaner_common::id::HostId;
 use gleaner_common::report::ForecastMethod;
 use gleaner_common::transport::DEFAULT_PORT;
-use gleaner_common::units::{CoreShare, Fraction};
+use gleaner_common::units::{Bytes, CoreShare, Fraction};
 use gleaner_planner::forecast::ForecastSettings;
 use gleaner_planner::guard::GuardSettings;
+use gleaner_planner::reclaim::ReclaimSettings;
 
 use crate::act::{ActSettings, VolunteerChoice};
 use crate::sense::{Roots, SenseSettings};
@@ -61,6 +62,12 @@ pub struct Config {
     pub sample_period: Duration,
     /// Time between two scans for workloads, in seconds.
     pub scan_period_s: f64,
+    /// The dm-ioband device that divides a disk between guests, in place of `io.max`.
+    pub foreground_ioband: Option<String>,
+    /// Least memory a foreground workload may be limited to.
+    pub memory_floor: Bytes,
+    /// Ask guests' monitors.
+    pub monitors: bool,
     /// Try hardware counters.
     pub counters: bool,
     /// Reports kept while the aggregator cannot be reached.
@@ -146,6 +153,9 @@ impl Config {
             forecast_sigma: forecast.number("sigma", 2.0, 0.0..=10.0),
             sample_period: Duration::from_millis(sense.integer("sample_period_ms", 1_000, 100..=60_000)),
             scan_period_s: sense.number("scan_period_s", 5.0, 0.1..=3600.0),
+            foreground_ioband: foreground.optional_text("ioband_device"),
+            memory_floor: Bytes::from_mib(foreground.integer("memory_floor_mib", 256, 16..=1 << 24)),
+            monitors: sense.flag("monitors", true),
             counters: sense.flag("counters", true),
             backlog_reports: usize::try_from(sense.integer("backlog_reports", 300, 1..=100_000)).ok()?,
             host: host?,
@@ -167,6 +177,7 @@ impl Config {
             volunteer_cgroup: self.volunteer_cgroup.clone(),
             kill_after: self.kill_after,
             foreground_quota_floor: self.foreground_floor,
+            reclaim: ReclaimSettings { floor: self.memory_floor, ..ReclaimSettings::default() },
             guard_period: self.guard_period,
             guard: GuardSettings {
                 headroom: Fraction::clamped(self.guard_headroom),
@@ -184,6 +195,8 @@ impl Config {
             roots,
             foreground_cgroups: self.foreground_cgroups.clone(),
             qemu: self.foreground_qemu,
+            ioband: self.foreground_ioband.clone(),
+            monitors: self.monitors,
             counters: self.counters,
             scan_period_s: self.scan_period_s,
         }

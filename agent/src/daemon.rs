@@ -16,6 +16,7 @@ use tracing::{error, info, warn};
 
 use crate::act::{self, Actor};
 use crate::config::{Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
+use crate::doctor;
 use crate::hierarchies::Hierarchies;
 use crate::host_loop::{self, HostLoop, Order};
 use crate::keeper::{self, Keeper, Watch};
@@ -55,6 +56,12 @@ enum Command {
         /// State folder; default is the config file's.
         #[arg(long, value_name = "DIR")]
         state_dir: Option<PathBuf>,
+    },
+    /// Tells what this host offers, what is missing, what that costs and how to enable it. Changes nothing.
+    Doctor {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Prints reports as JSON lines, without an aggregator and without changing anything.
     Observe {
@@ -120,12 +127,17 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             };
             restore(&state_dir)
         }
+        Some(Command::Doctor { json }) => {
+            let nothing = act::observing_levers();
+            let facts = probe::facts(&Hierarchies::of_this_machine(), nothing, true);
+            match json {
+                true => println!("{:#}", doctor::as_json(&facts)?),
+                false => println!("{}", doctor::as_text(&facts)),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Some(Command::Observe { count }) => {
-            let mut config = if arguments.config.exists() {
-                Config::load(&arguments.config)?
-            } else {
-                Config::from_source(&gleaner_common::config::Source::from_text(Path::new("defaults"), ""))?
-            };
+            let mut config = config_or_defaults(&arguments.config)?;
             config.act = false;
             host_loop::observe(&config, count)?;
             Ok(ExitCode::SUCCESS)
@@ -142,6 +154,14 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             run(&config, keeper_prefix)
         }
     }
+}
+
+/// The config file's settings; the defaults where there is no file, for commands that need none.
+fn config_or_defaults(file: &Path) -> anyhow::Result<Config> {
+    if file.exists() {
+        return Ok(Config::load(file)?);
+    }
+    Ok(Config::from_source(&gleaner_common::config::Source::from_text(Path::new("defaults"), ""))?)
 }
 
 fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
@@ -171,7 +191,7 @@ fn run(config: &Config, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
         true => Some(start_keeper(config, keeper_prefix)?),
         false => None,
     };
-    let facts = probe::facts(&hierarchies, actor.levers().clone());
+    let facts = probe::facts(&hierarchies, actor.levers().clone(), config.act);
     let limits = OutboxLimits { reports: config.backlog_reports, events: EVENTS_KEPT };
     let outbox = Arc::new(Outbox::new(limits, config.host.clone(), incarnation));
     outbox.event(

@@ -22,6 +22,8 @@ pub(crate) enum Key {
     Process { pid: i32, start_ticks: u64 },
     /// A cgroup, by its path below the hierarchy's root.
     Cgroup(PathBuf),
+    /// A Xen domain, by its UUID: its number changes with each start.
+    Domain(String),
 }
 
 /// A workload as found.
@@ -31,7 +33,12 @@ pub(crate) struct Found {
     pub(crate) kind: WorkloadKind,
     /// Tap interfaces, of a guest.
     pub(crate) taps: Vec<String>,
+    /// Socket of its monitor, of a guest.
+    pub(crate) monitor: Option<PathBuf>,
 }
+
+/// Taps and monitor of a guest.
+type Wires = (Vec<String>, Option<PathBuf>);
 
 /// What to look for.
 #[derive(Debug, Clone)]
@@ -45,19 +52,23 @@ pub(crate) struct Discovery {
 }
 
 impl Discovery {
-    /// Everything there is now, at most [`MAX_WORKLOADS`]; the number left out comes second.
-    pub(crate) fn scan(&self) -> (BTreeMap<Key, Found>, usize) {
-        let mut named: Vec<(Key, String, WorkloadKind, Vec<String>)> = Vec::new();
+    /// Everything there is now, at most [`MAX_WORKLOADS`]; the number left out comes second. `domains` are Xen's,
+    /// with UUID and name.
+    pub(crate) fn scan<'d>(&self, domains: impl Iterator<Item = (&'d str, &'d str)>) -> (BTreeMap<Key, Found>, usize) {
+        let mut named: Vec<(Key, String, WorkloadKind, Wires)> = domains
+            .map(|(uuid, name)| (Key::Domain(uuid.into()), name.into(), WorkloadKind::XenDomain, Wires::default()))
+            .collect();
         for (path, mount) in self.cgroups() {
             if !self.volunteer.iter().any(|own| mount.join(&path).starts_with(own)) {
                 let name = path.display().to_string();
-                named.push((Key::Cgroup(path), name, WorkloadKind::Cgroup, Vec::new()));
+                named.push((Key::Cgroup(path), name, WorkloadKind::Cgroup, Wires::default()));
             }
         }
         if self.qemu {
             for (pid, start_ticks, command) in self.guests() {
                 let name = command.name.unwrap_or_else(|| format!("qemu-{pid}"));
-                named.push((Key::Process { pid, start_ticks }, name, WorkloadKind::Qemu, command.taps));
+                let wires = (command.taps, command.monitor);
+                named.push((Key::Process { pid, start_ticks }, name, WorkloadKind::Qemu, wires));
             }
         }
         named.sort_by(|a, b| a.0.cmp(&b.0));
@@ -65,11 +76,11 @@ impl Discovery {
         named.truncate(MAX_WORKLOADS);
         let mut used = BTreeMap::new();
         let mut found = BTreeMap::new();
-        for (key, name, kind, taps) in named {
+        for (key, name, kind, (taps, monitor)) in named {
             // Guests choose their names, so two may have the same: the later one gets a number.
             let count = used.entry(name.clone()).and_modify(|count| *count += 1).or_insert(1_u32);
             let unique = if *count == 1 { name } else { format!("{name}#{count}") };
-            found.insert(key, Found { id: WorkloadId::from_untrusted(&unique), kind, taps });
+            found.insert(key, Found { id: WorkloadId::from_untrusted(&unique), kind, taps, monitor });
         }
         (found, left_out)
     }
@@ -138,7 +149,7 @@ mod tests {
         process(&discovery.roots, 9, "/usr/bin/qemu-system-x86_64 -name guest=lab");
         process(&discovery.roots, 11, "/usr/bin/vim lab");
         process(&discovery.roots, 13, "kvm -m 4");
-        let (found, left_out) = discovery.scan();
+        let (found, left_out) = discovery.scan(std::iter::empty());
         let names: Vec<_> = found.values().map(|found| found.id.as_str()).collect();
         assert_eq!((names, left_out), (vec!["lab", "lab#2", "qemu-13"], 0));
         assert!(found.contains_key(&Key::Process { pid: 7, start_ticks: 70 }));
@@ -151,7 +162,7 @@ mod tests {
         for group in ["machine.slice/a.scope", "machine.slice/b.scope", "machine.slice/c", "gleaner/volunteer"] {
             std::fs::create_dir_all(folder.path().join("cg").join(group)).unwrap();
         }
-        let (found, _) = discovery.scan();
+        let (found, _) = discovery.scan(std::iter::empty());
         let names: Vec<_> = found.values().map(|found| found.id.as_str()).collect();
         assert_eq!(names, ["machine.slice/a.scope", "machine.slice/b.scope"]);
     }

@@ -7,15 +7,20 @@
 pub mod act;
 pub mod config;
 mod daemon;
+mod device_mapper;
 pub mod discover;
+pub mod doctor;
 pub mod guard;
 pub mod hierarchies;
 pub mod host_loop;
 pub mod keeper;
 pub mod link;
+pub mod netlink;
 pub mod probe;
+mod qmp;
 pub mod sense;
 #[cfg(test)]
 mod version_2_tests;
+mod xen;
 
 pub use daemon::main_from_args;

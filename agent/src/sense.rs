@@ -1,8 +1,10 @@
 //! Samples the host: raw readers for the kernel's interfaces, followed workloads, and pure rates.
 
 pub(crate) mod cgroup;
+mod domains;
 pub(crate) mod file;
 pub(crate) mod machine;
+pub(crate) mod monitor;
 pub(crate) mod perf;
 pub(crate) mod process;
 mod qemu;
@@ -19,11 +21,15 @@ use gleaner_common::report::{Absence, AbsenceKind, MachineSample, Reading, Workl
 use gleaner_common::units::{Bytes, CoreShare};
 
 use crate::act::plan::WorkloadKnobs;
-use crate::act::workload::{WorkloadTrace, knobs_of};
+use crate::act::workload::{GuestTrace, WorkloadTrace, knobs_of};
 use crate::discover::{Discovery, Found, Glob, InvalidGlob, Key};
 use crate::hierarchies::Hierarchies;
+use crate::qmp::BlockStats;
+use crate::xen::{self, is_control_domain};
 use cgroup::CgroupReader;
+use domains::DomainReader;
 use machine::{MachineReader, RawMachine};
+use monitor::MonitorWatch;
 use qemu::QemuReader;
 use rates::RawWorkload;
 use volunteer::VolunteerReader;
@@ -58,6 +64,10 @@ pub struct SenseSettings {
     pub foreground_cgroups: Vec<String>,
     /// QEMU guests are foreground.
     pub qemu: bool,
+    /// The ioband device that divides a disk between guests.
+    pub ioband: Option<String>,
+    /// Ask guests' monitors.
+    pub monitors: bool,
     /// Use the machine's counters.
     pub counters: bool,
     /// Time between two scans for workloads, in seconds.
@@ -70,6 +80,9 @@ pub enum SenseError {
     /// A glob in the config is none.
     #[error("foreground.cgroups: {0}")]
     Glob(#[from] InvalidGlob),
+    /// The thread that asks guests' monitors.
+    #[error("failed to start the thread that asks guests' monitors")]
+    Thread(#[from] std::io::Error),
     /// CPU time, without which there is nothing to predict.
     #[error("the machine's CPU time is {0}")]
     NoCpu(Absence),
@@ -98,12 +111,16 @@ pub struct Observation {
 enum Reader {
     Cgroup(Box<CgroupReader>),
     Qemu(Box<QemuReader>),
+    /// All domains' counters come at once; this is its key among them.
+    Domain(String),
 }
 
 #[derive(Debug)]
 struct Followed {
     found: Found,
     reader: Reader,
+    /// Its disks' counters are the monitor's.
+    by_monitor: bool,
     previous: Option<RawWorkload>,
 }
 
@@ -114,6 +131,10 @@ pub struct Sensor {
     discovery: Discovery,
     machine: MachineReader,
     volunteer: VolunteerReader,
+    /// `None` where this is no control domain of Xen.
+    domains: Option<DomainReader>,
+    /// `None` where the config switched it off.
+    monitors: Option<MonitorWatch>,
     followed: BTreeMap<Key, Followed>,
     /// Counters are there and wanted.
     counters: bool,
@@ -156,7 +177,9 @@ impl Sensor {
                 volunteer: volunteer_groups.to_vec(),
             },
             volunteer: VolunteerReader::new(volunteer, &settings.roots, hierarchies),
-            counters: settings.counters && perf::probe().value().is_some(),
+            domains: is_control_domain(&settings.roots.proc).then(DomainReader::default),
+            monitors: if settings.monitors { Some(MonitorWatch::start()?) } else { None },
+            counters: settings.counters && perf::probe().is_ok(),
             machine,
             followed: BTreeMap::new(),
             previous: None,
@@ -177,17 +200,21 @@ impl Sensor {
             return Observation { changes: Vec::new(), ..last.clone() };
         }
         let mut changes = Vec::new();
+        let of_hypervisor = self.domains.as_mut().map(|domains| domains.take(xen::sample()));
         let period_s = self.settings.scan_period_s;
         if self.scan_due || self.scanned.is_none_or(|at| now.duration_since(at).as_secs_f64() >= period_s) {
             self.scan(&mut changes);
             self.scanned = Some(now);
         }
-        let raw = self.machine.read(&mut self.buffer);
+        let mut raw = self.machine.read(&mut self.buffer);
+        if let Some(cpu) = of_hypervisor {
+            raw.cpu = cpu.into();
+        }
         let (volunteer_cpu, volunteer_memory, volunteer_processes) = self.volunteer.read(interval_s, &mut self.buffer);
         let previous = self.previous.as_ref().map(|(_, raw)| raw);
         let machine = rates::machine(previous, &raw, &volunteer_cpu, interval_s);
         self.previous = Some((now, raw));
-        let mut workloads = self.workloads(interval_s);
+        let mut workloads = self.workloads(interval_s, now);
         if self.is_everything_else() {
             workloads.push(rates::remainder(&machine, &volunteer_memory));
         }
@@ -210,13 +237,32 @@ impl Sensor {
         self.settings.foreground_cgroups.is_empty() && self.followed.is_empty()
     }
 
-    fn workloads(&mut self, interval_s: f64) -> Vec<WorkloadSample> {
+    fn workloads(&mut self, interval_s: f64, now: Instant) -> Vec<WorkloadSample> {
         let mut samples = Vec::with_capacity(self.followed.len() + 1);
         for followed in self.followed.values_mut() {
-            let raw = match &mut followed.reader {
+            let mut raw = match &mut followed.reader {
                 Reader::Cgroup(reader) => reader.read(&mut self.buffer),
                 Reader::Qemu(reader) => reader.read(&mut self.buffer),
+                Reader::Domain(uuid) => match &self.domains {
+                    Some(domains) => domains.read(uuid),
+                    None => continue,
+                },
             };
+            if let (Some(monitors), Some(socket)) = (&self.monitors, &followed.found.monitor)
+                && let Some(told) = monitors.told(socket)
+            {
+                let stats: Reading<BlockStats> = told.block_stats(now).into();
+                raw.disk_operations = stats.clone().map(|stats| stats.operations);
+                // The kernel counts what QEMU does, the monitor what the guest does. Once it has told, it is the one
+                // to ask: counters of two kinds make no rate.
+                if stats.value().is_some() && !std::mem::replace(&mut followed.by_monitor, true) {
+                    followed.previous = None;
+                }
+                if followed.by_monitor {
+                    raw.disk_read = stats.clone().map(|stats| stats.read_bytes);
+                    raw.disk_write = stats.map(|stats| stats.write_bytes);
+                }
+            }
             self.scan_due |= raw.cpu_ns.value().is_none();
             let Found { id, kind, .. } = &followed.found;
             samples.push(rates::workload(id, *kind, followed.previous.as_ref(), &raw, interval_s));
@@ -229,7 +275,9 @@ impl Sensor {
     fn scan(&mut self, changes: &mut Vec<Event>) {
         self.scan_due = false;
         self.machine.rescan();
-        let (found, left_out) = self.discovery.scan();
+        let domains = self.domains.iter().flat_map(DomainReader::guests);
+        let domains = domains.map(|domain| (domain.uuid.as_str(), domain.name.as_str()));
+        let (found, left_out) = self.discovery.scan(domains);
         if left_out != self.left_out {
             self.left_out = left_out;
             let detail = format!("{left_out} workloads are more than can be followed");
@@ -244,7 +292,7 @@ impl Sensor {
             match self.followed.get_mut(&key) {
                 Some(followed) => {
                     if let Reader::Qemu(reader) = &mut followed.reader {
-                        reader.rescan(&self.settings.roots.proc);
+                        reader.rescan(&self.settings.roots);
                     }
                     if followed.found.id != found.id {
                         let (from, to) = (followed.found.id.clone(), found.id.clone());
@@ -256,9 +304,17 @@ impl Sensor {
                     let (workload, kind) = (found.id.clone(), found.kind);
                     changes.push(Event::WorkloadAppeared { workload, kind });
                     let reader = self.reader(&key, &found);
-                    self.followed.insert(key, Followed { found, reader, previous: None });
+                    self.followed.insert(key, Followed { found, reader, by_monitor: false, previous: None });
                 }
             }
+        }
+        self.watch_monitors();
+    }
+
+    /// Tells the monitors' thread whom to ask.
+    fn watch_monitors(&self) {
+        if let Some(monitors) = &self.monitors {
+            monitors.watch(self.followed.values().filter_map(|followed| followed.found.monitor.clone()));
         }
     }
 
@@ -271,6 +327,7 @@ impl Sensor {
                 &roots.sys,
                 self.counters,
             ))),
+            Key::Domain(uuid) => Reader::Domain(uuid.clone()),
             Key::Process { pid, .. } => Reader::Qemu(Box::new(QemuReader::new(
                 roots,
                 &self.discovery.hierarchies,
@@ -316,17 +373,24 @@ impl Sensor {
     #[must_use]
     pub fn workload_knobs(&self) -> BTreeMap<WorkloadId, WorkloadKnobs> {
         let disks = self.machine.disk_numbers();
-        let knobs = |key: &Key, reader: &Reader| {
+        let knobs = |key: &Key, reader: &Reader, monitor: Option<&PathBuf>| {
             let trace = match (key, reader) {
                 (Key::Cgroup(path), _) => WorkloadTrace::Cgroup(path.clone()),
-                (Key::Process { pid, .. }, Reader::Qemu(reader)) => {
-                    WorkloadTrace::Guest { pid: *pid, vcpus: reader.threads_by_kind().0 }
-                }
-                (Key::Process { .. }, Reader::Cgroup(_)) => return WorkloadKnobs::default(),
+                (Key::Process { pid, .. }, Reader::Qemu(reader)) => WorkloadTrace::Guest(GuestTrace {
+                    pid: *pid,
+                    vcpus: reader.threads_by_kind().0,
+                    taps: reader.taps().to_vec(),
+                    ioband: self.settings.ioband.clone(),
+                    monitor: monitor.and_then(|socket| Some((socket.clone(), self.monitors.as_ref()?.told(socket)?))),
+                }),
+                (Key::Domain(uuid), _) => WorkloadTrace::Domain(uuid.clone()),
+                (Key::Process { .. }, _) => return WorkloadKnobs::default(),
             };
             knobs_of(&trace, &self.settings.roots.proc, &self.discovery.hierarchies, &disks)
         };
-        let one = |(key, followed): (&Key, &Followed)| (followed.found.id.clone(), knobs(key, &followed.reader));
+        let one = |(key, followed): (&Key, &Followed)| {
+            (followed.found.id.clone(), knobs(key, &followed.reader, followed.found.monitor.as_ref()))
+        };
         self.followed.iter().map(one).collect()
     }
 }

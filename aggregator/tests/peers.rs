@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gleaner_aggregator::api::{Client, Request, Response};
 use gleaner_common::clock::Timestamp;
 use gleaner_common::id::HostId;
-use gleaner_common::report::{AbsenceKind, CgroupMode, HostFacts, Levers, Reading, VolunteerKind};
+use gleaner_common::report::{CgroupMode, HostFacts, Levers, VolunteerKind};
 use gleaner_common::tls::{AGGREGATOR_NAME, Authority, Identity};
 use gleaner_common::transport;
 use gleaner_common::units::Bytes;
@@ -137,7 +137,7 @@ fn hello(host: &str) -> FromAgent {
             memory: Bytes::from_mib(1),
             kernel: "test".into(),
             cgroups: CgroupMode::V2,
-            counters: Reading::absent(AbsenceKind::NotSupported, "this is a test"),
+            offers: Vec::new(),
             levers,
         },
     }))

@@ -99,6 +99,51 @@ pub enum CgroupMode {
     None,
 }
 
+/// Something a host may offer: a sensor or a lever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capability {
+    /// Guests of KVM, or of QEMU without it.
+    Guests,
+    /// Xen domains.
+    XenDomains,
+    /// A ceiling on CPU.
+    CpuQuota,
+    /// A weight on the CPU.
+    CpuWeight,
+    /// The scheduler's idle class for whole groups.
+    CpuIdle,
+    /// Stopping whole groups.
+    Freezer,
+    /// A gentle limit on memory.
+    MemoryLimit,
+    /// Ceilings on disk traffic.
+    DiskLimit,
+    /// A weight on the disks.
+    DiskWeight,
+    /// A ceiling on what guests receive.
+    NetworkReceive,
+    /// A ceiling on what guests send.
+    NetworkTransmit,
+    /// Pressure stall information.
+    Pressure,
+    /// Hardware counters: LLC references and misses, instructions.
+    Counters,
+    /// LLC occupancy and memory bandwidth per group (resctrl).
+    CacheMonitoring,
+    /// The dm-ioband target of device-mapper.
+    Ioband,
+}
+
+/// Whether a host offers a capability.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Offer {
+    /// What.
+    pub capability: Capability,
+    /// By what means, or why not.
+    pub state: Reading<String>,
+}
+
 /// What does not change while an agent runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostFacts {
@@ -112,10 +157,18 @@ pub struct HostFacts {
     pub kernel: String,
     /// How cgroups are mounted.
     pub cgroups: CgroupMode,
-    /// Hardware counters (LLC references, misses, instructions): which source, or why not.
-    pub counters: Reading<String>,
+    /// What the host offers, each capability once, in their order.
+    pub offers: Vec<Offer>,
     /// What the agent may change here.
     pub levers: Levers,
+}
+
+impl HostFacts {
+    /// The host offers it.
+    #[must_use]
+    pub fn offers(&self, capability: Capability) -> bool {
+        self.offers.iter().any(|offer| offer.capability == capability && offer.state.value().is_some())
+    }
 }
 
 /// What the agent can and may change on its host.
@@ -232,6 +285,8 @@ pub struct DiskSample {
 pub enum WorkloadKind {
     /// A QEMU guest.
     Qemu,
+    /// A Xen domain.
+    XenDomain,
     /// A cgroup named in the configuration.
     Cgroup,
     /// Everything on the machine that is not the volunteer.

@@ -1,12 +1,27 @@
 //! Verifies what the controller wants to do, without having planned it: shares no rule-making code with the
 //! planner. Runs in tests, in the simulator and, as the last gate, in production.
 
-use gleaner_common::command::{Desired, Quota, Target};
+use gleaner_common::command::{Desired, DiskLimit, Limits, Quota, Target};
 use gleaner_common::event::Event;
 use gleaner_common::job::{Decision, EngineAction, EngineSpec};
-use gleaner_common::report::VolunteerKind;
+use gleaner_common::report::{Capability, VolunteerKind};
 
 use crate::controller::{Controller, Output};
+
+/// What limits need of a host.
+fn asked(limits: &Limits) -> Vec<Capability> {
+    let Limits { quota, weight, memory, disk, disk_weight, network } = limits;
+    let all = [
+        (Capability::CpuQuota, *quota != Quota::Unlimited),
+        (Capability::CpuWeight, weight.is_some()),
+        (Capability::MemoryLimit, memory.is_some()),
+        (Capability::DiskLimit, *disk != DiskLimit::default()),
+        (Capability::DiskWeight, disk_weight.is_some()),
+        (Capability::NetworkReceive, network.receive.is_some()),
+        (Capability::NetworkTransmit, network.transmit.is_some()),
+    ];
+    all.into_iter().filter(|(_, asked)| *asked).map(|(capability, _)| capability).collect()
+}
 
 /// Checks one output against what the controller knows.
 ///
@@ -43,6 +58,17 @@ pub fn output(controller: &Controller, output: &Output) -> Result<(), String> {
                 }
                 (Target::Volunteer, Desired::Stop | Desired::Release) | (Target::Workload(_), Desired::Release) => {
                     Ok(())
+                }
+                (Target::Workload(workload), Desired::Limit(limits)) => {
+                    if !levers.acting {
+                        return Err(format!("host {host} only observes, yet `{workload}` should be limited"));
+                    }
+                    let missing = asked(limits).into_iter().find(|capability| !facts.offers(*capability));
+                    missing.map_or(Ok(()), |capability| {
+                        Err(format!(
+                            "host {host} does not offer {capability:?}, yet `{workload}` should be limited by it"
+                        ))
+                    })
                 }
                 (target, desired) => Err(format!("{desired:?} makes no sense for {target:?} of host {host}")),
             }

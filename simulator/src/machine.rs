@@ -226,7 +226,7 @@ fn facts(cores: u32) -> HostFacts {
         memory: Bytes::from_mib(8_192),
         kernel: "simulated".into(),
         cgroups: CgroupMode::V2,
-        counters: Reading::absent(AbsenceKind::NotSupported, "the simulation has no such thing"),
+        offers: Vec::new(),
         levers: Levers {
             acting: true,
             volunteer: VolunteerKind::Cgroup { procs_files: Vec::new() },

@@ -2,6 +2,10 @@
 //! decides what a knob should be.
 
 pub mod cgroup;
+pub mod domain;
+pub mod ioband;
+pub mod link;
+pub mod monitor;
 
 use std::fmt;
 use std::io;
@@ -12,6 +16,10 @@ use gleaner_common::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
 pub use cgroup::{CgroupKnob, CgroupVersion, DeviceNumber, KnobKind};
+pub use domain::{DomainKind, DomainKnob};
+pub use ioband::{IobandKnob, IobandPolicy};
+pub use link::LinkKnob;
+pub use monitor::{MonitorKind, MonitorKnob};
 
 /// The least quota the kernel takes, in microseconds (`min_cfs_quota_period`, 1 ms).
 pub const QUOTA_LEAST_US: u64 = 1_000;
@@ -24,6 +32,14 @@ const QUOTA_MOST_US: u64 = 1 << 40;
 pub enum Knob {
     /// A control file of a cgroup.
     Cgroup(CgroupKnob),
+    /// Traffic of a network interface.
+    Link(LinkKnob),
+    /// Something behind a QEMU guest's monitor.
+    Monitor(MonitorKnob),
+    /// Something of a Xen domain.
+    Domain(DomainKnob),
+    /// A process's part of a dm-ioband device.
+    Ioband(IobandKnob),
 }
 
 /// Ceilings on disk traffic as the kernel and QEMU know them: per second; `None` is no ceiling.
@@ -61,6 +77,10 @@ pub enum KnobValue {
     Memory(Option<u64>),
     /// Ceilings on disk traffic.
     Throttle(Throttle),
+    /// Bytes per second; `None` is no ceiling.
+    Rate(Option<u64>),
+    /// A weight among those who joined a division; `None` is not joined.
+    Share(Option<u64>),
 }
 
 impl KnobValue {
@@ -97,8 +117,11 @@ impl fmt::Display for KnobValue {
         match self {
             Self::Quota { quota_us, period_us } => write!(f, "{} {period_us}", most(*quota_us)),
             Self::Weight(number) => write!(f, "{number}"),
+            Self::Share(weight) => {
+                write!(f, "{}", weight.map_or_else(|| "none".to_owned(), |weight| weight.to_string()))
+            }
             Self::Idle(on) | Self::Frozen(on) => write!(f, "{}", u8::from(*on)),
-            Self::Memory(limit) => write!(f, "{}", most(*limit)),
+            Self::Memory(limit) | Self::Rate(limit) => write!(f, "{}", most(*limit)),
             Self::Throttle(throttle) => write!(
                 f,
                 "rbps={} wbps={} riops={} wiops={}",
@@ -204,6 +227,10 @@ impl fmt::Display for Knob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cgroup(knob) => write!(f, "{}", knob.path().display()),
+            Self::Link(knob) => write!(f, "{}", knob.what()),
+            Self::Monitor(knob) => write!(f, "{}", knob.what()),
+            Self::Domain(knob) => write!(f, "{}", knob.what()),
+            Self::Ioband(knob) => write!(f, "{}", knob.what()),
         }
     }
 }
@@ -220,6 +247,7 @@ impl Knob {
     pub fn as_cgroup(&self) -> Option<&CgroupKnob> {
         match self {
             Self::Cgroup(knob) => Some(knob),
+            Self::Link(_) | Self::Monitor(_) | Self::Domain(_) | Self::Ioband(_) => None,
         }
     }
 
@@ -228,6 +256,10 @@ impl Knob {
     pub fn exists(&self) -> bool {
         match self {
             Self::Cgroup(knob) => knob.path().exists(),
+            Self::Link(knob) => knob.index().is_ok(),
+            Self::Monitor(knob) => knob.socket.exists(),
+            Self::Domain(knob) => knob.read().is_ok(),
+            Self::Ioband(knob) => knob.read().is_ok(),
         }
     }
 
@@ -238,6 +270,10 @@ impl Knob {
     pub fn read(&self) -> Result<KnobValue, KnobError> {
         match self {
             Self::Cgroup(knob) => knob.read(),
+            Self::Link(knob) => knob.read(),
+            Self::Monitor(knob) => knob.read(),
+            Self::Domain(knob) => knob.read(),
+            Self::Ioband(knob) => knob.read(),
         }
     }
 
@@ -248,7 +284,18 @@ impl Knob {
     pub fn write(&self, value: KnobValue) -> Result<(), KnobError> {
         match self {
             Self::Cgroup(knob) => knob.write(value),
+            Self::Link(knob) => knob.write(value),
+            Self::Monitor(knob) => knob.write(value),
+            Self::Domain(knob) => knob.write(value),
+            Self::Ioband(knob) => knob.write(value),
         }
+    }
+
+    /// It reads as it was set from the moment on that it is set. A balloon does not: it reads what the guest has
+    /// given so far.
+    #[must_use]
+    pub fn reads_as_set(&self) -> bool {
+        !matches!(self, Self::Monitor(MonitorKnob { kind: MonitorKind::Balloon { .. }, .. }))
     }
 
     /// Sets it and reads it back.
@@ -257,6 +304,9 @@ impl Knob {
     /// As [`Knob::read`] and [`Knob::write`], and [`KnobError::NotKept`] when it reads differently.
     pub fn set(&self, value: KnobValue) -> Result<(), KnobError> {
         self.write(value)?;
+        if !self.reads_as_set() {
+            return Ok(());
+        }
         let found = self.read()?;
         if found == value {
             return Ok(());
@@ -264,20 +314,66 @@ impl Knob {
         Err(KnobError::NotKept { value: value.to_string(), what: format!("`{self}`"), found: found.to_string() })
     }
 
+    /// The nearest value it can hold: it reads back what it is then set to.
+    #[must_use]
+    pub fn nearest(&self, value: KnobValue) -> KnobValue {
+        match (self, value) {
+            (Self::Cgroup(_), KnobValue::Memory(Some(bytes))) => {
+                let page = rustix::param::page_size() as u64;
+                KnobValue::Memory(Some(bytes / page * page))
+            }
+            (Self::Domain(knob), value) => knob.nearest(value),
+            (Self::Ioband(knob), value) => knob.nearest(value),
+            (_, value) => value,
+        }
+    }
+
+    /// How its weights count, for a knob that has weights.
+    fn scale(&self) -> Scale {
+        match self {
+            Self::Cgroup(knob) => knob.scale(),
+            // The normal weight of credit and credit2.
+            Self::Domain(_) => Scale { least: 1, most: 65_535, normal: 256 },
+            Self::Link(_) | Self::Monitor(_) | Self::Ioband(_) => Scale { least: 1, most: 10_000, normal: 100 },
+        }
+    }
+
     /// The knob's value for a weight on the scale of [`Weight`].
     #[must_use]
     pub fn weight(&self, weight: Weight) -> KnobValue {
+        let number = self.scale().to_knob(weight);
         match self {
-            Self::Cgroup(knob) => KnobValue::Weight(knob.scale().to_file(weight)),
+            Self::Ioband(_) => KnobValue::Share(Some(number)),
+            _ => KnobValue::Weight(number),
         }
     }
 
     /// A value of this knob on the scale of [`Weight`]; `None` for values that are not weights.
     #[must_use]
     pub fn as_weight(&self, value: KnobValue) -> Option<Weight> {
-        match (self, value) {
-            (Self::Cgroup(knob), KnobValue::Weight(number)) => knob.scale().of_file(number),
+        match value {
+            KnobValue::Weight(number) | KnobValue::Share(Some(number)) => self.scale().of_knob(number),
             _ => None,
         }
+    }
+}
+
+/// How the weights of a knob count.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    least: u64,
+    most: u64,
+    normal: u64,
+}
+
+impl Scale {
+    fn to_knob(self, weight: Weight) -> u64 {
+        ((u64::from(weight.number()) * self.normal + 50) / 100).clamp(self.least, self.most)
+    }
+
+    fn of_knob(self, number: u64) -> Option<Weight> {
+        let weight = number.saturating_mul(100).saturating_add(self.normal / 2) / self.normal;
+        // `cpu.weight` reads 0 while the group is in the idle class.
+        Weight::new(u32::try_from(weight.clamp(1, 10_000)).ok()?).ok()
     }
 }

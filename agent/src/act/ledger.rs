@@ -75,7 +75,7 @@ pub struct Record {
     /// What was found.
     pub original: KnobValue,
     /// What Gleaner set or was about to set, oldest first. Empty for a knob the guard writes many times a
-    /// second: there every value counts as Gleaner's own.
+    /// second, and for one that does not read as it was set: there every value counts as Gleaner's own.
     pub ours: Vec<KnobValue>,
 }
 
@@ -251,15 +251,20 @@ impl Ledger {
     pub fn about_to_set(&mut self, target: &Target, knobs: &[(Knob, KnobValue, KnobValue)]) -> Result<(), LedgerError> {
         self.update(|contents| {
             for (knob, found, next) in knobs {
+                let next = knob.reads_as_set().then_some(*next);
                 if let Some(record) = contents.records.iter_mut().find(|record| record.knob == *knob) {
-                    record.ours.retain(|value| value != next);
-                    record.ours.push(*next);
+                    record.ours.retain(|value| Some(*value) != next);
+                    record.ours.extend(next);
                     let surplus = record.ours.len().saturating_sub(OURS_KEPT);
                     record.ours.drain(..surplus);
                 } else {
-                    let record =
-                        Record { target: target.clone(), knob: knob.clone(), original: *found, ours: vec![*next] };
-                    contents.records.push(record);
+                    let ours = next.into_iter().collect();
+                    contents.records.push(Record {
+                        target: target.clone(),
+                        knob: knob.clone(),
+                        original: *found,
+                        ours,
+                    });
                 }
             }
         })

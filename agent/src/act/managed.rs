@@ -66,7 +66,7 @@ impl Managed {
     }
 
     fn judge(&mut self, current: KnobValue) -> Option<ForeignWrite> {
-        let foreign = (current != self.ours).then_some(current);
+        let foreign = (current != self.ours && self.knob.reads_as_set()).then_some(current);
         let news = foreign.is_some() && foreign != self.foreign;
         self.foreign = foreign;
         news.then(|| ForeignWrite {

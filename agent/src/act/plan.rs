@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use gleaner_common::command::{DiskLimit, Limits, Quota};
+use gleaner_common::command::{DiskLimit, Limits, NetworkLimit, Quota};
 use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 
 use super::knob::{Knob, KnobKind, KnobValue, Throttle, whole};
@@ -59,7 +59,11 @@ pub fn plan(changes: Vec<Change>) -> Vec<Step> {
         KnobValue::Idle(false) => 1,
         KnobValue::Weight(_) => 2,
         KnobValue::Idle(true) => 3,
-        KnobValue::Quota { .. } | KnobValue::Memory(_) | KnobValue::Throttle(_) => 4,
+        KnobValue::Quota { .. }
+        | KnobValue::Memory(_)
+        | KnobValue::Throttle(_)
+        | KnobValue::Rate(_)
+        | KnobValue::Share(_) => 4,
         KnobValue::Frozen(false) => 5,
     });
     steps
@@ -78,6 +82,10 @@ pub enum Role {
     Disk,
     /// A share of the disks.
     DiskWeight,
+    /// A ceiling on what it receives; several interfaces each hold it.
+    Receive,
+    /// A ceiling on what it sends.
+    Transmit,
 }
 
 impl Role {
@@ -90,6 +98,8 @@ impl Role {
             Self::Memory => "memory",
             Self::Disk => "disk traffic",
             Self::DiskWeight => "a weight on the disks",
+            Self::Receive => "what it receives from the network",
+            Self::Transmit => "what it sends to the network",
         }
     }
 }
@@ -115,6 +125,8 @@ impl WorkloadKnobs {
             (Role::Memory, limits.memory.is_some()),
             (Role::Disk, limits.disk != DiskLimit::default()),
             (Role::DiskWeight, limits.disk_weight.is_some()),
+            (Role::Receive, limits.network.receive.is_some()),
+            (Role::Transmit, limits.network.transmit.is_some()),
         ];
         let played = |role| self.knobs.iter().any(|(own, _)| *own == role);
         asked.into_iter().filter(|(role, asked)| *asked && !played(*role)).map(|(role, _)| role).collect()
@@ -177,6 +189,8 @@ pub fn limit_workload(
         bound_by_found |= bound;
         limit
     };
+    // A ceiling of less than one a second would be none at all.
+    let bytes = |rate: Option<BytesPerSec>| rate.map(|rate| whole(rate.per_sec()).max(1));
     let changes = seen
         .iter()
         .map(|seen| {
@@ -197,13 +211,9 @@ pub fn limit_workload(
                 }
                 (Role::Weight, original) => limits.weight.map_or(original, |weight| seen.knob.weight(weight)),
                 (Role::DiskWeight, original) => limits.disk_weight.map_or(original, |weight| seen.knob.weight(weight)),
-                (Role::Memory, KnobValue::Memory(found)) => {
-                    KnobValue::Memory(most(found, memory.map(|bytes| page_aligned(bytes.0))))
-                }
+                (Role::Memory, KnobValue::Memory(found)) => KnobValue::Memory(most(found, memory.map(|bytes| bytes.0))),
                 (Role::Disk, KnobValue::Throttle(found)) => {
                     let DiskLimit { read, write, read_operations, write_operations } = limits.disk;
-                    // A ceiling of less than one a second would be none at all.
-                    let bytes = |rate: Option<BytesPerSec>| rate.map(|rate| whole(rate.per_sec()).max(1));
                     let operations = |rate: Option<PerSec>| rate.map(|rate| whole(rate.per_sec()).max(1));
                     KnobValue::Throttle(Throttle {
                         read_bytes: most(found.read_bytes, bytes(read)),
@@ -212,9 +222,13 @@ pub fn limit_workload(
                         write_operations: most(found.write_operations, operations(write_operations)),
                     })
                 }
+                (Role::Receive, KnobValue::Rate(found)) => KnobValue::Rate(most(found, bytes(limits.network.receive))),
+                (Role::Transmit, KnobValue::Rate(found)) => {
+                    KnobValue::Rate(most(found, bytes(limits.network.transmit)))
+                }
                 (_, other) => other,
             };
-            Change { knob: seen.knob.clone(), observed: seen.current, wanted }
+            Change { knob: seen.knob.clone(), observed: seen.current, wanted: seen.knob.nearest(wanted) }
         })
         .collect();
     if raised {
@@ -224,12 +238,6 @@ pub fn limit_workload(
         shortfalls.push("a ceiling stays at the one found on the workload, which is lower".to_owned());
     }
     (changes, shortfalls)
-}
-
-/// Memory limits read back in whole pages.
-fn page_aligned(bytes: u64) -> u64 {
-    let page = rustix::param::page_size() as u64;
-    bytes / page * page
 }
 
 /// What is in force, from what a workload's knobs read: the sum of ceilings that share one, the lowest of those
@@ -248,6 +256,7 @@ pub fn in_force(emulator_inside: bool, knobs: &[(Role, Knob, KnobValue)]) -> Lim
         }
     };
     let mut disk = [None; 4];
+    let mut network = [None; 2];
     for (role, knob, value) in knobs {
         match (role, value) {
             (Role::Weight, value) => limits.weight = knob.as_weight(*value),
@@ -259,9 +268,13 @@ pub fn in_force(emulator_inside: bool, knobs: &[(Role, Knob, KnobValue)]) -> Lim
                 least(&mut disk[2], throttle.read_operations);
                 least(&mut disk[3], throttle.write_operations);
             }
+            (Role::Receive, KnobValue::Rate(limit)) => least(&mut network[0], *limit),
+            (Role::Transmit, KnobValue::Rate(limit)) => least(&mut network[1], *limit),
             _ => {}
         }
     }
+    limits.network =
+        NetworkLimit { receive: network[0].map(BytesPerSec::clamped), transmit: network[1].map(BytesPerSec::clamped) };
     let [read, write, read_operations, write_operations] = disk;
     limits.disk = DiskLimit {
         read: read.map(BytesPerSec::clamped),

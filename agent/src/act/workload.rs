@@ -3,17 +3,36 @@
 use std::path::{Path, PathBuf};
 
 use super::cgroup;
-use super::knob::{CgroupVersion, DeviceNumber, Knob, KnobKind};
+use super::knob::{
+    CgroupVersion, DeviceNumber, DomainKind, DomainKnob, IobandKnob, IobandPolicy, Knob, KnobKind, LinkKnob,
+    MonitorKind, MonitorKnob, ioband,
+};
 use super::plan::{Role, WorkloadKnobs};
 use crate::hierarchies::Hierarchies;
+use crate::netlink::Direction;
+use crate::sense::monitor::Told;
+use crate::sense::process::in_this_network_namespace;
 
 /// What a workload is to the kernel, as sensing found it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum WorkloadTrace {
     /// A cgroup, by its path below each hierarchy's root.
     Cgroup(PathBuf),
-    /// A QEMU process and its virtual CPUs' threads.
-    Guest { pid: i32, vcpus: Vec<i32> },
+    /// A QEMU process.
+    Guest(GuestTrace),
+    /// A Xen domain, by its UUID.
+    Domain(String),
+}
+
+/// A QEMU process: its virtual CPUs' threads, its taps, and its monitor with what that told.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GuestTrace {
+    pub(crate) pid: i32,
+    pub(crate) vcpus: Vec<i32>,
+    pub(crate) taps: Vec<String>,
+    pub(crate) monitor: Option<(PathBuf, Told)>,
+    /// An ioband device that the config names as the lever on its disk.
+    pub(crate) ioband: Option<String>,
 }
 
 /// The workload's cgroup on the hierarchy of a controller, unless that is the root, which everybody shares.
@@ -21,7 +40,8 @@ fn group(trace: &WorkloadTrace, proc: &Path, hierarchies: &Hierarchies, controll
     let (mount, unified) = hierarchies.of(controller)?;
     let dir = match trace {
         WorkloadTrace::Cgroup(path) => mount.join(path),
-        WorkloadTrace::Guest { pid, .. } => cgroup_of(proc, &pid.to_string(), controller, mount)?,
+        WorkloadTrace::Domain(_) => return None,
+        WorkloadTrace::Guest(GuestTrace { pid, .. }) => cgroup_of(proc, &pid.to_string(), controller, mount)?,
     };
     let version = if unified { CgroupVersion::V2 } else { CgroupVersion::V1 };
     (dir != mount).then_some(Group { dir, version })
@@ -47,7 +67,7 @@ pub(crate) fn knobs_of(
     disks: &[DeviceNumber],
 ) -> WorkloadKnobs {
     let mut found = WorkloadKnobs::default();
-    let mut add = |group: &Group, role: Role, knob: Option<Knob>| {
+    let add = |found: &mut WorkloadKnobs, group: &Group, role: Role, knob: Option<Knob>| {
         if let Some(knob) = knob {
             found.knobs.push((role, knob));
             if !found.own.contains(&group.dir) {
@@ -63,24 +83,64 @@ pub(crate) fn knobs_of(
         if let Some(above) = vcpus.first().and_then(|vcpu| vcpu.parent()) {
             cpu.dir = above.to_owned();
         }
-        add(&cpu, Role::Weight, cpu.knob(KnobKind::Weight));
+        add(&mut found, &cpu, Role::Weight, cpu.knob(KnobKind::Weight));
         if vcpus.is_empty() {
-            emulator_inside = matches!(trace, WorkloadTrace::Guest { .. });
-            add(&cpu, Role::Quota, cpu.knob(KnobKind::Quota));
+            emulator_inside = matches!(trace, WorkloadTrace::Guest(_));
+            add(&mut found, &cpu, Role::Quota, cpu.knob(KnobKind::Quota));
         }
         for vcpu in vcpus {
-            add(&cpu, Role::Quota, Group { dir: vcpu, version: cpu.version }.knob(KnobKind::Quota));
+            add(&mut found, &cpu, Role::Quota, Group { dir: vcpu, version: cpu.version }.knob(KnobKind::Quota));
         }
     }
-    if let Some(memory) = find("memory") {
-        add(&memory, Role::Memory, memory.knob(KnobKind::Memory));
+    let monitor = match trace {
+        WorkloadTrace::Guest(GuestTrace { monitor, .. }) => monitor.as_ref(),
+        WorkloadTrace::Cgroup(_) | WorkloadTrace::Domain(_) => None,
+    };
+    let behind = |socket: &PathBuf, kind| Knob::Monitor(MonitorKnob { socket: socket.clone(), kind });
+    // A guest's memory is nothing the host could reclaim without swapping; its balloon gives what it does not need.
+    if let Some((socket, whole)) = monitor.and_then(|(socket, told)| Some((socket, told.balloon?))) {
+        found.knobs.push((Role::Memory, behind(socket, MonitorKind::Balloon { whole })));
+    } else if let Some(memory) = find("memory") {
+        add(&mut found, &memory, Role::Memory, memory.knob(KnobKind::Memory));
     }
-    if let Some(io) = find("io").or_else(|| find("blkio")) {
-        for disk in disks {
-            add(&io, Role::Disk, io.knob(KnobKind::Disk(*disk)));
+    // Version 1 does not see buffered writes, QEMU itself does.
+    let unified = find("io").is_some_and(|io| io.version == CgroupVersion::V2);
+    let throttled = monitor.filter(|(_, told)| !unified && !told.disks.is_empty());
+    if let Some((socket, told)) = throttled {
+        let disks = told.disks.iter().map(|device| behind(socket, MonitorKind::Disk { device: device.clone() }));
+        found.knobs.extend(disks.map(|knob| (Role::Disk, knob)));
+    }
+    if let WorkloadTrace::Guest(GuestTrace { pid, ioband: Some(device), .. }) = trace
+        && let Ok(policy) = ioband::policy(device)
+    {
+        found.knobs.retain(|(role, _)| *role != Role::Disk);
+        let role = match policy {
+            IobandPolicy::Weight => Role::DiskWeight,
+            IobandPolicy::Bandwidth => Role::Disk,
+        };
+        found.knobs.push((role, Knob::Ioband(IobandKnob { device: device.clone(), pid: *pid, policy })));
+    } else if let Some(io) = find("io").or_else(|| find("blkio")) {
+        for disk in disks.iter().filter(|_| throttled.is_none()) {
+            add(&mut found, &io, Role::Disk, io.knob(KnobKind::Disk(*disk)));
         }
         let weight = io.knob(KnobKind::DiskWeight).or_else(|| io.knob(KnobKind::BfqWeight));
-        add(&io, Role::DiskWeight, weight);
+        add(&mut found, &io, Role::DiskWeight, weight);
+    }
+    // A tap in another network namespace is out of reach, and one of the same name here is somebody else's.
+    if let WorkloadTrace::Guest(GuestTrace { pid, taps, .. }) = trace
+        && in_this_network_namespace(proc, *pid)
+    {
+        for (role, direction) in [(Role::Receive, Direction::Receive), (Role::Transmit, Direction::Transmit)] {
+            let knobs = taps.iter().map(|tap| Knob::Link(LinkKnob { interface: tap.clone(), direction }));
+            found.knobs.extend(knobs.filter(Knob::exists).map(|knob| (role, knob)));
+        }
+    }
+    if let WorkloadTrace::Domain(uuid) = trace {
+        let knob = |kind| Knob::Domain(DomainKnob { uuid: uuid.clone(), kind });
+        let kinds =
+            [(Role::Quota, DomainKind::Cap), (Role::Weight, DomainKind::Weight), (Role::Memory, DomainKind::Memory)];
+        // A scheduler without caps and weights has no such knobs.
+        found.knobs.extend(kinds.map(|(role, kind)| (role, knob(kind))).into_iter().filter(|(_, knob)| knob.exists()));
     }
     found.emulator_inside = emulator_inside;
     found
@@ -88,7 +148,7 @@ pub(crate) fn knobs_of(
 
 /// Groups of single virtual CPUs below the guest's.
 fn vcpu_groups(trace: &WorkloadTrace, proc: &Path, hierarchies: &Hierarchies, of_process: &Path) -> Vec<PathBuf> {
-    let (WorkloadTrace::Guest { pid, vcpus }, Some((mount, _))) = (trace, hierarchies.of("cpu")) else {
+    let (WorkloadTrace::Guest(GuestTrace { pid, vcpus, .. }), Some((mount, _))) = (trace, hierarchies.of("cpu")) else {
         return Vec::new();
     };
     let of_thread = |tid: &i32| cgroup_of(proc, &format!("{pid}/task/{tid}"), "cpu", mount);
@@ -174,7 +234,7 @@ mod tests {
         let files =
             ["cg/m/q/cpu.max", "cg/m/q/cpu.weight", "cg/m/q/memory.high", "cg/m/q/io.max", "cg/m/q/io.bfq.weight"];
         let (root, hierarchies) = scene("0::/m/q\n", &files);
-        let trace = WorkloadTrace::Guest { pid: 7, vcpus: vec![8, 9] };
+        let trace = WorkloadTrace::Guest(GuestTrace { pid: 7, vcpus: vec![8, 9], ..GuestTrace::default() });
         let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &["8:0".parse().unwrap()]);
         let expected = [
             (Role::Weight, "m/q/cpu.weight"),
@@ -194,7 +254,7 @@ mod tests {
         let (root, hierarchies) = scene("0::/m/q/emulator\n", &files);
         fs::write(root.path().join("proc/7/task/8/cgroup"), "0::/m/q/vcpu0\n").unwrap();
         fs::write(root.path().join("proc/7/task/9/cgroup"), "0::/m/q/vcpu1\n").unwrap();
-        let trace = WorkloadTrace::Guest { pid: 7, vcpus: vec![8, 9] };
+        let trace = WorkloadTrace::Guest(GuestTrace { pid: 7, vcpus: vec![8, 9], ..GuestTrace::default() });
         let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &[]);
         let expected =
             [(Role::Weight, "m/q/cpu.weight"), (Role::Quota, "m/q/vcpu0/cpu.max"), (Role::Quota, "m/q/vcpu1/cpu.max")];
@@ -206,7 +266,7 @@ mod tests {
     fn the_root_cgroup_is_nobodys_own() {
         for cgroup in ["0::/\n", "0::/../x\n", "nonsense", "0::relative\n"] {
             let (root, hierarchies) = scene(cgroup, &["cg/cpu.max"]);
-            let trace = WorkloadTrace::Guest { pid: 7, vcpus: vec![] };
+            let trace = WorkloadTrace::Guest(GuestTrace { pid: 7, ..GuestTrace::default() });
             let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &[]);
             assert_eq!(knobs, WorkloadKnobs::default(), "{cgroup:?}");
         }

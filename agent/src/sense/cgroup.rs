@@ -8,7 +8,7 @@ use gleaner_common::units::Bytes;
 
 use super::file::{KeptFile, fields, lines, malformed, number};
 use super::machine::parse_pressure;
-use super::perf::Counters;
+use super::perf::{Counters, parse_cpu_list};
 use super::rates::RawWorkload;
 use crate::hierarchies::Hierarchies;
 
@@ -94,7 +94,7 @@ impl CgroupReader {
     /// The cgroup with this path below the root of every hierarchy it is on.
     pub(crate) fn new(path: &Path, hierarchies: &Hierarchies, sys: &Path, use_counters: bool) -> Self {
         let counters = match use_counters {
-            true => counters(path, hierarchies).into(),
+            true => counters(path, hierarchies, sys).into(),
             false => Reading::absent(AbsenceKind::Disabled, "the machine's counters are not in use"),
         };
         Self { kind: Files::new(path, hierarchies, sys), counters }
@@ -111,15 +111,17 @@ impl CgroupReader {
 }
 
 /// Counters on a cgroup, through version 2 or the `perf_event` hierarchy.
-fn counters(path: &Path, hierarchies: &Hierarchies) -> Result<Counters, Absence> {
+fn counters(path: &Path, hierarchies: &Hierarchies, sys: &Path) -> Result<Counters, Absence> {
     let mount = hierarchies.v1.get("perf_event").or(hierarchies.v2.as_ref()).ok_or_else(|| Absence {
         kind: AbsenceKind::NotSupported,
         detail: "neither version 2 cgroups nor the perf_event hierarchy are mounted".into(),
     })?;
     let folder = mount.join(path);
     let open = std::fs::File::open(&folder).map_err(|error| super::file::absence(&folder, &error))?;
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1));
-    Counters::of_cgroup(&open, cpus)
+    let online = sys.join("devices/system/cpu/online");
+    let text = std::fs::read_to_string(&online).map_err(|error| super::file::absence(&online, &error))?;
+    let cpus = parse_cpu_list(&text).ok_or_else(|| malformed("the list of CPUs online", text.as_bytes()))?;
+    Counters::of_cgroup(&open, &cpus)
 }
 
 impl Files {

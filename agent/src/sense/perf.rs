@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 
-use gleaner_common::report::{Absence, AbsenceKind, Reading};
+use gleaner_common::report::{Absence, AbsenceKind};
 use perf_event::events::{Event, Hardware, Software};
 use perf_event::{Builder, Counter, Group, ReadFormat};
 
@@ -41,10 +41,10 @@ impl std::fmt::Debug for Trio {
 const HARDWARE: [Hardware; 3] = [Hardware::CACHE_REFERENCES, Hardware::CACHE_MISSES, Hardware::INSTRUCTIONS];
 
 /// Whether this machine has the counters: their names, or why not.
-pub(crate) fn probe() -> Reading<String> {
+pub(crate) fn probe() -> Result<String, Absence> {
     match Trio::open(HARDWARE, |builder| _ = builder.observe_self().any_cpu()) {
-        Ok(_) => Reading::Value("perf events: LLC references, LLC misses, instructions".into()),
-        Err(error) => Reading::Absent(absence(&error)),
+        Ok(_) => Ok("perf events: LLC references, LLC misses, instructions".into()),
+        Err(error) => Err(absence(&error)),
     }
 }
 
@@ -105,10 +105,15 @@ impl Counters {
         trios.map(|trios| Self { trios }).map_err(|error| absence(&error))
     }
 
-    /// Counters on a cgroup, by a file of the `perf_event` hierarchy or of version 2: one group per CPU.
-    pub(crate) fn of_cgroup(folder: &File, cpus: u32) -> Result<Self, Absence> {
-        let trio = |cpu: u32| Trio::open(HARDWARE, |builder| _ = builder.observe_cgroup(folder).one_cpu(cpu as usize));
-        let trios: io::Result<Vec<Trio>> = (0..cpus).map(trio).collect();
+    /// Counters on a cgroup, by a file of the `perf_event` hierarchy or of version 2: one group per CPU that is
+    /// online.
+    pub(crate) fn of_cgroup(folder: &File, cpus: &[usize]) -> Result<Self, Absence> {
+        Self::of_cgroup_counting(folder, cpus, HARDWARE)
+    }
+
+    fn of_cgroup_counting<E: Event + Clone>(folder: &File, cpus: &[usize], events: [E; 3]) -> Result<Self, Absence> {
+        let trio = |cpu: &usize| Trio::open(events.clone(), |builder| _ = builder.observe_cgroup(folder).one_cpu(*cpu));
+        let trios: io::Result<Vec<Trio>> = cpus.iter().map(trio).collect();
         trios.map(|trios| Self { trios }).map_err(|error| absence(&error))
     }
 
@@ -127,6 +132,23 @@ impl Counters {
         let [llc_references, llc_misses, instructions] = sums;
         Ok(Counts { llc_references, llc_misses, instructions })
     }
+}
+
+/// Most CPUs looked at; the kernel's own bound.
+const MOST_CPUS: usize = 8_192;
+
+/// A list such as "0-3,8,10-11", as sysfs tells which CPUs are online: there may be gaps, and more than 64.
+pub(crate) fn parse_cpu_list(text: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= MOST_CPUS || cpus.last().is_some_and(|before| *before >= first) {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
 }
 
 fn absence(error: &io::Error) -> Absence {
@@ -181,10 +203,47 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_cpus() {
+        assert_eq!(parse_cpu_list("0\n"), Some(vec![0]));
+        assert_eq!(parse_cpu_list("0-2,8,127-128\n"), Some(vec![0, 1, 2, 8, 127, 128]));
+        for bad in ["", "x", "3-1", "0-99999999", "0,0", "1,0", "0-", "-1"] {
+            assert_eq!(parse_cpu_list(bad), None, "{bad}");
+        }
+    }
+
+    /// Software events stand for the hardware's where there are none: the path is the same.
+    #[test]
+    fn counts_on_a_real_cgroup_grow() {
+        let hierarchies = crate::hierarchies::Hierarchies::of_this_machine();
+        let Some(mount) = hierarchies.v1.get("perf_event").or(hierarchies.v2.as_ref()) else {
+            eprintln!("SKIPPED: counts_on_a_real_cgroup_grow: no hierarchy for perf events");
+            return;
+        };
+        let dir = mount.join(format!("gleaner-test-perf-{}", std::process::id()));
+        if std::fs::create_dir(&dir).is_err() {
+            eprintln!("SKIPPED: counts_on_a_real_cgroup_grow: no cgroup can be made here");
+            return;
+        }
+        let cpus = parse_cpu_list(&std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap()).unwrap();
+        let events = [Software::TASK_CLOCK, Software::CPU_CLOCK, Software::CONTEXT_SWITCHES];
+        let counters = Counters::of_cgroup_counting(&File::open(&dir).unwrap(), &cpus, events);
+        let script =
+            format!("echo $$ >{}/cgroup.procs; i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done", dir.display());
+        let ran = std::process::Command::new("sh").args(["-c", &script]).status().unwrap();
+        let counts = counters.and_then(|mut counters| counters.read());
+        std::fs::remove_dir(&dir).unwrap();
+        assert!(ran.success());
+        match counts {
+            Ok(counts) => assert!(counts.llc_references > 1_000_000, "a task clock of ns: {counts:?}"),
+            Err(absence) => assert_eq!(absence.kind, AbsenceKind::Denied, "{absence}"),
+        }
+    }
+
+    #[test]
     fn the_probe_gives_the_counters_or_the_reason() {
         match probe() {
-            Reading::Value(text) => assert!(text.contains("LLC")),
-            Reading::Absent(absence) => assert!(!absence.detail.is_empty()),
+            Ok(text) => assert!(text.contains("LLC")),
+            Err(absence) => assert!(!absence.detail.is_empty()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Processes and their threads: `/proc/PID/{stat,statm,io,cmdline}`, `/proc/PID/task/TID/{comm,schedstat}`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gleaner_common::report::{Absence, AbsenceKind};
 use gleaner_common::units::Bytes;
@@ -80,6 +80,8 @@ pub(crate) struct QemuCommand {
     pub(crate) name: Option<String>,
     /// Its tap interfaces.
     pub(crate) taps: Vec<String>,
+    /// Socket of its monitor, if it has one that anybody can connect to.
+    pub(crate) monitor: Option<PathBuf>,
 }
 
 /// Most of a command line looked at.
@@ -95,17 +97,40 @@ pub(crate) fn parse_qemu(cmdline: &[u8]) -> Option<QemuCommand> {
     if !(program.starts_with("qemu-system-") || ["qemu-kvm", "kvm", "qemu-kvm.real"].contains(&program)) {
         return None;
     }
-    let mut command = QemuCommand { name: None, taps: Vec::new() };
+    let mut command = QemuCommand { name: None, taps: Vec::new(), monitor: None };
+    let (mut sockets, mut monitors) = (Vec::new(), Vec::new());
     let mut option = String::new();
     for argument in arguments {
         match option.trim_start_matches('-') {
             "name" => command.name = guest_name(&argument).or(command.name),
             "netdev" | "nic" | "net" => command.taps.extend(tap_name(&argument)),
+            "qmp" | "qmp-pretty" => {
+                command.monitor = argument.strip_prefix("unix:").and_then(first_part).map(Into::into)
+            }
+            "chardev" => sockets.extend(listening_socket(&argument)),
+            "mon" if argument.contains("mode=control") => monitors.extend(part_of(&argument, "chardev=")),
             _ => {}
         }
         option = if argument.starts_with('-') { argument.into_owned() } else { String::new() };
     }
+    let of_monitor = |(id, _): &&(String, PathBuf)| monitors.contains(id);
+    command.monitor = command.monitor.or_else(|| Some(sockets.iter().find(of_monitor)?.1.clone()));
+    command.monitor = command.monitor.filter(|path| path.is_absolute());
     Some(command)
+}
+
+fn first_part(argument: &str) -> Option<&str> {
+    argument.split(',').next().filter(|part| !part.is_empty())
+}
+
+fn part_of(argument: &str, key: &str) -> Option<String> {
+    argument.split(',').find_map(|part| part.strip_prefix(key)).map(str::to_owned)
+}
+
+/// Id and path of "socket,id=ID,path=PATH,server=on": one that was passed as an open file has no path.
+fn listening_socket(argument: &str) -> Option<(String, PathBuf)> {
+    argument.starts_with("socket,").then_some(())?;
+    Some((part_of(argument, "id=")?, part_of(argument, "path=")?.into()))
 }
 
 /// "NAME" or "guest=NAME,debug-threads=on"; a comma in a name is written twice.
@@ -123,8 +148,18 @@ fn tap_name(argument: &str) -> Option<String> {
         return None;
     }
     let name = parts.find_map(|part| part.strip_prefix("ifname="))?;
-    // It becomes part of a path below /sys.
-    (!name.is_empty() && !name.contains('/') && !name.starts_with('.')).then(|| name.to_owned())
+    is_interface_name(name).then(|| name.to_owned())
+}
+
+/// A name the kernel takes for an interface (IFNAMSIZ is 16 with the NUL), so also safe as part of a path.
+pub(crate) fn is_interface_name(name: &str) -> bool {
+    (1..16).contains(&name.len()) && !name.starts_with('.') && !name.contains(|c: char| c == '/' || c.is_whitespace())
+}
+
+/// A process is in this process's network namespace.
+pub(crate) fn in_this_network_namespace(proc: &Path, pid: i32) -> bool {
+    let namespace = |process: &str| std::fs::read_link(proc.join(process).join("ns/net")).ok();
+    namespace("self") == namespace(&pid.to_string())
 }
 
 /// Whether a QEMU thread of this name (`comm`) runs a virtual CPU: "CPU 0/KVM", "CPU 3/TCG".
@@ -171,16 +206,24 @@ mod tests {
         let parse = |text: &str| parse_qemu(text.replace(' ', "\0").as_bytes());
         let bare =
             parse("/usr/bin/qemu-system-x86_64 -m 64 -name lab-3 -netdev tap,id=n0,ifname=tap7,script=no").unwrap();
-        assert_eq!(bare, QemuCommand { name: Some("lab-3".into()), taps: vec!["tap7".into()] });
+        assert_eq!(bare, QemuCommand { name: Some("lab-3".into()), taps: vec!["tap7".into()], monitor: None });
         let libvirt = parse("/usr/bin/kvm -name guest=win,,10,debug-threads=on -S").unwrap();
         assert_eq!(libvirt.name.as_deref(), Some("win,10"));
+        let monitor = |text: &str| parse(text).unwrap().monitor.map(|path| path.display().to_string());
+        assert_eq!(monitor("kvm -qmp unix:/run/a.qmp,server=on,wait=off").as_deref(), Some("/run/a.qmp"));
+        let other =
+            "kvm -chardev socket,id=ch,path=/run/b,server=on -chardev socket,id=x,path=/c -mon chardev=ch,mode=control";
+        assert_eq!(monitor(other).as_deref(), Some("/run/b"));
+        assert_eq!(monitor("kvm -chardev socket,id=m,fd=7,server=on -mon chardev=m,mode=control"), None);
+        assert_eq!(monitor("kvm -qmp unix:relative,server=on"), None);
+        assert_eq!(monitor("kvm -qmp stdio"), None);
         let other_order = parse("qemu-kvm --name process=x,guest=y").unwrap();
         assert_eq!(other_order.name.as_deref(), Some("y"));
         assert_eq!(parse("qemu-system-arm -m 1").unwrap().name, None);
         assert_eq!(parse("/usr/bin/qemu-img convert"), None);
         assert_eq!(parse("vim qemu-system-x86_64"), None);
         let hostile = parse("kvm -netdev tap,ifname=../../etc -name debug-threads=on").unwrap();
-        assert_eq!(hostile, QemuCommand { name: None, taps: vec![] });
+        assert_eq!(hostile, QemuCommand { name: None, taps: vec![], monitor: None });
     }
 
     #[test]

@@ -7,9 +7,11 @@ use gleaner_common::report::{Absence, AbsenceKind, Reading};
 
 use super::Roots;
 use super::file::KeptFile;
-use super::machine::{InterfaceReader, parse_pressure};
+use super::machine::{InterfaceReader, names, parse_netdev, parse_pressure};
 use super::perf::Counters;
-use super::process::{gone, is_vcpu_thread, parse_io, parse_schedstat, parse_statm, threads};
+use super::process::{
+    gone, in_this_network_namespace, is_interface_name, is_vcpu_thread, parse_io, parse_schedstat, parse_statm, threads,
+};
 use super::rates::RawWorkload;
 use crate::act::workload::cgroup_of;
 use crate::hierarchies::Hierarchies;
@@ -46,7 +48,10 @@ pub(crate) struct QemuReader {
     /// `memory.pressure` of its own cgroup.
     pressure: Option<KeptFile>,
     io: KeptFile,
-    taps: Vec<InterfaceReader>,
+    taps: Vec<String>,
+    interfaces: Interfaces,
+    /// Scans that still look for taps among the open files.
+    tap_scans: u32,
     counters: Reading<Counters>,
     use_counters: bool,
 }
@@ -63,11 +68,13 @@ impl QemuReader {
             statm: KeptFile::new(folder.join("statm")),
             pressure: own_pressure(roots, pid, hierarchies),
             io: KeptFile::new(folder.join("io")),
-            taps: taps.iter().map(|tap| InterfaceReader::new(&roots.sys, tap)).collect(),
+            taps: taps.to_vec(),
+            interfaces: Interfaces::new(roots, pid, taps),
+            tap_scans: if taps.is_empty() { TAP_SCANS } else { 0 },
             counters: Reading::absent(AbsenceKind::Disabled, "the machine's counters are not in use"),
             use_counters,
         };
-        reader.rescan(&roots.proc);
+        reader.rescan(roots);
         for thread in reader.threads.values_mut() {
             thread.known_from_start = true;
         }
@@ -80,8 +87,22 @@ impl QemuReader {
         (of(true), of(false))
     }
 
+    /// Its tap interfaces.
+    pub(crate) fn taps(&self) -> &[String] {
+        &self.taps
+    }
+
     /// Looks again which threads there are.
-    pub(crate) fn rescan(&mut self, proc: &Path) {
+    pub(crate) fn rescan(&mut self, roots: &Roots) {
+        let proc = &roots.proc;
+        if self.tap_scans > 0 {
+            self.tap_scans -= 1;
+            self.taps = open_taps(proc, self.pid);
+            if !self.taps.is_empty() {
+                self.tap_scans = 0;
+                self.interfaces = Interfaces::new(roots, self.pid, &self.taps);
+            }
+        }
         let mut present = threads(proc, self.pid);
         present.truncate(MAX_THREADS);
         self.threads.retain(|tid, _| present.contains(tid));
@@ -155,10 +176,62 @@ impl QemuReader {
         if self.taps.is_empty() {
             return Reading::absent(AbsenceKind::NotSupported, "the guest has no tap interface on its command line");
         }
-        let sum = self.taps.iter_mut().try_fold((0_u64, 0_u64), |sum, tap| {
-            let (received, sent) = tap.read(buffer)?;
-            Ok::<_, Absence>((sum.0.wrapping_add(received), sum.1.wrapping_add(sent)))
-        });
-        sum.into()
+        self.interfaces.read(&self.taps, buffer).into()
     }
+}
+
+/// Counters of a guest's taps.
+#[derive(Debug)]
+enum Interfaces {
+    /// In this network namespace: one pair of files each.
+    Here(Vec<InterfaceReader>),
+    /// In the process's own namespace, which tells of all its interfaces in one file.
+    There(KeptFile),
+}
+
+impl Interfaces {
+    fn new(roots: &Roots, pid: i32, taps: &[String]) -> Self {
+        if in_this_network_namespace(&roots.proc, pid) {
+            Self::Here(taps.iter().map(|tap| InterfaceReader::new(&roots.sys, tap)).collect())
+        } else {
+            Self::There(KeptFile::new(roots.proc.join(format!("{pid}/net/dev"))))
+        }
+    }
+
+    /// Bytes received and sent by the taps themselves.
+    fn read(&mut self, taps: &[String], buffer: &mut Vec<u8>) -> Result<(u64, u64), Absence> {
+        match self {
+            Self::Here(readers) => readers.iter_mut().try_fold((0_u64, 0_u64), |sum, tap| {
+                let (received, sent) = tap.read(buffer)?;
+                Ok((sum.0.wrapping_add(received), sum.1.wrapping_add(sent)))
+            }),
+            Self::There(file) => {
+                file.read(buffer).and_then(|bytes| parse_netdev(bytes, |name| taps.iter().any(|tap| tap == name)))
+            }
+        }
+    }
+}
+
+/// Scans in which a guest may still open its taps: libvirt passes them as open files, named nowhere else.
+const TAP_SCANS: u32 = 3;
+/// Most open files of a guest looked at.
+const MAX_FILES: usize = 4_096;
+
+/// Interfaces of the tap devices a process has open: "iff:" lines in its fdinfo.
+fn open_taps(proc: &Path, pid: i32) -> Vec<String> {
+    let folder = proc.join(pid.to_string());
+    let is_tap = |name: &String| {
+        std::fs::read_link(folder.join("fd").join(name)).is_ok_and(|file| file == Path::new("/dev/net/tun"))
+    };
+    let interface = |name: String| {
+        let info = std::fs::read_to_string(folder.join("fdinfo").join(name)).ok()?;
+        info.lines().find_map(|line| line.strip_prefix("iff:")).map(|name| name.trim().to_owned())
+    };
+    let files = names(&folder.join("fd"));
+    let mut taps: Vec<String> = files.into_iter().take(MAX_FILES).filter(is_tap).filter_map(interface).collect();
+    taps.retain(|tap| is_interface_name(tap));
+    taps.sort();
+    // A tap with several queues is open several times.
+    taps.dedup();
+    taps
 }

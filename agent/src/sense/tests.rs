@@ -53,6 +53,8 @@ impl Tree {
             roots,
             foreground_cgroups: globs.iter().map(|glob| (*glob).to_owned()).collect(),
             qemu: true,
+            ioband: None,
+            monitors: false,
             counters: false,
             scan_period_s: 0.0,
         };
@@ -159,6 +161,8 @@ fn real_sensor(globs: &[&str], trace: VolunteerTrace) -> Sensor {
         roots: Roots::default(),
         foreground_cgroups: globs.iter().map(|glob| (*glob).to_owned()).collect(),
         qemu: true,
+        ioband: None,
+        monitors: false,
         counters: true,
         scan_period_s: 0.0,
     };

@@ -23,7 +23,7 @@ fn facts(acting: bool) -> HostFacts {
         memory: Bytes::from_mib(8192),
         kernel: "6".into(),
         cgroups: CgroupMode::V2,
-        counters: Reading::absent(AbsenceKind::NotSupported, "this is a test"),
+        offers: Vec::new(),
         levers: Levers {
             acting,
             volunteer: VolunteerKind::Cgroup { procs_files: vec!["/x/cgroup.procs".into()] },

@@ -5,10 +5,9 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use gleaner_common::command::Weight;
 use serde::{Deserialize, Serialize};
 
-use super::{KnobError, KnobValue, Throttle};
+use super::{KnobError, KnobValue, Scale, Throttle};
 use crate::act::cgroup::{read_bounded, write_existing};
 
 /// Periods the kernel takes, in microseconds.
@@ -86,26 +85,6 @@ pub struct CgroupKnob {
     pub version: CgroupVersion,
     /// What it does.
     pub kind: KnobKind,
-}
-
-/// How a weight file counts.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Scale {
-    least: u64,
-    most: u64,
-    normal: u64,
-}
-
-impl Scale {
-    pub(super) fn to_file(self, weight: Weight) -> u64 {
-        ((u64::from(weight.number()) * self.normal + 50) / 100).clamp(self.least, self.most)
-    }
-
-    pub(super) fn of_file(self, number: u64) -> Option<Weight> {
-        let weight = number.saturating_mul(100).saturating_add(self.normal / 2) / self.normal;
-        // `cpu.weight` reads 0 while the group is in the idle class.
-        Weight::new(u32::try_from(weight.clamp(1, 10_000)).ok()?).ok()
-    }
 }
 
 const V1_PERIOD: &str = "cpu.cfs_period_us";
@@ -328,6 +307,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use gleaner_common::command::Weight;
     use gleaner_common::units::CoreShare;
 
     use super::*;

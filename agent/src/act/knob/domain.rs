@@ -1,0 +1,159 @@
+//! What can be set of a Xen domain: the scheduler's cap and weight, the memory target, pausing.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::{KnobError, KnobValue};
+use crate::xen::{self, Domain, Setting};
+
+/// Caps are in percent of one CPU: as time per period that is 1 ms of 100 ms each.
+const PERIOD_US: u64 = 100_000;
+const PERCENT_US: u64 = 1_000;
+/// Memory targets are in KiB.
+const KIB: u64 = 1_024;
+
+/// What a domain's knob does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DomainKind {
+    /// Ceiling on CPU of credit and credit2.
+    Cap,
+    /// Weight of credit and credit2; normally 256.
+    Weight,
+    /// Memory the domain should come to, by its balloon.
+    Memory,
+    /// Paused or running.
+    Paused,
+}
+
+/// One knob of a domain.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DomainKnob {
+    /// The domain; its number changes with each start, this does not.
+    pub uuid: String,
+    /// What it does.
+    pub kind: DomainKind,
+}
+
+impl DomainKnob {
+    pub(super) fn what(&self) -> String {
+        let what = match self.kind {
+            DomainKind::Cap => "cap",
+            DomainKind::Weight => "weight",
+            DomainKind::Memory => "memory target",
+            DomainKind::Paused => "state",
+        };
+        format!("the {what} of the Xen domain {}", self.uuid)
+    }
+
+    fn find(&self) -> io::Result<Domain> {
+        let mut domains = xen::sample()?.domains.into_iter();
+        let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such domain");
+        domains.find(|domain| domain.uuid == self.uuid).ok_or_else(missing)
+    }
+
+    /// What it is set to, as the helper told of the domain.
+    pub(crate) fn of(&self, domain: &Domain) -> io::Result<KnobValue> {
+        let none = || io::Error::new(io::ErrorKind::Unsupported, "the hypervisor's scheduler has no such parameter");
+        match self.kind {
+            DomainKind::Cap => {
+                let cap = domain.cap_percent.ok_or_else(none)?;
+                let quota_us = (cap > 0).then(|| u64::from(cap) * PERCENT_US);
+                Ok(KnobValue::Quota { quota_us, period_us: PERIOD_US })
+            }
+            DomainKind::Weight => domain.weight.map(|weight| KnobValue::Weight(weight.into())).ok_or_else(none),
+            DomainKind::Memory => {
+                let target = domain.memory_target_bytes.unwrap_or(domain.memory_bytes);
+                Ok(KnobValue::Memory(Some(target)))
+            }
+            DomainKind::Paused => Ok(KnobValue::Frozen(domain.paused)),
+        }
+    }
+
+    pub(super) fn read(&self) -> Result<KnobValue, KnobError> {
+        let value = self.find().and_then(|domain| self.of(&domain));
+        value.map_err(|source| KnobError::Read { what: self.what(), source })
+    }
+
+    pub(super) fn write(&self, value: KnobValue) -> Result<(), KnobError> {
+        let setting = match (self.kind, value) {
+            (DomainKind::Cap, KnobValue::Quota { quota_us, period_us: PERIOD_US }) => {
+                Setting::Cap(quota_us.map_or(0, |quota| u32::try_from(quota / PERCENT_US).unwrap_or(u32::MAX)))
+            }
+            (DomainKind::Weight, KnobValue::Weight(weight)) => {
+                Setting::Weight(u32::try_from(weight).unwrap_or(u32::MAX))
+            }
+            (DomainKind::Memory, KnobValue::Memory(Some(bytes))) => Setting::MemoryTarget(bytes),
+            (DomainKind::Paused, KnobValue::Frozen(paused)) => Setting::Paused(paused),
+            _ => {
+                let (what, text) = (self.what(), value.to_string());
+                return Err(KnobError::Malformed { what, text, expected: "a value of this knob" });
+            }
+        };
+        xen::set(&self.uuid, setting).map_err(|source| KnobError::Write {
+            value: value.to_string(),
+            what: self.what(),
+            source,
+        })
+    }
+
+    /// The nearest value it can hold.
+    pub(super) fn nearest(&self, value: KnobValue) -> KnobValue {
+        match value {
+            KnobValue::Quota { quota_us: Some(quota), period_us } => {
+                let percent = (quota + PERCENT_US / 2) / PERCENT_US;
+                KnobValue::Quota { quota_us: Some(percent.max(1) * PERCENT_US), period_us }
+            }
+            KnobValue::Memory(Some(bytes)) => KnobValue::Memory(Some(bytes / KIB * KIB)),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn domain() -> Domain {
+        Domain {
+            id: 1,
+            uuid: "u".into(),
+            name: "one".into(),
+            control: false,
+            cpu_ns: 0,
+            memory_bytes: 8 << 20,
+            memory_most_bytes: 8 << 20,
+            memory_target_bytes: None,
+            paused: true,
+            cap_percent: Some(0),
+            weight: None,
+            disk: None,
+            network: None,
+        }
+    }
+
+    fn knob(kind: DomainKind) -> DomainKnob {
+        DomainKnob { uuid: "u".into(), kind }
+    }
+
+    #[test]
+    fn caps_are_ceilings_and_0_is_none() {
+        let cap = |cap_percent| knob(DomainKind::Cap).of(&Domain { cap_percent, ..domain() });
+        assert_eq!(cap(Some(0)).unwrap(), KnobValue::Quota { quota_us: None, period_us: 100_000 });
+        assert_eq!(cap(Some(150)).unwrap(), KnobValue::Quota { quota_us: Some(150_000), period_us: 100_000 });
+        assert_eq!(cap(None).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        let nearest =
+            |quota| knob(DomainKind::Cap).nearest(KnobValue::Quota { quota_us: Some(quota), period_us: PERIOD_US });
+        assert_eq!(nearest(33_333), KnobValue::Quota { quota_us: Some(33_000), period_us: PERIOD_US });
+        assert_eq!(nearest(20), KnobValue::Quota { quota_us: Some(1_000), period_us: PERIOD_US });
+    }
+
+    #[test]
+    fn memory_is_what_it_has_until_a_target_is_set() {
+        let of = |kind| knob(kind).of(&domain()).unwrap();
+        assert_eq!(of(DomainKind::Memory), KnobValue::Memory(Some(8 << 20)));
+        assert_eq!(of(DomainKind::Paused), KnobValue::Frozen(true));
+    }
+}

@@ -1,0 +1,157 @@
+//! Traffic of one network interface, held by the queues of [`crate::netlink`]. A queue that somebody else put
+//! there makes the knob malformed, so that it is never replaced.
+
+use std::io;
+
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use serde::{Deserialize, Serialize};
+
+use super::{KnobError, KnobValue};
+use crate::netlink::{Direction, Shape, TrafficControl};
+
+/// One direction of an interface of this network namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkKnob {
+    /// Name of the interface.
+    pub interface: String,
+    /// Which way, as the guest behind the interface sees it.
+    pub direction: Direction,
+}
+
+impl LinkKnob {
+    pub(super) fn what(&self) -> String {
+        let way = match self.direction {
+            Direction::Receive => "receives",
+            Direction::Transmit => "sends",
+        };
+        format!("what the guest behind `{}` {way}", self.interface)
+    }
+
+    pub(super) fn index(&self) -> io::Result<u32> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(name_to_index(&socket, &self.interface)?)
+    }
+
+    pub(super) fn read(&self) -> Result<KnobValue, KnobError> {
+        let shape = self.index().and_then(|index| TrafficControl::open()?.shape(index, self.direction));
+        match shape.map_err(|source| KnobError::Read { what: self.what(), source })? {
+            Shape::Default => Ok(KnobValue::Rate(None)),
+            Shape::Ours(rate) => Ok(KnobValue::Rate(Some(rate))),
+            Shape::Foreign(kind) => Err(KnobError::Malformed {
+                what: self.what(),
+                text: kind,
+                expected: "a queue of Gleaner's or the kernel's own; remove that queue to let Gleaner shape it",
+            }),
+        }
+    }
+
+    pub(super) fn write(&self, value: KnobValue) -> Result<(), KnobError> {
+        let KnobValue::Rate(rate) = value else {
+            return Err(KnobError::Malformed { what: self.what(), text: value.to_string(), expected: "a rate" });
+        };
+        // Nothing to take away: the kernel would say that there is no such queue.
+        if rate.is_none() && self.read()? == value {
+            return Ok(());
+        }
+        let written = self.index().and_then(|index| TrafficControl::open()?.hold(index, self.direction, rate));
+        written.map_err(|source| KnobError::Write { value: value.to_string(), what: self.what(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::act::knob::{Fault, Knob};
+
+    fn run(command: &str) -> bool {
+        Command::new("sh").args(["-c", command]).status().unwrap().success()
+    }
+
+    /// In a network namespace of its own, on a real tap.
+    fn in_namespace(test: &str, work: fn()) {
+        std::thread::spawn({
+            let test = test.to_owned();
+            move || match crate::netlink::own_namespace() {
+                Ok(()) if run("ip link set lo up && ip tuntap add gl-tap mode tap && ip link set gl-tap up") => work(),
+                Ok(()) => eprintln!("SKIPPED: {test}: no tap can be made here (ip, /dev/net/tun)"),
+                Err(error) => eprintln!("SKIPPED: {test}: no network namespace can be made here: {error}"),
+            }
+        })
+        .join()
+        .unwrap();
+    }
+
+    fn knob(direction: Direction) -> Knob {
+        Knob::Link(LinkKnob { interface: "gl-tap".into(), direction })
+    }
+
+    #[test]
+    fn a_tap_is_shaped_and_put_back() {
+        in_namespace("a_tap_is_shaped_and_put_back", || {
+            for direction in [Direction::Receive, Direction::Transmit] {
+                let knob = knob(direction);
+                assert_eq!(knob.read().unwrap(), KnobValue::Rate(None));
+                match knob.set(KnobValue::Rate(Some(125_000))) {
+                    Err(error) if error.fault() == Fault::Absent => {
+                        eprintln!(
+                            "SKIPPED: a_tap_is_shaped_and_put_back: {direction:?}: this kernel has no such queue"
+                        );
+                        continue;
+                    }
+                    set => set.unwrap(),
+                }
+                knob.set(KnobValue::Rate(Some(250_000))).unwrap();
+                knob.set(KnobValue::Rate(None)).unwrap();
+                knob.set(KnobValue::Rate(None)).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn somebody_elses_queue_is_left_alone() {
+        in_namespace("somebody_elses_queue_is_left_alone", || {
+            if !run(
+                "tc qdisc add dev gl-tap root handle 1: tbf rate 1mbit burst 10kb latency 50ms && tc qdisc add dev gl-tap ingress",
+            ) {
+                eprintln!("SKIPPED: somebody_elses_queue_is_left_alone: tc cannot make a queue here");
+                return;
+            }
+            for direction in [Direction::Receive, Direction::Transmit] {
+                let error = knob(direction).read().unwrap_err();
+                assert_eq!(error.fault(), Fault::Malformed);
+                assert!(error.to_string().contains("gl-tap"), "{error}");
+            }
+            let gone = Knob::Link(LinkKnob { interface: "no-such".into(), direction: Direction::Receive });
+            assert_eq!(gone.read().unwrap_err().fault(), Fault::Absent);
+        });
+    }
+
+    #[test]
+    fn a_ceiling_on_what_a_guest_receives_bites() {
+        in_namespace("a_ceiling_on_what_a_guest_receives_bites", || {
+            // Loopback stands for the tap: both its ends are here. 1 MiB/s, of which 128 KiB may go at once.
+            let knob = Knob::Link(LinkKnob { interface: "lo".into(), direction: Direction::Receive });
+            if let Err(error) = knob.set(KnobValue::Rate(Some(1 << 20))) {
+                eprintln!("SKIPPED: a_ceiling_on_what_a_guest_receives_bites: {error}");
+                return;
+            }
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let to = listener.local_addr().unwrap();
+            let start = std::time::Instant::now();
+            let sender = std::thread::spawn(move || {
+                use std::io::Write;
+                std::net::TcpStream::connect(to).unwrap().write_all(&vec![0; 3 << 20]).unwrap();
+            });
+            let received = io::copy(&mut listener.accept().unwrap().0, &mut io::sink()).unwrap();
+            sender.join().unwrap();
+            let seconds = start.elapsed().as_secs_f64();
+            assert_eq!(received, 3 << 20);
+            assert!(seconds > 1.5, "3 MiB at 1 MiB/s took {seconds:.2} s");
+            knob.set(KnobValue::Rate(None)).unwrap();
+        });
+    }
+}

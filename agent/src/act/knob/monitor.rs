@@ -1,0 +1,115 @@
+//! What a QEMU guest's monitor sets: whether its virtual CPUs run, its balloon, and ceilings on its disks.
+
+use std::io;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{KnobError, KnobValue, Throttle};
+use crate::qmp::{Monitor, disks};
+
+/// What a monitor's knob does.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MonitorKind {
+    /// The virtual CPUs run, or are stopped.
+    Running,
+    /// Memory the guest keeps, by its balloon. A guest without the driver keeps what it has.
+    Balloon {
+        /// Memory the guest was started with, in bytes.
+        whole: u64,
+    },
+    /// Ceilings on the disk of this device, in QEMU itself, so that they hold whatever the host's caches do.
+    Disk {
+        /// Path of the device, such as `/machine/peripheral/vd0/virtio-backend`.
+        device: String,
+    },
+}
+
+/// One knob behind a monitor.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MonitorKnob {
+    /// The monitor's socket.
+    pub socket: PathBuf,
+    /// What it does.
+    pub kind: MonitorKind,
+}
+
+impl MonitorKnob {
+    pub(super) fn what(&self) -> String {
+        let socket = self.socket.display();
+        match &self.kind {
+            MonitorKind::Running => format!("the state of the guest at `{socket}`"),
+            MonitorKind::Balloon { .. } => format!("the balloon of the guest at `{socket}`"),
+            MonitorKind::Disk { device } => format!("the disk `{device}` of the guest at `{socket}`"),
+        }
+    }
+
+    pub(super) fn read(&self) -> Result<KnobValue, KnobError> {
+        let read = Monitor::with(&self.socket, |monitor| match &self.kind {
+            MonitorKind::Running => {
+                let status = monitor.execute("query-status", Value::Null)?;
+                let running = status.get("running").and_then(Value::as_bool);
+                running.map(|running| KnobValue::Frozen(!running)).ok_or_else(|| unexpected("query-status"))
+            }
+            MonitorKind::Balloon { whole } => {
+                let balloon = monitor.execute("query-balloon", Value::Null)?;
+                let actual =
+                    balloon.get("actual").and_then(Value::as_u64).ok_or_else(|| unexpected("query-balloon"))?;
+                Ok(KnobValue::Memory((actual < *whole).then_some(actual)))
+            }
+            MonitorKind::Disk { device } => {
+                let found = disks(&monitor.execute("query-block", Value::Null)?);
+                let disk = found.into_iter().find(|disk| disk.device == *device).ok_or(io::ErrorKind::NotFound)?;
+                let [read_bytes, write_bytes, read_operations, write_operations] =
+                    disk.throttle.map(|limit| (limit > 0).then_some(limit));
+                Ok(KnobValue::Throttle(Throttle { read_bytes, write_bytes, read_operations, write_operations }))
+            }
+        });
+        read.map_err(|source| KnobError::Read { what: self.what(), source: absent_if_gone(source) })
+    }
+
+    pub(super) fn write(&self, value: KnobValue) -> Result<(), KnobError> {
+        let (command, arguments) = match (&self.kind, value) {
+            (MonitorKind::Running, KnobValue::Frozen(stopped)) => (if stopped { "stop" } else { "cont" }, Value::Null),
+            (MonitorKind::Balloon { whole }, KnobValue::Memory(limit)) => {
+                ("balloon", json!({ "value": limit.unwrap_or(*whole).min(*whole) }))
+            }
+            (MonitorKind::Disk { device }, KnobValue::Throttle(throttle)) => {
+                // In QEMU 0 is no ceiling.
+                let Throttle { read_bytes, write_bytes, read_operations, write_operations } = throttle;
+                let limits = json!({
+                    "id": device, "bps": 0, "iops": 0,
+                    "bps_rd": read_bytes.unwrap_or(0), "bps_wr": write_bytes.unwrap_or(0),
+                    "iops_rd": read_operations.unwrap_or(0), "iops_wr": write_operations.unwrap_or(0),
+                });
+                ("block_set_io_throttle", limits)
+            }
+            _ => {
+                let (what, text) = (self.what(), value.to_string());
+                return Err(KnobError::Malformed { what, text, expected: "a value of this knob" });
+            }
+        };
+        let written = Monitor::with(&self.socket, |monitor| monitor.execute(command, arguments).map(drop));
+        written.map_err(|source| KnobError::Write {
+            value: value.to_string(),
+            what: self.what(),
+            source: absent_if_gone(source),
+        })
+    }
+}
+
+fn unexpected(command: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("`{command}` answered something unexpected"))
+}
+
+/// A socket nobody listens on is a guest that has ended.
+fn absent_if_gone(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::ConnectionRefused {
+        io::Error::new(io::ErrorKind::NotFound, error)
+    } else {
+        error
+    }
+}

@@ -1,0 +1,294 @@
+//! The QEMU machine protocol: commands to a guest's monitor and what it answers, as JSON lines over a Unix socket.
+//!
+//! A monitor talks to one client at a time and is often libvirt's, so a connection is made for one exchange and
+//! closed again. Everything is under a deadline, and a monitor that let one pass is left alone for a while: a hung
+//! monitor costs nobody else's time.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// How long a monitor may take for each line.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How long one that did not answer is left alone. (Both chosen.)
+const LEFT_ALONE: Duration = Duration::from_secs(10);
+/// Longest line; an answer about a thousand disks is far below.
+const LONGEST: u64 = 1 << 20;
+/// Events a monitor may put before its answer.
+const MOST_EVENTS: usize = 1_000;
+
+/// When monitors last failed to answer in time. For the whole process: sampling and acting ask the same monitors.
+static HUNG: Mutex<BTreeMap<PathBuf, Instant>> = Mutex::new(BTreeMap::new());
+
+fn invalid(message: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message.into())
+}
+
+/// One conversation with a monitor.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    lines: BufReader<UnixStream>,
+}
+
+/// A line of a monitor, as far as it matters here.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Line {
+    Greeting,
+    Event,
+    Answer(Value),
+    Refused(io::ErrorKind, String),
+}
+
+/// Reads one line.
+pub(crate) fn parse_line(line: &[u8]) -> io::Result<Line> {
+    let mut value: Value = serde_json::from_slice(line).map_err(|error| invalid(format!("no JSON: {error}")))?;
+    if let Some(answer) = value.get_mut("return") {
+        return Ok(Line::Answer(answer.take()));
+    }
+    if let Some(error) = value.get("error") {
+        let text = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
+        let kind = match text("class") {
+            "DeviceNotFound" | "DeviceNotActive" => io::ErrorKind::NotFound,
+            "CommandNotFound" => io::ErrorKind::Unsupported,
+            _ => io::ErrorKind::Other,
+        };
+        return Ok(Line::Refused(kind, text("desc").chars().take(200).collect()));
+    }
+    match (value.get("QMP"), value.get("event")) {
+        (Some(_), _) => Ok(Line::Greeting),
+        (_, Some(_)) => Ok(Line::Event),
+        _ => Err(invalid("neither greeting, event nor answer")),
+    }
+}
+
+impl Monitor {
+    /// Connects, and does `work` in one conversation.
+    ///
+    /// # Errors
+    /// Those of `work`, and `TimedOut` when the monitor did not answer in time now or lately.
+    pub(crate) fn with<T>(socket: &Path, work: impl FnOnce(&mut Self) -> io::Result<T>) -> io::Result<T> {
+        let hung = || HUNG.lock().unwrap_or_else(PoisonError::into_inner);
+        if hung().get(socket).is_some_and(|at| at.elapsed() < LEFT_ALONE) {
+            let message = format!("it did not answer lately; it is tried again {} s later", LEFT_ALONE.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        }
+        let result = Self::connect(socket).and_then(|mut monitor| work(&mut monitor));
+        match result {
+            // What a socket with a timeout says.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                hung().insert(socket.to_owned(), Instant::now());
+                let message = format!(
+                    "no answer within {} ms: it is hung, or serves another client such as libvirt",
+                    PATIENCE.as_millis()
+                );
+                Err(io::Error::new(io::ErrorKind::TimedOut, message))
+            }
+            result => {
+                hung().remove(socket);
+                result
+            }
+        }
+    }
+
+    fn connect(socket: &Path) -> io::Result<Self> {
+        let stream = connect_in_time(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut monitor = Self { lines: BufReader::new(stream) };
+        match monitor.line()? {
+            Line::Greeting => {}
+            _ => return Err(invalid("no greeting")),
+        }
+        monitor.execute("qmp_capabilities", Value::Null)?;
+        Ok(monitor)
+    }
+
+    /// Runs a command.
+    ///
+    /// # Errors
+    /// The monitor's refusal: `NotFound` for a device that is not there, `Unsupported` for an unknown command.
+    pub(crate) fn execute(&mut self, command: &str, arguments: Value) -> io::Result<Value> {
+        let mut request = json!({ "execute": command });
+        if !arguments.is_null() {
+            request["arguments"] = arguments;
+        }
+        self.lines.get_mut().write_all(format!("{request}\n").as_bytes())?;
+        for _ in 0..MOST_EVENTS {
+            match self.line()? {
+                Line::Answer(answer) => return Ok(answer),
+                Line::Refused(kind, why) => {
+                    return Err(io::Error::new(kind, format!("the monitor refuses `{command}`: {why}")));
+                }
+                Line::Event | Line::Greeting => {}
+            }
+        }
+        Err(invalid(format!("no answer to `{command}` among {MOST_EVENTS} lines")))
+    }
+
+    fn line(&mut self) -> io::Result<Line> {
+        let mut line = Vec::new();
+        (&mut self.lines).take(LONGEST).read_until(b'\n', &mut line)?;
+        match line.last() {
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(b'\n') => parse_line(&line),
+            Some(_) => Err(invalid(format!("a line is cut off or longer than {LONGEST} bytes"))),
+        }
+    }
+}
+
+/// A full backlog makes connect(2) on a Unix socket wait without end, unless the socket does not block.
+fn connect_in_time(socket: &Path) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let file = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&file, &SocketAddrUnix::new(socket)?)?;
+    let stream = UnixStream::from(file);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// A guest's disk, by the path of its device in QEMU, which is what throttling wants (not the drive's id).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GuestDisk {
+    pub(crate) device: String,
+    pub(crate) throttle: [u64; 4],
+}
+
+/// Disks with a medium, of `query-block`.
+pub(crate) fn disks(answer: &Value) -> Vec<GuestDisk> {
+    let one = |disk: &Value| {
+        let inserted = disk.get("inserted")?;
+        let number = |key: &str| inserted.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let device = disk.get("qdev").and_then(Value::as_str)?.to_owned();
+        Some(GuestDisk { device, throttle: ["bps_rd", "bps_wr", "iops_rd", "iops_wr"].map(number) })
+    };
+    answer.as_array().into_iter().flatten().filter_map(one).collect()
+}
+
+/// Counters of all disks of a guest since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct BlockStats {
+    pub(crate) read_bytes: u64,
+    pub(crate) write_bytes: u64,
+    pub(crate) operations: u64,
+}
+
+/// Sums of `query-blockstats`; of each disk only the device the guest sees, not the files below.
+pub(crate) fn block_stats(answer: &Value) -> Option<BlockStats> {
+    let mut sum = BlockStats::default();
+    for disk in answer.as_array()? {
+        let number = |key: &str| disk.get("stats")?.get(key)?.as_u64();
+        sum.read_bytes = sum.read_bytes.wrapping_add(number("rd_bytes")?);
+        sum.write_bytes = sum.write_bytes.wrapping_add(number("wr_bytes")?);
+        sum.operations = sum.operations.wrapping_add(number("rd_operations")?).wrapping_add(number("wr_operations")?);
+    }
+    Some(sum)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A monitor that says the given lines, whatever it is asked.
+    pub(crate) fn fake(folder: &Path, lines: &'static [&'static str]) -> PathBuf {
+        let path = folder.join("qmp");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                for line in lines {
+                    _ = stream.write_all(line.as_bytes());
+                }
+                // Holds the connection open, as a hung monitor does, until the other side has enough.
+                _ = io::copy(&mut stream, &mut io::sink());
+            }
+        });
+        path
+    }
+
+    const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
+
+    #[test]
+    fn answers_are_told_from_events_and_refusals() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = fake(
+            folder.path(),
+            &[
+                GREETING,
+                "{\"return\": {}}\n",
+                "{\"event\": \"STOP\", \"timestamp\": {}}\n{\"return\": {\"running\": true}}\n",
+                "{\"error\": {\"class\": \"DeviceNotFound\", \"desc\": \"no such disk\"}}\n",
+            ],
+        );
+        let said = Monitor::with(&path, |monitor| {
+            let status = monitor.execute("query-status", Value::Null)?;
+            let refusal = monitor.execute("block_set_io_throttle", json!({})).unwrap_err();
+            Ok((status, refusal.kind(), refusal.to_string()))
+        });
+        let (status, kind, text) = said.unwrap();
+        assert_eq!((status["running"].as_bool(), kind), (Some(true), io::ErrorKind::NotFound));
+        assert!(text.contains("no such disk"), "{text}");
+    }
+
+    #[test]
+    fn a_hung_monitor_is_left_alone_for_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = fake(folder.path(), &[GREETING]);
+        let ask = || Monitor::with(&path, |_| Ok(())).unwrap_err();
+        let first = ask();
+        assert_eq!(first.kind(), io::ErrorKind::TimedOut);
+        assert!(first.to_string().contains("another client"), "{first}");
+        let second = ask();
+        assert!(second.to_string().contains("lately"), "not asked again: {second}");
+    }
+
+    #[test]
+    fn hostile_lines_are_errors() {
+        for line in ["", "x\n", "[]\n", "{}\n", "{\"QMP\"", "{\"return\"\n"] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("qmp");
+            let listener = UnixListener::bind(&path).unwrap();
+            let writer = std::thread::spawn(move || listener.accept().unwrap().0.write_all(line.as_bytes()).unwrap());
+            let error = Monitor::with(&path, |_| Ok(())).unwrap_err();
+            assert!(
+                matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),
+                "{line}: {error}"
+            );
+            writer.join().unwrap();
+        }
+        let gone = Monitor::with(Path::new("/nonexistent/qmp"), |_| Ok(())).unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn block_answers() {
+        let stats = json!([
+            {"stats": {"rd_bytes": 10, "wr_bytes": 20, "rd_operations": 1, "wr_operations": 2}, "parent": {"stats": {"rd_bytes": 99}}},
+            {"stats": {"rd_bytes": 1, "wr_bytes": 2, "rd_operations": 3, "wr_operations": 4}},
+        ]);
+        assert_eq!(block_stats(&stats), Some(BlockStats { read_bytes: 11, write_bytes: 22, operations: 10 }));
+        assert_eq!(block_stats(&json!([{"stats": {}}])), None);
+        assert_eq!(block_stats(&json!({})), None);
+        let blocks =
+            json!([{"qdev": "/machine/peripheral/vd0/virtio-backend", "inserted": {"bps_wr": 5}}, {"device": "cd"}, 7]);
+        let expected = GuestDisk { device: "/machine/peripheral/vd0/virtio-backend".into(), throttle: [0, 5, 0, 0] };
+        assert_eq!(disks(&blocks), [expected]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_line_makes_it_panic(line in "(\\{|\\}|\"return\"|\"error\"|\"QMP\"|:|,|\\[|\\]|[a-z0-9 ]){0,60}") {
+            if let Ok(Line::Answer(answer)) = parse_line(line.as_bytes()) {
+                _ = block_stats(&answer);
+                _ = disks(&answer);
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Xen domains: their counters, and the machine's CPU as the hypervisor sees it, of which the control domain's own
+//! `/proc/stat` knows only its part.
+
+use std::collections::BTreeMap;
+
+use gleaner_common::report::{Absence, AbsenceKind, Reading};
+use gleaner_common::units::Bytes;
+
+use super::machine::CpuTimes;
+use super::process::gone;
+use super::rates::RawWorkload;
+use crate::xen::{Domain, Hypervisor};
+
+/// Domains from sample to sample.
+#[derive(Debug, Default)]
+pub(super) struct DomainReader {
+    domains: BTreeMap<String, Domain>,
+    /// CPU of all domains since the first sample; a domain that goes takes nothing away from it.
+    busy_ns: u64,
+    failure: Option<Absence>,
+    sampled: bool,
+}
+
+impl DomainReader {
+    /// Takes in what the hypervisor told, and gives the machine's CPU times.
+    pub(super) fn take(&mut self, told: std::io::Result<Hypervisor>) -> Result<CpuTimes, Absence> {
+        let hypervisor = match told {
+            Ok(hypervisor) => hypervisor,
+            Err(error) => {
+                let kind = match error.kind() {
+                    std::io::ErrorKind::PermissionDenied => AbsenceKind::Denied,
+                    std::io::ErrorKind::InvalidData => AbsenceKind::Malformed,
+                    _ => AbsenceKind::NotSupported,
+                };
+                let absence = Absence { kind, detail: format!("the hypervisor cannot be asked: {error}") };
+                self.failure = Some(absence.clone());
+                return Err(absence);
+            }
+        };
+        for domain in &hypervisor.domains {
+            // One that is new used all its time since the last look, but for those there at the first.
+            let before = match self.domains.get(&domain.uuid) {
+                Some(before) => before.cpu_ns,
+                None if self.sampled => 0,
+                None => domain.cpu_ns,
+            };
+            self.busy_ns = self.busy_ns.saturating_add(domain.cpu_ns.saturating_sub(before));
+        }
+        self.domains = hypervisor.domains.into_iter().map(|domain| (domain.uuid.clone(), domain)).collect();
+        self.failure = None;
+        self.sampled = true;
+        Ok(CpuTimes { busy_ns: self.busy_ns, steal_ns: 0, cpus: hypervisor.physical_cpus })
+    }
+
+    /// Domains that may be workloads: all but the control domain.
+    pub(super) fn guests(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.values().filter(|domain| !domain.control)
+    }
+
+    /// Counters of one domain.
+    pub(super) fn read(&self, uuid: &str) -> RawWorkload {
+        if let Some(failure) = &self.failure {
+            return RawWorkload::absent(failure);
+        }
+        let Some(domain) = self.domains.get(uuid) else { return RawWorkload::absent(&gone()) };
+        let not = |what: &str| Absence { kind: AbsenceKind::NotSupported, detail: what.to_owned() };
+        let mut raw = RawWorkload::absent(&not("the hypervisor does not tell it"));
+        raw.cpu_ns = Reading::Value(domain.cpu_ns);
+        raw.vcpu_ns = Reading::Value(domain.cpu_ns);
+        raw.memory = Reading::Value(Bytes(domain.memory_bytes));
+        match domain.disk {
+            Some(disk) => {
+                raw.disk_read = Reading::Value(disk.read_bytes);
+                raw.disk_write = Reading::Value(disk.write_bytes);
+                raw.disk_operations = Reading::Value(disk.operations);
+            }
+            None => {
+                let absent = || Reading::Absent(not("the domain has no virtual disk served from here"));
+                (raw.disk_read, raw.disk_write, raw.disk_operations) = (absent(), absent(), absent());
+            }
+        }
+        match domain.network {
+            Some(network) => {
+                raw.receive = Reading::Value(network.receive_bytes);
+                raw.transmit = Reading::Value(network.transmit_bytes);
+            }
+            None => {
+                let absent = || Reading::Absent(not("the domain has no virtual interface served from here"));
+                (raw.receive, raw.transmit) = (absent(), absent());
+            }
+        }
+        raw
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn domain(uuid: &str, control: bool, cpu_ns: u64) -> Domain {
+        Domain {
+            id: 0,
+            uuid: uuid.into(),
+            name: uuid.into(),
+            control,
+            cpu_ns,
+            memory_bytes: 4096,
+            memory_most_bytes: 4096,
+            memory_target_bytes: None,
+            paused: false,
+            cap_percent: Some(0),
+            weight: Some(256),
+            disk: None,
+            network: None,
+        }
+    }
+
+    #[test]
+    fn the_machines_cpu_is_the_sum_over_domains_that_come_and_go() {
+        let mut reader = DomainReader::default();
+        let mut take = |domains: &[Domain]| {
+            let told = Hypervisor { physical_cpus: 4, domains: domains.to_vec() };
+            reader.take(Ok(told)).unwrap()
+        };
+        assert_eq!(take(&[domain("dom0", true, 100), domain("a", false, 50)]).busy_ns, 0);
+        assert_eq!(take(&[domain("dom0", true, 110), domain("a", false, 70)]).busy_ns, 30);
+        let times = take(&[domain("dom0", true, 115), domain("b", false, 5)]);
+        assert_eq!((times.busy_ns, times.cpus), (40, 4));
+        assert_eq!(reader.guests().map(|domain| domain.name.as_str()).collect::<Vec<_>>(), ["b"]);
+        assert_eq!(reader.read("b").cpu_ns, Reading::Value(5));
+        assert_eq!(reader.read("a").cpu_ns.value(), None, "gone");
+        assert_eq!(reader.read("b").disk_read.value(), None);
+        let failed = reader.take(Err(std::io::ErrorKind::TimedOut.into())).unwrap_err();
+        assert!(failed.detail.contains("cannot be asked"));
+        assert_eq!(reader.read("b").cpu_ns, Reading::Absent(failed));
+    }
+}
