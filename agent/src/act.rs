@@ -412,8 +412,8 @@ impl Actor {
             return Err((Refusal::ForeignWrite, detail));
         }
         let mut reclaim = tracked.limits.take().map(|(_, reclaim)| reclaim).unwrap_or_default();
-        let (memory, on_its_way) = self.memory_now(id, limits, &mut reclaim);
         let seen = self.seen(target, knobs).map_err(|error| refusal(&error))?;
+        let (memory, on_its_way) = self.memory_now(id, &seen, limits, &mut reclaim);
         let (changes, mut shortfalls) = limit_workload(knobs.emulator_inside, &seen, limits, memory);
         self.carry_out_changes(target, changes)?;
         if on_its_way {
@@ -424,11 +424,20 @@ impl Actor {
     }
 
     /// The limit on memory to set now, and whether that is not yet the one asked for.
-    fn memory_now(&self, id: &WorkloadId, limits: &Limits, reclaim: &mut Reclaim) -> (Option<Bytes>, bool) {
+    fn memory_now(
+        &self,
+        id: &WorkloadId,
+        seen: &[Seen],
+        limits: &Limits,
+        reclaim: &mut Reclaim,
+    ) -> (Option<Bytes>, bool) {
         let Some(goal) = limits.memory else { return (None, false) };
         // Before the first sample nothing is known of it, so nothing is taken yet.
         let Some(state) = self.memory.get(id) else { return (None, true) };
-        let next = reclaim.next(&self.settings.reclaim, goal, *state);
+        // What a balloon or a hypervisor sets is the whole of the memory, used or not.
+        let whole = seen.iter().find(|seen| seen.role == Role::Memory).and_then(Seen::whole_memory);
+        let state = MemoryState { used: whole.unwrap_or(state.used), ..*state };
+        let next = reclaim.next(&self.settings.reclaim, goal, state);
         (Some(next), next != goal)
     }
 
@@ -451,7 +460,7 @@ impl Actor {
         self.ledger.about_to_set(target, &about).map_err(|error| (Refusal::Failed, chain(&error)))?;
         execute(&steps).map_err(|error| {
             let (reason, _) = refusal(&error.cause);
-            (reason, chain(&error))
+            (reason, error.in_full())
         })?;
         let knobs = &mut self.tracked(target).knobs;
         for step in steps {
@@ -472,17 +481,13 @@ impl Actor {
         let Some((limits, mut reclaim)) = self.targets.get_mut(target).and_then(|tracked| tracked.limits) else {
             return;
         };
-        let Some(knobs) = self.workloads.get(id).filter(|_| limits.memory.is_some()).cloned() else { return };
-        let (memory, _) = self.memory_now(id, &limits, &mut reclaim);
-        let is_foreign = self.targets.get(target).is_some_and(|t| t.knobs.iter().any(Managed::is_foreign));
-        if memory.is_none() || is_foreign {
+        let Some(mut knobs) = self.workloads.get(id).filter(|_| limits.memory.is_some()).cloned() else { return };
+        knobs.knobs.retain(|(role, _)| *role == Role::Memory);
+        if self.targets.get(target).is_some_and(|tracked| tracked.knobs.iter().any(Managed::is_foreign)) {
             return;
         }
-        let of_memory = |mut knobs: WorkloadKnobs| {
-            knobs.knobs.retain(|(role, _)| *role == Role::Memory);
-            knobs
-        };
-        let result = self.seen(target, &of_memory(knobs)).map_err(|error| refusal(&error)).and_then(|seen| {
+        let result = self.seen(target, &knobs).map_err(|error| refusal(&error)).and_then(|seen| {
+            let (memory, _) = self.memory_now(id, &seen, &limits, &mut reclaim);
             let (changes, _) = limit_workload(false, &seen, &limits, memory);
             self.carry_out_changes(target, changes)
         });

@@ -22,6 +22,7 @@ use crate::host_loop::{self, HostLoop, Order};
 use crate::keeper::{self, Keeper, Watch};
 use crate::link::{self, Introduction, LinkSettings, Outbox, OutboxLimits};
 use crate::probe;
+use crate::trial::{self, TrialArgs};
 
 /// Events kept while the aggregator cannot take them. Chosen: hours of a busy host's.
 const EVENTS_KEPT: usize = 4_096;
@@ -63,6 +64,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Limits one workload for a moment, shows what that does to it, and puts everything back.
+    Try(Box<TrialArgs>),
     /// Prints reports as JSON lines, without an aggregator and without changing anything.
     Observe {
         /// How many; endless without it.
@@ -136,6 +139,7 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             }
             Ok(ExitCode::SUCCESS)
         }
+        Some(Command::Try(trial)) => try_limits(&config_or_defaults(&arguments.config)?, &trial, keeper_prefix),
         Some(Command::Observe { count }) => {
             let mut config = config_or_defaults(&arguments.config)?;
             config.act = false;
@@ -162,6 +166,30 @@ fn config_or_defaults(file: &Path) -> anyhow::Result<Config> {
         return Ok(Config::load(file)?);
     }
     Ok(Config::from_source(&gleaner_common::config::Source::from_text(Path::new("defaults"), ""))?)
+}
+
+fn try_limits(config: &Config, arguments: &TrialArgs, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
+    // Whoever kills this process finds the host as it was.
+    let keeper = start_keeper(config, keeper_prefix)?;
+    let (stop, stopped) = mpsc::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        runtime.block_on(wait_for_signal());
+        _ = stop.send(());
+    })?;
+    let report = trial::run(config, arguments, &stopped)?;
+    for failure in &report.failed {
+        error!(knob = %failure.knob, wanted = %failure.wanted, error = %failure.error, "not restored");
+    }
+    if !report.failed.is_empty() {
+        return Ok(ExitCode::from(3));
+    }
+    // One that is gone already has nothing left to do either.
+    _ = keeper.farewell();
+    if !arguments.json {
+        println!("put back: {} knobs", report.restored);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {

@@ -176,7 +176,7 @@ impl HostLoop {
 }
 
 /// Memory of each workload; its pressure is the machine's where the kernel does not tell the workload's own.
-fn memory_states(observation: &Observation) -> BTreeMap<WorkloadId, MemoryState> {
+pub(crate) fn memory_states(observation: &Observation) -> BTreeMap<WorkloadId, MemoryState> {
     let of_machine = observation.machine.memory_pressure.value().copied();
     let state = |workload: &WorkloadSample| {
         let pressure = workload.memory_pressure.value().copied().or(of_machine);

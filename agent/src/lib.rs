@@ -19,6 +19,7 @@ pub mod netlink;
 pub mod probe;
 mod qmp;
 pub mod sense;
+pub mod trial;
 #[cfg(test)]
 mod version_2_tests;
 mod xen;

@@ -256,7 +256,7 @@ impl TrafficControl {
                 let mut message = Message::new(NEW_QDISC, ACK | CREATE | REPLACE, interface, OURS, ROOT, 0);
                 message.attribute(KIND, b"tbf\0");
                 message.nested(OPTIONS, |options| tbf(options, rate));
-                message
+                return self.ask(message).map(drop).map_err(unsupported);
             }
             (Direction::Receive, None) => Message::new(DELETE_QDISC, ACK, interface, OURS, ROOT, 0),
             (Direction::Transmit, Some(rate)) => {
@@ -266,7 +266,7 @@ impl TrafficControl {
                 }
                 let mut queue = Message::new(NEW_QDISC, ACK | CREATE, interface, INGRESS_HANDLE, INGRESS, 0);
                 queue.attribute(KIND, b"ingress\0");
-                self.ask(queue)?;
+                self.ask(queue).map_err(unsupported)?;
                 let info = OUR_PRIORITY << 16 | u32::from(ALL_PROTOCOLS.to_be());
                 let mut message = Message::new(NEW_FILTER, ACK | CREATE | REPLACE, interface, 1, INGRESS_HANDLE, info);
                 message.attribute(KIND, b"matchall\0");
@@ -278,12 +278,21 @@ impl TrafficControl {
                     // A queue without its filter would look like somebody else's.
                     _ = self.hold(interface, direction, None);
                 }
-                return done.map(drop);
+                return done.map(drop).map_err(unsupported);
             }
             (Direction::Transmit, None) => Message::new(DELETE_QDISC, ACK, interface, INGRESS_HANDLE, INGRESS, 0),
         };
         self.ask(message).map(drop)
     }
+}
+
+/// What the kernel says where it has no such queue or filter.
+fn unsupported(error: io::Error) -> io::Error {
+    if error.raw_os_error() != Some(libc::ENOENT) {
+        return error;
+    }
+    let message = "this kernel has no token bucket (sch_tbf) or policing (sch_ingress, cls_matchall, act_police)";
+    io::Error::new(io::ErrorKind::Unsupported, message)
 }
 
 /// Bytes that may go at once: 20 ms of the rate, at least two large frames, so that a slow rate still passes them.

@@ -6,7 +6,7 @@ mod bed;
 
 #[test]
 fn every_test_holds_on_a_version_2_host() {
-    if std::env::var_os("GLEANER_INSIDE_LAB").is_some() {
+    if bed::inside() {
         return;
     }
     let Some(images) = bed::images("every_test_holds_on_a_version_2_host") else { return };

@@ -138,7 +138,7 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) dedicated_slots: u32,
     /// Memory a task needs, such as 512M: bounds the slots.
-    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "64M")]
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
     pub(crate) memory_per_task: Bytes,
     /// How often a task that fails is tried.
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -276,22 +276,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if duration.is_zero() { Err(format!("{text:?} is no time at all")) } else { Ok(duration) }
 }
 
-/// An amount of memory: a number with K, M, G or T (binary), or bytes.
-fn bytes(text: &str) -> Result<Bytes, String> {
-    let bad = || format!("{text:?} is no amount of memory; write 512M or 2G");
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text.get(digits.len()..).unwrap_or_default().to_ascii_uppercase().as_str() {
-        "" | "B" => 0,
-        "K" | "KB" | "KIB" => 10,
-        "M" | "MB" | "MIB" => 20,
-        "G" | "GB" | "GIB" => 30,
-        "T" | "TB" | "TIB" => 40,
-        _ => return Err(bad()),
-    };
-    let number: u64 = digits.parse().map_err(|_| bad())?;
-    number.checked_mul(1 << shift).map(Bytes).ok_or_else(bad)
-}
-
 fn dollars(text: &str) -> Result<Dollars, String> {
     let number: f64 = text.trim_start_matches('$').parse().map_err(|_| format!("{text:?} is no amount of money"))?;
     Dollars::new(number).map_err(|e| e.to_string())
@@ -323,10 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_money() {
-        assert_eq!(bytes("512M"), Ok(Bytes::from_mib(512)));
-        assert_eq!(bytes("2GiB"), Ok(Bytes::from_mib(2048)));
-        assert!(bytes("99999999999T").is_err() && bytes("much").is_err());
+    fn money() {
         assert_eq!(dollars("$2.50"), Ok(Dollars::clamped(2.5)));
         assert!(dollars("-1").is_err() && dollars("NaN").is_err());
     }
@@ -342,7 +323,6 @@ mod tests {
         #[test]
         fn no_text_makes_a_parser_panic(text in ".{0,20}") {
             _ = duration(&text);
-            _ = bytes(&text);
             _ = dollars(&text);
             _ = text.parse::<Since>();
         }

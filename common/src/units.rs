@@ -6,6 +6,7 @@
 use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul, Sub};
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -215,6 +216,30 @@ impl Bytes {
     }
 }
 
+/// A text that is no amount of memory or data.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no amount of memory; write 512M or 2G")]
+pub struct InvalidBytes(String);
+
+/// A whole number, with K, M, G or T for powers of 1,024.
+impl FromStr for Bytes {
+    type Err = InvalidBytes;
+    fn from_str(text: &str) -> Result<Self, InvalidBytes> {
+        let bad = || InvalidBytes(text.to_owned());
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let shift = match text.get(digits.len()..).unwrap_or_default().to_ascii_uppercase().as_str() {
+            "" | "B" => 0,
+            "K" | "KB" | "KIB" => 10,
+            "M" | "MB" | "MIB" => 20,
+            "G" | "GB" | "GIB" => 30,
+            "T" | "TB" | "TIB" => 40,
+            _ => return Err(bad()),
+        };
+        let number: u64 = digits.parse().map_err(|_| bad())?;
+        number.checked_mul(1 << shift).map(Self).ok_or_else(bad)
+    }
+}
+
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -254,6 +279,15 @@ mod tests {
         // 6 dedicated hosts at $1.00/h for 30 min.
         let price = DollarsPerHour::new(1.0).unwrap();
         assert_eq!(price.over(1800.0, 6.0), Dollars::new(3.0).unwrap());
+    }
+
+    #[test]
+    fn bytes_are_read() {
+        assert_eq!("512M".parse(), Ok(Bytes::from_mib(512)));
+        assert_eq!("7".parse(), Ok(Bytes(7)));
+        for bad in ["", "M", "-1", "1.5G", "1X", "99999999999T"] {
+            assert!(bad.parse::<Bytes>().is_err(), "{bad}");
+        }
     }
 
     #[test]

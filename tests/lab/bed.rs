@@ -9,6 +9,11 @@ pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/lab").join(name)
 }
 
+/// This process runs inside a booted host.
+pub(crate) fn inside() -> bool {
+    std::env::var_os("GLEANER_INSIDE_LAB").is_some()
+}
+
 /// A folder for images in the build's own target folder, so that they are built once and go with `cargo clean`.
 pub(crate) fn cache(name: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();
@@ -33,6 +38,9 @@ fn build(script_name: &str, name: &str, programs: &[&str]) -> Result<PathBuf, St
 /// Images of guests and of the version 2 host; without what it takes to build them, says loudly that `test` is
 /// skipped.
 pub(crate) fn images(test: &str) -> Option<PathBuf> {
+    if let Some(images) = std::env::var_os("GLEANER_LAB_IMAGES") {
+        return Some(images.into());
+    }
     static IMAGES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let programs = ["qemu-system-x86_64", "busybox", "cpio", "apt-get", "as"];
     let images = IMAGES.get_or_init(|| build("kvm/images.sh", "kvm", &programs));

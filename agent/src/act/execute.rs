@@ -14,6 +14,14 @@ pub struct ExecuteError {
     pub not_undone: Vec<(Step, KnobError)>,
 }
 
+impl ExecuteError {
+    /// In one line, with what the kernel or hypervisor said.
+    #[must_use]
+    pub fn in_full(&self) -> String {
+        format!("{}{}", super::restore::chain(&self.cause), undo_text(&self.not_undone))
+    }
+}
+
 fn undo_text(not_undone: &[(Step, KnobError)]) -> String {
     not_undone.iter().map(|(_, error)| format!("; going back failed too: {error}")).collect()
 }

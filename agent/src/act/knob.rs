@@ -139,7 +139,7 @@ impl fmt::Display for KnobValue {
 pub enum Fault {
     /// The knob or what it belongs to is not there (any more).
     Absent,
-    /// This process may not do it.
+    /// This process may not do it, or the host cannot.
     Denied,
     /// A value could not be understood, by Gleaner or by the other side.
     Malformed,
@@ -160,7 +160,7 @@ impl Fault {
             Some(_) => Self::Transient,
             None => match error.kind() {
                 io::ErrorKind::NotFound => Self::Absent,
-                io::ErrorKind::PermissionDenied => Self::Denied,
+                io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => Self::Denied,
                 io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => Self::Malformed,
                 _ => Self::Transient,
             },

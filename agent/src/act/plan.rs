@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use gleaner_common::command::{DiskLimit, Limits, NetworkLimit, Quota};
 use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 
-use super::knob::{Knob, KnobKind, KnobValue, Throttle, whole};
+use super::knob::{Knob, KnobKind, KnobValue, MonitorKind, MonitorKnob, Throttle, whole};
 
 /// One knob as it is and as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,6 +144,18 @@ pub struct Seen {
     pub original: KnobValue,
     /// What it is now.
     pub current: KnobValue,
+}
+
+impl Seen {
+    /// All the memory a guest has, where the knob sets that and not what is used of it.
+    pub(crate) fn whole_memory(&self) -> Option<Bytes> {
+        match (&self.knob, self.current) {
+            (Knob::Cgroup(_), _) => None,
+            (_, KnobValue::Memory(Some(bytes))) => Some(Bytes(bytes)),
+            (Knob::Monitor(MonitorKnob { kind: MonitorKind::Balloon { whole }, .. }), _) => Some(Bytes(*whole)),
+            _ => None,
+        }
+    }
 }
 
 /// CPU a QEMU process gets on top of a ceiling asked for its guest, for the emulator and I/O threads in the

@@ -3,6 +3,7 @@
 /bin/busybox mkdir -p /bin /sbin; /bin/busybox --install -s /bin
 cd /bin; for program in /sbin/*; do rm -f "${program##*/}"; done
 ln -sf /sbin/dash sh # a shell that finds programs by PATH; busybox's runs its own ip and tc first
+mkdir -p /usr/bin; ln -sf /bin/busybox /usr/bin/env
 export PATH=/sbin:/bin:/usr/bin HOME=/ TERM=dumb
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /dev/shm; mount -t devpts pts /dev/pts

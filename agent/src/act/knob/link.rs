@@ -96,7 +96,7 @@ mod tests {
                 let knob = knob(direction);
                 assert_eq!(knob.read().unwrap(), KnobValue::Rate(None));
                 match knob.set(KnobValue::Rate(Some(125_000))) {
-                    Err(error) if error.fault() == Fault::Absent => {
+                    Err(error) if error.fault() == Fault::Denied => {
                         eprintln!(
                             "SKIPPED: a_tap_is_shaped_and_put_back: {direction:?}: this kernel has no such queue"
                         );

@@ -1,0 +1,285 @@
+//! `gleaner-agent try`: sets limits on one workload for a moment, shows what they do, and puts everything back. For an
+//! operator who wants to see a lever bite before trusting it to an aggregator.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use gleaner_common::clock::Clock;
+use gleaner_common::command::{
+    Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Target, Version, Weight,
+};
+use gleaner_common::id::WorkloadId;
+use gleaner_common::report::{Reading, WorkloadSample};
+use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, PerSec};
+use serde_json::{Value, json};
+
+use crate::act::restore::RestoreReport;
+use crate::act::{ActSettings, Actor, VolunteerChoice};
+use crate::config::Config;
+use crate::hierarchies::Hierarchies;
+use crate::host_loop::memory_states;
+use crate::sense::{Observation, Roots, Sensor, VolunteerTrace};
+
+/// Time between two samples.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long the lease is; the trial renews it every period.
+const LEASE_MS: u32 = 10_000;
+/// How long a workload may take to be found: a guest's monitor tells of its disks a moment after the guest is seen.
+const SEARCH: Duration = Duration::from_secs(5);
+
+/// What to try, on what, for how long.
+#[derive(Debug, Clone, Args)]
+pub struct TrialArgs {
+    /// Name of the workload, as `gleaner-agent observe` shows it.
+    workload: WorkloadId,
+    /// How long to hold the limits, in seconds.
+    #[arg(long = "for", value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Ceiling on CPU, in percent of one core.
+    #[arg(long, value_name = "PERCENT", value_parser = quota)]
+    cpu: Option<Quota>,
+    /// Weight on the CPU, from 1 to 10000; 100 is normal.
+    #[arg(long, value_name = "WEIGHT", value_parser = weight)]
+    cpu_weight: Option<Weight>,
+    /// Memory it may keep, such as 512M.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Bytes>,
+    /// Bytes it may read from each disk per second, such as 10M.
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    disk_read: Option<BytesPerSec>,
+    /// Bytes it may write to each disk per second.
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    disk_write: Option<BytesPerSec>,
+    /// Reads it may do on each disk per second.
+    #[arg(long, value_name = "N", value_parser = operations)]
+    disk_read_operations: Option<PerSec>,
+    /// Writes it may do on each disk per second.
+    #[arg(long, value_name = "N", value_parser = operations)]
+    disk_write_operations: Option<PerSec>,
+    /// Weight on the disks, from 1 to 10000.
+    #[arg(long, value_name = "WEIGHT", value_parser = weight)]
+    disk_weight: Option<Weight>,
+    /// Bytes it may receive from the network per second.
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    receive: Option<BytesPerSec>,
+    /// Bytes it may send to the network per second.
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    transmit: Option<BytesPerSec>,
+    /// One JSON object instead of lines for people.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn quota(text: &str) -> Result<Quota, String> {
+    let percent: f64 = text.trim_end_matches('%').parse().map_err(|_| format!("{text:?} is no number of percent"))?;
+    CoreShare::new(percent).map(Quota::AtMost).map_err(|error| error.to_string())
+}
+
+fn weight(text: &str) -> Result<Weight, String> {
+    let number = text.parse().map_err(|_| format!("{text:?} is no whole number"))?;
+    Weight::new(number).map_err(|error| error.to_string())
+}
+
+fn rate(text: &str) -> Result<BytesPerSec, String> {
+    text.parse::<Bytes>().map(|bytes| BytesPerSec::clamped(bytes.0 as f64)).map_err(|error| error.to_string())
+}
+
+fn operations(text: &str) -> Result<PerSec, String> {
+    let number = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+    PerSec::new(number).map_err(|error| error.to_string())
+}
+
+impl TrialArgs {
+    fn limits(&self) -> Limits {
+        Limits {
+            quota: self.cpu.unwrap_or(Quota::Unlimited),
+            weight: self.cpu_weight,
+            memory: self.memory,
+            disk: DiskLimit {
+                read: self.disk_read,
+                write: self.disk_write,
+                read_operations: self.disk_read_operations,
+                write_operations: self.disk_write_operations,
+            },
+            disk_weight: self.disk_weight,
+            network: NetworkLimit { receive: self.receive, transmit: self.transmit },
+        }
+    }
+}
+
+/// Means of what was measured over some seconds; nothing where a sensor is missing.
+#[derive(Debug, Default)]
+struct Measured {
+    samples: BTreeMap<&'static str, (f64, u32)>,
+}
+
+impl Measured {
+    fn take(&mut self, sample: &WorkloadSample) {
+        let mut add = |name, value: Option<f64>| {
+            if let Some(value) = value {
+                let (sum, count) = self.samples.entry(name).or_default();
+                *sum += value;
+                *count += 1;
+            }
+        };
+        fn of<T: Copy>(reading: &Reading<T>, number: impl Fn(T) -> f64) -> Option<f64> {
+            reading.value().copied().map(number)
+        }
+        add("cpu_percent", of(&sample.cpu, CoreShare::percent));
+        add("memory_bytes", of(&sample.memory, |bytes| bytes.0 as f64));
+        add("disk_read_per_s", of(&sample.disk_read, BytesPerSec::per_sec));
+        add("disk_write_per_s", of(&sample.disk_write, BytesPerSec::per_sec));
+        add("disk_operations_per_s", of(&sample.disk_operations, PerSec::per_sec));
+        add("receive_per_s", of(&sample.network_receive, BytesPerSec::per_sec));
+        add("transmit_per_s", of(&sample.network_transmit, BytesPerSec::per_sec));
+    }
+
+    fn mean(&self, name: &str) -> Option<f64> {
+        self.samples.get(name).map(|(sum, count)| sum / f64::from((*count).max(1)))
+    }
+
+    fn as_json(&self) -> Value {
+        self.samples
+            .keys()
+            .map(|name| ((*name).to_owned(), json!(self.mean(name))))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    }
+}
+
+/// Tries the limits. A word on `stop` ends the trial early; whatever happens, what was changed is put back.
+///
+/// # Errors
+/// When the workload is not there, the limits are refused, or another agent uses the state folder.
+pub fn run(config: &Config, arguments: &TrialArgs, stop: &mpsc::Receiver<()>) -> anyhow::Result<RestoreReport> {
+    let hierarchies = Hierarchies::of_this_machine();
+    let settings = ActSettings { acting: true, volunteer: VolunteerChoice::None, ..config.act_settings() };
+    let (mut actor, _) = Actor::open(settings, &hierarchies)?;
+    let result = attempt(config, arguments, &mut actor, &hierarchies, stop);
+    let report = actor.restore_all();
+    result.map(|()| report)
+}
+
+fn attempt(
+    config: &Config,
+    arguments: &TrialArgs,
+    actor: &mut Actor,
+    hierarchies: &Hierarchies,
+    stop: &mpsc::Receiver<()>,
+) -> anyhow::Result<()> {
+    let say = |line: String| {
+        if !arguments.json {
+            println!("{line}");
+        }
+    };
+    let id = &arguments.workload;
+    let mut sensor = Sensor::open(config.sense_settings(Roots::default()), hierarchies, VolunteerTrace::None, &[])?;
+    let find = |observation: &Observation| observation.workloads.iter().find(|workload| workload.id == *id).cloned();
+    let missing = |observation: &Observation| {
+        let names: Vec<&str> = observation.workloads.iter().map(|workload| workload.id.as_str()).collect();
+        format!("there is no workload `{id}` here; there are: {}", names.join(", "))
+    };
+    // A pause; false once the trial should end.
+    let pause = || matches!(stop.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout));
+
+    say(format!("{id} as it is:"));
+    let (mut before, start) = (Measured::default(), Instant::now());
+    loop {
+        let observation = sensor.sample(Instant::now());
+        if let Some(sample) = find(&observation) {
+            before.take(&sample);
+        }
+        actor.set_workloads(sensor.workload_knobs());
+        actor.set_memory(memory_states(&observation));
+        if start.elapsed() >= SEARCH {
+            find(&observation).with_context(|| missing(&observation))?;
+            break;
+        }
+        if !pause() {
+            return Ok(());
+        }
+    }
+    say(lines(&before, None));
+
+    let clock = Clock::start();
+    let command = Command {
+        target: Target::Workload(id.clone()),
+        version: Version { epoch: clock.now().0, number: 1 },
+        lease_ms: LEASE_MS,
+        desired: Desired::Limit(arguments.limits()),
+    };
+    let (in_force, shortfalls) = match actor.apply(&command, clock.now()).outcome {
+        Outcome::Applied { limits, shortfalls } => (limits, shortfalls),
+        Outcome::Refused { detail, .. } => bail!("refused: {detail}"),
+    };
+    for shortfall in &shortfalls {
+        say(format!("note: {shortfall}"));
+    }
+    say(format!("limited for {} s:", arguments.seconds));
+    let (mut during, start) = (Measured::default(), Instant::now());
+    sensor.sample(start);
+    while start.elapsed() < Duration::from_secs(arguments.seconds) && pause() {
+        let observation = sensor.sample(Instant::now());
+        let Some(sample) = find(&observation) else { bail!("the workload has ended") };
+        during.take(&sample);
+        actor.set_memory(memory_states(&observation));
+        actor.apply(&command, clock.now());
+        for event in actor.tick(clock.now()) {
+            say(format!("note: {}", serde_json::to_string(&event)?));
+        }
+    }
+    say(lines(&during, Some(&before)));
+    if arguments.json {
+        let report = json!({
+            "workload": id, "asked": arguments.limits(), "in_force": in_force, "shortfalls": shortfalls,
+            "before": before.as_json(), "during": during.as_json(),
+        });
+        println!("{report}");
+    }
+    Ok(())
+}
+
+fn lines(measured: &Measured, before: Option<&Measured>) -> String {
+    let show = |name: &str, value: f64| match name {
+        "cpu_percent" => format!("{value:.1} % of a core"),
+        "memory_bytes" => Bytes(crate::act::knob::whole(value)).to_string(),
+        "disk_operations_per_s" => format!("{value:.0}/s"),
+        _ => format!("{}/s", Bytes(crate::act::knob::whole(value))),
+    };
+    let line = |name: &&'static str| {
+        let value = measured.mean(name)?;
+        let was = before.and_then(|before| before.mean(name)).map(|was| format!("  (was {})", show(name, was)));
+        let title = name.trim_end_matches("_percent").trim_end_matches("_bytes").trim_end_matches("_per_s");
+        Some(format!("  {:<16} {}{}", title.replace('_', " "), show(name, value), was.unwrap_or_default()))
+    };
+    let all: Vec<String> = measured.samples.keys().filter_map(line).collect();
+    all.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        trial: TrialArgs,
+    }
+
+    #[test]
+    fn limits_are_read_from_the_command_line() {
+        use clap::Parser;
+        let line =
+            Line::try_parse_from(["try", "lab-1", "--cpu", "50%", "--disk-write", "1M", "--memory", "1G"]).unwrap();
+        let limits = line.trial.limits();
+        assert_eq!(limits.quota, Quota::AtMost(CoreShare::clamped(50.0)));
+        assert_eq!(limits.disk.write, Some(BytesPerSec::clamped(1_048_576.0)));
+        assert_eq!((limits.memory, limits.weight), (Some(Bytes::from_mib(1024)), None));
+        for bad in [["--cpu", "x"], ["--cpu-weight", "0"], ["--disk-read", "1Q"], ["--for", "0"], ["--cpu", "-1"]] {
+            assert!(Line::try_parse_from(["try", "lab-1"].into_iter().chain(bad)).is_err(), "{bad:?}");
+        }
+    }
+}
