@@ -24,12 +24,11 @@ use crate::act::plan::WorkloadKnobs;
 use crate::act::workload::{GuestTrace, WorkloadTrace, knobs_of};
 use crate::discover::{Discovery, Found, Glob, InvalidGlob, Key};
 use crate::hierarchies::Hierarchies;
-use crate::qmp::BlockStats;
 use crate::xen::{self, is_control_domain};
 use cgroup::CgroupReader;
 use domains::DomainReader;
 use machine::{MachineReader, RawMachine};
-use monitor::MonitorWatch;
+use monitor::{MonitorWatch, MonitoredDisks};
 use qemu::QemuReader;
 use rates::RawWorkload;
 use volunteer::VolunteerReader;
@@ -119,8 +118,8 @@ enum Reader {
 struct Followed {
     found: Found,
     reader: Reader,
-    /// Its disks' counters are the monitor's.
-    by_monitor: bool,
+    /// Its disks' traffic as its monitor tells it.
+    disks: MonitoredDisks,
     previous: Option<RawWorkload>,
 }
 
@@ -240,7 +239,7 @@ impl Sensor {
     fn workloads(&mut self, interval_s: f64, now: Instant) -> Vec<WorkloadSample> {
         let mut samples = Vec::with_capacity(self.followed.len() + 1);
         for followed in self.followed.values_mut() {
-            let mut raw = match &mut followed.reader {
+            let raw = match &mut followed.reader {
                 Reader::Cgroup(reader) => reader.read(&mut self.buffer),
                 Reader::Qemu(reader) => reader.read(&mut self.buffer),
                 Reader::Domain(uuid) => match &self.domains {
@@ -248,24 +247,16 @@ impl Sensor {
                     None => continue,
                 },
             };
+            self.scan_due |= raw.cpu_ns.value().is_none();
+            let Found { id, kind, .. } = &followed.found;
+            let mut sample = rates::workload(id, *kind, followed.previous.as_ref(), &raw, interval_s);
             if let (Some(monitors), Some(socket)) = (&self.monitors, &followed.found.monitor)
                 && let Some(told) = monitors.told(socket)
             {
-                let stats: Reading<BlockStats> = told.block_stats(now).into();
-                raw.disk_operations = stats.clone().map(|stats| stats.operations);
-                // The kernel counts what QEMU does, the monitor what the guest does. Once it has told, it is the one
-                // to ask: counters of two kinds make no rate.
-                if stats.value().is_some() && !std::mem::replace(&mut followed.by_monitor, true) {
-                    followed.previous = None;
-                }
-                if followed.by_monitor {
-                    raw.disk_read = stats.clone().map(|stats| stats.read_bytes);
-                    raw.disk_write = stats.map(|stats| stats.write_bytes);
-                }
+                followed.disks.take(told.block_stats(now));
+                followed.disks.put(&mut sample);
             }
-            self.scan_due |= raw.cpu_ns.value().is_none();
-            let Found { id, kind, .. } = &followed.found;
-            samples.push(rates::workload(id, *kind, followed.previous.as_ref(), &raw, interval_s));
+            samples.push(sample);
             followed.previous = Some(raw);
         }
         samples.sort_by(|a, b| a.id.cmp(&b.id));
@@ -304,7 +295,8 @@ impl Sensor {
                     let (workload, kind) = (found.id.clone(), found.kind);
                     changes.push(Event::WorkloadAppeared { workload, kind });
                     let reader = self.reader(&key, &found);
-                    self.followed.insert(key, Followed { found, reader, by_monitor: false, previous: None });
+                    self.followed
+                        .insert(key, Followed { found, reader, disks: MonitoredDisks::default(), previous: None });
                 }
             }
         }

@@ -28,7 +28,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How long the lease is; the trial renews it every period.
 const LEASE_MS: u32 = 10_000;
 /// How long a workload may take to be found: a guest's monitor tells of its disks a moment after the guest is seen.
-const SEARCH: Duration = Duration::from_secs(5);
+const SEARCH: Duration = Duration::from_secs(4);
 
 /// What to try, on what, for how long.
 #[derive(Debug, Clone, Args)]

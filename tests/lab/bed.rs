@@ -47,6 +47,31 @@ pub(crate) fn images(test: &str) -> Option<PathBuf> {
     images.as_ref().map_err(|why| eprintln!("SKIPPED: {test}: {why}")).ok().cloned()
 }
 
+/// Xen, a control domain and guests.
+#[allow(dead_code, reason = "one of the two programs that share this file has no use for it")]
+pub(crate) fn xen_images(test: &str) -> Option<PathBuf> {
+    let programs = ["qemu-system-x86_64", "busybox", "cpio", "apt-get", "gcc", "xz"];
+    build("xen/images.sh", "xen", &programs).map_err(|why| eprintln!("SKIPPED: {test}: {why}")).ok()
+}
+
+/// The agent's helper for Xen, built by itself because nothing else may link it.
+#[allow(dead_code, reason = "as above")]
+pub(crate) fn build_xen_helper() -> Result<PathBuf, String> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent-xen/Cargo.toml");
+    let target = cache("agent-xen");
+    let mut command = Command::new(env!("CARGO"));
+    command
+        .args(["build", "--release", "--quiet", "--locked", "--manifest-path"])
+        .arg(manifest)
+        .arg("--target-dir")
+        .arg(&target);
+    let built = command.output().map_err(|error| format!("cargo cannot be run: {error}"))?;
+    if built.status.success() {
+        return Ok(target.join("release/gleaner-agent-xen"));
+    }
+    Err(format!("agent-xen does not build: {}", String::from_utf8_lossy(&built.stderr).trim()))
+}
+
 /// Boots a version 2 host and runs a script of the lab in it.
 pub(crate) fn on_host(images: &Path, options: &[&str], script_name: &str, files: &[&Path]) -> Output {
     let mut command = Command::new(script("kvm/host.sh"));

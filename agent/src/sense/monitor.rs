@@ -8,7 +8,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gleaner_common::report::{Absence, AbsenceKind};
+use gleaner_common::report::{Absence, AbsenceKind, Reading, WorkloadSample};
+use gleaner_common::units::{BytesPerSec, PerSec};
 use serde_json::Value;
 
 use crate::qmp::{BlockStats, Monitor, block_stats, disks};
@@ -30,13 +31,60 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Its disks' counters, if they are fresh.
-    pub(crate) fn block_stats(&self, now: Instant) -> Result<BlockStats, Absence> {
+    /// Its disks' counters and when they were told, if they are fresh.
+    pub(crate) fn block_stats(&self, now: Instant) -> Result<(BlockStats, Instant), Absence> {
         match (&self.stats, &self.failure) {
-            (Some((stats, at)), _) if now.saturating_duration_since(*at) < STALE => Ok(*stats),
+            (Some((stats, at)), _) if now.saturating_duration_since(*at) < STALE => Ok((*stats, *at)),
             (_, Some(failure)) => Err(failure.clone()),
             _ => Err(Absence { kind: AbsenceKind::NotYet, detail: "its monitor has not answered yet".into() }),
         }
+    }
+}
+
+/// Disk traffic between a monitor's last two answers, which come in their own time: rates are made of its interval,
+/// not of the sensor's.
+#[derive(Debug, Default)]
+pub(crate) struct MonitoredDisks {
+    last: Option<(BlockStats, Instant)>,
+    /// Bytes read, bytes written and operations per second.
+    rates: Option<Result<[f64; 3], Absence>>,
+}
+
+impl MonitoredDisks {
+    /// Takes in what the monitor last told.
+    pub(crate) fn take(&mut self, told: Result<(BlockStats, Instant), Absence>) {
+        match (told, self.last) {
+            (Err(absence), Some(_)) => self.rates = Some(Err(absence)),
+            // One that has never told leaves the kernel's figures in place.
+            (Err(_), None) => {}
+            (Ok(now), None) => self.last = Some(now),
+            (Ok((_, at)), Some((_, before))) if at <= before => {}
+            (Ok((stats, at)), Some((old, before))) => {
+                let seconds = (at - before).as_secs_f64();
+                let rate = |now: u64, before: u64| Some(now.checked_sub(before)? as f64 / seconds);
+                let rates = (|| {
+                    Some([
+                        rate(stats.read_bytes, old.read_bytes)?,
+                        rate(stats.write_bytes, old.write_bytes)?,
+                        rate(stats.operations, old.operations)?,
+                    ])
+                })();
+                self.rates = Some(rates.ok_or_else(|| Absence {
+                    kind: AbsenceKind::WentBack,
+                    detail: "its disks' counters went back: a disk was unplugged".into(),
+                }));
+                self.last = Some((stats, at));
+            }
+        }
+    }
+
+    /// Puts the traffic into a sample: the kernel counts what QEMU does, the monitor what the guest does.
+    pub(crate) fn put(&self, sample: &mut WorkloadSample) {
+        let Some(rates) = &self.rates else { return };
+        let rates: Reading<[f64; 3]> = rates.clone().into();
+        sample.disk_read = rates.clone().map(|[read, _, _]| BytesPerSec::clamped(read));
+        sample.disk_write = rates.clone().map(|[_, write, _]| BytesPerSec::clamped(write));
+        sample.disk_operations = rates.map(|[_, _, operations]| PerSec::clamped(operations));
     }
 }
 
@@ -147,10 +195,30 @@ mod tests {
     }
 
     #[test]
+    fn rates_are_made_of_the_monitors_own_interval() {
+        let start = Instant::now();
+        let told = |write_bytes, ms| {
+            Ok((BlockStats { write_bytes, ..BlockStats::default() }, start + Duration::from_millis(ms)))
+        };
+        let mut disks = MonitoredDisks::default();
+        let absence = || Absence { kind: AbsenceKind::NotYet, detail: "test".into() };
+        disks.take(Err(absence()));
+        assert_eq!(disks.rates, None, "the kernel's figures stay");
+        disks.take(told(100, 0));
+        disks.take(told(600, 500));
+        disks.take(told(600, 500));
+        assert_eq!(disks.rates, Some(Ok([0.0, 1_000.0, 0.0])), "the same answer is no interval");
+        disks.take(told(10, 900));
+        assert!(matches!(&disks.rates, Some(Err(absence)) if absence.kind == AbsenceKind::WentBack));
+        disks.take(Err(absence()));
+        assert_eq!(disks.rates, Some(Err(absence())));
+    }
+
+    #[test]
     fn old_counters_are_no_counters() {
         let now = Instant::now();
         let told = Told { stats: Some((BlockStats::default(), now)), ..Told::default() };
-        assert_eq!(told.block_stats(now), Ok(BlockStats::default()));
+        assert_eq!(told.block_stats(now), Ok((BlockStats::default(), now)));
         assert_eq!(told.block_stats(now + STALE).unwrap_err().kind, AbsenceKind::NotYet);
     }
 }

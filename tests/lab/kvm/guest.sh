@@ -21,7 +21,7 @@ esac; done
 mkdir -p "$dir"
 qemu=(qemu-system-x86_64 -name "guest=$name,debug-threads=on" -smp "$cpus" -display none -nodefaults -no-reboot
   -serial "file:$dir/console" -qmp "unix:$dir/qmp,server=on,wait=off" -pidfile "$dir/pid")
-case $accel in tcg) qemu+=(-accel tcg,thread=multi);; *) qemu+=(-accel "$accel" -cpu max);; esac
+case $accel in tcg) qemu+=(-accel tcg,thread=multi);; *) qemu+=(-accel "$accel" -cpu max,kvm-asyncpf=off,kvm-asyncpf-int=off);; esac
 if [ "$kind" = boot ]; then
   cp "$images/boot.img" "$dir/boot.img"
   printf "\\x$(printf %02x $((duty * 16 / 100)))" | dd of="$dir/boot.img" bs=1 seek=500 conv=notrunc status=none
@@ -39,7 +39,15 @@ if [ -n "$group" ]; then # before QEMU starts, so that every thread is inside fr
   for hierarchy in /sys/fs/cgroup $(find /sys/fs/cgroup -mindepth 1 -maxdepth 1 -type d ! -name unified ! -name "${group%%/*}"); do
     [ -e "$hierarchy/cgroup.procs" ] && { [ -e "$hierarchy/cgroup.controllers" ] || [ -e "$hierarchy/tasks" ]; } || continue
     case $hierarchy in */cpuset) continue;; esac # needs CPUs and nodes before it takes anybody
-    mkdir -p "$hierarchy/$group" && echo $$ >"$hierarchy/$group/cgroup.procs"
+    mkdir -p "$hierarchy/$group"
+    if [ -e "$hierarchy/cgroup.controllers" ]; then # children count only what their parents pass on
+      parent=$hierarchy rest=$group
+      while [ "$rest" != "${rest#*/}" ]; do
+        parent=$parent/${rest%%/*} rest=${rest#*/}
+        for controller in $(cat "$parent/cgroup.controllers"); do echo "+$controller" >"$parent/cgroup.subtree_control"; done
+      done
+    fi
+    echo $$ >"$hierarchy/$group/cgroup.procs"
   done
 fi
 exec "${qemu[@]}" </dev/null >"$dir/qemu.log" 2>&1

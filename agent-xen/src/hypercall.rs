@@ -1,0 +1,261 @@
+//! Hypercalls of a control domain through `/dev/xen/privcmd`: what is known of the domains, the scheduler's caps and
+//! weights, pausing. The layouts are Xen's public headers' (`xen/include/public/{sysctl,domctl}.h`).
+//!
+//! The hypervisor refuses a call with another interface version than its own, so versions are tried until one is
+//! taken. The layouts used here are the same in all of those tried; that the answers make sense is checked anyway.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use crate::protocol::Failure;
+
+const SYSCTL: u64 = 35;
+const DOMCTL: u64 = 36;
+const SYSCTL_PHYSINFO: u32 = 3;
+const SYSCTL_SCHED_ID: u32 = 4;
+const SYSCTL_DOMAIN_LIST: u32 = 6;
+const DOMCTL_PAUSE: u32 = 3;
+const DOMCTL_UNPAUSE: u32 = 4;
+const DOMCTL_MAX_MEMORY: u32 = 11;
+const DOMCTL_SCHEDULER: u32 = 16;
+const SCHEDULER_PUT: u32 = 0;
+const SCHEDULER_GET: u32 = 1;
+
+/// Interface versions of Xen 4.17 to 4.20, of which 4.17 was tried.
+const SYSCTL_VERSIONS: [u32; 1] = [0x15];
+const DOMCTL_VERSIONS: [u32; 3] = [0x15, 0x16, 0x17];
+
+const CREDIT: u32 = 5;
+const CREDIT2: u32 = 6;
+const PAUSED: u32 = 1 << 3;
+const DYING: u32 = 1 << 0;
+
+const PAGE: usize = 4096;
+/// `sizeof(struct xen_domctl_getdomaininfo)`.
+const DOMAIN_INFO: usize = 112;
+/// Most domains told of.
+pub(crate) const MOST_DOMAINS: usize = 4096;
+/// The argument's page, and room for the list of domains.
+const BUFFER: usize = PAGE + (MOST_DOMAINS * DOMAIN_INFO).next_multiple_of(PAGE);
+
+#[repr(C)]
+struct Call {
+    number: u64,
+    arguments: [u64; 5],
+}
+
+/// `_IOC(_IOC_NONE, 'P', 0, sizeof(struct privcmd_hypercall))`
+const IOCTL_HYPERCALL: libc::c_ulong = (size_of::<Call>() as libc::c_ulong) << 16 | (b'P' as libc::c_ulong) << 8;
+
+/// The way to the hypervisor, with memory that it can read.
+#[derive(Debug)]
+pub(crate) struct Hypervisor {
+    privcmd: File,
+    buffer: *mut u8,
+    sysctl_version: u32,
+    domctl_version: u32,
+    scheduler: u32,
+    _memory: File,
+}
+
+/// What the hypervisor knows of a domain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DomainInfo {
+    pub(crate) id: u16,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) paused: bool,
+    pub(crate) dying: bool,
+    pub(crate) pages: u64,
+    pub(crate) most_pages: u64,
+    pub(crate) cpu_ns: u64,
+    pub(crate) vcpus: u32,
+}
+
+impl Hypervisor {
+    pub(crate) fn open() -> Result<Self, Failure> {
+        let device = |path: &str| {
+            let file = OpenOptions::new().read(true).write(true).open(path);
+            file.map_err(|error| Failure::io(format!("failed to open `{path}`"), &error))
+        };
+        let privcmd = device("/dev/xen/privcmd")?;
+        let memory = device("/dev/xen/hypercall")?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of this program.
+        let buffer = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(ptr::null_mut(), BUFFER, access, libc::MAP_SHARED, memory.as_raw_fd(), 0)
+        };
+        if buffer == libc::MAP_FAILED {
+            return Err(Failure::io("failed to map memory for hypercalls".into(), &io::Error::last_os_error()));
+        }
+        let buffer = buffer.cast();
+        let mut own = Self { privcmd, buffer, sysctl_version: 0, domctl_version: 0, scheduler: 0, _memory: memory };
+        own.find_versions()?;
+        Ok(own)
+    }
+
+    fn find_versions(&mut self) -> Result<(), Failure> {
+        for version in SYSCTL_VERSIONS {
+            self.sysctl_version = version;
+            if let Ok(scheduler) = self.sched_id() {
+                self.scheduler = scheduler;
+                for version in DOMCTL_VERSIONS {
+                    self.domctl_version = version;
+                    // A domain that cannot be there: the version is right when that is what is wrong.
+                    match self.scheduler_call(0x7fee, SCHEDULER_GET, None) {
+                        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {}
+                        _ => return Ok(()),
+                    }
+                }
+                return Err(Failure::unsupported(format!(
+                    "the hypervisor takes no domctl version of {DOMCTL_VERSIONS:#x?}"
+                )));
+            }
+        }
+        Err(Failure::unsupported(format!("the hypervisor takes no sysctl version of {SYSCTL_VERSIONS:#x?}")))
+    }
+
+    fn put<T: Copy>(&self, at: usize, value: T) {
+        debug_assert!(at + size_of::<T>() <= BUFFER);
+        // SAFETY: the mapping is `BUFFER` bytes long, lives as long as `self`, and every place written is a constant
+        // well inside; unaligned writes need no alignment.
+        unsafe { ptr::write_unaligned(self.buffer.add(at).cast(), value) }
+    }
+
+    fn get<T: Copy>(&self, at: usize) -> T {
+        debug_assert!(at + size_of::<T>() <= BUFFER);
+        // SAFETY: as for `put`; only plain integers and arrays of them are read, of which every pattern is valid.
+        unsafe { ptr::read_unaligned(self.buffer.add(at).cast()) }
+    }
+
+    fn clear(&self, length: usize) {
+        // SAFETY: as for `put`; callers clear at most the first page.
+        unsafe { ptr::write_bytes(self.buffer, 0, length.min(BUFFER)) }
+    }
+
+    fn call(&self, number: u64) -> io::Result<()> {
+        let mut call = Call { number, arguments: [self.buffer as u64, 0, 0, 0, 0] };
+        // SAFETY: the driver reads `call`, which lives through it; the hypervisor reads and writes the mapping, as far as
+        // the structures in it say, which name no more than `BUFFER` bytes.
+        let result = unsafe { libc::ioctl(self.privcmd.as_raw_fd(), IOCTL_HYPERCALL, &raw mut call) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn sysctl(&self, command: u32, arguments: impl FnOnce(&Self)) -> io::Result<()> {
+        self.clear(PAGE);
+        self.put(0, command);
+        self.put(4, self.sysctl_version);
+        arguments(self);
+        self.call(SYSCTL)
+    }
+
+    fn domctl(&self, command: u32, domain: u16, arguments: impl FnOnce(&Self)) -> io::Result<()> {
+        self.clear(PAGE);
+        self.put(0, command);
+        self.put(4, self.domctl_version);
+        self.put(8, domain);
+        arguments(self);
+        self.call(DOMCTL)
+    }
+
+    fn sched_id(&self) -> io::Result<u32> {
+        self.sysctl(SYSCTL_SCHED_ID, |_| {})?;
+        Ok(self.get(8))
+    }
+
+    /// Name of the scheduler.
+    pub(crate) fn scheduler(&self) -> &'static str {
+        match self.scheduler {
+            CREDIT => "credit",
+            CREDIT2 => "credit2",
+            4 => "sedf",
+            7 => "arinc653",
+            8 => "rtds",
+            9 => "null",
+            _ => "unknown",
+        }
+    }
+
+    pub(crate) fn has_caps(&self) -> bool {
+        [CREDIT, CREDIT2].contains(&self.scheduler)
+    }
+
+    pub(crate) fn physical_cpus(&self) -> Result<u32, Failure> {
+        let call = self.sysctl(SYSCTL_PHYSINFO, |_| {});
+        call.map_err(|error| Failure::io("failed to ask for the CPUs".into(), &error))?;
+        Ok(self.get(16))
+    }
+
+    /// All domains, by number.
+    pub(crate) fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
+        let call = self.sysctl(SYSCTL_DOMAIN_LIST, |own| {
+            own.put(8, 0_u16);
+            own.put(12, MOST_DOMAINS as u32);
+            own.put(16, own.buffer as u64 + PAGE as u64);
+        });
+        call.map_err(|error| Failure::io("failed to list the domains".into(), &error))?;
+        let count = self.get::<u32>(24) as usize;
+        let one = |index: usize| {
+            let at = PAGE + index * DOMAIN_INFO;
+            let flags: u32 = self.get(at + 4);
+            DomainInfo {
+                id: self.get(at),
+                paused: flags & PAUSED != 0,
+                dying: flags & DYING != 0,
+                pages: self.get(at + 8),
+                most_pages: self.get(at + 16),
+                cpu_ns: self.get(at + 56),
+                vcpus: self.get(at + 64),
+                uuid: self.get(at + 76),
+            }
+        };
+        let domains: Vec<DomainInfo> = (0..count.min(MOST_DOMAINS)).map(one).collect();
+        // With another layout than the one known here the numbers would not begin with 0 and rise.
+        if domains.first().is_none_or(|first| first.id != 0) || !domains.is_sorted_by(|a, b| a.id < b.id) {
+            return Err(Failure::unsupported(
+                "the hypervisor tells of domains in a layout that is not known here".into(),
+            ));
+        }
+        Ok(domains)
+    }
+
+    fn scheduler_call(&self, domain: u16, command: u32, set: Option<(u16, u16)>) -> io::Result<(u16, u16)> {
+        self.domctl(DOMCTL_SCHEDULER, domain, |own| {
+            own.put(16, own.scheduler);
+            own.put(20, command);
+            if let Some((weight, cap)) = set {
+                own.put(24, weight);
+                own.put(26, cap);
+            }
+        })?;
+        Ok((self.get(24), self.get(26)))
+    }
+
+    /// Weight and cap of a domain, of credit and credit2.
+    pub(crate) fn weight_and_cap(&self, domain: u16) -> Result<(u16, u16), Failure> {
+        let call = self.scheduler_call(domain, SCHEDULER_GET, None);
+        call.map_err(|error| {
+            Failure::io(format!("failed to read the scheduler's parameters of domain {domain}"), &error)
+        })
+    }
+
+    pub(crate) fn set_weight_and_cap(&self, domain: u16, weight: u16, cap: u16) -> Result<(), Failure> {
+        let call = self.scheduler_call(domain, SCHEDULER_PUT, Some((weight, cap)));
+        let what = || format!("failed to set weight {weight} and cap {cap} of domain {domain}");
+        call.map(drop).map_err(|error| Failure::io(what(), &error))
+    }
+
+    pub(crate) fn pause(&self, domain: u16, paused: bool) -> Result<(), Failure> {
+        let command = if paused { DOMCTL_PAUSE } else { DOMCTL_UNPAUSE };
+        let what = if paused { "pause" } else { "unpause" };
+        let call = self.domctl(command, domain, |_| {});
+        call.map_err(|error| Failure::io(format!("failed to {what} domain {domain}"), &error))
+    }
+
+    /// Most memory the hypervisor lets a domain have.
+    pub(crate) fn set_most_memory(&self, domain: u16, kib: u64) -> Result<(), Failure> {
+        let call = self.domctl(DOMCTL_MAX_MEMORY, domain, |own| own.put(16, kib));
+        call.map_err(|error| Failure::io(format!("failed to let domain {domain} have {kib} KiB"), &error))
+    }
+}

@@ -1,0 +1,199 @@
+//! The messages between the agent and this helper, as PROTOCOL.md documents them: one JSON line for each question, one
+//! for each answer.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the messages.
+pub(crate) const VERSION: u64 = 1;
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Request {
+    Hello { version: u64 },
+    Sample {},
+    Set(Set),
+}
+
+/// Something to set of a domain; exactly one of it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Set {
+    pub(crate) uuid: String,
+    pub(crate) cap_percent: Option<u16>,
+    pub(crate) weight: Option<u16>,
+    pub(crate) memory_target_bytes: Option<u64>,
+    pub(crate) paused: Option<bool>,
+}
+
+/// What is to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Setting {
+    Cap(u16),
+    Weight(u16),
+    MemoryTarget(u64),
+    Paused(bool),
+}
+
+impl Set {
+    pub(crate) fn setting(&self) -> Result<Setting, Failure> {
+        let all = [
+            self.cap_percent.map(Setting::Cap),
+            self.weight.map(Setting::Weight),
+            self.memory_target_bytes.map(Setting::MemoryTarget),
+            self.paused.map(Setting::Paused),
+        ];
+        let mut asked = all.into_iter().flatten();
+        match (asked.next(), asked.next()) {
+            (Some(setting), None) => Ok(setting),
+            _ => Err(Failure::malformed("a `set` must name exactly one setting".into())),
+        }
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    Hello(Hello),
+    Sample { domains: Vec<Domain> },
+    Set {},
+    Error(Failure),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Hello {
+    pub(crate) version: u64,
+    pub(crate) xen: String,
+    pub(crate) scheduler: &'static str,
+    pub(crate) physical_cpus: u32,
+}
+
+/// One domain at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Domain {
+    pub(crate) id: u16,
+    pub(crate) uuid: String,
+    pub(crate) name: String,
+    pub(crate) control: bool,
+    pub(crate) vcpus: u32,
+    pub(crate) cpu_ns: u64,
+    pub(crate) memory_bytes: u64,
+    pub(crate) memory_most_bytes: u64,
+    pub(crate) memory_target_bytes: Option<u64>,
+    pub(crate) paused: bool,
+    pub(crate) cap_percent: Option<u16>,
+    pub(crate) weight: Option<u16>,
+    pub(crate) disk: Option<Disk>,
+    pub(crate) network: Option<Network>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Disk {
+    pub(crate) read_bytes: u64,
+    pub(crate) write_bytes: u64,
+    pub(crate) operations: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Network {
+    pub(crate) receive_bytes: u64,
+    pub(crate) transmit_bytes: u64,
+}
+
+/// Kinds of failure: callers act differently on each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    Absent,
+    Denied,
+    Malformed,
+    Unsupported,
+    Forbidden,
+    Transient,
+}
+
+/// A failure, with what was being done to what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Failure {
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn io(what: String, error: &io::Error) -> Self {
+        let kind = match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH | libc::ENODEV | libc::ENXIO) => Kind::Absent,
+            Some(libc::EPERM | libc::EACCES) => Kind::Denied,
+            Some(libc::EINVAL) => Kind::Malformed,
+            Some(libc::ENOSYS | libc::EOPNOTSUPP) => Kind::Unsupported,
+            _ if error.kind() == io::ErrorKind::NotFound => Kind::Absent,
+            _ => Kind::Transient,
+        };
+        Self { kind, message: format!("{what}: {error}") }
+    }
+
+    pub(crate) fn malformed(message: String) -> Self {
+        Self { kind: Kind::Malformed, message }
+    }
+
+    pub(crate) fn unsupported(message: String) -> Self {
+        Self { kind: Kind::Unsupported, message }
+    }
+
+    pub(crate) fn absent(message: String) -> Self {
+        Self { kind: Kind::Absent, message }
+    }
+
+    pub(crate) fn forbidden(message: String) -> Self {
+        Self { kind: Kind::Forbidden, message }
+    }
+}
+
+/// Reads a question.
+pub(crate) fn parse(line: &[u8]) -> Result<Request, Failure> {
+    serde_json::from_slice(line).map_err(|error| Failure::malformed(format!("a question that cannot be read: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions() {
+        assert_eq!(parse(br#"{"hello":{"version":1}}"#), Ok(Request::Hello { version: 1 }));
+        assert_eq!(parse(br#"{"sample":{}}"#), Ok(Request::Sample {}));
+        let Ok(Request::Set(set)) = parse(br#"{"set":{"uuid":"u","cap_percent":30}}"#) else { panic!() };
+        assert_eq!(set.setting(), Ok(Setting::Cap(30)));
+        for bad in [
+            "",
+            "x",
+            "[]",
+            "{}",
+            r#"{"set":{}}"#,
+            r#"{"set":{"uuid":"u","cap_percent":-1}}"#,
+            r#"{"sample":{},"hello":{"version":1}}"#,
+            r#"{"sample":{"x":1}}"#,
+        ] {
+            assert_eq!(parse(bad.as_bytes()).unwrap_err().kind, Kind::Malformed, "{bad}");
+        }
+        for bad in [r#"{"set":{"uuid":"u"}}"#, r#"{"set":{"uuid":"u","cap_percent":1,"paused":true}}"#] {
+            let Ok(Request::Set(set)) = parse(bad.as_bytes()) else { panic!("{bad}") };
+            assert_eq!(set.setting().unwrap_err().kind, Kind::Malformed);
+        }
+    }
+
+    #[test]
+    fn answers() {
+        let json = |answer: &Answer| serde_json::to_string(answer).unwrap();
+        assert_eq!(json(&Answer::Set {}), r#"{"set":{}}"#);
+        let error = Failure::io("failed to pause domain 3".into(), &io::Error::from_raw_os_error(libc::ESRCH));
+        assert!(
+            json(&Answer::Error(error))
+                .starts_with(r#"{"error":{"kind":"absent","message":"failed to pause domain 3: "#)
+        );
+    }
+}

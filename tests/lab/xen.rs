@@ -1,0 +1,178 @@
+//! A real Xen control domain with guests, booted under software emulation: the agent and its helper show and limit
+//! domains, and leave them as they were.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::bed;
+use crate::guests::{agent, number, sh, until};
+
+fn run(arguments: &[&str]) -> String {
+    std::fs::write("/tmp/agent.toml", "state_dir = \"/tmp/state\"\n[foreground]\nmemory_floor_mib = 16\n").unwrap();
+    let output = Command::new(agent()).args(["--config", "/tmp/agent.toml"]).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn attempt(arguments: &[&str]) -> Value {
+    let said = run(&[&["try", "one", "--json"], arguments].concat());
+    println!("{arguments:?}: {}", said.trim());
+    serde_json::from_str(&said).unwrap()
+}
+
+/// CPU seconds of a domain, as xl tells them.
+fn xl_seconds(name: &str) -> f64 {
+    sh(&format!("xl list {name} | awk 'NR == 2 {{ print $6 }}'")).parse().unwrap()
+}
+
+/// Everything that could have been changed on a domain.
+fn knobs() -> String {
+    let scheduler = sh("xl info | sed -n 's/^xen_scheduler *: *//p'");
+    sh(&format!(
+        "xl sched-{scheduler} -d one; xenstore-read /local/domain/$(xl domid one)/memory/target; xl list one | awk 'NR == 2 {{ print $3 }}'"
+    ))
+}
+
+fn figures_agree() {
+    let (start, before) = (Instant::now(), xl_seconds("one"));
+    let said = run(&["observe", "--count", "11"]);
+    let (seconds, after) = (start.elapsed().as_secs_f64(), xl_seconds("one"));
+    let reports: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |name: &str| {
+        let workloads = reports.iter().flat_map(|report| report["workloads"].as_array().unwrap());
+        let own = workloads.filter(|workload| workload["id"] == name && workload["kind"] == "xen_domain");
+        let values: Vec<f64> = own.filter_map(|workload| workload["cpu"]["value"].as_f64()).collect();
+        assert!(!values.is_empty(), "{name} in {said}");
+        values.iter().sum::<f64>() / values.len() as f64
+    };
+    let (own, independent) = (of("one"), (after - before) * 100.0 / seconds);
+    println!("cpu of one: agent {own:.2}, xl {independent:.2}; of two: agent {:.2}", of("two"));
+    assert!((own / independent - 1.0).abs() < 0.02, "agent {own}, xl {independent}");
+    let machine = &reports.last().unwrap()["machine"];
+    assert_eq!(machine["cpu_capacity"], 200.0, "the hypervisor's CPUs, not the control domain's one");
+    assert!(machine["cpu_busy"]["value"].as_f64().unwrap() > 90.0, "both guests are in it: {machine}");
+    assert!(!said.contains("Domain-0"), "the control domain is no workload");
+}
+
+fn levers_bite() {
+    let found = knobs();
+    let cpu = attempt(&["--for", "8", "--cpu", "30"]);
+    assert!((number(&cpu, "during", "cpu_percent") - 30.0).abs() < 4.0, "{cpu}");
+    assert_eq!(cpu["in_force"]["quota"]["at_most"], 30.0);
+    // Weights of credit compare over the whole pool, so there a ratio says nothing.
+    let weight = attempt(&["--for", "8", "--cpu-weight", "400"]);
+    if sh("xl info").contains("credit2") {
+        assert!((number(&weight, "during", "cpu_percent") - 80.0).abs() < 6.0, "400 to 100: {weight}");
+    }
+    let memory = attempt(&["--for", "3", "--memory", "24M"]);
+    let in_force = memory["in_force"]["memory"].as_f64().unwrap() / f64::from(1 << 20);
+    assert!((28.0..32.0).contains(&in_force), "one step of 2 %: {memory}");
+    assert_eq!(knobs(), found, "everything is as it was");
+
+    let arguments = ["--config", "/tmp/agent.toml", "try", "one", "--for", "600", "--cpu", "20", "--cpu-weight", "50"];
+    let mut held = Command::new(agent()).args(arguments).stdout(Stdio::null()).spawn().unwrap();
+    until("the cap is in force", || knobs() != found);
+    held.kill().unwrap();
+    held.wait().unwrap();
+    until("the keeper has put everything back", || knobs() == found);
+}
+
+/// CPU of one sample in ms, over many.
+fn cost_of_a_sample() -> f64 {
+    let helper = agent().with_file_name("gleaner-agent-xen");
+    let mut child = Command::new(helper).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut answers = BufReader::new(child.stdout.take().unwrap());
+    let mut ask = |line: &str| {
+        writeln!(input, "{line}").unwrap();
+        let mut answer = String::new();
+        answers.read_line(&mut answer).unwrap();
+        answer
+    };
+    let absent = ask(r#"{"set":{"uuid":"00000000-0000-0000-0000-00000000beef","cap_percent":1}}"#);
+    assert!(absent.contains("absent"), "{absent}");
+    let control = ask(r#"{"set":{"uuid":"00000000-0000-0000-0000-000000000000","paused":true}}"#);
+    assert!(control.contains("forbidden"), "{control}");
+    ask(r#"{"sample":{}}"#);
+    let cpu_ms = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/schedstat", child.id())).unwrap();
+        stat.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1e6
+    };
+    let before = cpu_ms();
+    for _ in 0..500 {
+        assert!(ask(r#"{"sample":{}}"#).contains("domains"));
+    }
+    let cost = (cpu_ms() - before) / 500.0;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    cost
+}
+
+fn pausing_stops_a_domain() {
+    let uuid = sh("xl vm-list | awk '$3 == \"two\" { print $1 }'");
+    let helper = agent().with_file_name("gleaner-agent-xen");
+    let say = |paused: bool| {
+        sh(&format!("echo '{{\"set\":{{\"uuid\":\"{uuid}\",\"paused\":{paused}}}}}' | {}", helper.display()))
+    };
+    assert_eq!(say(true), r#"{"set":{}}"#);
+    let stopped = xl_seconds("two");
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(xl_seconds("two") - stopped < 0.11, "a paused domain uses no CPU");
+    assert_eq!(say(false), r#"{"set":{}}"#);
+    until("it runs again", || xl_seconds("two") - stopped > 0.3);
+}
+
+#[test]
+fn xen_domains_from_inside() {
+    if !bed::inside() {
+        return;
+    }
+    sh("MEMORY=32 mkdom one burn && mkdom two burn");
+    sh("xl vcpu-pin Domain-0 all 0; xl vcpu-pin one all 1; xl vcpu-pin two all 1");
+    println!("{}", run(&["doctor"]).lines().find(|line| line.contains("xen domains")).unwrap());
+    figures_agree();
+    levers_bite();
+    pausing_stops_a_domain();
+    println!("a sample of 3 domains costs {:.3} ms of CPU", cost_of_a_sample());
+    sh("i=0; while [ $i -lt 20 ]; do MEMORY=4 mkdom idle$i idle; i=$((i + 1)); done");
+    println!("a sample of 23 domains costs {:.3} ms of CPU", cost_of_a_sample());
+}
+
+#[test]
+fn xen_domains_are_shown_limited_and_left_as_they_were() {
+    const TEST: &str = "xen_domains_are_shown_limited_and_left_as_they_were";
+    if bed::inside() {
+        return;
+    }
+    let Some(images) = bed::xen_images(TEST) else { return };
+    let helper = match bed::build_xen_helper() {
+        Ok(helper) => helper,
+        Err(why) => {
+            eprintln!("SKIPPED: {TEST}: {why}");
+            return;
+        }
+    };
+    let strip = |name: &str, file: PathBuf| {
+        let small = bed::cache(name);
+        sh(&format!("strip -o {} {}", small.display(), file.display()));
+        small
+    };
+    let files = [strip("gleaner-agent", agent()), strip("lab-tests", std::env::current_exe().unwrap()), helper];
+    for scheduler in ["credit2", "credit"] {
+        let mut command = Command::new(bed::script("xen/host.sh"));
+        command.args(["-s", scheduler]).arg(&images).arg(bed::script("xen/lab-tests.sh")).args(&files);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "{scheduler}: {}\n{said}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        println!("{scheduler}:\n{said}");
+    }
+}

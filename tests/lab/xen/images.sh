@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# images.sh DIR: builds, once, what host.sh boots: Xen, a control domain (dom0) and guests, from Debian packages that are
+# downloaded and not installed.
+#   DIR/xen, DIR/vmlinux   hypervisor and kernel, unpacked (unpacking under emulation costs seconds every time)
+#   DIR/dom0.cpio          initramfs of the control domain: busybox, xenstored, xl, their libraries, two kinds of guests
+# Needs on Debian 12: apt-get, dpkg-deb, busybox-static, cpio, xz-utils, gcc. Remove DIR to build anew.
+set -euo pipefail
+[ $# = 1 ] || { sed -n '2,7p' "$0"; exit 64; }
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$1" && cd "$1"
+exec 9>.lock && flock 9
+key=$(cat "$here"/{images.sh,dom0-init.sh,mkdom.sh,guest.c,guest.lds} | sha256sum | cut -c1-16)
+[ "$(cat ready 2>/dev/null)" = "$key" ] && exit 0
+rm -f ready
+version=4.17
+busybox=$(command -v busybox) || { echo "images.sh: no busybox: apt-get install busybox-static" >&2; exit 69; }
+
+kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: *\(linux-image-[0-9][^ ]*\)$/\1/p' | head -1)
+[ -n "$kernel" ] || { echo "images.sh: apt knows no linux-image-amd64; try apt-get update" >&2; exit 69; }
+packages="xen-hypervisor-$version-amd64 xen-utils-$version xenstore-utils libxencall1 libxendevicemodel1 libxenevtchn1
+  libxenforeignmemory1 libxengnttab1 libxenhypfs1 libxenmisc$version libxenstore4 libxentoolcore1 libxentoollog1 libyajl2 $kernel"
+mkdir -p debs
+for package in $packages; do
+  ls debs/"$package"_*.deb >/dev/null 2>&1 || (cd debs && apt-get download -qq "$package")
+done
+rm -rf package && mkdir package
+for package in $packages; do dpkg-deb -x debs/"$package"_*.deb package; done
+
+zcat package/boot/xen-$version-amd64.gz >xen
+release=$(ls package/lib/modules)
+image=package/boot/vmlinuz-$release
+field() { od -An -j$(($1)) -N"$2" -tu"$2" "$image" | tr -d ' '; } # of the boot protocol's header
+offset=$((($(field 0x1f1 1) + 1) * 512 + $(field 0x248 4)))
+dd if="$image" of=payload bs=1M iflag=skip_bytes,count_bytes skip=$offset count="$(field 0x24c 4)" status=none
+case $(od -An -N4 -tx1 payload | tr -d ' ') in
+  fd377a58) xz -dc --single-stream <payload >vmlinux;;
+  28b52ffd) zstd -dc <payload >vmlinux 2>/dev/null || true;; # bytes follow the frame
+  *) echo "images.sh: $image is packed in a way that is not known here" >&2; exit 70;;
+esac
+rm payload
+[ "$(head -c4 vmlinux | tail -c3)" = ELF ]
+
+root=root; rm -rf $root
+mkdir -p $root/{bin,sbin,etc/xen,proc,sys,dev,run,tmp,root,lib,lib64,t,domu,usr/bin,usr/sbin,lib/modules,var/{lib/xen,lib/xenstored,log/xen/console}}
+ln -s /run $root/var/run; ln -s /run/lock $root/var/lock
+cp "$busybox" $root/bin/busybox
+for applet in $("$busybox" --list); do [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"; done
+programs=usr/lib/xen-$version/bin
+mkdir -p $root/$programs
+for program in xl xenstored xenconsoled xen-init-dom0 libxl-save-helper; do cp package/$programs/$program $root/$programs/; done
+ln -s /$programs/xl $root/usr/sbin/xl
+cp -P package/usr/bin/xenstore* $root/usr/bin/
+printf 'autoballoon="off"\n' >$root/etc/xen/xl.conf
+printf 'root:x:0:0:root:/root:/bin/sh\n' >$root/etc/passwd; printf 'root:x:0:\n' >$root/etc/group
+libraries=$PWD/package/usr/lib/x86_64-linux-gnu:$PWD/package/lib/x86_64-linux-gnu
+target=$root/usr/lib/x86_64-linux-gnu; mkdir -p $target; ln -s ../usr/lib/x86_64-linux-gnu $root/lib/x86_64-linux-gnu
+for file in $root/$programs/* $root/usr/bin/xenstore*; do
+  [ -L "$file" ] || LD_LIBRARY_PATH=$libraries ldd "$file" 2>/dev/null | sed -n 's/.* => \(\/[^ ]*\).*/\1/p' || true
+done | sort -u | while read -r library; do cp -L "$library" "$target/"; done
+# What a program of the tests commonly needs.
+for library in libgcc_s.so.1 libm.so.6 libc.so.6; do cp -Ln /lib/x86_64-linux-gnu/$library $target/; done
+cp -L /lib64/ld-linux-x86-64.so.2 $root/lib64/
+for module in xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs; do
+  find package/lib/modules/"$release" -name "$module.ko" -exec cp {} $root/lib/modules/ \;
+done
+
+gcc -O2 -Wall -ffreestanding -fno-stack-protector -fno-pic -no-pie -fcf-protection=none -mno-sse -mno-red-zone -nostdlib \
+  -static -Wl,-T,"$here/guest.lds" -Wl,--build-id=none -Wl,-z,max-page-size=4096 -Wl,--no-warn-rwx-segments \
+  "$here/guest.c" -o $root/domu/guest
+install -m 755 "$here/dom0-init.sh" $root/init
+install -m 755 "$here/mkdom.sh" $root/usr/bin/mkdom
+(cd $root && find . | LC_ALL=C sort | cpio -o -H newc --quiet --owner 0:0) >dom0.cpio # QEMU copies it at once; unpacking would be slow
+rm -rf $root package
+echo "$key" >ready
