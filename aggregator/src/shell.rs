@@ -2,6 +2,7 @@
 //! and carries the outputs out. A thread of its own, so that the disk may block it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use gleaner_common::clock::{Clock, Timestamp};
 use gleaner_common::command::Ack;
@@ -274,6 +275,8 @@ impl Shell {
             }
             Request::Submit(submit) => self.submit(&submit)?,
             Request::Cancel { job } => self.cancel(job)?,
+            Request::Hold { host, for_s } => self.hold(host, for_s)?,
+            Request::Release { host } => self.release(host)?,
             // The API server reads the log itself.
             Request::Events { .. } => return Err(invalid("events are a stream".into())),
         })
@@ -343,18 +346,49 @@ impl Shell {
             return Err(ApiError { code: ErrorCode::Conflict, message });
         }
         self.decide(Input::JobCancelled { job: job.clone() });
+        self.stored("the job is cancelled")?;
+        // Only now: a crash before would otherwise leave a job without its records.
+        self.engines.forget(&job);
+        Ok(Response::Cancelled)
+    }
+}
+
+/// Longest hold, in seconds. Chosen: who wants a host left alone for a year takes it out of the fleet.
+const LONGEST_HOLD_S: f64 = 366.0 * 86_400.0;
+
+impl Shell {
+    fn hold(&mut self, host: HostId, for_s: f64) -> Result<Response, ApiError> {
+        let duration = Duration::try_from_secs_f64(for_s).ok().filter(|_| (1.0..=LONGEST_HOLD_S).contains(&for_s));
+        let duration = duration.ok_or_else(|| invalid(format!("for_s: is {for_s}; it must be 1 s to 366 days")))?;
+        let until = self.clock.now().after(duration);
+        self.decide(Input::HostHeld { host: host.clone(), until });
+        if self.controller.held_until(&host) != Some(until) {
+            return Err(ApiError { code: ErrorCode::Unavailable, message: "too many hosts are held already".into() });
+        }
+        self.stored(&format!("host {host} is held"))?;
+        Ok(Response::Held { until })
+    }
+
+    fn release(&mut self, host: HostId) -> Result<Response, ApiError> {
+        if self.controller.held_until(&host).is_none() {
+            let message = format!("host {host} is not held; `gleaner hosts` shows which are");
+            return Err(ApiError { code: ErrorCode::NotFound, message });
+        }
+        self.decide(Input::HostReleased { host: host.clone() });
+        self.stored(&format!("host {host} is released"))?;
+        Ok(Response::Released)
+    }
+
+    /// Stores the state after an order, or says that a restart would not know of it.
+    fn stored(&mut self, done: &str) -> Result<(), ApiError> {
         self.dirty = true;
         self.save();
         match self.store_error.clone() {
+            None => Ok(()),
             Some(error) => Err(ApiError {
                 code: ErrorCode::Unavailable,
-                message: format!("the job is cancelled, but a restart would not know: {error}"),
+                message: format!("{done}, but a restart would not know: {error}"),
             }),
-            None => {
-                // Only now: a crash before would otherwise leave a job without its records.
-                self.engines.forget(&job);
-                Ok(Response::Cancelled)
-            }
         }
     }
 }

@@ -45,6 +45,9 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Lists hosts with what they use, what they will leave free, and how far their promises held.
     Hosts,
+    /// Leaves a host alone for a while, or gives it back.
+    #[command(subcommand)]
+    Host(HostCommand),
     /// Shows hosts, jobs and the last events, again every second.
     Top {
         /// Shows it once and ends.
@@ -83,6 +86,23 @@ pub(crate) enum Command {
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostCommand {
+    /// Leaves a host alone: its volunteer stops at once, jobs wait, and no workload on it is limited.
+    Hold {
+        /// The host. It need not have joined yet.
+        host: HostId,
+        /// For how long: 30m, 1h, 2h30m.
+        #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+        time: Duration,
+    },
+    /// Gives a held host back before its time is over.
+    Release {
+        /// The host.
+        host: HostId,
     },
 }
 

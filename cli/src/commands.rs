@@ -23,6 +23,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<End> {
         Command::Hosts => runtime.block_on(ask::hosts(&socket, json)),
         Command::Top { once } => runtime.block_on(ask::top(&socket, once)),
         Command::Events { follow, since } => runtime.block_on(ask::events(&socket, since, follow, json)),
+        Command::Host(host) => runtime.block_on(ask::host(&socket, host, json)),
         Command::Job(job) => runtime.block_on(ask::job(&socket, job, json)),
         Command::Explain { job, from } => runtime.block_on(explain::explain(&socket, &job, from.as_deref(), json)),
         Command::Pki(pki) => pki::run(&pki),

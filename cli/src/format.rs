@@ -77,12 +77,13 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
     let mut notes = Footnotes::default();
     let mut rows = Vec::new();
     for view in hosts {
-        let state = match (view.connected, view.facts.levers.acting) {
-            (false, _) => "lost",
-            (true, true) => "acting",
-            (true, false) => "observing",
+        let state = match (view.connected, view.facts.levers.acting, view.held_until) {
+            (false, ..) => "lost".to_owned(),
+            (true, _, Some(until)) => format!("held for {}", seconds(until.0.saturating_sub(now_ms) as f64 / 1_000.0)),
+            (true, true, None) => "acting".to_owned(),
+            (true, false, None) => "observing".to_owned(),
         };
-        let mut row = vec![view.host.to_string(), state.to_owned(), view.facts.cores.to_string()];
+        let mut row = vec![view.host.to_string(), state, view.facts.cores.to_string()];
         match &view.report {
             Some(report) => {
                 let share = |share: &CoreShare| share.to_string();

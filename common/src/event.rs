@@ -96,6 +96,20 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// An operator wants a host left alone: its volunteer stops, and no workload on it is limited.
+    HostHeld {
+        /// The host.
+        host: HostId,
+        /// Until when.
+        until: Timestamp,
+    },
+    /// A held host is given back.
+    HostReleased {
+        /// The host.
+        host: HostId,
+        /// Why.
+        reason: String,
+    },
     /// A job was accepted.
     JobSubmitted {
         /// The job.

@@ -38,6 +38,10 @@ pub fn output(controller: &Controller, output: &Output) -> Result<(), String> {
             if command.lease_ms == 0 {
                 return Err(format!("command for host {host} without a lease"));
             }
+            let gives_back = matches!(command.desired, Desired::Stop | Desired::Release);
+            if controller.held_until(host).is_some() && !gives_back {
+                return Err(format!("command for host {host}, which an operator holds"));
+            }
             let levers = &facts.levers;
             match (&command.target, &command.desired) {
                 (Target::Volunteer, Desired::Run { cap }) => {

@@ -32,6 +32,8 @@ pub struct Controller {
     settings: Settings,
     version: Version,
     hosts: BTreeMap<HostId, Host>,
+    /// Hosts an operator wants left alone, until when. A host may be held before it joins.
+    holds: BTreeMap<HostId, Timestamp>,
     /// In order of submission.
     jobs: Vec<Job>,
 }
@@ -40,7 +42,8 @@ impl Controller {
     /// A controller that knows nothing. `epoch` distinguishes its commands from those of other states.
     #[must_use]
     pub fn new(settings: Settings, epoch: Timestamp) -> Self {
-        Self { settings, version: Version { epoch: epoch.0, number: 0 }, hosts: BTreeMap::new(), jobs: Vec::new() }
+        let version = Version { epoch: epoch.0, number: 0 };
+        Self { settings, version, hosts: BTreeMap::new(), holds: BTreeMap::new(), jobs: Vec::new() }
     }
 
     /// The times it works by.
@@ -77,6 +80,12 @@ impl Controller {
         self.hosts.get(id).map(|host| (&host.facts, host.connected))
     }
 
+    /// Until when a host is held, if it is.
+    #[must_use]
+    pub fn held_until(&self, id: &HostId) -> Option<Timestamp> {
+        self.holds.get(id).copied()
+    }
+
     /// All hosts it remembers, by name.
     #[must_use]
     pub fn hosts(&self) -> Vec<HostView> {
@@ -95,6 +104,7 @@ impl Controller {
                     .map(|told| (told.command.target.clone(), told.command.clone(), told.outcome.clone()))
                     .collect(),
                 job: self.holder(id).map(|job| job.status.spec.id.clone()),
+                held_until: self.held_until(id),
             })
             .collect()
     }
@@ -113,8 +123,13 @@ impl Controller {
             Input::JobCancelled { job } => self.job_cancelled(&job, now, &mut outputs),
             Input::Progress { job, progress } => self.progress(&job, progress, now),
             Input::EngineEnded { job, end, progress } => self.engine_ended(&job, end, progress, now, &mut outputs),
+            Input::HostHeld { host, until } => self.hold(host, until, now, &mut outputs),
+            Input::HostReleased { host } => self.release(&host, "an operator released it", &mut outputs),
             Input::Resumed => self.resumed(),
-            Input::Tick => self.find_silent_hosts(now, &mut outputs),
+            Input::Tick => {
+                self.find_silent_hosts(now, &mut outputs);
+                self.end_holds(now, &mut outputs);
+            }
         }
         self.advance_jobs(now, &mut outputs);
         self.settle_hosts(now, &mut outputs);

@@ -143,6 +143,43 @@ fn a_job_on_a_standing_pair_from_submit_to_explain() {
 }
 
 #[test]
+fn a_held_host_is_left_alone_and_given_back() {
+    let mut pair = Pair::new();
+    pair.start_aggregator();
+    pair.start_agent(&["--act"]);
+    let folder = pair.bench.folder.path().display().to_string();
+    pair.bench.write("tasks.txt", &format!("sleep 0.5; echo >>{folder}/finished\n").repeat(12));
+    assert!(pair.ask(&["job", "submit", "tasks.txt", "--name", "j", "--slots", "2"]).status.success());
+    until("some tasks have finished", || pair.bench.lines("finished").len() >= 2);
+    let held = pair.ask(&["host", "hold", HOST, "--for", "1h"]);
+    assert!(text(&held.stdout).contains("left alone until"), "{}", text(&held.stderr));
+    until("its volunteer is empty", || crate::bench::processes(&["sleep 0.5", &folder]).is_empty());
+    let finished = pair.bench.lines("finished").len();
+    assert!(text(&pair.ask(&["hosts"]).stdout).contains("held for 1 h"));
+    let reason = pair.job("j")["status"]["phase"]["waiting"]["reason"].to_string();
+    assert!(reason.contains("an operator holds it"), "{reason}");
+
+    // Whoever is started again knows of it too.
+    let aggregator = pair.aggregator.take().unwrap();
+    aggregator.kill(aggregator.0.id());
+    drop(aggregator);
+    pair.start_aggregator();
+    until("the agent is back", || {
+        pair.hosts().iter().any(|host| host["connected"] == true && !host["report"].is_null())
+    });
+    assert!(text(&pair.ask(&["hosts"]).stdout).contains("held for"));
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(pair.bench.lines("finished").len(), finished, "nothing runs");
+
+    assert!(pair.ask(&["host", "release", HOST]).status.success());
+    until("the job is complete", || pair.job("j")["status"]["phase"] == "completed");
+    let again = pair.ask(&["host", "release", HOST]);
+    assert!(text(&again.stderr).contains("is not held"), "{}", text(&again.stderr));
+    let events = pair.events();
+    assert!(events.contains("host_held") && events.contains("host_released"), "{events}");
+}
+
+#[test]
 fn a_restarted_aggregator_remembers_and_loses_no_event() {
     let mut pair = Pair::new();
     pair.start_aggregator();

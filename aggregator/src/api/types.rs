@@ -32,6 +32,18 @@ pub enum Request {
         /// Which.
         job: JobId,
     },
+    /// Leaves a host alone for a while: its volunteer stops, no workload on it is limited.
+    Hold {
+        /// Which.
+        host: HostId,
+        /// For how long, in seconds.
+        for_s: f64,
+    },
+    /// Gives a held host back.
+    Release {
+        /// Which.
+        host: HostId,
+    },
     /// Lines of the event log.
     Events {
         /// Only events at or after this time.
@@ -92,6 +104,13 @@ pub enum Response {
     },
     /// To [`Request::Cancel`]: stored durably.
     Cancelled,
+    /// To [`Request::Hold`]: stored durably.
+    Held {
+        /// Until when.
+        until: Timestamp,
+    },
+    /// To [`Request::Release`]: stored durably.
+    Released,
     /// Something is wrong.
     Error(ApiError),
 }

@@ -9,7 +9,7 @@ use gleaner_common::clock::{Clock, Timestamp};
 use gleaner_common::event::EventRecord;
 
 use super::print;
-use crate::args::{JobCommand, Since};
+use crate::args::{HostCommand, JobCommand, Since};
 use crate::{End, format, tasks, watch};
 
 pub(super) async fn hosts(socket: &Path, json: bool) -> anyhow::Result<End> {
@@ -119,6 +119,28 @@ pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyho
         JobCommand::Cancel { job } => {
             client.call(&Request::Cancel { job: job.clone() }).await?;
             print(&format!("{job} is cancelled"))?;
+        }
+    }
+    Ok(End::Good)
+}
+
+pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> anyhow::Result<End> {
+    let client = Client::connect(socket).await?;
+    match command {
+        HostCommand::Hold { host, time } => {
+            let request = Request::Hold { host: host.clone(), for_s: time.as_secs_f64() };
+            let Response::Held { until } = client.call(&request).await? else { bail!("unexpected answer") };
+            match json {
+                true => print(&serde_json::json!({ "host": host, "held_until": until }).to_string())?,
+                false => print(&format!("{host} is left alone until {until}"))?,
+            }
+        }
+        HostCommand::Release { host } => {
+            client.call(&Request::Release { host: host.clone() }).await?;
+            match json {
+                true => print(&serde_json::json!({ "host": host, "held_until": null }).to_string())?,
+                false => print(&format!("{host} is given back"))?,
+            }
         }
     }
     Ok(End::Good)

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Controller, Output, seconds};
 
+/// Most hosts held at once; a bound for what an operator's script might do.
+const MOST_HOLDS: usize = 100_000;
+
 /// A host that joined at least once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Host {
@@ -34,8 +37,8 @@ pub(super) struct Told {
 }
 
 impl Host {
-    /// Residual CPU and memory the host can offer a volunteer now, or why it cannot.
-    pub(super) fn residual(&self) -> Result<(CoreShare, Bytes), String> {
+    /// Residual CPU and memory it has, or why that is not known.
+    fn residual(&self) -> Result<(CoreShare, Bytes), String> {
         if !self.connected {
             return Err("its agent is not connected".into());
         }
@@ -64,6 +67,36 @@ impl Host {
 }
 
 impl Controller {
+    /// Residual CPU and memory a host can offer a volunteer now, or why it cannot.
+    pub(super) fn residual(&self, id: &HostId) -> Result<(CoreShare, Bytes), String> {
+        if let Some(until) = self.held_until(id) {
+            return Err(format!("an operator holds it until {until}; `gleaner host release {id}` gives it back"));
+        }
+        self.hosts.get(id).ok_or("it has not joined")?.residual()
+    }
+
+    pub(super) fn hold(&mut self, host: HostId, until: Timestamp, now: Timestamp, outputs: &mut Vec<Output>) {
+        if until <= now || (self.holds.len() >= MOST_HOLDS && !self.holds.contains_key(&host)) {
+            return;
+        }
+        self.holds.insert(host.clone(), until);
+        outputs.push(Output::Event(Event::HostHeld { host, until }));
+    }
+
+    pub(super) fn release(&mut self, host: &HostId, reason: &str, outputs: &mut Vec<Output>) {
+        if self.holds.remove(host).is_some() {
+            outputs.push(Output::Event(Event::HostReleased { host: host.clone(), reason: reason.to_owned() }));
+        }
+    }
+
+    pub(super) fn end_holds(&mut self, now: Timestamp, outputs: &mut Vec<Output>) {
+        let ended: Vec<HostId> =
+            self.holds.iter().filter(|(_, until)| **until <= now).map(|(id, _)| id.clone()).collect();
+        for host in ended {
+            self.release(&host, "its time is over", outputs);
+        }
+    }
+
     pub(super) fn host_joined(&mut self, id: HostId, incarnation: u64, facts: HostFacts, outputs: &mut Vec<Output>) {
         outputs.push(Output::Event(Event::HostJoined {
             host: id.clone(),
@@ -196,6 +229,9 @@ impl Controller {
 
     /// What a host's volunteer may use: 100 % for every slot in use or wanted, as much as there is.
     fn wanted(&self, id: &HostId) -> Option<CoreShare> {
+        if self.held_until(id).is_some() {
+            return None;
+        }
         let job = self.holder(id)?;
         if !matches!(job.status.phase, JobPhase::Profiling | JobPhase::Running) {
             return None;

@@ -89,6 +89,18 @@ pub enum Input {
         /// Its last report.
         progress: Option<EngineProgress>,
     },
+    /// An operator wants a host left alone until then: no volunteer runs on it and no workload is limited.
+    HostHeld {
+        /// The host; it need not have joined.
+        host: HostId,
+        /// Until when.
+        until: Timestamp,
+    },
+    /// An operator gives a held host back.
+    HostReleased {
+        /// The host.
+        host: HostId,
+    },
     /// The aggregator was started on a stored state: engines hold nothing, no agent is connected.
     Resumed,
     /// Time passed. The shell sends one every second.
@@ -136,4 +148,6 @@ pub struct HostView {
     pub targets: Vec<(Target, Command, Option<Outcome>)>,
     /// The job its volunteer works for.
     pub job: Option<JobId>,
+    /// An operator wants it left alone until then.
+    pub held_until: Option<Timestamp>,
 }

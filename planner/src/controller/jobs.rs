@@ -279,7 +279,7 @@ impl Controller {
             return Err(format!("job {} has the volunteer of host {id}", other.status.spec.id));
         }
         let host = self.hosts.get(id).ok_or_else(|| format!("host {id} is not known yet"))?;
-        let (cpu, memory) = host.residual().map_err(|why| format!("host {id} cannot run it: {why}"))?;
+        let (cpu, memory) = self.residual(id).map_err(|why| format!("host {id} cannot run it: {why}"))?;
         // Memory the volunteer holds already is counted as residual by the agent.
         let in_memory = slots_in_memory(memory, job.status.spec.memory_per_slot);
         if in_memory == 0 {

@@ -320,6 +320,39 @@ fn jobs_take_turns_on_a_host() {
 }
 
 #[test]
+fn a_held_host_is_left_alone_until_it_is_given_back_or_its_time_is_over() {
+    let mut bench = Bench::joined();
+    bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    let until = bench.now.after(Duration::from_secs(600));
+    let outputs = bench.send(Input::HostHeld { host: id(), until });
+    assert_eq!((commands(&outputs), slots(&outputs)), (vec![&Desired::Stop], vec![0]));
+    assert!(matches!(bench.phase("j"), JobPhase::Waiting { reason } if reason.contains("an operator holds it")));
+    assert_eq!(bench.controller.hosts()[0].held_until, Some(until));
+    // Neither a new agent nor time that is not over changes that.
+    let facts = Box::new(facts(true));
+    bench.send(Input::HostJoined { host: id(), incarnation: 2, facts });
+    bench.report(300.0, 0.0);
+    assert!(commands(&bench.send(Input::Tick)).is_empty());
+
+    let outputs = bench.send(Input::HostReleased { host: id() });
+    assert!(matches!(commands(&outputs)[..], [Desired::Run { .. }]), "{outputs:?}");
+    assert!(bench.send(Input::HostReleased { host: id() }).is_empty(), "it is not held");
+
+    let until = bench.now.after(Duration::from_secs(5));
+    bench.send(Input::HostHeld { host: id(), until });
+    bench.now = until;
+    bench.report(300.0, 0.0);
+    let outputs = bench.send(Input::Tick);
+    assert!(
+        outputs
+            .iter()
+            .any(|o| matches!(o, Output::Event(Event::HostReleased { reason, .. }) if reason.contains("over")))
+    );
+    assert!(matches!(commands(&outputs)[..], [Desired::Run { .. }]), "{outputs:?}");
+    assert!(bench.send(Input::HostHeld { host: id(), until }).is_empty(), "a time that is over holds nothing");
+}
+
+#[test]
 fn a_job_that_needs_more_memory_than_is_left_says_so() {
     let mut bench = Bench::joined();
     let mut hungry = spec("j", Goal::Cost { budget: None });
@@ -387,6 +420,8 @@ fn any_input() -> impl Strategy<Value = Input> {
         job.clone().prop_map(|job| Input::JobCancelled { job }),
         (job.clone(), 0.0..2.0f64, 0..9u32).prop_map(|(job, f, s)| Input::Progress { job, progress: progress(f, s) }),
         job.prop_map(|job| Input::EngineEnded { job, end: EngineEnd::Completed, progress: None }),
+        (0..2_000_000u64).prop_map(|until| Input::HostHeld { host: id(), until: Timestamp(until) }),
+        Just(Input::HostReleased { host: id() }),
         Just(Input::Resumed),
         Just(Input::Tick),
     ]
