@@ -53,6 +53,10 @@ pub enum VolunteerChoice {
     Cgroup,
     /// Process groups, in the idle scheduling class.
     ProcessGroups,
+    /// A QEMU guest that is there already: stopped and continued through its monitor.
+    Guest,
+    /// A systemd unit that is there already.
+    Unit,
     /// No volunteer.
     None,
 }
@@ -68,6 +72,8 @@ pub struct ActSettings {
     pub volunteer: VolunteerChoice,
     /// The volunteer's cgroup, relative to each hierarchy's mount point.
     pub volunteer_cgroup: String,
+    /// Name of the guest or unit that is the volunteer, where it is one.
+    pub volunteer_name: String,
     /// Time from stopping the volunteer to killing what is still in it.
     pub kill_after: Duration,
     /// No foreground workload gets a ceiling below this.
@@ -93,6 +99,7 @@ impl ActSettings {
             state_dir,
             volunteer: VolunteerChoice::Auto,
             volunteer_cgroup: "gleaner/volunteer".to_owned(),
+            volunteer_name: String::new(),
             kill_after: Duration::from_secs(10),
             foreground_quota_floor: CoreShare::clamped(10.0),
             foreground_weight_floor: Weight::new(50).unwrap_or(Weight::NORMAL),
@@ -193,7 +200,7 @@ impl Actor {
 
     fn open_volunteer(&mut self, hierarchies: &Hierarchies) -> Result<(), ActError> {
         let settings = &self.settings;
-        let volunteer = Volunteer::open(settings.volunteer, &settings.volunteer_cgroup, hierarchies, &mut self.ledger)?;
+        let volunteer = Volunteer::open(settings, hierarchies, &mut self.ledger)?;
         let paths = MeterPaths::detect(hierarchies, Path::new("/"));
         match Meter::open(&paths, &volunteer.usage()) {
             Ok(meter) => {

@@ -42,6 +42,8 @@ pub struct Config {
     pub volunteer: VolunteerChoice,
     /// Path of its cgroup below each hierarchy's root.
     pub volunteer_cgroup: String,
+    /// Name of the guest or unit that is the volunteer, where it is one.
+    pub volunteer_name: String,
     /// From the freeze of a stopped volunteer until its processes are killed.
     pub kill_after: Duration,
     /// Time between two looks of the guard.
@@ -124,6 +126,7 @@ impl Config {
             foreground_cgroups: foreground.texts("cgroups"),
             foreground_qemu: foreground.flag("qemu", true),
             foreground_floor: CoreShare::clamped(foreground.number("floor_percent", 10.0, 1.0..=100_000.0)),
+            volunteer_name: adopted_name(&mut volunteer),
             volunteer: volunteer.choice(
                 "kind",
                 VolunteerChoice::Auto,
@@ -131,6 +134,8 @@ impl Config {
                     ("auto", VolunteerChoice::Auto),
                     ("cgroup", VolunteerChoice::Cgroup),
                     ("process-groups", VolunteerChoice::ProcessGroups),
+                    ("guest", VolunteerChoice::Guest),
+                    ("unit", VolunteerChoice::Unit),
                     ("none", VolunteerChoice::None),
                 ],
             ),
@@ -175,6 +180,7 @@ impl Config {
             acting: self.act,
             volunteer: self.volunteer,
             volunteer_cgroup: self.volunteer_cgroup.clone(),
+            volunteer_name: self.volunteer_name.clone(),
             kill_after: self.kill_after,
             foreground_quota_floor: self.foreground_floor,
             reclaim: ReclaimSettings { floor: self.memory_floor, ..ReclaimSettings::default() },
@@ -248,6 +254,22 @@ fn aggregator(mut section: Section<'_>) -> Option<AggregatorConfig> {
 
 /// A relative path that cannot leave the hierarchy and is at least two levels deep, so that the volunteer's
 /// parent is Gleaner's own too.
+/// `guest` or `unit`, whichever the kind asks for.
+fn adopted_name(section: &mut Section<'_>) -> String {
+    let (guest, unit) = (section.optional_text("guest"), section.optional_text("unit"));
+    let kind = section.optional_text("kind").unwrap_or_default();
+    let name = match kind.as_str() {
+        "guest" => guest,
+        "unit" => unit,
+        _ => return String::new(),
+    };
+    let name = name.unwrap_or_default();
+    if name.is_empty() || name.contains('/') {
+        section.reject("kind", format_args!("is \"{kind}\", so `{kind}` must name the {kind} that is the volunteer"));
+    }
+    name
+}
+
 fn cgroup_path(section: &mut Section<'_>) -> String {
     let path = section.optional_text("cgroup").unwrap_or_else(|| "gleaner/volunteer".to_owned());
     let parts: Vec<_> = path.split('/').collect();

@@ -61,12 +61,17 @@ impl HostLoop {
         outbox: Arc<Outbox>,
     ) -> anyhow::Result<Self> {
         let kind = actor.as_ref().map_or(&VolunteerKind::None, Actor::volunteer_kind);
+        let groups = actor.as_ref().map_or(&[][..], Actor::volunteer_cgroups);
         let trace = match kind {
             VolunteerKind::None => VolunteerTrace::None,
             VolunteerKind::Cgroup { .. } => VolunteerTrace::Cgroup(config.volunteer_cgroup.clone().into()),
             VolunteerKind::ProcessGroups { registry } => VolunteerTrace::ProcessGroups { registry: registry.into() },
+            VolunteerKind::Guest { .. } | VolunteerKind::Unit { .. } => {
+                let mount = hierarchies.of("cpu").map(|(mount, _)| mount);
+                let below = mount.zip(groups.first()).and_then(|(mount, group)| group.strip_prefix(mount).ok());
+                below.map_or(VolunteerTrace::None, |path| VolunteerTrace::Cgroup(path.to_owned()))
+            }
         };
-        let groups = actor.as_ref().map_or(&[][..], Actor::volunteer_cgroups);
         let sensor = Sensor::open(config.sense_settings(Roots::default()), hierarchies, trace, groups)?;
         let forecaster = ResidualForecaster::new(config.forecast_settings());
         Ok(Self { config: config.clone(), clock, actor, sensor, forecaster, outbox, sequence: 0, drops_told: 0 })

@@ -205,8 +205,26 @@ pub enum VolunteerKind {
         /// The folder; absolute path.
         registry: String,
     },
+    /// A QEMU guest that was there before, stopped while latent. Nothing is started in it from outside.
+    Guest {
+        /// Its name.
+        name: String,
+    },
+    /// A systemd unit that was there before, frozen while latent. Nothing is started in it from outside.
+    Unit {
+        /// Its name.
+        name: String,
+    },
     /// This host has no volunteer.
     None,
+}
+
+impl VolunteerKind {
+    /// Processes can be started in it.
+    #[must_use]
+    pub const fn takes_processes(&self) -> bool {
+        matches!(self, Self::Cgroup { .. } | Self::ProcessGroups { .. })
+    }
 }
 
 /// One second of a host, as its agent measured it.

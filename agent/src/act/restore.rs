@@ -234,8 +234,7 @@ mod tests {
         let Some(scene) = Scene::open("a_task_that_enters_while_the_volunteer_is_removed_goes_too") else { return };
         let settings = scene.settings();
         let mut ledger = Ledger::open(&settings.state_dir).unwrap();
-        let volunteer =
-            Volunteer::open(settings.volunteer, &settings.volunteer_cgroup, &scene.hierarchies, &mut ledger).unwrap();
+        let volunteer = Volunteer::open(&settings, &scene.hierarchies, &mut ledger).unwrap();
         let dirs = volunteer.dirs();
         drop(volunteer);
         let mut report = RestoreReport::default();

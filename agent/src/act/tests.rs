@@ -92,8 +92,7 @@ fn usage_ns(usage: &VolunteerUsage) -> u64 {
 fn a_volunteer_is_held_to_its_ceiling_frozen_and_thawed() {
     let Some(scene) = Scene::open("a_volunteer_is_held_to_its_ceiling_frozen_and_thawed") else { return };
     let mut ledger = Ledger::open(scene.state.path()).unwrap();
-    let path = scene.settings().volunteer_cgroup;
-    let mut volunteer = Volunteer::open(VolunteerChoice::Auto, &path, &scene.hierarchies, &mut ledger).unwrap();
+    let mut volunteer = Volunteer::open(&scene.settings(), &scene.hierarchies, &mut ledger).unwrap();
     let levers = volunteer.levers();
     assert!(levers.quota && levers.freeze && levers.weight);
     let burners = [0, 1].map(|_| Burner::start(&procs_files(&levers.volunteer)));
@@ -119,7 +118,9 @@ fn a_volunteer_is_held_to_its_ceiling_frozen_and_thawed() {
     });
     let frozen_at = usage_ns(&usage);
     thread::sleep(Duration::from_millis(100));
-    assert_eq!(usage_ns(&usage), frozen_at);
+    // The kernel may count the last microseconds of a task late, when it is not looking.
+    let late = usage_ns(&usage) - frozen_at;
+    assert!(late < 5_000_000, "{late} ns of 200 ms");
     volunteer.enforce(share(20.0), false, Instant::now()).unwrap();
     eventually("it runs again", || usage_ns(&usage) > frozen_at);
 
@@ -137,8 +138,7 @@ fn many_small_changes_do_not_lift_the_ceiling() {
     // The kernel refills the quota at every write: written at each of these changes it would be half as much again.
     let Some(scene) = Scene::open("many_small_changes_do_not_lift_the_ceiling") else { return };
     let mut ledger = Ledger::open(scene.state.path()).unwrap();
-    let path = scene.settings().volunteer_cgroup;
-    let mut volunteer = Volunteer::open(VolunteerChoice::Auto, &path, &scene.hierarchies, &mut ledger).unwrap();
+    let mut volunteer = Volunteer::open(&scene.settings(), &scene.hierarchies, &mut ledger).unwrap();
     let _burner = Burner::start(&procs_files(&volunteer.kind()));
     let (start, before) = (Instant::now(), usage_ns(&volunteer.usage()));
     for turn in 0_u8..40 {

@@ -3,6 +3,7 @@
 //! Latent it is empty or frozen; active it runs within the limit the guard sets; frozen it keeps its
 //! processes but gives them no CPU. Where no cgroup can be written, registered process groups stand in.
 
+mod adopted;
 pub(crate) mod cgroup;
 pub(crate) mod groups;
 
@@ -12,13 +13,14 @@ use std::time::{Duration, Instant};
 use gleaner_common::report::{Levers, VolunteerKind};
 use gleaner_common::units::CoreShare;
 
+use self::adopted::Adopted;
 use self::cgroup::{CgroupVolunteer, OpenError};
 use self::groups::ProcessGroups;
 use super::cgroup::CgroupError;
 use super::knob::KnobError;
 use super::ledger::{Ledger, LedgerError};
 use super::managed::ForeignWrite;
-use crate::act::VolunteerChoice;
+use crate::act::{ActSettings, VolunteerChoice};
 use crate::hierarchies::Hierarchies;
 
 /// The volunteer could not be set up or controlled.
@@ -45,6 +47,9 @@ pub enum VolunteerError {
     /// The config insists on a cgroup, and none can be had.
     #[error("the volunteer cannot have a cgroup, because {0}; set volunteer.kind to \"auto\" for the weaker kind")]
     NoCgroup(String),
+    /// The guest or unit that should be the volunteer.
+    #[error("{0}")]
+    NotThere(String),
     /// The folder of registered process groups.
     #[error("failed to use the registry of process groups `{0}`")]
     Registry(PathBuf, #[source] std::io::Error),
@@ -77,32 +82,53 @@ enum Containment {
 #[derive(Debug)]
 pub struct Volunteer {
     containment: Containment,
+    kind: VolunteerKind,
     weaknesses: Vec<String>,
 }
 
 impl Volunteer {
-    /// Makes the volunteer: the cgroup `path` where that can be and may be, else, if it may be, a registry of
-    /// process groups in the state folder.
+    /// Makes the volunteer: its cgroup where that can be and may be, else, if it may be, a registry of process groups in
+    /// the state folder; or takes the guest or unit that the settings name.
     ///
     /// # Errors
-    /// [`VolunteerError`] when neither can be had, or the cgroup belongs to another agent.
+    /// [`VolunteerError`] when none can be had, or it belongs to another agent.
     pub fn open(
-        choice: VolunteerChoice,
-        path: &str,
+        settings: &ActSettings,
         hierarchies: &Hierarchies,
         ledger: &mut Ledger,
     ) -> Result<Self, VolunteerError> {
-        if choice == VolunteerChoice::ProcessGroups {
-            return Self::open_groups("the config chooses process groups", ledger);
+        let name = &settings.volunteer_name;
+        match settings.volunteer {
+            VolunteerChoice::ProcessGroups => Self::open_groups("the config chooses process groups", ledger),
+            VolunteerChoice::Guest => {
+                let found = adopted::guest(name, Path::new("/proc"), hierarchies).map_err(VolunteerError::NotThere)?;
+                Self::adopt(found, VolunteerKind::Guest { name: name.clone() }, ledger)
+            }
+            VolunteerChoice::Unit => {
+                let found = adopted::unit(name, hierarchies).map_err(VolunteerError::NotThere)?;
+                Self::adopt(found, VolunteerKind::Unit { name: name.clone() }, ledger)
+            }
+            choice => match CgroupVolunteer::open(&settings.volunteer_cgroup, hierarchies, ledger) {
+                Ok((volunteer, weaknesses)) => {
+                    let procs = volunteer.dirs().iter().map(|dir| dir.join("cgroup.procs").display().to_string());
+                    let kind = VolunteerKind::Cgroup { procs_files: procs.collect() };
+                    Ok(Self { containment: Containment::Cgroup(Box::new(volunteer)), kind, weaknesses })
+                }
+                Err(OpenError::Unavailable(reason)) if choice == VolunteerChoice::Cgroup => {
+                    Err(VolunteerError::NoCgroup(reason))
+                }
+                Err(OpenError::Unavailable(reason)) => Self::open_groups(&reason, ledger),
+                Err(OpenError::Failed(error)) => Err(error),
+            },
         }
-        match CgroupVolunteer::open(path, hierarchies, ledger) {
+    }
+
+    fn adopt(found: Adopted, kind: VolunteerKind, ledger: &mut Ledger) -> Result<Self, VolunteerError> {
+        match CgroupVolunteer::adopt(found, ledger) {
             Ok((volunteer, weaknesses)) => {
-                Ok(Self { containment: Containment::Cgroup(Box::new(volunteer)), weaknesses })
+                Ok(Self { containment: Containment::Cgroup(Box::new(volunteer)), kind, weaknesses })
             }
-            Err(OpenError::Unavailable(reason)) if choice == VolunteerChoice::Cgroup => {
-                Err(VolunteerError::NoCgroup(reason))
-            }
-            Err(OpenError::Unavailable(reason)) => Self::open_groups(&reason, ledger),
+            Err(OpenError::Unavailable(reason)) => Err(VolunteerError::NoCgroup(reason)),
             Err(OpenError::Failed(error)) => Err(error),
         }
     }
@@ -112,24 +138,14 @@ impl Volunteer {
         ledger.update(|contents| contents.registry = Some(registry.clone()))?;
         let volunteer = ProcessGroups::open(&registry, Path::new("/proc"))
             .map_err(|error| VolunteerError::Registry(registry, error))?;
-        Ok(Self { containment: Containment::ProcessGroups(volunteer), weaknesses: groups::weaknesses(reason) })
+        let kind = VolunteerKind::ProcessGroups { registry: volunteer.registry().display().to_string() };
+        Ok(Self { containment: Containment::ProcessGroups(volunteer), kind, weaknesses: groups::weaknesses(reason) })
     }
 
     /// How it is contained and where processes enter.
     #[must_use]
     pub fn kind(&self) -> VolunteerKind {
-        match &self.containment {
-            Containment::Cgroup(volunteer) => VolunteerKind::Cgroup {
-                procs_files: volunteer
-                    .dirs()
-                    .iter()
-                    .map(|dir| dir.join("cgroup.procs").display().to_string())
-                    .collect(),
-            },
-            Containment::ProcessGroups(volunteer) => {
-                VolunteerKind::ProcessGroups { registry: volunteer.registry().display().to_string() }
-            }
-        }
+        self.kind.clone()
     }
 
     /// What can be done with it, and what is weaker than it could be.

@@ -7,7 +7,6 @@ use gleaner_common::report::VolunteerKind;
 use gleaner_common::units::Fraction;
 
 use super::*;
-use crate::act::VolunteerChoice;
 use crate::act::ledger::Ledger;
 use crate::act::tests::scene::{Burner, Scene, eventually};
 use crate::act::volunteer::VolunteerUsage;
@@ -21,9 +20,7 @@ fn settings() -> GuardSettings {
 
 fn volunteer(scene: &Scene) -> (Volunteer, Ledger, Vec<String>) {
     let mut ledger = Ledger::open(scene.state.path()).unwrap();
-    let volunteer =
-        Volunteer::open(VolunteerChoice::Auto, &scene.settings().volunteer_cgroup, &scene.hierarchies, &mut ledger)
-            .unwrap();
+    let volunteer = Volunteer::open(&scene.settings(), &scene.hierarchies, &mut ledger).unwrap();
     let VolunteerKind::Cgroup { procs_files } = volunteer.kind() else { panic!("no cgroup volunteer") };
     (volunteer, ledger, procs_files)
 }

@@ -103,7 +103,7 @@ pub(super) fn enter(pid: i32, start_ticks: u64, volunteer: &VolunteerKind) -> Re
             lower_priority(pid).map_err(error)?;
             std::fs::write(Path::new(registry).join(pid.to_string()), start_ticks.to_string()).map_err(error)
         }
-        VolunteerKind::None => Err(LaunchError::NoVolunteer),
+        VolunteerKind::Guest { .. } | VolunteerKind::Unit { .. } | VolunteerKind::None => Err(LaunchError::NoVolunteer),
     }
 }
 

@@ -48,6 +48,10 @@ impl Host {
         if self.facts.levers.volunteer == VolunteerKind::None {
             return Err("it has no volunteer".into());
         }
+        // The one engine there is starts its tasks itself.
+        if !self.facts.levers.volunteer.takes_processes() {
+            return Err("its volunteer is a guest or a unit, in which engine `local` cannot start tasks".into());
+        }
         let report = self.report.as_ref().filter(|_| !self.silent).ok_or("it has not reported lately")?;
         let expected = |absent: &dyn std::fmt::Display, what: &str| format!("its residual {what} is {absent}");
         let cpu = match &report.residual.cpu {

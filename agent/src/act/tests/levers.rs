@@ -148,3 +148,119 @@ fn memory_is_taken_in_steps_without_killing_anybody() {
     assert!(actor.restore_all().failed.is_empty());
     assert_eq!(fs::read_to_string(group.cgroup.join("memory.high")).unwrap().trim(), "max");
 }
+
+/// A QEMU guest whose boot sector burns CPU, in a cgroup of its own, ended with the value.
+struct BurningGuest {
+    process: std::process::Child,
+    folder: tempfile::TempDir,
+}
+
+impl BurningGuest {
+    fn start(scene: &Scene) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        // jmp $, and the signature of a boot sector; padded to a size that firmware takes for a disk.
+        let mut image = vec![0_u8; 1 << 20];
+        image[..2].copy_from_slice(&[0xEB, 0xFE]);
+        image[510..512].copy_from_slice(&[0x55, 0xAA]);
+        let disk = folder.path().join("disk");
+        fs::write(&disk, image).unwrap();
+        let enter: String =
+            scene.foreground_procs().iter().map(|file| format!("echo $$ >{} || exit 9\n", file.display())).collect();
+        let script = format!(
+            "{enter}exec qemu-system-x86_64 -display none -accel tcg -m 16 -nodefaults -name guest={} \
+             -qmp unix:{}/qmp,server=on,wait=off -drive file={},format=raw,if=ide",
+            scene.name,
+            folder.path().display(),
+            disk.display()
+        );
+        if Process::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status().is_err() {
+            return None;
+        }
+        let process = Process::new("sh").args(["-c", &script]).stderr(Stdio::null()).spawn().unwrap();
+        let guest = Self { process, folder };
+        eventually("its monitor answers", || guest.is_running().is_some());
+        Some(guest)
+    }
+
+    fn is_running(&self) -> Option<bool> {
+        let socket = self.folder.path().join("qmp");
+        let status =
+            crate::qmp::Monitor::with(&socket, |monitor| monitor.execute("query-status", serde_json::Value::Null));
+        status.ok()?.get("running")?.as_bool()
+    }
+}
+
+impl Drop for BurningGuest {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+fn cpu_of(pid: u32) -> u64 {
+    crate::sense::process::stat(Path::new("/proc"), i32::try_from(pid).unwrap()).unwrap().cpu_ns
+}
+
+#[test]
+fn a_guest_that_is_the_volunteer_stops_runs_and_is_left_as_it_was() {
+    const TEST: &str = "a_guest_that_is_the_volunteer_stops_runs_and_is_left_as_it_was";
+    let Some(scene) = Scene::open(TEST) else { return };
+    let Some(guest) = BurningGuest::start(&scene) else {
+        eprintln!("SKIPPED: {TEST}: qemu-system-x86_64 is not installed");
+        return;
+    };
+    let before = scene.snapshot();
+    let settings = ActSettings {
+        volunteer: VolunteerChoice::Guest,
+        volunteer_name: scene.name.clone(),
+        kill_after: Duration::ZERO,
+        ..scene.settings()
+    };
+    let (mut actor, _) = Actor::open(settings.clone(), &scene.hierarchies).unwrap();
+    assert_eq!(actor.volunteer_kind(), &VolunteerKind::Guest { name: scene.name.clone() });
+    assert_eq!(guest.is_running(), Some(false), "latent is stopped");
+    let latent = cpu_of(guest.process.id());
+    thread::sleep(Duration::from_millis(300));
+    assert!(cpu_of(guest.process.id()) - latent < 100_000_000);
+
+    assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
+    eventually("it runs", || guest.is_running() == Some(true) && cpu_of(guest.process.id()) > latent + 300_000_000);
+    let stop = command(Target::Volunteer, 2, Desired::Stop);
+    assert_eq!(refusal_of(&actor.apply(&stop, later(100))), None);
+    assert_eq!(guest.is_running(), Some(false));
+    actor.tick(later(10_000));
+    assert_eq!(guest.is_running(), Some(false), "stopped, and never killed");
+
+    assert!(actor.restore_all().failed.is_empty());
+    assert_eq!(guest.is_running(), Some(true), "it ran when it was found");
+    assert_eq!(scene.snapshot(), before);
+    drop(actor);
+    drop(guest);
+    let gone = Actor::open(settings, &scene.hierarchies).unwrap_err().to_string();
+    assert!(gone.contains("no such guest runs"), "{gone}");
+}
+
+#[test]
+fn a_unit_that_is_the_volunteer_is_frozen_and_left_as_it_was() {
+    let Some(scene) = Scene::open("a_unit_that_is_the_volunteer_is_frozen_and_left_as_it_was") else { return };
+    if let Some(mount) = scene.hierarchies.v1.get("freezer") {
+        fs::create_dir(mount.join(scene.foreground.file_name().unwrap())).unwrap();
+    }
+    let mut burner = Burner::start(&scene.foreground_procs());
+    let before = scene.snapshot();
+    let settings = ActSettings {
+        volunteer: VolunteerChoice::Unit,
+        volunteer_name: scene.foreground.file_name().unwrap().to_string_lossy().into_owned(),
+        kill_after: Duration::ZERO,
+        ..scene.settings()
+    };
+    let (mut actor, _) = Actor::open(settings, &scene.hierarchies).unwrap();
+    let latent = cpu_of(burner.id());
+    thread::sleep(Duration::from_millis(300));
+    assert!(cpu_of(burner.id()) - latent < 50_000_000, "latent is frozen");
+    assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
+    eventually("it runs", || cpu_of(burner.id()) > latent + 200_000_000);
+    assert!(actor.restore_all().failed.is_empty());
+    assert_eq!(scene.snapshot(), before);
+    assert!(!burner.ended(), "what runs in a unit is not ours to end");
+}

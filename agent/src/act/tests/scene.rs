@@ -106,8 +106,11 @@ impl Drop for Scene {
         if let Err(error) = restore_state_dir(self.state.path()) {
             eprintln!("test state is left behind: {error}");
         }
-        let _ = cgroup::kill_all(std::slice::from_ref(&self.foreground), None, Duration::from_secs(5));
-        let _ = cgroup::remove(&self.foreground, || {});
+        let foregrounds = self.foregrounds();
+        let _ = cgroup::kill_all(&foregrounds, cgroup::freezer_of(&foregrounds).as_ref(), Duration::from_secs(5));
+        for dir in foregrounds {
+            let _ = cgroup::remove(&dir, || {});
+        }
     }
 }
 
@@ -134,6 +137,10 @@ impl Burner {
             fs::write(file, burner.0.id().to_string()).unwrap();
         }
         burner
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
     }
 
     pub(crate) fn ended(&mut self) -> bool {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use gleaner_common::command::{Target, Weight};
 use gleaner_common::units::CoreShare;
 
+use super::adopted::Adopted;
 use super::{VolunteerError, VolunteerUsage};
 use crate::act::cgroup::{self, CgroupError};
 use crate::act::knob::{CgroupVersion, Knob, KnobError, KnobKind, KnobValue};
@@ -126,6 +127,8 @@ pub(crate) struct CgroupVolunteer {
     freezer: Managed,
     usage: VolunteerUsage,
     written: Option<Instant>,
+    /// It was there before: what is in it is not Gleaner's to end.
+    adopted: bool,
     /// Keeps other agents from running the same volunteer.
     _held: File,
 }
@@ -274,6 +277,7 @@ impl CgroupVolunteer {
                 None => VolunteerUsage::CpuStat(cpu.leaf.join("cpu.stat")),
             },
             written: None,
+            adopted: false,
             _held: held,
         };
         volunteer.record_found(before, cpu, ledger)?;
@@ -281,6 +285,39 @@ impl CgroupVolunteer {
         volunteer.yielding.set(least).map_err(unavailable)?;
         volunteer.quota.set(KnobValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
         Ok((volunteer, weaknesses))
+    }
+
+    /// Takes a guest or a unit that was there before: stopped, with the least weight.
+    pub(super) fn adopt(found: Adopted, ledger: &mut Ledger) -> Result<(Self, Vec<String>), OpenError> {
+        let unavailable = |error: KnobError| OpenError::Unavailable(chain(&error));
+        let Adopted { cpu, version, cpuacct, stop } = found;
+        let held = cgroup::hold(&cpu).map_err(|error| OpenError::Unavailable(chain(&error)))?;
+        let held = held.ok_or_else(|| OpenError::Failed(VolunteerError::InUse(cpu.clone())))?;
+        let manage = |knob: Knob| knob.read().map(|original| Managed::new(knob, original)).map_err(unavailable);
+        let (knob, least) = yielding(&cpu, version);
+        let idle = matches!(least, KnobValue::Idle(_));
+        let mut volunteer = Self {
+            dirs: vec![cpu.clone()],
+            idle,
+            yielding: manage(knob)?,
+            quota: manage(Knob::new(&cpu, version, KnobKind::Quota))?,
+            freezer: manage(stop)?,
+            usage: match cpuacct {
+                Some(dir) => VolunteerUsage::CpuacctUsage(dir.join("cpuacct.usage")),
+                None => VolunteerUsage::CpuStat(cpu.join("cpu.stat")),
+            },
+            written: None,
+            adopted: true,
+            _held: held,
+        };
+        let place =
+            Place { mount: PathBuf::new(), leaf: cpu.clone(), version, controllers: vec!["cpu"], required: true };
+        volunteer.record_found(std::slice::from_ref(&cpu), &place, ledger)?;
+        volunteer.freezer.set(KnobValue::Frozen(true)).map_err(unavailable)?;
+        volunteer.yielding.set(least).map_err(unavailable)?;
+        volunteer.quota.set(KnobValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
+        let weakness = "the volunteer is one that was there before: it is stopped when it should end, never ended";
+        Ok((volunteer, vec![weakness.to_owned()]))
     }
 
     /// A leaf that was there before has knobs to put back; one that was made goes away whole.
@@ -294,10 +331,9 @@ impl CgroupVolunteer {
             }
         }
         ledger.update(|contents| {
-            for managed in found
-                .into_iter()
-                .filter(|managed| managed.knob.as_cgroup().is_some_and(|knob| before.contains(&knob.cgroup)))
-            {
+            for managed in found.into_iter().filter(|managed| {
+                managed.knob.as_cgroup().is_none_or(|knob| self.adopted || before.contains(&knob.cgroup))
+            }) {
                 let Managed { knob, original, .. } = managed;
                 contents.records.push(Record { target: Target::Volunteer, knob, original, ours: Vec::new() });
             }
@@ -377,6 +413,9 @@ impl CgroupVolunteer {
     }
 
     pub(super) fn end_processes(&mut self, within: Duration) -> Result<usize, VolunteerError> {
+        if self.adopted {
+            return Ok(0);
+        }
         let ended = cgroup::kill_all(&self.dirs, Some(&self.freezer.knob), within)?;
         if ended > 0 {
             // Killing thawed it.
