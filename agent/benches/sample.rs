@@ -51,7 +51,7 @@ fn tree(root: &Path, workloads: u32) {
 }
 
 fn sample(criterion: &mut Criterion) {
-    for workloads in [50, 500] {
+    for workloads in [2, 10, 50, 100, 500] {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
         tree(root, workloads);

@@ -121,6 +121,7 @@ pub(crate) fn parse_versions(answer: &[u8]) -> io::Result<Vec<String>> {
         names.push(text_at(answer, at + 16, NAME_LENGTH)?);
         match usize_at(answer, at)? {
             0 => return Ok(names),
+            // Offsets are from here on, so they only go forwards.
             next => at = at.checked_add(next).filter(|at| *at < answer.len()).ok_or_else(cut)?,
         }
     }
@@ -131,13 +132,20 @@ pub(crate) fn parse_table(answer: &[u8]) -> io::Result<Vec<TableLine>> {
     let start = usize_at(answer, DATA_START)?;
     let mut at = start;
     let mut lines = Vec::new();
-    for _ in 0..u32_at(answer, TARGET_COUNT)? {
+    let count = usize_at(answer, TARGET_COUNT)?;
+    while lines.len() < count {
         let line = TableLine {
             target: text_at(answer, at.checked_add(24).ok_or_else(cut)?, 16)?,
             parameters: text_at(answer, at.checked_add(TARGET).ok_or_else(cut)?, answer.len())?,
         };
         lines.push(line);
-        at = start.checked_add(usize_at(answer, at + 20)?).filter(|at| *at < answer.len()).ok_or_else(cut)?;
+        let next = start.checked_add(usize_at(answer, at + 20)?).ok_or_else(cut)?;
+        match lines.len() == count {
+            true => break,
+            // Only forwards: a line that points back would be read for ever.
+            false if next > at && next < answer.len() => at = next,
+            false => return Err(cut()),
+        }
     }
     Ok(lines)
 }
@@ -180,6 +188,9 @@ mod tests {
         answer[TARGET_COUNT..TARGET_COUNT + 4].copy_from_slice(&9_u32.to_ne_bytes());
         answer[312 + 20..312 + 24].copy_from_slice(&4_000_u32.to_ne_bytes());
         assert!(parse_table(&answer).is_err());
+        answer[TARGET_COUNT..TARGET_COUNT + 4].copy_from_slice(&u32::MAX.to_ne_bytes());
+        answer[312 + 20..312 + 24].copy_from_slice(&0_u32.to_ne_bytes());
+        assert!(parse_table(&answer).is_err(), "a line that points to itself ends");
         assert!(parse_table(&answer[..20]).is_err());
         assert!(parse_versions(&[0xff; 64]).is_err());
     }

@@ -10,6 +10,8 @@ mod daemon;
 mod device_mapper;
 pub mod discover;
 pub mod doctor;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod guard;
 pub mod hierarchies;
 pub mod host_loop;

@@ -353,6 +353,17 @@ fn police_rate(options: &[u8]) -> Option<u64> {
     u32_at(attribute(attribute(action, ACTION_OPTIONS)?, POLICE_PARAMETERS)?, 28).map(u64::from)
 }
 
+/// Every parser here, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(data: &[u8]) {
+    let (mut datagram, mut controls) = (data, Vec::new());
+    _ = collect(&mut datagram, &mut controls);
+    for control in controls {
+        _ = tbf_rate(&control.options);
+        _ = police_rate(&control.options);
+    }
+}
+
 /// Takes the calling thread, and nobody else, into a network namespace of its own.
 #[expect(unsafe_code, reason = "leaving shared kernel state is unsafe where that is the table of open files")]
 pub(crate) fn own_namespace() -> io::Result<()> {

@@ -9,6 +9,7 @@ pub(crate) mod perf;
 pub(crate) mod process;
 mod qemu;
 mod rates;
+mod resctrl;
 mod volunteer;
 
 use std::collections::BTreeMap;
@@ -217,7 +218,7 @@ impl Sensor {
         if self.is_everything_else() {
             workloads.push(rates::remainder(&machine, &volunteer_memory));
         }
-        self.tell_absences(&machine, &volunteer_cpu, &mut changes);
+        self.tell_absences(&machine, &workloads, &volunteer_cpu, &mut changes);
         let observation = Observation {
             interval_s,
             machine,
@@ -331,14 +332,22 @@ impl Sensor {
     }
 
     /// One event when a sensor of the host falls silent and one when it is back.
-    fn tell_absences(&mut self, machine: &MachineSample, volunteer: &Reading<CoreShare>, changes: &mut Vec<Event>) {
+    fn tell_absences(
+        &mut self,
+        machine: &MachineSample,
+        workloads: &[WorkloadSample],
+        volunteer: &Reading<CoreShare>,
+        changes: &mut Vec<Event>,
+    ) {
         fn absent<T>(reading: &Reading<T>) -> Option<&Absence> {
             match reading {
                 Reading::Value(_) => None,
                 Reading::Absent(absence) => Some(absence),
             }
         }
+        let implausible = rates::implausible(machine, workloads);
         let sensors = [
+            ("workloads' cpu", implausible.as_ref()),
             ("cpu", absent(&machine.cpu_busy)),
             ("load", absent(&machine.load_1min)),
             ("cpu pressure", absent(&machine.cpu_pressure)),

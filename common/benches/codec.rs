@@ -61,6 +61,14 @@ fn report(workloads: u32) -> FromAgent {
             }],
             network_receive: rate(),
             network_transmit: rate(),
+            cache_occupancy: Reading::absent(
+                AbsenceKind::NotSupported,
+                "no resctrl file system with monitoring is mounted",
+            ),
+            memory_bandwidth: Reading::absent(
+                AbsenceKind::NotSupported,
+                "no resctrl file system with monitoring is mounted",
+            ),
         },
         workloads: (0..workloads).map(workload).collect(),
         volunteer: VolunteerSample {

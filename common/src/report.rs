@@ -274,6 +274,10 @@ pub struct MachineSample {
     pub memory_total: Reading<Bytes>,
     /// Memory that new work could get without swapping, by the kernel's estimate.
     pub memory_available: Reading<Bytes>,
+    /// Last-level cache occupied, where the CPU monitors it.
+    pub cache_occupancy: Reading<Bytes>,
+    /// Traffic of the memory bus, where the CPU monitors it.
+    pub memory_bandwidth: Reading<BytesPerSec>,
     /// Whole disks, sorted by name.
     pub disks: Vec<DiskSample>,
     /// Received by all physical interfaces.

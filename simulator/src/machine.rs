@@ -202,6 +202,8 @@ impl Room<'_> {
                 disks: Vec::new(),
                 network_receive: none(),
                 network_transmit: none(),
+                cache_occupancy: none(),
+                memory_bandwidth: none(),
             },
             workloads: Vec::new(),
             volunteer: VolunteerSample {

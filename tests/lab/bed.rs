@@ -14,6 +14,14 @@ pub(crate) fn inside() -> bool {
     std::env::var_os("GLEANER_INSIDE_LAB").is_some()
 }
 
+/// One bed at a time: two would measure each other.
+#[allow(dead_code, reason = "one of the two programs that share this file has no use for it")]
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static BED: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    // A test that failed has taken its bed away with it.
+    BED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// A folder for images in the build's own target folder, so that they are built once and go with `cargo clean`.
 pub(crate) fn cache(name: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();

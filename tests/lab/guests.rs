@@ -332,6 +332,7 @@ fn nothing_is_left_behind(bed: &Bed) {
 
 #[test]
 fn guests_are_shown_limited_and_left_as_they_were() {
+    let _alone = bed::alone();
     let Some(images) = bed::images("guests_are_shown_limited_and_left_as_they_were") else { return };
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: guests_are_shown_limited_and_left_as_they_were: it takes root to make taps and cgroups");
@@ -346,6 +347,7 @@ fn guests_are_shown_limited_and_left_as_they_were() {
 
 #[test]
 fn the_same_on_a_version_2_host_with_kvm() {
+    let _alone = bed::alone();
     if bed::inside() {
         return;
     }

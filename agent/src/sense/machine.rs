@@ -8,6 +8,7 @@ use gleaner_common::units::{Bytes, Fraction};
 
 use super::Roots;
 use super::file::{KeptFile, fields, lines, malformed, number};
+use super::resctrl::CacheReader;
 use crate::act::knob::DeviceNumber;
 
 /// Nanoseconds of a clock tick as `/proc/stat` counts them: USER_HZ is 100 on every Linux of the last decades.
@@ -166,6 +167,8 @@ pub(crate) struct RawMachine {
     pub(crate) pressure: [Reading<Fraction>; 3],
     pub(crate) disks: Reading<Vec<Disk>>,
     pub(crate) network: Reading<(u64, u64)>,
+    pub(crate) cache_occupancy: Reading<Bytes>,
+    pub(crate) memory_traffic: Reading<u64>,
 }
 
 /// The machine's files, kept open, and which devices are its own.
@@ -178,6 +181,7 @@ pub(crate) struct MachineReader {
     pressure: [KeptFile; 3],
     diskstats: KeptFile,
     netdev: KeptFile,
+    cache: CacheReader,
     disks: Vec<String>,
     interfaces: Vec<String>,
 }
@@ -193,6 +197,7 @@ impl MachineReader {
             pressure: [file("pressure/cpu"), file("pressure/memory"), file("pressure/io")],
             diskstats: file("diskstats"),
             netdev: file("net/dev"),
+            cache: CacheReader::new(&roots.sys),
             disks: Vec::new(),
             interfaces: Vec::new(),
         };
@@ -202,6 +207,7 @@ impl MachineReader {
 
     /// Looks again which disks and interfaces there are.
     pub(crate) fn rescan(&mut self) {
+        self.cache.rescan();
         self.disks = names(&self.roots.sys.join("block"));
         self.disks.retain(|name| {
             !["loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd"].iter().any(|virtual_| name.starts_with(virtual_))
@@ -233,7 +239,10 @@ impl MachineReader {
 
     pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> RawMachine {
         let (disks, interfaces) = (&self.disks, &self.interfaces);
+        let (cache_occupancy, memory_traffic) = self.cache.read(buffer);
         RawMachine {
+            cache_occupancy: cache_occupancy.into(),
+            memory_traffic: memory_traffic.into(),
             cpu: self.stat.read(buffer).and_then(parse_stat).into(),
             load: self.loadavg.read(buffer).and_then(parse_loadavg).into(),
             memory: self.meminfo.read(buffer).and_then(parse_meminfo).into(),

@@ -153,6 +153,8 @@ pub(crate) fn machine(
         io_pressure,
         memory_total: part(&current.memory, |memory| memory.total),
         memory_available: part(&current.memory, |memory| memory.available),
+        cache_occupancy: current.cache_occupancy.clone(),
+        memory_bandwidth: bytes(previous.map(|raw| &raw.memory_traffic), &current.memory_traffic, interval_s),
         disks: disks(previous, current, interval_s),
         network_receive: network(|counters| counters.0),
         network_transmit: network(|counters| counters.1),
@@ -182,6 +184,16 @@ fn disks(previous: Option<&RawMachine>, current: &RawMachine, interval_s: f64) -
         }
     };
     current.disks.value().unwrap_or(&empty).iter().map(one).collect()
+}
+
+/// Why the workloads' CPU cannot be right, if it cannot: together they use more than the machine has. A twentieth is
+/// left for clocks that differ.
+pub(crate) fn implausible(machine: &MachineSample, workloads: &[WorkloadSample]) -> Option<Absence> {
+    let sum: CoreShare = workloads.iter().filter_map(|workload| workload.cpu.value().copied()).sum();
+    (sum > machine.cpu_capacity * 1.05).then(|| Absence {
+        kind: AbsenceKind::Malformed,
+        detail: format!("together they use {sum} of {}: globs that overlap count twice", machine.cpu_capacity),
+    })
 }
 
 /// The foreground when it is "everything that is not the volunteer".
@@ -243,6 +255,8 @@ mod tests {
                 busy_ms,
             }]),
             network: Reading::Value((0, 0)),
+            cache_occupancy: Reading::absent(AbsenceKind::NotSupported, "test"),
+            memory_traffic: Reading::Value(busy_ms * 10),
         }
     }
 
@@ -259,9 +273,20 @@ mod tests {
         assert!((percent(&sample.cpu_foreground) - 100.0).abs() < 1e-9);
         assert_eq!(sample.disks[0].utilisation, Reading::Value(Fraction::clamped(0.5)));
         assert_eq!(sample.disks[0].write, Reading::Value(BytesPerSec::clamped(50_000.0)));
+        assert_eq!(sample.memory_bandwidth, Reading::Value(BytesPerSec::clamped(5_000.0)));
         let rest = remainder(&sample, &Reading::Value(Bytes(100)));
         assert_eq!(rest.memory, Reading::Value(Bytes(500)));
         assert!((percent(&rest.cpu) - 100.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn workloads_cannot_use_more_than_there_is() {
+        let volunteer = Reading::Value(CoreShare::ZERO);
+        let sample = machine(Some(&raw(0, 0)), &raw(3_000_000_000, 1_000), &volunteer, 2.0);
+        let rest = remainder(&sample, &Reading::Value(Bytes(0)));
+        assert_eq!(implausible(&sample, &[rest.clone(), rest.clone()]), None, "300 % of 400 %");
+        let three = [rest.clone(), rest.clone(), rest];
+        assert!(implausible(&sample, &three).unwrap().detail.contains("450 % of 400 %"));
     }
 
     #[test]

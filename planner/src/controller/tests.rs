@@ -57,6 +57,8 @@ fn report(sequence: u64, residual_percent: f64, used_percent: f64) -> HostReport
             disks: vec![],
             network_receive: Reading::absent(AbsenceKind::NotYet, ""),
             network_transmit: Reading::absent(AbsenceKind::NotYet, ""),
+            cache_occupancy: Reading::absent(AbsenceKind::NotYet, ""),
+            memory_bandwidth: Reading::absent(AbsenceKind::NotYet, ""),
         },
         workloads: vec![],
         volunteer: VolunteerSample {

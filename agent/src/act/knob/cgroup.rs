@@ -87,6 +87,17 @@ pub struct CgroupKnob {
     pub kind: KnobKind,
 }
 
+/// The parsers of lines per device, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(data: &[u8]) {
+    let device = DeviceNumber { major: 8, minor: 0 };
+    let knob = CgroupKnob { cgroup: PathBuf::new(), version: CgroupVersion::V2, kind: KnobKind::Disk(device) };
+    if let Ok(text) = std::str::from_utf8(data) {
+        _ = knob.io_max(device, text);
+        _ = text.parse::<DeviceNumber>();
+    }
+}
+
 const V1_PERIOD: &str = "cpu.cfs_period_us";
 /// Files of version 1 for ceilings on a disk, in the order of [`Throttle`]'s fields.
 const V1_THROTTLE: [&str; 4] = [

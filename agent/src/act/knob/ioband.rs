@@ -68,6 +68,14 @@ pub(crate) fn policy(device: &str) -> io::Result<IobandPolicy> {
     parse(&lines, 0).map(|(policy, _)| policy).ok_or_else(odd)
 }
 
+/// Both policies on a table, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(lines: &[TableLine]) {
+    for policy in [IobandPolicy::Weight, IobandPolicy::Bandwidth] {
+        _ = IobandKnob { device: String::new(), pid: 1, policy }.of(lines);
+    }
+}
+
 impl IobandKnob {
     pub(super) fn what(&self) -> String {
         format!("the part of process {} of the ioband device `{}`", self.pid, self.device)

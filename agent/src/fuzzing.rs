@@ -1,0 +1,62 @@
+//! Entries for the fuzz targets, one per interface: every parser of what the kernel, a hypervisor, a monitor or the
+//! helper says. Nothing may panic, whatever the bytes.
+
+use crate::act::knob::ioband;
+use crate::sense::{cgroup, machine, perf, process};
+use crate::{device_mapper, netlink, qmp, xen};
+
+/// Files of procfs.
+pub fn proc_files(data: &[u8]) {
+    _ = machine::parse_stat(data);
+    _ = machine::parse_loadavg(data);
+    _ = machine::parse_meminfo(data);
+    _ = machine::parse_pressure(data);
+    _ = machine::parse_diskstats(data, |_| true);
+    _ = machine::parse_netdev(data, |_| true);
+    _ = process::parse_stat(data);
+    _ = process::parse_schedstat(data);
+    _ = process::parse_statm(data);
+    _ = process::parse_io(data);
+    if let Ok(text) = std::str::from_utf8(data) {
+        _ = perf::parse_cpu_list(text);
+    }
+}
+
+/// Files of cgroups.
+pub fn cgroup_files(data: &[u8]) {
+    _ = cgroup::parse_cpu_stat(data);
+    _ = cgroup::parse_pressure_total(data);
+    _ = cgroup::parse_blkio(data);
+    _ = cgroup::parse_io_stat(data, |_| true);
+    crate::act::knob::cgroup::fuzz(data);
+}
+
+/// QEMU's command lines, and its monitor's lines.
+pub fn qemu(data: &[u8]) {
+    _ = process::parse_qemu(data);
+    _ = process::is_vcpu_thread(data);
+    if let Ok(qmp::Line::Answer(answer)) = qmp::parse_line(data) {
+        _ = qmp::block_stats(&answer);
+        _ = qmp::disks(&answer);
+    }
+}
+
+/// Datagrams of rtnetlink.
+pub fn netlink(data: &[u8]) {
+    netlink::fuzz(data);
+}
+
+/// Answers of device-mapper, and dm-ioband's tables.
+pub fn device_mapper(data: &[u8]) {
+    _ = device_mapper::parse_versions(data);
+    if let Ok(lines) = device_mapper::parse_table(data) {
+        ioband::fuzz(&lines);
+    }
+}
+
+/// Answers of the helper for Xen.
+pub fn xen(data: &[u8]) {
+    if let Ok(answer) = serde_json::from_slice(data) {
+        _ = xen::parse_sample(&answer);
+    }
+}
