@@ -251,15 +251,18 @@ impl Actor {
         self.guard.as_ref().map(Guard::view)
     }
 
-    /// The foreground workloads there are now. Limits on those that are gone, or have other cgroups now,
-    /// are put back.
+    /// The foreground workloads there are now. Limits on those that are gone, or no longer have the knobs that hold
+    /// them, are put back.
     pub fn set_workloads(&mut self, workloads: BTreeMap<WorkloadId, WorkloadKnobs>) {
         let before = std::mem::replace(&mut self.workloads, workloads);
-        for (id, groups) in before {
-            if self.workloads.get(&id) == Some(&groups) {
+        for (id, _) in before {
+            let target = Target::Workload(id.clone());
+            let held = self.targets.get(&target).map_or(&[][..], |tracked| &tracked.knobs);
+            let has =
+                |knobs: &WorkloadKnobs| held.iter().all(|held| knobs.knobs.iter().any(|(_, own)| *own == held.knob));
+            if self.workloads.get(&id).is_some_and(has) {
                 continue;
             }
-            let target = Target::Workload(id);
             self.restore_target(&target);
             if self.targets.get(&target).is_some_and(|tracked| tracked.knobs.is_empty()) {
                 self.targets.remove(&target);

@@ -113,7 +113,8 @@ impl HostLoop {
             for event in actor.tick(now) {
                 self.outbox.event(now, event);
             }
-            if self.config.act && observation.changes.iter().any(is_of_a_workload) {
+            let told_anew = self.sensor.guests_told_anew();
+            if self.config.act && (told_anew || observation.changes.iter().any(is_of_a_workload)) {
                 actor.set_workloads(self.sensor.workload_knobs());
             }
         }

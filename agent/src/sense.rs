@@ -135,6 +135,8 @@ pub struct Sensor {
     domains: Option<DomainReader>,
     /// `None` where the config switched it off.
     monitors: Option<MonitorWatch>,
+    /// What [`Sensor::guests_told_anew`] last saw.
+    facts_told: u64,
     followed: BTreeMap<Key, Followed>,
     /// Counters are there and wanted.
     counters: bool,
@@ -178,6 +180,7 @@ impl Sensor {
             },
             volunteer: VolunteerReader::new(volunteer, &settings.roots, hierarchies),
             domains: is_control_domain(&settings.roots.proc).then(DomainReader::default),
+            facts_told: 0,
             monitors: if settings.monitors { Some(MonitorWatch::start()?) } else { None },
             counters: settings.counters && perf::probe().is_ok(),
             machine,
@@ -368,6 +371,12 @@ impl Sensor {
                 changes.push(Event::SensorChanged { sensor: sensor.into(), absent: absence.cloned() });
             }
         }
+    }
+
+    /// A monitor has told of its guest's disks and balloon since this was last asked: the workloads' knobs have changed.
+    pub fn guests_told_anew(&mut self) -> bool {
+        let told = self.monitors.as_ref().map_or(0, MonitorWatch::facts_told);
+        std::mem::replace(&mut self.facts_told, told) != told
     }
 
     /// The knobs by which each workload could be limited.

@@ -299,8 +299,13 @@ fn a_workload_that_goes_takes_its_limits_along() {
     actor.set_workloads(BTreeMap::new());
     assert_eq!(scene.knob(KnobKind::Quota).read().unwrap(), found, "a cgroup that stays is put back");
 
-    actor.set_workloads(BTreeMap::from([(guest(), scene.workload())]));
+    // A knob more than before, as when a guest's monitor has answered, changes nothing for those that hold.
+    let mut fewer = scene.workload();
+    fewer.knobs.retain(|(role, _)| *role == Role::Quota);
+    actor.set_workloads(BTreeMap::from([(guest(), fewer)]));
     actor.apply(&limit(2, 50.0, None), NOW);
+    actor.set_workloads(BTreeMap::from([(guest(), scene.workload())]));
+    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), Some(share(50.0)));
     cgroup::remove(&scene.foreground, || {}).unwrap();
     assert_eq!(refusal_of(&actor.apply(&limit(3, 40.0, None), NOW)), Some(Refusal::UnknownTarget));
     actor.set_workloads(BTreeMap::new());

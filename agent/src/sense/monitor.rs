@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -94,6 +95,8 @@ type Shared = Arc<Mutex<BTreeMap<PathBuf, Told>>>;
 #[derive(Debug)]
 pub(crate) struct MonitorWatch {
     told: Shared,
+    /// Counts up whenever a monitor tells of its guest's disks and balloon.
+    facts_told: Arc<AtomicU64>,
     /// Closing it ends the thread.
     _stop: mpsc::Sender<()>,
 }
@@ -103,13 +106,19 @@ impl MonitorWatch {
     pub(crate) fn start() -> io::Result<Self> {
         let told = Shared::default();
         let (stop, stopped) = mpsc::channel();
-        let shared = Arc::clone(&told);
+        let facts_told = Arc::new(AtomicU64::new(0));
+        let (shared, counter) = (Arc::clone(&told), Arc::clone(&facts_told));
         std::thread::Builder::new().name("monitors".into()).spawn(move || {
             while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-                look(&shared);
+                look(&shared, &counter);
             }
         })?;
-        Ok(Self { told, _stop: stop })
+        Ok(Self { told, facts_told, _stop: stop })
+    }
+
+    /// How often a monitor has told of its guest's disks and balloon.
+    pub(crate) fn facts_told(&self) -> u64 {
+        self.facts_told.load(Ordering::Relaxed)
     }
 
     /// Watches these monitors and no others.
@@ -125,7 +134,7 @@ impl MonitorWatch {
     }
 }
 
-fn look(shared: &Shared) {
+fn look(shared: &Shared, facts_told: &AtomicU64) {
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     let sockets: Vec<(PathBuf, bool)> =
         lock().iter().map(|(socket, told)| (socket.clone(), told.stats.is_none())).collect();
@@ -140,6 +149,7 @@ fn look(shared: &Shared) {
                 told.failure = None;
                 if let Some((disks, balloon)) = facts {
                     (told.disks, told.balloon) = (disks, balloon);
+                    facts_told.fetch_add(1, Ordering::Relaxed);
                 }
             }
             Err(error) => {
