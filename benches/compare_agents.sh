@@ -23,7 +23,7 @@ end_group() {
     for _ in $(seq 50); do [ -z "$(members "$1")" ] && break; sleep 0.1; done
     rmdir "$(hierarchies)/$group-$1" 2>/dev/null || true
 }
-trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; for name in gleaner collectd netdata; do end_group $name; done
+trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; for name in gleaner monitors collectd netdata; do end_group $name; done
       for n in $(seq "$guests"); do find /sys/fs/cgroup -depth -type d -path "*/$group-guest-$n*" -exec rmdir {} + 2>/dev/null || true; done; rm -rf "$work"' EXIT
 
 echo "machine: $(nproc) CPUs, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), Linux $(uname -r); $guests guests"
@@ -49,8 +49,13 @@ measure() { # NAME COMMAND...: runs it in a group of its own, lets it settle, co
 
 cat >"$work/agent.toml" <<TOML
 state_dir = "$work/state"
+[sense]
+monitors = false
 TOML
 measure gleaner "$bin/gleaner-agent" --config "$work/agent.toml" observe
+# What the other two do not do: asking every guest's monitor each second.
+sed -i 's/monitors = false/monitors = true/' "$work/agent.toml"
+measure monitors "$bin/gleaner-agent" --config "$work/agent.toml" observe
 
 if command -v collectd >/dev/null; then
     cat >"$work/collectd.conf" <<CONF
