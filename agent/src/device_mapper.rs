@@ -167,14 +167,14 @@ mod tests {
         assert!(targets.iter().any(|target| target == "linear"), "{targets:?}");
         let missing = mapper.message("no-such-device", "weight 1:40").unwrap_err();
         assert_eq!(missing.raw_os_error(), Some(libc::ENXIO), "{missing}");
-        let made = std::process::Command::new("dmsetup").args(["create", "gl-test", "--table", "0 8 zero"]).status();
+        let made = std::process::Command::new("dmsetup").args(["create", "gl-test", "--table", "0 8 error"]).status();
         if !made.is_ok_and(|status| status.success()) {
             eprintln!("SKIPPED: a_real_device_mapper_answers_and_refuses: dmsetup cannot make a device here");
             return;
         }
         let (table, refused) = (mapper.table("gl-test"), mapper.message("gl-test", "weight 1:40"));
         _ = std::process::Command::new("dmsetup").args(["remove", "gl-test"]).status();
-        assert_eq!(table.unwrap(), [TableLine { target: "zero".into(), parameters: String::new() }]);
+        assert_eq!(table.unwrap(), [TableLine { target: "error".into(), parameters: String::new() }]);
         assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL), "the target takes no messages");
     }
 

@@ -382,7 +382,9 @@ impl Sensor {
     /// The knobs by which each workload could be limited.
     #[must_use]
     pub fn workload_knobs(&self) -> BTreeMap<WorkloadId, WorkloadKnobs> {
-        let disks = self.machine.disk_numbers();
+        let io_cost = self.discovery.hierarchies.v2.as_ref().map(|mount| mount.join("io.cost.qos"));
+        let io_cost = io_cost.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+        let disks = self.machine.limitable_disks(&io_cost);
         let knobs = |key: &Key, reader: &Reader, monitor: Option<&PathBuf>| {
             let trace = match (key, reader) {
                 (Key::Cgroup(path), _) => WorkloadTrace::Cgroup(path.clone()),

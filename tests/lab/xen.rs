@@ -29,6 +29,17 @@ fn xl_seconds(name: &str) -> f64 {
     sh(&format!("xl list {name} | awk 'NR == 2 {{ print $6 }}'")).parse().unwrap()
 }
 
+/// The moment at which xl's figure, which has one decimal, next changes.
+fn xl_edge(name: &str) -> (f64, Instant) {
+    let before = xl_seconds(name);
+    let mut now = before;
+    until("the domain's CPU time moves", || {
+        now = xl_seconds(name);
+        now > before
+    });
+    (now, Instant::now())
+}
+
 /// Everything that could have been changed on a domain.
 fn knobs() -> String {
     let scheduler = sh("xl info | sed -n 's/^xen_scheduler *: *//p'");
@@ -38,9 +49,10 @@ fn knobs() -> String {
 }
 
 fn figures_agree() {
-    let (start, before) = (Instant::now(), xl_seconds("one"));
+    let (before, start) = xl_edge("one");
     let said = run(&["observe", "--count", "11"]);
-    let (seconds, after) = (start.elapsed().as_secs_f64(), xl_seconds("one"));
+    let (after, end) = xl_edge("one");
+    let seconds = (end - start).as_secs_f64();
     let reports: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |name: &str| {
         let workloads = reports.iter().flat_map(|report| report["workloads"].as_array().unwrap());

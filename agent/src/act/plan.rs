@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use gleaner_common::command::{DiskLimit, Limits, NetworkLimit, Quota};
 use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 
-use super::knob::{Knob, KnobKind, KnobValue, MonitorKind, MonitorKnob, Throttle, whole};
+use super::knob::{CgroupVersion, Knob, KnobKind, KnobValue, MonitorKind, MonitorKnob, Throttle, whole};
 
 /// One knob as it is and as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,6 +243,13 @@ pub fn limit_workload(
             Change { knob: seen.knob.clone(), observed: seen.current, wanted: seen.knob.nearest(wanted) }
         })
         .collect();
+    let throttles_writes = |seen: &Seen| {
+        let version_1 = seen.knob.as_cgroup().is_some_and(|knob| knob.version == CgroupVersion::V1);
+        seen.role == Role::Disk && version_1 && (limits.disk.write.is_some() || limits.disk.write_operations.is_some())
+    };
+    if seen.iter().any(throttles_writes) {
+        shortfalls.push("version 1 cgroups do not see buffered writes: only direct ones are held".to_owned());
+    }
     if raised {
         shortfalls.push("the ceiling on CPU was raised to 1 ms per period, the least the kernel takes".to_owned());
     }
@@ -310,7 +317,6 @@ mod tests {
     use gleaner_common::command::Weight;
 
     use super::*;
-    use crate::act::knob::CgroupVersion;
 
     const PERIOD: u64 = 100_000;
 
@@ -402,13 +408,14 @@ mod tests {
         let limits = Limits { disk: writes(200.0), ..ceiling(80.0) };
         let (changes, shortfalls) = limit_workload(false, &knobs, &limits, Some(Bytes(1 << 30)));
         assert!(changes.iter().all(|change| change.wanted == change.observed), "{changes:?}");
-        assert_eq!(shortfalls.len(), 1);
+        assert_eq!(shortfalls.len(), 2, "{shortfalls:?}");
+        assert!(shortfalls[0].contains("buffered writes") && shortfalls[1].contains("which is lower"));
         let limits = Limits { disk: writes(30.0), ..ceiling(20.0) };
         let (changes, shortfalls) = limit_workload(false, &knobs, &limits, Some(Bytes(4097)));
         assert_eq!(changes[0].wanted, quota(Some(20_000)));
         assert_eq!(changes[1].wanted, KnobValue::Throttle(Throttle { write_bytes: Some(30), ..found }));
         assert_eq!(changes[2].wanted, KnobValue::Memory(Some(4096)), "whole pages");
-        assert!(shortfalls.is_empty());
+        assert_eq!(shortfalls.len(), 1, "{shortfalls:?}");
         let (changes, _) = limit_workload(false, &knobs, &Limits::NONE, None);
         assert!(changes.iter().all(|change| change.wanted == change.observed), "nothing asked, nothing changed");
     }

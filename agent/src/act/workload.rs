@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use super::cgroup;
 use super::knob::{
-    CgroupVersion, DeviceNumber, DomainKind, DomainKnob, IobandKnob, IobandPolicy, Knob, KnobKind, LinkKnob,
-    MonitorKind, MonitorKnob, ioband,
+    CgroupVersion, DomainKind, DomainKnob, IobandKnob, IobandPolicy, Knob, KnobKind, LinkKnob, MonitorKind,
+    MonitorKnob, ioband,
 };
 use super::plan::{Role, WorkloadKnobs};
 use crate::hierarchies::Hierarchies;
 use crate::netlink::Direction;
+use crate::sense::machine::Disks;
 use crate::sense::monitor::Told;
 use crate::sense::process::in_this_network_namespace;
 
@@ -59,13 +60,8 @@ impl Group {
     }
 }
 
-/// The knobs a workload has on this host. `disks` are the host's whole disks.
-pub(crate) fn knobs_of(
-    trace: &WorkloadTrace,
-    proc: &Path,
-    hierarchies: &Hierarchies,
-    disks: &[DeviceNumber],
-) -> WorkloadKnobs {
+/// The knobs a workload has on this host.
+pub(crate) fn knobs_of(trace: &WorkloadTrace, proc: &Path, hierarchies: &Hierarchies, disks: &Disks) -> WorkloadKnobs {
     let mut found = WorkloadKnobs::default();
     let add = |found: &mut WorkloadKnobs, group: &Group, role: Role, knob: Option<Knob>| {
         if let Some(knob) = knob {
@@ -120,11 +116,10 @@ pub(crate) fn knobs_of(
         };
         found.knobs.push((role, Knob::Ioband(IobandKnob { device: device.clone(), pid: *pid, policy })));
     } else if let Some(io) = find("io").or_else(|| find("blkio")) {
-        for disk in disks.iter().filter(|_| throttled.is_none()) {
+        for disk in disks.numbers.iter().filter(|_| throttled.is_none()) {
             add(&mut found, &io, Role::Disk, io.knob(KnobKind::Disk(*disk)));
         }
-        let weight = io.knob(KnobKind::DiskWeight).or_else(|| io.knob(KnobKind::BfqWeight));
-        add(&mut found, &io, Role::DiskWeight, weight);
+        add(&mut found, &io, Role::DiskWeight, disks.weighed_by.and_then(|kind| io.knob(kind)));
     }
     // A tap in another network namespace is out of reach, and one of the same name here is somebody else's.
     if let WorkloadTrace::Guest(GuestTrace { pid, taps, .. }) = trace
@@ -235,7 +230,8 @@ mod tests {
             ["cg/m/q/cpu.max", "cg/m/q/cpu.weight", "cg/m/q/memory.high", "cg/m/q/io.max", "cg/m/q/io.bfq.weight"];
         let (root, hierarchies) = scene("0::/m/q\n", &files);
         let trace = WorkloadTrace::Guest(GuestTrace { pid: 7, vcpus: vec![8, 9], ..GuestTrace::default() });
-        let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &["8:0".parse().unwrap()]);
+        let disks = Disks { numbers: vec!["8:0".parse().unwrap()], weighed_by: Some(KnobKind::BfqWeight) };
+        let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &disks);
         let expected = [
             (Role::Weight, "m/q/cpu.weight"),
             (Role::Quota, "m/q/cpu.max"),
@@ -255,7 +251,7 @@ mod tests {
         fs::write(root.path().join("proc/7/task/8/cgroup"), "0::/m/q/vcpu0\n").unwrap();
         fs::write(root.path().join("proc/7/task/9/cgroup"), "0::/m/q/vcpu1\n").unwrap();
         let trace = WorkloadTrace::Guest(GuestTrace { pid: 7, vcpus: vec![8, 9], ..GuestTrace::default() });
-        let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &[]);
+        let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &Disks::default());
         let expected =
             [(Role::Weight, "m/q/cpu.weight"), (Role::Quota, "m/q/vcpu0/cpu.max"), (Role::Quota, "m/q/vcpu1/cpu.max")];
         assert_eq!(roles(&knobs), expected.map(|(role, name)| (role, name.to_owned())));
@@ -267,7 +263,7 @@ mod tests {
         for cgroup in ["0::/\n", "0::/../x\n", "nonsense", "0::relative\n"] {
             let (root, hierarchies) = scene(cgroup, &["cg/cpu.max"]);
             let trace = WorkloadTrace::Guest(GuestTrace { pid: 7, ..GuestTrace::default() });
-            let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &[]);
+            let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &Disks::default());
             assert_eq!(knobs, WorkloadKnobs::default(), "{cgroup:?}");
         }
     }

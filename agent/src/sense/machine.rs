@@ -9,7 +9,7 @@ use gleaner_common::units::{Bytes, Fraction};
 use super::Roots;
 use super::file::{KeptFile, fields, lines, malformed, number};
 use super::resctrl::CacheReader;
-use crate::act::knob::DeviceNumber;
+use crate::act::knob::{DeviceNumber, KnobKind};
 
 /// Nanoseconds of a clock tick as `/proc/stat` counts them: USER_HZ is 100 on every Linux of the last decades.
 const TICK_NS: u64 = 10_000_000;
@@ -171,6 +171,14 @@ pub(crate) struct RawMachine {
     pub(crate) memory_traffic: Reading<u64>,
 }
 
+/// The machine's whole disks, as far as limiting them goes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Disks {
+    pub(crate) numbers: Vec<DeviceNumber>,
+    /// The weight that is in force: BFQ's own, or that of `io.cost` (and of CFQ on old kernels). Both files may be there.
+    pub(crate) weighed_by: Option<KnobKind>,
+}
+
 /// The machine's files, kept open, and which devices are its own.
 #[derive(Debug)]
 pub(crate) struct MachineReader {
@@ -228,13 +236,23 @@ impl MachineReader {
         }
     }
 
-    /// Numbers of the whole disks.
-    pub(crate) fn disk_numbers(&self) -> Vec<DeviceNumber> {
-        let number = |name: &String| {
-            let file = self.roots.sys.join("block").join(name).join("dev");
-            std::fs::read_to_string(file).ok()?.parse().ok()
+    /// The whole disks, as far as limiting them goes. `io_cost` is the text of the root cgroup's `io.cost.qos`.
+    pub(crate) fn limitable_disks(&self, io_cost: &str) -> Disks {
+        let read = |name: &String, file: &str| {
+            std::fs::read_to_string(self.roots.sys.join("block").join(name).join(file)).ok()
         };
-        self.disks.iter().filter_map(number).collect()
+        let number = |name: &String| read(name, "dev")?.parse().ok();
+        let scheduled_by = |word: &str| {
+            self.disks.iter().any(|name| read(name, "queue/scheduler").is_some_and(|text| text.contains(word)))
+        };
+        let weighed_by = if scheduled_by("[bfq]") {
+            Some(KnobKind::BfqWeight)
+        } else if scheduled_by("[cfq]") || io_cost.split_whitespace().any(|word| word == "enable=1") {
+            Some(KnobKind::DiskWeight)
+        } else {
+            None
+        };
+        Disks { numbers: self.disks.iter().filter_map(number).collect(), weighed_by }
     }
 
     pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> RawMachine {

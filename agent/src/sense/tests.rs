@@ -185,7 +185,9 @@ fn until(mut sensor: Sensor, what: &str, condition: impl Fn(&Observation) -> boo
 #[test]
 fn a_real_cgroup_is_measured() {
     let name = format!("gleaner-sense-{}", std::process::id());
-    let group = PathBuf::from("/sys/fs/cgroup/cpuacct").join(&name);
+    let hierarchies = Hierarchies::of_this_machine();
+    let mount = hierarchies.v1.get("cpuacct").or(hierarchies.v2.as_ref()).cloned().unwrap_or_default();
+    let group = mount.join(&name);
     if let Err(error) = std::fs::create_dir(&group) {
         eprintln!("SKIPPED: no real cgroup to measure: {}: {error}", group.display());
         return;

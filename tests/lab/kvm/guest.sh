@@ -7,15 +7,16 @@
 #   -d PERCENT      CPU duty of each burner      -b N       burners (as many as virtual CPUs)
 #   -D PATH|MIB     a disk: a device or file, or a size  -W KIB  KiB/s it writes there; -1 flat out
 #   -t TAP          a tap that exists            -S PPS     frames a second it sends
+#   -u CPU          keeps it on this CPU of the machine
 #   -F MIB          memory it fills              -g CGROUP  a group, made below every hierarchy, that it enters
 # The guest says LAB-READY on its console when its load runs.
 set -euo pipefail
-[ $# -ge 3 ] || { sed -n '2,14p' "$0"; exit 64; }
+[ $# -ge 3 ] || { sed -n '2,15p' "$0"; exit 64; }
 images=$1 dir=$2/$3 name=$3; shift 3
-kind=linux accel=tcg cpus=1 mem= duty=0 burners= disk= write=0 tap= send=0 fill=0 group=
-while getopts k:a:c:m:d:b:D:W:t:S:F:g: option; do case $option in
+kind=linux accel=tcg cpus=1 mem= duty=0 burners= disk= write=0 tap= send=0 fill=0 group= pin=
+while getopts k:a:c:m:d:b:D:W:t:S:F:g:u: option; do case $option in
   k) kind=$OPTARG;; a) accel=$OPTARG;; c) cpus=$OPTARG;; m) mem=$OPTARG;; d) duty=$OPTARG;; b) burners=$OPTARG;;
-  D) disk=$OPTARG;; W) write=$OPTARG;; t) tap=$OPTARG;; S) send=$OPTARG;; F) fill=$OPTARG;; g) group=$OPTARG;;
+  D) disk=$OPTARG;; W) write=$OPTARG;; t) tap=$OPTARG;; S) send=$OPTARG;; F) fill=$OPTARG;; g) group=$OPTARG;; u) pin=$OPTARG;;
   *) exit 64;;
 esac; done
 mkdir -p "$dir"
@@ -50,4 +51,5 @@ if [ -n "$group" ]; then # before QEMU starts, so that every thread is inside fr
     echo $$ >"$hierarchy/$group/cgroup.procs"
   done
 fi
+[ -z "$pin" ] || qemu=(taskset -c "$pin" "${qemu[@]}")
 exec "${qemu[@]}" </dev/null >"$dir/qemu.log" 2>&1

@@ -42,7 +42,7 @@ fn disk_target(test: &str) -> Option<(tempfile::TempPath, KnobKind)> {
     // A partition has a number of its own; its disk is the folder above.
     let parent = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/../dev")).ok();
     let number = parent.and_then(|text| text.parse().ok()).or_else(|| format!("{major}:{minor}").parse().ok());
-    match number.filter(|number| disks().contains(number)) {
+    match number.filter(|number| disks().numbers.contains(number)) {
         Some(number) => Some((file.into_temp_path(), KnobKind::Disk(number))),
         None => {
             eprintln!("SKIPPED: {test}: {} is on device {major}:{minor}, which is no disk", file.path().display());
@@ -100,6 +100,53 @@ fn a_ceiling_on_writes_bites() {
     eventually("30 MiB more are written", || written(&scene) - before >= 30 << 20);
     let free = start.elapsed().as_secs_f64();
     assert!(free < 30.0 / 3.0 * seconds, "30 MiB without the ceiling took {free:.1} s");
+}
+
+/// Whether a disk's scheduler divides by weight.
+fn divides_by_weight(disk: KnobKind) -> bool {
+    let KnobKind::Disk(number) = disk else { return false };
+    let folder = format!("/sys/dev/block/{number}");
+    fs::read_to_string(format!("{folder}/queue/scheduler")).is_ok_and(|text| text.contains("[bfq]"))
+}
+
+#[test]
+fn a_weight_on_the_disk_bites() {
+    const TEST: &str = "a_weight_on_the_disk_bites";
+    let (Some(heavy), Some(light)) = (Scene::open(TEST), Scene::open(TEST)) else { return };
+    let Some((file, kind)) = disk_target(TEST) else { return };
+    let weighs = |scene: &Scene| scene.workload().knobs.iter().any(|(role, _)| *role == Role::DiskWeight);
+    if !divides_by_weight(kind) || !weighs(&heavy) {
+        eprintln!("SKIPPED: {TEST}: the disk's scheduler is not bfq");
+        return;
+    }
+    let mut actors = [(&heavy, 1_000), (&light, 50)].map(|(scene, weight)| {
+        let mut own = actor(scene);
+        let disk_weight = Weight::new(weight).ok();
+        let desired = Desired::Limit(Limits { disk_weight, ..Limits::NONE });
+        let ack = own.apply(&command(Target::Workload(guest()), 1, desired), NOW);
+        let Outcome::Applied { limits, .. } = &ack.outcome else { panic!("{ack:?}") };
+        assert_eq!(limits.disk_weight, disk_weight);
+        own
+    });
+    let writer = |scene: &Scene, name: &str| {
+        let path = format!("{}-{name}", file.display());
+        let loops = format!("while :; do dd if=/dev/zero of={path} bs=64k count=64 oflag=direct conv=notrunc; done");
+        Inside::start(scene, &format!("trap 'rm -f {path}' EXIT; {loops} & {loops} & wait"))
+    };
+    let writers = [writer(&heavy, "heavy"), writer(&light, "light")];
+    eventually("both write", || written(&heavy) > 1 << 20 && written(&light) > 1 << 16);
+    let before = (written(&heavy), written(&light));
+    eventually("a lot is written", || written(&heavy) - before.0 > 48 << 20);
+    let (more, less) = (written(&heavy) - before.0, written(&light) - before.1);
+    println!("of 1000 against 50: {more} against {less} bytes");
+    drop(writers);
+    for name in ["heavy", "light"] {
+        _ = fs::remove_file(format!("{}-{name}", file.display()));
+    }
+    assert!(more > 2 * less, "{more} against {less}");
+    for own in &mut actors {
+        assert!(own.restore_all().failed.is_empty());
+    }
 }
 
 #[test]

@@ -10,13 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::act::cgroup;
-use crate::act::knob::{CgroupVersion, DeviceNumber, Knob, KnobKind};
+use crate::act::knob::{CgroupVersion, Knob, KnobKind};
 use crate::act::plan::WorkloadKnobs;
 use crate::act::workload::{WorkloadTrace, knobs_of};
 use crate::act::{ActSettings, restore_state_dir};
 use crate::hierarchies::Hierarchies;
 use crate::sense::Roots;
-use crate::sense::machine::MachineReader;
+use crate::sense::machine::{Disks, MachineReader};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -120,9 +120,9 @@ pub(crate) fn workload(hierarchies: &Hierarchies, cgroup: &Path) -> WorkloadKnob
     knobs_of(&WorkloadTrace::Cgroup(path), Path::new("/proc"), hierarchies, &disks())
 }
 
-/// Numbers of this machine's real disks.
-pub(crate) fn disks() -> Vec<DeviceNumber> {
-    MachineReader::new(&Roots::default()).disk_numbers()
+/// This machine's real disks.
+pub(crate) fn disks() -> Disks {
+    MachineReader::new(&Roots::default()).limitable_disks("")
 }
 
 /// A process that burns one CPU, in a process group of its own; ended with the value.
