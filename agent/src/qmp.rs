@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 
 /// How long a monitor may take for each line.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long one that did not answer is left alone. (Both chosen.)
+/// Between two tries to connect to one that is parting from another client.
+const BETWEEN: Duration = Duration::from_millis(20);
+/// How long one that did not answer is left alone. (All chosen.)
 const LEFT_ALONE: Duration = Duration::from_secs(10);
 /// Longest line; an answer about a thousand disks is far below.
 const LONGEST: u64 = 1 << 20;
@@ -95,7 +97,27 @@ impl Monitor {
         }
     }
 
+    /// Connects, again while another client is being parted from: until then a newcomer waits in the queue, or is
+    /// dropped without a word.
     fn connect(socket: &Path) -> io::Result<Self> {
+        let start = Instant::now();
+        loop {
+            let dropped = |error: &io::Error| {
+                use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof, WouldBlock};
+                // A wait that has used up the patience is no quick drop.
+                matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof | WouldBlock)
+            };
+            match Self::greet(socket) {
+                Err(error) if dropped(&error) && start.elapsed() + BETWEEN < PATIENCE => std::thread::sleep(BETWEEN),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(io::Error::new(error.kind(), "it ends every conversation at once"));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn greet(socket: &Path) -> io::Result<Self> {
         let stream = connect_in_time(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -250,18 +272,37 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn one_that_parts_from_another_client_is_asked_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("qmp");
+        let listener = UnixListener::bind(&path).unwrap();
+        let monitor = std::thread::spawn(move || {
+            drop(listener.accept().unwrap());
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(GREETING.as_bytes()).unwrap();
+            stream.write_all(b"{\"return\": {}}\n").unwrap();
+            _ = io::copy(&mut stream, &mut io::sink());
+        });
+        Monitor::with(&path, |_| Ok(())).unwrap();
+        monitor.join().unwrap();
+    }
+
+    #[test]
     fn hostile_lines_are_errors() {
         for line in ["", "x\n", "[]\n", "{}\n", "{\"QMP\"", "{\"return\"\n"] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("qmp");
             let listener = UnixListener::bind(&path).unwrap();
-            let writer = std::thread::spawn(move || listener.accept().unwrap().0.write_all(line.as_bytes()).unwrap());
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    _ = stream.unwrap().write_all(line.as_bytes());
+                }
+            });
             let error = Monitor::with(&path, |_| Ok(())).unwrap_err();
             assert!(
                 matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),
                 "{line}: {error}"
             );
-            writer.join().unwrap();
         }
         let gone = Monitor::with(Path::new("/nonexistent/qmp"), |_| Ok(())).unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);

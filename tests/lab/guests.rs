@@ -1,6 +1,7 @@
 //! Real guests under the real agent: what it shows agrees with an independent tool, each lever bites in a counter,
 //! and after kill -9 every knob reads as before. The same test runs on this machine and inside a booted host.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -142,7 +143,6 @@ impl Bed {
     }
 
     fn ask_monitor(&self) -> std::io::Result<String> {
-        use std::io::{BufRead, BufReader, Write};
         let stream = std::os::unix::net::UnixStream::connect(self.folder.path().join("lab-a/qmp"))?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let mut lines = BufReader::new(stream);
@@ -304,11 +304,18 @@ fn levers_bite(bed: &Bed) {
 fn nothing_is_left_behind(bed: &Bed) {
     let found = bed.knobs();
     let limits = ["try", "lab-a", "--for", "600", "--cpu", "30", "--disk-write", "1M", "--receive", "100K"];
+    // Not by asking the monitor: it serves one client at a time, and the agent needs it now.
     let start = || {
-        let child = bed.command(&limits).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = bed.command(&limits).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        if !said.inspect(|line| println!("{line}")).any(|line| line.starts_with("limited for")) {
+            let output = child.wait_with_output().unwrap();
+            panic!("no limits: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
         // In the monitor, or, with version 2, in the cgroup.
         let limits = ["bps_wr 1048576", "wbps=1048576"];
-        until("the limits are in force", || limits.iter().any(|limit| bed.knobs().contains(limit)));
+        let knobs = bed.knobs();
+        assert!(limits.iter().any(|limit| knobs.contains(limit)), "{knobs}");
         child
     };
     // The keeper outlives its agent and puts everything back.
