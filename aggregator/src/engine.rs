@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use gleaner_common::event::Event;
 use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{EngineAction, EngineEnd, EngineProgress, EngineSpec, JobSpec};
+use gleaner_common::job::{EngineAction, EngineEnd, EngineProgress, JobSpec};
 use gleaner_common::report::VolunteerKind;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -96,7 +96,10 @@ impl Engines {
     /// Carries out an action. Desired state: repeating it changes nothing.
     pub fn act(&mut self, job: &JobSpec, action: EngineAction, volunteer: &VolunteerKind) {
         self.running.retain(|_, running| !running.task.is_finished());
-        let EngineSpec::Local(local) = &job.engine;
+        let Some(local) = job.engine.local() else {
+            tracing::warn!(job = %job.id, "no engine of this aggregator runs jobs on a cluster");
+            return;
+        };
         match action {
             EngineAction::SetSlots(slots) => {
                 let slots = slots.get(&local.host).copied().unwrap_or(0);

@@ -8,7 +8,7 @@ use gleaner_common::clock::{Clock, Timestamp};
 use gleaner_common::command::Ack;
 use gleaner_common::event::{Event, EventRecord};
 use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{EngineAction, EngineSpec, JobStatus};
+use gleaner_common::job::{EngineAction, JobStatus};
 use gleaner_common::report::{HostFacts, HostReport, VolunteerKind};
 use gleaner_common::wire::FromAggregator;
 use gleaner_planner::controller::{Controller, Input, Output};
@@ -307,16 +307,15 @@ impl Shell {
             return Err(ApiError { code: ErrorCode::Conflict, message });
         }
         let busy = |status: &&JobStatus| {
-            let EngineSpec::Local(local) = &status.spec.engine;
-            !status.phase.is_final() && Some(&local.output_dir) == submit.output_dir.as_ref()
+            let output_dir = status.spec.engine.local().map(|local| &local.output_dir);
+            !status.phase.is_final() && output_dir.is_some() && output_dir == submit.output_dir.as_ref()
         };
         if let Some(other) = self.controller.jobs().find(busy) {
             let message = format!("output_dir: job {} writes to it now; choose another", other.spec.id);
             return Err(ApiError { code: ErrorCode::Conflict, message });
         }
         let spec = self.engines.prepare(&job, submit)?;
-        let EngineSpec::Local(local) = &spec.engine;
-        let output_dir = local.output_dir.clone();
+        let output_dir = spec.engine.local().map(|local| local.output_dir.clone()).unwrap_or_default();
         self.decide(Input::JobSubmitted(Box::new(spec)));
         self.dirty = true;
         self.save();

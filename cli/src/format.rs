@@ -147,6 +147,7 @@ pub(crate) fn jobs(jobs: &[JobStatus]) -> String {
 pub(crate) fn goal(goal: Goal) -> String {
     match goal {
         Goal::Deadline { within_s } => format!("within {}", seconds(within_s)),
+        Goal::Energy => "least energy".into(),
         Goal::Cost { budget: None } => "cheapest".into(),
         Goal::Cost { budget: Some(budget) } => format!("at most {budget}"),
     }
@@ -182,8 +183,12 @@ pub(crate) fn job(job: &JobStatus) -> String {
     line("cost", job.cost.to_string());
     line("harvested", format!("{:.1} core-seconds", job.harvested_core_s));
     line("decisions", job.decisions.to_string());
-    let gleaner_common::job::EngineSpec::Local(local) = &job.spec.engine;
-    line("output", clean(&local.output_dir));
+    if let Some(energy_wh) = job.energy_wh {
+        line("energy", format!("{energy_wh:.1} Wh"));
+    }
+    if let Some(local) = job.spec.engine.local() {
+        line("output", clean(&local.output_dir));
+    }
     lines.join("\n")
 }
 

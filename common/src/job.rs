@@ -22,6 +22,81 @@ pub enum Goal {
         /// The most the whole job may cost.
         budget: Option<Dollars>,
     },
+    /// Finish with as little energy as possible; dedicated hosts count whole, volunteers only what they add to
+    /// their hosts (RHIC §4.4). Needs [`JobSpec::power`].
+    Energy,
+}
+
+/// How the number of volunteers of a job on a cluster is chosen. All but the first are there to compare with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum SizingPolicy {
+    /// By the model, for the goal (RHIC §4).
+    #[default]
+    Adaptive,
+    /// Always so many: RHIC's "targeted" mode (§5.2).
+    Fixed {
+        /// Volunteers.
+        volunteers: u32,
+    },
+    /// Every host that leaves at least this part of its CPU: Threshold(t) (RHIC §5.3).
+    Threshold {
+        /// Least part of a host's CPU, in 0..=1.
+        residual: Fraction,
+    },
+    /// Fuzzy control over the last two intervals: FUZZY(p) (RHIC §5.3).
+    Fuzzy {
+        /// Volunteers added or removed while that helps.
+        step: u32,
+        /// Part of the pool it begins with after the profile, in 0..=1.
+        start: Fraction,
+    },
+}
+
+/// Power of a host: idle + u·(per_load + per_load_squared·u + per_load_ghz·(f − base_ghz)) watts, with u the
+/// utilisation in 0..=1 and f the clock in GHz (RHIC §4.4, "multiple regression").
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PowerModel {
+    /// Watts when idle.
+    pub idle_w: f64,
+    /// Watts that full load adds at the base clock, its linear part.
+    pub per_load_w: f64,
+    /// Its quadratic part.
+    #[serde(default)]
+    pub per_load_squared_w: f64,
+    /// What a GHz above the base clock adds at full load.
+    #[serde(default)]
+    pub per_load_ghz_w: f64,
+    /// Base clock, in GHz.
+    #[serde(default)]
+    pub base_ghz: f64,
+}
+
+impl PowerModel {
+    /// Power at a utilisation, at the base clock.
+    #[must_use]
+    pub fn watts(self, utilisation: f64) -> f64 {
+        let u = utilisation.clamp(0.0, 1.0);
+        (self.idle_w + u * (self.per_load_w + self.per_load_squared_w * u)).max(0.0)
+    }
+
+    /// Power at a utilisation and a clock in GHz.
+    #[must_use]
+    pub fn watts_at(self, utilisation: f64, ghz: f64) -> f64 {
+        let u = utilisation.clamp(0.0, 1.0);
+        (self.watts(u) + u * self.per_load_ghz_w * (ghz - self.base_ghz)).max(0.0)
+    }
+}
+
+/// Power models of the two roles of hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PowerModels {
+    /// Of a dedicated host.
+    pub dedicated: PowerModel,
+    /// Of an interactive host.
+    pub interactive: PowerModel,
 }
 
 /// What a worker costs. A worker is a host, or one slot with engine `local`.
@@ -55,6 +130,10 @@ pub struct JobSpec {
     pub memory_per_slot: Bytes,
     /// Time from a decision to add a worker until it works, in seconds (RHIC §4.4, "profiled set-up time").
     pub set_up_s: f64,
+    /// How its volunteers are chosen; engine `local` is always sized by the model.
+    pub sizing: SizingPolicy,
+    /// Power of its hosts, where known.
+    pub power: Option<PowerModels>,
 }
 
 /// The batch system of a job.
@@ -63,6 +142,48 @@ pub struct JobSpec {
 pub enum EngineSpec {
     /// Shell commands as tasks in one machine's volunteer. Its workers are slots.
     Local(LocalSpec),
+    /// A batch system over many hosts. Its workers are hosts.
+    Cluster(ClusterSpec),
+}
+
+impl EngineSpec {
+    /// Of engine `local`.
+    #[must_use]
+    pub const fn local(&self) -> Option<&LocalSpec> {
+        match self {
+            Self::Local(local) => Some(local),
+            Self::Cluster(_) => None,
+        }
+    }
+
+    /// Of a batch system over many hosts.
+    #[must_use]
+    pub const fn cluster(&self) -> Option<&ClusterSpec> {
+        match self {
+            Self::Local(_) => None,
+            Self::Cluster(cluster) => Some(cluster),
+        }
+    }
+}
+
+/// A job of a batch system that spans hosts: dedicated ones, and volunteers on interactive ones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClusterSpec {
+    /// Hosts that hold its data and run workers from the first second to the last.
+    pub dedicated: Vec<DedicatedHost>,
+    /// Most volunteers at once; `None` is all there are.
+    pub max_volunteers: Option<u32>,
+    /// Most slots on a host; `None` is the number of its CPUs.
+    pub max_slots_per_host: Option<u32>,
+}
+
+/// A dedicated host of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DedicatedHost {
+    /// The host.
+    pub host: HostId,
+    /// Bandwidth of its disks relative to the base class: B_K of RHIC §4.6, from a measurement beforehand.
+    pub disk: f64,
 }
 
 /// A job of engine `local`.
@@ -105,6 +226,17 @@ pub struct EngineProgress {
     pub mean_task_s: Option<f64>,
     /// Slots the engine works with now, draining ones included.
     pub slots_in_use: u32,
+    /// What each host contributes, where the engine can tell; empty for engine `local`.
+    pub workers: BTreeMap<HostId, WorkerProgress>,
+}
+
+/// What one host contributes to a job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerProgress {
+    /// Tasks running there now.
+    pub tasks_running: u32,
+    /// Part of the job done there so far, in 0..=1: J_completed of RHIC Eq. 7.
+    pub done: Fraction,
 }
 
 /// What the controller asks of an engine. Desired state: repeating it changes nothing.
@@ -205,6 +337,8 @@ pub struct JobStatus {
     pub cost: Dollars,
     /// CPU time its volunteers and dedicated slots used, in core-seconds.
     pub harvested_core_s: f64,
+    /// Energy so far by the power models, in watt-hours; `None` without them.
+    pub energy_wh: Option<f64>,
     /// Decisions taken.
     pub decisions: u32,
 }
@@ -222,6 +356,8 @@ pub struct Candidate {
     pub completion_s: f64,
     /// Cost of the whole job if this size is kept to the end.
     pub cost: Dollars,
+    /// Energy of the whole job if this size is kept to the end, in watt-hours; `None` without power models.
+    pub energy_wh: Option<f64>,
     /// The goal can be met with it.
     pub meets_goal: bool,
     /// Smaller is better; comparable only within one decision and one value of `meets_goal`.
@@ -244,6 +380,8 @@ pub enum Bound {
     DeadlineOutOfReach,
     /// A larger size would cost more.
     Cost,
+    /// A larger size would take more energy.
+    Energy,
     /// A larger size would exceed the budget.
     Budget,
     /// No size keeps within the budget; the cheapest was taken.
@@ -256,6 +394,10 @@ pub enum Bound {
     TasksLeft,
     /// What a change would gain is less than its transition costs.
     Transition,
+    /// The size grows in steps until the dedicated hosts' disks are saturated (RHIC Algorithm 1).
+    Exploring,
+    /// The job's sizing policy leaves no choice.
+    Policy,
 }
 
 /// A sizing decision and everything behind it: for `gleaner explain`.

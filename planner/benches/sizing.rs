@@ -8,7 +8,7 @@ use gleaner_common::id::HostId;
 use gleaner_common::job::{Goal, Prices};
 use gleaner_common::units::{CoreShare, Dollars, Fraction};
 use gleaner_planner::selection::{Offer, ranked};
-use gleaner_planner::sizing::Sizing;
+use gleaner_planner::sizing::{Response, Sizing};
 
 fn offers(hosts: u32) -> Vec<Offer> {
     (0..hosts)
@@ -36,7 +36,8 @@ fn search(criterion: &mut Criterion) {
                         spent: Dollars::ZERO,
                         remaining: Fraction::clamped(0.8),
                         rate: 1e-8,
-                        yield_ratio: 0.9,
+                        response: Response::Yield(0.9),
+                        energy: None,
                         mean_task_s: 20.0,
                         set_up_s: 10.0,
                         dedicated: 6,

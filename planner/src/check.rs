@@ -3,7 +3,8 @@
 
 use gleaner_common::command::{Desired, DiskLimit, Limits, Quota, Target};
 use gleaner_common::event::Event;
-use gleaner_common::job::{Decision, EngineAction, EngineSpec};
+use gleaner_common::id::HostId;
+use gleaner_common::job::{Bound, ClusterSpec, Decision, EngineAction, EngineSpec};
 use gleaner_common::report::{Capability, VolunteerKind};
 
 use crate::controller::{Controller, Output};
@@ -79,7 +80,12 @@ pub fn output(controller: &Controller, output: &Output) -> Result<(), String> {
         }
         Output::Engine { job, action: EngineAction::SetSlots(slots) } => {
             let status = controller.job(job).ok_or_else(|| format!("slots for unknown job {job}"))?;
-            let EngineSpec::Local(local) = &status.spec.engine;
+            let local = match &status.spec.engine {
+                EngineSpec::Local(local) => local,
+                EngineSpec::Cluster(cluster) => {
+                    return slots.iter().try_for_each(|(host, slots)| cluster_slots(controller, cluster, host, *slots));
+                }
+            };
             for (host, slots) in slots {
                 if *host != local.host {
                     return Err(format!("job {job} may only run on {}, not on {host}", local.host));
@@ -98,13 +104,31 @@ pub fn output(controller: &Controller, output: &Output) -> Result<(), String> {
     }
 }
 
+/// A cluster may have slots on its dedicated hosts, and on hosts that act and are not held.
+fn cluster_slots(controller: &Controller, cluster: &ClusterSpec, host: &HostId, slots: u32) -> Result<(), String> {
+    if cluster.dedicated.iter().any(|dedicated| dedicated.host == *host) {
+        return Ok(());
+    }
+    let (facts, connected) = controller.host_facts(host).ok_or_else(|| format!("slots on unknown host {host}"))?;
+    if !connected || !facts.levers.acting || facts.levers.volunteer == VolunteerKind::None {
+        return Err(format!("slots on host {host}, which offers no volunteer"));
+    }
+    if controller.held_until(host).is_some() {
+        return Err(format!("slots on host {host}, which an operator holds"));
+    }
+    let most = cluster.max_slots_per_host.unwrap_or(facts.cores);
+    if slots > most { Err(format!("{slots} slots on host {host}, at most {most}")) } else { Ok(()) }
+}
+
 /// A decision's record must hold together: the size is among the candidates, no candidate that meets the goal
 /// was passed over for one that does not.
 fn decision_is_sound(decision: &Decision) -> Result<(), String> {
     let job = &decision.job;
     let chosen = decision.candidates.iter().find(|candidate| candidate.size == decision.size);
     let chosen = chosen.ok_or_else(|| format!("job {job} got size {}, which was no candidate", decision.size))?;
-    if !chosen.meets_goal && decision.candidates.iter().any(|candidate| candidate.meets_goal) {
+    // A step to learn from, or a size by decree, need not be the best.
+    let free = !matches!(decision.bound, Bound::Exploring | Bound::Policy);
+    if free && !chosen.meets_goal && decision.candidates.iter().any(|candidate| candidate.meets_goal) {
         return Err(format!("job {job} got size {}, which misses its goal, though another meets it", decision.size));
     }
     let slots: u32 = decision.selection.values().sum();

@@ -5,6 +5,7 @@
 //! evaluation interval (RHIC §4.1). What happens between two evaluations is deferred to the next one, but for a
 //! host that is lost: then the job waits again.
 
+mod cluster;
 mod hosts;
 mod interface;
 mod jobs;
@@ -112,6 +113,8 @@ impl Controller {
     /// Takes what happened and says what to do. Never fails: what makes no sense changes nothing.
     pub fn handle(&mut self, input: Input, now: Timestamp) -> Vec<Output> {
         let mut outputs = Vec::new();
+        // A thousand hosts report and acknowledge every second; what follows from that is for the tick.
+        let settles = !matches!(input, Input::Report(_) | Input::Acked { .. });
         match input {
             Input::HostJoined { host, incarnation, facts } => {
                 self.host_joined(host, incarnation, *facts, &mut outputs);
@@ -129,10 +132,13 @@ impl Controller {
             Input::Tick => {
                 self.find_silent_hosts(now, &mut outputs);
                 self.end_holds(now, &mut outputs);
+                self.observe_clusters(now);
             }
         }
-        self.advance_jobs(now, &mut outputs);
-        self.settle_hosts(now, &mut outputs);
+        if settles {
+            self.advance_jobs(now, &mut outputs);
+            self.settle_hosts(now, &mut outputs);
+        }
         self.verified(outputs)
     }
 
@@ -150,7 +156,7 @@ impl Controller {
 
     /// The job whose turn it is on a host: the oldest that has not ended.
     fn holder(&self, host: &HostId) -> Option<&Job> {
-        self.jobs.iter().find(|job| !job.status.phase.is_final() && job.host() == host)
+        self.jobs.iter().find(|job| !job.status.phase.is_final() && job.uses(host))
     }
 }
 

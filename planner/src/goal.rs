@@ -24,13 +24,15 @@ impl Score {
     /// - Deadline: RHIC scores |estimate − deadline|, which hugs the deadline from either side. Here one that
     ///   finishes late always loses to one that finishes in time, however close.
     /// - Cost: the cost; with a budget, the completion time among those within the budget.
+    /// - Energy: `energy_wh`, the energy of the whole job; without a power model no candidate meets the goal.
     #[must_use]
-    pub fn of(goal: Goal, plan_deadline_s: f64, completion_s: f64, cost: Dollars) -> Self {
+    pub fn of(goal: Goal, plan_deadline_s: f64, completion_s: f64, cost: Dollars, energy_wh: Option<f64>) -> Self {
         match goal {
             Goal::Deadline { .. } => {
                 let target = plan_deadline_s;
                 Self { meets_goal: completion_s <= target, value: (completion_s - target).abs() }
             }
+            Goal::Energy => Self { meets_goal: energy_wh.is_some(), value: energy_wh.unwrap_or(f64::MAX) },
             Goal::Cost { budget: None } => Self { meets_goal: true, value: cost.amount() },
             Goal::Cost { budget: Some(budget) } => {
                 let within = cost <= budget;
@@ -63,7 +65,7 @@ mod tests {
     use super::*;
 
     fn deadline(completion_s: f64) -> Score {
-        Score::of(Goal::Deadline { within_s: 100.0 }, plan_deadline(100.0, 0.0), completion_s, Dollars::ZERO)
+        Score::of(Goal::Deadline { within_s: 100.0 }, plan_deadline(100.0, 0.0), completion_s, Dollars::ZERO, None)
     }
 
     #[test]
@@ -83,10 +85,17 @@ mod tests {
     }
 
     #[test]
+    fn the_least_energy_wins_and_unknown_energy_never_does() {
+        let energy = |energy_wh| Score::of(Goal::Energy, 0.0, 1.0, Dollars::ZERO, energy_wh);
+        assert!(energy(Some(700.0)).beats(energy(Some(701.0))));
+        assert!(energy(Some(1e9)).beats(energy(None)));
+    }
+
+    #[test]
     fn cost_with_and_without_a_budget() {
         let cost = |budget: Option<f64>, completion_s, amount| {
             let goal = Goal::Cost { budget: budget.map(Dollars::clamped) };
-            Score::of(goal, 0.0, completion_s, Dollars::clamped(amount))
+            Score::of(goal, 0.0, completion_s, Dollars::clamped(amount), None)
         };
         assert!(cost(None, 900.0, 1.0).beats(cost(None, 10.0, 1.1)));
         assert!(cost(Some(2.0), 10.0, 1.9).beats(cost(Some(2.0), 900.0, 1.0)), "the earliest within the budget");

@@ -4,13 +4,17 @@
 //! One module per decision, named for what it decides. What must not be here: anything that reads, writes,
 //! waits or logs; the shells (`agent`, `aggregator`, `simulator`) do that and carry out what is decided here.
 
+pub mod baselines;
 pub mod check;
 pub mod controller;
 pub mod forecast;
 pub mod goal;
 pub mod guard;
+pub mod io_model;
+pub mod power;
 pub mod productivity;
 pub mod progress;
 pub mod reclaim;
+pub mod search;
 pub mod selection;
 pub mod sizing;

@@ -1,6 +1,8 @@
 //! What a volunteer could contribute, and what volunteers really contribute of it (RHIC §4.2–4.3). CPU and
 //! productivity are in percent of one core.
 
+use std::collections::BTreeMap;
+
 use gleaner_common::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +54,66 @@ impl Yield {
     }
 }
 
+/// How much work the classes of hosts do per unit of productivity, relative to the class most hosts are of
+/// (RHIC §4.6).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Efficiency {
+    base: Option<String>,
+    classes: BTreeMap<String, ClassRecord>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+struct ClassRecord {
+    /// Part of the job done by hosts of the class.
+    done: f64,
+    /// Productivity that took, in percent of one core × seconds.
+    cpu_percent_s: f64,
+}
+
+/// Part of a job that a class must have done before its efficiency is believed. Chosen: a few dozen tasks of the
+/// papers' jobs.
+const LEAST_DONE: f64 = 0.005;
+
+impl Efficiency {
+    /// The class whose efficiency is 1: the most common one when the job starts.
+    #[must_use]
+    pub fn relative_to<'a>(classes: impl Iterator<Item = &'a str>) -> Self {
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for class in classes {
+            *counts.entry(class).or_default() += 1;
+        }
+        // Of equally common ones the first by name, so that the choice is always the same.
+        let base = counts.iter().rev().max_by_key(|(_, count)| **count).map(|(class, _)| (*class).to_owned());
+        Self { base, classes: BTreeMap::new() }
+    }
+
+    /// Takes work done by a host of a class, as a part of the job, and the productivity it took.
+    pub fn observe(&mut self, class: &str, done: f64, actual: CoreShare, interval_s: f64) {
+        if !self.classes.contains_key(class) {
+            self.classes.insert(class.to_owned(), ClassRecord::default());
+        }
+        if let Some(record) = self.classes.get_mut(class) {
+            record.done += done.max(0.0);
+            record.cpu_percent_s += actual.percent() * interval_s.max(0.0);
+        }
+    }
+
+    /// E_K of RHIC Eq. 7: (J_K / P_K) × (P_0 / J_0); 1 for the base class and while too little was seen.
+    #[must_use]
+    pub fn of(&self, class: &str) -> f64 {
+        let per_unit = |class: &str| {
+            let record = self.classes.get(class).filter(|record| record.done >= LEAST_DONE)?;
+            (record.cpu_percent_s > 0.0).then(|| record.done / record.cpu_percent_s)
+        };
+        let both = self
+            .base
+            .as_deref()
+            .filter(|base| *base != class)
+            .and_then(|base| Some(per_unit(class)? / per_unit(base)?));
+        both.map_or(1.0, |ratio| ratio.clamp(0.05, 20.0))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +131,18 @@ mod tests {
         assert_eq!(potential(residual, 4), share(270.0));
         assert_eq!(potential(share(100.0).saturating_sub(share(150.0)), 4), CoreShare::ZERO);
         assert_eq!(slots_in_memory(Bytes(5), Bytes(0)), u32::MAX);
+    }
+
+    #[test]
+    fn eq_7_by_hand() {
+        let mut seen = Efficiency::relative_to(["old", "new", "old"].into_iter());
+        assert!((seen.of("new") - 1.0).abs() < f64::EPSILON, "nothing is known yet");
+        seen.observe("old", 0.1, share(1_000.0), 10.0);
+        seen.observe("new", 0.3, share(1_500.0), 10.0);
+        // (0.3 / 15,000) × (10,000 / 0.1) = 2; Eq. 8: 400 % of the new class are 800 % in common units.
+        assert!((seen.of("new") - 2.0).abs() < 1e-12);
+        assert!((seen.of("old") - 1.0).abs() < f64::EPSILON && (seen.of("unseen") - 1.0).abs() < f64::EPSILON);
+        assert!(((share(400.0) * seen.of("new")) - share(800.0)).abs() < 1e-9);
     }
 
     #[test]

@@ -54,15 +54,18 @@ pub fn time_remaining(remaining: Fraction, predicted: CoreShare, rate: f64) -> f
     if speed > 0.0 { remaining.value() / speed } else { f64::INFINITY }
 }
 
-/// What a change of size costs in time (RHIC §4.4, "transition time"): additions take a set-up, removals drain
-/// for about one task.
+/// What a change of size costs in time (RHIC §4.4, "transition time"). Until added workers are set up, the present ones
+/// go on alone; removed ones drain for about a task, in which they are counted as doing nothing.
+///
+/// Seconds until `remaining` is done, at `rate` of Eq. 5, when the productivity is `before` for `set_up_s` and `after`
+/// from then on.
 #[must_use]
-pub fn transition_s(from: u32, to: u32, set_up_s: f64, mean_task_s: f64) -> f64 {
-    match to.cmp(&from) {
-        std::cmp::Ordering::Greater => set_up_s,
-        std::cmp::Ordering::Less => mean_task_s,
-        std::cmp::Ordering::Equal => 0.0,
+pub fn time_with_set_up(remaining: Fraction, rate: f64, before: CoreShare, after: CoreShare, set_up_s: f64) -> f64 {
+    let done_before = before.percent() * rate * set_up_s;
+    if done_before >= remaining.value() {
+        return time_remaining(remaining, before, rate);
     }
+    set_up_s + time_remaining(Fraction::clamped(remaining.value() - done_before), after, rate)
 }
 
 #[cfg(test)]
@@ -95,9 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn transitions() {
-        assert!((transition_s(1, 3, 5.0, 9.0) - 5.0).abs() < f64::EPSILON);
-        assert!((transition_s(3, 1, 5.0, 9.0) - 9.0).abs() < f64::EPSILON);
-        assert!(transition_s(3, 3, 5.0, 9.0).abs() < f64::EPSILON);
+    fn set_up_delays_what_is_added() {
+        let (half, share) = (Fraction::new(0.5).unwrap(), |percent| CoreShare::new(percent).unwrap());
+        // 100 % does 0.01 in the first 10 s; 0.49 are left for 200 % at 0.002 a second.
+        let time = time_with_set_up(half, 1e-5, share(100.0), share(200.0), 10.0);
+        assert!((time - 255.0).abs() < 1e-9);
+        assert!((time_with_set_up(half, 1e-5, share(100.0), share(200.0), 0.0) - 250.0).abs() < 1e-9);
+        assert!((time_with_set_up(half, 1e-5, share(100.0), share(200.0), 900.0) - 500.0).abs() < 1e-9);
+        assert!(time_with_set_up(half, 0.0, share(1.0), share(1.0), 1.0).is_infinite());
     }
 }

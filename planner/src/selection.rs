@@ -27,8 +27,34 @@ pub struct Offer {
 #[must_use]
 pub fn ranked(mut offers: Vec<Offer>) -> Vec<Offer> {
     offers.retain(|offer| offer.potential.percent() >= LEAST);
+    sorted(offers)
+}
+
+fn sorted(mut offers: Vec<Offer>) -> Vec<Offer> {
     offers.sort_by(|a, b| b.potential.total_cmp(&a.potential).then_with(|| a.host.cmp(&b.host)));
     offers
+}
+
+/// Whole hosts in the order in which sizes take them: the ones in use first, so that a size that stays keeps its
+/// hosts, then the free ones; within each the best first. Before that the worst in use is swapped for the best free
+/// one while their potentials differ by more than `threshold` of the better (RHIC §4.2, "replacement"). Gives the
+/// offers and how many were swapped.
+#[must_use]
+pub fn arranged(used: Vec<Offer>, free: Vec<Offer>, threshold: f64) -> (Vec<Offer>, u32) {
+    let (mut used, mut free) = (sorted(used), ranked(free));
+    let mut swaps = 0;
+    for (worst, best) in used.iter_mut().rev().zip(&mut free) {
+        if worst.potential.percent() >= best.potential.percent() * (1.0 - threshold) {
+            break;
+        }
+        std::mem::swap(worst, best);
+        swaps += 1;
+    }
+    if swaps > 0 {
+        (used, free) = (sorted(used), ranked(free));
+    }
+    used.append(&mut free);
+    (used, swaps)
 }
 
 /// The slots of one machine as single offers, after `taken` slots that are used already: the i-th slot can
@@ -68,6 +94,21 @@ mod tests {
         let ranked = ranked(vec![offer("c", 50.0), offer("b", 80.0), offer("a", 50.0), offer("d", 1.0)]);
         let hosts: Vec<_> = ranked.iter().map(|o| o.host.as_str()).collect();
         assert_eq!(hosts, ["b", "a", "c"]);
+    }
+
+    #[test]
+    fn hosts_in_use_are_kept_unless_a_free_one_is_much_better() {
+        let names = |used: &[(&str, f64)], free: &[(&str, f64)]| -> (Vec<String>, u32) {
+            let offers = |list: &[(&str, f64)]| list.iter().map(|(host, percent)| offer(host, *percent)).collect();
+            let (arranged, swaps) = arranged(offers(used), offers(free), 0.25);
+            (arranged.iter().map(|offer| offer.host.to_string()).collect(), swaps)
+        };
+        let free = [("x", 1_000.0), ("y", 990.0)];
+        let (order, swaps) = names(&[("a", 800.0), ("b", 900.0)], &free);
+        assert_eq!((order.join(" "), swaps), ("b a x y".into(), 0));
+        // `a` fell below three quarters of `x`; `b` did not fall below three quarters of `y`.
+        let (order, swaps) = names(&[("a", 700.0), ("b", 900.0)], &free);
+        assert_eq!((order.join(" "), swaps), ("x b y a".into(), 1));
     }
 
     #[test]

@@ -1,15 +1,54 @@
 //! How many volunteers a job gets: every size from none to all is tried, each the prefix of the ranked offers,
 //! and the best on the goal is taken (RHIC §4.1, exhaustive search). Linear in the number of offers.
 
-use gleaner_common::job::{Bound, Candidate, Decision, Goal, Prices};
+use gleaner_common::job::{Bound, Candidate, Decision, Goal, PowerModels, Prices};
 use gleaner_common::units::{CoreShare, Dollars, Fraction};
 
 use crate::goal::{Score, plan_deadline};
-use crate::progress::{time_remaining, transition_s};
+use crate::io_model::IoCurve;
+use crate::power::marginal_watts;
+use crate::progress::time_with_set_up;
 use crate::selection::Offer;
 
 /// Evaluation intervals before a deadline in which no worker is sent away any more. Chosen.
 const LAST_INTERVALS: f64 = 5.0;
+
+/// Part of the cost or energy still to come that a change must save, or the size stays: below it the difference
+/// is noise, and every change has a transition. Chosen.
+const LEAST_GAIN: f64 = 0.01;
+
+/// What workers really use of their potential.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Response<'a> {
+    /// The same share at every size: where no I/O limits.
+    Yield(f64),
+    /// As observed at several sizes (RHIC §4.3).
+    Curve(&'a IoCurve),
+}
+
+impl Response<'_> {
+    /// Aggregate actual productivity to expect from an aggregate potential.
+    #[must_use]
+    pub fn actual(self, potential: CoreShare) -> CoreShare {
+        match self {
+            Self::Yield(ratio) => potential * ratio,
+            Self::Curve(curve) => curve.actual(potential),
+        }
+    }
+}
+
+/// Energy as far as sizes differ in it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Energy {
+    /// Models of the hosts.
+    pub power: PowerModels,
+    /// Energy so far, in watt-hours.
+    pub spent_wh: f64,
+    /// CPU of one interactive host, and its foreground's part of it in 0..=1, in the mean.
+    pub interactive: (CoreShare, f64),
+    /// CPU of one dedicated host.
+    pub dedicated_cpu: CoreShare,
+}
 
 /// Everything a sizing decision depends on.
 #[derive(Debug, Clone)]
@@ -28,8 +67,10 @@ pub struct Sizing<'a> {
     pub remaining: Fraction,
     /// R_proc (RHIC Eq. 5).
     pub rate: f64,
-    /// Share of its potential that a worker really uses.
-    pub yield_ratio: f64,
+    /// What of their potential workers really use.
+    pub response: Response<'a>,
+    /// Power of the hosts, where it is known.
+    pub energy: Option<Energy>,
     /// Mean length of a task: pads estimates against stragglers, and is the time to drain.
     pub mean_task_s: f64,
     /// Time to set up an added worker.
@@ -62,27 +103,32 @@ pub struct Choice {
 }
 
 impl Sizing<'_> {
-    /// Aggregate actual productivity to expect from an aggregate potential. This is where the model of I/O
-    /// saturation belongs (RHIC §4.3); without one the observed yield is taken to hold at every size.
-    fn predicted(&self, potential: CoreShare) -> CoreShare {
-        potential * self.yield_ratio
-    }
-
     fn plan_deadline(&self) -> f64 {
         plan_deadline(self.deadline_in_s.unwrap_or(0.0), self.evaluation_interval_s)
     }
 
-    fn candidate(&self, size: u32, potential: CoreShare) -> Candidate {
-        let predicted = self.predicted(potential);
-        let mut completion_s = time_remaining(self.remaining, predicted, self.rate);
+    fn candidate(&self, size: u32, potential: CoreShare, before: CoreShare) -> Candidate {
+        let predicted = self.response.actual(potential);
+        // Until added workers are set up, the present ones go on alone.
+        let set_up_s = if size > self.current { self.set_up_s } else { 0.0 };
+        let mut completion_s = time_with_set_up(self.remaining, self.rate, before, predicted, set_up_s);
         if completion_s > 0.0 {
-            completion_s += self.mean_task_s + transition_s(self.current, size, self.set_up_s, self.mean_task_s);
+            completion_s += self.mean_task_s;
         }
         let per_run = self.prices.dedicated.over(completion_s, f64::from(self.dedicated))
-            + self.prices.volunteer.over(completion_s, f64::from(size));
+            + self.prices.volunteer.over(completion_s, f64::from(size))
+            // Removed workers are paid until they have drained.
+            + self.prices.volunteer.over(
+                self.mean_task_s.min(completion_s),
+                f64::from(self.current.saturating_sub(size)),
+            );
         // A size that never ends costs more than any that does, and `Dollars` has no infinity.
         let cost = if completion_s.is_finite() { self.spent + per_run } else { Dollars::clamped(f64::MAX) };
-        let score = Score::of(self.goal, self.plan_deadline(), completion_s, cost);
+        let energy_wh = self.energy.map(|energy| {
+            let watts = self.watts(energy, size, potential, predicted);
+            (energy.spent_wh + watts * completion_s / 3_600.0).min(f64::MAX)
+        });
+        let score = Score::of(self.goal, self.plan_deadline(), completion_s, cost, energy_wh);
         let completion_s = completion_s.min(f64::MAX);
         Candidate {
             size,
@@ -90,9 +136,37 @@ impl Sizing<'_> {
             predicted,
             completion_s,
             cost,
+            energy_wh,
             meets_goal: score.meets_goal,
             score: score.value.min(f64::MAX),
         }
+    }
+
+    /// Power the job answers for: dedicated hosts whole, volunteers what they add to their hosts (RHIC §4.4).
+    fn watts(&self, energy: Energy, size: u32, potential: CoreShare, predicted: CoreShare) -> f64 {
+        // Saturated disks hold up every worker alike.
+        let share = if potential > CoreShare::ZERO { predicted.percent() / potential.percent() } else { 0.0 };
+        let part =
+            |cpu: CoreShare, of: CoreShare| if of > CoreShare::ZERO { cpu.percent() / of.percent() } else { 0.0 };
+        let dedicated = self.dedicated_potential * (share / f64::from(self.dedicated.max(1)));
+        let volunteer = potential.saturating_sub(self.dedicated_potential) * (share / f64::from(size.max(1)));
+        let (host, foreground) = energy.interactive;
+        f64::from(self.dedicated) * energy.power.dedicated.watts(part(dedicated, energy.dedicated_cpu))
+            + f64::from(size) * marginal_watts(energy.power.interactive, foreground, part(volunteer, host))
+    }
+
+    /// One size, as [`decide`](Self::decide) sees it; `None` for more than there are offers.
+    #[must_use]
+    pub fn assess(&self, size: u32) -> Option<Candidate> {
+        let used = self.offers.get(..size as usize)?;
+        let potential = used.iter().map(|offer| offer.potential).sum::<CoreShare>() + self.dedicated_potential;
+        Some(self.candidate(size, potential, self.before()))
+    }
+
+    /// Productivity of the present size.
+    fn before(&self) -> CoreShare {
+        let used = self.offers.iter().take(self.current as usize).map(|offer| offer.potential);
+        self.response.actual(used.sum::<CoreShare>() + self.dedicated_potential)
     }
 
     /// The best size.
@@ -102,10 +176,11 @@ impl Sizing<'_> {
         let largest = pool.min(self.useful);
         let mut candidates = Vec::with_capacity(self.offers.len() + 1);
         let mut potential = self.dedicated_potential;
-        candidates.push(self.candidate(0, potential));
+        let before = self.before();
+        candidates.push(self.candidate(0, potential, before));
         for (size, offer) in (1..=largest).zip(self.offers) {
             potential += offer.potential;
-            candidates.push(self.candidate(size, potential));
+            candidates.push(self.candidate(size, potential, before));
         }
         let mut best = 0;
         for index in 1..candidates.len() {
@@ -120,13 +195,37 @@ impl Sizing<'_> {
         Choice { size: chosen.size, bound, candidates: excerpt(candidates, settled), chosen, considered }
     }
 
+    /// A size that somebody else chose, with what it leads to. One beyond the offers is cut to them.
+    #[must_use]
+    pub fn forced(&self, size: u32, bound: Bound) -> Choice {
+        let free = self.decide();
+        let size = size.min(u32::try_from(self.offers.len()).unwrap_or(u32::MAX));
+        let mut candidates = free.candidates;
+        let chosen = self.assess(size).unwrap_or(free.chosen);
+        if let Err(place) = candidates.binary_search_by_key(&chosen.size, |candidate| candidate.size) {
+            candidates.insert(place, chosen.clone());
+        }
+        Choice { size: chosen.size, bound, candidates, chosen, considered: free.considered }
+    }
+
     /// Keeps the present size where leaving it is not worth the transition (RHIC §4.4, "damping"): a smaller
     /// one must still finish a task's length before the time planned for, so that the next look does not call
     /// the worker back; and shortly before the deadline it saves next to nothing and leaves no time to make up
-    /// for a burst of the foreground.
+    /// for a burst of the foreground. For cost and energy a change must save [`LEAST_GAIN`] of what is to come.
     fn damped(&self, candidates: &[Candidate], best: usize) -> usize {
         let current = self.current as usize;
-        let (Some(kept), Some(deadline_in_s)) = (candidates.get(current), self.deadline_in_s) else { return best };
+        let Some(kept) = candidates.get(current) else { return best };
+        let Some(deadline_in_s) = self.deadline_in_s else {
+            let spent = if self.goal == Goal::Energy {
+                self.energy.map_or(0.0, |energy| energy.spent_wh)
+            } else {
+                self.spent.amount()
+            };
+            let by_score = matches!(self.goal, Goal::Energy | Goal::Cost { budget: None });
+            let least_gain = (kept.score - spent).max(0.0) * LEAST_GAIN;
+            let worth_it = !by_score || kept.score - candidates[best].score > least_gain;
+            return if worth_it || kept.meets_goal != candidates[best].meets_goal { best } else { current };
+        };
         let slack_s = self.plan_deadline() - candidates[best].completion_s;
         let too_late = deadline_in_s < LAST_INTERVALS * self.evaluation_interval_s;
         if best < current && kept.meets_goal && (too_late || slack_s < self.mean_task_s.max(0.01 * deadline_in_s)) {
@@ -149,7 +248,8 @@ impl Sizing<'_> {
             Goal::Deadline { .. } if best.size == 0 => Bound::DeadlineWithDedicatedAlone,
             Goal::Deadline { .. } => Bound::Deadline,
             Goal::Cost { budget: Some(_) } if !best.meets_goal => Bound::BudgetOutOfReach,
-            Goal::Cost { .. } if best.size == largest => at_the_end,
+            Goal::Cost { .. } | Goal::Energy if best.size == largest => at_the_end,
+            Goal::Energy => Bound::Energy,
             Goal::Cost { budget: Some(_) } => Bound::Budget,
             Goal::Cost { budget: None } => Bound::Cost,
         }

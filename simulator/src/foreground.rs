@@ -4,9 +4,9 @@
 //! A session alternates between bursts and pauses of geometrically distributed length. The height of a burst
 //! is exponential around its mean, cut at the whole machine; how often it bursts follows from the mean CPU.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
 use serde::{Deserialize, Serialize};
+
+use crate::random::Random;
 
 /// What a user works with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -31,6 +31,8 @@ pub struct SessionStatistics {
     pub burst_height_percent: f64,
     /// Mean length of a burst.
     pub burst_length_s: f64,
+    /// Mean and standard deviation of how long a user stays.
+    pub reservation_s: (f64, f64),
 }
 
 impl Session {
@@ -40,13 +42,14 @@ impl Session {
     /// What was measured.
     #[must_use]
     pub const fn statistics(self) -> SessionStatistics {
-        let (cpu_mean_percent, burst_height_percent, burst_length_s) = match self {
-            Self::Matlab => (19.8, 39.9, 6.9),
-            Self::Photoshop => (7.0, 25.8, 2.0),
-            Self::Office => (2.8, 31.0, 1.3),
-            Self::Development => (22.5, 27.7, 47.4),
+        let (cpu_mean_percent, burst_height_percent, burst_length_s, minutes) = match self {
+            Self::Matlab => (19.8, 39.9, 6.9, (93.0, 90.0)),
+            Self::Photoshop => (7.0, 25.8, 2.0, (74.0, 79.0)),
+            Self::Office => (2.8, 31.0, 1.3, (70.0, 91.0)),
+            Self::Development => (22.5, 27.7, 47.4, (120.0, 99.0)),
         };
-        SessionStatistics { cpu_mean_percent, burst_height_percent, burst_length_s }
+        let reservation_s = (minutes.0 * 60.0, minutes.1 * 60.0);
+        SessionStatistics { cpu_mean_percent, burst_height_percent, burst_length_s, reservation_s }
     }
 }
 
@@ -54,7 +57,7 @@ impl Session {
 #[derive(Debug, Clone)]
 pub struct SessionTrace {
     statistics: SessionStatistics,
-    random: ChaCha8Rng,
+    random: Random,
     /// Height of the burst going on.
     burst_percent: Option<f64>,
 }
@@ -63,10 +66,9 @@ impl SessionTrace {
     /// A trace; the same session and seed give the same one.
     #[must_use]
     pub fn new(session: Session, seed: u64) -> Self {
-        let mut trace =
-            Self { statistics: session.statistics(), random: ChaCha8Rng::seed_from_u64(seed), burst_percent: None };
+        let mut trace = Self { statistics: session.statistics(), random: Random::new(seed), burst_percent: None };
         // Begins in the state it is in on average.
-        if trace.uniform() < trace.duty() {
+        if trace.random.uniform() < trace.duty() {
             trace.burst_percent = Some(trace.height());
         }
         trace
@@ -77,17 +79,11 @@ impl SessionTrace {
         self.statistics.cpu_mean_percent / self.statistics.burst_height_percent
     }
 
-    /// Uniform in (0, 1].
-    fn uniform(&mut self) -> f64 {
-        // 53 bits are what a double holds.
-        ((self.random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
-    }
-
     /// Height of a burst: exponential, cut at 100 %. The mean before the cut is raised so that the mean
     /// after it is the measured one.
     fn height(&mut self) -> f64 {
         let scale = uncut_mean(self.statistics.burst_height_percent);
-        (-self.uniform().ln() * scale).min(100.0)
+        (-self.random.uniform().ln() * scale).min(100.0)
     }
 }
 
@@ -111,7 +107,7 @@ impl Iterator for SessionTrace {
         let burst_ends = 1.0 / self.statistics.burst_length_s;
         let pause_ends = burst_ends * duty / (1.0 - duty);
         let now = self.burst_percent;
-        let chance = self.uniform();
+        let chance = self.random.uniform();
         self.burst_percent = match now {
             Some(_) if chance < burst_ends => None,
             Some(height) => Some(height),

@@ -4,5 +4,10 @@
 //! Here live generators of foreground demand and models of hosts and jobs. What must not be here: policy. Every
 //! decision comes out of `gleaner_planner`, and nothing here reads a real clock.
 
+mod batch;
+pub mod cluster;
 pub mod foreground;
 pub mod machine;
+pub mod random;
+pub mod reproduce;
+pub mod scenario;

@@ -176,6 +176,7 @@ impl Room<'_> {
             tasks_running: self.slots.min(self.scenario.tasks - whole),
             mean_task_s: (whole > 0).then_some(self.scenario.task_cpu_s),
             slots_in_use: self.slots,
+            workers: std::collections::BTreeMap::new(),
         }
     }
 
@@ -258,6 +259,8 @@ fn spec(scenario: &Scenario) -> JobSpec {
         prices: Prices::default(),
         memory_per_slot: Bytes(0),
         set_up_s: 0.0,
+        sizing: gleaner_common::job::SizingPolicy::Adaptive,
+        power: None,
     }
 }
 

@@ -210,6 +210,7 @@ impl Schedule {
             tasks_running: self.running,
             mean_task_s,
             slots_in_use: slots.max(self.running),
+            workers: std::collections::BTreeMap::new(),
         }
     }
 }

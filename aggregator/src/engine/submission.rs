@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{EngineSpec, Goal, JobSpec, LocalSpec};
+use gleaner_common::job::{EngineSpec, Goal, JobSpec, LocalSpec, SizingPolicy};
 
 use super::records::{Records, Tasks};
 use super::runner;
@@ -59,6 +59,8 @@ pub(super) fn prepare(jobs_dir: &Path, host: &HostId, job: &JobId, submit: &Subm
         memory_per_slot: submit.memory_per_slot,
         // A slot works as soon as its shell has started.
         set_up_s: 0.0,
+        sizing: SizingPolicy::Adaptive,
+        power: None,
     })
 }
 

@@ -147,6 +147,7 @@ pub(crate) fn goal_met(job: &JobStatus) -> Option<bool> {
             (Some(ended), Some(deadline)) => completed && ended <= deadline,
             _ => false,
         }),
+        Goal::Energy => None,
         Goal::Cost { budget } => budget.map(|budget| completed && job.cost <= budget),
     }
 }

@@ -48,10 +48,6 @@ impl Host {
         if self.facts.levers.volunteer == VolunteerKind::None {
             return Err("it has no volunteer".into());
         }
-        // The one engine there is starts its tasks itself.
-        if !self.facts.levers.volunteer.takes_processes() {
-            return Err("its volunteer is a guest or a unit, in which engine `local` cannot start tasks".into());
-        }
         let report = self.report.as_ref().filter(|_| !self.silent).ok_or("it has not reported lately")?;
         let expected = |absent: &dyn std::fmt::Display, what: &str| format!("its residual {what} is {absent}");
         let cpu = match &report.residual.cpu {
@@ -151,6 +147,7 @@ impl Controller {
         }
         host.reported = Some(now);
         self.account(&report);
+        self.account_cluster(&report);
         if let Some(host) = self.hosts.get_mut(&report.host) {
             host.report = Some(report);
         }
@@ -240,8 +237,13 @@ impl Controller {
         if !matches!(job.status.phase, JobPhase::Profiling | JobPhase::Running) {
             return None;
         }
-        let in_use = job.status.progress.as_ref().map_or(0, |progress| progress.slots_in_use);
-        let slots = job.slots().max(in_use);
+        let slots = match &job.cluster {
+            Some(cluster) => cluster.slots_on(id)?,
+            None => {
+                let in_use = job.status.progress.as_ref().map_or(0, |progress| progress.slots_in_use);
+                job.slots().max(in_use)
+            }
+        };
         let capacity = self.hosts.get(id).map_or(CoreShare::ZERO, |h| CoreShare::from_cores(h.facts.cores));
         Some(CoreShare::from_cores(slots).min(capacity))
     }

@@ -6,37 +6,41 @@ use gleaner_common::clock::Timestamp;
 use gleaner_common::event::Event;
 use gleaner_common::id::{HostId, JobId};
 use gleaner_common::job::{
-    Bound, Decision, EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobPhase, JobSpec, JobStatus, LocalSpec,
+    Bound, Candidate, Decision, EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobPhase, JobSpec,
+    JobStatus, LocalSpec,
 };
 use gleaner_common::report::HostReport;
 use gleaner_common::units::{CoreShare, Dollars};
 use serde::{Deserialize, Serialize};
 
+use super::cluster::Cluster;
 use super::{Controller, Output, seconds};
 use crate::productivity::{Yield, potential, slots_in_memory};
 use crate::progress::ProcessingRate;
 use crate::selection::{Offer, slots_by_host, slots_of};
-use crate::sizing::{Choice, Sizing};
+use crate::sizing::{Choice, Response, Sizing};
 
 /// After a host refused a job's commands the job waits this long before it tries again.
 const RETRY_AFTER_S: f64 = 30.0;
 
 /// Longest report interval that counts as productivity; a longer one means the agent did not run.
-const LONGEST_INTERVAL_S: f64 = 120.0;
+pub(super) const LONGEST_INTERVAL_S: f64 = 120.0;
 
 /// A job and what was learned about it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) status: JobStatus,
-    rate: ProcessingRate,
+    pub(super) rate: ProcessingRate,
     yields: Yield,
+    /// What only a job on a cluster has.
+    pub(super) cluster: Option<Box<Cluster>>,
     /// Potential of the workers in use, as of the last report.
     potential: CoreShare,
-    profiled_until: Option<Timestamp>,
-    next_evaluation: Timestamp,
+    pub(super) profiled_until: Option<Timestamp>,
+    pub(super) next_evaluation: Timestamp,
     /// Not tried again before this.
     retry_at: Timestamp,
-    costed: Timestamp,
+    pub(super) costed: Timestamp,
     at_risk: bool,
     pub(super) decision: Option<Decision>,
 }
@@ -45,8 +49,10 @@ impl Job {
     fn new(spec: JobSpec, now: Timestamp) -> Self {
         let deadline = match spec.goal {
             Goal::Deadline { within_s } => Some(now.after(seconds(within_s))),
-            Goal::Cost { .. } => None,
+            Goal::Cost { .. } | Goal::Energy => None,
         };
+        let cluster = matches!(spec.engine, EngineSpec::Cluster(_)).then(Box::default);
+        let energy_wh = spec.power.filter(|_| cluster.is_some()).map(|_| 0.0);
         let status = JobStatus {
             spec,
             phase: JobPhase::Waiting { reason: String::new() },
@@ -59,12 +65,14 @@ impl Job {
             deadline,
             cost: Dollars::ZERO,
             harvested_core_s: 0.0,
+            energy_wh,
             decisions: 0,
         };
         Self {
             status,
             rate: ProcessingRate::default(),
             yields: Yield::default(),
+            cluster,
             potential: CoreShare::ZERO,
             profiled_until: None,
             next_evaluation: now,
@@ -75,42 +83,54 @@ impl Job {
         }
     }
 
-    fn local(&self) -> &LocalSpec {
-        let EngineSpec::Local(local) = &self.status.spec.engine;
-        local
+    pub(super) fn local(&self) -> Option<&LocalSpec> {
+        self.status.spec.engine.local()
     }
 
-    /// The host its volunteers run on.
-    pub(super) fn host(&self) -> &HostId {
-        &self.local().host
+    /// It works, or will work, in the volunteer of this host.
+    pub(super) fn uses(&self, host: &HostId) -> bool {
+        match (self.local(), &self.cluster) {
+            (Some(local), _) => local.host == *host,
+            (None, Some(cluster)) => cluster.uses(host),
+            (None, None) => false,
+        }
     }
 
-    /// Slots it should have now.
+    /// Dedicated workers it has.
+    pub(super) fn dedicated(&self) -> u32 {
+        match &self.status.spec.engine {
+            EngineSpec::Local(local) => local.dedicated_slots,
+            EngineSpec::Cluster(cluster) => u32::try_from(cluster.dedicated.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Workers it should have now: slots for engine `local`, hosts otherwise.
     pub(super) fn slots(&self) -> u32 {
-        self.local().dedicated_slots + self.status.volunteers
+        self.dedicated() + self.status.volunteers
     }
 
-    fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         matches!(self.status.phase, JobPhase::Profiling | JobPhase::Running)
     }
 
     fn set_slots(&self, slots: u32) -> Output {
-        let slots = BTreeMap::from([(self.host().clone(), slots)]);
+        let slots = self.local().map(|local| (local.host.clone(), slots)).into_iter().collect();
         Output::Engine { job: self.status.spec.id.clone(), action: EngineAction::SetSlots(slots) }
     }
 
     /// Lets the cost run up to `now`.
-    fn accrue(&mut self, now: Timestamp) {
+    pub(super) fn accrue(&mut self, now: Timestamp) {
         if self.is_active() {
             let (prices, elapsed_s) = (self.status.spec.prices, now.seconds_since(self.costed));
-            self.status.cost += prices.dedicated.over(elapsed_s, f64::from(self.local().dedicated_slots));
-            self.status.cost += prices.volunteer.over(elapsed_s, f64::from(self.status.volunteers));
+            let draining = self.cluster.as_ref().map_or(0, |cluster| cluster.draining.len());
+            self.status.cost += prices.dedicated.over(elapsed_s, f64::from(self.dedicated()));
+            self.status.cost += prices.volunteer.over(elapsed_s, f64::from(self.status.volunteers) + draining as f64);
         }
         self.costed = now;
     }
 
     /// How long to profile: the period, or a tenth of the time to the deadline where that is less.
-    fn profile_s(&self, period_s: f64, now: Timestamp) -> f64 {
+    pub(super) fn profile_s(&self, period_s: f64, now: Timestamp) -> f64 {
         match self.status.deadline {
             Some(deadline) => period_s.min(deadline.seconds_since(now) / 10.0),
             None => period_s,
@@ -139,9 +159,12 @@ impl Job {
         self.status.completion_estimate = None;
     }
 
-    fn wait(&mut self, reason: String, now: Timestamp, outputs: &mut Vec<Output>) {
+    pub(super) fn wait(&mut self, reason: String, now: Timestamp, outputs: &mut Vec<Output>) {
         if self.is_active() {
             self.accrue(now);
+            if let Some(cluster) = &mut self.cluster {
+                cluster.stop();
+            }
             outputs.push(self.set_slots(0));
         }
         let phase = JobPhase::Waiting { reason: reason.clone() };
@@ -159,8 +182,12 @@ impl Controller {
         if self.job(&spec.id).is_some() {
             return;
         }
-        let EngineSpec::Local(local) = &spec.engine;
-        let event = Event::JobSubmitted { job: spec.id.clone(), goal: spec.goal, tasks: local.tasks };
+        let tasks = match &spec.engine {
+            EngineSpec::Local(local) => local.tasks,
+            // The engine tells with its first progress.
+            EngineSpec::Cluster(_) => 0,
+        };
+        let event = Event::JobSubmitted { job: spec.id.clone(), goal: spec.goal, tasks };
         outputs.push(Output::Event(event));
         self.jobs.push(Job::new(spec, now));
         self.forget_old_jobs();
@@ -191,6 +218,7 @@ impl Controller {
         job.accrue(now);
         job.rate.completed(progress.fraction_done);
         job.status.progress = Some(progress);
+        self.cluster_progress(id);
     }
 
     pub(super) fn engine_ended(
@@ -224,17 +252,16 @@ impl Controller {
         for job in self.jobs.iter_mut().filter(|job| !job.status.phase.is_final()) {
             job.status.phase = JobPhase::Waiting { reason: "the aggregator was restarted".into() };
             job.status.volunteers = 0;
+            if let Some(cluster) = &mut job.cluster {
+                cluster.stop();
+            }
         }
     }
 
     /// Books what a host's volunteer used to the job that has it.
     pub(super) fn account(&mut self, report: &HostReport) {
-        let Some(position) =
-            self.jobs.iter().position(|job| !job.status.phase.is_final() && *job.host() == report.host)
-        else {
-            return;
-        };
-        let job = &mut self.jobs[position];
+        let local = |job: &&mut Job| job.local().is_some_and(|local| local.host == report.host);
+        let Some(job) = self.jobs.iter_mut().filter(|job| !job.status.phase.is_final()).find(local) else { return };
         let Some(used) = report.volunteer.cpu.value().copied() else { return };
         if !job.is_active() || !(0.0..=LONGEST_INTERVAL_S).contains(&report.interval_s) {
             return;
@@ -252,7 +279,11 @@ impl Controller {
     }
 
     pub(super) fn refused(&mut self, host: &HostId, detail: &str, now: Timestamp, outputs: &mut Vec<Output>) {
-        let Some(job) = self.jobs.iter_mut().find(|job| job.is_active() && job.host() == host) else { return };
+        let Some(job) = self.jobs.iter_mut().find(|job| job.is_active() && job.uses(host)) else { return };
+        if let Some(cluster) = &mut job.cluster {
+            cluster.refuses(host, now.after(seconds(RETRY_AFTER_S)));
+            return;
+        }
         job.retry_at = now.after(seconds(RETRY_AFTER_S));
         job.wait(format!("host {host} refuses: {detail}"), now, outputs);
     }
@@ -262,6 +293,10 @@ impl Controller {
         for index in 0..self.jobs.len() {
             let job = &self.jobs[index];
             if job.status.phase.is_final() || (!job.is_active() && now < job.retry_at) {
+                continue;
+            }
+            if job.cluster.is_some() {
+                self.advance_cluster(index, now, outputs);
                 continue;
             }
             match self.may_run(index) {
@@ -274,20 +309,30 @@ impl Controller {
     /// The volunteers a job could have now, or why it cannot run.
     fn may_run(&self, index: usize) -> Result<Pool, String> {
         let job = &self.jobs[index];
-        let id = job.host();
-        if let Some(other) = self.jobs[..index].iter().find(|o| !o.status.phase.is_final() && o.host() == id) {
+        let local = job.local().ok_or("it is no job of engine `local`")?;
+        let id = &local.host;
+        let uses = |other: &&Job| !other.status.phase.is_final() && other.uses(id);
+        // A job on a cluster that has the host leaves it at its next evaluation.
+        let others = self.jobs[..index].iter().chain(self.jobs[index + 1..].iter().filter(|job| job.cluster.is_some()));
+        if let Some(other) = others.filter(uses).next() {
             return Err(format!("job {} has the volunteer of host {id}", other.status.spec.id));
         }
         let host = self.hosts.get(id).ok_or_else(|| format!("host {id} is not known yet"))?;
         let (cpu, memory) = self.residual(id).map_err(|why| format!("host {id} cannot run it: {why}"))?;
+        // This engine starts its tasks itself.
+        if !host.facts.levers.volunteer.takes_processes() {
+            return Err(format!(
+                "host {id} cannot run it: its volunteer is a guest or a unit, in which engine `local` cannot start tasks"
+            ));
+        }
         // Memory the volunteer holds already is counted as residual by the agent.
         let in_memory = slots_in_memory(memory, job.status.spec.memory_per_slot);
         if in_memory == 0 {
             let need = job.status.spec.memory_per_slot;
             return Err(format!("host {id} cannot run it: {memory} of memory are left, a slot needs {need}"));
         }
-        let most = job.local().max_slots.unwrap_or(host.facts.cores).max(job.local().dedicated_slots).min(in_memory);
-        let dedicated = job.local().dedicated_slots.min(most);
+        let most = local.max_slots.unwrap_or(host.facts.cores).max(local.dedicated_slots).min(in_memory);
+        let dedicated = local.dedicated_slots.min(most);
         Ok(Pool { dedicated_potential: potential(cpu, dedicated), offers: slots_of(id, cpu, dedicated, most) })
     }
 
@@ -338,12 +383,8 @@ impl Job {
     fn evaluate(&mut self, pool: &Pool, evaluation_interval_s: f64, now: Timestamp, outputs: &mut Vec<Output>) {
         let Some(rate) = self.rate.value() else { return };
         self.accrue(now);
-        let (mean_task_s, unfinished) = self.status.progress.as_ref().map_or((0.0, u32::MAX), |p| {
-            (p.mean_task_s.unwrap_or(0.0), p.tasks_total.saturating_sub(p.tasks_done + p.tasks_failed))
-        });
-        // A deadline that has passed is negative here, so that every candidate is late by how much it is.
-        let deadline_in_s =
-            self.status.deadline.map(|deadline| deadline.seconds_since(now) - now.seconds_since(deadline));
+        let (mean_task_s, unfinished) = self.tasks_left();
+        let deadline_in_s = self.deadline_in_s(now);
         let sizing = Sizing {
             goal: self.status.spec.goal,
             deadline_in_s,
@@ -352,23 +393,50 @@ impl Job {
             spent: self.status.cost,
             remaining: self.rate.remaining(),
             rate,
-            yield_ratio: self.yields.ratio().unwrap_or(1.0),
+            response: Response::Yield(self.yields.ratio().unwrap_or(1.0)),
+            energy: None,
             mean_task_s,
             set_up_s: self.status.spec.set_up_s,
-            dedicated: self.local().dedicated_slots,
+            dedicated: self.dedicated(),
             dedicated_potential: pool.dedicated_potential,
             offers: &pool.offers,
             current: self.status.volunteers,
-            useful: unfinished.saturating_sub(self.local().dedicated_slots),
+            useful: unfinished.saturating_sub(self.dedicated()),
         };
         let choice = sizing.decide();
-        self.adopt(&sizing, choice, now, outputs);
+        let mut selection = slots_by_host(sizing.offers.get(..choice.size as usize).unwrap_or_default());
+        if let Some(local) = self.local() {
+            *selection.entry(local.host.clone()).or_insert(0) += sizing.dedicated;
+        }
+        if choice.size != self.status.volunteers {
+            let job = self.status.spec.id.clone();
+            outputs.push(Output::Engine { job, action: EngineAction::SetSlots(selection.clone()) });
+        }
+        self.adopt(&sizing, choice, selection, now, outputs);
     }
 
-    fn adopt(&mut self, sizing: &Sizing<'_>, choice: Choice, now: Timestamp, outputs: &mut Vec<Output>) {
+    /// Mean length of a task, and how many are not finished.
+    pub(super) fn tasks_left(&self) -> (f64, u32) {
+        self.status.progress.as_ref().map_or((0.0, u32::MAX), |p| {
+            (p.mean_task_s.unwrap_or(0.0), p.tasks_total.saturating_sub(p.tasks_done + p.tasks_failed))
+        })
+    }
+
+    /// Seconds to the deadline. One that has passed is negative, so that every candidate is late by how much it is.
+    pub(super) fn deadline_in_s(&self, now: Timestamp) -> Option<f64> {
+        self.status.deadline.map(|deadline| deadline.seconds_since(now) - now.seconds_since(deadline))
+    }
+
+    /// Makes a choice the job's size, and records it.
+    pub(super) fn adopt(
+        &mut self,
+        sizing: &Sizing<'_>,
+        choice: Choice,
+        selection: BTreeMap<HostId, u32>,
+        now: Timestamp,
+        outputs: &mut Vec<Output>,
+    ) {
         let before = self.status.volunteers;
-        let mut selection = slots_by_host(sizing.offers.get(..choice.size as usize).unwrap_or_default());
-        *selection.entry(self.host().clone()).or_insert(0) += sizing.dedicated;
         self.status.decisions += 1;
         self.status.volunteers = choice.size;
         self.status.completion_estimate = Some(now.after(seconds(choice.chosen.completion_s)));
@@ -381,10 +449,16 @@ impl Job {
             spent: sizing.spent,
             remaining: sizing.remaining,
             processing_rate: Some(sizing.rate),
-            yield_ratio: self.yields.ratio(),
+            yield_ratio: match sizing.response {
+                Response::Yield(_) => self.yields.ratio(),
+                Response::Curve(_) => {
+                    let Candidate { potential, predicted, .. } = choice.chosen;
+                    (potential > CoreShare::ZERO).then(|| predicted.percent() / potential.percent())
+                }
+            },
             size_before: before,
             size: choice.size,
-            selection: selection.clone(),
+            selection,
             reason: reason(sizing, &choice),
             candidates: choice.candidates,
             considered: choice.considered,
@@ -393,10 +467,6 @@ impl Job {
         let news = self.decision.as_ref().is_none_or(|last| last.size != decision.size || last.bound != decision.bound);
         if news {
             outputs.push(Output::Event(Event::JobSized { decision: decision.clone() }));
-        }
-        if choice.size != before {
-            let job = self.status.spec.id.clone();
-            outputs.push(Output::Engine { job, action: EngineAction::SetSlots(selection) });
         }
         self.tell_risk(choice.chosen.meets_goal, &decision.reason, outputs);
         self.decision = Some(decision);
@@ -415,6 +485,10 @@ impl Job {
     }
 }
 
+fn energy_wh(candidate: &Candidate) -> f64 {
+    candidate.energy_wh.unwrap_or(0.0)
+}
+
 /// The choice in a sentence.
 fn reason(sizing: &Sizing<'_>, choice: &Choice) -> String {
     let Choice { size, chosen, .. } = choice;
@@ -431,11 +505,21 @@ fn reason(sizing: &Sizing<'_>, choice: &Choice) -> String {
             format!("{size} volunteers come closest: {done_in}, but the deadline is in {deadline_s:.0} s")
         }
         Bound::Cost => format!("{size} volunteers: {done_in} for {cost}; more would cost more"),
+        Bound::Energy => format!("{size} volunteers: {done_in} for {:.0} Wh; more would take more", energy_wh(chosen)),
+        Bound::Exploring => {
+            format!("{size} volunteers for now, to find where the dedicated hosts' disks are saturated")
+        }
+        Bound::Policy => format!("{size} volunteers, as the job's sizing policy says: {done_in} for {cost}"),
         Bound::Budget => format!("{size} volunteers: {done_in} for {cost}; more would exceed the budget"),
         Bound::BudgetOutOfReach => format!("{size} volunteers are cheapest: {cost}, but that exceeds the budget"),
         Bound::PoolExhausted => format!("all {size} volunteers there are: {done_in} for {cost}"),
         Bound::PoolEmpty => format!("no volunteer to be had: {done_in} for {cost}"),
         Bound::TasksLeft => format!("{size} volunteers: {done_in} for {cost}; there are no tasks for more"),
-        Bound::Transition => format!("{size} volunteers are kept: {done_in}; fewer would barely be in time"),
+        Bound::Transition if sizing.deadline_in_s.is_some() => {
+            format!("{size} volunteers are kept: {done_in}; fewer would barely be in time")
+        }
+        Bound::Transition => {
+            format!("{size} volunteers are kept: {done_in} for {cost}; a change would save next to nothing")
+        }
     }
 }

@@ -102,6 +102,8 @@ fn spec(name: &str, goal: Goal) -> JobSpec {
         prices: Prices::default(),
         memory_per_slot: Bytes::from_mib(64),
         set_up_s: 0.0,
+        sizing: gleaner_common::job::SizingPolicy::Adaptive,
+        power: None,
     }
 }
 
@@ -115,6 +117,7 @@ fn progress(fraction: f64, slots: u32) -> EngineProgress {
         tasks_running: slots,
         mean_task_s: Some(1.0),
         slots_in_use: slots,
+        workers: BTreeMap::new(),
     }
 }
 
@@ -148,7 +151,9 @@ impl Bench {
 
     fn report(&mut self, residual: f64, used: f64) -> Vec<Output> {
         self.sequence += 1;
-        self.send(Input::Report(Box::new(report(self.sequence, residual, used))))
+        let mut outputs = self.send(Input::Report(Box::new(report(self.sequence, residual, used))));
+        outputs.extend(self.send(Input::Tick));
+        outputs
     }
 
     /// One second in which the job's slots do `rate` of it per slot and the engine and the host report.
@@ -333,8 +338,7 @@ fn a_held_host_is_left_alone_until_it_is_given_back_or_its_time_is_over() {
     // Neither a new agent nor time that is not over changes that.
     let facts = Box::new(facts(true));
     bench.send(Input::HostJoined { host: id(), incarnation: 2, facts });
-    bench.report(300.0, 0.0);
-    assert!(commands(&bench.send(Input::Tick)).is_empty());
+    assert!(commands(&bench.report(300.0, 0.0)).is_empty());
 
     let outputs = bench.send(Input::HostReleased { host: id() });
     assert!(matches!(commands(&outputs)[..], [Desired::Run { .. }]), "{outputs:?}");
@@ -343,8 +347,7 @@ fn a_held_host_is_left_alone_until_it_is_given_back_or_its_time_is_over() {
     let until = bench.now.after(Duration::from_secs(5));
     bench.send(Input::HostHeld { host: id(), until });
     bench.now = until;
-    bench.report(300.0, 0.0);
-    let outputs = bench.send(Input::Tick);
+    let outputs = bench.report(300.0, 0.0);
     assert!(
         outputs
             .iter()

@@ -1,7 +1,9 @@
 use gleaner_common::id::HostId;
+use gleaner_common::job::PowerModel;
 use proptest::prelude::*;
 
 use super::*;
+use crate::io_model::{IoModel, IoPoint};
 
 fn offers(percents: &[f64]) -> Vec<Offer> {
     let host = HostId::new("h").unwrap();
@@ -12,7 +14,7 @@ fn offers(percents: &[f64]) -> Vec<Offer> {
 fn sizing(goal: Goal, offers: &[Offer]) -> Sizing<'_> {
     let deadline_in_s = match goal {
         Goal::Deadline { within_s } => Some(within_s),
-        Goal::Cost { .. } => None,
+        Goal::Cost { .. } | Goal::Energy => None,
     };
     Sizing {
         goal,
@@ -22,7 +24,8 @@ fn sizing(goal: Goal, offers: &[Offer]) -> Sizing<'_> {
         spent: Dollars::ZERO,
         remaining: Fraction::new(0.5).unwrap(),
         rate: 1e-5,
-        yield_ratio: 1.0,
+        response: Response::Yield(1.0),
+        energy: None,
         mean_task_s: 0.0,
         set_up_s: 0.0,
         dedicated: 1,
@@ -52,7 +55,7 @@ fn padding_and_set_up_count() {
     let mut problem = sizing(Goal::Deadline { within_s: 260.0 }, &offers);
     problem.mean_task_s = 5.0;
     problem.set_up_s = 10.0;
-    // 250 + 5 + 10 s would be late; 166.7 + 15 s is not.
+    // One works after 10 s, which is 255 s, and 5 s of padding: late. Two are done after 10 + 163.3 + 5 s.
     assert_eq!(problem.decide().size, 2);
 }
 
@@ -80,6 +83,62 @@ fn a_budget_buys_the_earliest_completion_it_can() {
     let choice = sizing(budget(0.1), &offers).decide();
     assert_eq!((choice.size, choice.bound), (0, Bound::BudgetOutOfReach));
     assert!(!choice.chosen.meets_goal);
+}
+
+#[test]
+fn energy_by_hand() {
+    let offers = offers(&[100.0, 100.0, 100.0]);
+    let mut problem = sizing(Goal::Energy, &offers);
+    assert!(!problem.decide().chosen.meets_goal, "without a power model nothing is known");
+    let model = |idle_w, per_load_w| PowerModel {
+        idle_w,
+        per_load_w,
+        per_load_squared_w: 0.0,
+        per_load_ghz_w: 0.0,
+        base_ghz: 0.0,
+    };
+    let power = PowerModels { dedicated: model(60.0, 40.0), interactive: model(60.0, 80.0) };
+    let (host, foreground) = (CoreShare::new(200.0).unwrap(), 0.1);
+    problem.energy = Some(Energy {
+        power,
+        spent_wh: 5.0,
+        interactive: (host, foreground),
+        dedicated_cpu: CoreShare::new(100.0).unwrap(),
+    });
+    // Dedicated 100 W, each volunteer half of its host: 40 W. n volunteers: 500/(1+n) s × (100 + 40 n) W.
+    let choice = problem.decide();
+    assert_eq!((choice.size, choice.bound), (3, Bound::PoolExhausted));
+    assert!((choice.chosen.energy_wh.unwrap() - (5.0 + 125.0 * 220.0 / 3_600.0)).abs() < 1e-9);
+}
+
+#[test]
+fn a_saturated_cluster_grows_no_more() {
+    // 100 % gives 80 %, 200 % gives 140 % with the disks full: a second volunteer costs and brings nothing.
+    let point = |potential, actual, disk| IoPoint {
+        at_s: 0.0,
+        potential: CoreShare::clamped(potential),
+        actual: CoreShare::clamped(actual),
+        disk: Some(Fraction::clamped(disk)),
+    };
+    let mut model = IoModel::default();
+    model.observe(point(100.0, 80.0, 0.55));
+    model.observe(point(200.0, 140.0, 1.0));
+    let (offers, curve) = (offers(&[100.0; 5]), model.curve(0.0).unwrap());
+    let mut problem = sizing(Goal::Cost { budget: None }, &offers);
+    problem.response = Response::Curve(&curve);
+    let choice = problem.decide();
+    assert_eq!((choice.size, choice.bound), (1, Bound::Cost));
+    assert_eq!(choice.candidates[5].predicted, CoreShare::clamped(140.0));
+}
+
+#[test]
+fn a_change_that_saves_next_to_nothing_is_not_made() {
+    let offers = offers(&[42.3, 42.3]);
+    let mut problem = sizing(Goal::Cost { budget: None }, &offers);
+    // Each brings 42.3 % for 42 % of the price: both sizes cost within a thousandth of each other.
+    problem.current = 1;
+    let choice = problem.decide();
+    assert_eq!((choice.size, choice.bound), (1, Bound::Transition));
 }
 
 #[test]
@@ -125,7 +184,7 @@ proptest! {
         let mut offers = offers(&percents);
         offers.sort_by(|a, b| b.potential.total_cmp(&a.potential));
         let mut problem = sizing(Goal::Deadline { within_s }, &offers);
-        (problem.current, problem.mean_task_s, problem.yield_ratio) = (current, mean_task_s, yield_ratio);
+        (problem.current, problem.mean_task_s, problem.response) = (current, mean_task_s, Response::Yield(yield_ratio));
         let choice = problem.decide();
         prop_assert!(choice.size as usize <= offers.len());
         let all: Vec<_> = choice.candidates.iter().filter(|c| c.size > current).collect();
