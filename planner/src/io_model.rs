@@ -194,9 +194,17 @@ impl IoCurve {
             .filter(|curve| curve.knots[0].x > 0.0)
     }
 
+    /// What more potential brings after the last knot: its yield, or less where the last stretch already brought less.
+    fn last_slope(&self, last: &Weighted) -> f64 {
+        let average = last.y / last.x;
+        let before = self.knots.len().checked_sub(2).and_then(|before| self.knots.get(before));
+        let recent = before.map(|before| (last.y - before.y) / (last.x - before.x));
+        recent.map_or(average, |recent| recent.clamp(0.0, average))
+    }
+
     /// Aggregate actual productivity at an aggregate potential: interpolated between knots, in proportion before
-    /// the first. Past the last it goes on with the last yield up to what the disks feed at full utilisation,
-    /// which is RHIC Eq. 2 applied to the newest knowledge instead of the profile.
+    /// the first. Past the last it goes on as it went last, up to what the disks feed at full utilisation, which is
+    /// RHIC Eq. 2 applied to the newest knowledge instead of the profile.
     #[must_use]
     pub fn actual(&self, potential: CoreShare) -> CoreShare {
         let x = potential.percent();
@@ -206,7 +214,7 @@ impl IoCurve {
             (Some(a), Some(b)) => a.y + (b.y - a.y) * (x - a.x) / (b.x - a.x),
             (Some(last), None) => {
                 let ceiling = if last.disk >= IDLE { last.y / last.disk.min(1.0) } else { f64::INFINITY };
-                (x * last.y / last.x).min(ceiling).max(last.y)
+                (last.y + (x - last.x) * self.last_slope(last)).min(ceiling).max(last.y)
             }
             (None, None) => 0.0,
         };
@@ -251,10 +259,10 @@ impl Growth {
         self.over
     }
 
-    /// At least one step was taken.
+    /// Steps taken.
     #[must_use]
-    pub fn has_begun(self) -> bool {
-        self.period > 0
+    pub fn steps(self) -> u32 {
+        self.period
     }
 
     /// Ends the growth before the disks are saturated.

@@ -111,22 +111,25 @@ impl Sizing<'_> {
         let predicted = self.response.actual(potential);
         // Until added workers are set up, the present ones go on alone.
         let set_up_s = if size > self.current { self.set_up_s } else { 0.0 };
-        let mut completion_s = time_with_set_up(self.remaining, self.rate, before, predicted, set_up_s);
-        if completion_s > 0.0 {
-            completion_s += self.mean_task_s;
-        }
+        let working_s = time_with_set_up(self.remaining, self.rate, before, predicted, set_up_s);
+        // Stragglers: the last tasks run on for about the mean length of one (RHIC §4.4), on ever fewer workers.
+        let tail_s = if working_s > 0.0 { self.mean_task_s } else { 0.0 };
+        let completion_s = working_s + tail_s;
+        let volunteer_s = working_s + tail_s / 2.0;
         let per_run = self.prices.dedicated.over(completion_s, f64::from(self.dedicated))
-            + self.prices.volunteer.over(completion_s, f64::from(size))
+            + self.prices.volunteer.over(volunteer_s, f64::from(size))
             // Removed workers are paid until they have drained.
             + self.prices.volunteer.over(
-                self.mean_task_s.min(completion_s),
+                self.mean_task_s.min(completion_s) / 2.0,
                 f64::from(self.current.saturating_sub(size)),
             );
         // A size that never ends costs more than any that does, and `Dollars` has no infinity.
         let cost = if completion_s.is_finite() { self.spent + per_run } else { Dollars::clamped(f64::MAX) };
         let energy_wh = self.energy.map(|energy| {
-            let watts = self.watts(energy, size, potential, predicted);
-            (energy.spent_wh + watts * completion_s / 3_600.0).min(f64::MAX)
+            // The work is the same however long its last tasks drag on; only idle dedicated hosts add to it.
+            let idle_w = f64::from(self.dedicated) * energy.power.dedicated.watts(0.0);
+            let joules = self.watts(energy, size, potential, predicted) * working_s + idle_w * tail_s;
+            (energy.spent_wh + joules / 3_600.0).min(f64::MAX)
         });
         let score = Score::of(self.goal, self.plan_deadline(), completion_s, cost, energy_wh);
         let completion_s = completion_s.min(f64::MAX);

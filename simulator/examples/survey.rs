@@ -42,7 +42,15 @@ fn main() {
                     for decision in &run.decisions {
                         println!("{} {:?} {}", decision.at.0 / 1_000, decision.bound, decision.reason);
                         for c in decision.candidates.iter().step_by(3) {
-                            println!("   {} {:.0} {:.0} {:.0} s {} {:?}", c.size, c.potential.percent(), c.predicted.percent(), c.completion_s, c.cost, c.energy_wh);
+                            println!(
+                                "   {} {:.0} {:.0} {:.0} s {} {:?}",
+                                c.size,
+                                c.potential.percent(),
+                                c.predicted.percent(),
+                                c.completion_s,
+                                c.cost,
+                                c.energy_wh
+                            );
                         }
                     }
                 }

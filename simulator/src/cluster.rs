@@ -19,6 +19,7 @@ use gleaner_common::units::{Bytes, CoreShare, Fraction};
 use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
 use gleaner_planner::power::marginal_watts;
+use gleaner_planner::productivity::Efficiency;
 use serde::Serialize;
 
 use crate::batch::{Batch, Worker};
@@ -74,6 +75,8 @@ pub struct ClusterRun {
     pub decisions_per_interval: u32,
     /// Largest CPU of foreground and volunteer together, relative to the host's.
     pub busiest: f64,
+    /// What each class of hosts did.
+    pub by_class: ByClass,
     /// Rules broken, as the independent checker says.
     pub rejected: Vec<String>,
     /// Every decision that was told.
@@ -90,6 +93,37 @@ impl ClusterRun {
     pub fn cost_at(&self, dedicated: u32, dedicated_hour: f64, volunteer_hour: f64) -> f64 {
         (self.elapsed_s * f64::from(dedicated) * dedicated_hour + self.volunteer_s * volunteer_hour) / 3_600.0
     }
+}
+
+/// Work and productivity after the profile, while every worker worked: of the whole cluster and per class of hosts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ByClass {
+    /// Seconds counted.
+    pub seconds: f64,
+    /// Part of the job done in them.
+    pub done: f64,
+    /// Productivity it took, in percent of one core × seconds.
+    pub cpu_percent_s: f64,
+    /// The same per class: part done, percent of one core × seconds.
+    pub classes: BTreeMap<String, (f64, f64)>,
+}
+
+impl ByClass {
+    /// E_K of RHIC Eq. 7, by the production code.
+    #[must_use]
+    pub fn efficiency(&self, class: &str, base: &str) -> f64 {
+        let mut efficiency = Efficiency::relative_to(std::iter::once(base));
+        for (name, (done, cpu_percent_s)) in &self.classes {
+            efficiency.observe(name, *done, CoreShare::clamped(*cpu_percent_s), 1.0);
+        }
+        efficiency.of(class)
+    }
+}
+
+/// What the hosts of one speed are called.
+#[must_use]
+pub fn class_name(speed: f64) -> String {
+    format!("simulated, speed {speed}")
 }
 
 struct SimulatedHost {
@@ -198,6 +232,7 @@ impl<'s> Cluster<'s> {
                 sizes: Vec::new(),
                 decisions_per_interval: 0,
                 busiest: 0.0,
+                by_class: ByClass::default(),
                 rejected: Vec::new(),
                 decisions: Vec::new(),
                 job: None,
@@ -299,7 +334,9 @@ impl<'s> Cluster<'s> {
         self.batch.assign(&mut self.workers);
         let allowed: Vec<f64> =
             self.hosts.iter().zip(&self.workers).map(|(host, worker)| host.allowed(worker)).collect();
+        let before: Vec<f64> = self.workers.iter().map(|worker| self.batch.part(worker)).collect();
         let used = self.batch.second(&mut self.workers, &allowed);
+        self.count_classes(&before, &used);
         for (host, used) in self.hosts.iter_mut().zip(used) {
             host.used = CoreShare::clamped(used * 100.0);
         }
@@ -334,6 +371,25 @@ impl<'s> Cluster<'s> {
                 host.cap = CoreShare::ZERO;
                 self.batch.lose(&mut self.workers[index]);
                 self.tell(Input::HostLost { host: id, reason: "its user has left".into() });
+            }
+        }
+    }
+
+    /// After the profile and the first change.
+    fn count_classes(&mut self, before: &[f64], used: &[f64]) {
+        if f64::from(self.second) < 2.0 * self.scenario.evaluation_interval_s {
+            return;
+        }
+        let seen = &mut self.run.by_class;
+        seen.seconds += 1.0;
+        for (index, (host, worker)) in self.hosts.iter().zip(&self.workers).enumerate() {
+            let (done, cpu) = (self.batch.part(worker) - before[index], used[index] * 100.0);
+            if done > 0.0 || cpu > 0.0 {
+                seen.done += done;
+                seen.cpu_percent_s += cpu;
+                let class = seen.classes.entry(host.facts.cpu_model.clone()).or_default();
+                class.0 += done;
+                class.1 += cpu;
             }
         }
     }
@@ -558,7 +614,7 @@ impl SimulatedHost {
 
 fn facts(class: &HostClass) -> HostFacts {
     HostFacts {
-        cpu_model: format!("simulated, speed {}", class.speed),
+        cpu_model: class_name(class.speed),
         cores: class.cores,
         memory: Bytes::from_mib(class.memory_mib),
         kernel: "simulated".into(),

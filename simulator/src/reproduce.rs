@@ -2,6 +2,7 @@
 
 pub mod jobs;
 pub mod pool;
+pub mod rhic;
 
 use serde::Serialize;
 

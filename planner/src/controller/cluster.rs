@@ -141,10 +141,11 @@ impl Cluster {
         if matches!(sizing.goal, Goal::Deadline { .. } | Goal::Cost { budget: Some(_) }) || self.growth.is_over() {
             return sizing.decide();
         }
-        // Ours: once several sizes were seen, a curve that already says "fewer" ends the growth; Algorithm 1 goes on
-        // until the disks are full, which a job whose optimum lies before that pays for.
+        // Ours: once two sizes beyond the profile were seen, the curve bounds the growth. Algorithm 1 goes on until the
+        // disks are full, and a job whose optimum lies before that pays for it.
         let seen = sizing.decide();
-        if self.growth.has_begun() && self.io.points().len() > 0 && seen.size < sizing.current {
+        let known = self.growth.steps() >= 2;
+        if known && seen.size <= sizing.current {
             self.growth.end();
             return seen;
         }
@@ -155,7 +156,7 @@ impl Cluster {
         if potential > CoreShare::ZERO {
             sizing.response = Response::Yield((actual.percent() / potential.percent()).min(1.0));
         }
-        let ideal = sizing.decide();
+        let ideal = if known { seen } else { sizing.decide() };
         sizing.response = modelled;
         let volunteers = |size: u32| sizing.offers.iter().take(size as usize).map(|offer| offer.potential).sum();
         let view = GrowthView {

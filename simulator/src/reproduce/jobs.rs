@@ -63,3 +63,36 @@ impl PaperJob {
         JobProfile { name: self.name().into(), tasks, task_cpu_s, task_variation, read_mb_per_cpu_s, wait }
     }
 }
+
+/// The papers' jobs on HBase, of which they give no ranges: one that the disks limit, one that they do not (RHIC §5.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HbaseJob {
+    /// Compression of 70 GB of text cells.
+    Compress,
+    /// Pictures from 100 MB of scenes.
+    Raytrace,
+}
+
+impl HbaseJob {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Compress, Self::Raytrace];
+
+    /// Name for tables and scenarios.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Compress => "compress",
+            Self::Raytrace => "raytrace",
+        }
+    }
+
+    /// Sized for some half an hour at the best size, as the other jobs; chosen.
+    #[must_use]
+    pub fn profile(self) -> JobProfile {
+        let (tasks, task_cpu_s, task_variation, read_mb_per_cpu_s) = match self {
+            Self::Compress => (6_000, 30.0, 0.2, 2.8),
+            Self::Raytrace => (12_000, 38.0, 0.3, 0.05),
+        };
+        JobProfile { name: self.name().into(), tasks, task_cpu_s, task_variation, read_mb_per_cpu_s, wait: 0.0 }
+    }
+}
