@@ -5,7 +5,7 @@ use gleaner_common::units::Dollars;
 
 /// Part of the time left that deadline plans keep in hand, so that a burst of the foreground after the last
 /// decision does not turn a deadline hugged into a deadline missed. Chosen; it shrinks with the time left.
-const DEADLINE_MARGIN: f64 = 0.03;
+const DEADLINE_MARGIN: f64 = 0.01;
 
 /// How a candidate does on the goal. Order: one that meets the goal beats one that does not, whatever the
 /// score; among equals the smaller score wins.

@@ -172,6 +172,8 @@ fn clusters(mut points: Vec<Weighted>, bandwidth: f64) -> Vec<Weighted> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct IoCurve {
     knots: Vec<Weighted>,
+    /// Part of the last slope that is believed past the last knot.
+    beyond: f64,
 }
 
 impl IoCurve {
@@ -183,7 +185,7 @@ impl IoCurve {
         for group in modes.chunk_by(|a, b| b.x - a.x < apart) {
             knots.extend(centre(group.iter()));
         }
-        Some(Self { knots })
+        Some(Self { knots, beyond: 1.0 })
     }
 
     /// A curve of a constant yield, for a job of which only the profile is known.
@@ -194,12 +196,18 @@ impl IoCurve {
             .filter(|curve| curve.knots[0].x > 0.0)
     }
 
+    /// The same curve, which believes only half of what it would extrapolate. Chosen.
+    #[must_use]
+    pub fn cautious(&self) -> Self {
+        Self { beyond: 0.5, ..self.clone() }
+    }
+
     /// What more potential brings after the last knot: its yield, or less where the last stretch already brought less.
     fn last_slope(&self, last: &Weighted) -> f64 {
         let average = last.y / last.x;
         let before = self.knots.len().checked_sub(2).and_then(|before| self.knots.get(before));
         let recent = before.map(|before| (last.y - before.y) / (last.x - before.x));
-        recent.map_or(average, |recent| recent.clamp(0.0, average))
+        self.beyond * recent.map_or(average, |recent| recent.clamp(0.0, average))
     }
 
     /// Aggregate actual productivity at an aggregate potential: interpolated between knots, in proportion before
@@ -265,6 +273,12 @@ impl Growth {
         self.period
     }
 
+    /// Leaves out the step to the worst case, in which one dedicated host serves all volunteers. Ours: the profile shows
+    /// whether their disks share the load evenly, and where they do that minute is wasted.
+    pub fn skip_worst_case(&mut self) {
+        self.period = self.period.max(1);
+    }
+
     /// Ends the growth before the disks are saturated.
     pub fn end(&mut self) {
         self.over = true;
@@ -274,7 +288,7 @@ impl Growth {
     /// would not pay: then the curve decides from now on.
     pub fn next(&mut self, view: GrowthView) -> Option<CoreShare> {
         let GrowthView { saturation, most, current, disk, profile_disk } = view;
-        let saturated = self.period > 0 && disk.is_some_and(|disk| disk.value() >= SATURATED);
+        let saturated = current > CoreShare::ZERO && disk.is_some_and(|disk| disk.value() >= SATURATED);
         let Some(Saturation { worst, best }) = saturation.filter(|_| !self.over && !saturated && current < most) else {
             self.over = true;
             return None;

@@ -11,7 +11,7 @@ use crate::progress::time_with_set_up;
 use crate::selection::Offer;
 
 /// Evaluation intervals before a deadline in which no worker is sent away any more. Chosen.
-const LAST_INTERVALS: f64 = 5.0;
+const LAST_INTERVALS: f64 = 3.0;
 
 /// Part of the cost or energy still to come that a change must save, or the size stays: below it the difference
 /// is noise, and every change has a transition. Chosen.
@@ -231,7 +231,10 @@ impl Sizing<'_> {
         };
         let slack_s = self.plan_deadline() - candidates[best].completion_s;
         let too_late = deadline_in_s < LAST_INTERVALS * self.evaluation_interval_s;
-        if best < current && kept.meets_goal && (too_late || slack_s < self.mean_task_s.max(0.01 * deadline_in_s)) {
+        if best < current
+            && kept.meets_goal
+            && (too_late || slack_s < (self.mean_task_s / 4.0).max(0.01 * deadline_in_s))
+        {
             current
         } else {
             best

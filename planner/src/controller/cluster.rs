@@ -32,6 +32,9 @@ const POINT_S: f64 = 10.0;
 const FULL: f64 = 0.97;
 /// Seconds after a change, set-up not included, that say nothing about the new size yet. Chosen.
 const SETTLE_S: f64 = 5.0;
+/// Most that the busiest dedicated host's disk may have to do, relative to the mean, while load counts as balanced.
+/// Chosen.
+const BALANCED: f64 = 1.5;
 /// Evaluations after which free hosts go to the next job (RHIC §4.8: "after several periods").
 const ROTATE_AFTER: f64 = 2.0;
 
@@ -42,6 +45,8 @@ struct Observed {
     potential: f64,
     actual: f64,
     disk: f64,
+    /// The busiest host's share of `disk`, summed likewise.
+    disk_most: f64,
     disk_seconds: f64,
 }
 
@@ -51,11 +56,18 @@ impl Observed {
         self.potential += second.potential;
         self.actual += second.actual;
         self.disk += second.disk;
+        self.disk_most += second.disk_most;
         self.disk_seconds += second.disk_seconds;
     }
 
     fn mean(&self, sum: f64) -> CoreShare {
         CoreShare::clamped(if self.seconds > 0.0 { sum / self.seconds } else { 0.0 })
+    }
+
+    /// The dedicated hosts' disks had about equally much to do.
+    fn balanced(&self, hosts: usize) -> bool {
+        // `disk` sums over hosts, `disk_most` has one of them per second.
+        self.disk > 0.0 && self.disk_most * hosts as f64 <= BALANCED * self.disk
     }
 
     fn disk(&self) -> Option<Fraction> {
@@ -141,11 +153,12 @@ impl Cluster {
         if matches!(sizing.goal, Goal::Deadline { .. } | Goal::Cost { budget: Some(_) }) || self.growth.is_over() {
             return sizing.decide();
         }
-        // Ours: once two sizes beyond the profile were seen, the curve bounds the growth. Algorithm 1 goes on until the
-        // disks are full, and a job whose optimum lies before that pays for it.
+        // Ours: once two sizes beyond the profile were seen, the curve bounds the growth, and after the third it takes
+        // over. Algorithm 1 goes on in small steps until the disks are full: a job whose optimum lies before that pays
+        // for it, and one whose optimum lies far beyond takes too long.
         let seen = sizing.decide();
-        let known = self.growth.steps() >= 2;
-        if known && seen.size <= sizing.current {
+        let known = self.growth.steps() >= 2 && sizing.current > 0;
+        if self.growth.steps() >= 3 || (known && seen.size <= sizing.current) {
             self.growth.end();
             return seen;
         }
@@ -300,6 +313,7 @@ impl Controller {
                     && let Some(used) = host.report.as_ref().and_then(disk_of)
                 {
                     second.disk += used;
+                    second.disk_most = second.disk_most.max(used);
                     second.disk_seconds += 1.0;
                 }
             }
@@ -430,6 +444,9 @@ impl Controller {
         let p_max = most.fold(CoreShare::ZERO, CoreShare::max);
         let hosts = u32::try_from(spec.dedicated.len()).unwrap_or(u32::MAX);
         let mean_disk = spec.dedicated.iter().map(|dedicated| dedicated.disk).sum::<f64>() / f64::from(hosts.max(1));
+        if cluster.interval.balanced(spec.dedicated.len()) {
+            cluster.growth.skip_worst_case();
+        }
         cluster.saturation = cluster.profile_disk.and_then(|used| saturation(used, p_max, hosts, mean_disk));
         job.status.phase = JobPhase::Running;
         job.next_evaluation = now;
@@ -524,6 +541,11 @@ impl Controller {
         let dedicated: Vec<(HostId, u32)> = dedicated_selection(hosts, spec).collect();
         // Out of the job while it learns from a decision about the job.
         let Some(mut own) = self.jobs[index].cluster.take() else { return };
+        // Too few volunteers cannot be made up for near the deadline; too many cost a minute.
+        let cautious = curve.as_ref().map(IoCurve::cautious);
+        if let (Goal::Deadline { .. }, Some(cautious)) = (sizing.goal, &cautious) {
+            sizing.response = Response::Curve(cautious);
+        }
         let choice = match policy {
             SizingPolicy::Adaptive => own.adaptive(&mut sizing),
             other => self.by_policy(index, &mut own, other, &sizing),
