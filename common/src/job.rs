@@ -224,6 +224,8 @@ pub struct EngineProgress {
     pub tasks_running: u32,
     /// Mean wall time of the finished tasks, in seconds.
     pub mean_task_s: Option<f64>,
+    /// Standard deviation of the same, in seconds, where the engine can tell.
+    pub task_deviation_s: Option<f64>,
     /// Slots the engine works with now, draining ones included.
     pub slots_in_use: u32,
     /// What each host contributes, where the engine can tell; empty for engine `local`.

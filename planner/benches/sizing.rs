@@ -39,6 +39,7 @@ fn search(criterion: &mut Criterion) {
                         response: Response::Yield(0.9),
                         energy: None,
                         mean_task_s: 20.0,
+                        tail_s: 20.0,
                         set_up_s: 10.0,
                         dedicated: 6,
                         dedicated_potential: CoreShare::clamped(9_600.0),

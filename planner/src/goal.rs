@@ -5,7 +5,7 @@ use gleaner_common::units::Dollars;
 
 /// Part of the time left that deadline plans keep in hand, so that a burst of the foreground after the last
 /// decision does not turn a deadline hugged into a deadline missed. Chosen; it shrinks with the time left.
-const DEADLINE_MARGIN: f64 = 0.01;
+const DEADLINE_MARGIN: f64 = 0.005;
 
 /// How a candidate does on the goal. Order: one that meets the goal beats one that does not, whatever the
 /// score; among equals the smaller score wins.
@@ -57,7 +57,7 @@ impl Score {
 #[must_use]
 pub fn plan_deadline(deadline_in_s: f64, evaluation_interval_s: f64) -> f64 {
     let left = deadline_in_s.max(0.0);
-    deadline_in_s - (left * DEADLINE_MARGIN).max((evaluation_interval_s / 2.0).min(left / 2.0))
+    deadline_in_s - (left * DEADLINE_MARGIN).max((evaluation_interval_s / 6.0).min(left / 2.0))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::progress::time_with_set_up;
 use crate::selection::Offer;
 
 /// Evaluation intervals before a deadline in which no worker is sent away any more. Chosen.
-const LAST_INTERVALS: f64 = 3.0;
+const LAST_INTERVALS: f64 = 1.0;
 
 /// Part of the cost or energy still to come that a change must save, or the size stays: below it the difference
 /// is noise, and every change has a transition. Chosen.
@@ -71,8 +71,10 @@ pub struct Sizing<'a> {
     pub response: Response<'a>,
     /// Power of the hosts, where it is known.
     pub energy: Option<Energy>,
-    /// Mean length of a task: pads estimates against stragglers, and is the time to drain.
+    /// Mean length of a task: the time to drain.
     pub mean_task_s: f64,
+    /// How long the last tasks run on when there are no more to start: [`straggler_tail_s`](crate::progress::straggler_tail_s).
+    pub tail_s: f64,
     /// Time to set up an added worker.
     pub set_up_s: f64,
     /// Dedicated workers.
@@ -113,7 +115,7 @@ impl Sizing<'_> {
         let set_up_s = if size > self.current { self.set_up_s } else { 0.0 };
         let working_s = time_with_set_up(self.remaining, self.rate, before, predicted, set_up_s);
         // Stragglers: the last tasks run on for about the mean length of one (RHIC §4.4), on ever fewer workers.
-        let tail_s = if working_s > 0.0 { self.mean_task_s } else { 0.0 };
+        let tail_s = if working_s > 0.0 { self.tail_s } else { 0.0 };
         let completion_s = working_s + tail_s;
         let volunteer_s = working_s + tail_s / 2.0;
         let per_run = self.prices.dedicated.over(completion_s, f64::from(self.dedicated))

@@ -67,6 +67,7 @@ pub(crate) struct Batch {
     work_done: f64,
     work_in_all: f64,
     task_seconds: f64,
+    task_squares: f64,
     /// Bandwidth of each dedicated host's disk, in MB/s.
     disks: Vec<f64>,
     /// Demand on each in the present second.
@@ -94,6 +95,7 @@ impl Batch {
             tasks_done: 0,
             work_done: 0.0,
             task_seconds: 0.0,
+            task_squares: 0.0,
             demand: vec![0.0; disks.len()],
             utilisation: vec![0.0; disks.len()],
             disks,
@@ -126,6 +128,11 @@ impl Batch {
 
     pub(crate) fn mean_task_s(&self) -> Option<f64> {
         (self.tasks_done > 0).then(|| self.task_seconds / f64::from(self.tasks_done))
+    }
+
+    pub(crate) fn task_deviation_s(&self) -> Option<f64> {
+        let mean = self.mean_task_s()?;
+        Some((self.task_squares / f64::from(self.tasks_done) - mean * mean).max(0.0).sqrt())
     }
 
     /// A host is gone: its tasks run again.
@@ -243,7 +250,7 @@ impl Batch {
         for worker in workers.iter_mut() {
             let (work, finished) = (&self.work, &mut self.finished);
             let (tasks_done, work_done, seconds) = (&mut self.tasks_done, &mut self.work_done, &mut self.task_seconds);
-            let (copied, done) = (&self.copied, &mut worker.done);
+            let (copied, done, squares) = (&self.copied, &mut worker.done, &mut self.task_squares);
             worker.running.retain(|attempt| {
                 let task = attempt.task as usize;
                 if attempt.done < work[task] {
@@ -254,6 +261,7 @@ impl Batch {
                     *tasks_done += 1;
                     *work_done += work[task];
                     *seconds += attempt.age_s;
+                    *squares += attempt.age_s * attempt.age_s;
                     *done += work[task];
                     doubled |= copied[task];
                 }

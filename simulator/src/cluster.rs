@@ -434,6 +434,7 @@ impl<'s> Cluster<'s> {
             tasks_failed: 0,
             tasks_retried: 0,
             tasks_running,
+            task_deviation_s: self.batch.task_deviation_s(),
             mean_task_s: self.batch.mean_task_s(),
             slots_in_use,
             workers,

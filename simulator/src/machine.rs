@@ -174,6 +174,7 @@ impl Room<'_> {
             tasks_failed: 0,
             tasks_retried: 0,
             tasks_running: self.slots.min(self.scenario.tasks - whole),
+            task_deviation_s: None,
             mean_task_s: (whole > 0).then_some(self.scenario.task_cpu_s),
             slots_in_use: self.slots,
             workers: std::collections::BTreeMap::new(),

@@ -62,6 +62,7 @@ pub(super) struct Schedule {
     retried: u32,
     /// Wall time of the finished tasks.
     finished_s: f64,
+    finished_squares: f64,
     /// Progress reported so far; it never goes back.
     reported: f64,
 }
@@ -78,6 +79,7 @@ impl Schedule {
             failed: 0,
             retried: 0,
             finished_s: 0.0,
+            finished_squares: 0.0,
             reported: 0.0,
         }
     }
@@ -92,6 +94,7 @@ impl Schedule {
                 entry.state = State::Done;
                 self.done += 1;
                 self.finished_s += wall_s;
+                self.finished_squares += wall_s * wall_s;
             }
             Outcome::Failed => {
                 entry.state = State::Failed;
@@ -162,6 +165,7 @@ impl Schedule {
                 entry.state = State::Done;
                 self.done += 1;
                 self.finished_s += wall_s;
+                self.finished_squares += wall_s * wall_s;
                 return Verdict::Done;
             }
             AttemptEnd::Failure => entry.failures += 1,
@@ -194,6 +198,8 @@ impl Schedule {
     /// How far the job is, given how long each running task has been running.
     pub(super) fn progress(&mut self, running_s: impl Iterator<Item = f64>, slots: u32) -> EngineProgress {
         let mean_task_s = (self.done > 0).then(|| self.finished_s / f64::from(self.done));
+        let variance = |mean: f64| (self.finished_squares / f64::from(self.done) - mean * mean).max(0.0);
+        let task_deviation_s = mean_task_s.map(|mean| variance(mean).sqrt());
         let partial: f64 = match mean_task_s {
             Some(mean) if mean > 0.0 => running_s.map(|elapsed| (elapsed / mean).min(MOST_PARTIAL)).sum(),
             _ => 0.0,
@@ -209,6 +215,7 @@ impl Schedule {
             tasks_retried: self.retried,
             tasks_running: self.running,
             mean_task_s,
+            task_deviation_s,
             slots_in_use: slots.max(self.running),
             workers: std::collections::BTreeMap::new(),
         }
@@ -234,7 +241,7 @@ mod tests {
         // Two of four done, one running for 1.5 s of a mean of 3 s.
         let progress = schedule.progress([1.5].into_iter(), 1);
         assert_eq!(progress.fraction_done, Fraction::new(0.625).unwrap());
-        assert_eq!(progress.mean_task_s, Some(3.0));
+        assert_eq!((progress.mean_task_s, progress.task_deviation_s), (Some(3.0), Some(1.0)));
     }
 
     #[test]

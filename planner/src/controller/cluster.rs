@@ -35,6 +35,9 @@ const SETTLE_S: f64 = 5.0;
 /// Most that the busiest dedicated host's disk may have to do, relative to the mean, while load counts as balanced.
 /// Chosen.
 const BALANCED: f64 = 1.5;
+/// Service of volunteers per loss that is assumed before any was seen, in seconds. Chosen: two hours, about how long a
+/// user of the papers' desktops stays.
+const PRIOR_SERVICE_S: f64 = 7_200.0;
 /// Evaluations after which free hosts go to the next job (RHIC §4.8: "after several periods").
 const ROTATE_AFTER: f64 = 2.0;
 
@@ -104,6 +107,8 @@ pub(super) struct Cluster {
     mark: (f64, f64, f64),
     /// Slots the engine was last told of.
     told: BTreeMap<HostId, u32>,
+    /// Volunteers lost so far, and the seconds volunteers have served.
+    losses: (u32, f64),
 }
 
 impl Cluster {
@@ -113,6 +118,14 @@ impl Cluster {
 
     pub(super) fn slots_on(&self, host: &HostId) -> Option<u32> {
         self.volunteers.get(host).or_else(|| self.draining.get(host)).copied()
+    }
+
+    /// Probability that at least one of the present volunteers is lost within so many seconds. Before anything is known
+    /// one loss in [`PRIOR_SERVICE_S`] is assumed.
+    pub(super) fn loss_within(&self, seconds: f64) -> f64 {
+        let (lost, served_s) = self.losses;
+        let rate = (f64::from(lost) + 1.0) / (served_s + PRIOR_SERVICE_S);
+        1.0 - (-rate * self.volunteers.len() as f64 * seconds.max(0.0)).exp()
     }
 
     /// Nothing runs any more; what was learned stays.
@@ -290,6 +303,7 @@ impl Controller {
         for job in self.jobs.iter_mut().filter(|job| job.is_active()) {
             let EngineSpec::Cluster(spec) = &job.status.spec.engine else { continue };
             let (Some(cluster), Some(progress)) = (job.cluster.as_deref_mut(), &job.status.progress) else { continue };
+            cluster.losses.1 += cluster.volunteers.len() as f64;
             let settled_s = now.seconds_since(cluster.changed);
             if !cluster.draining.is_empty() || settled_s < job.status.spec.set_up_s + SETTLE_S {
                 continue;
@@ -461,6 +475,7 @@ impl Controller {
         if let Some(cluster) = &mut self.jobs[index].cluster {
             cluster.refused.retain(|_, until| *until > now);
             for id in &gone {
+                cluster.losses.0 += u32::from(cluster.volunteers.contains_key(id));
                 cluster.volunteers.remove(id);
                 cluster.draining.remove(id);
                 cluster.changed = now;
@@ -530,6 +545,7 @@ impl Controller {
             response: curve.as_ref().map_or(Response::Yield(1.0), Response::Curve),
             energy: self.energy(index, &offers),
             mean_task_s,
+            tail_s: job.tail_s(mean_task_s),
             set_up_s: job.status.spec.set_up_s,
             dedicated: job.dedicated(),
             dedicated_potential,

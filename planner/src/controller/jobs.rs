@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::cluster::Cluster;
 use super::{Controller, Output, seconds};
 use crate::productivity::{Yield, potential, slots_in_memory};
-use crate::progress::ProcessingRate;
+use crate::progress::{ProcessingRate, straggler_tail_s};
 use crate::selection::{Offer, slots_by_host, slots_of};
 use crate::sizing::{Choice, Response, Sizing};
 
@@ -396,6 +396,7 @@ impl Job {
             response: Response::Yield(self.yields.ratio().unwrap_or(1.0)),
             energy: None,
             mean_task_s,
+            tail_s: self.tail_s(mean_task_s),
             set_up_s: self.status.spec.set_up_s,
             dedicated: self.dedicated(),
             dedicated_potential: pool.dedicated_potential,
@@ -420,6 +421,13 @@ impl Job {
         self.status.progress.as_ref().map_or((0.0, u32::MAX), |p| {
             (p.mean_task_s.unwrap_or(0.0), p.tasks_total.saturating_sub(p.tasks_done + p.tasks_failed))
         })
+    }
+
+    /// How long its last tasks will run on.
+    pub(super) fn tail_s(&self, mean_task_s: f64) -> f64 {
+        let deviation_s = self.status.progress.as_ref().and_then(|progress| progress.task_deviation_s);
+        let loss = self.cluster.as_ref().map_or(0.0, |cluster| cluster.loss_within(mean_task_s));
+        straggler_tail_s(self.status.spec.goal, mean_task_s, deviation_s, loss)
     }
 
     /// Seconds to the deadline. One that has passed is negative, so that every candidate is late by how much it is.

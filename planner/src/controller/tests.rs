@@ -116,6 +116,7 @@ fn progress(fraction: f64, slots: u32) -> EngineProgress {
         tasks_retried: 0,
         tasks_running: slots,
         mean_task_s: Some(1.0),
+        task_deviation_s: None,
         slots_in_use: slots,
         workers: BTreeMap::new(),
     }
