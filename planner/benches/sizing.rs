@@ -7,6 +7,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use gleaner_common::id::HostId;
 use gleaner_common::job::{Goal, Prices};
 use gleaner_common::units::{CoreShare, Dollars, Fraction};
+use gleaner_planner::goal::Margins;
 use gleaner_planner::selection::{Offer, ranked};
 use gleaner_planner::sizing::{Response, Sizing};
 
@@ -32,6 +33,7 @@ fn search(criterion: &mut Criterion) {
                         goal: Goal::Deadline { within_s: 1_800.0 },
                         deadline_in_s: Some(1_800.0),
                         evaluation_interval_s: 60.0,
+                        margins: Margins::CLUSTER,
                         prices: Prices::default(),
                         spent: Dollars::ZERO,
                         remaining: Fraction::clamped(0.8),

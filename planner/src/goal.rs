@@ -3,9 +3,24 @@
 use gleaner_common::job::Goal;
 use gleaner_common::units::Dollars;
 
-/// Part of the time left that deadline plans keep in hand, so that a burst of the foreground after the last
-/// decision does not turn a deadline hugged into a deadline missed. Chosen; it shrinks with the time left.
-const DEADLINE_MARGIN: f64 = 0.005;
+/// What deadline plans keep in hand, so that a burst of the foreground after the last decision does not turn a deadline
+/// hugged into a deadline missed. All chosen, on the simulator's calibration mixes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Margins {
+    /// Part of the time left; it shrinks with it.
+    pub part: f64,
+    /// At least so many evaluation intervals, because a decision cannot be corrected before the next one.
+    pub intervals: f64,
+    /// Evaluation intervals before the deadline in which no worker is sent away any more.
+    pub last_intervals: f64,
+}
+
+impl Margins {
+    /// On one host a burst hits the whole job.
+    pub const ONE_HOST: Self = Self { part: 0.03, intervals: 0.5, last_intervals: 5.0 };
+    /// Over many hosts bursts even out.
+    pub const CLUSTER: Self = Self { part: 0.005, intervals: 1.0 / 6.0, last_intervals: 1.0 };
+}
 
 /// How a candidate does on the goal. Order: one that meets the goal beats one that does not, whatever the
 /// score; among equals the smaller score wins.
@@ -52,12 +67,12 @@ impl Score {
     }
 }
 
-/// The time a plan aims at: the deadline less a margin. A decision cannot be corrected before the next one, so
-/// the margin is at least half an evaluation interval, while that is less than half of the time left.
+/// The time a plan aims at: the deadline less the margin, of which the intervals count while they are less than half of
+/// the time left.
 #[must_use]
-pub fn plan_deadline(deadline_in_s: f64, evaluation_interval_s: f64) -> f64 {
+pub fn plan_deadline(deadline_in_s: f64, evaluation_interval_s: f64, margins: Margins) -> f64 {
     let left = deadline_in_s.max(0.0);
-    deadline_in_s - (left * DEADLINE_MARGIN).max((evaluation_interval_s / 6.0).min(left / 2.0))
+    deadline_in_s - (left * margins.part).max((evaluation_interval_s * margins.intervals).min(left / 2.0))
 }
 
 #[cfg(test)]
@@ -65,7 +80,13 @@ mod tests {
     use super::*;
 
     fn deadline(completion_s: f64) -> Score {
-        Score::of(Goal::Deadline { within_s: 100.0 }, plan_deadline(100.0, 0.0), completion_s, Dollars::ZERO, None)
+        Score::of(
+            Goal::Deadline { within_s: 100.0 },
+            plan_deadline(100.0, 0.0, Margins::ONE_HOST),
+            completion_s,
+            Dollars::ZERO,
+            None,
+        )
     }
 
     #[test]
@@ -78,10 +99,11 @@ mod tests {
 
     #[test]
     fn margins() {
-        assert!((plan_deadline(1_000.0, 20.0) - 970.0).abs() < 1e-9, "3 %");
-        assert!((plan_deadline(100.0, 20.0) - 90.0).abs() < 1e-9, "half an interval");
-        assert!((plan_deadline(10.0, 20.0) - 5.0).abs() < 1e-9, "half of what is left");
-        assert!((plan_deadline(-10.0, 20.0) + 10.0).abs() < 1e-9, "nothing is left");
+        let plan = |left_s, interval_s| plan_deadline(left_s, interval_s, Margins::ONE_HOST);
+        assert!((plan(1_000.0, 20.0) - 970.0).abs() < 1e-9, "3 %");
+        assert!((plan(100.0, 20.0) - 90.0).abs() < 1e-9, "half an interval");
+        assert!((plan(10.0, 20.0) - 5.0).abs() < 1e-9, "half of what is left");
+        assert!((plan(-10.0, 20.0) + 10.0).abs() < 1e-9, "nothing is left");
     }
 
     #[test]

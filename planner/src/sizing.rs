@@ -4,14 +4,11 @@
 use gleaner_common::job::{Bound, Candidate, Decision, Goal, PowerModels, Prices};
 use gleaner_common::units::{CoreShare, Dollars, Fraction};
 
-use crate::goal::{Score, plan_deadline};
+use crate::goal::{Margins, Score, plan_deadline};
 use crate::io_model::IoCurve;
 use crate::power::marginal_watts;
 use crate::progress::time_with_set_up;
 use crate::selection::Offer;
-
-/// Evaluation intervals before a deadline in which no worker is sent away any more. Chosen.
-const LAST_INTERVALS: f64 = 1.0;
 
 /// Part of the cost or energy still to come that a change must save, or the size stays: below it the difference
 /// is noise, and every change has a transition. Chosen.
@@ -59,6 +56,8 @@ pub struct Sizing<'a> {
     pub deadline_in_s: Option<f64>,
     /// Time between two decisions, in seconds.
     pub evaluation_interval_s: f64,
+    /// What plans for a deadline keep in hand.
+    pub margins: Margins,
     /// Prices per worker.
     pub prices: Prices,
     /// Cost so far.
@@ -106,7 +105,7 @@ pub struct Choice {
 
 impl Sizing<'_> {
     fn plan_deadline(&self) -> f64 {
-        plan_deadline(self.deadline_in_s.unwrap_or(0.0), self.evaluation_interval_s)
+        plan_deadline(self.deadline_in_s.unwrap_or(0.0), self.evaluation_interval_s, self.margins)
     }
 
     fn candidate(&self, size: u32, potential: CoreShare, before: CoreShare) -> Candidate {
@@ -232,7 +231,7 @@ impl Sizing<'_> {
             return if worth_it || kept.meets_goal != candidates[best].meets_goal { best } else { current };
         };
         let slack_s = self.plan_deadline() - candidates[best].completion_s;
-        let too_late = deadline_in_s < LAST_INTERVALS * self.evaluation_interval_s;
+        let too_late = deadline_in_s < self.margins.last_intervals * self.evaluation_interval_s;
         if best < current
             && kept.meets_goal
             && (too_late || slack_s < (self.mean_task_s / 4.0).max(0.01 * deadline_in_s))

@@ -18,6 +18,7 @@ use super::hosts::Host;
 use super::jobs::Job;
 use super::{Controller, Output, seconds};
 use crate::baselines::Fuzzy;
+use crate::goal::Margins;
 use crate::io_model::{Growth, GrowthView, IoCurve, IoModel, IoPoint, Saturation, saturation};
 use crate::power::marginal_watts;
 use crate::productivity::{Efficiency, potential, slots_in_memory};
@@ -538,6 +539,7 @@ impl Controller {
             goal: job.status.spec.goal,
             deadline_in_s: job.deadline_in_s(now),
             evaluation_interval_s: self.settings.evaluation_interval_s,
+            margins: Margins::CLUSTER,
             prices: job.status.spec.prices,
             spent: job.status.cost,
             remaining: job.rate.remaining(),

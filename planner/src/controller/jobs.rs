@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cluster::Cluster;
 use super::{Controller, Output, seconds};
+use crate::goal::Margins;
 use crate::productivity::{Yield, potential, slots_in_memory};
 use crate::progress::{ProcessingRate, straggler_tail_s};
 use crate::selection::{Offer, slots_by_host, slots_of};
@@ -389,6 +390,7 @@ impl Job {
             goal: self.status.spec.goal,
             deadline_in_s,
             evaluation_interval_s,
+            margins: Margins::ONE_HOST,
             prices: self.status.spec.prices,
             spent: self.status.cost,
             remaining: self.rate.remaining(),

@@ -20,6 +20,7 @@ fn sizing(goal: Goal, offers: &[Offer]) -> Sizing<'_> {
         goal,
         deadline_in_s,
         evaluation_interval_s: 0.0,
+        margins: Margins::ONE_HOST,
         prices: Prices::default(),
         spent: Dollars::ZERO,
         remaining: Fraction::new(0.5).unwrap(),
