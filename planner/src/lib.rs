@@ -18,3 +18,4 @@ pub mod reclaim;
 pub mod search;
 pub mod selection;
 pub mod sizing;
+pub mod snapshot;

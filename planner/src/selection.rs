@@ -11,6 +11,9 @@ use crate::productivity::potential;
 /// Least potential worth offering. Chosen: a twentieth of a core.
 const LEAST: f64 = 5.0;
 
+/// Part of its potential by which a free host must be better than one in use to take its place. Chosen.
+pub const REPLACEMENT_THRESHOLD: f64 = 0.25;
+
 /// One volunteer a job could use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offer {
@@ -69,6 +72,18 @@ pub fn slots_of(host: &HostId, residual: CoreShare, taken: u32, most: u32) -> Ve
     // Slots past the residual offer nothing, so the list need not be longer than the machine has cores.
     let useful = (taken..most).map_while(|slot| Some(offer(slot)).filter(|offer| offer.potential.percent() >= LEAST));
     ranked(useful.collect())
+}
+
+/// How many of the offers still find a task, when so many are left besides those of the dedicated hosts.
+#[must_use]
+pub fn with_tasks(offers: &[Offer], tasks: u32) -> u32 {
+    let mut slots = 0_u32;
+    let needed = offers.iter().take_while(|offer| {
+        let short = slots < tasks;
+        slots = slots.saturating_add(offer.slots);
+        short
+    });
+    u32::try_from(needed.count()).unwrap_or(u32::MAX)
 }
 
 /// Slots per host of a prefix of the offers.

@@ -21,6 +21,9 @@ pub enum Response<'a> {
     Yield(f64),
     /// As observed at several sizes (RHIC §4.3).
     Curve(&'a IoCurve),
+    /// The same for another number of dedicated hosts, this many times as many: each of them is taken to feed as much
+    /// of what is asked of it as before, so both axes stretch.
+    Stretched(&'a IoCurve, f64),
 }
 
 impl Response<'_> {
@@ -30,6 +33,8 @@ impl Response<'_> {
         match self {
             Self::Yield(ratio) => potential * ratio,
             Self::Curve(curve) => curve.actual(potential),
+            Self::Stretched(curve, times) if times > 0.0 => curve.actual(potential * (1.0 / times)) * times,
+            Self::Stretched(..) => CoreShare::ZERO,
         }
     }
 }
@@ -259,6 +264,47 @@ impl Sizing<'_> {
             Goal::Energy => Bound::Energy,
             Goal::Cost { budget: Some(_) } => Bound::Budget,
             Goal::Cost { budget: None } => Bound::Cost,
+        }
+    }
+
+    /// A choice in a sentence.
+    #[must_use]
+    pub fn reason(&self, choice: &Choice) -> String {
+        let Choice { size, chosen, .. } = choice;
+        let done_in = format!("done in {:.0} s", chosen.completion_s);
+        let cost = chosen.cost;
+        let deadline_s = self.deadline_in_s.unwrap_or(0.0);
+        match choice.bound {
+            Bound::Profiling | Bound::NoRateYet => "there is no rate to extrapolate yet".into(),
+            Bound::Deadline => {
+                format!("{size} volunteers: {done_in}, deadline in {deadline_s:.0} s; fewer would be late")
+            }
+            Bound::DeadlineWithDedicatedAlone => {
+                format!("the dedicated workers alone are {done_in}, deadline in {deadline_s:.0} s")
+            }
+            Bound::DeadlineOutOfReach => {
+                format!("{size} volunteers come closest: {done_in}, but the deadline is in {deadline_s:.0} s")
+            }
+            Bound::Cost => format!("{size} volunteers: {done_in} for {cost}; more would cost more"),
+            Bound::Energy => {
+                let energy_wh = chosen.energy_wh.unwrap_or(0.0);
+                format!("{size} volunteers: {done_in} for {energy_wh:.0} Wh; more would take more")
+            }
+            Bound::Exploring => {
+                format!("{size} volunteers for now, to find where the dedicated hosts' disks are saturated")
+            }
+            Bound::Policy => format!("{size} volunteers, as the job's sizing policy says: {done_in} for {cost}"),
+            Bound::Budget => format!("{size} volunteers: {done_in} for {cost}; more would exceed the budget"),
+            Bound::BudgetOutOfReach => format!("{size} volunteers are cheapest: {cost}, but that exceeds the budget"),
+            Bound::PoolExhausted => format!("all {size} volunteers there are: {done_in} for {cost}"),
+            Bound::PoolEmpty => format!("no volunteer to be had: {done_in} for {cost}"),
+            Bound::TasksLeft => format!("{size} volunteers: {done_in} for {cost}; there are no tasks for more"),
+            Bound::Transition if self.deadline_in_s.is_some() => {
+                format!("{size} volunteers are kept: {done_in}; fewer would barely be in time")
+            }
+            Bound::Transition => {
+                format!("{size} volunteers are kept: {done_in} for {cost}; a change would save next to nothing")
+            }
         }
     }
 }

@@ -22,11 +22,9 @@ use crate::goal::Margins;
 use crate::io_model::{Growth, GrowthView, IoCurve, IoModel, IoPoint, Saturation, saturation};
 use crate::power::marginal_watts;
 use crate::productivity::{Efficiency, potential, slots_in_memory};
-use crate::selection::{Offer, arranged};
+use crate::selection::{Offer, REPLACEMENT_THRESHOLD, arranged, with_tasks};
 use crate::sizing::{Choice, Energy, Response, Sizing};
 
-/// Part of its potential by which a free host must be better than one in use to take its place. Chosen.
-const REPLACEMENT_THRESHOLD: f64 = 0.25;
 /// Seconds gathered into one point of the I/O model. Chosen: shorter ones are noise of single tasks.
 const POINT_S: f64 = 10.0;
 /// Part of the slots that must have a task for a second to say what the cluster can do.
@@ -553,7 +551,7 @@ impl Controller {
             dedicated_potential,
             offers: &offers,
             current: job.status.volunteers,
-            useful: useful(&offers, unfinished.saturating_sub(dedicated_slots_in_all)),
+            useful: with_tasks(&offers, unfinished.saturating_sub(dedicated_slots_in_all)),
         };
         let policy = job.status.spec.sizing;
         let dedicated: Vec<(HostId, u32)> = dedicated_selection(hosts, spec).collect();
@@ -660,15 +658,4 @@ fn dedicated_selection<'a>(
 ) -> impl Iterator<Item = (HostId, u32)> + 'a {
     let known = spec.dedicated.iter().filter_map(|own| Some((own.host.clone(), hosts.get(&own.host)?)));
     known.map(|(id, host)| (id, dedicated_slots(host, spec)))
-}
-
-/// How many of the offers still find a task, when so many are left besides those of the dedicated hosts.
-fn useful(offers: &[Offer], tasks: u32) -> u32 {
-    let mut slots = 0_u32;
-    let needed = offers.iter().take_while(|offer| {
-        let short = slots < tasks;
-        slots = slots.saturating_add(offer.slots);
-        short
-    });
-    u32::try_from(needed.count()).unwrap_or(u32::MAX)
 }

@@ -461,7 +461,7 @@ impl Job {
             processing_rate: Some(sizing.rate),
             yield_ratio: match sizing.response {
                 Response::Yield(_) => self.yields.ratio(),
-                Response::Curve(_) => {
+                Response::Curve(_) | Response::Stretched(..) => {
                     let Candidate { potential, predicted, .. } = choice.chosen;
                     (potential > CoreShare::ZERO).then(|| predicted.percent() / potential.percent())
                 }
@@ -469,7 +469,7 @@ impl Job {
             size_before: before,
             size: choice.size,
             selection,
-            reason: reason(sizing, &choice),
+            reason: sizing.reason(&choice),
             candidates: choice.candidates,
             considered: choice.considered,
             bound: choice.bound,
@@ -491,45 +491,6 @@ impl Job {
             } else {
                 Event::GoalAtRisk { job, expectation: reason.to_owned() }
             }));
-        }
-    }
-}
-
-fn energy_wh(candidate: &Candidate) -> f64 {
-    candidate.energy_wh.unwrap_or(0.0)
-}
-
-/// The choice in a sentence.
-fn reason(sizing: &Sizing<'_>, choice: &Choice) -> String {
-    let Choice { size, chosen, .. } = choice;
-    let done_in = format!("done in {:.0} s", chosen.completion_s);
-    let cost = chosen.cost;
-    let deadline_s = sizing.deadline_in_s.unwrap_or(0.0);
-    match choice.bound {
-        Bound::Profiling | Bound::NoRateYet => "there is no rate to extrapolate yet".into(),
-        Bound::Deadline => format!("{size} volunteers: {done_in}, deadline in {deadline_s:.0} s; fewer would be late"),
-        Bound::DeadlineWithDedicatedAlone => {
-            format!("the dedicated workers alone are {done_in}, deadline in {deadline_s:.0} s")
-        }
-        Bound::DeadlineOutOfReach => {
-            format!("{size} volunteers come closest: {done_in}, but the deadline is in {deadline_s:.0} s")
-        }
-        Bound::Cost => format!("{size} volunteers: {done_in} for {cost}; more would cost more"),
-        Bound::Energy => format!("{size} volunteers: {done_in} for {:.0} Wh; more would take more", energy_wh(chosen)),
-        Bound::Exploring => {
-            format!("{size} volunteers for now, to find where the dedicated hosts' disks are saturated")
-        }
-        Bound::Policy => format!("{size} volunteers, as the job's sizing policy says: {done_in} for {cost}"),
-        Bound::Budget => format!("{size} volunteers: {done_in} for {cost}; more would exceed the budget"),
-        Bound::BudgetOutOfReach => format!("{size} volunteers are cheapest: {cost}, but that exceeds the budget"),
-        Bound::PoolExhausted => format!("all {size} volunteers there are: {done_in} for {cost}"),
-        Bound::PoolEmpty => format!("no volunteer to be had: {done_in} for {cost}"),
-        Bound::TasksLeft => format!("{size} volunteers: {done_in} for {cost}; there are no tasks for more"),
-        Bound::Transition if sizing.deadline_in_s.is_some() => {
-            format!("{size} volunteers are kept: {done_in}; fewer would barely be in time")
-        }
-        Bound::Transition => {
-            format!("{size} volunteers are kept: {done_in} for {cost}; a change would save next to nothing")
         }
     }
 }
