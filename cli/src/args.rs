@@ -77,6 +77,20 @@ pub(crate) enum Command {
     /// Makes certificates: an authority, and what agents and the aggregator need of it.
     #[command(subcommand)]
     Pki(PkiCommand),
+    /// Answers what-if questions about one document, without a daemon.
+    #[command(subcommand)]
+    Plan(PlanCommand),
+    /// Runs a scenario of a whole cluster on a virtual clock, decided about by the controller of the aggregator.
+    Simulate {
+        /// The scenario, TOML or JSON; docs/simulator.md tells its fields.
+        scenario: PathBuf,
+    },
+    /// Repeats the experiments of the papers on simulated test beds: their figures, ours beside them.
+    #[command(subcommand)]
+    Reproduce(ReproduceCommand),
+    /// Measures what models of this hardware need.
+    #[command(subcommand)]
+    Calibrate(CalibrateCommand),
     /// Runs a journal through the controller again: same outputs, or the first difference (exit code 1).
     Replay {
         /// A journal file, or a folder of them.
@@ -86,6 +100,53 @@ pub(crate) enum Command {
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PlanCommand {
+    /// How many volunteers a job should have, and which, by the code that the aggregator decides with.
+    Size {
+        /// The question as JSON, or `-` for standard input; docs/plan.md tells its fields.
+        question: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ReproduceCommand {
+    /// Cluster sizing in residual resources: cost, energy and deadlines against an exhaustive survey, and more.
+    Rhic {
+        /// First of the foreground mixes; 1 is the one the jobs are calibrated with.
+        #[arg(long, default_value_t = gleaner_simulator::reproduce::rhic::Options::default().seed)]
+        seed: u64,
+        /// How many mixes; the paper ran everything twice.
+        #[arg(long, default_value_t = gleaner_simulator::reproduce::rhic::Options::default().mixes, value_parser = clap::value_parser!(u64).range(1..=50))]
+        mixes: u64,
+        /// Folder of real traces for the predictors; without one they are judged on generated sessions alone.
+        #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
+        traces: Option<PathBuf>,
+        /// Writes plots as SVG into this folder.
+        #[arg(long, value_name = "DIR")]
+        plots: Option<PathBuf>,
+        /// Shows every row behind the figures.
+        #[arg(long)]
+        details: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CalibrateCommand {
+    /// Fits a power model: watts over CPU utilisation and clock.
+    ///
+    /// Takes samples from a file of lines `utilisation,ghz,watts` (ghz may be empty), or measures this machine by RAPL
+    /// while it loads the CPUs step by step.
+    Power {
+        /// File of samples, instead of measuring.
+        #[arg(long, value_name = "FILE")]
+        samples: Option<PathBuf>,
+        /// Seconds per step of the measurement.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+        seconds: u64,
     },
 }
 

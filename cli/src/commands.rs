@@ -1,11 +1,16 @@
 //! One function per command.
 
 mod ask;
+mod calibrate;
 mod explain;
 mod pki;
+mod plan;
 mod replay;
+mod reproduce;
 mod run;
+mod simulate;
 
+use anyhow::Context;
 use clap::CommandFactory;
 
 use crate::End;
@@ -27,12 +32,43 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<End> {
         Command::Job(job) => runtime.block_on(ask::job(&socket, job, json)),
         Command::Explain { job, from } => runtime.block_on(explain::explain(&socket, &job, from.as_deref(), json)),
         Command::Pki(pki) => pki::run(&pki),
+        Command::Plan(plan) => plan::run(&plan, json),
+        Command::Simulate { scenario } => simulate::run(&scenario, json),
+        Command::Reproduce(reproduce) => reproduce::run(&reproduce, json),
+        Command::Calibrate(calibrate) => calibrate::run(&calibrate, json),
         Command::Replay { journal } => replay::run(&journal, json),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "gleaner", &mut std::io::stdout());
             Ok(End::Good)
         }
     }
+}
+
+/// Reads a document: JSON, or TOML when its name ends so; `-` is JSON on standard input. An error names the file, the
+/// field and what is wrong.
+pub(crate) fn read_document<T: serde::de::DeserializeOwned>(path: &std::path::Path) -> anyhow::Result<T> {
+    use std::io::Read;
+    /// Longest document: some 100,000 hosts.
+    const LONGEST: u64 = 64 << 20;
+    let name = path.display();
+    let failed = || format!("failed to read {name}");
+    let mut text = String::new();
+    if path == std::path::Path::new("-") {
+        std::io::stdin().take(LONGEST).read_to_string(&mut text).with_context(failed)?;
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_string(&mut text)).with_context(failed)?;
+    }
+    let wrong = |field: String, why: String| match field.as_str() {
+        "." | "" => anyhow::anyhow!("{name}: {why}"),
+        field => anyhow::anyhow!("{name}: {field}: {why}"),
+    };
+    if path.extension().is_some_and(|ending| ending == "toml") {
+        let document = toml::Deserializer::parse(&text).map_err(|error| wrong(String::new(), error.to_string()))?;
+        return serde_path_to_error::deserialize(document)
+            .map_err(|error| wrong(error.path().to_string(), error.inner().message().to_owned()));
+    }
+    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(&text))
+        .map_err(|error| wrong(error.path().to_string(), error.inner().to_string()))
 }
 
 /// Prints a line; an error (a closed pipe) ends the command instead of panicking.

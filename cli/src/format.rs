@@ -1,7 +1,7 @@
 //! How things look on a terminal. Nothing that a guest or a task wrote reaches it with control characters.
 
 use gleaner_common::event::{EventRecord, EventSource};
-use gleaner_common::job::{Decision, Goal, JobPhase, JobStatus};
+use gleaner_common::job::{Candidate, Decision, Goal, JobPhase, JobStatus};
 use gleaner_common::report::{Absence, Bounded, Reading};
 use gleaner_common::units::CoreShare;
 use gleaner_planner::controller::HostView;
@@ -222,27 +222,37 @@ pub(crate) fn decision(decision: &Decision) -> String {
     if let Some(ratio) = decision.yield_ratio {
         lines.push(format!("  workers use {:.0} % of what they could", ratio * 100.0));
     }
-    let rows: Vec<Vec<String>> = decision
-        .candidates
-        .iter()
-        .map(|c| {
-            vec![
-                if c.size == decision.size { "→".into() } else { " ".into() },
-                c.size.to_string(),
-                c.potential.to_string(),
-                c.predicted.to_string(),
-                seconds(c.completion_s),
-                c.cost.to_string(),
-                if c.meets_goal { "yes".into() } else { "no".into() },
-                format!("{:.2}", c.score),
-            ]
-        })
-        .collect();
-    lines.push(table(&["", "SIZE", "POTENTIAL", "PREDICTED", "DONE IN", "COST", "MEETS GOAL", "SCORE"], &rows));
-    if decision.considered as usize > rows.len() {
+    lines.push(candidates(&decision.candidates, decision.size));
+    if decision.considered as usize > decision.candidates.len() {
         lines.push(format!("({} candidates were considered; these are around the chosen one)", decision.considered));
     }
     lines.join("\n")
+}
+
+/// Candidates of a decision, the chosen one marked: the curve behind a size.
+pub(crate) fn candidates(candidates: &[Candidate], chosen: u32) -> String {
+    let energy = candidates.iter().any(|candidate| candidate.energy_wh.is_some());
+    let row = |c: &Candidate| {
+        let mut cells = vec![
+            if c.size == chosen { "→".into() } else { " ".into() },
+            c.size.to_string(),
+            c.potential.to_string(),
+            c.predicted.to_string(),
+            seconds(c.completion_s),
+            c.cost.to_string(),
+        ];
+        if energy {
+            cells.push(c.energy_wh.map_or_else(|| "-".into(), |energy_wh| format!("{energy_wh:.0} Wh")));
+        }
+        cells.extend([if c.meets_goal { "yes".into() } else { "no".into() }, format!("{:.2}", c.score)]);
+        cells
+    };
+    let mut head = vec!["", "SIZE", "POTENTIAL", "PREDICTED", "DONE IN", "COST"];
+    if energy {
+        head.push("ENERGY");
+    }
+    head.extend(["MEETS GOAL", "SCORE"]);
+    table(&head, &candidates.iter().map(row).collect::<Vec<_>>())
 }
 
 /// A line of the event log for people.

@@ -8,6 +8,7 @@ mod commands;
 mod demo;
 mod foreground_load;
 mod format;
+mod plots;
 mod stack;
 mod tasks;
 mod watch;

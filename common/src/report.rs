@@ -393,6 +393,14 @@ pub enum ForecastMethod {
     MeanPlusSigma,
     /// The largest of the history.
     WindowedMaximum,
+    /// An autoregression of the history (RHIC §4.2).
+    Autoregression,
+    /// The history's last period again, or its mean where it has none (RHIC §4.2).
+    Autocorrelation,
+    /// The history's typical period again, or a Markov chain where it has none (RHIC §4.2).
+    Signature,
+    /// Whichever of the above has proven best on this host, with a bound from its own past errors.
+    Best,
 }
 
 /// An expected value and a bound that is meant to hold.

@@ -1,6 +1,8 @@
 //! Predicts what the foreground will leave free: an expected value and a bound that can be promised (RHIC
 //! §4.2, "Residual resource prediction"). Fed once a sample, it also judges its own promises afterwards.
 
+mod choice;
+mod methods;
 mod window;
 
 use std::collections::VecDeque;
@@ -9,10 +11,14 @@ use gleaner_common::report::{AbsenceKind, Bounded, ForecastMethod, PromiseRecord
 use gleaner_common::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
 
+use choice::Choice;
 use window::{Maximum, Window};
 
 /// Samples needed before anything is predicted. Chosen: below three there is no spread to speak of.
 const LEAST_SAMPLES: usize = 3;
+
+/// How often the bound of [`ForecastMethod::Best`] may turn out too low. Chosen: a promise in a hundred.
+const VIOLATIONS: f64 = 0.01;
 
 /// Most samples any window keeps, whatever the settings: an hour at 10 Hz.
 const MOST_SAMPLES: usize = 36_000;
@@ -63,6 +69,8 @@ pub struct ResidualForecaster {
     least_memory: Maximum,
     promises: VecDeque<Promise>,
     record: PromiseRecord,
+    /// For the methods that look at the shape of the history.
+    choice: Option<Box<Choice>>,
 }
 
 impl ResidualForecaster {
@@ -81,6 +89,8 @@ impl ResidualForecaster {
             least_memory: Maximum::new(settings.history_s, MOST_SAMPLES),
             promises: VecDeque::new(),
             record: PromiseRecord::default(),
+            choice: needs_shape(settings.method)
+                .then(|| Box::new(Choice::new(settings.history_s, settings.lookahead_s))),
         }
     }
 
@@ -109,6 +119,10 @@ impl ResidualForecaster {
             self.recent.push(self.clock_s, cpu, interval_s);
             if self.recent.covers(self.settings.lookahead_s) {
                 self.means.push(self.clock_s, self.recent.mean(), interval_s);
+            }
+            if let Some(choice) = &mut self.choice {
+                let recent = self.recent.covers(self.settings.lookahead_s / 2.0).then(|| self.recent.mean());
+                choice.push(self.clock_s, cpu, interval_s, recent);
             }
         }
         self.judge();
@@ -140,12 +154,28 @@ impl ResidualForecaster {
         let (mean, k) = (self.demand.mean(), self.settings.sigma_k);
         Some(match self.settings.method {
             ForecastMethod::MovingAverage => Bounded { expected: mean, safe: mean + k * self.deviation_of_means() },
+            ForecastMethod::Autoregression => self.shaped(mean, Some(1)),
+            ForecastMethod::Autocorrelation => self.shaped(mean, Some(2)),
+            ForecastMethod::Signature => self.shaped(mean, Some(3)),
+            ForecastMethod::Best => {
+                let shaped = self.shaped(mean, None);
+                match self.choice.as_ref().and_then(|choice| choice.allowance(VIOLATIONS)) {
+                    Some(allowance) => Bounded { safe: shaped.expected + allowance, ..shaped },
+                    None => shaped,
+                }
+            }
             ForecastMethod::MeanPlusSigma => Bounded { expected: mean, safe: mean + k * self.demand.deviation() },
             ForecastMethod::WindowedMaximum => {
                 let largest = self.largest.value().unwrap_or(mean);
                 Bounded { expected: largest, safe: largest }
             }
         })
+    }
+
+    /// The prediction of a method that looks at the shape of the history, with the spread of the history's means.
+    fn shaped(&self, mean: f64, method: Option<usize>) -> Bounded<f64> {
+        let expected = self.choice.as_ref().and_then(|choice| choice.predicted(method)).unwrap_or(mean);
+        Bounded { expected, safe: expected + self.settings.sigma_k * self.deviation_of_means() }
     }
 
     /// Standard deviation of the difference between the next lookahead's mean and the history's. A promise is
@@ -186,6 +216,16 @@ impl ResidualForecaster {
             memory,
             record: self.record,
         }
+    }
+}
+
+fn needs_shape(method: ForecastMethod) -> bool {
+    use ForecastMethod::{
+        Autocorrelation, Autoregression, Best, MeanPlusSigma, MovingAverage, Signature, WindowedMaximum,
+    };
+    match method {
+        Autoregression | Autocorrelation | Signature | Best => true,
+        MovingAverage | MeanPlusSigma | WindowedMaximum => false,
     }
 }
 

@@ -8,6 +8,8 @@ mod batch;
 pub mod cluster;
 pub mod foreground;
 pub mod machine;
+pub mod predictors;
 pub mod random;
 pub mod reproduce;
 pub mod scenario;
+pub mod traces;

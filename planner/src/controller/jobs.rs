@@ -6,8 +6,8 @@ use gleaner_common::clock::Timestamp;
 use gleaner_common::event::Event;
 use gleaner_common::id::{HostId, JobId};
 use gleaner_common::job::{
-    Bound, Candidate, Decision, EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobPhase, JobSpec,
-    JobStatus, LocalSpec,
+    Candidate, Decision, EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobPhase, JobSpec, JobStatus,
+    LocalSpec,
 };
 use gleaner_common::report::HostReport;
 use gleaner_common::units::{CoreShare, Dollars};
@@ -314,8 +314,9 @@ impl Controller {
         let id = &local.host;
         let uses = |other: &&Job| !other.status.phase.is_final() && other.uses(id);
         // A job on a cluster that has the host leaves it at its next evaluation.
-        let others = self.jobs[..index].iter().chain(self.jobs[index + 1..].iter().filter(|job| job.cluster.is_some()));
-        if let Some(other) = others.filter(uses).next() {
+        let mut others =
+            self.jobs[..index].iter().chain(self.jobs[index + 1..].iter().filter(|job| job.cluster.is_some()));
+        if let Some(other) = others.find(uses) {
             return Err(format!("job {} has the volunteer of host {id}", other.status.spec.id));
         }
         let host = self.hosts.get(id).ok_or_else(|| format!("host {id} is not known yet"))?;

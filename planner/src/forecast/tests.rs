@@ -91,7 +91,8 @@ proptest! {
     #[test]
     fn bounds_hold_for_any_input(
         method in prop_oneof![
-            Just(ForecastMethod::MovingAverage), Just(ForecastMethod::MeanPlusSigma), Just(ForecastMethod::WindowedMaximum)
+            Just(ForecastMethod::MovingAverage), Just(ForecastMethod::MeanPlusSigma), Just(ForecastMethod::WindowedMaximum),
+            Just(ForecastMethod::Autoregression), Just(ForecastMethod::Signature), Just(ForecastMethod::Best)
         ],
         samples in prop::collection::vec((prop::option::of(0.0..1000.0f64), -1.0..5.0f64), 0..300),
         history in 1.0..60.0f64,

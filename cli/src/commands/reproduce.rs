@@ -1,0 +1,88 @@
+//! `gleaner reproduce`: the papers' figures, ours beside them.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Mutex;
+
+use anyhow::Context;
+use gleaner_simulator::reproduce::rhic::{Options, Reproduction, reproduce};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::print;
+use crate::End;
+use crate::args::ReproduceCommand;
+use crate::{format, plots};
+
+pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End> {
+    let ReproduceCommand::Rhic { seed, mixes, traces, plots, details } = command;
+    let options = Options { seed: *seed, mixes: *mixes, traces: traces.clone(), all_predictors: *details };
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
+    bar.set_style(ProgressStyle::with_template("{msg:28} [{bar:40}] {pos}/{len}")?.progress_chars("=> "));
+    let stage = Mutex::new(String::new());
+    let progress = |what: &str, done: usize, all: usize| {
+        let mut stage = stage.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *stage != what {
+            *stage = what.to_owned();
+            bar.set_message(what.to_owned());
+            bar.set_length(all as u64);
+        }
+        bar.set_position(done as u64);
+    };
+    let reproduction = reproduce(&options, &progress)?;
+    bar.finish_and_clear();
+    if let Some(folder) = plots {
+        draw(&reproduction, folder)?;
+    }
+    if json {
+        print(&serde_json::to_string_pretty(&reproduction.figures)?)?;
+        return Ok(End::Good);
+    }
+    if *details {
+        let rows: Vec<Vec<String>> = reproduction
+            .details
+            .iter()
+            .map(|d| {
+                vec![d.experiment.clone(), d.case.clone(), d.quantity.to_owned(), format!("{:.2} {}", d.value, d.unit)]
+            })
+            .collect();
+        print(&format::table(&["EXPERIMENT", "CASE", "WHAT", "VALUE"], &rows))?;
+        print("")?;
+    }
+    let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.2}"));
+    let rows: Vec<Vec<String>> = reproduction
+        .figures
+        .iter()
+        .map(|figure| {
+            vec![
+                figure.id.to_owned(),
+                number(figure.paper),
+                number(figure.ours),
+                figure.unit.to_owned(),
+                figure.target.clone(),
+                if figure.holds { "holds" } else { "MISSED" }.to_owned(),
+                figure.note.clone(),
+            ]
+        })
+        .collect();
+    print(&format::table(&["FIGURE", "PAPER", "OURS", "UNIT", "TARGET", "", "WHAT IT IS"], &rows))?;
+    for note in &reproduction.skipped {
+        print(&format!("SKIPPED: {note}"))?;
+    }
+    if let Some(folder) = plots {
+        print(&format!("plots are in {}", folder.display()))?;
+    }
+    Ok(End::Good)
+}
+
+fn draw(reproduction: &Reproduction, folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("failed to make {}", folder.display()))?;
+    let mut names: Vec<&str> = reproduction.series.iter().map(|series| series.plot.as_str()).collect();
+    names.dedup();
+    for name in names {
+        let series: Vec<_> = reproduction.series.iter().filter(|series| series.plot == name).collect();
+        let path = folder.join(format!("{name}.svg"));
+        std::fs::write(&path, plots::svg(name, &series)?)
+            .with_context(|| format!("failed to write {}", path.display()))?;
+    }
+    Ok(())
+}
