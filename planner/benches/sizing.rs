@@ -1,15 +1,18 @@
 //! The sizing search: 36 hosts as in the papers' test bed, and 10,000.
 #![expect(clippy::expect_used, reason = "a bench may stop on a broken fixture")]
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gleaner_common::id::HostId;
-use gleaner_common::job::{Goal, Prices};
+use gleaner_common::job::{Goal, PowerModel, PowerModels, Prices};
 use gleaner_common::units::{CoreShare, Dollars, Fraction};
 use gleaner_planner::goal::Margins;
+use gleaner_planner::io_model::{IoModel, IoPoint};
 use gleaner_planner::selection::{Offer, ranked};
 use gleaner_planner::sizing::{Response, Sizing};
+use gleaner_planner::snapshot::{Dedicated, Interactive, JobState, Observation, Search, SizeQuestion, VERSION, size};
 
 fn offers(hosts: u32) -> Vec<Offer> {
     (0..hosts)
@@ -57,5 +60,95 @@ fn search(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, search);
+/// The I/O model at its fullest: 1,000 points of a saturating cluster.
+fn model() -> IoModel {
+    let mut model = IoModel::default();
+    for i in 0..1_000_u32 {
+        let potential = f64::from(9_600 + i * 7_919 % 50_000);
+        let noise = f64::from(i * 104_729 % 1_000) - 500.0;
+        model.observe(IoPoint {
+            at_s: f64::from(i) * 1.5,
+            potential: CoreShare::clamped(potential),
+            actual: CoreShare::clamped((potential * 0.95).min(31_000.0) + noise),
+            disk: Some(Fraction::clamped((potential / 33_000.0).min(1.0))),
+        });
+    }
+    model
+}
+
+fn io_model(criterion: &mut Criterion) {
+    let model = model();
+    criterion.bench_function("mean shift and curve of 1000 points", |bencher| {
+        bencher.iter(|| black_box(model.curve(1_500.0)));
+    });
+}
+
+/// A whole decision as the controller takes it: ranking, I/O model, energy, goal.
+fn decision(criterion: &mut Criterion) {
+    for hosts in [36_u32, 10_000] {
+        let question = question(hosts);
+        criterion.bench_function(&format!("whole decision about {hosts} hosts"), |bencher| {
+            bencher.iter(|| black_box(size(&question)));
+        });
+    }
+}
+
+fn question(hosts: u32) -> SizeQuestion {
+    let name = |kind: &str, i: u32| HostId::new(format!("{kind}-{i}")).expect("a valid name");
+    let power =
+        PowerModel { idle_w: 175.0, per_load_w: 163.0, per_load_squared_w: -10.0, per_load_ghz_w: 0.0, base_ghz: 2.0 };
+    SizeQuestion {
+        version: VERSION,
+        job: JobState {
+            goal: Goal::Energy,
+            prices: Prices::default(),
+            elapsed_s: 1_500.0,
+            done: 0.4,
+            cpu_percent_s: 3e7,
+            spent: 2.0,
+            spent_wh: 500.0,
+            mean_task_s: 40.0,
+            task_deviation_s: Some(8.0),
+            tasks_left: Some(100_000),
+            loss: 0.1,
+            set_up_s: 5.0,
+            memory_per_slot_mib: 376,
+            max_volunteers: None,
+        },
+        dedicated: (0..6)
+            .map(|i| Dedicated {
+                host: name("dedicated", i),
+                cores: 16,
+                class: String::new(),
+                disk: 1.0,
+                disk_utilisation: Some(0.3),
+            })
+            .collect(),
+        interactive: (0..hosts)
+            .map(|i| Interactive {
+                host: name("host", i),
+                cores: 16,
+                class: String::new(),
+                foreground_percent: f64::from(i * 7_919 % 1_600),
+                memory_mib: Some(6_000),
+                in_use: i % 3 == 0,
+            })
+            .collect(),
+        observations: model()
+            .points()
+            .map(|point| Observation {
+                at_s: point.at_s,
+                potential_percent: point.potential.percent(),
+                actual_percent: point.actual.percent(),
+                disk_utilisation: point.disk.map(Fraction::value),
+            })
+            .collect(),
+        efficiency: BTreeMap::new(),
+        power: Some(PowerModels { dedicated: power, interactive: power }),
+        evaluation_interval_s: 60.0,
+        search: Search::Exhaustive,
+    }
+}
+
+criterion_group!(benches, search, io_model, decision);
 criterion_main!(benches);

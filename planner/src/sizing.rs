@@ -239,7 +239,7 @@ impl Sizing<'_> {
         let too_late = deadline_in_s < self.margins.last_intervals * self.evaluation_interval_s;
         if best < current
             && kept.meets_goal
-            && (too_late || slack_s < (self.mean_task_s / 4.0).max(0.01 * deadline_in_s))
+            && (too_late || slack_s < (self.mean_task_s / 4.0).max(0.005 * deadline_in_s))
         {
             current
         } else {

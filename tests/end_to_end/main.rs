@@ -5,4 +5,5 @@
 mod bench;
 mod daemons;
 mod kills;
+mod plans;
 mod runs;

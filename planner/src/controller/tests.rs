@@ -12,6 +12,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod clusters;
+
 fn id() -> HostId {
     HostId::new("h1").unwrap()
 }

@@ -729,7 +729,7 @@ impl Report<'_> {
         let (best, average) = (ForecastMethod::Best, ForecastMethod::MovingAverage);
         let violations = of(best, &|row| row.violations);
         let note = format!(
-            "promises of `best` broken, 10 min of history for 5 min; moving average with 2σ: {:.1} %; mean error {:.2} against              {:.2} points; of the residual promised {:.0} against {:.0} %",
+            "promises of `best` broken, 10 min of history for 5 min; moving average with 2σ: {:.1} %; mean error {:.2} against {:.2} points; of the residual promised {:.0} against {:.0} %",
             of(average, &|row| row.violations),
             of(best, &|row| row.error),
             of(average, &|row| row.error),

@@ -1,0 +1,218 @@
+//! Jobs on clusters: who gets which hosts, what happens when hosts go, are held or refuse.
+
+use std::collections::BTreeSet;
+
+use gleaner_common::job::{ClusterSpec, DedicatedHost, SizingPolicy, WorkerProgress};
+
+use super::*;
+
+fn host(name: &str) -> HostId {
+    HostId::new(name).unwrap()
+}
+
+fn cluster(name: &str, dedicated: &[&str], sizing: SizingPolicy) -> JobSpec {
+    let dedicated = dedicated.iter().map(|name| DedicatedHost { host: host(name), disk: 1.0 }).collect();
+    let engine = EngineSpec::Cluster(ClusterSpec { dedicated, max_volunteers: None, max_slots_per_host: None });
+    JobSpec { engine, sizing, ..spec(name, Goal::Cost { budget: None }) }
+}
+
+/// A bench of several hosts of four cores, whose volunteers use all they may.
+struct Room {
+    bench: Bench,
+    hosts: Vec<HostId>,
+    done: f64,
+    tasks_done: u32,
+    /// Volunteers report running tasks whether they have slots or not.
+    draining: bool,
+    /// What the engine was last told, per job.
+    slots: BTreeMap<String, BTreeMap<HostId, u32>>,
+    capped: BTreeMap<HostId, f64>,
+}
+
+impl Room {
+    fn new(hosts: &[&str]) -> Self {
+        let mut room = Self {
+            bench: Bench::new(),
+            hosts: hosts.iter().map(|name| host(name)).collect(),
+            done: 0.0,
+            tasks_done: 0,
+            draining: false,
+            slots: BTreeMap::new(),
+            capped: BTreeMap::new(),
+        };
+        for id in room.hosts.clone() {
+            room.send(Input::HostJoined { host: id, incarnation: 1, facts: Box::new(facts(true)) });
+        }
+        room.second();
+        room
+    }
+
+    fn send(&mut self, input: Input) {
+        for output in self.bench.send(input) {
+            match output {
+                Output::Engine { job, action: EngineAction::SetSlots(slots) } => {
+                    self.slots.insert(job.to_string(), slots);
+                }
+                Output::Command { host, command } => {
+                    let cap = match command.desired {
+                        Desired::Run { cap: Quota::AtMost(cap) } => cap.percent(),
+                        _ => 0.0,
+                    };
+                    self.capped.insert(host, cap);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A second in which every host reports and every job gets on.
+    fn second(&mut self) {
+        self.bench.now = self.bench.now.after(Duration::from_secs(1));
+        self.bench.sequence += 1;
+        for id in self.hosts.clone() {
+            let mut report = HostReport { host: id, ..report(self.bench.sequence, 300.0, 290.0) };
+            report.machine.cpu_busy = Reading::Value(CoreShare::clamped(390.0));
+            report.machine.cpu_foreground = Reading::Value(CoreShare::clamped(100.0));
+            self.send(Input::Report(Box::new(report)));
+        }
+        self.done += 0.001;
+        let jobs: Vec<JobId> = self.bench.controller.jobs().map(|status| status.spec.id.clone()).collect();
+        for job in jobs {
+            let slots = self.slots.get(job.as_str()).cloned().unwrap_or_default();
+            let running: u32 = slots.values().sum();
+            let mut progress = progress(self.done, running);
+            (progress.tasks_total, progress.tasks_done) = (10_000, self.tasks_done);
+            let worker = |slots: u32| WorkerProgress { tasks_running: slots, done: Fraction::clamped(0.01) };
+            progress.workers = slots.into_iter().map(|(host, slots)| (host, worker(slots))).collect();
+            if self.draining {
+                progress.workers.extend(self.hosts.iter().map(|id| (id.clone(), worker(1))));
+            }
+            self.send(Input::Progress { job, progress });
+        }
+        self.send(Input::Tick);
+    }
+
+    fn seconds(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            self.second();
+        }
+    }
+
+    /// Interactive hosts a job has.
+    fn volunteers(&self, job: &str) -> BTreeSet<&str> {
+        let slots = self.slots.get(job);
+        slots.into_iter().flat_map(BTreeMap::keys).map(HostId::as_str).filter(|name| name.starts_with('i')).collect()
+    }
+}
+
+const SIX: [&str; 6] = ["d1", "d2", "i1", "i2", "i3", "i4"];
+
+#[test]
+fn a_job_waits_for_its_dedicated_hosts_profiles_them_alone_and_takes_volunteers() {
+    let mut room = Room::new(&["d1", "i1", "i2", "i3", "i4"]);
+    let job = cluster("j", &["d1", "d2"], SizingPolicy::Adaptive);
+    room.send(Input::JobSubmitted(Box::new(job)));
+    assert!(matches!(room.bench.phase("j"), JobPhase::Waiting { reason } if reason.contains("d2")));
+    room.hosts.push(host("d2"));
+    room.send(Input::HostJoined { host: host("d2"), incarnation: 1, facts: Box::new(facts(true)) });
+    room.seconds(5);
+    assert_eq!(room.bench.phase("j"), JobPhase::Profiling);
+    assert!(room.volunteers("j").is_empty() && room.slots["j"].len() == 2);
+    room.seconds(20);
+    // Volunteers at $0.42 that bring 300 % beside dedicated hosts of 400 % at $1.00 are worth their price, all of them.
+    assert_eq!(room.volunteers("j").len(), 4);
+    assert!((room.capped[&host("i1")] - 400.0).abs() < f64::EPSILON && !room.capped.contains_key(&host("d1")));
+    let decision = room.bench.controller.last_decision(&JobId::new("j").unwrap()).unwrap();
+    assert_eq!((decision.size, decision.selection.len()), (4, 6));
+}
+
+#[test]
+fn a_lost_volunteer_is_replaced_at_once_and_nothing_else_changes() {
+    let mut room = Room::new(&SIX);
+    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Fixed { volunteers: 2 }))));
+    room.seconds(14);
+    let before: Vec<String> = room.volunteers("j").into_iter().map(str::to_owned).collect();
+    assert_eq!(before.len(), 2);
+    let decisions = room.bench.controller.job(&JobId::new("j").unwrap()).unwrap().decisions;
+    room.hosts.retain(|id| id.as_str() != before[0]);
+    room.send(Input::HostLost { host: host(&before[0]), reason: "test".into() });
+    room.second();
+    let after = room.volunteers("j");
+    assert!(after.len() == 2 && after.contains(before[1].as_str()) && !after.contains(before[0].as_str()), "{after:?}");
+    assert_eq!(room.bench.controller.job(&JobId::new("j").unwrap()).unwrap().decisions, decisions);
+}
+
+#[test]
+fn held_and_refusing_hosts_are_left_alone() {
+    let mut room = Room::new(&SIX);
+    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Fixed { volunteers: 4 }))));
+    room.seconds(14);
+    assert_eq!(room.volunteers("j").len(), 4);
+    let until = room.bench.now.after(Duration::from_secs(600));
+    room.send(Input::HostHeld { host: host("i2"), until });
+    room.second();
+    assert!(!room.volunteers("j").contains("i2") && room.capped[&host("i2")] == 0.0);
+    let told = room.bench.controller.hosts();
+    let i3 = told.iter().find(|view| view.host == host("i3")).unwrap();
+    let (target, command, _) = i3.targets[0].clone();
+    let outcome = Outcome::Refused { reason: Refusal::Failed, detail: "test".into() };
+    room.send(Input::Acked { host: host("i3"), ack: Ack { target, version: command.version, outcome } });
+    room.second();
+    assert_eq!(room.volunteers("j").into_iter().collect::<Vec<_>>(), ["i1", "i4"]);
+    assert_eq!(room.bench.phase("j"), JobPhase::Running, "the others go on");
+    room.seconds(40);
+    assert!(room.volunteers("j").contains("i3"), "it is asked again after a while");
+}
+
+#[test]
+fn jobs_share_the_pool_without_sharing_a_host_and_free_hosts_go_round() {
+    let mut room = Room::new(&["d1", "d2", "i1", "i2", "i3", "i4", "i5", "i6"]);
+    room.send(Input::JobSubmitted(Box::new(cluster("a", &["d1"], SizingPolicy::Fixed { volunteers: 1 }))));
+    room.send(Input::JobSubmitted(Box::new(cluster("b", &["d2"], SizingPolicy::Fixed { volunteers: 5 }))));
+    room.seconds(200);
+    let (a, b) = (room.volunteers("a"), room.volunteers("b"));
+    assert!(a.is_disjoint(&b), "{a:?} {b:?}");
+    // What `a` leaves unused comes round to `b`.
+    assert_eq!((a.len(), b.len()), (1, 5), "{a:?} {b:?}");
+    room.send(Input::JobCancelled { job: JobId::new("b").unwrap() });
+    room.second();
+    let caps: Vec<f64> = room.hosts.iter().filter_map(|id| room.capped.get(id)).copied().collect();
+    assert_eq!(caps.iter().filter(|cap| **cap > 0.0).count(), 1, "only the volunteer of `a` runs on");
+}
+
+#[test]
+fn a_deselected_volunteer_drains_before_it_is_stopped() {
+    let mut room = Room::new(&SIX);
+    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Adaptive))));
+    room.seconds(25);
+    assert_eq!(room.volunteers("j").len(), 4);
+    // Five tasks are left for eight dedicated slots: at the next evaluation volunteers have nothing more to start.
+    (room.tasks_done, room.draining) = (9_995, true);
+    room.seconds(11);
+    assert!(room.volunteers("j").is_empty());
+    assert!(["i1", "i2", "i3", "i4"].iter().all(|name| room.capped[&host(name)] > 0.0), "their last tasks run on");
+    let paid = room.bench.controller.job(&JobId::new("j").unwrap()).unwrap().cost;
+    room.draining = false;
+    room.seconds(2);
+    assert!(["i1", "i2", "i3", "i4"].iter().all(|name| room.capped[&host(name)] == 0.0));
+    assert!(room.bench.controller.job(&JobId::new("j").unwrap()).unwrap().cost > paid);
+}
+
+#[test]
+fn a_restart_goes_on_with_what_was_learned() {
+    let mut room = Room::new(&SIX);
+    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Adaptive))));
+    room.seconds(40);
+    let mut encoded = Vec::new();
+    encode_value(1, &room.bench.controller, &mut encoded).unwrap();
+    room.bench.controller = decode_value(1, &encoded).unwrap();
+    room.send(Input::Resumed);
+    assert!(matches!(room.bench.phase("j"), JobPhase::Waiting { .. }));
+    for id in room.hosts.clone() {
+        room.send(Input::HostJoined { host: id, incarnation: 2, facts: Box::new(facts(true)) });
+    }
+    room.seconds(3);
+    assert_eq!(room.bench.phase("j"), JobPhase::Running, "no second profile");
+    room.seconds(10);
+    assert_eq!(room.volunteers("j").len(), 4);
+}
