@@ -465,14 +465,34 @@ impl Controller {
         job.next_evaluation = now;
     }
 
-    /// Volunteers that are gone are replaced by the best free ones, up to the last decision's number.
+    /// Hosts that other jobs name: those have them before anybody's volunteers.
+    fn named_by_others(&self, index: usize) -> BTreeSet<HostId> {
+        let others = self.jobs.iter().enumerate().filter(|(other, job)| *other != index && !job.status.phase.is_final());
+        others
+            .flat_map(|(_, job)| {
+                let dedicated = spec_of(job).into_iter().flat_map(|spec| &spec.dedicated).map(|own| &own.host);
+                job.local().map(|local| &local.host).into_iter().chain(dedicated)
+            })
+            .cloned()
+            .collect()
+    }
+
+    /// Volunteers that are gone are replaced by the best free ones, up to the last decision's number; those on hosts
+    /// that another job names drain.
     fn replace_lost(&mut self, index: usize, now: Timestamp) {
+        let named = self.named_by_others(index);
         let Some(cluster) = &self.jobs[index].cluster else { return };
         let all = cluster.volunteers.keys().chain(cluster.draining.keys());
         let gone: Vec<HostId> = all.filter(|id| self.residual(id).is_err()).cloned().collect();
         let target = cluster.target as usize;
         if let Some(cluster) = &mut self.jobs[index].cluster {
             cluster.refused.retain(|_, until| *until > now);
+            for id in &named {
+                if let Some(slots) = cluster.volunteers.remove(id) {
+                    cluster.draining.insert(id.clone(), slots);
+                    cluster.changed = now;
+                }
+            }
             for id in &gone {
                 cluster.losses.0 += u32::from(cluster.volunteers.contains_key(id));
                 cluster.volunteers.remove(id);

@@ -313,7 +313,7 @@ impl Controller {
         let local = job.local().ok_or("it is no job of engine `local`")?;
         let id = &local.host;
         let uses = |other: &&Job| !other.status.phase.is_final() && other.uses(id);
-        // A job on a cluster that has the host leaves it at its next evaluation.
+        // A job on a cluster that has the host lets its tasks there end first.
         let mut others =
             self.jobs[..index].iter().chain(self.jobs[index + 1..].iter().filter(|job| job.cluster.is_some()));
         if let Some(other) = others.find(uses) {

@@ -181,6 +181,23 @@ fn jobs_share_the_pool_without_sharing_a_host_and_free_hosts_go_round() {
 }
 
 #[test]
+fn a_host_that_another_job_names_is_given_up() {
+    let mut room = Room::new(&["d1", "d2", "i1", "i2", "h1"]);
+    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Fixed { volunteers: 3 }))));
+    room.seconds(14);
+    assert!(room.slots["j"].contains_key(&id()), "the third volunteer is on h1");
+    room.draining = true;
+    room.send(Input::JobSubmitted(Box::new(spec("local", Goal::Cost { budget: None }))));
+    room.seconds(3);
+    assert!(!room.slots["j"].contains_key(&id()) && room.capped[&id()] > 0.0, "its tasks there run on");
+    assert!(matches!(room.bench.phase("local"), JobPhase::Waiting { .. }));
+    room.draining = false;
+    room.seconds(3);
+    assert_eq!(room.bench.phase("local"), JobPhase::Profiling);
+    assert!((room.capped[&id()] - 100.0).abs() < f64::EPSILON, "one slot of the job on this machine");
+}
+
+#[test]
 fn a_deselected_volunteer_drains_before_it_is_stopped() {
     let mut room = Room::new(&SIX);
     room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Adaptive))));
