@@ -11,4 +11,4 @@ mod types;
 pub use client::{Client, ClientError, EventLines};
 pub use server::SocketError;
 pub(crate) use server::{Context, listen, serve};
-pub use types::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitJob};
+pub use types::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};

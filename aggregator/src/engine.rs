@@ -1,6 +1,8 @@
 //! Batch engines: what really runs a job's tasks. The shell hands them the controller's actions, they report
-//! progress. Engine `local` runs a list of shell commands in this machine's volunteer; one machine only.
+//! progress. Engine `local` runs a list of shell commands in this machine's volunteer; one machine only. Engine `exec`
+//! speaks to a program that speaks for a batch system over many hosts.
 
+mod exec;
 mod records;
 mod runner;
 mod schedule;
@@ -13,12 +15,14 @@ use std::time::Duration;
 
 use gleaner_common::event::Event;
 use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{EngineAction, EngineEnd, EngineProgress, JobSpec};
+use gleaner_common::job::{ClusterSystem, EngineAction, EngineEnd, EngineProgress, JobSpec};
 use gleaner_common::report::VolunteerKind;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::api::{ApiError, ErrorCode, SubmitJob};
+pub(crate) use exec::prepare as prepare_cluster;
+use exec::{ClusterOrders, ExecRunner};
 use records::Records;
 use runner::{Orders, Runner};
 
@@ -55,6 +59,13 @@ pub struct Engines {
     host: HostId,
     reports: mpsc::Sender<EngineReport>,
     running: BTreeMap<JobId, Running>,
+    clusters: BTreeMap<JobId, RunningCluster>,
+}
+
+#[derive(Debug)]
+struct RunningCluster {
+    orders: watch::Sender<ClusterOrders>,
+    task: JoinHandle<()>,
 }
 
 #[derive(Debug)]
@@ -74,7 +85,7 @@ impl Engines {
     /// Engines that keep their records in `jobs_dir` and run tasks on `host`, this machine.
     #[must_use]
     pub fn new(jobs_dir: PathBuf, host: HostId, reports: mpsc::Sender<EngineReport>) -> Self {
-        Self { jobs_dir, host, reports, running: BTreeMap::new() }
+        Self { jobs_dir, host, reports, running: BTreeMap::new(), clusters: BTreeMap::new() }
     }
 
     /// Validates a submission and stores its tasks durably. Blocks on the disk.
@@ -96,10 +107,7 @@ impl Engines {
     /// Carries out an action. Desired state: repeating it changes nothing.
     pub fn act(&mut self, job: &JobSpec, action: EngineAction, volunteer: &VolunteerKind) {
         self.running.retain(|_, running| !running.task.is_finished());
-        let Some(local) = job.engine.local() else {
-            tracing::warn!(job = %job.id, "no engine of this aggregator runs jobs on a cluster");
-            return;
-        };
+        let Some(local) = job.engine.local() else { return self.act_on_cluster(job, action) };
         match action {
             EngineAction::SetSlots(slots) => {
                 let slots = slots.get(&local.host).copied().unwrap_or(0);
@@ -127,6 +135,39 @@ impl Engines {
         }
     }
 
+    fn act_on_cluster(&mut self, job: &JobSpec, action: EngineAction) {
+        self.clusters.retain(|_, running| !running.task.is_finished());
+        match action {
+            EngineAction::SetSlots(slots) => {
+                if let Some(running) = self.clusters.get(&job.id) {
+                    running.orders.send_modify(|orders| orders.slots = slots);
+                } else if let Some(ClusterSystem::Exec { program, working_dir }) =
+                    job.engine.cluster().map(|cluster| &cluster.system)
+                    && !slots.is_empty()
+                {
+                    let (orders, receiver) = watch::channel(ClusterOrders { slots, ..ClusterOrders::default() });
+                    let (program, working_dir) = (program.clone(), working_dir.clone());
+                    let (job, reports) = (job.id.clone(), self.reports.clone());
+                    let runner = ExecRunner {
+                        job: job.clone(),
+                        program,
+                        working_dir,
+                        reports,
+                        orders: receiver,
+                        rest: exec::REST,
+                    };
+                    let task = tokio::spawn(runner.run());
+                    self.clusters.insert(job, RunningCluster { orders, task });
+                }
+            }
+            EngineAction::Cancel => {
+                if let Some(running) = self.clusters.remove(&job.id) {
+                    running.orders.send_modify(|orders| orders.cancelled = true);
+                }
+            }
+        }
+    }
+
     /// Deletes an ended job's records; its tasks' output stays.
     pub fn forget(&mut self, job: &JobId) {
         let folder = self.jobs_dir.join(job.as_str());
@@ -141,7 +182,13 @@ impl Engines {
         for running in self.running.values() {
             running.orders.send_modify(|orders| orders.stopping = true);
         }
+        for running in self.clusters.values() {
+            running.orders.send_modify(|orders| orders.stopping = true);
+        }
         let all = async {
+            for (_, running) in std::mem::take(&mut self.clusters) {
+                _ = running.task.await;
+            }
             for (_, running) in std::mem::take(&mut self.running) {
                 _ = running.task.await;
             }

@@ -8,13 +8,13 @@ use gleaner_common::clock::{Clock, Timestamp};
 use gleaner_common::command::Ack;
 use gleaner_common::event::{Event, EventRecord};
 use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{EngineAction, JobStatus};
+use gleaner_common::job::{EngineAction, JobSpec, JobStatus};
 use gleaner_common::report::{HostFacts, HostReport, VolunteerKind};
 use gleaner_common::wire::FromAggregator;
 use gleaner_planner::controller::{Controller, Input, Output};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitJob};
+use crate::api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};
 use crate::engine::{EngineReport, Engines};
 use crate::event_log::EventLog;
 use crate::journal::Journal;
@@ -274,6 +274,7 @@ impl Shell {
                 Response::Job(Box::new(JobDetail { status, decision }))
             }
             Request::Submit(submit) => self.submit(&submit)?,
+            Request::SubmitCluster(submit) => self.submit_cluster(&submit)?,
             Request::Cancel { job } => self.cancel(job)?,
             Request::Hold { host, for_s } => self.hold(host, for_s)?,
             Request::Release { host } => self.release(host)?,
@@ -298,14 +299,7 @@ impl Shell {
     }
 
     fn submit(&mut self, submit: &SubmitJob) -> Result<Response, ApiError> {
-        let job = match &submit.job {
-            Some(job) => job.clone(),
-            None => self.free_name()?,
-        };
-        if self.controller.job(&job).is_some() {
-            let message = format!("there is a job {job} already; choose another name");
-            return Err(ApiError { code: ErrorCode::Conflict, message });
-        }
+        let job = self.name(submit.job.as_ref())?;
         let busy = |status: &&JobStatus| {
             let output_dir = status.spec.engine.local().map(|local| &local.output_dir);
             !status.phase.is_final() && output_dir.is_some() && output_dir == submit.output_dir.as_ref()
@@ -316,6 +310,20 @@ impl Shell {
         }
         let spec = self.engines.prepare(&job, submit)?;
         let output_dir = spec.engine.local().map(|local| local.output_dir.clone()).unwrap_or_default();
+        self.accept(spec)?;
+        Ok(Response::Submitted { job, output_dir })
+    }
+
+    fn submit_cluster(&mut self, submit: &SubmitCluster) -> Result<Response, ApiError> {
+        let job = self.name(submit.name.as_ref())?;
+        let spec = crate::engine::prepare_cluster(&job, submit)?;
+        self.accept(spec)?;
+        Ok(Response::Submitted { job, output_dir: submit.working_dir.clone() })
+    }
+
+    /// Gives a job to the controller, once it is stored.
+    fn accept(&mut self, spec: JobSpec) -> Result<(), ApiError> {
+        let job = spec.id.clone();
         self.decide(Input::JobSubmitted(Box::new(spec)));
         self.dirty = true;
         self.save();
@@ -324,7 +332,17 @@ impl Shell {
             self.engines.forget(&job);
             return Err(ApiError { code: ErrorCode::Unavailable, message: format!("the job is not taken: {error}") });
         }
-        Ok(Response::Submitted { job, output_dir })
+        Ok(())
+    }
+
+    /// The name a job asks for, if no other has it, or a free one.
+    fn name(&mut self, wanted: Option<&JobId>) -> Result<JobId, ApiError> {
+        let Some(job) = wanted else { return self.free_name() };
+        if self.controller.job(job).is_some() {
+            let message = format!("there is a job {job} already; choose another name");
+            return Err(ApiError { code: ErrorCode::Conflict, message });
+        }
+        Ok(job.clone())
     }
 
     fn free_name(&mut self) -> Result<JobId, ApiError> {

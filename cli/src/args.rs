@@ -267,6 +267,11 @@ pub(crate) struct RunArgs {
 pub(crate) enum JobCommand {
     /// Submits a task list to the aggregator and comes back at once.
     Submit(JobArgs),
+    /// Submits a job of a batch system over many hosts, described by a TOML or JSON file (docs/engines.md).
+    SubmitCluster {
+        /// The file.
+        file: PathBuf,
+    },
     /// Lists jobs, the newest first.
     List,
     /// Shows one job.

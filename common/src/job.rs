@@ -169,6 +169,8 @@ impl EngineSpec {
 /// A job of a batch system that spans hosts: dedicated ones, and volunteers on interactive ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterSpec {
+    /// Which system runs it.
+    pub system: ClusterSystem,
     /// Hosts that hold its data and run workers from the first second to the last.
     pub dedicated: Vec<DedicatedHost>,
     /// Most volunteers at once; `None` is all there are.
@@ -177,13 +179,34 @@ pub struct ClusterSpec {
     pub max_slots_per_host: Option<u32>,
 }
 
+/// The batch system of a job on a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClusterSystem {
+    /// None but the simulator.
+    Simulated,
+    /// Any, through a program that speaks for it (docs/engines.md).
+    Exec {
+        /// The program and its arguments.
+        program: Vec<String>,
+        /// Folder it runs in; absolute.
+        working_dir: String,
+    },
+}
+
 /// A dedicated host of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DedicatedHost {
     /// The host.
     pub host: HostId,
     /// Bandwidth of its disks relative to the base class: B_K of RHIC §4.6, from a measurement beforehand.
+    #[serde(default = "one")]
     pub disk: f64,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 /// A job of engine `local`.

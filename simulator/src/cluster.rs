@@ -8,8 +8,8 @@ use gleaner_common::command::{Ack, Command, Desired, Limits, Outcome, Quota};
 use gleaner_common::event::Event;
 use gleaner_common::id::{HostId, InvalidId, JobId};
 use gleaner_common::job::{
-    ClusterSpec, Decision, DedicatedHost, EngineAction, EngineEnd, EngineProgress, EngineSpec, JobSpec, JobStatus,
-    WorkerProgress,
+    ClusterSpec, ClusterSystem, Decision, DedicatedHost, EngineAction, EngineEnd, EngineProgress, EngineSpec, JobSpec,
+    JobStatus, WorkerProgress,
 };
 use gleaner_common::report::{
     AbsenceKind, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, Reading, VolunteerKind,
@@ -260,6 +260,7 @@ impl<'s> Cluster<'s> {
         JobSpec {
             id: self.job.clone(),
             engine: EngineSpec::Cluster(ClusterSpec {
+                system: ClusterSystem::Simulated,
                 dedicated: dedicated
                     .map(|host| DedicatedHost { host: host.id.clone(), disk: host.class.disk_mb_s / base })
                     .collect(),

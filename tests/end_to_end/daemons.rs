@@ -142,6 +142,98 @@ fn a_job_on_a_standing_pair_from_submit_to_explain() {
     assert!(text(&missing.stderr).contains("there is no job nobody"), "{}", text(&missing.stderr));
 }
 
+/// Speaks for a batch system whose only worker on `host-1` is a busy loop in that host's volunteer: the files after the
+/// first argument are where a process enters it.
+const ENGINE: &str = r#"#!/bin/sh
+folder=$1; shift
+start() {
+    sh -c 'while :; do :; done' & worker=$!
+    for file; do echo $worker >"$file"; done
+}
+n=0; worker=
+while read -r line; do
+    echo "$line" >>"$folder/asked"
+    case $line in
+    *'"hello"'*) echo '{"hello":{"version":1}}' ;;
+    *'"workers"'*)
+        case $line in
+        *host-1*) [ -n "$worker" ] || start "$@" ;;
+        *) [ -z "$worker" ] || kill $worker; worker= ;;
+        esac
+        echo '{"workers":{}}' ;;
+    *'"progress"'*)
+        n=$((n + 1)); running=; end=
+        [ -z "$worker" ] || running=',"host-1":{"tasks_running":1,"done":0.1}'
+        [ -e "$folder/enough" ] && end=',"ended":"completed"'
+        echo '{"progress":{"fraction_done":'"$(awk "BEGIN { print 1 - 1 / (1 + $n / 20) }")"',"tasks_total":100,"tasks_done":'$n',"mean_task_s":1,"workers":{"host-2":{"tasks_running":1,"done":0.2}'"$running"'}'"$end"'}}' ;;
+    *) echo '{"cancel":{}}' ;;
+    esac
+done
+[ -z "$worker" ] || kill $worker
+"#;
+
+#[test]
+fn a_cluster_of_two_hosts_is_sized_through_a_program() {
+    let mut pair = Pair::new();
+    pair.start_aggregator();
+    pair.start_agent(&["--act"]);
+    pair.agent_config("agent2.toml", "host-2", "host-2");
+    let config = pair.bench.path("agent2.toml");
+    let second = Running::start(pair.bench.gleaner(&["daemon", "agent", "--config", config.to_str().unwrap()]));
+    until("both report", || pair.hosts().iter().filter(|host| !host["report"].is_null()).count() == 2);
+    let hosts = pair.hosts();
+    let volunteer = &hosts.iter().find(|host| host["host"] == HOST).unwrap()["facts"]["levers"]["volunteer"];
+    let Some(files) = volunteer["cgroup"]["procs_files"].as_array() else {
+        eprintln!("SKIPPED: a_cluster_of_two_hosts_is_sized_through_a_program: the volunteer here is no cgroup");
+        return;
+    };
+    let files: Vec<&str> = files.iter().filter_map(serde_json::Value::as_str).collect();
+    let engine = pair.bench.write("engine.sh", ENGINE);
+    let folder = pair.bench.folder.path().display().to_string();
+    let words = [&["/bin/sh", engine.to_str().unwrap(), &folder], &files[..]].concat();
+    let job = |sizing: &str| {
+        format!(
+            "name = 'wide'\nsizing = {sizing}\nprogram = {words:?}\nworking_dir = '{folder}'\n\
+             [goal.cost]\n[[dedicated]]\nhost = 'host-2'\n"
+        )
+    };
+    pair.bench.write("wrong.toml", &job("'adaptive'").replace("'/bin/sh'", "'sh'").replace("\"/bin/sh\"", "'sh'"));
+    let wrong = pair.ask(&["job", "submit-cluster", "wrong.toml"]);
+    assert!(text(&wrong.stderr).contains("program: \"sh\""), "{}", text(&wrong.stderr));
+    pair.bench.write("wide.toml", &job("{ fixed = { volunteers = 1 } }"));
+    let submitted = pair.ask(&["job", "submit-cluster", "wide.toml"]);
+    assert!(submitted.status.success(), "{}", text(&submitted.stderr));
+
+    // The dedicated host alone first, then the other one's volunteer, which really runs there.
+    let used = |pair: &Pair| {
+        let hosts = pair.hosts();
+        let report = &hosts.iter().find(|host| host["host"] == HOST).unwrap()["report"];
+        report["volunteer"]["cpu"]["value"].as_f64().unwrap_or(0.0)
+    };
+    until("the volunteer is at work", || used(&pair) > 20.0);
+    let asked = pair.bench.lines("asked");
+    assert!(asked[1].contains("host-2") && !asked[1].contains("host-1"), "{asked:?}");
+    assert!(asked.iter().any(|line| line.contains("workers") && line.contains("host-1")), "{asked:?}");
+    let explained = text(&pair.ask(&["explain", "wide"]).stdout);
+    assert!(explained.contains("as the job's sizing policy says"), "{explained}");
+
+    // Held, its worker is taken away and its volunteer stopped; the job goes on.
+    assert!(pair.ask(&["host", "hold", HOST, "--for", "1h"]).status.success());
+    until("the engine is told", || {
+        pair.bench
+            .lines("asked")
+            .iter()
+            .rev()
+            .find(|line| line.contains("workers"))
+            .is_some_and(|line| !line.contains("host-1"))
+    });
+    until("the volunteer is idle", || used(&pair) < 1.0);
+    assert_eq!(pair.job("wide")["status"]["phase"], "running");
+    pair.bench.write("enough", "");
+    until("the job is complete", || pair.job("wide")["status"]["phase"] == "completed");
+    drop(second);
+}
+
 #[test]
 fn a_held_host_is_left_alone_and_given_back() {
     let mut pair = Pair::new();
@@ -155,7 +247,7 @@ fn a_held_host_is_left_alone_and_given_back() {
     assert!(text(&held.stdout).contains("left alone until"), "{}", text(&held.stderr));
     until("its volunteer is empty", || crate::bench::processes(&["sleep 0.5", &folder]).is_empty());
     let finished = pair.bench.lines("finished").len();
-    assert!(text(&pair.ask(&["hosts"]).stdout).contains("held for 1 h"));
+    assert!(text(&pair.ask(&["hosts"]).stdout).contains("held for "));
     let reason = pair.job("j")["status"]["phase"]["waiting"]["reason"].to_string();
     assert!(reason.contains("an operator holds it"), "{reason}");
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use gleaner_common::clock::Timestamp;
 use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{Decision, Goal, JobStatus, Prices};
+use gleaner_common::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices, SizingPolicy};
 use gleaner_common::units::Bytes;
 use gleaner_planner::controller::HostView;
 
@@ -27,6 +27,8 @@ pub enum Request {
     },
     /// Runs a job of engine `local` on the aggregator's own machine.
     Submit(Box<SubmitJob>),
+    /// Runs a job of a batch system over many hosts.
+    SubmitCluster(Box<SubmitCluster>),
     /// Stops a job. Its running tasks are ended.
     Cancel {
         /// Which.
@@ -81,6 +83,44 @@ pub struct SubmitJob {
     pub max_attempts: u32,
     /// Longest a task may run, in seconds.
     pub task_timeout_s: Option<f64>,
+}
+
+/// A job of a batch system over many hosts, as an operator writes it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitCluster {
+    /// Name; `None` lets the aggregator choose one.
+    #[serde(default)]
+    pub name: Option<JobId>,
+    /// How its volunteers are chosen.
+    #[serde(default)]
+    pub sizing: SizingPolicy,
+    /// The program that speaks for the batch system, with its arguments; absolute.
+    pub program: Vec<String>,
+    /// Folder the program runs in; absolute.
+    pub working_dir: String,
+    /// Most volunteers at once.
+    #[serde(default)]
+    pub max_volunteers: Option<u32>,
+    /// Most slots on a host.
+    #[serde(default)]
+    pub max_slots_per_host: Option<u32>,
+    /// Memory a slot needs, in MiB.
+    #[serde(default)]
+    pub memory_per_slot_mib: u64,
+    /// Time from a decision to add a host until it works, in seconds.
+    #[serde(default)]
+    pub set_up_s: f64,
+    /// Goal.
+    pub goal: Goal,
+    /// Prices per host.
+    #[serde(default)]
+    pub prices: Prices,
+    /// Hosts that run workers from the first second to the last.
+    pub dedicated: Vec<DedicatedHost>,
+    /// Power of the hosts; needed for the goal `energy`.
+    #[serde(default)]
+    pub power: Option<PowerModels>,
 }
 
 /// An answer.

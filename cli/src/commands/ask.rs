@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
-use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_aggregator::api::{Client, Request, Response, SubmitCluster};
 use gleaner_common::clock::{Clock, Timestamp};
 use gleaner_common::event::EventRecord;
 
@@ -107,6 +107,13 @@ pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyho
                 true => print(&serde_json::json!({ "job": job, "output_dir": output_dir }).to_string())?,
                 false => print(&format!("{job} is submitted; output goes to {}", format::clean(&output_dir)))?,
             }
+        }
+        JobCommand::SubmitCluster { file } => {
+            let submit: SubmitCluster = super::read_document(&file)?;
+            let answer = client.call(&Request::SubmitCluster(Box::new(submit))).await?;
+            let Response::Submitted { job, .. } = answer else { bail!("unexpected answer") };
+            let line = format!("{job} is submitted; follow it with `gleaner explain {job}`");
+            print(&if json { serde_json::json!({ "job": job }).to_string() } else { line })?;
         }
         JobCommand::List => {
             let Response::Jobs(jobs) = client.call(&Request::Jobs).await? else { bail!("unexpected answer") };

@@ -467,7 +467,8 @@ impl Controller {
 
     /// Hosts that other jobs name: those have them before anybody's volunteers.
     fn named_by_others(&self, index: usize) -> BTreeSet<HostId> {
-        let others = self.jobs.iter().enumerate().filter(|(other, job)| *other != index && !job.status.phase.is_final());
+        let others =
+            self.jobs.iter().enumerate().filter(|(other, job)| *other != index && !job.status.phase.is_final());
         others
             .flat_map(|(_, job)| {
                 let dedicated = spec_of(job).into_iter().flat_map(|spec| &spec.dedicated).map(|own| &own.host);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gleaner_common::job::{ClusterSpec, DedicatedHost, SizingPolicy, WorkerProgress};
+use gleaner_common::job::{ClusterSpec, ClusterSystem, DedicatedHost, SizingPolicy, WorkerProgress};
 
 use super::*;
 
@@ -12,7 +12,12 @@ fn host(name: &str) -> HostId {
 
 fn cluster(name: &str, dedicated: &[&str], sizing: SizingPolicy) -> JobSpec {
     let dedicated = dedicated.iter().map(|name| DedicatedHost { host: host(name), disk: 1.0 }).collect();
-    let engine = EngineSpec::Cluster(ClusterSpec { dedicated, max_volunteers: None, max_slots_per_host: None });
+    let engine = EngineSpec::Cluster(ClusterSpec {
+        system: ClusterSystem::Simulated,
+        dedicated,
+        max_volunteers: None,
+        max_slots_per_host: None,
+    });
     JobSpec { engine, sizing, ..spec(name, Goal::Cost { budget: None }) }
 }
 

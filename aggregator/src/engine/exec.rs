@@ -1,0 +1,492 @@
+//! Engine `exec`: a program that speaks for a batch system. It is asked one JSON line at a time over its standard input and
+//! answers each with one on its standard output (docs/engines.md). What it says is bounded and checked; one that fails is
+//! started again a few times, then its job is given up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use gleaner_common::id::{HostId, JobId};
+use gleaner_common::job::{
+    ClusterSpec, ClusterSystem, EngineEnd, EngineProgress, EngineSpec, Goal, JobSpec, WorkerProgress,
+};
+use gleaner_common::units::{Bytes, Fraction};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, timeout};
+
+use super::EngineReport;
+use crate::api::{ApiError, ErrorCode, SubmitCluster};
+
+/// Version of the messages.
+const VERSION: u64 = 1;
+/// Time between two questions for progress.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest answer: some ten thousand hosts.
+const LONGEST: u64 = 4 << 20;
+/// Failures in a row after which the job is given up, and the rest between two starts. (All chosen.)
+const MOST_FAILURES: u32 = 5;
+pub(super) const REST: Duration = Duration::from_secs(2);
+/// Most hosts of a job.
+const MOST_HOSTS: usize = 20_000;
+
+/// Checks a submission.
+///
+/// # Errors
+/// [`ApiError`] naming every field that is wrong.
+pub(crate) fn prepare(job: &JobId, submit: &SubmitCluster) -> Result<JobSpec, ApiError> {
+    let mut found = Vec::new();
+    let mut check = |good: bool, problem: String| {
+        if !good {
+            found.push(problem);
+        }
+    };
+    let program = submit.program.first().map(String::as_str).unwrap_or_default();
+    check(Path::new(program).is_absolute(), format!("program: {program:?} is not an absolute path"));
+    check(Path::new(program).is_file(), format!("program: {program:?} is no file"));
+    let clean = submit.program.iter().all(|word| !word.contains('\0')) && submit.program.len() <= 1_000;
+    check(clean, "program: a word holds a NUL byte, or there are over 1000".into());
+    let folder = Path::new(&submit.working_dir);
+    check(
+        folder.is_absolute() && folder.is_dir(),
+        format!("working_dir: {:?} is not an absolute path of a folder", submit.working_dir),
+    );
+    let dedicated = submit.dedicated.len();
+    check(
+        (1..=MOST_HOSTS).contains(&dedicated),
+        format!("dedicated: has {dedicated} hosts; it must be 1 to {MOST_HOSTS}"),
+    );
+    let mut names = BTreeSet::new();
+    for (index, own) in submit.dedicated.iter().enumerate() {
+        let disk = own.disk;
+        check(disk > 0.0 && disk.is_finite(), format!("dedicated[{index}].disk: is {disk}; it must be more than 0"));
+        check(names.insert(&own.host), format!("dedicated[{index}].host: {} is named twice", own.host));
+    }
+    let set_up_s = submit.set_up_s;
+    check((0.0..=86_400.0).contains(&set_up_s), format!("set_up_s: is {set_up_s}; it must be 0 to 86400"));
+    if let Goal::Deadline { within_s } = submit.goal {
+        check(
+            within_s > 0.0 && within_s.is_finite(),
+            format!("goal.deadline.within_s: is {within_s}; it must be more than 0"),
+        );
+    }
+    check(submit.goal != Goal::Energy || submit.power.is_some(), "power: the goal `energy` needs power models".into());
+    if !found.is_empty() {
+        return Err(ApiError { code: ErrorCode::Invalid, message: found.join("\n") });
+    }
+    Ok(JobSpec {
+        id: job.clone(),
+        engine: EngineSpec::Cluster(ClusterSpec {
+            system: ClusterSystem::Exec { program: submit.program.clone(), working_dir: submit.working_dir.clone() },
+            dedicated: submit.dedicated.clone(),
+            max_volunteers: submit.max_volunteers,
+            max_slots_per_host: submit.max_slots_per_host,
+        }),
+        goal: submit.goal,
+        prices: submit.prices,
+        memory_per_slot: Bytes::from_mib(submit.memory_per_slot_mib),
+        set_up_s,
+        sizing: submit.sizing,
+        power: submit.power,
+    })
+}
+
+/// What the controller wants of the job now.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct ClusterOrders {
+    /// Slots per host, dedicated ones included.
+    pub(super) slots: BTreeMap<HostId, u32>,
+    /// The job is over.
+    pub(super) cancelled: bool,
+    /// The aggregator ends; the job goes on by itself.
+    pub(super) stopping: bool,
+}
+
+/// Runs one job.
+#[derive(Debug)]
+pub(super) struct ExecRunner {
+    pub(super) job: JobId,
+    pub(super) program: Vec<String>,
+    pub(super) working_dir: String,
+    pub(super) reports: mpsc::Sender<EngineReport>,
+    pub(super) orders: watch::Receiver<ClusterOrders>,
+    /// Between two starts of a program that fails.
+    pub(super) rest: Duration,
+}
+
+/// How a conversation ended.
+enum Over {
+    /// The job has ended.
+    Ended(EngineEnd, Option<EngineProgress>),
+    /// The job was cancelled, or the aggregator ends.
+    Left,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Told {
+    fraction_done: f64,
+    #[serde(default)]
+    tasks_total: u32,
+    #[serde(default)]
+    tasks_done: u32,
+    #[serde(default)]
+    tasks_failed: u32,
+    #[serde(default)]
+    tasks_retried: u32,
+    #[serde(default)]
+    mean_task_s: Option<f64>,
+    #[serde(default)]
+    task_deviation_s: Option<f64>,
+    #[serde(default)]
+    workers: BTreeMap<HostId, ToldWorker>,
+    #[serde(default)]
+    ended: Option<ToldEnd>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ToldWorker {
+    #[serde(default)]
+    tasks_running: u32,
+    #[serde(default)]
+    done: f64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ToldEnd {
+    Completed,
+    Failed(String),
+}
+
+fn invalid(message: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message.into())
+}
+
+/// Reads an answer about progress.
+fn parse_progress(answer: Value) -> io::Result<(EngineProgress, Option<ToldEnd>)> {
+    let told: Told = serde_json::from_value(answer).map_err(|error| invalid(format!("progress: {error}")))?;
+    let part = |name: &str, value: f64| {
+        let good = (0.0..=1.0).contains(&value);
+        if good { Ok(Fraction::clamped(value)) } else { Err(invalid(format!("{name}: is {value}; it must be 0 to 1"))) }
+    };
+    let time = |name: &str, value: Option<f64>| match value {
+        Some(seconds) if !(seconds >= 0.0 && seconds.is_finite()) => {
+            Err(invalid(format!("{name}: is {seconds}; it must be at least 0")))
+        }
+        value => Ok(value),
+    };
+    if told.workers.len() > MOST_HOSTS {
+        return Err(invalid(format!("workers: {} hosts; at most {MOST_HOSTS}", told.workers.len())));
+    }
+    let mut workers = BTreeMap::new();
+    for (host, worker) in told.workers {
+        let done = part(&format!("workers.{host}.done"), worker.done)?;
+        workers.insert(host, WorkerProgress { tasks_running: worker.tasks_running, done });
+    }
+    let tasks_running = workers.values().fold(0_u32, |sum, worker| sum.saturating_add(worker.tasks_running));
+    let progress = EngineProgress {
+        fraction_done: part("fraction_done", told.fraction_done)?,
+        tasks_total: told.tasks_total,
+        tasks_done: told.tasks_done,
+        tasks_failed: told.tasks_failed,
+        tasks_retried: told.tasks_retried,
+        tasks_running,
+        mean_task_s: time("mean_task_s", told.mean_task_s)?,
+        task_deviation_s: time("task_deviation_s", told.task_deviation_s)?,
+        slots_in_use: tasks_running,
+        workers,
+    };
+    Ok((progress, told.ended))
+}
+
+/// The program and its pipes.
+struct Program {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(program: &[String], working_dir: &str) -> io::Result<Self> {
+        let (first, rest) = program.split_first().ok_or_else(|| invalid("no program"))?;
+        let mut child = Command::new(first)
+            .args(rest)
+            .current_dir(working_dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .process_group(0)
+            .spawn()?;
+        let pipes = || io::Error::other("no pipe");
+        let input = child.stdin.take().ok_or_else(pipes)?;
+        let output = BufReader::new(child.stdout.take().ok_or_else(pipes)?);
+        Ok(Self { child, input, output })
+    }
+
+    /// Asks one question; the answer has one field of the same name.
+    async fn ask(&mut self, name: &str, body: Value) -> io::Result<Value> {
+        let exchange = async {
+            self.input.write_all(format!("{}\n", json!({ name: body })).as_bytes()).await?;
+            self.input.flush().await?;
+            let mut line = Vec::new();
+            (&mut self.output).take(LONGEST).read_until(b'\n', &mut line).await?;
+            match line.last() {
+                None => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+                Some(b'\n') => Ok(line),
+                Some(_) => Err(invalid(format!("an answer is cut off or longer than {LONGEST} bytes"))),
+            }
+        };
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", PATIENCE.as_secs()));
+        let line = timeout(PATIENCE, exchange).await.map_err(late)??;
+        let mut answer: Value = serde_json::from_slice(&line)
+            .map_err(|error| invalid(format!("the answer to `{name}` is no JSON: {error}")))?;
+        if let Some(error) = answer.get("error").and_then(Value::as_str) {
+            return Err(io::Error::other(format!(
+                "it says of `{name}`: {}",
+                error.chars().take(500).collect::<String>()
+            )));
+        }
+        answer.get_mut(name).map(Value::take).ok_or_else(|| invalid(format!("the answer to `{name}` has no `{name}`")))
+    }
+
+    /// Lets it end by itself, for a while.
+    async fn leave(mut self) {
+        drop(self.input);
+        if timeout(Duration::from_secs(2), self.child.wait()).await.is_err() {
+            _ = self.child.kill().await;
+        }
+    }
+}
+
+impl ExecRunner {
+    /// Runs the job to its end, or until it is told to leave it.
+    pub(super) async fn run(mut self) {
+        let mut failures = 0;
+        loop {
+            match self.converse(&mut failures).await {
+                Ok(Over::Left) => return,
+                Ok(Over::Ended(end, progress)) => return self.ended(end, progress).await,
+                Err(error) => {
+                    failures += 1;
+                    let name = self.program.first().map(String::as_str).unwrap_or_default();
+                    tracing::warn!(job = %self.job, program = name, %error, failures, "an engine's program failed");
+                    if failures >= MOST_FAILURES {
+                        let reason = format!("{name} failed {failures} times in a row, last: {error}");
+                        return self.ended(EngineEnd::Broken { reason }, None).await;
+                    }
+                    let orders = &mut self.orders;
+                    let told = timeout(self.rest, orders.wait_for(|orders| orders.cancelled || orders.stopping)).await;
+                    if told.is_ok() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn ended(&self, end: EngineEnd, progress: Option<EngineProgress>) {
+        _ = self.reports.send(EngineReport::Ended { job: self.job.clone(), end, progress }).await;
+    }
+
+    async fn converse(&mut self, failures: &mut u32) -> io::Result<Over> {
+        let mut program = Program::start(&self.program, &self.working_dir)?;
+        let hello = program.ask("hello", json!({ "version": VERSION, "job": self.job })).await?;
+        let version = hello.get("version").and_then(Value::as_u64);
+        if version != Some(VERSION) {
+            return Err(invalid(format!("hello: its version is {version:?}, not {VERSION}")));
+        }
+        let mut told: Option<BTreeMap<HostId, u32>> = None;
+        let mut ticks = tokio::time::interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            let orders = self.orders.borrow_and_update().clone();
+            if orders.cancelled {
+                program.ask("cancel", json!({})).await?;
+                program.leave().await;
+                return Ok(Over::Left);
+            }
+            if orders.stopping {
+                program.leave().await;
+                return Ok(Over::Left);
+            }
+            if told.as_ref() != Some(&orders.slots) {
+                program.ask("workers", json!(orders.slots)).await?;
+                told = Some(orders.slots);
+            }
+            let (progress, ended) = parse_progress(program.ask("progress", json!({})).await?)?;
+            *failures = 0;
+            match ended {
+                Some(end) => {
+                    program.leave().await;
+                    let end = match end {
+                        ToldEnd::Completed if progress.tasks_failed > 0 => {
+                            EngineEnd::CompletedWithFailures { failed: progress.tasks_failed }
+                        }
+                        ToldEnd::Completed => EngineEnd::Completed,
+                        ToldEnd::Failed(reason) => EngineEnd::Broken { reason: reason.chars().take(500).collect() },
+                    };
+                    return Ok(Over::Ended(end, Some(progress)));
+                }
+                None => {
+                    let report = EngineReport::Progress { job: self.job.clone(), progress };
+                    if self.reports.send(report).await.is_err() {
+                        return Ok(Over::Left);
+                    }
+                }
+            }
+            tokio::select! {
+                _ = ticks.tick() => {}
+                changed = self.orders.changed() => {
+                    if changed.is_err() {
+                        program.leave().await;
+                        return Ok(Over::Left);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_common::job::{DedicatedHost, Prices, SizingPolicy};
+
+    use super::*;
+
+    fn host(name: &str) -> HostId {
+        HostId::new(name).unwrap()
+    }
+
+    /// A program of shell lines: what it does with each question.
+    fn program(folder: &Path, cases: &str) -> Vec<String> {
+        let path = folder.join("engine.sh");
+        let text = format!(
+            "#!/bin/sh\nn=0\nwhile read -r line; do\n  echo \"$line\" >>asked\n  case $line in\n{cases}\n  esac\ndone\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        vec!["/bin/sh".into(), path.display().to_string()]
+    }
+
+    const POLITE: &str = r#"    *hello*) echo '{"hello":{"version":1}}';;
+    *workers*) echo '{"workers":{}}';;
+    *cancel*) echo '{"cancel":{}}';;"#;
+
+    fn runner(
+        folder: &Path,
+        program: Vec<String>,
+    ) -> (ExecRunner, mpsc::Receiver<EngineReport>, watch::Sender<ClusterOrders>) {
+        let slots = BTreeMap::from([(host("d1"), 4)]);
+        let (orders, receiver) = watch::channel(ClusterOrders { slots, ..ClusterOrders::default() });
+        let (reports, told) = mpsc::channel(100);
+        let working_dir = folder.display().to_string();
+        let (job, rest) = (JobId::new("j").unwrap(), Duration::from_millis(20));
+        (ExecRunner { job, program, working_dir, reports, orders: receiver, rest }, told, orders)
+    }
+
+    async fn last(mut told: mpsc::Receiver<EngineReport>) -> (usize, Option<EngineReport>) {
+        let (mut count, mut last) = (0, None);
+        while let Some(report) = told.recv().await {
+            (count, last) = (count + 1, Some(report));
+        }
+        (count, last)
+    }
+
+    #[tokio::test]
+    async fn a_program_is_told_of_workers_and_tells_of_progress() {
+        let folder = tempfile::tempdir().unwrap();
+        let cases = format!(
+            "{POLITE}\n{}",
+            r#"    *progress*) n=$((n + 1)); [ $n = 3 ] && end=',"ended":"completed"'
+      echo '{"progress":{"fraction_done":0.'$n',"tasks_total":9,"workers":{"d1":{"tasks_running":4,"done":0.1}}'"$end"'}}';;"#
+        );
+        let (runner, told, orders) = runner(folder.path(), program(folder.path(), &cases));
+        let task = tokio::spawn(runner.run());
+        orders.send_modify(|orders| _ = orders.slots.insert(host("i1"), 2));
+        let (count, end) = last(told).await;
+        task.await.unwrap();
+        let Some(EngineReport::Ended { end: EngineEnd::Completed, progress: Some(progress), .. }) = end else {
+            panic!("{end:?}");
+        };
+        assert_eq!((count, progress.tasks_running, progress.fraction_done.value()), (3, 4, 0.3));
+        let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
+        assert!(asked.starts_with("{\"hello\":{\"job\":\"j\",\"version\":1}}\n{\"workers\":{\"d1\":4"), "{asked}");
+        assert!(asked.contains("\"i1\":2"), "{asked}");
+    }
+
+    #[tokio::test]
+    async fn what_always_fails_is_given_up_with_the_reason() {
+        for (cases, part) in [
+            ("    *) exit 3;;", "end of file"),
+            ("    *) echo nonsense;;", "no JSON"),
+            ("    *hello*) echo '{\"hello\":{\"version\":9}}';;", "version"),
+            ("    *) echo '{\"error\":\"no cluster\"}';;", "no cluster"),
+            (
+                "    *hello*) echo '{\"hello\":{\"version\":1}}';;\n    *workers*) echo '{\"workers\":{}}';;\n    *) echo '{\"progress\":{\"fraction_done\":7}}';;",
+                "fraction_done",
+            ),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let (runner, told, _orders) = runner(folder.path(), program(folder.path(), cases));
+            let task = tokio::spawn(runner.run());
+            let (_, end) = last(told).await;
+            task.await.unwrap();
+            let Some(EngineReport::Ended { end: EngineEnd::Broken { reason }, .. }) = end else {
+                panic!("{part}: {end:?}")
+            };
+            assert!(reason.contains(part) && reason.contains("5 times"), "{part}: {reason}");
+        }
+    }
+
+    #[tokio::test]
+    async fn cancelling_is_told_and_ends_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let cases = format!("{POLITE}\n    *progress*) echo '{{\"progress\":{{\"fraction_done\":0.1}}}}';;");
+        let (runner, mut told, orders) = runner(folder.path(), program(folder.path(), &cases));
+        let task = tokio::spawn(runner.run());
+        told.recv().await.unwrap();
+        orders.send_modify(|orders| orders.cancelled = true);
+        task.await.unwrap();
+        assert!(std::fs::read_to_string(folder.path().join("asked")).unwrap().contains("cancel"));
+    }
+
+    #[test]
+    fn every_wrong_field_of_a_submission_is_named() {
+        let own = |disk| DedicatedHost { host: host("d1"), disk };
+        let submit = SubmitCluster {
+            name: None,
+            sizing: SizingPolicy::Adaptive,
+            program: vec!["relative".into()],
+            working_dir: "nowhere".into(),
+            max_volunteers: None,
+            max_slots_per_host: None,
+            memory_per_slot_mib: 0,
+            set_up_s: -1.0,
+            goal: Goal::Energy,
+            prices: Prices::default(),
+            dedicated: vec![own(1.0), own(0.0)],
+            power: None,
+        };
+        let said = prepare(&JobId::new("j").unwrap(), &submit).unwrap_err().message;
+        for part in ["program", "working_dir", "set_up_s: is -1", "dedicated[1].disk", "named twice", "power"] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_answer_makes_it_panic(text in "(\\{|\\}|\"[a-z_]{1,14}\"|:|,|[0-9.e-]{1,5}|null){0,40}") {
+            if let Ok(value) = serde_json::from_str::<Value>(&text) {
+                _ = parse_progress(value);
+            }
+        }
+    }
+}
