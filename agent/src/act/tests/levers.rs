@@ -143,7 +143,9 @@ fn a_weight_on_the_disk_bites() {
     for name in ["heavy", "light"] {
         _ = fs::remove_file(format!("{}-{name}", file.display()));
     }
-    assert!(more > 2 * less, "{more} against {less}");
+    // Both would write as much without weights. Far from 20 to 1: each writer waits for every write, and starts a new
+    // process for the next few, in which the other has the disk to itself.
+    assert!(2 * more > 3 * less, "{more} against {less}");
     for own in &mut actors {
         assert!(own.restore_all().failed.is_empty());
     }
