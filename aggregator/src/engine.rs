@@ -4,6 +4,7 @@
 mod records;
 mod runner;
 mod schedule;
+pub mod spark;
 mod submission;
 mod task;
 

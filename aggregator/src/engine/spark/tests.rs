@@ -1,0 +1,475 @@
+//! Answers as Spark 3.5.7 gave them (`fixtures/`), answers it never gave, and servers that behave badly.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gleaner_common::units::Bytes;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::application::{parse_executors, parse_jobs, parse_stages, parse_tasks};
+use super::json::Document;
+use super::master::parse_view;
+use super::progress::{ExecutorRow, JobRow, JobStatus, Observation, StageRow, TaskRow, Tracker};
+use super::*;
+
+const MASTER: &str = include_str!("fixtures/master.json");
+const JOBS: &str = include_str!("fixtures/jobs.json");
+const STAGES: &str = include_str!("fixtures/stages.json");
+const TASKS: &str = include_str!("fixtures/tasks.json");
+const EXECUTORS: &str = include_str!("fixtures/executors.json");
+
+fn document(root: Value) -> Document {
+    Document::new("http://here".to_owned(), root)
+}
+
+fn fixture(text: &str) -> Document {
+    document(serde_json::from_str(text).unwrap())
+}
+
+/// Every reader of answers, by what it makes of one; `None` is an error.
+fn read_all(root: &Value) -> [Option<usize>; 5] {
+    let of = |root: &Value| document(root.clone());
+    [
+        parse_view(&of(root)).ok().map(|view| view.workers.len()),
+        parse_jobs(&of(root)).ok().map(|rows| rows.len()),
+        parse_stages(&of(root)).ok().map(|rows| rows.len()),
+        parse_tasks(&of(root), (0, 0)).ok().map(|rows| rows.len()),
+        parse_executors(&of(root)).ok().map(|rows| rows.len()),
+    ]
+}
+
+#[test]
+fn a_masters_answer_is_read() {
+    let view = parse_view(&fixture(MASTER)).unwrap();
+    assert_eq!(view.url, "spark://127.0.0.1:17377");
+    let gone = Worker {
+        id: "worker-20261121064907-127.0.0.3-40445".to_owned(),
+        host: "127.0.0.3".to_owned(),
+        port: 40445,
+        state: WorkerState::Dead,
+        cores: 1,
+        cores_used: 1,
+        memory: Bytes::from_mib(600),
+    };
+    assert_eq!(view.workers[0], gone);
+    assert_eq!(view.workers[1].state, WorkerState::Alive);
+    let [application] = &view.applications[..] else { panic!("{:?}", view.applications) };
+    assert_eq!(application.id.as_str(), "app-20261121064910-0000");
+    assert_eq!(application.state, ApplicationState::Finished);
+    assert_eq!((application.name.as_str(), application.duration.as_secs()), ("word-count", 65));
+}
+
+#[test]
+fn a_drivers_answers_are_read() {
+    let jobs = parse_jobs(&fixture(JOBS)).unwrap();
+    let (status, stages) = (JobStatus::Running, vec![0, 1]);
+    assert_eq!(jobs, [JobRow { id: 0, status, stages, tasks: 44, skipped: 0, completed: 2, lost: 0 }]);
+    let stages = parse_stages(&fixture(STAGES)).unwrap();
+    assert_eq!(
+        stages[1],
+        StageRow { id: 0, attempt: 0, running: true, tasks: 40, active_tasks: 3, completed: 2, run_time_ms: 8504 }
+    );
+    assert_eq!((stages[0].id, stages[0].running, stages[0].tasks), (1, false, 4));
+    let tasks = parse_tasks(&fixture(TASKS), (0, 0)).unwrap();
+    assert_eq!(tasks[0], TaskRow { id: 4, stage: (0, 0), elapsed_ms: 8 });
+    let executors = parse_executors(&fixture(EXECUTORS)).unwrap();
+    assert_eq!(executors.len(), 2, "without the driver: {executors:?}");
+    assert_eq!((executors[0].host.as_str(), executors[0].completed, executors[0].task_ms), ("127.0.0.2", 1, 4698));
+}
+
+#[test]
+fn an_error_names_address_field_and_value() {
+    let message = |pointer: &str, value: Value| {
+        let mut root: Value = serde_json::from_str(MASTER).unwrap();
+        *root.pointer_mut(pointer).unwrap() = value;
+        let error = parse_view(&document(root)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Malformed);
+        error.to_string()
+    };
+    let expect = "in the answer of http://here, workers[1].cores is -1 and not a whole number in range";
+    assert_eq!(message("/workers/1/cores", json!(-1)), expect);
+    assert!(message("/workers/0/port", json!(70_000)).contains("workers[0].port is 70000 and not"));
+    assert!(message("/workers/0/host", json!(null)).contains("workers[0].host is null and not a text"));
+    assert!(message("/workers", json!({"a": 1})).contains("workers is an object and not a list"));
+    assert!(message("/completedapps/0/id", json!("../x")).contains("completedapps[0].id is \"../x\" and not"));
+    let long = message("/workers/0/state", json!("x".repeat(100_000)));
+    assert!(long.len() < 250 && long.contains('…'), "{long}");
+    assert!(message("/workers/0", json!({})).contains("workers[0].state is missing"));
+    let error = parse_jobs(&document(json!("no"))).unwrap_err().to_string();
+    assert_eq!(error, "in the answer of http://here, the whole is \"no\" and not a list");
+    let many = vec![json!({}); 20_001];
+    assert!(parse_jobs(&document(many.into())).unwrap_err().to_string().contains("a list of 20001 and not"));
+}
+
+#[test]
+fn counters_below_zero_count_as_zero_and_new_words_are_kept() {
+    let mut root: Value = serde_json::from_str(EXECUTORS).unwrap();
+    root[0]["activeTasks"] = json!(-3);
+    assert_eq!(parse_executors(&document(root)).unwrap()[0].active_tasks, 0);
+    let mut root: Value = serde_json::from_str(MASTER).unwrap();
+    root["workers"][0]["state"] = json!("RESTING");
+    assert_eq!(parse_view(&document(root)).unwrap().workers[0].state, WorkerState::Other("RESTING".to_owned()));
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        ".{0,12}".prop_map(Value::from),
+        "[a-z0-9:.]{0,300}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 40, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            prop::collection::btree_map("[a-zA-Z]{1,9}", inner, 0..6)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+/// Puts `value` in the place of the `pick`th node.
+fn replace(root: &mut Value, pick: &mut usize, value: &Value) {
+    if *pick == 0 {
+        *root = value.clone();
+    }
+    *pick = pick.wrapping_sub(1);
+    match root {
+        Value::Array(list) => list.iter_mut().for_each(|inner| replace(inner, pick, value)),
+        Value::Object(map) => map.values_mut().for_each(|inner| replace(inner, pick, value)),
+        _ => {}
+    }
+}
+
+prop_compose! {
+    fn any_observation()(
+        jobs in prop::collection::vec((0_u32..6, 0_u8..3, any::<[u32; 4]>()), 0..5),
+        stages in prop::collection::vec((0_u32..9, 0_u32..3, any::<bool>(), any::<[u32; 3]>(), any::<u64>()), 0..5),
+        tasks in prop::collection::vec((any::<u64>(), 0_u32..9, 0_u32..3, any::<u64>()), 0..9),
+        executors in prop::collection::vec((0_u8..5, 0_u8..3, any::<bool>(), any::<[u32; 4]>(), any::<u64>()), 0..5),
+    ) -> Observation {
+        let statuses = [JobStatus::Running, JobStatus::Succeeded, JobStatus::Failed];
+        Observation {
+            jobs: jobs.into_iter().map(|(id, status, [tasks, skipped, completed, lost])| JobRow {
+                id, status: statuses[usize::from(status)], stages: vec![id, id + 1], tasks, skipped, completed, lost,
+            }).collect(),
+            stages: stages.into_iter().map(|(id, attempt, running, [tasks, active_tasks, completed], run_time_ms)|
+                StageRow { id, attempt, running, tasks, active_tasks, completed, run_time_ms }).collect(),
+            tasks: tasks.into_iter().map(|(id, stage, attempt, elapsed_ms)|
+                TaskRow { id, stage: (stage, attempt), elapsed_ms }).collect(),
+            executors: executors.into_iter().map(|(id, host, active, [cores, active_tasks, completed, failed], task_ms)|
+                ExecutorRow { id: id.to_string(), host: format!("h{host}"), active, cores, active_tasks, completed,
+                    failed, task_ms }).collect(),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_json_makes_a_reader_panic(root in any_json()) {
+        read_all(&root);
+    }
+
+    #[test]
+    fn no_change_of_a_real_answer_makes_a_reader_panic(which in 0_usize..5, pick in 0_usize..120, value in any_json()) {
+        let mut root: Value = serde_json::from_str([MASTER, JOBS, STAGES, TASKS, EXECUTORS][which]).unwrap();
+        replace(&mut root, &mut pick.clone(), &value);
+        read_all(&root);
+    }
+
+    #[test]
+    fn progress_never_goes_back_and_stays_below_one(
+        looks in prop::collection::vec((any_observation(), 0_u64..5_000), 1..12), expected in any::<u32>(),
+    ) {
+        let mut tracker = Tracker::default();
+        tracker.expect_tasks(expected);
+        let (mut now, mut before) = (Instant::now(), 0.0);
+        for (seen, after_ms) in looks {
+            now += Duration::from_millis(after_ms);
+            let progress = tracker.step(now, seen);
+            let fraction = progress.fraction_done.value();
+            prop_assert!((before..=0.99).contains(&fraction), "{before} then {fraction}");
+            prop_assert!(progress.mean_task_s.is_none_or(|mean_s| mean_s.is_finite() && mean_s >= 0.0));
+            before = fraction;
+        }
+        prop_assert_eq!(tracker.end(false).fraction_done.value().total_cmp(&before), std::cmp::Ordering::Equal);
+        prop_assert_eq!(tracker.end(true).fraction_done.value().total_cmp(&1.0), std::cmp::Ordering::Equal);
+    }
+}
+
+fn job(status: JobStatus, tasks: u32, completed: u32) -> JobRow {
+    JobRow { id: 0, status, stages: vec![0, 1], tasks, skipped: 0, completed, lost: 0 }
+}
+
+fn stage(id: u32, attempt: u32, tasks: u32, active_tasks: u32, completed: u32, run_time_ms: u64) -> StageRow {
+    StageRow { id, attempt, running: active_tasks > 0, tasks, active_tasks, completed, run_time_ms }
+}
+
+fn executor(id: &str, host: &str, completed: u32, task_ms: u64) -> ExecutorRow {
+    let (id, host) = (id.to_owned(), host.to_owned());
+    ExecutorRow { id, host, active: true, cores: 1, active_tasks: 1, completed, failed: 0, task_ms }
+}
+
+fn assert_near(value: f64, expected: f64) {
+    assert!((value - expected).abs() < 1e-9, "{value} and not {expected}");
+}
+
+#[test]
+fn running_tasks_count_in_part() {
+    let mut tracker = Tracker::default();
+    let start = Instant::now();
+    let seen = Observation {
+        jobs: vec![job(JobStatus::Running, 12, 4)],
+        stages: vec![stage(0, 0, 10, 2, 4, 8_000), stage(1, 0, 2, 0, 0, 0)],
+        tasks: vec![
+            TaskRow { id: 7, stage: (0, 0), elapsed_ms: 500 },
+            TaskRow { id: 8, stage: (0, 0), elapsed_ms: 60_000 },
+        ],
+        executors: vec![executor("0", "a", 3, 6_000), executor("1", "b", 1, 2_600)],
+    };
+    // 4 of 12 done; tasks of the stage take 2 s, so one is a quarter done and one counts 0.95.
+    let progress = tracker.step(start, seen.clone());
+    assert_near(progress.fraction_done.value(), (4.0 + 0.25 + 0.95) / 12.0);
+    assert_near(progress.mean_task_s.unwrap(), 8.6 / 4.0);
+    assert_eq!((progress.tasks_total, progress.tasks_done, progress.tasks_running, progress.cores), (12, 4, 2, 2));
+    // The driver says nothing new of task 7, but a second has passed.
+    let progress = tracker.step(start + Duration::from_secs(1), seen);
+    assert_near(progress.fraction_done.value(), (4.0 + 0.75 + 0.95) / 12.0);
+    assert_eq!(progress.engine_progress().slots_in_use, 2);
+}
+
+#[test]
+fn lost_results_are_undone_work_but_the_fraction_stays() {
+    let mut tracker = Tracker::default();
+    let look = |jobs, stages| Observation { jobs: vec![jobs], stages, ..Observation::default() };
+    let now = Instant::now();
+    let first = tracker.step(now, look(job(JobStatus::Running, 14, 10), vec![stage(1, 0, 4, 0, 0, 0)]));
+    assert_near(first.fraction_done.value(), 10.0 / 14.0);
+    // An executor is gone with the results of three tasks: the first stage is tried again for those.
+    let stages = vec![stage(0, 1, 3, 0, 0, 0), stage(1, 0, 4, 0, 0, 0)];
+    let second = tracker.step(now, look(job(JobStatus::Running, 14, 10), stages));
+    assert_eq!((second.tasks_done, second.tasks_total), (7, 14));
+    assert_near(second.fraction_done.value(), 10.0 / 14.0);
+    // Repeated tasks were counted as completed once more: 16 of 14.
+    let third = tracker.step(now, look(job(JobStatus::Running, 14, 16), vec![stage(1, 1, 1, 0, 0, 0)]));
+    assert_eq!(third.tasks_done, 13);
+    let last = tracker.step(now, look(job(JobStatus::Succeeded, 14, 17), vec![]));
+    assert_near(last.fraction_done.value(), 0.99);
+}
+
+#[test]
+fn what_the_driver_forgets_is_remembered() {
+    let mut tracker = Tracker::default();
+    let now = Instant::now();
+    let mut second = job(JobStatus::Running, 10, 0);
+    second.id = 1;
+    second.stages = vec![2];
+    let both = vec![job(JobStatus::Failed, 10, 6), second.clone()];
+    let executors = vec![executor("0", "a", 6, 6_000), executor("1", "b", 0, 0)];
+    let stages = vec![stage(2, 0, 10, 0, 0, 0)];
+    let before = tracker.step(now, Observation { jobs: both, stages: stages.clone(), executors, tasks: vec![] });
+    // Of a failed job nothing more will come: 6 of 6, and 0 of 10.
+    assert_eq!((before.tasks_done, before.tasks_total, before.jobs_failed), (6, 16, 1));
+    let executors = vec![executor("1", "b", 0, 0)];
+    for _ in 0..3 {
+        let (jobs, stages, executors) = (vec![second.clone()], stages.clone(), executors.clone());
+        let after = tracker.step(now, Observation { jobs, stages, executors, tasks: vec![] });
+        assert_eq!((after.tasks_done, after.tasks_total, after.jobs_failed), (6, 16, 1));
+        assert_eq!((after.executors_on("a"), after.executors_on("b")), (0, 1));
+        assert_eq!(after.hosts["a"].tasks_done, 6);
+        assert_near(after.hosts["a"].task_s, 6.0);
+    }
+}
+
+#[test]
+fn addresses_that_could_lead_elsewhere_are_refused() {
+    for url in ["", "127.0.0.1:8080", "https://a:1", "http://", "http://a b", "http://u@h:1", "http://h:1/?x", "http:///x"]
+    {
+        let error = SparkMaster::new(url).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Malformed, "{url}: {error}");
+    }
+    for id in ["", "..", "a/b", "a?b", "é"] {
+        assert!(id.parse::<ApplicationId>().is_err(), "{id}");
+    }
+    let master = SparkMaster::new("http://127.0.0.1:9/").unwrap();
+    for host in ["", "a b", "a&host=b", "a\r\nX: y", "--x"] {
+        assert_eq!(master.decommission(host).unwrap_err().kind(), ErrorKind::Malformed, "{host}");
+    }
+}
+
+/// A server on loopback that answers requests by `answer`; `None` keeps silent and the connection open.
+fn serve(answer: impl Fn(&str) -> Option<Vec<u8>> + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = Arc::new(answer);
+    // They end with the test's process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let answer = Arc::clone(&answer);
+            std::thread::spawn(move || answer_one(&stream, &*answer));
+        }
+    });
+    format!("http://{address}")
+}
+
+fn answer_one(mut stream: &TcpStream, answer: &(dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync)) {
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let Some(request) = lines.next() else { return };
+    lines.find(String::is_empty);
+    match answer(&request) {
+        Some(bytes) => _ = stream.write_all(&bytes),
+        None => std::thread::sleep(Duration::from_secs(60)),
+    }
+}
+
+fn http(status: &str, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+fn master_at(url: &str) -> SparkMaster {
+    SparkMaster::with_time_limit(url, Duration::from_millis(300)).unwrap()
+}
+
+#[test]
+fn a_server_that_hangs_costs_the_time_limit() {
+    let dripping = serve(|_| Some(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{".to_vec()).filter(|_| false));
+    let started = Instant::now();
+    let error = master_at(&dripping).workers().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    let silent_driver = serve(|request| request.contains("/jobs").then(|| http("200 OK", "[]")));
+    let id = "app-1".parse().unwrap();
+    let mut application =
+        SparkApplication::with_time_limit(&silent_driver, id, Duration::from_millis(300)).unwrap();
+    let error = application.look(&master_at(&dripping), Instant::now()).unwrap_err();
+    assert!(error.to_string().contains("/api/v1/applications/app-1/stages?"), "{error}");
+    assert!(started.elapsed() < Duration::from_millis(2_500), "{:?}", started.elapsed());
+}
+
+#[test]
+fn bad_answers_are_errors_of_their_kind() {
+    let kind = |answer: Vec<u8>| {
+        let error = master_at(&serve(move |_| Some(answer.clone()))).workers().unwrap_err();
+        (error.kind(), error.to_string())
+    };
+    assert_eq!(kind(http("404 Not Found", "")).0, ErrorKind::Absent);
+    assert_eq!(kind(http("403 Forbidden", "")).0, ErrorKind::Denied);
+    assert_eq!(kind(http("503 Busy", "")).0, ErrorKind::Transient);
+    assert_eq!(kind(b"no http at all\r\n\r\n".to_vec()).0, ErrorKind::Transient);
+    let (transient, message) = kind(http("200 OK", "Spark is starting up. Please wait a while until it's ready."));
+    assert!(transient == ErrorKind::Transient && message.contains("starting up"), "{message}");
+    assert!(kind(http("200 OK", "<html>")).1.contains("/json/ is not JSON"));
+    assert!(kind(http("200 OK", &"[".repeat(100_000))).1.contains("/json/ is not JSON"));
+    let elsewhere = serve(|_| panic!("the redirect was followed"));
+    let redirect = format!("HTTP/1.1 302 Found\r\nLocation: {elsewhere}/json/\r\nContent-Length: 0\r\n\r\n");
+    assert!(kind(redirect.into_bytes()).1.ends_with("HTTP status 302"));
+    let endless = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_owned() + &" ".repeat((16 << 20) + 100_000);
+    let patient = SparkMaster::new(&serve(move |_| Some(endless.clone().into_bytes()))).unwrap();
+    assert!(patient.workers().unwrap_err().to_string().contains("exceeds 16777216 bytes"));
+}
+
+#[test]
+fn decommissioning_tells_by_the_status() {
+    let with = |status: &'static str| {
+        let url = serve(move |request| {
+            assert_eq!(request, "POST /workers/kill/?host=10.0.0.7 HTTP/1.1");
+            Some(http(status, ""))
+        });
+        master_at(&url).decommission("10.0.0.7")
+    };
+    assert_eq!(with("200 OK").unwrap(), Decommission::Told);
+    assert_eq!(with("404 Not Found").unwrap(), Decommission::NoSuchWorker);
+    assert_eq!(with("405 Method Not Allowed").unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(with("500 Oh").unwrap_err().kind(), ErrorKind::Transient);
+}
+
+/// A driver as the fixtures show it.
+fn fixture_driver() -> String {
+    serve(|request| {
+        let path = request.strip_prefix("GET /api/v1/applications/app-20261121064910-0000/").unwrap();
+        let body = match path.split([' ', '?']).next().unwrap() {
+            "jobs" => JOBS,
+            "stages" => STAGES,
+            "stages/0/0/taskList" => TASKS,
+            "allexecutors" => EXECUTORS,
+            other => panic!("{other}"),
+        };
+        Some(http("200 OK", body))
+    })
+}
+
+#[test]
+fn an_application_is_looked_at_until_its_driver_is_gone() {
+    let id: ApplicationId = "app-20261121064910-0000".parse().unwrap();
+    let master = SparkMaster::new(&serve(|_| Some(http("200 OK", MASTER)))).unwrap();
+    let mut running = SparkApplication::new(&fixture_driver(), id.clone()).unwrap();
+    let Look::Running(progress) = running.look(&master, Instant::now()).unwrap() else { panic!() };
+    assert_eq!((progress.tasks_total, progress.tasks_done, progress.hosts["127.0.0.3"].tasks_done), (44, 2, 1));
+    // Nobody listens there any more: the master's word counts.
+    let mut gone = SparkApplication::new("http://127.0.0.1:1", id).unwrap();
+    let Look::Ended { end, progress } = gone.look(&master, Instant::now()).unwrap() else { panic!() };
+    assert_eq!(end, ApplicationEnd::Finished);
+    assert_near(progress.fraction_done.value(), 1.0);
+    // An application the master does not know is no end: the driver's error stands.
+    let mut other = SparkApplication::new("http://127.0.0.1:1", "app-2".parse().unwrap()).unwrap();
+    assert_eq!(other.look(&master, Instant::now()).unwrap_err().kind(), ErrorKind::Transient);
+}
+
+fn worker() -> WorkerCommand {
+    WorkerCommand {
+        spark_home: PathBuf::from("/opt/spark"),
+        java_home: Some(PathBuf::from("/opt/java")),
+        master: "spark://10.0.0.1:7077".to_owned(),
+        host: "10.0.0.7".to_owned(),
+        cores: 2,
+        memory: Bytes::from_mib(1_500),
+        daemon_memory: Bytes::from_mib(256),
+        web_ui_port: 0,
+        work_dir: PathBuf::from("/var/lib/gleaner/spark work"),
+        local_dir: PathBuf::from("/var/lib/gleaner/spark"),
+        settings: [("spark.worker.timeout".to_owned(), "20".to_owned())].into(),
+    }
+}
+
+#[test]
+fn a_workers_command_line() {
+    let worker = worker();
+    worker.check().unwrap();
+    assert_eq!(worker.program(), PathBuf::from("/opt/spark/bin/spark-class"));
+    let arguments: Vec<_> = worker.arguments().into_iter().map(|a| a.into_string().unwrap()).collect();
+    let expected = "org.apache.spark.deploy.worker.Worker|--host|10.0.0.7|--port|0|--webui-port|0|--cores|2|--memory|\
+                    1500M|--work-dir|/var/lib/gleaner/spark work|spark://10.0.0.1:7077";
+    assert_eq!(arguments.join("|"), expected);
+    let environment = worker.environment();
+    assert_eq!(environment["SPARK_LOCAL_DIRS"], "/var/lib/gleaner/spark");
+    assert_eq!(environment["SPARK_LOCAL_IP"], "10.0.0.7");
+    assert_eq!(environment["JAVA_HOME"], "/opt/java");
+    let options = "-Dspark.decommission.enabled=true -Dspark.worker.cleanup.enabled=true -Dspark.worker.timeout=20";
+    assert_eq!(environment["SPARK_WORKER_OPTS"], options);
+}
+
+#[test]
+fn a_worker_that_would_not_start_is_refused() {
+    type Spoil = fn(&mut WorkerCommand);
+    let spoils: [Spoil; 9] = [
+        |w| w.cores = 0,
+        |w| w.memory = Bytes(1_000),
+        |w| w.daemon_memory = Bytes(0),
+        |w| w.host = "--help".to_owned(),
+        |w| w.master = "10.0.0.1:7077".to_owned(),
+        |w| w.local_dir = PathBuf::from("/a,b"),
+        |w| w.work_dir = PathBuf::from("work"),
+        |w| w.settings = [("spark.x".to_owned(), "a b".to_owned())].into(),
+        |w| w.settings = [("java.x".to_owned(), "a".to_owned())].into(),
+    ];
+    for (number, spoil) in spoils.into_iter().enumerate() {
+        let mut worker = worker();
+        spoil(&mut worker);
+        assert!(worker.check().is_err(), "spoil {number}: {worker:?}");
+    }
+}
