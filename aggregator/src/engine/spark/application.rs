@@ -180,6 +180,8 @@ pub(super) fn parse_stages(document: &Document) -> Result<Vec<StageRow>, SparkEr
             tasks: stage.get("numTasks").counter()?,
             active_tasks: stage.get("numActiveTasks").counter()?,
             completed: stage.get("numCompletedIndices").counter()?,
+            runs_completed: stage.get("numCompleteTasks").counter()?,
+            runs_failed: stage.get("numFailedTasks").counter()?,
             run_time_ms: stage.get("executorRunTime").counter()?,
         });
     }

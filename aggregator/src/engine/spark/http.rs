@@ -32,8 +32,7 @@ impl Server {
     /// `url` is `http://HOST:PORT`, with a path in front of Spark's own if it is behind a reverse proxy.
     pub(super) fn new(url: &str, time_limit: Duration) -> Result<Self, SparkError> {
         let base = url.trim_end_matches('/');
-        let refuse =
-            |problem| Err(SparkError::Argument { what: "the web interface", value: shortened(url), problem });
+        let refuse = |problem| Err(SparkError::Argument { what: "the web interface", value: shortened(url), problem });
         let Some(rest) = base.strip_prefix("http://") else { return refuse("it must begin with http://") };
         let odd = |byte: u8| !byte.is_ascii_graphic() || matches!(byte, b'?' | b'#' | b'@' | b'%');
         if rest.is_empty() || rest.starts_with(['/', ':']) || rest.len() > 512 || rest.bytes().any(odd) {

@@ -42,7 +42,11 @@ impl<'a> Field<'a> {
             return Err(self.malformed("a list of bearable length"));
         }
         let (url, path) = (self.url, self.path.clone());
-        Ok(list.iter().enumerate().map(move |(i, value)| Self { url, path: format!("{path}[{i}]"), value: Some(value) }))
+        Ok(list.iter().enumerate().map(move |(i, value)| Self {
+            url,
+            path: format!("{path}[{i}]"),
+            value: Some(value),
+        }))
     }
 
     pub(super) fn flag(&self) -> Result<bool, SparkError> {

@@ -1,8 +1,10 @@
 //! How far an application is, out of successive looks at its driver. Pure: the time is given.
 //!
 //! A job's tasks are known from its start, later stages included. Of a running job, what its unfinished stages still
-//! lack is left to do, so that work lost with an executor counts as undone; a retried stage lists only the tasks it
-//! repeats. The fraction itself never goes back (RHIC §4.2 extrapolates from it).
+//! lack is left to do; a retried stage lists only the tasks it repeats. Results that went with an executor are undone
+//! work. Spark shows them only as failed runs of an executor that is gone, and leaves them among the completed ones:
+//! so many of its failed runs as it completed are taken for them. The fraction itself never goes back (RHIC §4.2
+//! extrapolates from it).
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -54,7 +56,12 @@ pub(super) struct StageRow {
     pub(super) running: bool,
     pub(super) tasks: u32,
     pub(super) active_tasks: u32,
+    /// Tasks of which one run at least ended well.
     pub(super) completed: u32,
+    /// Runs that ended well.
+    pub(super) runs_completed: u32,
+    /// Runs that failed, or ended well and lost their results with their executor.
+    pub(super) runs_failed: u32,
     /// Time spent in its tasks, by the executors' last word.
     pub(super) run_time_ms: u64,
 }
@@ -116,8 +123,10 @@ pub struct HostWork {
     pub tasks_running: u32,
     /// Tasks finished well on the host, by all executors it ever had.
     pub tasks_done: u32,
-    /// Attempts that failed or lost their results on it.
+    /// Attempts that failed on it, and those that lost their results later.
     pub tasks_failed: u32,
+    /// How many of the tasks done lost their results with their executor and were run again.
+    pub results_lost: u32,
     /// Wall time of the tasks that ended on it, in seconds.
     pub task_s: f64,
 }
@@ -251,7 +260,8 @@ impl Tracker {
     }
 
     fn count_jobs(&mut self, seen: &Observation) -> Sum {
-        let left: BTreeMap<u32, u32> = seen.stages.iter().map(|stage| (stage.id, stage.left())).collect();
+        let results_lost = seen.executors.iter().fold(0_u32, |sum, gone| sum.saturating_add(gone.results_lost()));
+        let left: BTreeMap<u32, u32> = seen.stages.iter().map(|stage| (stage.id, stage.left(results_lost))).collect();
         let jobs: BTreeMap<u32, Sum> = seen.jobs.iter().map(|job| (job.id, job.sum(&left))).collect();
         for (id, sum) in std::mem::replace(&mut self.jobs, jobs) {
             if !self.jobs.contains_key(&id) {
@@ -300,7 +310,7 @@ impl Tracker {
             if listed > 0 {
                 let per_task = done / f64::from(listed);
                 // Speculative copies run beyond what is left.
-                sum += per_task * f64::from(stage.active_tasks.max(listed).min(stage.left()));
+                sum += per_task * f64::from(stage.active_tasks.max(listed).min(stage.left(0)));
             }
         }
         sum
@@ -326,9 +336,25 @@ impl JobRow {
     }
 }
 
+impl ExecutorRow {
+    fn results_lost(&self) -> u32 {
+        if self.active { 0 } else { self.failed.min(self.completed) }
+    }
+
+    /// Wall time of its ended runs. Those that lost their results were counted twice over.
+    fn task_s(&self) -> f64 {
+        let ended = f64::from(self.completed) + f64::from(self.failed);
+        let share = if ended > 0.0 { (ended - f64::from(self.results_lost())) / ended } else { 1.0 };
+        self.task_ms as f64 / 1e3 * share
+    }
+}
+
 impl StageRow {
-    fn left(&self) -> u32 {
-        self.tasks.saturating_sub(self.completed)
+    /// Tasks still to do if so many results were lost with executors, whatever stage they were of.
+    fn left(&self, results_lost: u32) -> u32 {
+        let repeated = self.runs_completed.saturating_sub(self.completed);
+        let missing = self.runs_failed.min(results_lost).saturating_sub(repeated).min(self.completed);
+        self.tasks.saturating_sub(self.completed).saturating_add(missing)
     }
 
     fn mean_task_s(&self) -> Option<f64> {
@@ -337,7 +363,9 @@ impl StageRow {
 }
 
 fn mean_task_s(hosts: &BTreeMap<String, HostWork>) -> Option<f64> {
-    let ended: f64 = hosts.values().map(|host| f64::from(host.tasks_done) + f64::from(host.tasks_failed)).sum();
+    let ended =
+        |host: &HostWork| f64::from(host.tasks_done) + f64::from(host.tasks_failed) - f64::from(host.results_lost);
+    let ended: f64 = hosts.values().map(ended).sum();
     let seconds: f64 = hosts.values().map(|host| host.task_s).sum();
     (ended > 0.0).then(|| seconds / ended)
 }
@@ -353,7 +381,8 @@ fn add_to_host(hosts: &mut BTreeMap<String, HostWork>, executor: &ExecutorRow) {
     }
     host.tasks_done = host.tasks_done.saturating_add(executor.completed);
     host.tasks_failed = host.tasks_failed.saturating_add(executor.failed);
-    host.task_s += executor.task_ms as f64 / 1e3;
+    host.task_s += executor.task_s();
+    host.results_lost = host.results_lost.saturating_add(executor.results_lost());
 }
 
 fn bounded(count: u64) -> u32 {

@@ -69,10 +69,7 @@ fn a_drivers_answers_are_read() {
     let (status, stages) = (JobStatus::Running, vec![0, 1]);
     assert_eq!(jobs, [JobRow { id: 0, status, stages, tasks: 44, skipped: 0, completed: 2, lost: 0 }]);
     let stages = parse_stages(&fixture(STAGES)).unwrap();
-    assert_eq!(
-        stages[1],
-        StageRow { id: 0, attempt: 0, running: true, tasks: 40, active_tasks: 3, completed: 2, run_time_ms: 8504 }
-    );
+    assert_eq!(stages[1], StageRow { running: true, ..stage(0, 0, 40, 3, 2, 8504) });
     assert_eq!((stages[0].id, stages[0].running, stages[0].tasks), (1, false, 4));
     let tasks = parse_tasks(&fixture(TASKS), (0, 0)).unwrap();
     assert_eq!(tasks[0], TaskRow { id: 4, stage: (0, 0), elapsed_ms: 8 });
@@ -150,7 +147,7 @@ fn replace(root: &mut Value, pick: &mut usize, value: &Value) {
 prop_compose! {
     fn any_observation()(
         jobs in prop::collection::vec((0_u32..6, 0_u8..3, any::<[u32; 4]>()), 0..5),
-        stages in prop::collection::vec((0_u32..9, 0_u32..3, any::<bool>(), any::<[u32; 3]>(), any::<u64>()), 0..5),
+        stages in prop::collection::vec((0_u32..9, 0_u32..3, any::<bool>(), any::<[u32; 5]>(), any::<u64>()), 0..5),
         tasks in prop::collection::vec((any::<u64>(), 0_u32..9, 0_u32..3, any::<u64>()), 0..9),
         executors in prop::collection::vec((0_u8..5, 0_u8..3, any::<bool>(), any::<[u32; 4]>(), any::<u64>()), 0..5),
     ) -> Observation {
@@ -159,8 +156,10 @@ prop_compose! {
             jobs: jobs.into_iter().map(|(id, status, [tasks, skipped, completed, lost])| JobRow {
                 id, status: statuses[usize::from(status)], stages: vec![id, id + 1], tasks, skipped, completed, lost,
             }).collect(),
-            stages: stages.into_iter().map(|(id, attempt, running, [tasks, active_tasks, completed], run_time_ms)|
-                StageRow { id, attempt, running, tasks, active_tasks, completed, run_time_ms }).collect(),
+            stages: stages.into_iter().map(|(id, attempt, running, counts, run_time_ms)| {
+                let [tasks, active_tasks, completed, runs_completed, runs_failed] = counts;
+                StageRow { id, attempt, running, tasks, active_tasks, completed, runs_completed, runs_failed, run_time_ms }
+            }).collect(),
             tasks: tasks.into_iter().map(|(id, stage, attempt, elapsed_ms)|
                 TaskRow { id, stage: (stage, attempt), elapsed_ms }).collect(),
             executors: executors.into_iter().map(|(id, host, active, [cores, active_tasks, completed, failed], task_ms)|
@@ -208,7 +207,8 @@ fn job(status: JobStatus, tasks: u32, completed: u32) -> JobRow {
 }
 
 fn stage(id: u32, attempt: u32, tasks: u32, active_tasks: u32, completed: u32, run_time_ms: u64) -> StageRow {
-    StageRow { id, attempt, running: active_tasks > 0, tasks, active_tasks, completed, run_time_ms }
+    let (running, runs_completed, runs_failed) = (active_tasks > 0, completed, 0);
+    StageRow { id, attempt, running, tasks, active_tasks, completed, runs_completed, runs_failed, run_time_ms }
 }
 
 fn executor(id: &str, host: &str, completed: u32, task_ms: u64) -> ExecutorRow {
@@ -264,6 +264,32 @@ fn lost_results_are_undone_work_but_the_fraction_stays() {
 }
 
 #[test]
+fn results_that_went_with_an_executor_are_undone_until_they_are_repeated() {
+    let mut tracker = Tracker::default();
+    let now = Instant::now();
+    let look = |completed: u32, runs_completed: u32, runs_failed: u32, active: bool, task_ms| Observation {
+        jobs: vec![job(JobStatus::Running, 14, runs_completed)],
+        stages: vec![
+            StageRow { runs_completed, runs_failed, ..stage(0, 0, 10, 0, completed, 0) },
+            stage(1, 0, 4, 0, 0, 0),
+        ],
+        executors: vec![ExecutorRow { active, failed: runs_failed, ..executor("0", "a", 3, task_ms) }],
+        tasks: vec![],
+    };
+    let before = tracker.step(now, look(6, 6, 0, true, 3_000));
+    assert_eq!(before.tasks_done, 6);
+    // It was killed: the three tasks it had done and the one it ran, which was half way through.
+    let after = tracker.step(now, look(6, 6, 4, false, 6_500));
+    assert_eq!((after.tasks_done, after.tasks_failed), (3, 0), "the job's own count lags behind");
+    assert_near(after.fraction_done.value(), before.fraction_done.value());
+    assert_eq!((after.hosts["a"].tasks_done, after.hosts["a"].results_lost), (3, 3));
+    assert_near(after.hosts["a"].task_s, 6.5 * 4.0 / 7.0);
+    // Two of the three are repeated, and a new one is done.
+    assert_eq!(tracker.step(now, look(7, 9, 4, false, 6_500)).tasks_done, 6);
+    assert_eq!(tracker.step(now, look(10, 13, 4, false, 6_500)).tasks_done, 10);
+}
+
+#[test]
 fn what_the_driver_forgets_is_remembered() {
     let mut tracker = Tracker::default();
     let now = Instant::now();
@@ -289,7 +315,8 @@ fn what_the_driver_forgets_is_remembered() {
 
 #[test]
 fn addresses_that_could_lead_elsewhere_are_refused() {
-    for url in ["", "127.0.0.1:8080", "https://a:1", "http://", "http://a b", "http://u@h:1", "http://h:1/?x", "http:///x"]
+    for url in
+        ["", "127.0.0.1:8080", "https://a:1", "http://", "http://a b", "http://u@h:1", "http://h:1/?x", "http:///x"]
     {
         let error = SparkMaster::new(url).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Malformed, "{url}: {error}");
@@ -303,7 +330,8 @@ fn addresses_that_could_lead_elsewhere_are_refused() {
     }
 }
 
-/// A server on loopback that answers requests by `answer`; `None` keeps silent and the connection open.
+/// A server on loopback that answers requests by `answer`. It keeps silent for `None`, and falls silent after an
+/// answer that ends in three dots.
 fn serve(answer: impl Fn(&str) -> Option<Vec<u8>> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -323,8 +351,11 @@ fn answer_one(mut stream: &TcpStream, answer: &(dyn Fn(&str) -> Option<Vec<u8>> 
     let Some(request) = lines.next() else { return };
     lines.find(String::is_empty);
     match answer(&request) {
-        Some(bytes) => _ = stream.write_all(&bytes),
-        None => std::thread::sleep(Duration::from_secs(60)),
+        Some(bytes) if !bytes.ends_with(b"...") => _ = stream.write_all(&bytes),
+        silent => {
+            _ = stream.write_all(&silent.unwrap_or_default());
+            std::thread::sleep(Duration::from_secs(60));
+        }
     }
 }
 
@@ -338,15 +369,16 @@ fn master_at(url: &str) -> SparkMaster {
 
 #[test]
 fn a_server_that_hangs_costs_the_time_limit() {
-    let dripping = serve(|_| Some(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{".to_vec()).filter(|_| false));
+    let half = serve(|_| Some(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{ \"workers\": ...".to_vec()));
     let started = Instant::now();
-    let error = master_at(&dripping).workers().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    for silent in [&half, &serve(|_| None)] {
+        let error = master_at(silent).workers().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    }
     let silent_driver = serve(|request| request.contains("/jobs").then(|| http("200 OK", "[]")));
     let id = "app-1".parse().unwrap();
-    let mut application =
-        SparkApplication::with_time_limit(&silent_driver, id, Duration::from_millis(300)).unwrap();
-    let error = application.look(&master_at(&dripping), Instant::now()).unwrap_err();
+    let mut application = SparkApplication::with_time_limit(&silent_driver, id, Duration::from_millis(300)).unwrap();
+    let error = application.look(&master_at(&half), Instant::now()).unwrap_err();
     assert!(error.to_string().contains("/api/v1/applications/app-1/stages?"), "{error}");
     assert!(started.elapsed() < Duration::from_millis(2_500), "{:?}", started.elapsed());
 }
