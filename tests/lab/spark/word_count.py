@@ -28,7 +28,6 @@ settings = {
     "spark.storage.decommission.rddBlocks.enabled": "true",
     # By default an executor that is let go looks for what it has yet to hand over every 30 s only.
     "spark.storage.decommission.replicationReattemptInterval": "1s",
-    "spark.deploy.maxExecutorRetries": "-1",
     "spark.locality.wait": "0s",
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A job's tasks are known from its start, later stages included. Of a running job, what its unfinished stages still
 //! lack is left to do; a retried stage lists only the tasks it repeats. Results that went with an executor are undone
-//! work. Spark shows them only as failed runs of an executor that is gone, and leaves them among the completed ones:
-//! so many of its failed runs as it completed are taken for them. The fraction itself never goes back (RHIC §4.2
+//! work. Spark counts them as failed runs of their stage, and still among the completed ones: as many failed runs as
+//! executors that are gone had completed are taken for them. The fraction itself never goes back (RHIC §4.2
 //! extrapolates from it).
 
 use std::collections::BTreeMap;
@@ -121,12 +121,10 @@ pub struct HostWork {
     pub cores: u32,
     /// Tasks they run now.
     pub tasks_running: u32,
-    /// Tasks finished well on the host, by all executors it ever had.
+    /// Tasks finished well on the host, by all executors it ever had, also those whose results were lost later.
     pub tasks_done: u32,
-    /// Attempts that failed on it, and those that lost their results later.
+    /// Attempts that failed on it.
     pub tasks_failed: u32,
-    /// How many of the tasks done lost their results with their executor and were run again.
-    pub results_lost: u32,
     /// Wall time of the tasks that ended on it, in seconds.
     pub task_s: f64,
 }
@@ -260,7 +258,8 @@ impl Tracker {
     }
 
     fn count_jobs(&mut self, seen: &Observation) -> Sum {
-        let results_lost = seen.executors.iter().fold(0_u32, |sum, gone| sum.saturating_add(gone.results_lost()));
+        let results_lost = seen.executors.iter().filter(|executor| !executor.active);
+        let results_lost = results_lost.fold(0_u32, |sum, gone| sum.saturating_add(gone.completed));
         let left: BTreeMap<u32, u32> = seen.stages.iter().map(|stage| (stage.id, stage.left(results_lost))).collect();
         let jobs: BTreeMap<u32, Sum> = seen.jobs.iter().map(|job| (job.id, job.sum(&left))).collect();
         for (id, sum) in std::mem::replace(&mut self.jobs, jobs) {
@@ -337,15 +336,11 @@ impl JobRow {
 }
 
 impl ExecutorRow {
-    fn results_lost(&self) -> u32 {
-        if self.active { 0 } else { self.failed.min(self.completed) }
-    }
-
-    /// Wall time of its ended runs. Those that lost their results were counted twice over.
-    fn task_s(&self) -> f64 {
-        let ended = f64::from(self.completed) + f64::from(self.failed);
-        let share = if ended > 0.0 { (ended - f64::from(self.results_lost())) / ended } else { 1.0 };
-        self.task_ms as f64 / 1e3 * share
+    /// Runs, and their time, that are counted a second time, as failed, because their results went with the executor.
+    /// Spark does so or not, depending on which news comes first; without it, an executor that is gone has no more
+    /// failed runs than it had cores.
+    fn counted_twice(&self) -> u32 {
+        if self.active { 0 } else { self.failed.saturating_sub(self.cores).min(self.completed) }
     }
 }
 
@@ -363,9 +358,7 @@ impl StageRow {
 }
 
 fn mean_task_s(hosts: &BTreeMap<String, HostWork>) -> Option<f64> {
-    let ended =
-        |host: &HostWork| f64::from(host.tasks_done) + f64::from(host.tasks_failed) - f64::from(host.results_lost);
-    let ended: f64 = hosts.values().map(ended).sum();
+    let ended: f64 = hosts.values().map(|host| f64::from(host.tasks_done) + f64::from(host.tasks_failed)).sum();
     let seconds: f64 = hosts.values().map(|host| host.task_s).sum();
     (ended > 0.0).then(|| seconds / ended)
 }
@@ -380,9 +373,10 @@ fn add_to_host(hosts: &mut BTreeMap<String, HostWork>, executor: &ExecutorRow) {
         host.tasks_running = host.tasks_running.saturating_add(executor.active_tasks);
     }
     host.tasks_done = host.tasks_done.saturating_add(executor.completed);
-    host.tasks_failed = host.tasks_failed.saturating_add(executor.failed);
-    host.task_s += executor.task_s();
-    host.results_lost = host.results_lost.saturating_add(executor.results_lost());
+    let (twice, runs) = (executor.counted_twice(), f64::from(executor.completed) + f64::from(executor.failed));
+    host.tasks_failed = host.tasks_failed.saturating_add(executor.failed - twice);
+    let share = if twice > 0 { 1.0 - f64::from(twice) / runs } else { 1.0 };
+    host.task_s += executor.task_ms as f64 / 1e3 * share;
 }
 
 fn bounded(count: u64) -> u32 {
