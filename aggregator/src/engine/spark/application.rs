@@ -99,7 +99,8 @@ impl SparkApplication {
     /// Looks at the driver and, if that cannot be used, asks the master whether the application is over.
     ///
     /// # Errors
-    /// [`SparkError`] of the driver if the master does not say that it is over. What was seen before stays.
+    /// [`SparkError`] of the driver if the master does not say that it is over. What was seen before stays. For a
+    /// moment that is normal, also of kind [`ErrorKind::Absent`]: the driver's pages go before the master is told.
     pub fn look(&mut self, master: &SparkMaster, now: Instant) -> Result<Look, SparkError> {
         let error = match self.observe() {
             Ok(seen) => return Ok(Look::Running(self.tracker.step(now, seen))),
@@ -209,13 +210,9 @@ pub(super) fn parse_executors(document: &Document) -> Result<Vec<ExecutorRow>, S
         if id == "driver" {
             continue;
         }
-        let address = executor.get("hostPort");
-        let Some((host, _port)) = address.text()?.rsplit_once(':').filter(|(host, _)| !host.is_empty()) else {
-            return Err(address.malformed("HOST:PORT"));
-        };
         executors.push(ExecutorRow {
             id: id.to_owned(),
-            host: host.to_owned(),
+            host: host_of(executor.get("hostPort").text()?).to_owned(),
             active: executor.get("isActive").flag()?,
             cores: executor.get("totalCores").counter()?,
             active_tasks: executor.get("activeTasks").counter()?,
@@ -225,4 +222,12 @@ pub(super) fn parse_executors(document: &Document) -> Result<Vec<ExecutorRow>, S
         });
     }
     Ok(executors)
+}
+
+/// The host of `HOST:PORT`. Until an executor has told its port, Spark gives the host alone.
+fn host_of(address: &str) -> &str {
+    match address.rsplit_once(':') {
+        Some((host, port)) if port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']')) => host,
+        _ => address,
+    }
 }

@@ -112,6 +112,23 @@ fn counters_below_zero_count_as_zero_and_new_words_are_kept() {
     assert_eq!(parse_view(&document(root)).unwrap().workers[0].state, WorkerState::Other("RESTING".to_owned()));
 }
 
+#[test]
+fn an_executors_host_is_known_before_its_port() {
+    let host = |address: &str| {
+        let mut root: Value = serde_json::from_str(EXECUTORS).unwrap();
+        root[0]["hostPort"] = json!(address);
+        parse_executors(&document(root)).unwrap()[0].host.clone()
+    };
+    for (address, expected) in [
+        ("10.0.0.7:40000", "10.0.0.7"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("[fd00::7]:80", "[fd00::7]"),
+        ("fd00::7", "fd00::7"),
+    ] {
+        assert_eq!(host(address), expected);
+    }
+}
+
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
