@@ -153,7 +153,7 @@ impl SparkMaster {
         match status {
             200..=299 => Ok(Decommission::Told),
             404 => Ok(Decommission::NoSuchWorker),
-            // 3.5 answers 405 both when switched off and when asked from elsewhere; the code also has 403.
+            // 3.5 answers 405 both when switched off and when the allow mode forbids it, 4 has 403 for the latter.
             401 | 403 | 405 => Err(SparkError::DecommissionRefused { url, status }),
             _ => Err(SparkError::Status { url, status }),
         }

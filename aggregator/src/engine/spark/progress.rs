@@ -252,7 +252,7 @@ impl Tracker {
         progress
     }
 
-    /// Jobs that failed, and tasks missing, at the last look.
+    /// Jobs that had failed at the last look.
     pub(super) fn jobs_failed(&self) -> u32 {
         self.last.as_ref().map_or(0, |last| last.jobs_failed)
     }
