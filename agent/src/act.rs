@@ -36,11 +36,14 @@ use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
 use self::plan::{Change, Role, Seen, WorkloadKnobs, in_force, limit_workload, plan};
 use self::restore::{RestoreReport, chain, failure_event, foreign_event};
+use self::volunteer::command::VolunteerCommand;
 use self::volunteer::{Volunteer, VolunteerError};
 use self::workload::check_own;
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths};
 use crate::hierarchies::Hierarchies;
 
+/// How long a command may wait for the processes of an earlier one.
+const END_WAIT: Duration = Duration::from_secs(1);
 /// How long one tick may wait for killed processes to be gone; those still there wait for the next.
 const KILL_WAIT: Duration = Duration::from_millis(200);
 
@@ -74,6 +77,8 @@ pub struct ActSettings {
     pub volunteer_cgroup: String,
     /// Name of the guest or unit that is the volunteer, where it is one.
     pub volunteer_name: String,
+    /// The command that is the volunteer, with its arguments; empty where others start processes in it.
+    pub volunteer_command: Vec<String>,
     /// Time from stopping the volunteer to killing what is still in it.
     pub kill_after: Duration,
     /// No foreground workload gets a ceiling below this.
@@ -100,6 +105,7 @@ impl ActSettings {
             volunteer: VolunteerChoice::Auto,
             volunteer_cgroup: "gleaner/volunteer".to_owned(),
             volunteer_name: String::new(),
+            volunteer_command: Vec::new(),
             kill_after: Duration::from_secs(10),
             foreground_quota_floor: CoreShare::clamped(10.0),
             foreground_weight_floor: Weight::new(50).unwrap_or(Weight::NORMAL),
@@ -159,6 +165,8 @@ pub struct Actor {
     settings: ActSettings,
     ledger: Ledger,
     guard: Option<Guard>,
+    /// What is started in the volunteer, where that is configured.
+    volunteer_command: Option<VolunteerCommand>,
     levers: Levers,
     volunteer_dirs: Vec<PathBuf>,
     workloads: BTreeMap<WorkloadId, WorkloadKnobs>,
@@ -179,7 +187,9 @@ impl Actor {
     pub fn open(settings: ActSettings, hierarchies: &Hierarchies) -> Result<(Self, RestoreReport), ActError> {
         let mut ledger = Ledger::open(&settings.state_dir)?;
         let restored = restore::restore_all(&mut ledger)?;
+        let command = settings.volunteer_command.clone();
         let mut actor = Self {
+            volunteer_command: (!command.is_empty()).then(|| VolunteerCommand::new(command)),
             levers: no_volunteer(settings.acting, Vec::new()),
             settings,
             ledger,
@@ -354,12 +364,23 @@ impl Actor {
                     let detail = "somebody else has set a knob of the volunteer; set it back to free it".to_owned();
                     return Err((Refusal::ForeignWrite, detail));
                 }
+                if let Some(command) = &mut self.volunteer_command {
+                    if self.stopped.is_some() {
+                        // A stopped command is not continued: what it worked with may have given it up.
+                        guard
+                            .with_volunteer(|volunteer| volunteer.end_processes(END_WAIT))
+                            .transpose()
+                            .map_err(failed)?;
+                    }
+                    command.activate(whole_slots(*cap), now);
+                }
                 guard.set_cap(Some(*cap)).map_err(failed)?;
                 self.stopped = None;
                 let (quota, shortfalls) = self.volunteer_ceiling(*cap);
                 Ok(applied(quota, shortfalls))
             }
             Desired::Stop | Desired::Release => {
+                self.volunteer_command.iter_mut().for_each(VolunteerCommand::deactivate);
                 guard.set_cap(None).map_err(failed)?;
                 self.stopped.get_or_insert(now);
                 Ok(applied(Quota::AtMost(CoreShare::ZERO), Vec::new()))
@@ -581,6 +602,9 @@ impl Actor {
             self.tick_memory(target);
         }
         self.tick_kill(now);
+        if let Some(command) = &mut self.volunteer_command {
+            self.events.extend(command.tick(&self.levers.volunteer, now));
+        }
         std::mem::take(&mut self.events)
     }
 
@@ -601,6 +625,7 @@ impl Actor {
             return;
         }
         if *target == Target::Volunteer {
+            self.volunteer_command.iter_mut().for_each(VolunteerCommand::deactivate);
             if let Some(guard) = &self.guard
                 && let Err(error) = guard.set_cap(None)
             {
@@ -649,6 +674,7 @@ impl Actor {
             self.events.extend(guard.take_events());
         }
         self.settings.acting = false;
+        self.volunteer_command = None;
         self.levers = no_volunteer(false, Vec::new());
         self.volunteer_dirs.clear();
         self.targets.clear();
@@ -663,6 +689,18 @@ impl Actor {
                 }],
                 ..RestoreReport::default()
             },
+        }
+    }
+}
+
+/// Whole slots that a cap has room for; one at least.
+fn whole_slots(cap: Quota) -> u32 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+    let of = |share: CoreShare| (share.cores() + 0.01) as u32;
+    match cap {
+        Quota::AtMost(cap) => of(cap).max(1),
+        Quota::Unlimited => {
+            std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1))
         }
     }
 }

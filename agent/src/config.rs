@@ -44,6 +44,8 @@ pub struct Config {
     pub volunteer_cgroup: String,
     /// Name of the guest or unit that is the volunteer, where it is one.
     pub volunteer_name: String,
+    /// The command that is the volunteer; empty where others start processes in it.
+    pub volunteer_command: Vec<String>,
     /// From the freeze of a stopped volunteer until its processes are killed.
     pub kill_after: Duration,
     /// Time between two looks of the guard.
@@ -127,6 +129,7 @@ impl Config {
             foreground_qemu: foreground.flag("qemu", true),
             foreground_floor: CoreShare::clamped(foreground.number("floor_percent", 10.0, 1.0..=100_000.0)),
             volunteer_name: adopted_name(&mut volunteer),
+            volunteer_command: command(&mut volunteer),
             volunteer: volunteer.choice(
                 "kind",
                 VolunteerChoice::Auto,
@@ -185,6 +188,7 @@ impl Config {
             volunteer: self.volunteer,
             volunteer_cgroup: self.volunteer_cgroup.clone(),
             volunteer_name: self.volunteer_name.clone(),
+            volunteer_command: self.volunteer_command.clone(),
             kill_after: self.kill_after,
             foreground_quota_floor: self.foreground_floor,
             reclaim: ReclaimSettings { floor: self.memory_floor, ..ReclaimSettings::default() },
@@ -256,8 +260,6 @@ fn aggregator(mut section: Section<'_>) -> Option<AggregatorConfig> {
     None
 }
 
-/// A relative path that cannot leave the hierarchy and is at least two levels deep, so that the volunteer's
-/// parent is Gleaner's own too.
 /// `guest` or `unit`, whichever the kind asks for.
 fn adopted_name(section: &mut Section<'_>) -> String {
     let (guest, unit) = (section.optional_text("guest"), section.optional_text("unit"));
@@ -274,6 +276,23 @@ fn adopted_name(section: &mut Section<'_>) -> String {
     name
 }
 
+/// A program by its absolute path, and its arguments. It needs a cgroup to run in.
+fn command(section: &mut Section<'_>) -> Vec<String> {
+    let words = section.texts("command");
+    let Some(program) = words.first() else { return words };
+    if !Path::new(program).is_absolute() || words.iter().any(|word| word.contains('\0')) {
+        section
+            .reject("command", format_args!("begins with {program:?}; it must be an absolute path and its arguments"));
+    }
+    let kind = section.optional_text("kind").unwrap_or_default();
+    if !matches!(kind.as_str(), "" | "auto" | "cgroup") {
+        section.reject("command", format_args!("needs a volunteer in a cgroup, and `kind` is \"{kind}\""));
+    }
+    words
+}
+
+/// A relative path that cannot leave the hierarchy and is at least two levels deep, so that the volunteer's
+/// parent is Gleaner's own too.
 fn cgroup_path(section: &mut Section<'_>) -> String {
     let path = section.optional_text("cgroup").unwrap_or_else(|| "gleaner/volunteer".to_owned());
     let parts: Vec<_> = path.split('/').collect();
@@ -319,7 +338,7 @@ mod tests {
     #[test]
     fn several_mistakes_are_reported_together() {
         let said = load(
-            "[host]\nname = 'Lab 1'\n[aggregator]\naddress = 'here'\n[guard]\nperiod_ms = 500\ngrowth = 1\n[volunteer]\ncgroup = '../x'\nkind = 'vm'\n",
+            "[host]\nname = 'Lab 1'\n[aggregator]\naddress = 'here'\n[guard]\nperiod_ms = 500\ngrowth = 1\n[volunteer]\ncgroup = '../x'\nkind = 'vm'\ncommand = ['worker', '-x']\n",
         )
         .unwrap_err()
         .to_string();
@@ -330,6 +349,8 @@ mod tests {
             "agent.toml:7: `guard.growth` is unknown",
             "agent.toml:9: `volunteer.cgroup`",
             "agent.toml:10: `volunteer.kind` is \"vm\"; it must be one of \"auto\"",
+            "agent.toml:11: `volunteer.command` begins with \"worker\"; it must be an absolute path",
+            "agent.toml:11: `volunteer.command` needs a volunteer in a cgroup, and `kind` is \"vm\"",
         ] {
             assert!(said.contains(part), "{part}\nnot in\n{said}");
         }

@@ -1,11 +1,13 @@
 //! Batch engines: what really runs a job's tasks. The shell hands them the controller's actions, they report
-//! progress. Engine `local` runs a list of shell commands in this machine's volunteer; one machine only. Engine `exec`
-//! speaks to a program that speaks for a batch system over many hosts.
+//! progress. Engine `local` runs a list of shell commands in this machine's volunteer; one machine only. Engines of
+//! clusters: `spark` speaks to Apache Spark, `exec` to a program that speaks for any batch system.
 
+mod cluster;
 mod exec;
 mod records;
 mod runner;
 mod schedule;
+mod spark;
 mod submission;
 mod task;
 
@@ -15,14 +17,14 @@ use std::time::Duration;
 
 use gleaner_common::event::Event;
 use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{ClusterSystem, EngineAction, EngineEnd, EngineProgress, JobSpec};
+use gleaner_common::job::{EngineAction, EngineEnd, EngineProgress, JobSpec};
 use gleaner_common::report::VolunteerKind;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::api::{ApiError, ErrorCode, SubmitJob};
-pub(crate) use exec::prepare as prepare_cluster;
-use exec::{ClusterOrders, ExecRunner};
+pub(crate) use cluster::prepare as prepare_cluster;
+use cluster::{ClusterOrders, RunningCluster};
 use records::Records;
 use runner::{Orders, Runner};
 
@@ -60,12 +62,6 @@ pub struct Engines {
     reports: mpsc::Sender<EngineReport>,
     running: BTreeMap<JobId, Running>,
     clusters: BTreeMap<JobId, RunningCluster>,
-}
-
-#[derive(Debug)]
-struct RunningCluster {
-    orders: watch::Sender<ClusterOrders>,
-    task: JoinHandle<()>,
 }
 
 #[derive(Debug)]
@@ -141,29 +137,33 @@ impl Engines {
             EngineAction::SetSlots(slots) => {
                 if let Some(running) = self.clusters.get(&job.id) {
                     running.orders.send_modify(|orders| orders.slots = slots);
-                } else if let Some(ClusterSystem::Exec { program, working_dir }) =
-                    job.engine.cluster().map(|cluster| &cluster.system)
+                } else if let Some(spec) = job.engine.cluster()
                     && !slots.is_empty()
                 {
-                    let (orders, receiver) = watch::channel(ClusterOrders { slots, ..ClusterOrders::default() });
-                    let (program, working_dir) = (program.clone(), working_dir.clone());
-                    let (job, reports) = (job.id.clone(), self.reports.clone());
-                    let runner = ExecRunner {
-                        job: job.clone(),
-                        program,
-                        working_dir,
-                        reports,
-                        orders: receiver,
-                        rest: exec::REST,
-                    };
-                    let task = tokio::spawn(runner.run());
-                    self.clusters.insert(job, RunningCluster { orders, task });
+                    let (folder, reports) = (self.jobs_dir.join(job.id.as_str()), self.reports.clone());
+                    let orders = ClusterOrders { slots, ..ClusterOrders::default() };
+                    if let Some(running) = cluster::start(&job.id, &spec.system, orders, folder, reports) {
+                        self.clusters.insert(job.id.clone(), running);
+                    }
                 }
             }
             EngineAction::Cancel => {
                 if let Some(running) = self.clusters.remove(&job.id) {
                     running.orders.send_modify(|orders| orders.cancelled = true);
+                } else {
+                    self.cancel_left_behind(job);
                 }
+            }
+        }
+    }
+
+    /// Ends what may run on from before a restart, after which the job had no slots yet.
+    fn cancel_left_behind(&mut self, job: &JobSpec) {
+        let folder = self.jobs_dir.join(job.id.as_str());
+        if let Some(spec) = job.engine.cluster().filter(|_| folder.is_dir()) {
+            let orders = ClusterOrders { cancelled: true, ..ClusterOrders::default() };
+            if let Some(running) = cluster::start(&job.id, &spec.system, orders, folder, self.reports.clone()) {
+                self.clusters.insert(job.id.clone(), running);
             }
         }
     }

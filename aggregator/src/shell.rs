@@ -318,7 +318,8 @@ impl Shell {
         let job = self.name(submit.name.as_ref())?;
         let spec = crate::engine::prepare_cluster(&job, submit)?;
         self.accept(spec)?;
-        Ok(Response::Submitted { job, output_dir: submit.working_dir.clone() })
+        let working_dir = submit.spark.as_ref().map_or(&submit.working_dir, |spark| &spark.working_dir);
+        Ok(Response::Submitted { job, output_dir: working_dir.clone() })
     }
 
     /// Gives a job to the controller, once it is stored.

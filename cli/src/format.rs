@@ -1,7 +1,7 @@
 //! How things look on a terminal. Nothing that a guest or a task wrote reaches it with control characters.
 
 use gleaner_common::event::{EventRecord, EventSource};
-use gleaner_common::job::{Candidate, Decision, Goal, JobPhase, JobStatus};
+use gleaner_common::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus};
 use gleaner_common::report::{Absence, Bounded, Reading};
 use gleaner_common::units::CoreShare;
 use gleaner_planner::controller::HostView;
@@ -222,11 +222,23 @@ pub(crate) fn decision(decision: &Decision) -> String {
     if let Some(ratio) = decision.yield_ratio {
         lines.push(format!("  workers use {:.0} % of what they could", ratio * 100.0));
     }
+    if !decision.io_curve.is_empty() {
+        lines.push(format!("  seen so far: {}", io_curve(&decision.io_curve)));
+    }
     lines.push(candidates(&decision.candidates, decision.size));
     if decision.considered as usize > decision.candidates.len() {
         lines.push(format!("({} candidates were considered; these are around the chosen one)", decision.considered));
     }
     lines.join("\n")
+}
+
+/// What a cluster did with what it could have done, by what it could have done.
+fn io_curve(knots: &[IoKnot]) -> String {
+    let point = |knot: &IoKnot| {
+        let disk = knot.disk.map(|disk| format!(" (disks {:.0} % busy)", disk.value() * 100.0)).unwrap_or_default();
+        format!("{} of {}{disk}", knot.actual, knot.potential)
+    };
+    knots.iter().map(point).collect::<Vec<_>>().join(", ")
 }
 
 /// Candidates of a decision, the chosen one marked: the curve behind a size.

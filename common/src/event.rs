@@ -263,6 +263,13 @@ pub enum Event {
         /// From the sample that showed the demand to the limit in force, in milliseconds: the slowest.
         reaction_ms: f64,
     },
+    /// The command that is this host's volunteer ended although the volunteer runs, or could not be started.
+    VolunteerCommandEnded {
+        /// How, or why not.
+        how: String,
+        /// Until it is started again, in seconds.
+        again_in_s: f64,
+    },
     /// Somebody else wrote a knob Gleaner manages. It is left to them.
     ForeignWrite {
         /// The knob's file.

@@ -192,6 +192,40 @@ pub enum ClusterSystem {
         /// Folder it runs in; absolute.
         working_dir: String,
     },
+    /// Apache Spark, a standalone cluster (docs/engines.md).
+    Spark(SparkSpec),
+}
+
+/// An application of a Spark standalone cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SparkSpec {
+    /// Web interface of the master, such as `http://10.0.0.1:8080`.
+    pub master: String,
+    /// Web interface of the application's driver, such as `http://10.0.0.1:4040`.
+    pub driver: String,
+    /// The name that the application's program gives it.
+    pub application: String,
+    /// Command that runs the driver to its end, as client; empty when somebody else starts it.
+    #[serde(default)]
+    pub submit: Vec<String>,
+    /// Folder the driver runs in and writes `driver.log` to; absolute. Needed with `submit`.
+    #[serde(default)]
+    pub working_dir: String,
+    /// Tasks of all its jobs together, if known beforehand; 0 if not.
+    #[serde(default)]
+    pub tasks: u32,
+    /// What Spark calls the workers of hosts, where that is not the name of their agent.
+    #[serde(default)]
+    pub workers: BTreeMap<HostId, String>,
+}
+
+impl SparkSpec {
+    /// What Spark calls a host's worker.
+    #[must_use]
+    pub fn worker_of<'a>(&'a self, host: &'a HostId) -> &'a str {
+        self.workers.get(host).map_or(host.as_str(), String::as_str)
+    }
 }
 
 /// A dedicated host of a job.
@@ -425,6 +459,17 @@ pub enum Bound {
     Policy,
 }
 
+/// A point of an I/O model's curve.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct IoKnot {
+    /// Aggregate potential productivity.
+    pub potential: CoreShare,
+    /// Aggregate actual productivity seen at it.
+    pub actual: CoreShare,
+    /// Utilisation of the dedicated hosts' disks there, where known.
+    pub disk: Option<Fraction>,
+}
+
 /// A sizing decision and everything behind it: for `gleaner explain`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
@@ -446,6 +491,10 @@ pub struct Decision {
     pub processing_rate: Option<f64>,
     /// Share of the potential that the job's workers have really used so far.
     pub yield_ratio: Option<f64>,
+    /// The I/O model it went by: actual over potential productivity of the whole cluster, as straight lines between
+    /// these points (RHIC §4.3). Empty where a constant share was taken.
+    #[serde(default)]
+    pub io_curve: Vec<IoKnot>,
     /// Volunteers before.
     pub size_before: u32,
     /// Volunteers from now on.

@@ -104,13 +104,14 @@ pub fn output(controller: &Controller, output: &Output) -> Result<(), String> {
     }
 }
 
-/// A cluster may have slots on its dedicated hosts, and on hosts that act and are not held.
+/// A cluster may have slots on its dedicated hosts, and on hosts that act and are not held. One that is not connected may
+/// be on its way back; what runs there is under the lease its agent was given.
 fn cluster_slots(controller: &Controller, cluster: &ClusterSpec, host: &HostId, slots: u32) -> Result<(), String> {
     if cluster.dedicated.iter().any(|dedicated| dedicated.host == *host) {
         return Ok(());
     }
-    let (facts, connected) = controller.host_facts(host).ok_or_else(|| format!("slots on unknown host {host}"))?;
-    if !connected || !facts.levers.acting || facts.levers.volunteer == VolunteerKind::None {
+    let (facts, _) = controller.host_facts(host).ok_or_else(|| format!("slots on unknown host {host}"))?;
+    if !facts.levers.acting || facts.levers.volunteer == VolunteerKind::None {
         return Err(format!("slots on host {host}, which offers no volunteer"));
     }
     if controller.held_until(host).is_some() {

@@ -128,7 +128,7 @@ impl Controller {
             Input::EngineEnded { job, end, progress } => self.engine_ended(&job, end, progress, now, &mut outputs),
             Input::HostHeld { host, until } => self.hold(host, until, now, &mut outputs),
             Input::HostReleased { host } => self.release(&host, "an operator released it", &mut outputs),
-            Input::Resumed => self.resumed(),
+            Input::Resumed => self.resumed(now),
             Input::Tick => {
                 self.find_silent_hosts(now, &mut outputs);
                 self.end_holds(now, &mut outputs);

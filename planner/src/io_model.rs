@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use gleaner_common::job::IoKnot;
 use gleaner_common::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
@@ -227,6 +228,16 @@ impl IoCurve {
             (None, None) => 0.0,
         };
         CoreShare::clamped(value.min(x))
+    }
+
+    /// Its points for a decision's record, evenly thinned to a few.
+    #[must_use]
+    pub fn record(&self) -> Vec<IoKnot> {
+        const MOST: usize = 12;
+        let every = self.knots.len().div_ceil(MOST).max(1);
+        let last = self.knots.len().saturating_sub(1);
+        let kept = self.knots().enumerate().filter(|(index, _)| index % every == 0 || *index == last);
+        kept.map(|(_, (potential, actual, disk))| IoKnot { potential, actual, disk }).collect()
     }
 
     /// Its knots: potential, actual, and the disks' utilisation where known.

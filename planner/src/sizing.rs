@@ -37,6 +37,15 @@ impl Response<'_> {
             Self::Stretched(..) => CoreShare::ZERO,
         }
     }
+
+    /// The curve it goes by, if it does.
+    #[must_use]
+    pub const fn curve(&self) -> Option<&IoCurve> {
+        match self {
+            Self::Yield(_) => None,
+            Self::Curve(curve) | Self::Stretched(curve, _) => Some(curve),
+        }
+    }
 }
 
 /// Energy as far as sizes differ in it.

@@ -481,7 +481,7 @@ impl SimulatedHost {
         let mut host = Self {
             id,
             class: class.clone(),
-            facts: facts(class),
+            facts: facts(class, !dedicated),
             dedicated,
             trace,
             forecaster: ResidualForecaster::new(ForecastSettings::default()),
@@ -614,7 +614,7 @@ impl SimulatedHost {
     }
 }
 
-fn facts(class: &HostClass) -> HostFacts {
+fn facts(class: &HostClass, acting: bool) -> HostFacts {
     HostFacts {
         cpu_model: class_name(class.speed),
         cores: class.cores,
@@ -623,7 +623,7 @@ fn facts(class: &HostClass) -> HostFacts {
         cgroups: CgroupMode::V2,
         offers: Vec::new(),
         levers: Levers {
-            acting: true,
+            acting,
             volunteer: VolunteerKind::Cgroup { procs_files: Vec::new() },
             quota: true,
             weight: true,

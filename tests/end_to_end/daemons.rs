@@ -1,96 +1,11 @@
 //! A standing pair, as an operator would set it up: `gleaner pki`, config files, both daemons, the commands.
 
-use std::net::UdpSocket;
-
 use crate::bench::{Bench, Running, text, until};
-
-/// An aggregator with its agent, both as separate processes with their own configs.
-struct Pair {
-    bench: Bench,
-    port: u16,
-    aggregator: Option<Running>,
-    agent: Option<Running>,
-}
-
-const HOST: &str = "host-1";
-
-impl Pair {
-    fn new() -> Self {
-        let bench = Bench::new();
-        let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let pki = bench.path("pki");
-        let pki = pki.to_str().unwrap();
-        assert!(bench.run(&["pki", "init", pki]).status.success());
-        for host in [HOST, "host-2"] {
-            assert!(bench.run(&["pki", "issue-agent", host, "--authority", pki]).status.success());
-        }
-        let pair = Self { bench, port, aggregator: None, agent: None };
-        let dir = pair.bench.folder.path().display();
-        pair.bench.write(
-            "aggregator.toml",
-            &format!(
-                "listen = '127.0.0.1:{port}'\nsocket = '{dir}/a.sock'\nstate_dir = '{dir}/state'\nlocal_host = '{HOST}'\n\
-                 [tls]\nca = '{dir}/pki/ca.crt'\ncertificate = '{dir}/pki/aggregator.crt'\nkey = '{dir}/pki/aggregator.key'\n\
-                 [controller]\nevaluation_interval_s = 2\nprofile_period_s = 2\n"
-            ),
-        );
-        pair.agent_config("agent.toml", HOST, HOST);
-        pair
-    }
-
-    /// A config of an agent that calls itself `name` and shows the certificate of `certificate`.
-    fn agent_config(&self, file: &str, name: &str, certificate: &str) {
-        let (dir, port) = (self.bench.folder.path().display(), self.port);
-        let text = format!(
-            "state_dir = '{dir}/{file}-state'\n[host]\nname = '{name}'\n[aggregator]\naddress = '127.0.0.1:{port}'\n\
-             ca = '{dir}/pki/ca.crt'\ncertificate = '{dir}/pki/{certificate}.crt'\nkey = '{dir}/pki/{certificate}.key'\n\
-             [volunteer]\ncgroup = 'gleaner-e2e-{port}/volunteer'\nkill_after_ms = 200\n"
-        );
-        self.bench.write(file, &text);
-    }
-
-    fn start_aggregator(&mut self) {
-        let config = self.bench.path("aggregator.toml");
-        let command = self.bench.gleaner(&["daemon", "aggregator", "--config", config.to_str().unwrap()]);
-        self.aggregator = Some(Running::start(command));
-        until("the aggregator answers", || self.ask(&["job", "list"]).status.success());
-    }
-
-    fn start_agent(&mut self, arguments: &[&str]) {
-        let config = self.bench.path("agent.toml");
-        let all: Vec<&str> = ["daemon", "agent", "--config", config.to_str().unwrap()]
-            .into_iter()
-            .chain(arguments.iter().copied())
-            .collect();
-        self.agent = Some(Running::start(self.bench.gleaner(&all)));
-        until("the agent reports", || {
-            self.hosts().iter().any(|host| host["connected"] == true && !host["report"].is_null())
-        });
-    }
-
-    fn ask(&self, arguments: &[&str]) -> std::process::Output {
-        let socket = self.bench.path("a.sock");
-        let all: Vec<&str> =
-            ["--socket", socket.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
-        self.bench.run(&all)
-    }
-
-    fn hosts(&self) -> Vec<serde_json::Value> {
-        serde_json::from_slice(&self.ask(&["hosts", "--json"]).stdout).unwrap_or_default()
-    }
-
-    fn job(&self, name: &str) -> serde_json::Value {
-        serde_json::from_slice(&self.ask(&["job", "show", name, "--json"]).stdout).unwrap_or_default()
-    }
-
-    fn events(&self) -> String {
-        text(&self.ask(&["events", "--json"]).stdout)
-    }
-}
+use crate::pair::{HOST, Pair};
 
 #[test]
 fn an_observing_host_is_seen_and_not_touched() {
-    let mut pair = Pair::new();
+    let mut pair = Pair::new(&[HOST, "host-2"]);
     pair.start_aggregator();
     pair.start_agent(&[]);
     let table = text(&pair.ask(&["hosts"]).stdout);
@@ -108,7 +23,7 @@ fn an_observing_host_is_seen_and_not_touched() {
 
 #[test]
 fn a_job_on_a_standing_pair_from_submit_to_explain() {
-    let mut pair = Pair::new();
+    let mut pair = Pair::new(&[HOST, "host-2"]);
     pair.start_aggregator();
     pair.start_agent(&["--act"]);
     pair.bench.write("tasks.txt", &"sleep 0.2\n".repeat(30));
@@ -174,10 +89,10 @@ done
 
 #[test]
 fn a_cluster_of_two_hosts_is_sized_through_a_program() {
-    let mut pair = Pair::new();
+    let mut pair = Pair::new(&[HOST, "host-2"]);
     pair.start_aggregator();
     pair.start_agent(&["--act"]);
-    pair.agent_config("agent2.toml", "host-2", "host-2");
+    pair.agent_config("agent2.toml", "host-2", "host-2", "");
     let config = pair.bench.path("agent2.toml");
     let second = Running::start(pair.bench.gleaner(&["daemon", "agent", "--config", config.to_str().unwrap()]));
     until("both report", || pair.hosts().iter().filter(|host| !host["report"].is_null()).count() == 2);
@@ -236,7 +151,7 @@ fn a_cluster_of_two_hosts_is_sized_through_a_program() {
 
 #[test]
 fn a_held_host_is_left_alone_and_given_back() {
-    let mut pair = Pair::new();
+    let mut pair = Pair::new(&[HOST, "host-2"]);
     pair.start_aggregator();
     pair.start_agent(&["--act"]);
     let folder = pair.bench.folder.path().display().to_string();
@@ -273,7 +188,7 @@ fn a_held_host_is_left_alone_and_given_back() {
 
 #[test]
 fn a_restarted_aggregator_remembers_and_loses_no_event() {
-    let mut pair = Pair::new();
+    let mut pair = Pair::new(&[HOST, "host-2"]);
     pair.start_aggregator();
     pair.start_agent(&["--act"]);
     pair.bench.write("tasks.txt", &"sleep 0.3\n".repeat(40));
@@ -300,9 +215,9 @@ fn a_restarted_aggregator_remembers_and_loses_no_event() {
 
 #[test]
 fn an_agent_with_another_hosts_certificate_is_refused() {
-    let mut pair = Pair::new();
+    let mut pair = Pair::new(&[HOST, "host-2"]);
     pair.start_aggregator();
-    pair.agent_config("thief.toml", HOST, "host-2");
+    pair.agent_config("thief.toml", HOST, "host-2", "");
     let config = pair.bench.path("thief.toml");
     let thief = Running::start(pair.bench.gleaner(&["daemon", "agent", "--config", config.to_str().unwrap()]));
     until("the refusal is logged", || {
@@ -314,7 +229,7 @@ fn an_agent_with_another_hosts_certificate_is_refused() {
 
 #[test]
 fn a_full_disk_for_the_event_log_stops_nothing() {
-    let mut pair = Pair::new();
+    let mut pair = Pair::new(&[HOST, "host-2"]);
     let disk = pair.bench.path("events");
     std::fs::create_dir(&disk).unwrap();
     let mounted =

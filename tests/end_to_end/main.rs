@@ -5,5 +5,6 @@
 mod bench;
 mod daemons;
 mod kills;
+mod pair;
 mod plans;
 mod runs;

@@ -4,7 +4,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -247,14 +248,39 @@ fn cpu_agrees(bed: &Bed) {
     assert!((cpu / independent - 1.0).abs() < 0.02, "agent {cpu}, pidstat {independent}");
 }
 
+/// Counters of the host beside the agent's reports, which say when they were made: the guest works in bursts, so only the
+/// same moments can be compared.
 fn traffic_agrees(bed: &Bed) {
-    let (start, before) = (Instant::now(), counted(bed));
-    let shown = observe(bed, 9);
-    let (seconds, after) = (start.elapsed().as_secs_f64(), counted(bed));
+    let ended = AtomicBool::new(false);
+    let unix_ms = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64() * 1_000.0;
+    let (shown, counters) = std::thread::scope(|scope| {
+        let counting = scope.spawn(|| {
+            let mut counters = Vec::new();
+            while !ended.load(Ordering::Relaxed) {
+                counters.push((unix_ms(), counted(bed)));
+                std::thread::sleep(Duration::from_millis(150));
+            }
+            counters
+        });
+        // Long, because the guest writes a megabyte at a time, which may count at either end.
+        let shown = observe(bed, 17);
+        ended.store(true, Ordering::Relaxed);
+        (shown, counting.join().unwrap())
+    });
+    // Between two readings the counters are taken to grow evenly.
+    let at = |when: f64| {
+        let next = counters.partition_point(|(at, _)| *at < when).clamp(1, counters.len() - 1);
+        let ((from, before), (to, after)) = (counters[next - 1], counters[next]);
+        let part = ((when - from) / (to - from)).clamp(0.0, 1.0);
+        (before.0 + (after.0 - before.0) * part, before.1 + (after.1 - before.1) * part)
+    };
+    let end_of = |report: &Value| report["at"].as_f64().unwrap();
+    let (first, last) = (&shown.0[0], shown.0.last().unwrap());
+    let seconds = (end_of(last) - end_of(first)) / 1_000.0;
+    let (before, after) = (at(end_of(first)), at(end_of(last)));
     let (disk, network) = ((after.0 - before.0) / seconds, (after.1 - before.1) / seconds);
     let (own_disk, own_network) = (shown.of("lab-a", "disk_write"), shown.of("lab-a", "network_transmit"));
     println!("disk: agent {own_disk:.0}, cgroup {disk:.0}; network: agent {own_network:.0}, interface {network:.0}");
-    // The guest works in bursts, and the windows are not the same.
     assert!((own_disk / disk - 1.0).abs() < 0.05, "agent {own_disk}, cgroup {disk}");
     assert!((own_network / network - 1.0).abs() < 0.05, "agent {own_network}, interface {network}");
 }

@@ -5,6 +5,7 @@
 
 mod adopted;
 pub(crate) mod cgroup;
+pub(super) mod command;
 pub(crate) mod groups;
 
 use std::path::{Path, PathBuf};
@@ -47,6 +48,9 @@ pub enum VolunteerError {
     /// The config insists on a cgroup, and none can be had.
     #[error("the volunteer cannot have a cgroup, because {0}; set volunteer.kind to \"auto\" for the weaker kind")]
     NoCgroup(String),
+    /// A command wants to be the volunteer, and there is no cgroup for it.
+    #[error("`volunteer.command` needs a cgroup, and the volunteer has none, because {0}")]
+    NoCgroupForCommand(String),
     /// The guest or unit that should be the volunteer.
     #[error("{0}")]
     NotThere(String),
@@ -116,6 +120,9 @@ impl Volunteer {
                 }
                 Err(OpenError::Unavailable(reason)) if choice == VolunteerChoice::Cgroup => {
                     Err(VolunteerError::NoCgroup(reason))
+                }
+                Err(OpenError::Unavailable(reason)) if !settings.volunteer_command.is_empty() => {
+                    Err(VolunteerError::NoCgroupForCommand(reason))
                 }
                 Err(OpenError::Unavailable(reason)) => Self::open_groups(&reason, ledger),
                 Err(OpenError::Failed(error)) => Err(error),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use gleaner_common::clock::Timestamp;
 use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices, SizingPolicy};
+use gleaner_common::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices, SizingPolicy, SparkSpec};
 use gleaner_common::units::Bytes;
 use gleaner_planner::controller::HostView;
 
@@ -95,10 +95,15 @@ pub struct SubmitCluster {
     /// How its volunteers are chosen.
     #[serde(default)]
     pub sizing: SizingPolicy,
-    /// The program that speaks for the batch system, with its arguments; absolute.
+    /// Engine `exec`: the program that speaks for the batch system, with its arguments; absolute.
+    #[serde(default)]
     pub program: Vec<String>,
     /// Folder the program runs in; absolute.
+    #[serde(default)]
     pub working_dir: String,
+    /// Engine `spark`, in place of the program.
+    #[serde(default)]
+    pub spark: Option<SparkSpec>,
     /// Most volunteers at once.
     #[serde(default)]
     pub max_volunteers: Option<u32>,

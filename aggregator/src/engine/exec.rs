@@ -2,17 +2,14 @@
 //! answers each with one on its standard output (docs/engines.md). What it says is bounded and checked; one that fails is
 //! started again a few times, then its job is given up.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{
-    ClusterSpec, ClusterSystem, EngineEnd, EngineProgress, EngineSpec, Goal, JobSpec, WorkerProgress,
-};
-use gleaner_common::units::{Bytes, Fraction};
+use gleaner_common::job::{EngineEnd, EngineProgress, WorkerProgress};
+use gleaner_common::units::Fraction;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -21,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, timeout};
 
 use super::EngineReport;
-use crate::api::{ApiError, ErrorCode, SubmitCluster};
+use super::cluster::{ClusterOrders, MOST_HOSTS};
 
 /// Version of the messages.
 const VERSION: u64 = 1;
@@ -34,81 +31,6 @@ const LONGEST: u64 = 4 << 20;
 /// Failures in a row after which the job is given up, and the rest between two starts. (All chosen.)
 const MOST_FAILURES: u32 = 5;
 pub(super) const REST: Duration = Duration::from_secs(2);
-/// Most hosts of a job.
-const MOST_HOSTS: usize = 20_000;
-
-/// Checks a submission.
-///
-/// # Errors
-/// [`ApiError`] naming every field that is wrong.
-pub(crate) fn prepare(job: &JobId, submit: &SubmitCluster) -> Result<JobSpec, ApiError> {
-    let mut found = Vec::new();
-    let mut check = |good: bool, problem: String| {
-        if !good {
-            found.push(problem);
-        }
-    };
-    let program = submit.program.first().map(String::as_str).unwrap_or_default();
-    check(Path::new(program).is_absolute(), format!("program: {program:?} is not an absolute path"));
-    check(Path::new(program).is_file(), format!("program: {program:?} is no file"));
-    let clean = submit.program.iter().all(|word| !word.contains('\0')) && submit.program.len() <= 1_000;
-    check(clean, "program: a word holds a NUL byte, or there are over 1000".into());
-    let folder = Path::new(&submit.working_dir);
-    check(
-        folder.is_absolute() && folder.is_dir(),
-        format!("working_dir: {:?} is not an absolute path of a folder", submit.working_dir),
-    );
-    let dedicated = submit.dedicated.len();
-    check(
-        (1..=MOST_HOSTS).contains(&dedicated),
-        format!("dedicated: has {dedicated} hosts; it must be 1 to {MOST_HOSTS}"),
-    );
-    let mut names = BTreeSet::new();
-    for (index, own) in submit.dedicated.iter().enumerate() {
-        let disk = own.disk;
-        check(disk > 0.0 && disk.is_finite(), format!("dedicated[{index}].disk: is {disk}; it must be more than 0"));
-        check(names.insert(&own.host), format!("dedicated[{index}].host: {} is named twice", own.host));
-    }
-    let set_up_s = submit.set_up_s;
-    check((0.0..=86_400.0).contains(&set_up_s), format!("set_up_s: is {set_up_s}; it must be 0 to 86400"));
-    if let Goal::Deadline { within_s } = submit.goal {
-        check(
-            within_s > 0.0 && within_s.is_finite(),
-            format!("goal.deadline.within_s: is {within_s}; it must be more than 0"),
-        );
-    }
-    check(submit.goal != Goal::Energy || submit.power.is_some(), "power: the goal `energy` needs power models".into());
-    if !found.is_empty() {
-        return Err(ApiError { code: ErrorCode::Invalid, message: found.join("\n") });
-    }
-    Ok(JobSpec {
-        id: job.clone(),
-        engine: EngineSpec::Cluster(ClusterSpec {
-            system: ClusterSystem::Exec { program: submit.program.clone(), working_dir: submit.working_dir.clone() },
-            dedicated: submit.dedicated.clone(),
-            max_volunteers: submit.max_volunteers,
-            max_slots_per_host: submit.max_slots_per_host,
-        }),
-        goal: submit.goal,
-        prices: submit.prices,
-        memory_per_slot: Bytes::from_mib(submit.memory_per_slot_mib),
-        set_up_s,
-        sizing: submit.sizing,
-        power: submit.power,
-    })
-}
-
-/// What the controller wants of the job now.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct ClusterOrders {
-    /// Slots per host, dedicated ones included.
-    pub(super) slots: BTreeMap<HostId, u32>,
-    /// The job is over.
-    pub(super) cancelled: bool,
-    /// The aggregator ends; the job goes on by itself.
-    pub(super) stopping: bool,
-}
-
 /// Runs one job.
 #[derive(Debug)]
 pub(super) struct ExecRunner {
@@ -358,7 +280,7 @@ impl ExecRunner {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::job::{DedicatedHost, Prices, SizingPolicy};
+    use std::path::Path;
 
     use super::*;
 
@@ -456,29 +378,6 @@ mod tests {
         orders.send_modify(|orders| orders.cancelled = true);
         task.await.unwrap();
         assert!(std::fs::read_to_string(folder.path().join("asked")).unwrap().contains("cancel"));
-    }
-
-    #[test]
-    fn every_wrong_field_of_a_submission_is_named() {
-        let own = |disk| DedicatedHost { host: host("d1"), disk };
-        let submit = SubmitCluster {
-            name: None,
-            sizing: SizingPolicy::Adaptive,
-            program: vec!["relative".into()],
-            working_dir: "nowhere".into(),
-            max_volunteers: None,
-            max_slots_per_host: None,
-            memory_per_slot_mib: 0,
-            set_up_s: -1.0,
-            goal: Goal::Energy,
-            prices: Prices::default(),
-            dedicated: vec![own(1.0), own(0.0)],
-            power: None,
-        };
-        let said = prepare(&JobId::new("j").unwrap(), &submit).unwrap_err().message;
-        for part in ["program", "working_dir", "set_up_s: is -1", "dedicated[1].disk", "named twice", "power"] {
-            assert!(said.contains(part), "{part} in {said}");
-        }
     }
 
     proptest::proptest! {

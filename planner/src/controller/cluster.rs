@@ -39,6 +39,9 @@ const BALANCED: f64 = 1.5;
 const PRIOR_SERVICE_S: f64 = 7_200.0;
 /// Evaluations after which free hosts go to the next job (RHIC §4.8: "after several periods").
 const ROTATE_AFTER: f64 = 2.0;
+/// Time that hosts have to come back to a restarted aggregator before they count as lost, in seconds. Chosen: more than
+/// an agent's first few attempts take, and less than a command's lease.
+const RETURN_S: f64 = 10.0;
 
 /// Sums over seconds in which the cluster was full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -108,6 +111,8 @@ pub(super) struct Cluster {
     told: BTreeMap<HostId, u32>,
     /// Volunteers lost so far, and the seconds volunteers have served.
     losses: (u32, f64),
+    /// Until when volunteers that are not connected may still come back after a restart.
+    awaited_until: Timestamp,
 }
 
 impl Cluster {
@@ -133,6 +138,12 @@ impl Cluster {
         self.draining.clear();
         self.told.clear();
         self.target = 0;
+    }
+
+    /// The aggregator was restarted: hosts run on what they were told, and come back one by one.
+    pub(super) fn resume(&mut self, now: Timestamp) {
+        self.told.clear();
+        self.awaited_until = now.after(seconds(RETURN_S));
     }
 
     /// A host refuses to run the volunteer.
@@ -370,7 +381,8 @@ impl Controller {
             }
             taken.extend(job.local().map(|local| &local.host));
         }
-        let free = self.hosts.keys().filter(|id| !taken.contains(id)).enumerate();
+        let free = self.hosts.iter().filter(|(id, host)| !taken.contains(id) && host.is_latent());
+        let free = free.map(|(id, _)| id).enumerate();
         let turns = free.filter(|(position, _)| (position + turn) % active.len().max(1) == own);
         turns.map(|(_, id)| id.clone()).collect()
     }
@@ -431,7 +443,7 @@ impl Controller {
         cluster.told.clear();
         if job.rate.value().is_some() && job.profiled_until.is_some_and(|until| until <= now) {
             job.status.phase = JobPhase::Running;
-            job.next_evaluation = now.after(seconds(1.0));
+            job.next_evaluation = now.after(seconds(1.0)).max(cluster.awaited_until);
             return;
         }
         cluster.efficiency = Efficiency::relative_to(classes.iter().map(String::as_str));
@@ -465,6 +477,18 @@ impl Controller {
         job.next_evaluation = now;
     }
 
+    /// Its agent is not connected, or has not reported since it connected.
+    fn is_away(&self, id: &HostId) -> bool {
+        self.hosts.get(id).is_none_or(|host| !host.connected || host.report.is_none()) && self.held_until(id).is_none()
+    }
+
+    /// A host that may go on with what it does: the job it works for waits for others after a restart.
+    pub(super) fn is_awaited(&self, id: &HostId, now: Timestamp) -> bool {
+        let job = self.holder(id).filter(|job| matches!(job.status.phase, JobPhase::Waiting { .. }));
+        let cluster = job.and_then(|job| job.cluster.as_deref());
+        self.held_until(id).is_none() && cluster.is_some_and(|cluster| now < cluster.awaited_until && cluster.uses(id))
+    }
+
     /// Hosts that other jobs name: those have them before anybody's volunteers.
     fn named_by_others(&self, index: usize) -> BTreeSet<HostId> {
         let others =
@@ -484,7 +508,8 @@ impl Controller {
         let named = self.named_by_others(index);
         let Some(cluster) = &self.jobs[index].cluster else { return };
         let all = cluster.volunteers.keys().chain(cluster.draining.keys());
-        let gone: Vec<HostId> = all.filter(|id| self.residual(id).is_err()).cloned().collect();
+        let awaited = |id: &HostId| now < cluster.awaited_until && self.is_away(id);
+        let gone: Vec<HostId> = all.filter(|id| self.residual(id).is_err() && !awaited(id)).cloned().collect();
         let target = cluster.target as usize;
         if let Some(cluster) = &mut self.jobs[index].cluster {
             cluster.refused.retain(|_, until| *until > now);

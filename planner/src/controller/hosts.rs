@@ -26,6 +26,8 @@ pub(super) struct Host {
     pub(super) report: Option<HostReport>,
     /// The command in force per target, at most one each.
     pub(super) told: Vec<Told>,
+    /// What its volunteer does is known: it was told to run or to stop since it joined.
+    pub(super) settled: bool,
 }
 
 /// A command as last sent.
@@ -59,6 +61,11 @@ impl Host {
             gleaner_common::report::Reading::Absent(absence) => return Err(expected(absence, "memory")),
         };
         Ok((cpu, memory))
+    }
+
+    /// Its volunteer does nothing, and was told so: what ran in it for an earlier job is over.
+    pub(super) fn is_latent(&self) -> bool {
+        self.settled && !self.told(&Target::Volunteer).is_some_and(|told| told.command.desired != Desired::Stop)
     }
 
     pub(super) fn told(&self, target: &Target) -> Option<&Told> {
@@ -105,10 +112,10 @@ impl Controller {
             weaknesses: facts.levers.weaknesses.clone(),
         }));
         // What a host of another incarnation was told is gone with it; the same one may have missed some.
-        let told = Vec::new();
+        let (told, settled) = (Vec::new(), false);
         self.hosts.insert(
             id,
-            Host { connected: true, silent: false, incarnation, facts, reported: None, report: None, told },
+            Host { connected: true, silent: false, incarnation, facts, reported: None, report: None, told, settled },
         );
     }
 
@@ -197,11 +204,18 @@ impl Controller {
         let ids: Vec<HostId> = self.hosts.iter().filter(|(_, h)| h.connected).map(|(id, _)| id.clone()).collect();
         for id in ids {
             let wanted = self.wanted(&id);
+            if wanted.is_none() && self.is_awaited(&id, now) {
+                continue;
+            }
             let Some(host) = self.hosts.get_mut(&id) else { continue };
+            let unknown =
+                !host.settled && host.facts.levers.acting && host.facts.levers.volunteer != VolunteerKind::None;
             let last = host.told(&Target::Volunteer);
             let desired = match (wanted, last.map(|told| &told.command.desired)) {
                 (Some(cap), _) => Desired::Run { cap: Quota::AtMost(cap) },
                 (None, Some(_)) => Desired::Stop,
+                // It may run what it was told before the connection broke, or by an aggregator before this one.
+                (None, None) if unknown => Desired::Stop,
                 (None, None) => continue,
             };
             let renew_after = seconds(self.settings.command_lease_s / 3.0);
@@ -222,6 +236,7 @@ impl Controller {
                         desired,
                     };
                     host.told.retain(|told| told.command.target != Target::Volunteer);
+                    host.settled = true;
                     send(host, &id, command, now, outputs);
                 }
             }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::cluster::Cluster;
 use super::{Controller, Output, seconds};
 use crate::goal::Margins;
+use crate::io_model::IoCurve;
 use crate::productivity::{Yield, potential, slots_in_memory};
 use crate::progress::{ProcessingRate, straggler_tail_s};
 use crate::selection::{Offer, slots_by_host, slots_of};
@@ -244,8 +245,9 @@ impl Controller {
         job.end(phase, now, outputs);
     }
 
-    /// After a restart nothing is connected and engines hold nothing; what was learned stays.
-    pub(super) fn resumed(&mut self) {
+    /// After a restart nothing is connected and engines hold nothing; what was learned stays, and so do the volunteers
+    /// of clusters, which may not have noticed.
+    pub(super) fn resumed(&mut self, now: Timestamp) {
         for host in self.hosts.values_mut() {
             host.connected = false;
             host.told.clear();
@@ -254,7 +256,7 @@ impl Controller {
             job.status.phase = JobPhase::Waiting { reason: "the aggregator was restarted".into() };
             job.status.volunteers = 0;
             if let Some(cluster) = &mut job.cluster {
-                cluster.stop();
+                cluster.resume(now);
             }
         }
     }
@@ -467,6 +469,7 @@ impl Job {
                     (potential > CoreShare::ZERO).then(|| predicted.percent() / potential.percent())
                 }
             },
+            io_curve: sizing.response.curve().map(IoCurve::record).unwrap_or_default(),
             size_before: before,
             size: choice.size,
             selection,

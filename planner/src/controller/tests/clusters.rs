@@ -103,6 +103,10 @@ impl Room {
         }
     }
 
+    fn is_stopped(&self, name: &str) -> bool {
+        self.capped.get(&host(name)).is_some_and(|cap| *cap <= 0.0)
+    }
+
     /// Interactive hosts a job has.
     fn volunteers(&self, job: &str) -> BTreeSet<&str> {
         let slots = self.slots.get(job);
@@ -126,7 +130,7 @@ fn a_job_waits_for_its_dedicated_hosts_profiles_them_alone_and_takes_volunteers(
     room.seconds(20);
     // Volunteers at $0.42 that bring 300 % beside dedicated hosts of 400 % at $1.00 are worth their price, all of them.
     assert_eq!(room.volunteers("j").len(), 4);
-    assert!((room.capped[&host("i1")] - 400.0).abs() < f64::EPSILON && !room.capped.contains_key(&host("d1")));
+    assert!((room.capped[&host("i1")] - 400.0).abs() < f64::EPSILON && room.is_stopped("d1"));
     let decision = room.bench.controller.last_decision(&JobId::new("j").unwrap()).unwrap();
     assert_eq!((decision.size, decision.selection.len()), (4, 6));
 }
@@ -237,4 +241,42 @@ fn a_restart_goes_on_with_what_was_learned() {
     assert_eq!(room.bench.phase("j"), JobPhase::Running, "no second profile");
     room.seconds(10);
     assert_eq!(room.volunteers("j").len(), 4);
+}
+
+#[test]
+fn volunteers_work_on_through_a_restart() {
+    let mut room = Room::new(&SIX);
+    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Adaptive))));
+    room.seconds(40);
+    assert_eq!(room.volunteers("j").len(), 4);
+    room.send(Input::Resumed);
+    room.slots.clear();
+    // The volunteers are back before the dedicated hosts, but for one that comes late and one that never does.
+    for id in ["i1", "i2", "d1", "d2", "i3"] {
+        room.capped.remove(&host(id));
+        room.send(Input::HostJoined { host: host(id), incarnation: 1, facts: Box::new(facts(true)) });
+        room.hosts = room.hosts.iter().filter(|id| id.as_str() != "i4").cloned().collect();
+        room.second();
+        assert!(id.starts_with('d') || !room.is_stopped(id), "{id} is not stopped");
+    }
+    assert_eq!(room.volunteers("j").len(), 4, "the engine is told of those that are awaited");
+    assert!(["i1", "i2", "i3"].iter().all(|name| room.capped[&host(name)] > 0.0));
+    room.seconds(10);
+    assert_eq!(room.volunteers("j"), BTreeSet::from(["i1", "i2", "i3"]), "the last one is given up");
+}
+
+#[test]
+fn a_host_is_told_to_stop_before_it_is_anybodys_again() {
+    let mut room = Room::new(&["d1", "i1"]);
+    assert!(room.is_stopped("i1"), "what it does is not known when it joins");
+    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1"], SizingPolicy::Adaptive))));
+    room.seconds(25);
+    assert!(room.volunteers("j").contains("i1") && room.capped[&host("i1")] > 0.0);
+    // Its connection breaks for a moment: the engine lets its worker go, so it has to begin anew.
+    room.send(Input::HostLost { host: host("i1"), reason: "test".into() });
+    room.send(Input::HostJoined { host: host("i1"), incarnation: 1, facts: Box::new(facts(true)) });
+    room.send(Input::Tick);
+    assert!(room.is_stopped("i1"));
+    room.seconds(12);
+    assert!(room.volunteers("j").contains("i1") && room.capped[&host("i1")] > 0.0);
 }

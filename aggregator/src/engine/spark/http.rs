@@ -1,0 +1,91 @@
+//! HTTP to Spark's web interfaces: plain, without proxies and redirects, limited in time and size.
+
+use std::time::{Duration, Instant};
+
+use super::json::Document;
+use super::{SparkError, shortened};
+
+/// Most of an answer that is read. Chosen: a driver that keeps 1,000 jobs answers with less than 1 MB, a master
+/// with 10,000 workers with some 5 MB.
+pub(super) const LONGEST_ANSWER: u64 = 16 << 20;
+
+/// One server, asked with one deadline for everything a call wants of it.
+#[derive(Debug)]
+pub(super) struct Server {
+    agent: ureq::Agent,
+    base: String,
+    time_limit: Duration,
+}
+
+/// When a server has to have answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadline(Instant);
+
+impl Deadline {
+    fn left(self) -> Duration {
+        // Zero would be an error of the argument rather than of the time.
+        self.0.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+    }
+}
+
+impl Server {
+    /// `url` is `http://HOST:PORT`, with a path in front of Spark's own if it is behind a reverse proxy.
+    pub(super) fn new(url: &str, time_limit: Duration) -> Result<Self, SparkError> {
+        let base = url.trim_end_matches('/');
+        let refuse = |problem| Err(SparkError::Argument { what: "the web interface", value: shortened(url), problem });
+        let Some(rest) = base.strip_prefix("http://") else { return refuse("it must begin with http://") };
+        let odd = |byte: u8| !byte.is_ascii_graphic() || matches!(byte, b'?' | b'#' | b'@' | b'%');
+        if rest.is_empty() || rest.starts_with(['/', ':']) || rest.len() > 512 || rest.bytes().any(odd) {
+            return refuse("it must be http://HOST:PORT");
+        }
+        // Not even where the environment names a proxy: these are the machines next door.
+        let agent = ureq::Agent::config_builder()
+            .proxy(None)
+            .max_redirects(0)
+            .http_status_as_error(false)
+            .max_response_header_size(16 << 10)
+            .max_idle_connections(1)
+            .build()
+            .new_agent();
+        Ok(Self { agent, base: base.to_owned(), time_limit })
+    }
+
+    pub(super) fn deadline(&self) -> Deadline {
+        Deadline(Instant::now() + self.time_limit)
+    }
+
+    /// Asks for the JSON at `path`.
+    pub(super) fn json(&self, path: &str, deadline: Deadline) -> Result<Document, SparkError> {
+        let url = format!("{}{path}", self.base);
+        let unreachable = |source| SparkError::Unreachable { url: url.clone(), source: Box::new(source) };
+        let request = self.agent.get(&url).config().timeout_global(Some(deadline.left())).build();
+        let mut answer = request.call().map_err(unreachable)?;
+        let status = answer.status();
+        if !status.is_success() {
+            return Err(SparkError::Status { url, status: status.as_u16() });
+        }
+        let body = match answer.body_mut().with_config().limit(LONGEST_ANSWER).read_to_vec() {
+            Ok(body) => body,
+            Err(ureq::Error::BodyExceedsLimit(limit_bytes)) => return Err(SparkError::TooLarge { url, limit_bytes }),
+            Err(source) => return Err(unreachable(source)),
+        };
+        // A driver says so, with status 200, until its application has begun.
+        if body.starts_with(b"Spark is starting up") {
+            return Err(SparkError::StartingUp { url });
+        }
+        match serde_json::from_slice(&body) {
+            Ok(root) => Ok(Document::new(url, root)),
+            Err(source) => Err(SparkError::NotJson { url, source }),
+        }
+    }
+
+    /// Posts nothing to `path` and returns the address and the status, whatever that is.
+    pub(super) fn post(&self, path: &str, deadline: Deadline) -> Result<(String, u16), SparkError> {
+        let url = format!("{}{path}", self.base);
+        let request = self.agent.post(&url).config().timeout_global(Some(deadline.left())).build();
+        match request.send_empty() {
+            Ok(answer) => Ok((url, answer.status().as_u16())),
+            Err(source) => Err(SparkError::Unreachable { url, source: Box::new(source) }),
+        }
+    }
+}

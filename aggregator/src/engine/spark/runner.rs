@@ -1,0 +1,422 @@
+//! Runs one application: starts its driver where it is asked to, finds it again after a restart, tells the controller
+//! how far it is, and lets the workers of hosts go that the controller no longer wants.
+//!
+//! Workers join by themselves: the agent of a volunteer starts the one its config names. A worker that was let go stays
+//! useless until it is started anew, which its agent does with the next activation.
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use gleaner_common::id::{HostId, JobId};
+use gleaner_common::job::{EngineEnd, EngineProgress, SparkSpec, WorkerProgress};
+use gleaner_common::units::Fraction;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, watch};
+use tokio::time::MissedTickBehavior;
+
+use super::{
+    ApplicationEnd, ApplicationId, Decommission, ErrorKind, Look, SparkApplication, SparkError, SparkMaster,
+    SparkProgress,
+};
+use crate::engine::EngineReport;
+use crate::engine::cluster::ClusterOrders;
+use crate::engine::records::RunRecord;
+use crate::engine::task;
+
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Looks in a row that may fail for a reason that does not pass by itself. (Both chosen.)
+const MOST_FAILURES: u32 = 30;
+/// Looks in a row that may fail after the driver has ended, before its exit status alone decides.
+const MOST_AFTER_END: u32 = 5;
+/// From the polite signal to a cancelled driver until it is killed.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs one job.
+#[derive(Debug)]
+pub(in crate::engine) struct SparkRunner {
+    pub(in crate::engine) job: JobId,
+    pub(in crate::engine) spec: SparkSpec,
+    /// Where its record is kept.
+    pub(in crate::engine) folder: PathBuf,
+    pub(in crate::engine) reports: mpsc::Sender<EngineReport>,
+    pub(in crate::engine) orders: watch::Receiver<ClusterOrders>,
+}
+
+impl SparkRunner {
+    /// Runs the job to its end, or until it is told to leave it.
+    pub(in crate::engine) async fn run(mut self) {
+        let cancelled = self.orders.borrow().cancelled;
+        let opened = {
+            let (spec, folder) = (self.spec.clone(), self.folder.clone());
+            blocking(move || Session::open(spec, folder, cancelled)).await
+        };
+        let mut session = match opened {
+            Ok(Ok(session)) => session,
+            Ok(Err(reason)) | Err(reason) => return self.ended(EngineEnd::Broken { reason }, None).await,
+        };
+        let mut ticks = tokio::time::interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut failures = 0;
+        loop {
+            let orders = self.orders.borrow_and_update().clone();
+            if orders.cancelled {
+                if let Err(error) = blocking(move || session.cancel()).await {
+                    tracing::warn!(job = %self.job, error, "a cancelled application could not be stopped");
+                }
+                return;
+            }
+            if orders.stopping {
+                return;
+            }
+            let looked = blocking(move || {
+                let seen = session.look(&orders.slots.into_keys().collect());
+                (session, seen)
+            });
+            let seen = match looked.await {
+                Ok((back, seen)) => {
+                    session = back;
+                    seen
+                }
+                Err(reason) => return self.ended(EngineEnd::Broken { reason }, None).await,
+            };
+            match seen {
+                Ok(Seen::Nothing) => failures = 0,
+                Ok(Seen::Running(progress)) => {
+                    failures = 0;
+                    let report = EngineReport::Progress { job: self.job.clone(), progress };
+                    if self.reports.send(report).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(Seen::Ended(end, progress)) => return self.ended(end, progress).await,
+                // A driver that stops takes its pages away one by one.
+                Err(error) if matches!(error.kind(), ErrorKind::Transient | ErrorKind::Absent) => {
+                    tracing::debug!(job = %self.job, %error, "Spark could not be looked at");
+                }
+                Err(error) => {
+                    failures += 1;
+                    tracing::warn!(job = %self.job, %error, failures, "Spark cannot be looked at");
+                    if failures >= MOST_FAILURES {
+                        let reason = format!("Spark could not be looked at {failures} times in a row, last: {error}");
+                        return self.ended(EngineEnd::Broken { reason }, None).await;
+                    }
+                }
+            }
+            tokio::select! {
+                _ = ticks.tick() => {}
+                changed = self.orders.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    async fn ended(&self, end: EngineEnd, progress: Option<EngineProgress>) {
+        _ = self.reports.send(EngineReport::Ended { job: self.job.clone(), end, progress }).await;
+    }
+}
+
+/// Does something that blocks.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| format!("looking at Spark broke off: {error}"))
+}
+
+/// What is kept on disk of a job.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Record {
+    driver: Option<RunRecord>,
+    application: Option<String>,
+}
+
+impl Record {
+    fn read(folder: &Path) -> Self {
+        let text = std::fs::read(folder.join("spark.json")).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    fn write(&self, folder: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        let (file, temporary) = (folder.join("spark.json"), folder.join("spark.new"));
+        std::fs::write(&temporary, serde_json::to_vec(self)?)?;
+        std::fs::rename(temporary, file)
+    }
+}
+
+/// A driver that this job started.
+#[derive(Debug)]
+struct Driver {
+    run: RunRecord,
+    /// `None` if an earlier aggregator started it: how it ends will not be known then.
+    child: Option<Child>,
+}
+
+impl Driver {
+    fn start(spec: &SparkSpec) -> io::Result<Self> {
+        let (program, arguments) = spec.submit.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let log = OpenOptions::new().create(true).append(true).open(Path::new(&spec.working_dir).join("driver.log"))?;
+        let child = Command::new(program)
+            .args(arguments)
+            .current_dir(&spec.working_dir)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()?;
+        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+        let start_ticks = task::start_ticks(pid).unwrap_or_default();
+        let run = RunRecord { attempt: 1, pid, start_ticks, boot: task::boot(), started_ms: 0 };
+        Ok(Self { run, child: Some(child) })
+    }
+
+    /// Whether it is over and, if that is known, how.
+    fn end(&mut self) -> Option<Option<ExitStatus>> {
+        match &mut self.child {
+            Some(child) => child.try_wait().ok().flatten().map(Some),
+            None => (!task::is_alive(self.run)).then_some(None),
+        }
+    }
+
+    fn stop(&mut self) {
+        let asked = Instant::now();
+        let mut signal = Signal::TERM;
+        while self.end().is_none() {
+            if let Some(group) = Pid::from_raw(self.run.pid) {
+                _ = kill_process_group(group, signal);
+            }
+            if asked.elapsed() > CANCEL_PATIENCE {
+                signal = Signal::KILL;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+/// What one look showed.
+#[derive(Debug)]
+enum Seen {
+    /// The application has not begun.
+    Nothing,
+    /// How far it is.
+    Running(EngineProgress),
+    /// It is over.
+    Ended(EngineEnd, Option<EngineProgress>),
+}
+
+/// Everything that is known of a job; its calls block.
+#[derive(Debug)]
+struct Session {
+    spec: SparkSpec,
+    folder: PathBuf,
+    record: Record,
+    master: SparkMaster,
+    driver: Option<Driver>,
+    application: Option<SparkApplication>,
+    last: Option<EngineProgress>,
+    /// Hosts that ever had slots.
+    hosts: BTreeSet<HostId>,
+    /// Those that have some now.
+    wanted: BTreeSet<HostId>,
+    /// Those whose workers have yet to be told to go.
+    leaving: BTreeSet<HostId>,
+    /// Those whose workers Spark does not let go.
+    abandoned: BTreeSet<HostId>,
+    failures_after_end: u32,
+}
+
+impl Session {
+    /// Goes on with what was begun, or begins.
+    fn open(spec: SparkSpec, folder: PathBuf, cancelled: bool) -> Result<Self, String> {
+        let record = Record::read(&folder);
+        let master = SparkMaster::new(&spec.master).map_err(|error| error.to_string())?;
+        let mut session = Self {
+            master,
+            driver: record.driver.filter(|run| task::is_alive(*run)).map(|run| Driver { run, child: None }),
+            application: None,
+            last: None,
+            hosts: BTreeSet::new(),
+            wanted: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            abandoned: BTreeSet::new(),
+            failures_after_end: 0,
+            spec,
+            folder,
+            record,
+        };
+        if let Some(id) = session.record.application.as_deref().and_then(|id| id.parse().ok()) {
+            session.adopt(id).map_err(|error| error.to_string())?;
+        }
+        let begun = session.application.is_some() || session.driver.is_some();
+        if !begun && !cancelled && !session.spec.submit.is_empty() {
+            // One that is there already was started before its record could be written.
+            session.find().map_err(|error| error.to_string())?;
+            if session.application.is_none() {
+                session.start_driver()?;
+            }
+        }
+        Ok(session)
+    }
+
+    fn start_driver(&mut self) -> Result<(), String> {
+        let driver = Driver::start(&self.spec).map_err(|error| {
+            let program = self.spec.submit.first().map(String::as_str).unwrap_or_default();
+            format!("failed to start {program} in {}: {error}", self.spec.working_dir)
+        })?;
+        self.record.driver = Some(driver.run);
+        self.driver = Some(driver);
+        self.write_record();
+        Ok(())
+    }
+
+    fn write_record(&self) {
+        if let Err(error) = self.record.write(&self.folder) {
+            let folder = self.folder.display();
+            tracing::warn!(%folder, %error, "an application is not on record: a restart may not find it again");
+        }
+    }
+
+    fn adopt(&mut self, id: ApplicationId) -> Result<(), SparkError> {
+        let mut application = SparkApplication::new(&self.spec.driver, id)?;
+        if self.spec.tasks > 0 {
+            application.expect_tasks(self.spec.tasks);
+        }
+        self.application = Some(application);
+        Ok(())
+    }
+
+    /// Looks for the application at its driver. That nobody answers there is normal before it has begun.
+    fn find(&mut self) -> Result<(), SparkError> {
+        match SparkApplication::find(&self.spec.driver, &self.spec.application) {
+            Ok(Some(id)) => {
+                self.record.application = Some(id.to_string());
+                self.write_record();
+                self.adopt(id)
+            }
+            Ok(None) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Transient => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A look at the application, and a word to the master about hosts that are no longer wanted.
+    fn look(&mut self, wanted: &BTreeSet<HostId>) -> Result<Seen, SparkError> {
+        if self.application.is_none() {
+            self.find()?;
+        }
+        self.let_go(wanted);
+        let driver_end = self.driver.as_mut().and_then(Driver::end);
+        let Some(application) = &mut self.application else {
+            let Some(status) = driver_end else { return Ok(Seen::Nothing) };
+            let (name, ui) = (&self.spec.application, &self.spec.driver);
+            let log = Path::new(&self.spec.working_dir).join("driver.log");
+            let reason = format!(
+                "the driver ended ({}) before an application called {name:?} was seen at {ui}; see {}",
+                in_words(status),
+                log.display()
+            );
+            return Ok(Seen::Ended(EngineEnd::Broken { reason }, None));
+        };
+        match application.look(&self.master, Instant::now()) {
+            Ok(Look::Running(progress)) => {
+                let progress = self.report(&progress);
+                self.last = Some(progress.clone());
+                Ok(Seen::Running(progress))
+            }
+            Ok(Look::Ended { end, progress }) => {
+                let progress = self.report(&progress);
+                let end = match (&self.driver, driver_end) {
+                    // It may have something left to do without Spark.
+                    (Some(_), None) => return Ok(Seen::Running(progress)),
+                    (_, Some(Some(status))) => end_of_driver(status),
+                    _ => end_of_application(end),
+                };
+                Ok(Seen::Ended(end, Some(progress)))
+            }
+            Err(error) => {
+                let Some(Some(status)) = driver_end else { return Err(error) };
+                self.failures_after_end += 1;
+                if self.failures_after_end < MOST_AFTER_END {
+                    return Err(error);
+                }
+                Ok(Seen::Ended(end_of_driver(status), self.last.clone()))
+            }
+        }
+    }
+
+    /// Tells the master about hosts that are no longer wanted.
+    fn let_go(&mut self, wanted: &BTreeSet<HostId>) {
+        self.leaving.extend(self.wanted.difference(wanted).cloned());
+        // One that is wanted again has a new worker, which its agent starts.
+        self.leaving.retain(|host| !wanted.contains(host));
+        self.abandoned.retain(|host| !wanted.contains(host));
+        self.hosts.extend(wanted.iter().cloned());
+        self.wanted.clone_from(wanted);
+        while let Some(host) = self.leaving.pop_first() {
+            match self.master.decommission(self.spec.worker_of(&host)) {
+                Ok(Decommission::Told | Decommission::NoSuchWorker) => {}
+                Err(error) if error.kind() == ErrorKind::Transient => {
+                    // The next look tries again; others would have to wait as long.
+                    tracing::debug!(%host, %error, "a worker could not be let go yet");
+                    self.leaving.insert(host);
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%host, %error, "a worker cannot be let go and will be ended with its tasks");
+                    self.abandoned.insert(host);
+                }
+            }
+        }
+    }
+
+    /// As the controller reads it. A host with executors has not drained even when no task runs there: it may have
+    /// results to hand over.
+    fn report(&self, seen: &SparkProgress) -> EngineProgress {
+        let all = f64::from(seen.tasks_total.max(1));
+        let workers = self.hosts.iter().filter_map(|host| {
+            let work = seen.hosts.get(self.spec.worker_of(host))?;
+            let stays = work.executors > 0 && !self.abandoned.contains(host);
+            let tasks_running = if stays { work.tasks_running.max(1) } else { 0 };
+            let done = Fraction::clamped(f64::from(work.tasks_done) / all);
+            Some((host.clone(), WorkerProgress { tasks_running, done }))
+        });
+        EngineProgress { workers: workers.collect(), ..seen.engine_progress() }
+    }
+
+    /// Stops the application for good.
+    fn cancel(mut self) {
+        match (&mut self.driver, &self.application) {
+            (Some(driver), _) => driver.stop(),
+            (None, Some(application)) => {
+                if let Err(error) = self.master.kill(application.id()) {
+                    tracing::warn!(application = %application.id(), %error, "an application could not be stopped");
+                }
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+fn in_words(status: Option<ExitStatus>) -> String {
+    status.map_or_else(|| "how is not known".to_owned(), |status| status.to_string())
+}
+
+fn end_of_driver(status: ExitStatus) -> EngineEnd {
+    match status.success() {
+        true => EngineEnd::Completed,
+        false => EngineEnd::Broken { reason: format!("the driver ended with {status}; see its driver.log") },
+    }
+}
+
+fn end_of_application(end: ApplicationEnd) -> EngineEnd {
+    let reason = match end {
+        ApplicationEnd::Finished => return EngineEnd::Completed,
+        ApplicationEnd::FinishedWithFailedJobs(jobs) => format!("its driver went after {jobs} of its jobs had failed"),
+        ApplicationEnd::Failed => "Spark gave it up, because its executors failed again and again".to_owned(),
+        ApplicationEnd::Killed => "it was stopped in Spark's web interface".to_owned(),
+    };
+    EngineEnd::Broken { reason }
+}

@@ -1,0 +1,95 @@
+//! A standing aggregator with agents on this machine, as separate processes with configs of their own.
+
+use std::net::UdpSocket;
+
+use crate::bench::{Bench, Running, text, until};
+
+/// An aggregator with its agent, both as separate processes with their own configs.
+pub(crate) struct Pair {
+    pub(crate) bench: Bench,
+    pub(crate) port: u16,
+    pub(crate) aggregator: Option<Running>,
+    pub(crate) agent: Option<Running>,
+}
+
+pub(crate) const HOST: &str = "host-1";
+
+impl Pair {
+    /// For these hosts; decisions every two seconds.
+    pub(crate) fn new(hosts: &[&str]) -> Self {
+        Self::with_controller(hosts, "evaluation_interval_s = 2\nprofile_period_s = 2\n")
+    }
+
+    pub(crate) fn with_controller(hosts: &[&str], controller: &str) -> Self {
+        let bench = Bench::new();
+        let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let pki = bench.path("pki");
+        let pki = pki.to_str().unwrap();
+        assert!(bench.run(&["pki", "init", pki]).status.success());
+        for host in hosts {
+            assert!(bench.run(&["pki", "issue-agent", host, "--authority", pki]).status.success());
+        }
+        let pair = Self { bench, port, aggregator: None, agent: None };
+        let dir = pair.bench.folder.path().display();
+        pair.bench.write(
+            "aggregator.toml",
+            &format!(
+                "listen = '127.0.0.1:{port}'\nsocket = '{dir}/a.sock'\nstate_dir = '{dir}/state'\nlocal_host = '{HOST}'\n\
+                 [tls]\nca = '{dir}/pki/ca.crt'\ncertificate = '{dir}/pki/aggregator.crt'\nkey = '{dir}/pki/aggregator.key'\n\
+                 [controller]\n{controller}"
+            ),
+        );
+        pair.agent_config("agent.toml", HOST, HOST, "");
+        pair
+    }
+
+    /// A config of an agent that calls itself `name` and shows the certificate of `certificate`. More of the section
+    /// `volunteer`, and sections after it, may follow.
+    pub(crate) fn agent_config(&self, file: &str, name: &str, certificate: &str, more: &str) {
+        let (dir, port) = (self.bench.folder.path().display(), self.port);
+        let text = format!(
+            "state_dir = '{dir}/{file}-state'\n[host]\nname = '{name}'\n[aggregator]\naddress = '127.0.0.1:{port}'\n\
+             ca = '{dir}/pki/ca.crt'\ncertificate = '{dir}/pki/{certificate}.crt'\nkey = '{dir}/pki/{certificate}.key'\n\
+             [volunteer]\ncgroup = 'gleaner-e2e-{port}/volunteer-{name}'\nkill_after_ms = 200\n{more}"
+        );
+        self.bench.write(file, &text);
+    }
+
+    pub(crate) fn start_aggregator(&mut self) {
+        let config = self.bench.path("aggregator.toml");
+        let command = self.bench.gleaner(&["daemon", "aggregator", "--config", config.to_str().unwrap()]);
+        self.aggregator = Some(Running::start(command));
+        until("the aggregator answers", || self.ask(&["job", "list"]).status.success());
+    }
+
+    pub(crate) fn start_agent(&mut self, arguments: &[&str]) {
+        let config = self.bench.path("agent.toml");
+        let all: Vec<&str> = ["daemon", "agent", "--config", config.to_str().unwrap()]
+            .into_iter()
+            .chain(arguments.iter().copied())
+            .collect();
+        self.agent = Some(Running::start(self.bench.gleaner(&all)));
+        until("the agent reports", || {
+            self.hosts().iter().any(|host| host["connected"] == true && !host["report"].is_null())
+        });
+    }
+
+    pub(crate) fn ask(&self, arguments: &[&str]) -> std::process::Output {
+        let socket = self.bench.path("a.sock");
+        let all: Vec<&str> =
+            ["--socket", socket.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
+        self.bench.run(&all)
+    }
+
+    pub(crate) fn hosts(&self) -> Vec<serde_json::Value> {
+        serde_json::from_slice(&self.ask(&["hosts", "--json"]).stdout).unwrap_or_default()
+    }
+
+    pub(crate) fn job(&self, name: &str) -> serde_json::Value {
+        serde_json::from_slice(&self.ask(&["job", "show", name, "--json"]).stdout).unwrap_or_default()
+    }
+
+    pub(crate) fn events(&self) -> String {
+        text(&self.ask(&["events", "--json"]).stdout)
+    }
+}
