@@ -97,6 +97,20 @@ identifier! {
     "1 to 256 bytes without control characters"
 }
 
+identifier! {
+    /// A foreground application with a response-time target.
+    ApplicationId, "application name", 64,
+    |text| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.') && !text.starts_with('.'),
+    "1 to 64 letters, digits, hyphens, underscores and dots, not starting with a dot"
+}
+
+identifier! {
+    /// A tier of an application.
+    TierId, "tier name", 64,
+    |text| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.') && !text.starts_with('.'),
+    "1 to 64 letters, digits, hyphens, underscores and dots, not starting with a dot"
+}
+
 impl HostId {
     /// The name of this machine.
     ///

@@ -4,6 +4,7 @@
 //! Here live data types and the two boundaries every process has (peers, config files). What must not be here:
 //! decisions (they are `planner`'s), anything that senses or acts on a host (`agent`'s), daemons.
 
+pub mod application;
 pub mod clock;
 pub mod command;
 pub mod config;
