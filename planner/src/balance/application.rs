@@ -1,0 +1,267 @@
+//! The controller of one application (AppIMAP, §4.4): model, scaler and balancer put together. Once a control interval it
+//! takes what was seen and says what shares the application asks for, and why.
+
+use gleaner_common::units::Fraction;
+use serde::{Deserialize, Serialize};
+
+use super::model::{Kind, Model, Orders, Prediction, Sample};
+use super::mpc::{Reach, Variable, balance};
+use super::scaler::{Load, bounds, error};
+use super::{Norm, NormalShare, Resource, Share};
+
+/// Weight of the newest share in the average entitlement. Chosen: an average over some 50 intervals.
+const AVERAGE_WEIGHT: f64 = 0.02;
+/// A performance beyond which faster is as good: e cannot be less than −1 (Eq. 3.1), which ȳ = 2 stands for.
+const PERFORMANCE_MOST: f64 = 2.0;
+
+/// Part by which shares are varied. Chosen: less than the noise of a response time.
+const PROBE: f64 = 0.02;
+
+/// How an application is controlled.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// q of Eq. 4.3: how much a change counts beside the shares themselves.
+    pub stability: f64,
+    /// What the model is built of.
+    pub model: Kind,
+    /// Its orders.
+    pub orders: Orders,
+    /// Part by which every share is varied around what the balancer chose, each in a rhythm of its own. Shares that only
+    /// ever move together cannot be told apart by any model, so an imbalance between them would stay. Ours; the paper
+    /// leaves this to the noise.
+    pub probe: f64,
+}
+
+impl Default for Settings {
+    /// As §4.6.3, with probing.
+    fn default() -> Self {
+        Self { stability: 4.0, model: Kind::Gray, orders: Orders::default(), probe: PROBE }
+    }
+}
+
+/// One share of an application in the last control interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seen {
+    /// Of what.
+    pub resource: Resource,
+    /// The share in force: v.
+    pub share: Share,
+    /// The part of it that was used; `None` if that cannot be measured.
+    #[serde(default)]
+    pub utilisation: Option<Fraction>,
+    /// Never less: m_r.
+    #[serde(default)]
+    pub floor: Share,
+    /// Never more.
+    #[serde(default = "whole")]
+    pub ceiling: Share,
+}
+
+const fn whole() -> Share {
+    Share::clamped(1.0)
+}
+
+/// What was seen of an application.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Observation {
+    /// Target of the mean response time, in milliseconds.
+    pub target_ms: f64,
+    /// Mean response time; `None` holds every share where it is.
+    #[serde(default)]
+    pub mean_ms: Option<f64>,
+    /// Miss rate of the last level cache, where counters tell.
+    #[serde(default)]
+    pub miss_rate: Option<Fraction>,
+    /// Its shares, always the same ones in the same order.
+    pub shares: Vec<Seen>,
+}
+
+/// What an application asks for, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// w, one for each share seen.
+    pub shares: Vec<Share>,
+    /// ∂ȳ/∂w: performance that a whole host of each would bring.
+    pub gains: Vec<f64>,
+    /// e: negative is faster than the target. `None` when the response time is not known.
+    pub error: Option<f64>,
+    /// ȳ to expect with these shares.
+    pub predicted: Option<f64>,
+    /// Whether the target is within the bounds.
+    pub reach: Option<Reach>,
+    /// How loaded each share was.
+    pub loads: Vec<Load>,
+    /// How far each could move: parts of the host.
+    pub bounds: Vec<(Share, Share)>,
+    /// The model behind it.
+    pub model: Option<Prediction>,
+}
+
+/// What is kept of an application between two intervals.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Application {
+    settings: Settings,
+    model: Model,
+    /// Average entitlement per share.
+    averages: Vec<f64>,
+    /// Intervals so far.
+    intervals: u32,
+}
+
+impl Application {
+    /// Nothing is known of it yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, model: Model::new(settings.model, settings.orders), averages: Vec::new(), intervals: 0 }
+    }
+
+    /// Its model, for those who judge it.
+    #[must_use]
+    pub const fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Takes a control interval and says what the application asks for in the next.
+    pub fn step(&mut self, seen: &Observation) -> Request {
+        let loads: Vec<Load> = seen.shares.iter().map(|share| Load::of(share.utilisation)).collect();
+        let known = |mean_ms: &f64| *mean_ms > 0.0 && mean_ms.is_finite() && seen.target_ms > 0.0;
+        let Some(mean_ms) = seen.mean_ms.filter(known) else { return hold(seen, loads) };
+        self.average(seen);
+        let condition = condition(&loads);
+        let performance = (seen.target_ms / mean_ms).min(PERFORMANCE_MOST);
+        let parts = seen.shares.iter().map(|share| share.share.part()).collect();
+        self.model.observe(Sample { performance, miss_rate: seen.miss_rate, shares: parts, condition });
+        let Some(model) = self.model.predict(condition) else { return hold(seen, loads) };
+
+        let error = error(seen.target_ms, mean_ms);
+        let norms: Vec<Norm> = self.averages.iter().map(|average| Norm::of(Share::clamped(*average))).collect();
+        let mut bounds_of_all = Vec::with_capacity(seen.shares.len());
+        let mut variables = Vec::with_capacity(seen.shares.len());
+        for (((share, load), norm), gain) in seen.shares.iter().zip(&loads).zip(&norms).zip(&model.gains) {
+            let (floor, ceiling) = (share.floor.part(), share.ceiling.part());
+            let (lower, upper) = bounds(share.resource, *load, error, share.share.part(), floor, ceiling);
+            let (lower, upper) = (Share::clamped(lower), Share::clamped(upper));
+            bounds_of_all.push((lower, upper));
+            let one = norm.normal(Share::clamped(1.0)).value();
+            variables.push(Variable {
+                present: norm.normal(share.share),
+                gain: gain / one,
+                lower: norm.normal(lower),
+                upper: norm.normal(upper),
+            });
+        }
+        let mut found: Vec<NormalShare> = Vec::with_capacity(variables.len());
+        let reach = balance(&variables, 1.0 - model.fixed, self.settings.stability, &mut found);
+        self.intervals = self.intervals.wrapping_add(1);
+        for (index, (share, v)) in found.iter_mut().zip(&variables).enumerate() {
+            // Square waves of doubling lengths: any two differ in half of the intervals.
+            let sign = if self.intervals >> (index % 6) & 1 == 0 { 1.0 } else { -1.0 };
+            let varied = share.value() * (1.0 + self.settings.probe * sign);
+            *share = NormalShare::clamped(varied.min(v.upper.value()).max(v.lower.value()));
+        }
+        let gained: f64 = variables.iter().zip(&found).map(|(v, share)| v.gain * share.value()).sum();
+        Request {
+            shares: found.iter().zip(&norms).map(|(share, norm)| norm.share(*share)).collect(),
+            gains: model.gains.clone(),
+            error: Some(error),
+            predicted: Some(model.fixed + gained),
+            reach: Some(reach),
+            loads,
+            bounds: bounds_of_all,
+            model: Some(model),
+        }
+    }
+
+    fn average(&mut self, seen: &Observation) {
+        if self.averages.len() != seen.shares.len() {
+            self.averages = seen.shares.iter().map(|share| share.share.part()).collect();
+        }
+        for (average, share) in self.averages.iter_mut().zip(&seen.shares) {
+            *average += AVERAGE_WEIGHT * (share.share.part() - *average);
+        }
+    }
+}
+
+/// Everything stays as it is.
+fn hold(seen: &Observation, loads: Vec<Load>) -> Request {
+    Request {
+        shares: seen.shares.iter().map(|share| share.share).collect(),
+        gains: vec![0.0; seen.shares.len()],
+        error: None,
+        predicted: None,
+        reach: None,
+        loads,
+        bounds: seen.shares.iter().map(|share| (share.share, share.share)).collect(),
+        model: None,
+    }
+}
+
+/// Which model applies: one bit per share, set where it is overloaded (§4.4.1.1). More than 64 shares fold over.
+fn condition(loads: &[Load]) -> u64 {
+    let over = loads.iter().enumerate().filter(|(_, load)| **load == Load::Over);
+    over.fold(0, |bits, (index, _)| bits | 1 << (index % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(resource: Resource, share: f64, used: f64) -> Seen {
+        Seen {
+            resource,
+            share: Share::clamped(share),
+            utilisation: Some(Fraction::clamped(used)),
+            floor: Share::clamped(0.02),
+            ceiling: Share::clamped(1.0),
+        }
+    }
+
+    fn seen(mean_ms: Option<f64>, shares: Vec<Seen>) -> Observation {
+        Observation { target_ms: 100.0, mean_ms, miss_rate: None, shares }
+    }
+
+    #[test]
+    fn what_is_not_known_is_held() {
+        let mut application = Application::new(Settings::default());
+        for odd in [None, Some(0.0), Some(-1.0), Some(f64::NAN)] {
+            let request = application.step(&seen(odd, vec![share(Resource::Cpu, 0.4, 0.99)]));
+            assert_eq!((request.shares[0], request.error), (Share::clamped(0.4), None));
+        }
+    }
+
+    #[test]
+    fn an_overloaded_share_of_a_slow_application_grows_and_an_idle_one_of_a_fast_one_shrinks() {
+        let mut application = Application::new(Settings::default());
+        let slow = seen(Some(300.0), vec![share(Resource::Cpu, 0.3, 0.99), share(Resource::Disk, 0.3, 0.2)]);
+        let request = application.step(&slow);
+        // At least half of the step 0.05·(|10·0.667| + 1)·0.3 of Eq. 4.8.
+        let step = 0.05 * (20.0 / 3.0 + 1.0) * 0.3;
+        assert!(request.shares[0].part() >= 0.3 + 0.5 * step - 1e-9, "{request:?}");
+        assert!(request.shares[1].part() >= 0.3 - 1e-9, "nothing shrinks while the target is far: {request:?}");
+        let mut application = Application::new(Settings::default());
+        let fast = seen(Some(50.0), vec![share(Resource::Cpu, 0.3, 0.3), share(Resource::Disk, 0.3, 0.2)]);
+        let request = application.step(&fast);
+        assert!(request.shares.iter().all(|share| share.part() < 0.3), "{request:?}");
+    }
+
+    /// A service whose performance is linear in its shares is brought to its target and its shares into balance.
+    #[test]
+    fn a_linear_service_comes_to_its_target_and_saves_the_share_that_matters_little() {
+        let mut application = Application::new(Settings { model: Kind::Black, ..Settings::default() });
+        let (mut cpu, mut disk) = (0.5, 0.5);
+        let mut performance = 1.0;
+        for interval in 0..150 {
+            // The noise lets the model see what matters.
+            let noise = 1.0 + 0.01 * f64::from(interval % 7 - 3);
+            performance = (1.8 * cpu + 0.2 * disk) * noise;
+            let shares = vec![share(Resource::Cpu, cpu, 0.5), share(Resource::Disk, disk, 0.5)];
+            let request = application.step(&seen(Some(100.0 / performance), shares));
+            (cpu, disk) = (request.shares[0].part(), request.shares[1].part());
+        }
+        assert!((performance - 1.0).abs() < 0.06, "{performance}");
+        assert!(disk < 0.2 && cpu > 0.5, "{cpu} of the CPU, {disk} of the disk");
+    }
+}

@@ -1,0 +1,183 @@
+//! AutoControl (Padala et al., EuroSys 2009) as the dissertation compares itself with it (§4.6.3): an ARMA model by recursive
+//! least squares, on the reciprocal response time, a request that trades the tracking error against the change, and every
+//! contended resource settled by itself. Not meant for use.
+
+use serde::{Deserialize, Serialize};
+
+use super::application::Observation;
+use super::arbitration::Demand;
+use super::{Resource, Share};
+
+/// Weight of the past in the recursive least squares. Chosen: an average over some 20 samples, the window of the
+/// dissertation's other ARMA controller.
+const FORGETTING: f64 = 0.95;
+/// Uncertainty of coefficients of which nothing is known.
+const UNKNOWN: f64 = 100.0;
+/// Sweeps in which shares at a bound are taken out of the program; each takes out one at least.
+const MOST_SWEEPS: usize = 64;
+
+/// The controller of one application.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AutoControl {
+    /// Weight of the change: 2 in the paper.
+    stability: f64,
+    /// Of ȳ(k − 1), then of each share.
+    coefficients: Vec<f64>,
+    covariance: Vec<f64>,
+    /// The last row and nothing else is needed of the past.
+    last_performance: Option<f64>,
+}
+
+impl AutoControl {
+    /// Nothing is known yet.
+    #[must_use]
+    pub const fn new(stability: f64) -> Self {
+        Self { stability, coefficients: Vec::new(), covariance: Vec::new(), last_performance: None }
+    }
+
+    /// What the application asks for in the next interval, with the gains of its shares.
+    pub fn step(&mut self, seen: &Observation) -> (Vec<Share>, Vec<f64>) {
+        let present: Vec<f64> = seen.shares.iter().map(|share| share.share.part()).collect();
+        let known = |mean_ms: &f64| *mean_ms > 0.0 && mean_ms.is_finite();
+        let Some(mean_ms) = seen.mean_ms.filter(known) else {
+            return (seen.shares.iter().map(|share| share.share).collect(), vec![0.0; present.len()]);
+        };
+        let performance = seen.target_ms / mean_ms;
+        let size = present.len() + 1;
+        if self.coefficients.len() != size {
+            // The resources begin alike, as the prior of the other models.
+            let sum: f64 = present.iter().map(|share| share * share).sum::<f64>().max(1e-9);
+            self.coefficients =
+                std::iter::once(0.0).chain(present.iter().map(|share| performance * share / sum)).collect();
+            self.covariance = (0..size * size).map(|at| if at % (size + 1) == 0 { UNKNOWN } else { 0.0 }).collect();
+        }
+        if let Some(before) = self.last_performance.replace(performance) {
+            let row: Vec<f64> = std::iter::once(before).chain(present.iter().copied()).collect();
+            self.learn(&row, performance);
+        }
+        let gains = self.coefficients[1..].to_vec();
+        let wanted = 1.0 - self.coefficients[0] * performance;
+        (self.request(seen, &present, &gains, wanted), gains)
+    }
+
+    /// Recursive least squares with forgetting.
+    fn learn(&mut self, row: &[f64], value: f64) {
+        let size = row.len();
+        let p = |i: usize, j: usize| self.covariance[i * size + j];
+        let projected: Vec<f64> = (0..size).map(|i| (0..size).map(|j| p(i, j) * row[j]).sum()).collect();
+        let spread = FORGETTING + row.iter().zip(&projected).map(|(x, y)| x * y).sum::<f64>();
+        let error = value - row.iter().zip(&self.coefficients).map(|(x, c)| x * c).sum::<f64>();
+        for i in 0..size {
+            self.coefficients[i] += projected[i] / spread * error;
+            for j in 0..size {
+                let next = (self.covariance[i * size + j] - projected[i] * projected[j] / spread) / FORGETTING;
+                // Without excitation it would grow without end.
+                self.covariance[i * size + j] = next.clamp(-1e6, 1e6);
+            }
+        }
+    }
+
+    /// Minimises (ŷ − 1)² + q·‖w − v‖² within floors and ceilings: with the shares at a bound taken out, the rest is in
+    /// closed form.
+    fn request(&self, seen: &Observation, present: &[f64], gains: &[f64], wanted: f64) -> Vec<Share> {
+        let mut shares = present.to_vec();
+        let mut free = vec![true; present.len()];
+        for _ in 0..MOST_SWEEPS {
+            let fixed: f64 = (0..shares.len()).filter(|i| !free[*i]).map(|i| gains[i] * shares[i]).sum();
+            let at_present: f64 = (0..shares.len()).filter(|i| free[*i]).map(|i| gains[i] * present[i]).sum();
+            let squares: f64 = (0..shares.len()).filter(|i| free[*i]).map(|i| gains[i] * gains[i]).sum();
+            let push = (wanted - fixed - at_present) / (self.stability + squares).max(1e-12);
+            let mut clamped = false;
+            for i in (0..shares.len()).filter(|i| free[*i]).collect::<Vec<_>>() {
+                let (floor, ceiling) = (seen.shares[i].floor.part(), seen.shares[i].ceiling.part());
+                let next = present[i] + gains[i] * push;
+                shares[i] = next.max(floor).min(ceiling);
+                if (shares[i] - next).abs() > 1e-12 {
+                    (free[i], clamped) = (false, true);
+                }
+            }
+            if !clamped {
+                break;
+            }
+        }
+        shares.into_iter().map(Share::clamped).collect()
+    }
+}
+
+/// Settles each contended resource of each host by itself: gives up what costs the least Σ (∂ȳ/∂w·Δw)².
+#[must_use]
+pub fn partition(demands: &[Demand], capacity: f64) -> Vec<Share> {
+    let mut shares: Vec<Share> = demands.iter().map(|demand| demand.wanted).collect();
+    let mut places: Vec<(usize, Resource)> = demands.iter().map(|demand| (demand.host, demand.resource)).collect();
+    places.sort_unstable();
+    places.dedup();
+    for place in places {
+        let members: Vec<usize> =
+            (0..demands.len()).filter(|i| (demands[*i].host, demands[*i].resource) == place).collect();
+        let mut open = members.clone();
+        // Those that would give up more than they have leave the others the rest.
+        loop {
+            let over: f64 = members.iter().map(|i| shares[*i].part()).sum::<f64>() - capacity;
+            if over <= 1e-12 || open.is_empty() {
+                break;
+            }
+            let ease = |i: &usize| 1.0 / (demands[*i].gain * demands[*i].gain).max(1e-6);
+            let ease_of_all: f64 = open.iter().map(ease).sum();
+            let cuts: Vec<f64> = open.iter().map(|i| over * ease(i) / ease_of_all).collect();
+            for (i, cut) in open.iter().zip(cuts) {
+                shares[*i] = Share::clamped(shares[*i].part() - cut);
+            }
+            open.retain(|i| shares[*i].part() > 0.0);
+        }
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_common::units::Fraction;
+
+    use super::super::application::Seen;
+    use super::*;
+
+    #[test]
+    fn it_tracks_a_linear_service_slowly() {
+        let mut control = AutoControl::new(2.0);
+        let mut share = 0.4;
+        let mut errors = Vec::new();
+        for _ in 0..200 {
+            let performance = 2.0 * share;
+            errors.push((performance - 1.0_f64).abs());
+            let seen = Seen {
+                resource: Resource::Cpu,
+                share: Share::clamped(share),
+                utilisation: Some(Fraction::clamped(0.5)),
+                floor: Share::clamped(0.01),
+                ceiling: Share::clamped(1.0),
+            };
+            let seen = Observation {
+                target_ms: 100.0,
+                mean_ms: Some(100.0 / performance),
+                miss_rate: None,
+                shares: vec![seen],
+            };
+            share = control.step(&seen).0[0].part();
+        }
+        assert!(errors[199] < 0.01 && errors[199] < errors[0], "{}", errors[199]);
+    }
+
+    #[test]
+    fn a_contended_resource_is_cut_where_that_costs_least() {
+        let demand = |application, wanted: f64, gain| Demand {
+            application,
+            host: 0,
+            resource: Resource::Cpu,
+            wanted: Share::clamped(wanted),
+            gain,
+        };
+        let shares = partition(&[demand(0, 0.75, 1.0), demand(1, 0.75, 2.0)], 1.0);
+        assert!((shares[0].part() - 0.35).abs() < 1e-9 && (shares[1].part() - 0.65).abs() < 1e-9, "{shares:?}");
+        let shares = partition(&[demand(0, 0.1, 0.1), demand(1, 1.0, 2.0)], 0.5);
+        assert!(shares[0].part() <= 0.0 && (shares[1].part() - 0.5).abs() < 1e-9, "{shares:?}");
+    }
+}

@@ -1,0 +1,425 @@
+//! Models of an application's performance ȳ = target over response time (§4.4.1): gray box by the miss rate of the last
+//! level cache (LCMR, Eq. 4.1), black box by its own past (ARMA, Eq. 4.2). One for each condition of load, because
+//! performance is linear in the shares only piecewise.
+//!
+//! Coefficients come from nonnegative least squares over a sliding window. A share that hardly moved tells nothing of its
+//! gain: there a weak pull holds it at the prior, by which all shares matter alike. Shares are parts of a host here; the
+//! equations are linear in them, so the scale on which resources are compared only matters to the balancer.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use gleaner_common::units::Fraction;
+use serde::{Deserialize, Serialize};
+
+use super::least_squares::Normal;
+
+/// Intervals in the sliding window: S. Chosen: half an hour of control intervals.
+pub const WINDOW: usize = 60;
+/// Rows of a condition's own below which its model is its neighbour's. Chosen.
+const LEAST_ROWS: usize = 6;
+/// Strength of the pull to the prior, in rows. Chosen.
+const PULL_ROWS: f64 = 0.02;
+/// Intervals after which λ is found again: "per 10 hours" (§4.4.1.1), at 30 s each.
+const EXPONENT_EVERY: u32 = 1_200;
+/// Samples with a miss rate from which λ is first looked for. Chosen.
+const EXPONENT_FIRST: usize = 20;
+/// Longest list of conditions that have models of their own; 2^(resources × tiers) are possible.
+const MOST_CONDITIONS: usize = 256;
+/// Exponents λ beyond which the term is all or nothing.
+const EXPONENT_MOST: f64 = 1_000.0;
+
+/// What a model is built of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// LCMR-Gray: the cache's miss rate and the shares. Needs counters.
+    Gray,
+    /// ARMA: past performance and the shares.
+    Black,
+}
+
+/// Orders of a model: how many past values it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Orders {
+    /// Of the miss rate or the performance: n.
+    pub past: usize,
+    /// Of the shares, the ones to be chosen included: m.
+    pub shares: usize,
+}
+
+impl Default for Orders {
+    /// (1, 1), the most accurate in the paper (tables 4.3 and 4.4).
+    fn default() -> Self {
+        Self { past: 1, shares: 1 }
+    }
+}
+
+/// One control interval as it was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// ȳ(k).
+    pub performance: f64,
+    /// c(k), where counters tell.
+    pub miss_rate: Option<Fraction>,
+    /// v̄(k): the shares in force.
+    pub shares: Vec<f64>,
+    /// Which resources of which tiers were heavily loaded, one bit each.
+    pub condition: u64,
+}
+
+/// Coefficients of one condition.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Coefficients {
+    values: Vec<f64>,
+    rows: usize,
+}
+
+/// Performance to expect, as a function of the shares: `fixed` + Σ gains·w̄.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// What does not depend on the shares to be chosen.
+    pub fixed: f64,
+    /// d₀: what a unit of each share brings.
+    pub gains: Vec<f64>,
+    /// Which model it is.
+    pub kind: Kind,
+    /// Rows behind it; few mean that the prior speaks.
+    pub rows: usize,
+    /// The condition had too little data and the model of another stands in.
+    pub neighbour: bool,
+}
+
+/// The models of one application.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// What is wanted; without miss rates it is the black box anyway.
+    kind: Kind,
+    orders: Orders,
+    samples: VecDeque<Sample>,
+    conditions: BTreeMap<u64, Coefficients>,
+    /// λ, and samples since it was found.
+    exponent: f64,
+    exponent_age: u32,
+    exponent_found: bool,
+}
+
+impl Model {
+    /// Without data.
+    #[must_use]
+    pub fn new(kind: Kind, orders: Orders) -> Self {
+        let orders = Orders { past: orders.past.clamp(1, 8), shares: orders.shares.clamp(1, 8) };
+        Self {
+            kind,
+            orders,
+            samples: VecDeque::new(),
+            conditions: BTreeMap::new(),
+            exponent: 1.0,
+            exponent_age: 0,
+            exponent_found: false,
+        }
+    }
+
+    /// What it is built of now: gray only while every sample of the window has a miss rate.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self.kind {
+            Kind::Gray if self.samples.iter().all(|sample| sample.miss_rate.is_some()) => Kind::Gray,
+            _ => Kind::Black,
+        }
+    }
+
+    /// λ of Eq. 4.1.
+    #[must_use]
+    pub const fn exponent(&self) -> f64 {
+        self.exponent
+    }
+
+    /// Takes an interval and fits the model of its condition. Samples with other shares than before start anew.
+    pub fn observe(&mut self, sample: Sample) {
+        if !sample.performance.is_finite() || self.samples.back().is_some_and(|s| s.shares.len() != sample.shares.len())
+        {
+            self.samples.clear();
+            self.conditions.clear();
+        }
+        if !sample.performance.is_finite() {
+            return;
+        }
+        let (condition, before) = (sample.condition, self.kind());
+        self.samples.push_back(sample);
+        if self.samples.len() > WINDOW {
+            self.samples.pop_front();
+        }
+        self.exponent_age = self.exponent_age.saturating_add(1);
+        let enough = self.samples.len() >= EXPONENT_FIRST && self.kind() == Kind::Gray;
+        let due = !self.exponent_found || self.exponent_age >= EXPONENT_EVERY;
+        if enough && due {
+            self.find_exponent();
+            (self.exponent_age, self.exponent_found) = (0, true);
+            self.conditions.clear();
+        }
+        if self.kind() != before {
+            self.conditions.clear();
+        }
+        self.fit(condition);
+    }
+
+    /// What to expect in the interval to come under a condition; `None` before the first sample.
+    #[must_use]
+    pub fn predict(&self, condition: u64) -> Option<Prediction> {
+        let last = self.samples.back()?;
+        let own = self.conditions.get(&condition).filter(|own| own.rows >= LEAST_ROWS);
+        let distance = |other: &u64| (other ^ condition).count_ones();
+        let nearest = self.conditions.iter().filter(|(_, other)| other.rows >= LEAST_ROWS);
+        let nearest = nearest.min_by_key(|(other, _)| distance(other)).map(|(_, other)| other);
+        let (values, rows, neighbour) = match (own, nearest, self.conditions.get(&condition)) {
+            (Some(own), ..) => (own.values.clone(), own.rows, false),
+            (None, Some(other), _) => (other.values.clone(), other.rows, true),
+            (None, None, Some(few)) => (few.values.clone(), few.rows, false),
+            (None, None, None) => (self.prior(last), 0, false),
+        };
+        // The row of the interval to come, its own shares being what is asked for.
+        let next = Sample { shares: vec![0.0; last.shares.len()], ..last.clone() };
+        let count = self.samples.len();
+        let mut row = Vec::new();
+        self.terms().write(|index| if index == count { &next } else { &self.samples[index] }, count, &mut row);
+        let fixed = row.iter().zip(&values).map(|(x, value)| x * value).sum();
+        let gains = values[self.orders.past..self.orders.past + last.shares.len()].to_vec();
+        Some(Prediction { fixed, gains, kind: self.kind(), rows, neighbour })
+    }
+
+    /// What the terms of an equation need to know beside the samples.
+    fn terms(&self) -> Terms {
+        let kind = self.kind();
+        let reference = if kind == Kind::Gray { self.reference_miss_rate() } else { 0.0 };
+        Terms { kind, reference, exponent: self.exponent, orders: self.orders }
+    }
+
+    /// c₀: the miss rate at which the target is met, from the samples closest to it.
+    fn reference_miss_rate(&self) -> f64 {
+        let mean = |close: f64| {
+            let near = self.samples.iter().filter(move |sample| (sample.performance - 1.0).abs() <= close);
+            let rates = near.filter_map(|sample| sample.miss_rate);
+            let (sum, count) = rates.fold((0.0, 0.0), |(sum, count), rate| (sum + rate.value(), count + 1.0));
+            (count > 0.0).then(|| sum / count)
+        };
+        mean(0.1).or_else(|| mean(f64::INFINITY)).unwrap_or(0.0)
+    }
+
+    /// The first sample that has all the past its equation needs.
+    fn first(&self) -> usize {
+        self.orders.past.max(self.orders.shares - 1)
+    }
+
+    /// By which every share of the present ones matters alike and the past does not.
+    fn prior(&self, last: &Sample) -> Vec<f64> {
+        let moved = last.shares.iter().filter(|share| **share > 0.0).count().max(1) as f64;
+        let gain = |share: &f64| if *share > 0.0 { last.performance.min(2.0) / (moved * share) } else { 0.0 };
+        let mut values = vec![0.0; self.orders.past];
+        values.extend(last.shares.iter().map(gain));
+        values.resize(self.orders.past + self.orders.shares * last.shares.len(), 0.0);
+        values
+    }
+
+    /// Sums over the rows of a condition, or of all.
+    fn rows(&self, condition: Option<u64>) -> (Normal, usize, Vec<f64>) {
+        let width = self.samples.back().map_or(0, |sample| sample.shares.len());
+        let size = self.orders.past + self.orders.shares * width;
+        let (terms, mut row) = (self.terms(), Vec::with_capacity(size));
+        let (mut normal, mut rows, mut squares) = (Normal::new(size), 0, vec![0.0; size]);
+        for (index, sample) in self.samples.iter().enumerate().skip(self.first()) {
+            if condition.is_some_and(|condition| condition != sample.condition) {
+                continue;
+            }
+            terms.write(|index| &self.samples[index], index, &mut row);
+            normal.add(&row, sample.performance, 1.0);
+            row.iter().zip(&mut squares).for_each(|(x, square)| *square += x * x);
+            rows += 1;
+        }
+        squares.iter_mut().for_each(|square| *square /= f64::from(u32::try_from(rows.max(1)).unwrap_or(1)));
+        (normal, rows, squares)
+    }
+
+    fn fit(&mut self, condition: u64) {
+        let Some(last) = self.samples.back() else { return };
+        let prior = self.prior(last);
+        let (mut normal, rows, squares) = self.rows(Some(condition));
+        for (index, (value, square)) in prior.iter().zip(&squares).enumerate() {
+            // On the scale of its own term.
+            normal.pull(index, *value, (PULL_ROWS * square).max(1e-9));
+        }
+        let start = self.conditions.get(&condition).map_or(&[][..], |own| &own.values);
+        let values = normal.nonnegative(start);
+        if self.conditions.len() < MOST_CONDITIONS || self.conditions.contains_key(&condition) {
+            self.conditions.insert(condition, Coefficients { values, rows });
+        }
+    }
+
+    /// λ by Gauss–Newton: in turns the other coefficients for a λ, and a step of λ for them.
+    fn find_exponent(&mut self) {
+        const MOST_STEPS: u32 = 50;
+        let mut best = self.residual();
+        for _ in 0..MOST_STEPS {
+            let (step, before) = (self.exponent_step(), self.exponent);
+            let mut part = 1.0;
+            let mut moved = false;
+            // A full step may overshoot: halve it until it helps.
+            while part > 1e-3 {
+                self.exponent = (before + part * step).clamp(-EXPONENT_MOST, EXPONENT_MOST);
+                let error = self.residual();
+                if error < best * (1.0 - 1e-9) {
+                    (best, moved) = (error, true);
+                    break;
+                }
+                part /= 2.0;
+            }
+            if !moved {
+                self.exponent = before;
+                return;
+            }
+        }
+    }
+
+    /// Sum of squares of what the best coefficients for the present λ leave.
+    fn residual(&self) -> f64 {
+        let values = self.all();
+        self.errors(&values).iter().map(|(error, _)| error * error).sum()
+    }
+
+    /// Coefficients over the whole window.
+    fn all(&self) -> Vec<f64> {
+        let (mut normal, _, squares) = self.rows(None);
+        squares.iter().enumerate().for_each(|(index, square)| normal.pull(index, 0.0, (1e-6 * square).max(1e-12)));
+        normal.nonnegative(&[])
+    }
+
+    /// Errors over the window, each with how its prediction changes with λ.
+    fn errors(&self, values: &[f64]) -> Vec<(f64, f64)> {
+        let (terms, mut row) = (self.terms(), Vec::new());
+        let mut one = |index: usize| {
+            terms.write(|index| &self.samples[index], index, &mut row);
+            let predicted: f64 = row.iter().zip(values).map(|(x, value)| x * value).sum();
+            let slope = (1..=self.orders.past).map(|back| {
+                let rate = self.samples[index - back].miss_rate.map_or(terms.reference, Fraction::value);
+                values[back - 1] * row[back - 1] * (terms.reference - rate)
+            });
+            (self.samples[index].performance - predicted, slope.sum())
+        };
+        (self.first()..self.samples.len()).map(&mut one).collect()
+    }
+
+    fn exponent_step(&self) -> f64 {
+        let values = self.all();
+        let errors = self.errors(&values);
+        let (up, down) =
+            errors.iter().fold((0.0, 0.0), |(up, down), (error, slope)| (up + error * slope, down + slope * slope));
+        if down > 1e-12 { up / down } else { 0.0 }
+    }
+}
+
+/// How the terms of an equation are made of samples.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    kind: Kind,
+    reference: f64,
+    exponent: f64,
+    orders: Orders,
+}
+
+impl Terms {
+    /// Writes the terms for the sample at `index`: past values, then shares from the present ones back.
+    fn write<'a>(&self, sample: impl Fn(usize) -> &'a Sample, index: usize, row: &mut Vec<f64>) {
+        row.clear();
+        let before = |back: usize| sample(index.saturating_sub(back));
+        row.extend((1..=self.orders.past).map(|back| match self.kind {
+            Kind::Black => before(back).performance,
+            Kind::Gray => {
+                let rate = before(back).miss_rate.map_or(self.reference, Fraction::value);
+                (self.exponent * (self.reference - rate)).exp().min(1e6)
+            }
+        }));
+        (0..self.orders.shares).for_each(|back| row.extend(&before(back).shares));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pseudo-random numbers in 0..1, the same everywhere.
+    fn random(state: &mut u64) -> f64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) as f64 / (1_u64 << 31) as f64
+    }
+
+    fn gray_data(exponent: f64, count: usize) -> Vec<Sample> {
+        let mut state = 7;
+        let mut last = 0.2;
+        (0..count)
+            .map(|_| {
+                let shares = vec![0.2 + 0.4 * random(&mut state), 0.1 + 0.3 * random(&mut state)];
+                let rate = 0.1 + 0.2 * random(&mut state);
+                let performance = 0.5 * f64::exp(exponent * (0.2 - last)) + 0.8 * shares[0] + 0.3 * shares[1];
+                last = rate;
+                Sample { performance, miss_rate: Some(Fraction::clamped(rate)), shares, condition: 0 }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_gray_box_finds_the_terms_of_its_equation() {
+        let mut model = Model::new(Kind::Gray, Orders::default());
+        gray_data(6.0, 60).into_iter().for_each(|sample| model.observe(sample));
+        assert!((model.exponent() - 6.0).abs() < 0.3, "{}", model.exponent());
+        let seen = model.predict(0).unwrap();
+        assert_eq!((seen.kind, seen.neighbour), (Kind::Gray, false));
+        assert!((seen.gains[0] - 0.8).abs() < 0.1 && (seen.gains[1] - 0.3).abs() < 0.1, "{seen:?}");
+    }
+
+    #[test]
+    fn without_counters_it_is_the_black_box() {
+        let mut model = Model::new(Kind::Gray, Orders::default());
+        let mut samples = gray_data(6.0, 40);
+        samples[39].miss_rate = None;
+        samples.into_iter().for_each(|sample| model.observe(sample));
+        assert_eq!(model.predict(0).unwrap().kind, Kind::Black);
+    }
+
+    #[test]
+    fn the_black_box_follows_its_own_past() {
+        let (mut state, mut performance) = (3, 1.0);
+        let mut model = Model::new(Kind::Black, Orders::default());
+        for _ in 0..60 {
+            let shares = vec![0.2 + 0.4 * random(&mut state)];
+            performance = 0.4 * performance + 1.5 * shares[0];
+            model.observe(Sample { performance, miss_rate: None, shares, condition: 0 });
+        }
+        let seen = model.predict(0).unwrap();
+        assert!((seen.gains[0] - 1.5).abs() < 0.03 && (seen.fixed - 0.4 * performance).abs() < 0.03, "{seen:?}");
+    }
+
+    #[test]
+    fn a_condition_with_little_data_takes_its_nearest_neighbours_model() {
+        let mut model = Model::new(Kind::Black, Orders::default());
+        assert!(model.predict(0).is_none());
+        let mut state = 1;
+        for condition in [0b11, 0b1000] {
+            for _ in 0..20 {
+                let shares = vec![0.2 + 0.4 * random(&mut state)];
+                let gain = if condition == 0b11 { 2.0 } else { 1.0 };
+                model.observe(Sample { performance: gain * shares[0], miss_rate: None, shares, condition });
+            }
+        }
+        model.observe(Sample { performance: 1.0, miss_rate: None, shares: vec![0.5], condition: 0b10 });
+        let seen = model.predict(0b10).unwrap();
+        assert!(seen.neighbour && (seen.gains[0] - 2.0).abs() < 0.3, "{seen:?}");
+    }
+
+    #[test]
+    fn at_first_all_shares_matter_alike() {
+        let mut model = Model::new(Kind::Black, Orders::default());
+        model.observe(Sample { performance: 1.0, miss_rate: None, shares: vec![0.5, 0.1], condition: 0 });
+        let seen = model.predict(0).unwrap();
+        assert!((seen.gains[0] * 0.5 - 0.5).abs() < 1e-6 && (seen.gains[1] * 0.1 - 0.5).abs() < 1e-6, "{seen:?}");
+    }
+}

@@ -1,0 +1,109 @@
+//! The scaler (Eq. 4.8–4.10 and Table 4.2): how far each share may move in one control interval, by how far the
+//! performance is from its target and how loaded the resource is.
+
+use gleaner_common::units::Fraction;
+use serde::{Deserialize, Serialize};
+
+use super::Resource;
+
+/// Utilisation up to which a resource counts as under-loaded, and from which it counts as overloaded. Chosen: the paper
+/// names the three conditions and no numbers.
+const UNDER_LOAD: f64 = 0.7;
+const OVERLOAD: f64 = 0.9;
+/// Errors that change the bounds of an under-loaded resource.
+const FASTER: f64 = -0.1;
+const MUCH_SLOWER: f64 = 0.5;
+
+/// How loaded a resource of a tier is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Load {
+    /// There is room.
+    Under,
+    /// About as much as it should be.
+    Saturated,
+    /// Requests wait for it.
+    Over,
+}
+
+impl Load {
+    /// By the part of the present share that is used. What cannot be measured counts as saturated, which moves it least.
+    #[must_use]
+    pub fn of(utilisation: Option<Fraction>) -> Self {
+        match utilisation.map(Fraction::value) {
+            None => Self::Saturated,
+            Some(used) if used < UNDER_LOAD => Self::Under,
+            Some(used) if used < OVERLOAD => Self::Saturated,
+            Some(_) => Self::Over,
+        }
+    }
+}
+
+/// Error of the performance: e = 1 − ȳ with ȳ = target over response time, so that negative is faster than the target.
+/// Clamped to −1 … 1 as Eq. 3.1 does, because ȳ has no bound when an application idles.
+#[must_use]
+pub fn error(target_ms: f64, mean_ms: f64) -> f64 {
+    (1.0 - target_ms / mean_ms).clamp(-1.0, 1.0)
+}
+
+/// Bounds of one share: absolute, on the scale of `present` (v̄), from `floor` (m_r) to `ceiling`.
+#[must_use]
+pub fn bounds(resource: Resource, load: Load, error: f64, present: f64, floor: f64, ceiling: f64) -> (f64, f64) {
+    // Eq. 4.8 with ȳ_ref = 1.
+    let step = resource.margin() * ((10.0 * error).abs() + 1.0) * present;
+    let (down, up) = match load {
+        // "ub = 2·e·s" would cross the lower bound for e < −0.5.
+        Load::Under if error < FASTER => (-step, (2.0 * error * step).max(-step)),
+        Load::Under if error > MUCH_SLOWER => (0.0, step),
+        Load::Under => (-step, step),
+        Load::Saturated if error < 0.0 => (-0.5 * step, 0.0),
+        Load::Saturated => (0.0, step),
+        Load::Over => (0.5 * step, step),
+    };
+    let lower = (present + down).max(floor).min(ceiling);
+    (lower, (present + up).max(lower).min(ceiling.max(lower)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_4_2_cell_by_cell() {
+        let present = 0.4;
+        let cell = |load, error| {
+            let step = 0.05 * (f64::abs(10.0 * error) + 1.0) * present;
+            let (lower, upper) = bounds(Resource::Cpu, load, error, present, 0.0, 1.0);
+            ((lower - present) / step, (upper - present) / step)
+        };
+        let near = |seen: (f64, f64), down: f64, up: f64| {
+            assert!((seen.0 - down).abs() < 1e-9 && (seen.1 - up).abs() < 1e-9, "{seen:?}, not {down}, {up}");
+        };
+        near(cell(Load::Under, -0.2), -1.0, -0.4);
+        near(cell(Load::Under, -0.8), -1.0, -1.0);
+        near(cell(Load::Under, 0.0), -1.0, 1.0);
+        near(cell(Load::Under, 0.3), -1.0, 1.0);
+        near(cell(Load::Under, 0.7), 0.0, 1.0);
+        near(cell(Load::Saturated, -0.3), -0.5, 0.0);
+        near(cell(Load::Saturated, 0.3), 0.0, 1.0);
+        near(cell(Load::Over, -0.3), 0.5, 1.0);
+        near(cell(Load::Over, 0.3), 0.5, 1.0);
+    }
+
+    #[test]
+    fn floors_and_ceilings_are_kept_and_bounds_never_cross() {
+        assert_eq!(bounds(Resource::Disk, Load::Under, -1.0, 0.2, 0.15, 1.0), (0.15, 0.15));
+        assert_eq!(bounds(Resource::Disk, Load::Over, 1.0, 0.5, 0.1, 0.55), (0.55, 0.55));
+        assert_eq!(bounds(Resource::Disk, Load::Over, 1.0, 0.7, 0.1, 0.5), (0.5, 0.5));
+        assert!((error(100.0, 200.0) - 0.5).abs() < 1e-12 && (error(100.0, 1.0) + 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn conditions_of_load() {
+        let of = |used: f64| Load::of(Some(Fraction::clamped(used)));
+        assert_eq!(
+            [of(0.3), of(0.8), of(0.95), Load::of(None)],
+            [Load::Under, Load::Saturated, Load::Over, Load::Saturated]
+        );
+    }
+}
