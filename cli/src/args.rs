@@ -110,6 +110,16 @@ pub(crate) enum PlanCommand {
         /// The question as JSON, or `-` for standard input; docs/plan.md tells its fields.
         question: PathBuf,
     },
+    /// What shares applications with response-time targets ask for after some control intervals, and what they get.
+    Balance {
+        /// The question as JSON, or `-` for standard input; docs/plan.md tells its fields.
+        question: PathBuf,
+    },
+    /// Who gets what where the requests of applications exceed a host.
+    Arbitrate {
+        /// The question as JSON, or `-` for standard input; docs/plan.md tells its fields.
+        question: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]

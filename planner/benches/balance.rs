@@ -118,7 +118,7 @@ fn update(c: &mut Criterion) {
 
 /// 500 applications of two to five tiers on 1,000 hosts, every fifth host contended.
 fn arbitration(c: &mut Criterion) {
-    let mut state = 3;
+    let mut state = 3_u64;
     let mut demands = Vec::new();
     for application in 0..500 {
         let tiers = 2 + application % 4;

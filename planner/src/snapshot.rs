@@ -1,6 +1,8 @@
 //! Sizing as a question and an answer: everything a decision about a cluster depends on as one document, and what the
 //! controller's own code makes of it. For `gleaner plan size`, which needs no daemon.
 
+pub mod balance;
+
 use std::collections::BTreeMap;
 
 use gleaner_common::id::HostId;

@@ -1,7 +1,15 @@
 //! `gleaner plan`: one document in, one decision out.
 
+use std::path::Path;
+
 use anyhow::anyhow;
-use gleaner_planner::snapshot::{SizeQuestion, size};
+use gleaner_planner::snapshot::balance::{
+    ArbitrateAnswer, ArbitrateQuestion, Asked, BalanceAnswer, BalancedShare, Contended, arbitrate_question,
+    balance_question,
+};
+use gleaner_planner::snapshot::{SizeAnswer, size};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::{print, read_document};
 use crate::End;
@@ -9,13 +17,30 @@ use crate::args::PlanCommand;
 use crate::format;
 
 pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
-    let PlanCommand::Size { question: path } = plan;
-    let question: SizeQuestion = read_document(path)?;
-    let answer = size(&question).map_err(|problems| anyhow!("{}: {}", path.display(), problems.join("\n")))?;
-    if json {
-        print(&serde_json::to_string(&answer)?)?;
-        return Ok(End::Good);
+    match plan {
+        PlanCommand::Size { question } => answer(question, json, size, |_, answer| show_size(answer)),
+        PlanCommand::Balance { question } => answer(question, json, balance_question, |_, answer| show_balance(answer)),
+        PlanCommand::Arbitrate { question } => answer(question, json, arbitrate_question, show_arbitration),
     }
+}
+
+/// Reads a question, answers it and shows the answer.
+fn answer<Q: DeserializeOwned, A: Serialize>(
+    path: &Path,
+    json: bool,
+    decide: impl FnOnce(&Q) -> Result<A, Vec<String>>,
+    show: impl FnOnce(&Q, &A) -> anyhow::Result<()>,
+) -> anyhow::Result<End> {
+    let question: Q = read_document(path)?;
+    let answer = decide(&question).map_err(|problems| anyhow!("{}: {}", path.display(), problems.join("\n")))?;
+    match json {
+        true => print(&serde_json::to_string(&answer)?)?,
+        false => show(&question, &answer)?,
+    }
+    Ok(End::Good)
+}
+
+fn show_size(answer: &SizeAnswer) -> anyhow::Result<()> {
     print(&answer.reason)?;
     let rows: Vec<Vec<String>> = answer
         .volunteers
@@ -33,6 +58,76 @@ pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
     if !rows.is_empty() {
         print(&format::table(&["VOLUNTEER", "SLOTS", "POTENTIAL", "READS FROM"], &rows))?;
     }
-    print(&format::candidates(&answer.candidates, answer.size))?;
-    Ok(End::Good)
+    print(&format::candidates(&answer.candidates, answer.size))
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
+}
+
+/// A name of an enumeration as JSON has it.
+fn word(value: impl Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn show_contended(contended: &[Contended]) -> anyhow::Result<()> {
+    for own in contended {
+        let (wanted, capacity) = (percent(own.wanted), percent(own.capacity));
+        print(&format!("contended: {} of {}: {wanted} wanted, {capacity} there", word(own.resource), own.host))?;
+    }
+    Ok(())
+}
+
+fn show_balance(answer: &BalanceAnswer) -> anyhow::Result<()> {
+    for own in &answer.applications {
+        let said = match (own.error, own.predicted) {
+            (Some(error), Some(predicted)) => {
+                let model = own.model.map(word).unwrap_or_default();
+                let neighbour = if own.neighbour { ", of another condition of load" } else { "" };
+                format!(
+                    "error {error:+.2}, performance {predicted:.2} expected by the {model} model ({} intervals{neighbour}); \
+                     target {}; {} of its constrained requests granted",
+                    own.rows,
+                    own.reach.map(word).unwrap_or_default().replace('_', " "),
+                    percent(own.part)
+                )
+            }
+            _ => "its response time is not known: every share is held".to_owned(),
+        };
+        print(&format!("{}: {said}", own.name))?;
+        let row = |share: &BalancedShare| {
+            let (lower, upper) = share.bounds;
+            vec![
+                share.tier.to_string(),
+                share.host.to_string(),
+                word(share.resource),
+                word(share.load),
+                percent(share.present),
+                format!("{} to {}", percent(lower), percent(upper)),
+                format!("{:.2}", share.gain),
+                percent(share.requested),
+                percent(share.granted),
+            ]
+        };
+        let head = ["TIER", "HOST", "RESOURCE", "LOAD", "PRESENT", "BOUNDS", "GAIN", "REQUESTED", "GRANTED"];
+        print(&format::table(&head, &own.shares.iter().map(row).collect::<Vec<_>>()))?;
+    }
+    show_contended(&answer.contended)
+}
+
+fn show_arbitration(question: &ArbitrateQuestion, answer: &ArbitrateAnswer) -> anyhow::Result<()> {
+    let row = |(asked, granted): (&Asked, &f64)| {
+        vec![
+            asked.application.to_string(),
+            asked.tier.as_ref().map(ToString::to_string).unwrap_or_default(),
+            asked.host.to_string(),
+            word(asked.resource),
+            percent(asked.wanted),
+            percent(*granted),
+            percent(answer.parts.get(&asked.application).copied().unwrap_or(1.0)),
+        ]
+    };
+    let rows: Vec<Vec<String>> = question.demands.iter().zip(&answer.granted).map(row).collect();
+    print(&format::table(&["APPLICATION", "TIER", "HOST", "RESOURCE", "WANTED", "GRANTED", "PART"], &rows))?;
+    show_contended(&answer.contended)
 }

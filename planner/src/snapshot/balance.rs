@@ -1,0 +1,517 @@
+//! Balancing and arbitration as questions and answers, for `gleaner plan balance` and `gleaner plan arbitrate`. What was
+//! seen of applications goes through the controller's own code, interval by interval.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gleaner_common::id::{ApplicationId, HostId, TierId};
+use gleaner_common::units::Fraction;
+use serde::{Deserialize, Serialize};
+
+use super::VERSION;
+use crate::balance::application::{Application, Observation, Request, Seen, Settings};
+use crate::balance::arbitration::{Demand, Grants, arbitrate};
+use crate::balance::model::Kind;
+use crate::balance::mpc::Reach;
+use crate::balance::scaler::Load;
+use crate::balance::{Resource, Share};
+
+/// Most applications, shares of one, intervals of one, and demands in a question.
+const MOST: usize = 100_000;
+
+/// What applications may have of a resource of a host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Capacity {
+    /// The host.
+    pub host: HostId,
+    /// The resource.
+    pub resource: Resource,
+    /// Part of the host, in 0..=1.
+    pub share: f64,
+}
+
+/// A question about requests that are known.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArbitrateQuestion {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Where applications may not have all of a host.
+    #[serde(default)]
+    pub capacity: Vec<Capacity>,
+    /// The requests.
+    pub demands: Vec<Asked>,
+}
+
+/// One request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    /// Whose.
+    pub application: ApplicationId,
+    /// Which of its tiers, where that matters to the reader.
+    #[serde(default)]
+    pub tier: Option<TierId>,
+    /// Of which host.
+    pub host: HostId,
+    /// Of what.
+    pub resource: Resource,
+    /// Part of the host, in 0..=1.
+    pub wanted: f64,
+    /// ∂ȳ/∂w: performance that a whole host would bring; at least 0.
+    pub gain: f64,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ArbitrateAnswer {
+    /// What each request gets, in their order.
+    pub granted: Vec<f64>,
+    /// p_a of Eq. 4.12.
+    pub parts: BTreeMap<ApplicationId, f64>,
+    /// Where more is asked for than there is.
+    pub contended: Vec<Contended>,
+    /// Applications of each sub-domain.
+    pub domains: Vec<Vec<ApplicationId>>,
+}
+
+/// A contended resource of a host.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Contended {
+    /// The host.
+    pub host: HostId,
+    /// The resource.
+    pub resource: Resource,
+    /// What is asked for together.
+    pub wanted: f64,
+    /// What there is.
+    pub capacity: f64,
+}
+
+/// A question about applications of which the last control intervals are known.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BalanceQuestion {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Where applications may not have all of a host.
+    #[serde(default)]
+    pub capacity: Vec<Capacity>,
+    /// The applications.
+    pub applications: Vec<Told>,
+}
+
+/// An application and its past.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Told {
+    /// Its name.
+    pub name: ApplicationId,
+    /// Target of its mean response time.
+    pub target_ms: f64,
+    /// How it is controlled.
+    #[serde(default)]
+    pub settings: Settings,
+    /// The shares that are moved.
+    pub shares: Vec<Moved>,
+    /// Control intervals, the last one last.
+    pub intervals: Vec<Interval>,
+}
+
+/// A share that is moved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Moved {
+    /// Its tier.
+    pub tier: TierId,
+    /// Where that is.
+    pub host: HostId,
+    /// Of what.
+    pub resource: Resource,
+    /// Never less.
+    #[serde(default)]
+    pub floor: f64,
+    /// Never more.
+    #[serde(default = "one")]
+    pub ceiling: f64,
+}
+
+const fn one() -> f64 {
+    1.0
+}
+
+/// A control interval. Lists have one value per share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interval {
+    /// Mean response time; null holds.
+    pub mean_ms: Option<f64>,
+    /// Miss rate of the last level cache, in 0..=1.
+    #[serde(default)]
+    pub miss_rate: Option<f64>,
+    /// Shares in force, parts of the host.
+    pub shares: Vec<f64>,
+    /// Parts of them that were used; may be left out, or null where not measured.
+    #[serde(default)]
+    pub utilisation: Vec<Option<f64>>,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BalanceAnswer {
+    /// The applications, in their order.
+    pub applications: Vec<Balanced>,
+    /// Where more is asked for than there is.
+    pub contended: Vec<Contended>,
+    /// Applications of each sub-domain.
+    pub domains: Vec<Vec<ApplicationId>>,
+}
+
+/// What an application asks for and gets.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Balanced {
+    /// Its name.
+    pub name: ApplicationId,
+    /// e of the last interval; null when its response time was not known and everything is held.
+    pub error: Option<f64>,
+    /// ȳ that the model expects of what it asks for.
+    pub predicted: Option<f64>,
+    /// Whether the target is within the bounds.
+    pub reach: Option<Reach>,
+    /// The model.
+    pub model: Option<Kind>,
+    /// Intervals behind it.
+    pub rows: usize,
+    /// It is another condition's, for lack of data.
+    pub neighbour: bool,
+    /// p_a.
+    pub part: f64,
+    /// Its shares.
+    pub shares: Vec<BalancedShare>,
+}
+
+/// One share of the answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BalancedShare {
+    /// Its tier.
+    pub tier: TierId,
+    /// Where.
+    pub host: HostId,
+    /// Of what.
+    pub resource: Resource,
+    /// In force in the last interval.
+    pub present: f64,
+    /// How loaded it was.
+    pub load: Load,
+    /// How far it could move.
+    pub bounds: (f64, f64),
+    /// ∂ȳ/∂w.
+    pub gain: f64,
+    /// What the application asks for.
+    pub requested: f64,
+    /// What it gets.
+    pub granted: f64,
+}
+
+/// Mistakes found in a question.
+struct Problems(Vec<String>);
+
+impl Problems {
+    fn within(&mut self, field: &str, value: f64, least: f64, most: f64) {
+        if !(least..=most).contains(&value) {
+            self.0.push(format!("{field}: is {value}; it must be {least} to {most}"));
+        }
+    }
+
+    fn count(&mut self, field: &str, count: usize, least: usize) {
+        if !(least..=MOST).contains(&count) {
+            self.0.push(format!("{field}: has {count} entries; it must have {least} to {MOST}"));
+        }
+    }
+
+    fn version(&mut self, version: u32) {
+        if version != VERSION {
+            self.0.push(format!("version: is {version}; it must be {VERSION}"));
+        }
+    }
+
+    fn capacity(&mut self, capacity: &[Capacity]) {
+        let mut seen = BTreeSet::new();
+        for (index, own) in capacity.iter().enumerate() {
+            self.within(&format!("capacity[{index}].share"), own.share, 0.0, 1.0);
+            if !seen.insert((&own.host, own.resource)) {
+                self.0.push(format!("capacity[{index}]: {} is named twice for the same resource", own.host));
+            }
+        }
+    }
+
+    fn end(mut self) -> Result<(), Vec<String>> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        self.0.truncate(20);
+        Err(self.0)
+    }
+}
+
+/// Numbers of names, in order of their first appearance.
+struct Names<'a, T>(Vec<&'a T>, BTreeMap<&'a T, usize>);
+
+impl<'a, T: Ord> Names<'a, T> {
+    fn new() -> Self {
+        Self(Vec::new(), BTreeMap::new())
+    }
+
+    fn number(&mut self, name: &'a T) -> usize {
+        *self.1.entry(name).or_insert_with(|| {
+            self.0.push(name);
+            self.0.len() - 1
+        })
+    }
+}
+
+/// What applications may have, by the number of the host.
+fn capacities(capacity: &[Capacity], hosts: &Names<'_, HostId>) -> BTreeMap<(usize, Resource), f64> {
+    let known = capacity.iter().filter_map(|own| Some(((*hosts.1.get(&own.host)?, own.resource), own.share)));
+    known.collect()
+}
+
+fn contended(grants: &Grants, hosts: &Names<'_, HostId>, of: &BTreeMap<(usize, Resource), f64>) -> Vec<Contended> {
+    let one = |(host, resource, wanted): &(usize, Resource, f64)| Contended {
+        host: hosts.0[*host].clone(),
+        resource: *resource,
+        wanted: *wanted,
+        capacity: of.get(&(*host, *resource)).copied().unwrap_or(1.0),
+    };
+    grants.contended.iter().map(one).collect()
+}
+
+/// Answers a question about requests.
+///
+/// # Errors
+/// Every field that is wrong.
+pub fn arbitrate_question(question: &ArbitrateQuestion) -> Result<ArbitrateAnswer, Vec<String>> {
+    let mut problems = Problems(Vec::new());
+    problems.version(question.version);
+    problems.capacity(&question.capacity);
+    problems.count("demands", question.demands.len(), 1);
+    for (index, demand) in question.demands.iter().enumerate() {
+        problems.within(&format!("demands[{index}].wanted"), demand.wanted, 0.0, 1.0);
+        problems.within(&format!("demands[{index}].gain"), demand.gain, 0.0, 1e9);
+    }
+    problems.end()?;
+    let (mut applications, mut hosts) = (Names::new(), Names::new());
+    let demands: Vec<Demand> = question
+        .demands
+        .iter()
+        .map(|asked| Demand {
+            application: applications.number(&asked.application),
+            host: hosts.number(&asked.host),
+            resource: asked.resource,
+            wanted: Share::clamped(asked.wanted),
+            gain: asked.gain,
+        })
+        .collect();
+    let of = capacities(&question.capacity, &hosts);
+    let grants = arbitrate(&demands, |host, resource| of.get(&(host, resource)).copied().unwrap_or(1.0));
+    let name = |number: usize| applications.0[number].clone();
+    Ok(ArbitrateAnswer {
+        granted: grants.shares.iter().map(|share| share.part()).collect(),
+        parts: grants.parts.iter().enumerate().map(|(number, part)| (name(number), *part)).collect(),
+        contended: contended(&grants, &hosts, &of),
+        domains: grants.domains.iter().map(|domain| domain.iter().copied().map(name).collect()).collect(),
+    })
+}
+
+/// Answers a question about applications.
+///
+/// # Errors
+/// Every field that is wrong.
+pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Vec<String>> {
+    check(question)?;
+    let requests: Vec<Request> = question.applications.iter().map(replay).collect();
+    let mut hosts = Names::new();
+    let mut demands = Vec::new();
+    for (application, (told, request)) in question.applications.iter().zip(&requests).enumerate() {
+        for ((moved, wanted), gain) in told.shares.iter().zip(&request.shares).zip(&request.gains) {
+            let host = hosts.number(&moved.host);
+            demands.push(Demand { application, host, resource: moved.resource, wanted: *wanted, gain: *gain });
+        }
+    }
+    let of = capacities(&question.capacity, &hosts);
+    let grants = arbitrate(&demands, |host, resource| of.get(&(host, resource)).copied().unwrap_or(1.0));
+    let mut granted = grants.shares.iter();
+    let applications = question.applications.iter().zip(&requests).enumerate().map(|(index, (told, request))| {
+        let shares = told.shares.iter().enumerate().map(|(at, moved)| BalancedShare {
+            tier: moved.tier.clone(),
+            host: moved.host.clone(),
+            resource: moved.resource,
+            present: told.intervals.last().map_or(0.0, |interval| interval.shares[at]),
+            load: request.loads[at],
+            bounds: (request.bounds[at].0.part(), request.bounds[at].1.part()),
+            gain: request.gains[at],
+            requested: request.shares[at].part(),
+            granted: granted.next().map_or(0.0, |share| share.part()),
+        });
+        Balanced {
+            name: told.name.clone(),
+            error: request.error,
+            predicted: request.predicted,
+            reach: request.reach,
+            model: request.model.as_ref().map(|model| model.kind),
+            rows: request.model.as_ref().map_or(0, |model| model.rows),
+            neighbour: request.model.as_ref().is_some_and(|model| model.neighbour),
+            part: grants.parts.get(index).copied().unwrap_or(1.0),
+            shares: shares.collect(),
+        }
+    });
+    let name = |number: &usize| question.applications[*number].name.clone();
+    Ok(BalanceAnswer {
+        applications: applications.collect(),
+        contended: contended(&grants, &hosts, &of),
+        domains: grants.domains.iter().map(|domain| domain.iter().map(name).collect()).collect(),
+    })
+}
+
+fn check(question: &BalanceQuestion) -> Result<(), Vec<String>> {
+    let mut problems = Problems(Vec::new());
+    problems.version(question.version);
+    problems.capacity(&question.capacity);
+    problems.count("applications", question.applications.len(), 1);
+    for (index, told) in question.applications.iter().enumerate() {
+        let at = format!("applications[{index}]");
+        problems.within(&format!("{at}.target_ms"), told.target_ms, 1e-3, 3.6e6);
+        problems.within(&format!("{at}.settings.stability"), told.settings.stability, 0.0, 1e6);
+        problems.within(&format!("{at}.settings.probe"), told.settings.probe, 0.0, 0.5);
+        problems.count(&format!("{at}.shares"), told.shares.len(), 1);
+        problems.count(&format!("{at}.intervals"), told.intervals.len(), 1);
+        for (number, moved) in told.shares.iter().enumerate() {
+            problems.within(&format!("{at}.shares[{number}].floor"), moved.floor, 0.0, 1.0);
+            problems.within(&format!("{at}.shares[{number}].ceiling"), moved.ceiling, moved.floor, 1.0);
+        }
+        for (number, interval) in told.intervals.iter().enumerate() {
+            let at = format!("{at}.intervals[{number}]");
+            for (field, count, needed) in [
+                ("shares", interval.shares.len(), true),
+                ("utilisation", interval.utilisation.len(), !interval.utilisation.is_empty()),
+            ] {
+                if needed && count != told.shares.len() {
+                    problems
+                        .0
+                        .push(format!("{at}.{field}: has {count} values; there are {} shares", told.shares.len()));
+                }
+            }
+            if let Some(mean_ms) = interval.mean_ms {
+                problems.within(&format!("{at}.mean_ms"), mean_ms, 1e-6, 3.6e6);
+            }
+            let parts = interval.shares.iter().copied().chain(interval.utilisation.iter().flatten().copied());
+            for part in parts.chain(interval.miss_rate) {
+                problems.within(&format!("{at}: a share, utilisation or miss rate"), part, 0.0, 1.0);
+            }
+        }
+    }
+    problems.end()
+}
+
+/// Lets the past of an application go through its controller; the request after the last interval is the answer.
+fn replay(told: &Told) -> Request {
+    let mut application = Application::new(told.settings);
+    let mut last = None;
+    for interval in &told.intervals {
+        let part = |value: Option<f64>| value.map(Fraction::clamped);
+        let shares = told.shares.iter().enumerate().map(|(at, moved)| Seen {
+            resource: moved.resource,
+            share: Share::clamped(interval.shares[at]),
+            utilisation: part(interval.utilisation.get(at).copied().flatten()),
+            floor: Share::clamped(moved.floor),
+            ceiling: Share::clamped(moved.ceiling),
+        });
+        last = Some(application.step(&Observation {
+            target_ms: told.target_ms,
+            mean_ms: interval.mean_ms,
+            miss_rate: part(interval.miss_rate),
+            shares: shares.collect(),
+        }));
+    }
+    // A question has an interval at least.
+    last.unwrap_or_else(|| {
+        let nothing = Observation { target_ms: told.target_ms, mean_ms: None, miss_rate: None, shares: Vec::new() };
+        application.step(&nothing)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> HostId {
+        HostId::new(name).unwrap()
+    }
+
+    fn told(name: &str, cpu: f64, mean_ms: Option<f64>) -> Told {
+        let interval =
+            |mean_ms| Interval { mean_ms, miss_rate: None, shares: vec![cpu], utilisation: vec![Some(0.95)] };
+        Told {
+            name: ApplicationId::new(name).unwrap(),
+            target_ms: 100.0,
+            settings: Settings::default(),
+            shares: vec![Moved {
+                tier: TierId::new("db").unwrap(),
+                host: host("h1"),
+                resource: Resource::Cpu,
+                floor: 0.05,
+                ceiling: 1.0,
+            }],
+            intervals: vec![interval(Some(120.0)), interval(mean_ms)],
+        }
+    }
+
+    #[test]
+    fn two_that_ask_for_more_than_a_host_share_the_shortfall() {
+        let question = BalanceQuestion {
+            version: VERSION,
+            capacity: vec![],
+            applications: vec![told("a", 0.6, Some(200.0)), told("b", 0.6, Some(200.0))],
+        };
+        let answer = balance_question(&question).unwrap();
+        let [a, b] = &answer.applications[..] else { panic!() };
+        assert!(a.shares[0].requested > 0.6 && a.part < 1.0 && (a.part - b.part).abs() < 1e-9, "{answer:?}");
+        assert!((a.shares[0].granted + b.shares[0].granted - 1.0).abs() < 1e-9);
+        assert_eq!((answer.contended.len(), answer.domains.len(), answer.domains[0].len()), (1, 1, 2));
+    }
+
+    #[test]
+    fn what_is_not_known_is_held_and_capacity_counts() {
+        let question = BalanceQuestion {
+            version: VERSION,
+            capacity: vec![Capacity { host: host("h1"), resource: Resource::Cpu, share: 0.3 }],
+            applications: vec![told("a", 0.6, None)],
+        };
+        let answer = balance_question(&question).unwrap();
+        let own = &answer.applications[0];
+        assert_eq!((own.error, own.shares[0].requested), (None, 0.6));
+        assert!((own.shares[0].granted - 0.3).abs() < 1e-9, "{own:?}");
+    }
+
+    #[test]
+    fn every_wrong_field_is_named() {
+        let mut wrong = told("a", 1.6, Some(-1.0));
+        wrong.intervals[0].utilisation.push(None);
+        wrong.shares[0].floor = 2.0;
+        let capacity = vec![Capacity { host: host("h1"), resource: Resource::Cpu, share: 3.0 }];
+        let said = balance_question(&BalanceQuestion { version: 9, capacity, applications: vec![wrong] }).unwrap_err();
+        let said = said.join("\n");
+        for part in [
+            "version: is 9",
+            "capacity[0].share: is 3",
+            "applications[0].shares[0].floor: is 2",
+            "applications[0].intervals[0].utilisation: has 2 values",
+            "applications[0].intervals[1].mean_ms: is -1",
+            "a share, utilisation or miss rate: is 1.6",
+        ] {
+            assert!(said.contains(part), "{part} not in {said}");
+        }
+        let nothing = ArbitrateQuestion { version: VERSION, capacity: vec![], demands: vec![] };
+        assert!(arbitrate_question(&nothing).unwrap_err()[0].contains("demands: has 0 entries"));
+    }
+}
