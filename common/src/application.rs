@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Timestamp;
 use crate::id::{ApplicationId, HostId, TierId, WorkloadId};
-use crate::units::{Bytes, BytesPerSec, CoreShare};
 
 /// An application as an operator describes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -149,13 +149,124 @@ impl ResponseTime {
     }
 }
 
-/// Shares of a tier, each where it is moved.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Shares {
-    /// CPU.
-    pub cpu: Option<CoreShare>,
+/// A resource that is moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resource {
+    /// CPU time.
+    Cpu,
     /// Memory.
-    pub memory: Option<Bytes>,
-    /// Disk bandwidth, reads and writes each.
-    pub disk: Option<BytesPerSec>,
+    Memory,
+    /// Bandwidth of the disk.
+    Disk,
+    /// Bandwidth of the network.
+    Network,
+}
+
+/// How loaded a resource of a tier is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Load {
+    /// There is room.
+    Under,
+    /// About as much as it should be.
+    Saturated,
+    /// Requests wait for it.
+    Over,
+}
+
+/// Whether a target is within what one control interval may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    /// It is met by the model.
+    Met,
+    /// All that the bounds allow is not enough.
+    TooFarAbove,
+    /// The least that the bounds allow is more than enough.
+    TooFarBelow,
+}
+
+/// What a model of performance is built of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelKind {
+    /// LCMR-Gray (Eq. 4.1): the cache's miss rate and the shares. Needs counters.
+    Gray,
+    /// ARMA (Eq. 4.2): past performance and the shares.
+    Black,
+}
+
+/// What was decided about an application in a control interval, and everything behind it: for `gleaner explain`. Shares are
+/// parts of their host's capacity.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BalanceDecision {
+    /// Whose.
+    pub application: ApplicationId,
+    /// Number of the decision, from 1.
+    pub number: u32,
+    /// When it was taken.
+    pub at: Timestamp,
+    /// What the source said.
+    pub response: ResponseTime,
+    /// The target.
+    pub target_ms: f64,
+    /// e = 1 − target over response time: negative is faster. `None` when the shares are held.
+    pub error: Option<f64>,
+    /// ȳ = target over response time that the model expects of what is asked for.
+    pub predicted: Option<f64>,
+    /// Whether the target is within the bounds.
+    pub reach: Option<Reach>,
+    /// The model.
+    pub model: Option<ModelKind>,
+    /// Intervals behind it.
+    pub rows: u32,
+    /// It is that of another condition of load, for lack of data.
+    pub neighbour: bool,
+    /// Part of its constrained requests that it got: p_a of Eq. 4.12.
+    pub part: f64,
+    /// Its shares.
+    pub shares: Vec<ShareDecision>,
+    /// The decision in a sentence.
+    pub reason: String,
+}
+
+/// One share in a decision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShareDecision {
+    /// The tier.
+    pub tier: TierId,
+    /// Its host.
+    pub host: HostId,
+    /// Of what.
+    pub resource: Resource,
+    /// Its host has a lever for it; without one it stays as it is.
+    pub movable: bool,
+    /// In force until now.
+    pub present: f64,
+    /// How loaded it was.
+    pub load: Load,
+    /// Least it could become.
+    pub lower: f64,
+    /// Most it could become.
+    pub upper: f64,
+    /// ∂ȳ/∂w.
+    pub gain: f64,
+    /// What the application asked for.
+    pub requested: f64,
+    /// What it got.
+    pub granted: f64,
+}
+
+/// An application as its controller knows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ApplicationStatus {
+    /// As applied.
+    pub spec: ApplicationSpec,
+    /// What its source last said, and when.
+    pub response: Option<(Timestamp, ResponseTime)>,
+    /// Control intervals in a row in which it missed its target by a tenth or more.
+    pub missed: u32,
+    /// The last decision.
+    pub decision: Option<BalanceDecision>,
 }

@@ -7,9 +7,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::application::{BalanceDecision, ResponseTime};
 use crate::clock::Timestamp;
 use crate::command::{Refusal, Target, Version};
-use crate::id::{HostId, JobId, WorkloadId};
+use crate::id::{ApplicationId, HostId, JobId, WorkloadId};
 use crate::job::{Decision, EngineProgress, Goal};
 use crate::report::{Absence, WorkloadKind};
 use crate::units::{CoreShare, Dollars};
@@ -168,6 +169,44 @@ pub enum Event {
         harvested_core_s: f64,
         /// The engine's last word.
         progress: Option<EngineProgress>,
+    },
+    /// An application is described, or described anew.
+    ApplicationApplied {
+        /// The application.
+        application: ApplicationId,
+        /// Mean response time it should have, in milliseconds.
+        target_ms: f64,
+    },
+    /// An application was taken away; its limits are given back.
+    ApplicationRemoved {
+        /// The application.
+        application: ApplicationId,
+    },
+    /// An application's source says something of another kind than before: it is known again, or why it is not.
+    ResponseTimeChanged {
+        /// The application.
+        application: ApplicationId,
+        /// What its source says.
+        response: ResponseTime,
+    },
+    /// Shares of an application were moved.
+    SharesMoved {
+        /// The decision and everything behind it.
+        decision: BalanceDecision,
+    },
+    /// An application was slower than its target by a tenth or more, three control intervals in a row.
+    TargetMissed {
+        /// The application.
+        application: ApplicationId,
+        /// Its mean response time, in milliseconds.
+        mean_ms: f64,
+        /// Its target.
+        target_ms: f64,
+    },
+    /// An application that missed its target meets it again.
+    TargetMet {
+        /// The application.
+        application: ApplicationId,
     },
     /// A task ended badly or lost its slot.
     TaskFailed {

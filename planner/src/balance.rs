@@ -17,31 +17,16 @@ pub mod model;
 pub mod mpc;
 pub mod scaler;
 
+pub use gleaner_common::application::Resource;
 use serde::{Deserialize, Serialize};
 
-/// A resource that is moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Resource {
-    /// CPU time.
-    Cpu,
-    /// Memory.
-    Memory,
-    /// Bandwidth of the disk.
-    Disk,
-    /// Bandwidth of the network.
-    Network,
-}
-
-impl Resource {
-    /// Margin g_r of Eq. 4.8. The paper gives those of CPU and disk; those of memory and network are chosen: memory is
-    /// moved slowly because taking it costs a reclaim, and the network behaves like a disk.
-    #[must_use]
-    pub const fn margin(self) -> f64 {
-        match self {
-            Self::Cpu | Self::Memory => 0.05,
-            Self::Disk | Self::Network => 0.1,
-        }
+/// Margin g_r of Eq. 4.8. The paper gives those of CPU and disk; those of memory and network are chosen: memory is moved
+/// slowly because taking it costs a reclaim, and the network behaves like a disk.
+#[must_use]
+pub const fn margin(resource: Resource) -> f64 {
+    match resource {
+        Resource::Cpu | Resource::Memory => 0.05,
+        Resource::Disk | Resource::Network => 0.1,
     }
 }
 

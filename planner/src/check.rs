@@ -3,9 +3,10 @@
 
 use gleaner_common::command::{Desired, DiskLimit, Limits, Quota, Target};
 use gleaner_common::event::Event;
-use gleaner_common::id::HostId;
+use gleaner_common::id::{HostId, WorkloadId};
 use gleaner_common::job::{Bound, ClusterSpec, Decision, EngineAction, EngineSpec};
 use gleaner_common::report::{Capability, VolunteerKind};
+use gleaner_common::units::Bytes;
 
 use crate::controller::{Controller, Output};
 
@@ -68,6 +69,7 @@ pub fn output(controller: &Controller, output: &Output) -> Result<(), String> {
                     if !levers.acting {
                         return Err(format!("host {host} only observes, yet `{workload}` should be limited"));
                     }
+                    within_bounds(controller, host, workload, limits)?;
                     let missing = asked(limits).into_iter().find(|capability| !facts.offers(*capability));
                     missing.map_or(Ok(()), |capability| {
                         Err(format!(
@@ -98,10 +100,41 @@ pub fn output(controller: &Controller, output: &Output) -> Result<(), String> {
             }
             Ok(())
         }
-        Output::Engine { .. } => Ok(()),
+        Output::Engine { .. } | Output::AskResponseTime { .. } => Ok(()),
         Output::Event(Event::JobSized { decision }) => decision_is_sound(decision),
         Output::Event(_) => Ok(()),
     }
+}
+
+/// No limit is below the floor or above the ceiling that an operator gave for the tier.
+fn within_bounds(controller: &Controller, host: &HostId, workload: &WorkloadId, limits: &Limits) -> Result<(), String> {
+    let tiers = controller.applications().flat_map(|own| &own.spec.tiers);
+    let tier = tiers.filter(|tier| tier.host == *host && tier.workload == *workload).last();
+    let Some(tier) = tier else {
+        return Err(format!("`{workload}` on host {host} is no tier of an application, yet it should be limited"));
+    };
+    let mebibytes = |bytes: Bytes| bytes.0 as f64 / f64::from(1 << 20);
+    let cpu = match limits.quota {
+        Quota::Unlimited => None,
+        Quota::AtMost(cap) => Some(cap.percent()),
+    };
+    let disk = [limits.disk.read, limits.disk.write].into_iter().flatten().map(|rate| rate.per_sec() / 1e6);
+    let disk = disk.fold(None, |least: Option<f64>, rate| Some(least.map_or(rate, |least| least.min(rate))));
+    for (what, value, bounds) in [
+        ("CPU", cpu, tier.cpu_percent),
+        ("memory", limits.memory.map(mebibytes), tier.memory_mib),
+        ("disk", disk, tier.disk_mb_s),
+    ] {
+        // Rounding of shares to whole units is no breach. What several applications contend for may go below a floor:
+        // a host cannot give more than it has.
+        let Some(value) = value else { continue };
+        let bounds =
+            bounds.ok_or_else(|| format!("{what} of `{workload}` should be limited, which nobody asked for"))?;
+        if value > bounds.ceiling * 1.01 + 1.0 || value < 0.0 {
+            return Err(format!("{what} of `{workload}` would be {value:.1}, at most {:.1}", bounds.ceiling));
+        }
+    }
+    Ok(())
 }
 
 /// A cluster may have slots on its dedicated hosts, and on hosts that act and are not held. One that is not connected may

@@ -5,6 +5,7 @@
 //! evaluation interval (RHIC §4.1). What happens between two evaluations is deferred to the next one, but for a
 //! host that is lost: then the job waits again.
 
+mod applications;
 mod cluster;
 mod hosts;
 mod interface;
@@ -15,15 +16,17 @@ pub use interface::{HostView, Input, Output, Settings};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gleaner_common::application::ApplicationStatus;
 use gleaner_common::clock::Timestamp;
 use gleaner_common::command::Version;
 use gleaner_common::event::Event;
-use gleaner_common::id::{HostId, JobId};
+use gleaner_common::id::{ApplicationId, HostId, JobId};
 use gleaner_common::job::{Decision, JobStatus};
 use gleaner_common::report::HostFacts;
 use serde::{Deserialize, Serialize};
 
 use crate::check;
+use applications::{Managed, Reserved};
 use hosts::Host;
 use jobs::Job;
 
@@ -37,6 +40,13 @@ pub struct Controller {
     holds: BTreeMap<HostId, Timestamp>,
     /// In order of submission.
     jobs: Vec<Job>,
+    /// Foreground applications with response-time targets.
+    applications: BTreeMap<ApplicationId, Managed>,
+    /// What applications have of each host.
+    reserved: BTreeMap<HostId, Reserved>,
+    /// When shares are moved next, and whether response times were asked for.
+    next_control: Timestamp,
+    asked: bool,
 }
 
 impl Controller {
@@ -44,7 +54,17 @@ impl Controller {
     #[must_use]
     pub fn new(settings: Settings, epoch: Timestamp) -> Self {
         let version = Version { epoch: epoch.0, number: 0 };
-        Self { settings, version, hosts: BTreeMap::new(), holds: BTreeMap::new(), jobs: Vec::new() }
+        Self {
+            settings,
+            version,
+            hosts: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            jobs: Vec::new(),
+            applications: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            next_control: Timestamp(0),
+            asked: false,
+        }
     }
 
     /// The times it works by.
@@ -73,6 +93,17 @@ impl Controller {
     #[must_use]
     pub fn last_decision(&self, id: &JobId) -> Option<&Decision> {
         self.jobs.iter().find(|job| job.status.spec.id == *id)?.decision.as_ref()
+    }
+
+    /// All applications, by name.
+    pub fn applications(&self) -> impl Iterator<Item = &ApplicationStatus> {
+        self.applications.values().map(|managed| &managed.status)
+    }
+
+    /// An application.
+    #[must_use]
+    pub fn application(&self, name: &ApplicationId) -> Option<&ApplicationStatus> {
+        self.applications.get(name).map(|managed| &managed.status)
     }
 
     /// Static facts of a host and whether its agent is connected.
@@ -128,8 +159,12 @@ impl Controller {
             Input::EngineEnded { job, end, progress } => self.engine_ended(&job, end, progress, now, &mut outputs),
             Input::HostHeld { host, until } => self.hold(host, until, now, &mut outputs),
             Input::HostReleased { host } => self.release(&host, "an operator released it", &mut outputs),
+            Input::ApplicationApplied(spec) => self.application_applied(*spec, &mut outputs),
+            Input::ApplicationRemoved { application } => self.application_removed(&application, &mut outputs),
+            Input::Responded { application, response } => self.responded(&application, response, now, &mut outputs),
             Input::Resumed => self.resumed(now),
             Input::Tick => {
+                self.control_applications(now, &mut outputs);
                 self.find_silent_hosts(now, &mut outputs);
                 self.end_holds(now, &mut outputs);
                 self.observe_clusters(now);

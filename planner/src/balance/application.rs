@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::model::{Kind, Model, Orders, Prediction, Sample};
 use super::mpc::{Reach, Variable, balance};
-use super::scaler::{Load, bounds, error};
+use super::scaler::{Load, bounds, error, load};
 use super::{Norm, NormalShare, Resource, Share};
 
 /// Weight of the newest share in the average entitlement. Chosen: an average over some 50 intervals.
@@ -126,7 +126,7 @@ impl Application {
 
     /// Takes a control interval and says what the application asks for in the next.
     pub fn step(&mut self, seen: &Observation) -> Request {
-        let loads: Vec<Load> = seen.shares.iter().map(|share| Load::of(share.utilisation)).collect();
+        let loads: Vec<Load> = seen.shares.iter().map(|share| load(share.utilisation)).collect();
         let known = |mean_ms: &f64| *mean_ms > 0.0 && mean_ms.is_finite() && seen.target_ms > 0.0;
         let Some(mean_ms) = seen.mean_ms.filter(known) else { return hold(seen, loads) };
         self.average(seen);

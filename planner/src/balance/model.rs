@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+pub use gleaner_common::application::ModelKind as Kind;
 use gleaner_common::units::Fraction;
 use serde::{Deserialize, Serialize};
 
@@ -27,16 +28,6 @@ const EXPONENT_FIRST: usize = 20;
 const MOST_CONDITIONS: usize = 256;
 /// Exponents λ beyond which the term is all or nothing.
 const EXPONENT_MOST: f64 = 1_000.0;
-
-/// What a model is built of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// LCMR-Gray: the cache's miss rate and the shares. Needs counters.
-    Gray,
-    /// ARMA: past performance and the shares.
-    Black,
-}
 
 /// Orders of a model: how many past values it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@
 //! is found by its ends, the shares then exactly. When the bounds do not allow the target (the load has jumped), μ goes
 //! to its end: the point of the box closest to the target, and among those the cheapest.
 
-use serde::{Deserialize, Serialize};
+pub use gleaner_common::application::Reach;
 
 use super::NormalShare;
 
@@ -21,18 +21,6 @@ pub struct Variable {
     pub lower: NormalShare,
     /// Most it may be; at least `lower`.
     pub upper: NormalShare,
-}
-
-/// Whether the target is within the bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reach {
-    /// It is met by the model.
-    Met,
-    /// All the bounds allow is not enough.
-    TooFarAbove,
-    /// The least the bounds allow is more than enough.
-    TooFarBelow,
 }
 
 /// Finds the shares and writes them to `shares`, one per variable. `wanted` is what Σ dᵢ·w̄ᵢ has to be, `stability` is q.

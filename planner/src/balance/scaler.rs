@@ -1,10 +1,10 @@
 //! The scaler (Eq. 4.8–4.10 and Table 4.2): how far each share may move in one control interval, by how far the
 //! performance is from its target and how loaded the resource is.
 
+pub use gleaner_common::application::Load;
 use gleaner_common::units::Fraction;
-use serde::{Deserialize, Serialize};
 
-use super::Resource;
+use super::{Resource, margin};
 
 /// Utilisation up to which a resource counts as under-loaded, and from which it counts as overloaded. Chosen: the paper
 /// names the three conditions and no numbers.
@@ -14,28 +14,15 @@ const OVERLOAD: f64 = 0.9;
 const FASTER: f64 = -0.1;
 const MUCH_SLOWER: f64 = 0.5;
 
-/// How loaded a resource of a tier is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Load {
-    /// There is room.
-    Under,
-    /// About as much as it should be.
-    Saturated,
-    /// Requests wait for it.
-    Over,
-}
-
-impl Load {
-    /// By the part of the present share that is used. What cannot be measured counts as saturated, which moves it least.
-    #[must_use]
-    pub fn of(utilisation: Option<Fraction>) -> Self {
-        match utilisation.map(Fraction::value) {
-            None => Self::Saturated,
-            Some(used) if used < UNDER_LOAD => Self::Under,
-            Some(used) if used < OVERLOAD => Self::Saturated,
-            Some(_) => Self::Over,
-        }
+/// How loaded a share is, by the part of it that is used. What cannot be measured counts as saturated, which moves it
+/// least.
+#[must_use]
+pub fn load(utilisation: Option<Fraction>) -> Load {
+    match utilisation.map(Fraction::value) {
+        None => Load::Saturated,
+        Some(used) if used < UNDER_LOAD => Load::Under,
+        Some(used) if used < OVERLOAD => Load::Saturated,
+        Some(_) => Load::Over,
     }
 }
 
@@ -50,7 +37,7 @@ pub fn error(target_ms: f64, mean_ms: f64) -> f64 {
 #[must_use]
 pub fn bounds(resource: Resource, load: Load, error: f64, present: f64, floor: f64, ceiling: f64) -> (f64, f64) {
     // Eq. 4.8 with ȳ_ref = 1.
-    let step = resource.margin() * ((10.0 * error).abs() + 1.0) * present;
+    let step = margin(resource) * ((10.0 * error).abs() + 1.0) * present;
     let (down, up) = match load {
         // "ub = 2·e·s" would cross the lower bound for e < −0.5.
         Load::Under if error < FASTER => (-step, (2.0 * error * step).max(-step)),
@@ -100,9 +87,9 @@ mod tests {
 
     #[test]
     fn conditions_of_load() {
-        let of = |used: f64| Load::of(Some(Fraction::clamped(used)));
+        let of = |used: f64| load(Some(Fraction::clamped(used)));
         assert_eq!(
-            [of(0.3), of(0.8), of(0.95), Load::of(None)],
+            [of(0.3), of(0.8), of(0.95), load(None)],
             [Load::Under, Load::Saturated, Load::Over, Load::Saturated]
         );
     }

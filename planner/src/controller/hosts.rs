@@ -1,5 +1,7 @@
 //! The controller's picture of the hosts, and the desired state it keeps them in.
 
+use std::collections::BTreeMap;
+
 use gleaner_common::clock::Timestamp;
 use gleaner_common::command::{Ack, Command, Desired, Outcome, Quota, Target};
 use gleaner_common::event::Event;
@@ -79,7 +81,9 @@ impl Controller {
         if let Some(until) = self.held_until(id) {
             return Err(format!("an operator holds it until {until}; `gleaner host release {id}` gives it back"));
         }
-        self.hosts.get(id).ok_or("it has not joined")?.residual()
+        let (cpu, memory) = self.hosts.get(id).ok_or("it has not joined")?.residual()?;
+        // Foreground applications come first, even where they do not use what they were granted yet.
+        Ok((cpu.min(self.left_by_applications(id)?), memory))
     }
 
     pub(super) fn hold(&mut self, host: HostId, until: Timestamp, now: Timestamp, outputs: &mut Vec<Output>) {
@@ -155,6 +159,7 @@ impl Controller {
         host.reported = Some(now);
         self.account(&report);
         self.account_cluster(&report);
+        self.account_applications(&report);
         if let Some(host) = self.hosts.get_mut(&report.host) {
             host.report = Some(report);
         }
@@ -169,7 +174,7 @@ impl Controller {
         };
         let news = told.outcome.as_ref() != Some(&ack.outcome);
         told.outcome = Some(ack.outcome.clone());
-        let stopped = told.command.desired == Desired::Stop;
+        let stopped = matches!(told.command.desired, Desired::Stop | Desired::Release);
         match ack.outcome {
             Outcome::Applied { shortfalls, .. } => {
                 if news && !shortfalls.is_empty() {
@@ -192,53 +197,62 @@ impl Controller {
                 }
                 if stopped {
                     host.told.retain(|told| told.command.target != ack.target);
-                } else {
+                } else if ack.target == Target::Volunteer {
                     self.refused(id, &detail, now, outputs);
                 }
             }
         }
     }
 
-    /// Brings what each host was told in line with what its jobs need, and renews leases.
+    /// Brings what each host was told in line with what its jobs and applications need, and renews leases.
     pub(super) fn settle_hosts(&mut self, now: Timestamp, outputs: &mut Vec<Output>) {
         let ids: Vec<HostId> = self.hosts.iter().filter(|(_, h)| h.connected).map(|(id, _)| id.clone()).collect();
         for id in ids {
-            let wanted = self.wanted(&id);
-            if wanted.is_none() && self.is_awaited(&id, now) {
-                continue;
+            let mut wanted = self.wanted_limits(&id);
+            match self.wanted(&id) {
+                Some(cap) => _ = wanted.insert(Target::Volunteer, Desired::Run { cap: Quota::AtMost(cap) }),
+                None if self.is_awaited(&id, now) => {}
+                None => self.stop_volunteer(&id, &mut wanted),
             }
-            let Some(host) = self.hosts.get_mut(&id) else { continue };
-            let unknown =
-                !host.settled && host.facts.levers.acting && host.facts.levers.volunteer != VolunteerKind::None;
-            let last = host.told(&Target::Volunteer);
-            let desired = match (wanted, last.map(|told| &told.command.desired)) {
-                (Some(cap), _) => Desired::Run { cap: Quota::AtMost(cap) },
-                (None, Some(_)) => Desired::Stop,
-                // It may run what it was told before the connection broke, or by an aggregator before this one.
-                (None, None) if unknown => Desired::Stop,
-                (None, None) => continue,
-            };
-            let renew_after = seconds(self.settings.command_lease_s / 3.0);
-            match last {
-                Some(told) if told.command.desired == desired => {
-                    if now.since(told.sent) >= renew_after {
-                        let command = told.command.clone();
-                        send(host, &id, command, now, outputs);
-                    }
+            let Some(host) = self.hosts.get(&id) else { continue };
+            let over = host.told.iter().map(|told| &told.command.target).filter(|target| !wanted.contains_key(target));
+            let over: Vec<Target> = over.filter(|target| **target != Target::Volunteer).cloned().collect();
+            wanted.extend(over.into_iter().map(|target| (target, Desired::Release)));
+            for (target, desired) in wanted {
+                self.settle(&id, target, desired, now, outputs);
+            }
+        }
+    }
+
+    /// A volunteer that nobody wants stops, if it may be running.
+    fn stop_volunteer(&self, id: &HostId, wanted: &mut BTreeMap<Target, Desired>) {
+        let Some(host) = self.hosts.get(id) else { return };
+        let levers = &host.facts.levers;
+        // It may run what it was told before the connection broke, or by an aggregator before this one.
+        let unknown = !host.settled && levers.acting && levers.volunteer != VolunteerKind::None;
+        if unknown || host.told(&Target::Volunteer).is_some() {
+            wanted.insert(Target::Volunteer, Desired::Stop);
+        }
+    }
+
+    /// Sends a command that is new, or whose lease is due to be renewed.
+    fn settle(&mut self, id: &HostId, target: Target, desired: Desired, now: Timestamp, outputs: &mut Vec<Output>) {
+        let renew_after = seconds(self.settings.command_lease_s / 3.0);
+        let lease_ms = u32::try_from(seconds(self.settings.command_lease_s).as_millis()).unwrap_or(u32::MAX);
+        let Some(host) = self.hosts.get_mut(id) else { return };
+        match host.told(&target) {
+            Some(told) if told.command.desired == desired => {
+                if now.since(told.sent) >= renew_after {
+                    let command = told.command.clone();
+                    send(host, id, command, now, outputs);
                 }
-                _ => {
-                    self.version.number += 1;
-                    let lease_ms = seconds(self.settings.command_lease_s).as_millis();
-                    let command = Command {
-                        target: Target::Volunteer,
-                        version: self.version,
-                        lease_ms: u32::try_from(lease_ms).unwrap_or(u32::MAX),
-                        desired,
-                    };
-                    host.told.retain(|told| told.command.target != Target::Volunteer);
-                    host.settled = true;
-                    send(host, &id, command, now, outputs);
-                }
+            }
+            _ => {
+                self.version.number += 1;
+                let command = Command { target: target.clone(), version: self.version, lease_ms, desired };
+                host.told.retain(|told| told.command.target != target);
+                host.settled |= target == Target::Volunteer;
+                send(host, id, command, now, outputs);
             }
         }
     }
@@ -259,8 +273,8 @@ impl Controller {
                 job.slots().max(in_use)
             }
         };
-        let capacity = self.hosts.get(id).map_or(CoreShare::ZERO, |h| CoreShare::from_cores(h.facts.cores));
-        Some(CoreShare::from_cores(slots).min(capacity))
+        // Where applications contend, what runs on loses its CPU at once, and its host with the next decision.
+        Some(CoreShare::from_cores(slots).min(self.left_by_applications(id).unwrap_or(CoreShare::ZERO)))
     }
 }
 

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use gleaner_common::application::{ApplicationSpec, ResponseTime};
 use gleaner_common::clock::Timestamp;
 use gleaner_common::command::{Ack, Command, Outcome, Target};
 use gleaner_common::event::Event;
-use gleaner_common::id::{HostId, JobId};
+use gleaner_common::id::{ApplicationId, HostId, JobId};
 use gleaner_common::job::{EngineAction, EngineEnd, EngineProgress, JobSpec};
 use gleaner_common::report::{HostFacts, HostReport};
 
@@ -17,6 +18,8 @@ pub struct Settings {
     /// Time a job first runs on dedicated capacity alone, in seconds (RHIC §4.1: 60). Shortened to a
     /// tenth of the time to the deadline where that is less.
     pub profile_period_s: f64,
+    /// Time between two decisions about the shares of applications, in seconds (BConf §4.6.3: 30).
+    pub control_interval_s: f64,
     /// How long a command holds without renewal, in seconds; renewed every third of it.
     pub command_lease_s: f64,
     /// A host without a report for this long is not offered to jobs, in seconds.
@@ -30,6 +33,7 @@ impl Default for Settings {
         Self {
             evaluation_interval_s: 60.0,
             profile_period_s: 60.0,
+            control_interval_s: 30.0,
             command_lease_s: 15.0,
             report_stale_after_s: 5.0,
             ended_jobs_kept: 200,
@@ -101,6 +105,20 @@ pub enum Input {
         /// The host.
         host: HostId,
     },
+    /// An operator describes an application, or describes one anew.
+    ApplicationApplied(Box<ApplicationSpec>),
+    /// An operator takes an application away: its limits are given back.
+    ApplicationRemoved {
+        /// The application.
+        application: ApplicationId,
+    },
+    /// What an application's source said.
+    Responded {
+        /// The application.
+        application: ApplicationId,
+        /// What.
+        response: ResponseTime,
+    },
     /// The aggregator was started on a stored state: engines hold nothing, no agent is connected.
     Resumed,
     /// Time passed. The shell sends one every second.
@@ -124,6 +142,11 @@ pub enum Output {
         job: JobId,
         /// What.
         action: EngineAction,
+    },
+    /// Ask an application's source; the answer is wanted within two seconds.
+    AskResponseTime {
+        /// The application.
+        application: ApplicationId,
     },
     /// Write to the event log.
     Event(Event),

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod applications;
 mod clusters;
 
 fn id() -> HostId {

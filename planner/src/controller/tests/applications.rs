@@ -1,0 +1,229 @@
+//! Applications with response-time targets: shares follow the target, what is not known holds, and volunteers give way.
+
+use gleaner_common::application::{ApplicationSpec, Bounds, ResponseSource, ResponseTime, TierSpec};
+use gleaner_common::id::{ApplicationId, TierId, WorkloadId};
+use gleaner_common::report::{Capability, Offer, WorkloadKind, WorkloadSample};
+
+use super::*;
+
+/// Services on one host of four cores: each needs so much CPU, in percent of a core, for its target of 100 ms.
+struct Services {
+    bench: Bench,
+    needs: BTreeMap<&'static str, f64>,
+    /// Limits in force.
+    limits: BTreeMap<&'static str, f64>,
+    /// The volunteer's cap in force.
+    volunteer: f64,
+    asked: u32,
+    events: Vec<Event>,
+    /// Sources that say nothing.
+    silent: bool,
+}
+
+fn name(text: &str) -> ApplicationId {
+    ApplicationId::new(text).unwrap()
+}
+
+fn application(text: &str, ceiling: f64) -> ApplicationSpec {
+    ApplicationSpec {
+        name: name(text),
+        target_ms: 100.0,
+        response_time: ResponseSource::Push,
+        tiers: vec![TierSpec {
+            name: TierId::new("db").unwrap(),
+            host: id(),
+            workload: WorkloadId::new(text).unwrap(),
+            cpu_percent: Some(Bounds { floor: 10.0, ceiling }),
+            memory_mib: None,
+            disk_mb_s: None,
+        }],
+    }
+}
+
+fn sample(id: &str, used: f64) -> WorkloadSample {
+    let none = || Reading::absent(AbsenceKind::NotYet, "");
+    WorkloadSample {
+        id: WorkloadId::new(id).unwrap(),
+        kind: WorkloadKind::Cgroup,
+        cpu: Reading::Value(CoreShare::clamped(used)),
+        cpu_vcpu: none(),
+        cpu_emulator: none(),
+        cpu_wait: none(),
+        memory: Reading::absent(AbsenceKind::NotYet, ""),
+        memory_pressure: Reading::absent(AbsenceKind::NotYet, ""),
+        disk_read: Reading::absent(AbsenceKind::NotYet, ""),
+        disk_write: Reading::absent(AbsenceKind::NotYet, ""),
+        disk_operations: Reading::absent(AbsenceKind::NotYet, ""),
+        network_receive: Reading::absent(AbsenceKind::NotYet, ""),
+        network_transmit: Reading::absent(AbsenceKind::NotYet, ""),
+        llc_references: Reading::absent(AbsenceKind::NotYet, ""),
+        llc_misses: Reading::absent(AbsenceKind::NotYet, ""),
+        instructions: Reading::absent(AbsenceKind::NotYet, ""),
+    }
+}
+
+impl Services {
+    fn new(services: &[(&'static str, f64)], ceiling: f64) -> Self {
+        let mut facts = facts(true);
+        facts.offers.push(Offer { capability: Capability::CpuQuota, state: Reading::Value("test".into()) });
+        let mut own = Self {
+            bench: Bench::new(),
+            needs: services.iter().copied().collect(),
+            limits: BTreeMap::new(),
+            volunteer: 0.0,
+            asked: 0,
+            events: Vec::new(),
+            silent: false,
+        };
+        own.send(Input::HostJoined { host: id(), incarnation: 1, facts: Box::new(facts) });
+        for (service, _) in services {
+            own.send(Input::ApplicationApplied(Box::new(application(service, ceiling))));
+        }
+        own
+    }
+
+    fn send(&mut self, input: Input) {
+        for output in self.bench.send(input) {
+            match output {
+                Output::Command { command, .. } => match (&command.target, &command.desired) {
+                    (Target::Volunteer, Desired::Run { cap: Quota::AtMost(cap) }) => self.volunteer = cap.percent(),
+                    (Target::Volunteer, _) => self.volunteer = 0.0,
+                    (Target::Workload(id), desired) => {
+                        let service = *self.needs.keys().find(|service| **service == id.as_str()).unwrap();
+                        match desired {
+                            Desired::Limit(limits) => {
+                                let Quota::AtMost(cap) = limits.quota else { panic!("{limits:?}") };
+                                self.limits.insert(service, cap.percent());
+                            }
+                            _ => _ = self.limits.remove(service),
+                        }
+                    }
+                },
+                Output::AskResponseTime { application } => {
+                    self.asked += 1;
+                    let mean_ms = self.mean_ms(application.as_str());
+                    if !self.silent {
+                        let response = ResponseTime::from_ms(mean_ms);
+                        self.send(Input::Responded { application, response });
+                    }
+                }
+                Output::Event(event) => self.events.push(event),
+                Output::Engine { .. } => {}
+            }
+        }
+    }
+
+    /// Reciprocal in the share that is in force.
+    fn mean_ms(&self, service: &str) -> f64 {
+        100.0 * self.needs[service] / self.limits.get(service).copied().unwrap_or(400.0)
+    }
+
+    fn seconds(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            self.bench.now = self.bench.now.after(Duration::from_secs(1));
+            self.bench.sequence += 1;
+            let mut report = report(self.bench.sequence, 300.0, self.volunteer);
+            // Each uses most of what it needs, as much as its limit allows.
+            let used = |(service, need): (&&'static str, &f64)| {
+                sample(service, (0.8 * need).min(self.limits.get(service).copied().unwrap_or(400.0)))
+            };
+            report.workloads = self.needs.iter().map(used).collect();
+            let all: f64 = report.workloads.iter().filter_map(|own| own.cpu.value()).map(|cpu| cpu.percent()).sum();
+            report.machine.cpu_foreground = Reading::Value(CoreShare::clamped(all.min(400.0)));
+            self.send(Input::Report(Box::new(report)));
+            self.send(Input::Tick);
+            // On every host at every moment: what was granted and what the volunteer may have fit together.
+            let granted: f64 = self.limits.values().sum();
+            assert!(granted <= 401.0, "{:?}", self.limits);
+            assert!(
+                self.volunteer <= 0.0 || granted + self.volunteer <= 401.0,
+                "{:?} and {}",
+                self.limits,
+                self.volunteer
+            );
+        }
+    }
+}
+
+#[test]
+fn shares_follow_the_target_through_a_change_of_load() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    services.seconds(30 * 40);
+    assert!((services.mean_ms("shop") - 100.0).abs() < 10.0, "{}", services.mean_ms("shop"));
+    assert!(services.asked >= 39, "{}", services.asked);
+    services.needs.insert("shop", 200.0);
+    services.seconds(30 * 6);
+    assert!(services.mean_ms("shop") < 115.0, "{} ms, {:?}", services.mean_ms("shop"), services.limits);
+    let decision = services.bench.controller.application(&name("shop")).unwrap().decision.clone().unwrap();
+    assert!(decision.number >= 45 && decision.shares[0].movable && !decision.reason.is_empty());
+    let moved = services.events.iter().filter(|event| matches!(event, Event::SharesMoved { .. })).count();
+    assert!(moved > 5, "{moved}");
+}
+
+#[test]
+fn without_a_response_time_everything_is_held_and_removal_gives_back() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    services.seconds(30 * 20);
+    services.silent = true;
+    services.seconds(62);
+    let held = services.limits["shop"];
+    services.seconds(90);
+    assert!((services.limits["shop"] - held).abs() < 1e-9);
+    let status = services.bench.controller.application(&name("shop")).unwrap().clone();
+    assert!(status.decision.unwrap().reason.contains("held: its response time is"), "{:?}", status.response);
+    services.send(Input::ApplicationRemoved { application: name("shop") });
+    services.seconds(1);
+    assert!(services.limits.is_empty(), "{:?}", services.limits);
+}
+
+#[test]
+fn a_host_without_the_lever_is_said_to_have_none() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    services.send(Input::HostJoined { host: id(), incarnation: 2, facts: Box::new(facts(true)) });
+    services.seconds(40);
+    let status = services.bench.controller.application(&name("shop")).unwrap();
+    assert!(!status.decision.as_ref().unwrap().shares[0].movable && services.limits.is_empty());
+}
+
+#[test]
+fn volunteers_have_what_is_left_and_nothing_where_applications_contend() {
+    let mut services = Services::new(&[("a", 120.0), ("b", 80.0)], 400.0);
+    let job = spec("j", Goal::Cost { budget: None });
+    services.send(Input::JobSubmitted(Box::new(job)));
+    services.seconds(30 * 30);
+    assert!(
+        (services.mean_ms("a") - 100.0).abs() < 12.0 && (services.mean_ms("b") - 100.0).abs() < 12.0,
+        "{:?}",
+        services.limits
+    );
+    assert!(services.volunteer >= 100.0, "the rest is harvested: {} beside {:?}", services.volunteer, services.limits);
+    // Together they want more than there is: the volunteer goes first, then both give up their part.
+    (_, _) = (services.needs.insert("a", 300.0), services.needs.insert("b", 200.0));
+    services.seconds(30 * 12);
+    assert!(services.volunteer <= 0.0, "{}", services.volunteer);
+    assert!(services.limits.values().sum::<f64>() > 380.0, "{:?}", services.limits);
+    let decision = services.bench.controller.application(&name("a")).unwrap().decision.clone().unwrap();
+    assert!(decision.part < 1.0, "{decision:?}");
+    // The rush is over: they give back, and the job goes on.
+    (_, _) = (services.needs.insert("a", 120.0), services.needs.insert("b", 80.0));
+    services.seconds(30 * 25);
+    assert!(services.volunteer >= 100.0, "{} beside {:?}", services.volunteer, services.limits);
+    assert!(services.mean_ms("a") < 115.0 && services.mean_ms("b") < 115.0, "{:?}", services.limits);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever the loads do: grants and the volunteer fit together, every second (see [`Services::seconds`]).
+    #[test]
+    fn balancing_and_harvesting_never_fight(
+        loads in proptest::collection::vec((10.0..400.0_f64, 10.0..400.0_f64, 10.0..400.0_f64), 1..8),
+    ) {
+        let mut services = Services::new(&[("a", 100.0), ("b", 100.0), ("c", 100.0)], 400.0);
+        services.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+        for (a, b, c) in loads {
+            services.needs.extend([("a", a), ("b", b), ("c", c)]);
+            services.seconds(30 * 4);
+        }
+    }
+}
