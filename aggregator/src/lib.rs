@@ -9,6 +9,7 @@ mod daemon;
 pub mod engine;
 pub mod event_log;
 pub mod journal;
+pub mod response_times;
 mod server;
 mod shell;
 pub mod store;

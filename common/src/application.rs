@@ -135,7 +135,8 @@ impl ResponseTime {
     pub fn from_ms(mean_ms: f64) -> Self {
         match mean_ms > 0.0 && mean_ms <= Self::LONGEST_MS {
             true => Self::Mean { mean_ms },
-            false => Self::Absurd { value: format!("{mean_ms} ms") },
+            // As Rust writes it: 1e300 has 301 digits otherwise.
+            false => Self::Absurd { value: format!("{mean_ms:?} ms") },
         }
     }
 

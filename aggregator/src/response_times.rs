@@ -1,0 +1,131 @@
+//! Response times of applications, from where their operators say: one reader per source, asked once per control interval.
+//!
+//! A reader never guesses. Whatever is wrong becomes the [`ResponseTime`] that says so, with a reason of at most
+//! [`LONGEST_REASON`] characters; every look is bounded in time and in what it reads. What each source takes for a mean, for
+//! idleness and for lateness is in `docs/applications.md`.
+
+mod exec;
+mod http;
+mod postgres;
+mod prometheus;
+mod push;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gleaner_common::application::{ResponseSource, ResponseTime};
+
+pub use push::Pushed;
+
+/// Longest reason of a [`ResponseTime::Missing`], in characters.
+pub const LONGEST_REASON: usize = 200;
+
+/// How long a look may take, if the interval is not shorter. Chosen: a program or a starved database may take its time, yet a
+/// third of the usual interval is left to act.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Longest value that is quoted, in characters.
+const LONGEST_QUOTE: usize = 60;
+
+/// Reads the response time of one application.
+#[derive(Debug)]
+pub struct ResponseReader {
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Push(Pushed),
+    Prometheus(Arc<prometheus::Prometheus>),
+    Http(Arc<http::Document>),
+    Postgres(Box<postgres::Postgres>),
+    Exec(exec::Program),
+}
+
+impl ResponseReader {
+    /// A reader that is asked once per `interval`; a value older than that is late.
+    ///
+    /// # Errors
+    /// As [`check`].
+    pub fn new(source: &ResponseSource, interval: Duration) -> Result<Self, String> {
+        Self::with_time_limit(source, interval, TIME_LIMIT.min(interval))
+    }
+
+    fn with_time_limit(source: &ResponseSource, interval: Duration, time_limit: Duration) -> Result<Self, String> {
+        let source = match source {
+            ResponseSource::Push => Source::Push(Pushed::new(interval)),
+            ResponseSource::Prometheus { url, query } => {
+                Source::Prometheus(Arc::new(prometheus::Prometheus::new(url, query, interval, time_limit)?))
+            }
+            ResponseSource::Http { url, pointer, unit } => {
+                Source::Http(Arc::new(http::Document::new(url, pointer, *unit, interval, time_limit)?))
+            }
+            ResponseSource::Postgres { connection } => {
+                Source::Postgres(Box::new(postgres::Postgres::new(connection, interval, time_limit)?))
+            }
+            ResponseSource::Exec { program } => Source::Exec(exec::Program::new(program, time_limit)?),
+        };
+        Ok(Self { source })
+    }
+
+    /// Where values for this reader are handed in; `None` if it gets them by itself.
+    #[must_use]
+    pub fn pushed(&self) -> Option<Pushed> {
+        match &self.source {
+            Source::Push(pushed) => Some(pushed.clone()),
+            _ => None,
+        }
+    }
+
+    /// The response time since the last call. Takes at most 10 s or an interval, whichever is shorter.
+    pub async fn read(&mut self) -> ResponseTime {
+        match &mut self.source {
+            Source::Push(pushed) => pushed.take(),
+            Source::Prometheus(prometheus) => {
+                let prometheus = Arc::clone(prometheus);
+                blocking(move || prometheus.read()).await
+            }
+            Source::Http(document) => {
+                let document = Arc::clone(document);
+                blocking(move || document.read()).await
+            }
+            Source::Postgres(postgres) => postgres.read().await,
+            Source::Exec(program) => program.read().await,
+        }
+    }
+}
+
+/// Checks a source before anybody relies on it, without asking it anything.
+///
+/// # Errors
+/// The field that is wrong, its value and what it must be.
+pub fn check(source: &ResponseSource) -> Result<(), String> {
+    ResponseReader::new(source, TIME_LIMIT).map(|_| ())
+}
+
+async fn blocking(read: impl FnOnce() -> ResponseTime + Send + 'static) -> ResponseTime {
+    match tokio::task::spawn_blocking(read).await {
+        Ok(time) => time,
+        Err(error) => missing(format!("the look broke off: {error}")),
+    }
+}
+
+/// No value, and why.
+fn missing(reason: impl AsRef<str>) -> ResponseTime {
+    ResponseTime::Missing { reason: shortened(reason.as_ref(), LONGEST_REASON) }
+}
+
+/// Something from outside, to stand in a message.
+fn quoted(text: &str) -> String {
+    format!("`{}`", shortened(text, LONGEST_QUOTE))
+}
+
+/// At most `longest` characters of a text, none of them a control character.
+fn shortened(text: &str, longest: usize) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    match text.char_indices().nth(longest) {
+        None => text.chars().map(plain).collect(),
+        Some(_) => text.chars().map(plain).take(longest.saturating_sub(1)).chain(['…']).collect(),
+    }
+}

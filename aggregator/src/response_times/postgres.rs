@@ -1,0 +1,159 @@
+//! Source `postgres`: mean execution time of a database's statements between two looks, from `pg_stat_statements`
+//! (PostgreSQL's manual, F.32). Gleaner connects as a user of its own, whose statements do not count.
+
+mod connection;
+#[cfg(test)]
+mod tests;
+
+use std::time::{Duration, Instant};
+
+use connection::Connection;
+use gleaner_common::application::ResponseTime;
+use tokio::time::timeout;
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
+
+use super::{missing, quoted};
+
+/// Longest connection string, in bytes.
+const LONGEST_CONNECTION: usize = 2_048;
+/// Statements of its own user since the last look up to which they are all taken for Gleaner's. Chosen: a look is three, and
+/// there may be two aggregators.
+const MOST_OWN_CALLS: f64 = 20.0;
+
+/// One database.
+#[derive(Debug)]
+pub(super) struct Postgres {
+    config: Config,
+    interval: Duration,
+    time_limit: Duration,
+    connection: Option<Connection>,
+    last: Option<(Look, Instant)>,
+}
+
+/// What the statistics say at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Look {
+    /// Execution time of all statements since the reset, in milliseconds, and how many they are.
+    busy_ms: f64,
+    calls: f64,
+    /// Statements of Gleaner's own user.
+    own_calls: f64,
+    /// When the statistics were reset, and how often statements were dropped; from version 1.9 of the extension.
+    reset: Option<String>,
+    dropped: Option<String>,
+    /// Statements that run now, and backends that do not show what they do.
+    running: f64,
+    hidden: f64,
+}
+
+impl Postgres {
+    pub(super) fn new(connection: &str, interval: Duration, time_limit: Duration) -> Result<Self, String> {
+        // Never quoted: there may be a password in it.
+        let refuse = |problem: String| Err(format!("connection: {problem}"));
+        if connection.len() > LONGEST_CONNECTION {
+            return refuse(format!("has {} bytes; at most {LONGEST_CONNECTION} are allowed", connection.len()));
+        }
+        let mut config: Config = match connection.parse() {
+            Ok(config) => config,
+            Err(error) => return refuse(told(&error)),
+        };
+        for (value, what) in [(config.get_user(), "user"), (config.get_dbname(), "dbname")] {
+            if value.is_none_or(|value| value.is_empty() || value.contains('\0')) {
+                return refuse(format!(
+                    "has no {what}; it must be such as `host=/run/postgresql user=gleaner dbname=shop`"
+                ));
+            }
+        }
+        let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
+        if hosts.len().max(addresses.len()) != 1 || config.get_ports().len() > 1 {
+            return refuse(format!("has {} hosts; it must have one, and one port", hosts.len().max(addresses.len())));
+        }
+        if let [Host::Tcp(name)] = hosts
+            && name.is_empty()
+        {
+            return refuse("has an empty host".to_owned());
+        }
+        if config.get_ssl_mode() == SslMode::Require {
+            return refuse("sslmode: is `require`; connections are not encrypted, use a Unix socket".to_owned());
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("gleaner");
+        }
+        Ok(Self { config, interval, time_limit, connection: None, last: None })
+    }
+
+    pub(super) async fn read(&mut self) -> ResponseTime {
+        let look = match timeout(self.time_limit, self.look()).await {
+            Ok(Ok(look)) => look,
+            failed => {
+                self.connection = None;
+                return match failed {
+                    Ok(Err(reason)) => missing(reason),
+                    _ => missing(format!("no answer from PostgreSQL within {} s", self.time_limit.as_secs_f64())),
+                };
+            }
+        };
+        let now = Instant::now();
+        match self.last.replace((look.clone(), now)) {
+            None => missing("this is the first look; the next one can tell what was between them"),
+            // One look that failed is bridged; a mean over more intervals is none of the last one.
+            Some((_, at)) if now.duration_since(at) > self.interval * 5 / 2 => {
+                missing(format!("the last look was {:.0} s ago", now.duration_since(at).as_secs_f64()))
+            }
+            Some((last, _)) => between(&last, &look, self.config.get_user().unwrap_or_default()),
+        }
+    }
+
+    async fn look(&mut self) -> Result<Look, String> {
+        let connection = match self.connection.take() {
+            Some(connection) if !connection.is_closed() => connection,
+            _ => Connection::open(&self.config).await?,
+        };
+        self.connection.insert(connection).look().await
+    }
+}
+
+/// What happened between two looks.
+fn between(last: &Look, look: &Look, user: &str) -> ResponseTime {
+    let (busy_ms, calls) = (look.busy_ms - last.busy_ms, look.calls - last.calls);
+    if look.reset != last.reset {
+        return missing("statistics were reset");
+    }
+    // Before the next one, because what is dropped makes the sums go back too.
+    if look.dropped != last.dropped {
+        return missing("pg_stat_statements is full and dropped statements; pg_stat_statements.max must be raised");
+    }
+    if calls < 0.0 || busy_ms < 0.0 {
+        return missing("statistics were reset");
+    }
+    if calls > 0.0 {
+        return ResponseTime::from_ms(busy_ms / calls);
+    }
+    // A database that has come to a standstill is not idle.
+    if look.running > 0.0 {
+        return missing(format!("no statement ended since the last look, and {} run", look.running));
+    }
+    if look.hidden > 0.0 {
+        return missing(format!(
+            "no statement ended, and whether any runs is hidden: GRANT pg_monitor TO {}",
+            quoted(user)
+        ));
+    }
+    if look.own_calls - last.own_calls > MOST_OWN_CALLS {
+        return missing(format!("all statements are of {}, which must be a user of Gleaner's own", quoted(user)));
+    }
+    ResponseTime::Idle
+}
+
+/// An error of the client, with what the server said.
+fn told(error: &tokio_postgres::Error) -> String {
+    if let Some(said) = error.as_db_error() {
+        let hint = said.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        return format!("PostgreSQL says: {}{hint}", said.message());
+    }
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}

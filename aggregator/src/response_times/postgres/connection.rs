@@ -1,0 +1,212 @@
+//! A connection to PostgreSQL, on which no more is read than a look needs.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinHandle;
+use tokio_postgres::config::Host;
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow};
+
+use super::super::quoted;
+use super::{Look, told};
+
+/// Most that is read from the server in one look. Chosen: a look needs some 500 bytes, connecting some 1,000.
+const LONGEST_LOOK: u64 = 256 << 10;
+
+/// A session that is logged in, in a database that has the statistics.
+#[derive(Debug)]
+pub(super) struct Connection {
+    client: Client,
+    driver: JoinHandle<()>,
+    left: Arc<AtomicU64>,
+    query: String,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Connection {
+    /// Connects, and finds where the statistics are.
+    pub(super) async fn open(config: &Config) -> Result<Self, String> {
+        let left = Arc::new(AtomicU64::new(LONGEST_LOOK));
+        let socket = Bounded { socket: socket(config).await?, left: Arc::clone(&left) };
+        let (client, driver) = config.connect_raw(socket, NoTls).await.map_err(|error| told(&error))?;
+        // It ends with the client, or when the server goes.
+        let driver = tokio::spawn(async move { _ = driver.await });
+        let mut connection = Self { client, driver, left, query: String::new() };
+        connection.query = connection.find().await?;
+        Ok(connection)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    pub(super) async fn look(&self) -> Result<Look, String> {
+        let row = self.ask(&self.query).await?.ok_or("PostgreSQL answered with no row")?;
+        let number = |name: &str| {
+            let text = row.try_get(name).ok().flatten().unwrap_or("nothing");
+            let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+            number.ok_or_else(|| format!("{name}: is {} in PostgreSQL's statistics", quoted(text)))
+        };
+        let text = |name: &str| row.try_get(name).ok().flatten().map(|text| text.chars().take(64).collect());
+        Ok(Look {
+            busy_ms: number("busy_ms")?,
+            calls: number("calls")?,
+            own_calls: number("own_calls")?,
+            reset: text("reset"),
+            dropped: text("dropped"),
+            running: number("running")?,
+            hidden: number("hidden")?,
+        })
+    }
+
+    /// The query of a look, for this server.
+    async fn find(&self) -> Result<String, String> {
+        let found = self
+            .ask(
+                "SET statement_timeout = '10s'; \
+                 SELECT current_database() AS database, extversion AS version, quote_ident(nspname) AS schema \
+                 FROM (SELECT 1) AS always LEFT JOIN (pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace) \
+                 ON extname = 'pg_stat_statements'",
+            )
+            .await?
+            .ok_or("PostgreSQL answered with no row")?;
+        let field = |name| found.try_get(name).ok().flatten();
+        let (Some(version), Some(schema)) = (field("version"), field("schema")) else {
+            return Err(format!(
+                "run CREATE EXTENSION pg_stat_statements in database {}, and have it in shared_preload_libraries",
+                quoted(field("database").unwrap_or_default())
+            ));
+        };
+        let parts: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
+        if parts < vec![1, 8] {
+            return Err(format!(
+                "pg_stat_statements has version {}; it must be 1.8 or later: ALTER EXTENSION pg_stat_statements UPDATE",
+                quoted(version)
+            ));
+        }
+        Ok(query(schema, parts >= vec![1, 9]))
+    }
+
+    /// The last row of an answer.
+    async fn ask(&self, query: &str) -> Result<Option<SimpleQueryRow>, String> {
+        self.left.store(LONGEST_LOOK, Ordering::Relaxed);
+        let messages = self.client.simple_query(query).await.map_err(|error| told(&error))?;
+        Ok(messages.into_iter().rev().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        }))
+    }
+}
+
+/// `recent` is from version 1.9 of the extension (PostgreSQL 14), which tells resets, losses and nested statements.
+fn query(schema: &str, recent: bool) -> String {
+    let (information, outermost) = match recent {
+        true => (
+            format!(
+                "(SELECT stats_reset FROM {schema}.pg_stat_statements_info) AS reset, \
+                 (SELECT dealloc FROM {schema}.pg_stat_statements_info) AS dropped"
+            ),
+            "AND toplevel",
+        ),
+        false => ("NULL AS reset, NULL AS dropped".to_owned(), ""),
+    };
+    let me = "(SELECT oid FROM pg_roles WHERE rolname = current_user)";
+    let here = "(SELECT oid FROM pg_database WHERE datname = current_database())";
+    let others = format!("FROM pg_stat_activity WHERE datid = {here} AND usesysid <> {me}");
+    format!(
+        "SELECT coalesce(sum(total_exec_time) FILTER (WHERE userid <> {me}), 0) AS busy_ms, \
+         coalesce(sum(calls) FILTER (WHERE userid <> {me}), 0) AS calls, \
+         coalesce(sum(calls) FILTER (WHERE userid = {me}), 0) AS own_calls, {information}, \
+         (SELECT count(*) {others} AND state = 'active') AS running, \
+         (SELECT count(*) {others} AND state IS NULL AND query = '<insufficient privilege>') AS hidden \
+         FROM {schema}.pg_stat_statements WHERE dbid = {here} {outermost}"
+    )
+}
+
+async fn socket(config: &Config) -> Result<Socket, String> {
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    if let [address, ..] = config.get_hostaddrs() {
+        let socket = TcpStream::connect((*address, port)).await;
+        return socket.map(Socket::Tcp).map_err(|error| format!("failed to connect to {address} port {port}: {error}"));
+    }
+    match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => {
+            let socket = TcpStream::connect((host.as_str(), port)).await;
+            socket
+                .map(Socket::Tcp)
+                .map_err(|error| format!("failed to connect to {} port {port}: {error}", quoted(host)))
+        }
+        Some(Host::Unix(folder)) => {
+            let path = folder.join(format!(".s.PGSQL.{port}"));
+            let socket = UnixStream::connect(&path).await;
+            socket
+                .map(Socket::Unix)
+                .map_err(|error| format!("failed to connect to {}: {error}", quoted(&path.display().to_string())))
+        }
+        None => Err("there is no host to connect to".to_owned()),
+    }
+}
+
+/// What PostgreSQL is spoken to over.
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A socket that gives no more than is left.
+struct Bounded {
+    socket: Socket,
+    left: Arc<AtomicU64>,
+}
+
+impl AsyncRead for Bounded {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_read(cx, buffer),
+            Socket::Unix(socket) => Pin::new(socket).poll_read(cx, buffer),
+        };
+        let read = buffer.filled().len().saturating_sub(before).try_into().unwrap_or(u64::MAX);
+        let take = |left: u64| left.checked_sub(read);
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => polled,
+            Err(_) => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the server sends more than {LONGEST_LOOK} bytes"),
+            ))),
+        }
+    }
+}
+
+impl AsyncWrite for Bounded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Socket::Unix(socket) => Pin::new(socket).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_flush(cx),
+            Socket::Unix(socket) => Pin::new(socket).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
+            Socket::Unix(socket) => Pin::new(socket).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Two looks compared, servers that are none, and a real PostgreSQL where this machine has one.
+
+use std::fs::{self, File, Permissions};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const INTERVAL: Duration = Duration::from_secs(30);
+
+fn reason(time: ResponseTime) -> String {
+    match time {
+        ResponseTime::Missing { reason } => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn two_looks_make_a_mean() {
+    let last = Look { busy_ms: 1_000.0, calls: 10.0, ..Look::default() };
+    let look = |busy_ms, calls| Look { busy_ms, calls, ..Look::default() };
+    assert_eq!(between(&last, &look(1_600.0, 40.0), "g"), ResponseTime::Mean { mean_ms: 20.0 });
+    assert_eq!(between(&last, &look(1_000.0, 10.0), "g"), ResponseTime::Idle);
+    for back in [look(10.0, 1.0), look(2_000.0, 9.0), look(900.0, 20.0)] {
+        assert_eq!(reason(between(&last, &back, "g")), "statistics were reset");
+    }
+    let reset = Look { reset: Some("2026-11-21".to_owned()), ..look(5_000.0, 50.0) };
+    assert_eq!(reason(between(&last, &reset, "g")), "statistics were reset");
+    let dropped = Look { dropped: Some("1".to_owned()), ..look(900.0, 9.0) };
+    assert!(reason(between(&last, &dropped, "g")).contains("pg_stat_statements.max"));
+}
+
+#[test]
+fn no_statements_are_not_always_idleness() {
+    let last = Look { own_calls: 5.0, ..Look::default() };
+    let look = Look { own_calls: 8.0, ..Look::default() };
+    assert_eq!(between(&last, &look, "g"), ResponseTime::Idle);
+    let standstill = Look { running: 3.0, ..look.clone() };
+    assert_eq!(reason(between(&last, &standstill, "g")), "no statement ended since the last look, and 3 run");
+    let hidden = Look { hidden: 1.0, ..look.clone() };
+    assert!(reason(between(&last, &hidden, "g")).ends_with("GRANT pg_monitor TO `g`"));
+    let shared = Look { own_calls: 500.0, ..look };
+    assert!(reason(between(&last, &shared, "g")).contains("`g`, which must be a user of Gleaner's own"));
+}
+
+#[test]
+fn connection_strings_are_checked_and_never_quoted() {
+    let check = |text: &str| Postgres::new(text, INTERVAL, INTERVAL).map(|_| ());
+    for good in [
+        "host=/run/postgresql user=gleaner dbname=shop",
+        "host=db.example.org port=5433 user=gleaner dbname=shop password=secret",
+        "hostaddr=10.0.0.7 user=gleaner dbname=shop",
+        "postgresql://gleaner:secret@db:5433/shop",
+    ] {
+        check(good).unwrap();
+    }
+    for (bad, part) in [
+        ("", "has no user"),
+        ("host=h dbname=d", "has no user"),
+        ("host=h user=u", "has no dbname"),
+        ("user=u dbname=d", "has 0 hosts"),
+        ("host=a,b user=u dbname=d", "has 2 hosts"),
+        ("host='' user=u dbname=d", "empty host"),
+        ("host=h port=1,2 user=u dbname=d", "one port"),
+        ("host=h port=x user=u dbname=d", "port"),
+        ("host=h user=u dbname=d sslmode=require", "sslmode"),
+        ("host=h user=u dbname=d password=secret colour=red", "colour"),
+        ("password=secret user", "invalid connection string"),
+    ] {
+        let error = check(bad).unwrap_err();
+        assert!(error.starts_with("connection: ") && error.contains(part), "{bad}: {error}");
+        assert!(!error.contains("secret"), "{error}");
+    }
+    assert!(check(&"x".repeat(5_000)).unwrap_err().contains("5000 bytes"));
+}
+
+proptest! {
+    #[test]
+    fn no_connection_string_makes_it_panic(
+        text in ".{0,60}|(postgres://)?(host|user|dbname|port|=|'|\\\\|:|@|/|\\?|%|,| |[a-z0-9]){0,20}"
+    ) {
+        _ = Postgres::new(&text, INTERVAL, INTERVAL);
+    }
+}
+
+/// A server that does with every connection what `act` does.
+fn serve(act: impl Fn(std::net::TcpStream) + Send + Sync + Clone + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let act = act.clone();
+            std::thread::spawn(move || act(stream));
+        }
+    });
+    format!("host=127.0.0.1 port={port} user=gleaner dbname=shop")
+}
+
+async fn first_look(connection: &str) -> String {
+    let mut postgres = Postgres::new(connection, INTERVAL, Duration::from_millis(500)).unwrap();
+    let started = Instant::now();
+    let why = reason(postgres.read().await);
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(why.chars().count() <= crate::response_times::LONGEST_REASON);
+    why
+}
+
+#[tokio::test]
+async fn servers_that_are_none_cost_the_time_limit_and_little_memory() {
+    let silent = serve(|stream| {
+        std::thread::sleep(Duration::from_secs(60));
+        drop(stream);
+    });
+    assert_eq!(first_look(&silent).await, "no answer from PostgreSQL within 0.5 s");
+    let web = serve(|mut stream| _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+    first_look(&web).await;
+    let closed = serve(drop);
+    first_look(&closed).await;
+    // A notice that never ends.
+    let flood = serve(|mut stream| {
+        _ = stream.read(&mut [0; 100]);
+        _ = stream.write_all(&[b"N\x7f\xff\xff\xff".to_vec(), vec![b'x'; 4 << 20]].concat());
+        std::thread::sleep(Duration::from_secs(60));
+    });
+    let why = first_look(&flood).await;
+    assert!(why.contains("sends more than 262144 bytes"), "{why}");
+    let refused = b"E\0\0\0\x3bSFATAL\0C28000\0Mno entry for \x1b[31m host, user gleaner\0\0".to_vec();
+    let refusing = serve(move |mut stream| {
+        _ = stream.read(&mut [0; 100]);
+        let mut answer = refused.clone();
+        answer[4] = u8::try_from(answer.len() - 1).unwrap();
+        _ = stream.write_all(&answer);
+    });
+    assert_eq!(first_look(&refusing).await, "PostgreSQL says: no entry for  [31m host, user gleaner");
+    let why = first_look("host=/no/such user=gleaner dbname=shop").await;
+    assert!(why.starts_with("failed to connect to `/no/such/.s.PGSQL.5432`: No such file"), "{why}");
+}
+
+/// The newest PostgreSQL of this machine.
+fn programs() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
+    versions.flatten().map(|version| version.path().join("bin")).filter(|bin| bin.join("initdb").exists()).max()
+}
+
+/// A server of its own, that trusts everybody who reaches its socket.
+struct Server {
+    folder: tempfile::TempDir,
+    bin: PathBuf,
+    postgres: Child,
+}
+
+/// As root PostgreSQL refuses to run.
+fn as_postgres(program: &Path) -> Command {
+    if !rustix::process::geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program);
+    command
+}
+
+impl Server {
+    /// `None`, said loudly, where there is no PostgreSQL.
+    fn start(test: &str, options: &[&str]) -> Option<Self> {
+        let Some(bin) = programs() else {
+            eprintln!("SKIPPED: {test}: there is no /usr/lib/postgresql/*/bin; apt-get install postgresql");
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        if rustix::process::geteuid().is_root() {
+            let chown = Command::new("chown").arg("postgres").arg(folder.path()).status();
+            if !chown.is_ok_and(|status| status.success()) {
+                eprintln!("SKIPPED: {test}: there is no user postgres");
+                return None;
+            }
+        }
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        let data = folder.path().join("data");
+        let made = as_postgres(&bin.join("initdb"))
+            .args(["-A", "trust", "-U", "postgres", "--no-sync", "-D"])
+            .arg(&data)
+            .current_dir("/")
+            .stdout(Stdio::null())
+            .status();
+        assert!(made.unwrap().success());
+        let postgres = Self::postgres(&bin, folder.path(), options);
+        let server = Self { folder, bin, postgres };
+        server.ready();
+        Some(server)
+    }
+
+    fn postgres(bin: &Path, folder: &Path, options: &[&str]) -> Child {
+        let log = File::options().create(true).append(true).open(folder.join("log")).unwrap();
+        as_postgres(&bin.join("postgres"))
+            .arg("-D")
+            .arg(folder.join("data"))
+            .args(["-c", "listen_addresses=", "-c", "fsync=off", "-c"])
+            .arg(format!("unix_socket_directories={}", folder.display()))
+            .args(options)
+            .current_dir("/")
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    }
+
+    fn ready(&self) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !self.try_sql("SELECT 1") {
+            let log = || fs::read_to_string(self.folder.path().join("log")).unwrap();
+            assert!(Instant::now() < until, "PostgreSQL does not start: {}", log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn psql(&self, user: &str, sql: &str) -> Command {
+        let mut command = Command::new(self.bin.join("psql"));
+        command.args(["-X", "-q", "-d", "postgres", "-v", "ON_ERROR_STOP=1", "-U", user, "-c", sql, "-h"]);
+        command.arg(self.folder.path()).current_dir("/").stdout(Stdio::null());
+        command
+    }
+
+    fn try_sql(&self, sql: &str) -> bool {
+        self.psql("postgres", sql).stderr(Stdio::null()).status().unwrap().success()
+    }
+
+    fn sql(&self, user: &str, sql: &str) {
+        assert!(self.psql(user, sql).status().unwrap().success(), "{sql}");
+    }
+
+    fn restart(&mut self, options: &[&str]) {
+        self.stop();
+        self.postgres = Self::postgres(&self.bin, self.folder.path(), options);
+        self.ready();
+    }
+
+    fn stop(&mut self) {
+        // SIGINT: a fast shutdown.
+        _ = rustix::process::kill_process(
+            rustix::process::Pid::from_child(&self.postgres),
+            rustix::process::Signal::INT,
+        );
+        _ = self.postgres.wait();
+    }
+
+    fn reader(&self) -> Postgres {
+        let connection = format!("host={} user=gleaner dbname=postgres", self.folder.path().display());
+        Postgres::new(&connection, INTERVAL, Duration::from_secs(10)).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+const LOADED: [&str; 2] = ["-c", "shared_preload_libraries=pg_stat_statements"];
+
+#[tokio::test]
+async fn a_real_database_without_the_extension_says_what_to_do() {
+    let Some(mut server) = Server::start("a_real_database_without_the_extension_says_what_to_do", &[]) else { return };
+    server.sql("postgres", "CREATE ROLE gleaner LOGIN");
+    let mut reader = server.reader();
+    let why = reason(reader.read().await);
+    assert!(why.contains("CREATE EXTENSION pg_stat_statements in database `postgres`"), "{why}");
+    assert!(why.contains("shared_preload_libraries"), "{why}");
+    server.sql("postgres", "CREATE EXTENSION pg_stat_statements");
+    let why = reason(reader.read().await);
+    assert!(why.contains("must be loaded via") && why.contains("shared_preload_libraries"), "{why}");
+    server.restart(&LOADED);
+    assert!(reason(reader.read().await).contains("first look"));
+    assert_eq!(reader.read().await, ResponseTime::Idle);
+    server.sql("postgres", "DROP ROLE gleaner");
+    let why = reason(server.reader().read().await);
+    assert_eq!(why, "PostgreSQL says: role \"gleaner\" does not exist");
+}
+
+#[tokio::test]
+async fn a_real_database_tells_its_mean() {
+    let Some(mut server) = Server::start("a_real_database_tells_its_mean", &LOADED) else { return };
+    server.sql("postgres", "CREATE SCHEMA \"Odd one\"; CREATE EXTENSION pg_stat_statements SCHEMA \"Odd one\"");
+    server.sql("postgres", "CREATE ROLE gleaner LOGIN; CREATE ROLE shop LOGIN");
+    server.sql("postgres", "CREATE DATABASE other");
+    let why = reason(server.reader().read().await);
+    assert_eq!(why, "PostgreSQL says: permission denied for schema Odd one");
+    server.sql("postgres", "GRANT USAGE ON SCHEMA \"Odd one\" TO gleaner");
+    let mut reader = server.reader();
+    let why = reason(reader.read().await);
+    assert!(why.contains("first look"), "{why}");
+    assert_eq!(reader.read().await, ResponseTime::Idle);
+
+    // Of the two, one of 50 ms and one of 150 ms, in this database, by somebody else.
+    server.sql("shop", "SELECT pg_sleep(0.05)");
+    server.sql("shop", "SELECT pg_sleep(0.15)");
+    server.sql("gleaner", "SELECT pg_sleep(0.01)");
+    let Some(mean_ms) = reader.read().await.mean_ms() else { panic!("no mean") };
+    assert!((100.0..140.0).contains(&mean_ms), "{mean_ms}");
+    assert_eq!(reader.read().await, ResponseTime::Idle);
+    let elsewhere = server.psql("shop", "SELECT pg_sleep(0.01)").args(["-d", "other"]).status().unwrap();
+    assert!(elsewhere.success());
+    assert_eq!(reader.read().await, ResponseTime::Idle, "what happens in another database does not count");
+
+    // A database at a standstill is not idle; without the privilege it cannot be told from one that is.
+    let mut stuck = server.psql("shop", "SELECT pg_sleep(60)").spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    let mut answers = Vec::new();
+    for grant in ["", "GRANT pg_monitor TO gleaner"] {
+        server.sql("postgres", if grant.is_empty() { "SELECT 1" } else { grant });
+        reader.read().await; // takes the statement of the line before
+        let mut why = reader.read().await;
+        while why == ResponseTime::Idle {
+            assert!(Instant::now() < until);
+            why = reader.read().await;
+        }
+        answers.push(reason(why));
+    }
+    assert!(answers[0].contains("GRANT pg_monitor TO `gleaner`"), "{answers:?}");
+    assert_eq!(answers[1], "no statement ended since the last look, and 1 run");
+    stuck.kill().unwrap();
+    stuck.wait().unwrap();
+    server.sql("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'shop'");
+
+    server.sql("postgres", "SELECT \"Odd one\".pg_stat_statements_reset()");
+    assert_eq!(reason(reader.read().await), "statistics were reset");
+
+    // The connection is made anew when the server was away; statistics outlive a restart.
+    server.stop();
+    let why = reason(reader.read().await);
+    assert!(why.contains("closed") || why.contains("failed to connect") || why.contains("terminating"), "{why}");
+    assert!(reason(reader.read().await).contains("failed to connect"));
+    server.restart(&LOADED);
+    reader.read().await;
+    server.sql("shop", "SELECT pg_sleep(0.02)");
+    assert!(matches!(reader.read().await, ResponseTime::Mean { mean_ms } if mean_ms >= 20.0));
+
+    // Who shares a user with the application would see nothing of it.
+    for _ in 0..30 {
+        server.sql("gleaner", "SELECT 1");
+    }
+    assert!(reason(reader.read().await).contains("a user of Gleaner's own"));
+
+    // A look that comes much later tells nothing of the last interval.
+    reader.interval = Duration::from_millis(50);
+    std::thread::sleep(Duration::from_millis(150));
+    assert!(reason(reader.read().await).contains("the last look was"));
+}
+
+#[tokio::test]
+async fn statements_that_were_dropped_are_told() {
+    let few = [&LOADED[..], &["-c", "pg_stat_statements.max=100"]].concat();
+    let Some(server) = Server::start("statements_that_were_dropped_are_told", &few) else { return };
+    server.sql("postgres", "CREATE EXTENSION pg_stat_statements; CREATE ROLE gleaner LOGIN IN ROLE pg_monitor");
+    let mut reader = server.reader();
+    reader.read().await;
+    let columns = |n: usize| vec!["1"; n].join(", ");
+    let many: Vec<String> = (1..200).map(|n| format!("SELECT {}", columns(n))).collect();
+    server.sql("postgres", &many.join("; "));
+    assert!(reason(reader.read().await).contains("pg_stat_statements.max must be raised"));
+}

@@ -1,0 +1,188 @@
+//! Source `prometheus`: an instant query, in seconds (Prometheus' manual, "HTTP API", "Instant queries").
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gleaner_common::application::ResponseTime;
+use serde_json::Value;
+
+use super::http::Address;
+use super::{missing, quoted};
+
+/// Longest query, in bytes: what fits into an address everywhere.
+const LONGEST_QUERY: usize = 4_096;
+
+/// One query to one server.
+#[derive(Debug)]
+pub(super) struct Prometheus {
+    address: Address,
+    query: String,
+    interval: Duration,
+}
+
+impl Prometheus {
+    pub(super) fn new(url: &str, query: &str, interval: Duration, time_limit: Duration) -> Result<Self, String> {
+        if url.contains('?') {
+            return Err(format!("url: is {}; it must be http://HOST:PORT, with a path if there is one", quoted(url)));
+        }
+        // First as it is, so that an error quotes what was written.
+        Address::new(url, time_limit)?;
+        let address = Address::new(&format!("{}/api/v1/query", url.trim_end_matches('/')), time_limit)?;
+        if query.trim().is_empty() || query.len() > LONGEST_QUERY {
+            return Err(format!("query: is {}; it must have 1 to {LONGEST_QUERY} bytes", quoted(query)));
+        }
+        Ok(Self { address, query: query.to_owned(), interval })
+    }
+
+    pub(super) fn read(&self) -> ResponseTime {
+        let answer = match self.address.get(Some(&self.query)) {
+            Ok(answer) => answer,
+            Err(time) => return time,
+        };
+        let root: Option<Value> = serde_json::from_slice(&answer.body).ok();
+        // Errors come as JSON too, with statuses such as 400 and 422.
+        match root.filter(|root| root.get("status").is_some()) {
+            Some(root) => self.of(&root, SystemTime::now()),
+            None if (200..300).contains(&answer.status) => {
+                missing(format!("the answer of {} is none of Prometheus'", self.address.name()))
+            }
+            None => missing(format!("{} answered with HTTP status {}", self.address.name(), answer.status)),
+        }
+    }
+
+    fn of(&self, root: &Value, now: SystemTime) -> ResponseTime {
+        match sample(root) {
+            Ok((at_s, value_s)) => self.judged(at_s, value_s, now),
+            Err(reason) => missing(reason),
+        }
+    }
+
+    /// `at_s` is by the server's clock; the wall's, not the process's own, is what it may be compared with.
+    fn judged(&self, at_s: f64, value_s: f64, now: SystemTime) -> ResponseTime {
+        let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let (age_s, interval_s) = (now_s - at_s, self.interval.as_secs_f64());
+        if !at_s.is_finite() || age_s < -interval_s {
+            return missing(format!("the sample is of {:.0} s in the future; one of the clocks is wrong", -age_s));
+        }
+        if age_s > interval_s {
+            return ResponseTime::Late { age_s };
+        }
+        match value_s.is_nan() {
+            true => ResponseTime::Idle,
+            false => ResponseTime::from_ms(value_s * 1e3),
+        }
+    }
+}
+
+/// Time and value of the one sample, both in seconds.
+fn sample(root: &Value) -> Result<(f64, f64), String> {
+    let text = |pointer: &str| root.pointer(pointer).and_then(Value::as_str);
+    match text("/status") {
+        Some("success") => {}
+        Some("error") => {
+            let kind = quoted(text("/errorType").unwrap_or("error"));
+            return Err(format!("Prometheus says {kind}: {}", text("/error").unwrap_or("no reason")));
+        }
+        other => return Err(format!("status: is {}; it must be success", quoted(other.unwrap_or("no text")))),
+    }
+    let pair = match text("/data/resultType") {
+        Some("scalar") => root.pointer("/data/result"),
+        Some("vector") => match root.pointer("/data/result").and_then(Value::as_array).map(Vec::as_slice) {
+            Some([one]) if one.get("histogram").is_some() => {
+                return Err("the result is a histogram; the query must give a number".to_owned());
+            }
+            Some([one]) => one.get("value"),
+            Some([]) => return Err("the query has no result".to_owned()),
+            Some(many) => return Err(format!("the query has {} results; it must have one", many.len())),
+            None => return Err("data.result is not a list".to_owned()),
+        },
+        other => {
+            let other = quoted(other.unwrap_or("no text"));
+            return Err(format!("data.resultType: is {other}; the query must give a scalar or a vector of one sample"));
+        }
+    };
+    let Some([at, value]) = pair.and_then(Value::as_array).map(Vec::as_slice) else {
+        return Err("the sample is not a pair of time and value".to_owned());
+    };
+    let at = at.as_f64().ok_or_else(|| format!("the sample's time is {}, not a number", quoted(&at.to_string())))?;
+    let number = value.as_str().and_then(|value| value.parse().ok());
+    let value = number.ok_or_else(|| format!("the sample's value is {}, not a number", quoted(&value.to_string())))?;
+    Ok((at, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW_S: f64 = 1_795_000_000.0;
+
+    fn of(root: &Value) -> ResponseTime {
+        let interval = Duration::from_secs(30);
+        let prometheus = Prometheus::new("http://h:9090/", "up", interval, interval).unwrap();
+        prometheus.of(root, UNIX_EPOCH + Duration::from_secs_f64(NOW_S))
+    }
+
+    fn vector(result: &Value) -> Value {
+        json!({"status": "success", "data": {"resultType": "vector", "result": result}})
+    }
+
+    fn one(at_s: f64, value: &str) -> ResponseTime {
+        of(&vector(&json!([{"metric": {"job": "shop"}, "value": [at_s, value]}])))
+    }
+
+    #[test]
+    fn one_sample_in_seconds_is_a_mean() {
+        assert_eq!(one(NOW_S, "0.25"), ResponseTime::Mean { mean_ms: 250.0 });
+        let scalar = json!({"status": "success", "data": {"resultType": "scalar", "result": [NOW_S, "2"]}});
+        assert_eq!(of(&scalar), ResponseTime::Mean { mean_ms: 2_000.0 });
+    }
+
+    #[test]
+    fn no_requests_and_old_samples_are_told_apart() {
+        assert_eq!(one(NOW_S, "NaN"), ResponseTime::Idle);
+        assert_eq!(one(NOW_S - 30.0, "0.25"), ResponseTime::Mean { mean_ms: 250.0 });
+        assert_eq!(one(NOW_S - 31.0, "0.25"), ResponseTime::Late { age_s: 31.0 });
+        assert_eq!(one(NOW_S - 31.0, "NaN"), ResponseTime::Late { age_s: 31.0 });
+        for absurd in ["+Inf", "-Inf", "0", "-1", "3601", "1e300"] {
+            assert!(matches!(one(NOW_S, absurd), ResponseTime::Absurd { .. }), "{absurd}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_missing_with_its_reason() {
+        let sample = json!({"metric": {}, "value": [NOW_S, "1"]});
+        for (root, part) in [
+            (vector(&json!([])), "no result"),
+            (vector(&json!([sample, sample])), "has 2 results"),
+            (vector(&json!([{"metric": {}, "histogram": [NOW_S, {}]}])), "histogram"),
+            (vector(&json!([{"metric": {}}])), "not a pair"),
+            (vector(&json!([{"value": [NOW_S]}])), "not a pair"),
+            (vector(&json!([{"value": [NOW_S, 1.5]}])), "value is `1.5`, not a number"),
+            (vector(&json!([{"value": [NOW_S, "fast"]}])), "fast"),
+            (vector(&json!([{"value": ["now", "1"]}])), "time is `\"now\"`"),
+            (vector(&json!([{"value": [NOW_S + 99.0, "1"]}])), "99 s in the future"),
+            (vector(&json!({})), "not a list"),
+            (json!({"status": "success", "data": {"resultType": "matrix", "result": []}}), "is `matrix`"),
+            (json!({"status": "success"}), "resultType"),
+            (json!({"status": 7}), "status"),
+            (
+                json!({"status": "error", "errorType": "bad_data", "error": "1:5: parse error: no token"}),
+                "Prometheus says `bad_data`: 1:5: parse error: no token",
+            ),
+            (json!({"status": "error", "error": "x".repeat(10_000)}), "xxx"),
+        ] {
+            let ResponseTime::Missing { reason } = of(&root) else { panic!("{root}") };
+            assert!(reason.contains(part) && reason.chars().count() <= 200, "{part}: {reason}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_sample_makes_it_panic(at in any::<f64>(), value in "[-+0-9.eInfNa]{0,9}", kind in "vector|scalar|.{0,9}") {
+            _ = one(at, &value);
+            _ = of(&json!({"status": "success", "data": {"resultType": kind, "result": [at, value]}}));
+        }
+    }
+}
