@@ -17,6 +17,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
 use crate::api;
+use crate::applications::Sources;
 use crate::config::{Config, DEFAULT_FILE};
 use crate::engine::Engines;
 use crate::event_log::EventLog;
@@ -97,6 +98,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
 
     let (arrivals, to_shell) = mpsc::channel(ARRIVALS);
     let (engine_reports, mut from_engines) = mpsc::channel(1_024);
+    let (responses, mut from_sources) = mpsc::channel(1_024);
     let engines = Engines::new(config.state_dir.join("jobs"), config.local_host.clone(), engine_reports);
     let events = EventLog::open(config.event_log.clone());
     let api_context = api::Context {
@@ -112,6 +114,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         events,
         store,
         engines,
+        sources: Sources::new(responses),
     });
     let runtime = tokio::runtime::Handle::current();
     let core = std::thread::Builder::new().name("core".into()).spawn(move || shell.run(to_shell, &runtime))?;
@@ -122,6 +125,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
     tokio::spawn(async move {
         while let Some(report) = from_engines.recv().await {
             if engine_arrivals.send(Arrival::Engine(report)).await.is_err() {
+                return;
+            }
+        }
+    });
+    let source_arrivals = arrivals.clone();
+    tokio::spawn(async move {
+        while let Some((application, response)) = from_sources.recv().await {
+            if source_arrivals.send(Arrival::Responded { application, response }).await.is_err() {
                 return;
             }
         }

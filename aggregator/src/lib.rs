@@ -4,6 +4,7 @@
 //! What must not be here: decisions. Whatever is decided comes out of `gleaner_planner::controller`.
 
 pub mod api;
+mod applications;
 pub mod config;
 mod daemon;
 pub mod engine;

@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use gleaner_common::application::{ApplicationSpec, ResponseTime};
 use gleaner_common::clock::{Clock, Timestamp};
 use gleaner_common::command::Ack;
 use gleaner_common::event::{Event, EventRecord};
-use gleaner_common::id::{HostId, JobId};
+use gleaner_common::id::{ApplicationId, HostId, JobId};
 use gleaner_common::job::{EngineAction, JobSpec, JobStatus};
 use gleaner_common::report::{HostFacts, HostReport, VolunteerKind};
 use gleaner_common::wire::FromAggregator;
@@ -15,6 +16,7 @@ use gleaner_planner::controller::{Controller, Input, Output};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};
+use crate::applications::{Sources, no_such as no_such_application};
 use crate::engine::{EngineReport, Engines};
 use crate::event_log::EventLog;
 use crate::journal::Journal;
@@ -40,6 +42,8 @@ pub(crate) enum Arrival {
     Noticed(Event),
     /// An engine's report.
     Engine(EngineReport),
+    /// What a source said of an application.
+    Responded { application: ApplicationId, response: ResponseTime },
     /// A request of an operator's tool.
     Api { request: Request, answer: oneshot::Sender<Response> },
     /// A second passed.
@@ -78,6 +82,7 @@ pub(crate) struct Shell {
     pub(crate) events: EventLog,
     pub(crate) store: Store,
     pub(crate) engines: Engines,
+    pub(crate) sources: Sources,
     connections: BTreeMap<HostId, Connection>,
     /// Events of agents that could not be logged yet.
     unlogged: VecDeque<(HostId, Vec<EventRecord>)>,
@@ -97,11 +102,12 @@ pub(crate) struct Parts {
     pub(crate) events: EventLog,
     pub(crate) store: Store,
     pub(crate) engines: Engines,
+    pub(crate) sources: Sources,
 }
 
 impl Shell {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { clock, local_host, controller, journal, events, store, engines } = parts;
+        let Parts { clock, local_host, controller, journal, events, store, engines, sources } = parts;
         Self {
             started: clock.now(),
             clock,
@@ -111,6 +117,7 @@ impl Shell {
             events,
             store,
             engines,
+            sources,
             connections: BTreeMap::new(),
             unlogged: VecDeque::new(),
             dirty: true,
@@ -129,6 +136,10 @@ impl Shell {
             jobs_resumed: u32::try_from(jobs_resumed).unwrap_or(u32::MAX),
         });
         self.decide(Input::Resumed);
+        let interval = self.control_interval();
+        for application in self.controller.applications() {
+            self.sources.set(&application.spec, interval);
+        }
         while let Some(arrival) = arrivals.blocking_recv() {
             if matches!(arrival, Arrival::Stop) {
                 break;
@@ -166,6 +177,7 @@ impl Shell {
                 }
             }
             Arrival::Engine(EngineReport::Event(event)) => self.log(event),
+            Arrival::Responded { application, response } => self.decide(Input::Responded { application, response }),
             Arrival::Api { request, answer } => {
                 let response = self.answer(request).unwrap_or_else(Response::Error);
                 // A client that has gone away needs no answer.
@@ -232,6 +244,7 @@ impl Shell {
             match output {
                 Output::Command { host, command } => self.send(&host, FromAggregator::Command(command)),
                 Output::Engine { job, action } => self.act(&job, action),
+                Output::AskResponseTime { application } => self.sources.ask(&application),
                 Output::Event(event) => self.log(event),
             }
         }
@@ -278,6 +291,17 @@ impl Shell {
             Request::Cancel { job } => self.cancel(job)?,
             Request::Hold { host, for_s } => self.hold(host, for_s)?,
             Request::Release { host } => self.release(host)?,
+            Request::Apply(spec) => self.apply(*spec)?,
+            Request::Remove { application } => self.remove(application)?,
+            Request::Applications => Response::Applications(self.controller.applications().cloned().collect()),
+            Request::Application { application } => {
+                let status = self.controller.application(&application).cloned();
+                Response::Application(Box::new(status.ok_or_else(|| no_such_application(&application))?))
+            }
+            Request::Respond { application, mean_ms } => {
+                self.sources.push(&application, mean_ms)?;
+                Response::Responded
+            }
             // The API server reads the log itself.
             Request::Events { .. } => return Err(invalid("events are a stream".into())),
         })
@@ -395,6 +419,29 @@ impl Shell {
         self.decide(Input::HostReleased { host: host.clone() });
         self.stored(&format!("host {host} is released"))?;
         Ok(Response::Released)
+    }
+
+    fn control_interval(&self) -> Duration {
+        Duration::from_secs_f64(self.controller.settings().control_interval_s)
+    }
+
+    fn apply(&mut self, spec: ApplicationSpec) -> Result<Response, ApiError> {
+        crate::applications::check(&spec, self.controller.applications())?;
+        self.sources.set(&spec, self.control_interval());
+        let name = spec.name.clone();
+        self.decide(Input::ApplicationApplied(Box::new(spec)));
+        self.stored(&format!("application {name} is applied"))?;
+        Ok(Response::Applied)
+    }
+
+    fn remove(&mut self, application: ApplicationId) -> Result<Response, ApiError> {
+        if self.controller.application(&application).is_none() {
+            return Err(no_such_application(&application));
+        }
+        self.sources.remove(&application);
+        self.decide(Input::ApplicationRemoved { application: application.clone() });
+        self.stored(&format!("application {application} is removed"))?;
+        Ok(Response::Removed)
     }
 
     /// Stores the state after an order, or says that a restart would not know of it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gleaner_aggregator::config::DEFAULT_SOCKET;
-use gleaner_common::id::{HostId, JobId};
+use gleaner_common::id::{ApplicationId, HostId, JobId};
 use gleaner_common::job::{Goal, Prices};
 use gleaner_common::units::{Bytes, Dollars, DollarsPerHour};
 
@@ -48,6 +48,9 @@ pub(crate) enum Command {
     /// Leaves a host alone for a while, or gives it back.
     #[command(subcommand)]
     Host(HostCommand),
+    /// Holds response-time targets of applications by moving CPU, memory and disk of their tiers.
+    #[command(subcommand)]
+    App(AppCommand),
     /// Shows hosts, jobs and the last events, again every second.
     Top {
         /// Shows it once and ends.
@@ -66,10 +69,10 @@ pub(crate) enum Command {
     /// Submits, lists, shows and cancels jobs.
     #[command(subcommand)]
     Job(JobCommand),
-    /// Tells why a job has the size it has: candidates, scores, and what bound the choice.
+    /// Tells why a job has the size or an application the shares it has: candidates, scores, and what bound the choice.
     Explain {
-        /// The job.
-        job: JobId,
+        /// The job or application.
+        name: String,
         /// Reads the records that `gleaner run` left in this folder, instead of asking an aggregator.
         #[arg(long, value_name = "DIR")]
         from: Option<PathBuf>,
@@ -174,6 +177,34 @@ pub(crate) enum HostCommand {
     Release {
         /// The host.
         host: HostId,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AppCommand {
+    /// Describes an application, or describes it anew: its target, where its response time comes from, its tiers.
+    Apply {
+        /// The description, TOML or JSON, or `-` for standard input; docs/applications.md tells its fields.
+        file: PathBuf,
+    },
+    /// Lists applications with their response times, targets and shares.
+    List,
+    /// Shows one application.
+    Show {
+        /// The application.
+        application: ApplicationId,
+    },
+    /// Takes an application away: the limits on its tiers go back to what was found.
+    Remove {
+        /// The application.
+        application: ApplicationId,
+    },
+    /// Hands in a mean response time, for an application whose source is `push`.
+    Respond {
+        /// The application.
+        application: ApplicationId,
+        /// The mean since the last one, in milliseconds.
+        milliseconds: f64,
     },
 }
 

@@ -1,5 +1,6 @@
 //! One function per command.
 
+mod app;
 mod ask;
 mod calibrate;
 mod explain;
@@ -28,9 +29,10 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<End> {
         Command::Hosts => runtime.block_on(ask::hosts(&socket, json)),
         Command::Top { once } => runtime.block_on(ask::top(&socket, once)),
         Command::Events { follow, since } => runtime.block_on(ask::events(&socket, since, follow, json)),
+        Command::App(command) => runtime.block_on(app::app(&socket, command, json)),
         Command::Host(host) => runtime.block_on(ask::host(&socket, host, json)),
         Command::Job(job) => runtime.block_on(ask::job(&socket, job, json)),
-        Command::Explain { job, from } => runtime.block_on(explain::explain(&socket, &job, from.as_deref(), json)),
+        Command::Explain { name, from } => runtime.block_on(explain::explain(&socket, &name, from.as_deref(), json)),
         Command::Pki(pki) => pki::run(&pki),
         Command::Plan(plan) => plan::run(&plan, json),
         Command::Simulate { scenario } => simulate::run(&scenario, json),

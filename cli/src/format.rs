@@ -1,5 +1,6 @@
 //! How things look on a terminal. Nothing that a guest or a task wrote reaches it with control characters.
 
+use gleaner_common::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
 use gleaner_common::event::{EventRecord, EventSource};
 use gleaner_common::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus};
 use gleaner_common::report::{Absence, Bounded, Reading};
@@ -141,6 +142,107 @@ pub(crate) fn jobs(jobs: &[JobStatus]) -> String {
     let rows: Vec<_> = jobs.iter().map(row).collect();
     let head = ["JOB", "PHASE", "GOAL", "TASKS", "DONE", "FAILED", "VOLUNTEERS", "COST", "CORE-SECONDS"];
     if rows.is_empty() { "no jobs".into() } else { table(&head, &rows) }
+}
+
+/// All applications as a table.
+pub(crate) fn applications(all: &[ApplicationStatus]) -> String {
+    let row = |status: &ApplicationStatus| {
+        let decision = status.decision.as_ref();
+        let missed = decision.and_then(|decision| decision.error).map_or_else(|| "-".into(), |e| format!("{e:+.2}"));
+        vec![
+            status.spec.name.to_string(),
+            format!("{} ms", status.spec.target_ms),
+            status.response.as_ref().map_or_else(|| "-".into(), |(_, response)| response_time(response)),
+            missed,
+            decision.map_or_else(|| "-".into(), |decision| granted(&decision.shares)),
+        ]
+    };
+    let rows: Vec<_> = all.iter().map(row).collect();
+    if rows.is_empty() {
+        "no applications".into()
+    } else {
+        table(&["APPLICATION", "TARGET", "RESPONSE", "ERROR", "SHARES OF THEIR HOSTS"], &rows)
+    }
+}
+
+fn granted(shares: &[ShareDecision]) -> String {
+    let one = |share: &ShareDecision| format!("{} {} {:.1} %", share.tier, word(share.resource), share.granted * 100.0);
+    shares.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// What a source said.
+pub(crate) fn response_time(response: &ResponseTime) -> String {
+    match response {
+        ResponseTime::Mean { mean_ms } => format!("{mean_ms:.2} ms"),
+        ResponseTime::Idle => "idle".into(),
+        ResponseTime::Late { age_s } => format!("{age_s:.0} s old"),
+        ResponseTime::Missing { reason } => format!("missing: {}", clean(reason)),
+        ResponseTime::Absurd { value } => format!("absurd: {}", clean(value)),
+    }
+}
+
+/// One application: what it is and where it stands.
+pub(crate) fn application(status: &ApplicationStatus) -> String {
+    let spec = &status.spec;
+    let mut lines = vec![format!("{}: target {} ms", spec.name, spec.target_ms)];
+    if let Some((at, response)) = &status.response {
+        lines.push(format!("  response time at {at}: {}", response_time(response)));
+    }
+    for tier in &spec.tiers {
+        let bounds = |what: &str, bounds: Option<Bounds>, unit: &str| {
+            bounds.map(|own| format!("{what} {} to {} {unit}", own.floor, own.ceiling))
+        };
+        let all = [
+            bounds("CPU", tier.cpu_percent, "%"),
+            bounds("memory", tier.memory_mib, "MiB"),
+            bounds("disk", tier.disk_mb_s, "MB/s"),
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        lines.push(format!("  tier {}: {} on {}; {}", tier.name, tier.workload, tier.host, all.join(", ")));
+    }
+    if let Some(decision) = &status.decision {
+        lines.push(format!("  {}", clean(&decision.reason)));
+    }
+    lines.join("\n")
+}
+
+/// A decision about an application and everything behind it.
+pub(crate) fn balance(decision: &BalanceDecision) -> String {
+    let mut lines = vec![
+        format!("decision {} about application {} at {}", decision.number, decision.application, decision.at),
+        format!("  {}", clean(&decision.reason)),
+    ];
+    if let (Some(model), Some(predicted)) = (decision.model, decision.predicted) {
+        let neighbour = if decision.neighbour { " of another condition of load" } else { "" };
+        lines.push(format!(
+            "  {} model{neighbour} of {} intervals; it expects {:.1} ms",
+            word(model),
+            decision.rows,
+            decision.target_ms / predicted.max(1e-9)
+        ));
+    }
+    let percent = |part: f64| format!("{:.1} %", part * 100.0);
+    let row = |share: &ShareDecision| {
+        vec![
+            share.tier.to_string(),
+            share.host.to_string(),
+            word(share.resource),
+            if share.movable { word(share.load) } else { "no lever".into() },
+            percent(share.present),
+            format!("{} to {}", percent(share.lower), percent(share.upper)),
+            format!("{:.2}", share.gain),
+            percent(share.requested),
+            percent(share.granted),
+        ]
+    };
+    let head = ["TIER", "HOST", "RESOURCE", "LOAD", "PRESENT", "BOUNDS", "GAIN", "REQUESTED", "GRANTED"];
+    lines.push(table(&head, &decision.shares.iter().map(row).collect::<Vec<_>>()));
+    lines.join("\n")
+}
+
+/// A name of an enumeration as JSON has it.
+pub(crate) fn word(value: impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 /// A goal in a few words.

@@ -295,7 +295,7 @@ impl<'s> Cluster<'s> {
                     self.run.decisions.push(decision);
                 }
                 Output::Event(Event::PlanRejected { violation }) => self.run.rejected.push(violation),
-                Output::Event(_) => {}
+                Output::Event(_) | Output::AskResponseTime { .. } => {}
             }
         }
     }

@@ -123,7 +123,7 @@ impl Room<'_> {
                     self.slots = slots.get(&self.scenario.host).copied().unwrap_or(0);
                 }
                 Output::Engine { action: EngineAction::Cancel, .. } => self.slots = 0,
-                Output::Event(_) => {}
+                Output::Event(_) | Output::AskResponseTime { .. } => {}
             }
             self.outputs.push((self.now, output));
         }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use gleaner_common::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_common::clock::Timestamp;
-use gleaner_common::id::{HostId, JobId};
+use gleaner_common::id::{ApplicationId, HostId, JobId};
 use gleaner_common::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices, SizingPolicy, SparkSpec};
 use gleaner_common::units::Bytes;
 use gleaner_planner::controller::HostView;
@@ -45,6 +46,27 @@ pub enum Request {
     Release {
         /// Which.
         host: HostId,
+    },
+    /// Describes an application with a response-time target, or describes one anew.
+    Apply(Box<ApplicationSpec>),
+    /// Takes an application away and gives its limits back.
+    Remove {
+        /// Which.
+        application: ApplicationId,
+    },
+    /// All applications.
+    Applications,
+    /// One application with its last decision.
+    Application {
+        /// Which.
+        application: ApplicationId,
+    },
+    /// Hands in a mean response time of an application whose source is `push`.
+    Respond {
+        /// Which.
+        application: ApplicationId,
+        /// The mean since the last one, in milliseconds.
+        mean_ms: f64,
     },
     /// Lines of the event log.
     Events {
@@ -156,6 +178,16 @@ pub enum Response {
     },
     /// To [`Request::Release`]: stored durably.
     Released,
+    /// To [`Request::Apply`]: stored durably.
+    Applied,
+    /// To [`Request::Remove`]: stored durably.
+    Removed,
+    /// To [`Request::Applications`].
+    Applications(Vec<ApplicationStatus>),
+    /// To [`Request::Application`].
+    Application(Box<ApplicationStatus>),
+    /// To [`Request::Respond`].
+    Responded,
     /// Something is wrong.
     Error(ApiError),
 }

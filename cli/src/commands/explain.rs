@@ -1,18 +1,28 @@
-//! `gleaner explain`: the last decision about a job.
+//! `gleaner explain`: the last decision about a job or an application.
 
 use std::path::Path;
 
 use anyhow::Context;
-use gleaner_aggregator::api::{Client, JobDetail};
+use gleaner_aggregator::api::{Client, JobDetail, Request, Response};
+use gleaner_common::application::ApplicationStatus;
 use gleaner_common::id::JobId;
 
 use super::{Saved, print};
 use crate::{End, format, watch};
 
-pub(super) async fn explain(socket: &Path, job: &JobId, from: Option<&Path>, json: bool) -> anyhow::Result<End> {
+pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json: bool) -> anyhow::Result<End> {
+    if from.is_none()
+        && let Ok(application) = name.parse()
+    {
+        let answer = Client::connect(socket).await?.call(&Request::Application { application }).await;
+        if let Ok(Response::Application(status)) = answer {
+            return application_decision(&status, json);
+        }
+    }
+    let job: JobId = name.parse()?;
     let detail = match from {
-        Some(folder) => saved(folder, job)?,
-        None => watch::job(&Client::connect(socket).await?, job).await?,
+        Some(folder) => saved(folder, &job)?,
+        None => watch::job(&Client::connect(socket).await?, &job).await?,
     };
     let Some(decision) = &detail.decision else {
         print(&format!("{}\nno decision has been taken about it yet", format::job(&detail.status)))?;
@@ -20,6 +30,19 @@ pub(super) async fn explain(socket: &Path, job: &JobId, from: Option<&Path>, jso
     };
     print(&if json { serde_json::to_string_pretty(decision)? } else { format::decision(decision) })?;
     Ok(End::Good)
+}
+
+fn application_decision(status: &ApplicationStatus, json: bool) -> anyhow::Result<End> {
+    match &status.decision {
+        None => {
+            print(&format!("{}\nno decision has been taken about it yet", format::application(status)))?;
+            Ok(End::Failed)
+        }
+        Some(decision) => {
+            print(&if json { serde_json::to_string_pretty(decision)? } else { format::balance(decision) })?;
+            Ok(End::Good)
+        }
+    }
 }
 
 fn saved(folder: &Path, job: &JobId) -> anyhow::Result<JobDetail> {

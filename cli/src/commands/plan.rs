@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::{print, read_document};
 use crate::End;
 use crate::args::PlanCommand;
-use crate::format;
+use crate::format::{self, word};
 
 pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
     match plan {
@@ -63,11 +63,6 @@ fn show_size(answer: &SizeAnswer) -> anyhow::Result<()> {
 
 fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
-}
-
-/// A name of an enumeration as JSON has it.
-fn word(value: impl Serialize) -> String {
-    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 fn show_contended(contended: &[Contended]) -> anyhow::Result<()> {

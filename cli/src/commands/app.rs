@@ -1,0 +1,44 @@
+//! `gleaner app`: applications with response-time targets.
+
+use std::path::Path;
+
+use anyhow::bail;
+use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_common::application::ApplicationSpec;
+
+use super::{print, read_document};
+use crate::args::AppCommand;
+use crate::{End, format};
+
+pub(super) async fn app(socket: &Path, command: AppCommand, json: bool) -> anyhow::Result<End> {
+    let client = Client::connect(socket).await?;
+    match command {
+        AppCommand::Apply { file } => {
+            let spec: ApplicationSpec = read_document(&file)?;
+            let name = spec.name.clone();
+            client.call(&Request::Apply(Box::new(spec))).await?;
+            let line = format!("{name} is applied; follow it with `gleaner explain {name}`");
+            print(&if json { serde_json::json!({ "application": name }).to_string() } else { line })?;
+        }
+        AppCommand::List => {
+            let Response::Applications(all) = client.call(&Request::Applications).await? else {
+                bail!("unexpected answer")
+            };
+            print(&if json { serde_json::to_string_pretty(&all)? } else { format::applications(&all) })?;
+        }
+        AppCommand::Show { application } => {
+            let Response::Application(status) = client.call(&Request::Application { application }).await? else {
+                bail!("unexpected answer")
+            };
+            print(&if json { serde_json::to_string_pretty(&status)? } else { format::application(&status) })?;
+        }
+        AppCommand::Remove { application } => {
+            client.call(&Request::Remove { application: application.clone() }).await?;
+            print(&format!("{application} is removed; its limits are given back"))?;
+        }
+        AppCommand::Respond { application, milliseconds } => {
+            client.call(&Request::Respond { application, mean_ms: milliseconds }).await?;
+        }
+    }
+    Ok(End::Good)
+}
