@@ -277,3 +277,96 @@ fn configs_with_several_mistakes_are_told_all_of_them() {
         assert!(said.contains(part), "{part} not in\n{said}");
     }
 }
+
+/// A foreground workload in cgroups of its own; ended and removed when dropped.
+struct Service {
+    folders: Vec<std::path::PathBuf>,
+    process: Running,
+}
+
+impl Service {
+    /// Burns CPU in `name` below the roots of the CPU controllers' hierarchies, or of version 2's.
+    fn start(name: &str) -> Self {
+        let root = std::path::Path::new("/sys/fs/cgroup");
+        let version_1 = root.join("cpu/cgroup.procs").exists();
+        let roots = if version_1 { vec![root.join("cpu"), root.join("cpuacct")] } else { vec![root.to_owned()] };
+        let folders: Vec<_> = roots.into_iter().filter(|root| root.exists()).map(|root| root.join(name)).collect();
+        folders.iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", r#"for file; do echo $$ >"$file"; done; while :; do :; done"#, "sh"]);
+        command.args(folders.iter().map(|folder| folder.join("cgroup.procs")));
+        Self { folders, process: Running::start(command) }
+    }
+
+    /// Its ceiling, in percent of a core; `None` without one.
+    fn ceiling(&self) -> Option<f64> {
+        let read = |file: &str| std::fs::read_to_string(self.folders[0].join(file)).ok();
+        let (quota, period) = match read("cpu.max") {
+            Some(text) => text.trim().split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned()))?,
+            None => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
+        };
+        let quota: f64 = quota.trim().parse().ok().filter(|quota| *quota > 0.0)?;
+        Some(100.0 * quota / period.trim().parse::<f64>().ok()?)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.process.kill(self.process.0.id());
+        _ = self.process.0.wait();
+        for folder in &self.folders {
+            until("the cgroup is removed", || std::fs::remove_dir(folder).is_ok() || !folder.exists());
+        }
+    }
+}
+
+#[test]
+fn an_applications_share_follows_its_response_time_and_is_given_back() {
+    if !crate::bench::cgroups_writable("an_applications_share_follows_its_response_time_and_is_given_back") {
+        return;
+    }
+    let mut pair = Pair::with_controller(&[HOST], "control_interval_s = 2\n");
+    let name = format!("gleaner-app-{}", pair.port);
+    let service = Service::start(&name);
+    pair.agent_config("agent.toml", HOST, HOST, &format!("[foreground]\ncgroups = ['{name}']\n"));
+    pair.start_aggregator();
+    pair.start_agent(&["--act"]);
+    until("the workload is seen", || {
+        pair.hosts()[0]["report"]["workloads"].as_array().is_some_and(|all| !all.is_empty())
+    });
+    let workload = pair.hosts()[0]["report"]["workloads"][0]["id"].as_str().unwrap().to_owned();
+    let application = |target: &str| {
+        format!(
+            "name = 'shop'\ntarget_ms = {target}\nresponse_time = 'push'\n[[tier]]\nname = 'db'\nhost = '{HOST}'\n\
+             workload = '{workload}'\ncpu_percent = {{ floor = 20, ceiling = 100 }}\n"
+        )
+    };
+    pair.bench.write("wrong.toml", &application("-1"));
+    let wrong = pair.ask(&["app", "apply", "wrong.toml"]);
+    assert!(text(&wrong.stderr).contains("target_ms: is -1"), "{}", text(&wrong.stderr));
+    pair.bench.write("shop.toml", &application("100"));
+    let applied = pair.ask(&["app", "apply", "shop.toml"]);
+    assert!(applied.status.success(), "{}", text(&applied.stderr));
+
+    let shown = || text(&pair.ask(&["app", "list"]).stdout);
+    until("what is missing is said", || shown().contains("missing: no value came"));
+    // What it may have, or less where other work of this machine takes more than half of it.
+    let limited = || service.ceiling().is_some_and(|ceiling| (20.0..=100.0).contains(&ceiling));
+    until("it is held at what it may have", limited);
+    let respond = |ms: &str| assert!(pair.ask(&["app", "respond", "shop", ms]).status.success());
+    until("it is slow, and its share stays at the ceiling", || {
+        respond("400");
+        limited() && shown().contains("+0.75")
+    });
+    let explained = text(&pair.ask(&["explain", "shop"]).stdout);
+    assert!(explained.contains("slower") && explained.contains("cpu") && explained.contains("GRANTED"), "{explained}");
+    let json: serde_json::Value = serde_json::from_slice(&pair.ask(&["app", "show", "shop", "--json"]).stdout).unwrap();
+    assert_eq!(json["decision"]["shares"][0]["movable"], true, "{json}");
+    let events = pair.events();
+    assert!(events.contains("application_applied") && events.contains("shares_moved"), "{events}");
+
+    let removed = pair.ask(&["app", "remove", "shop"]);
+    assert!(removed.status.success(), "{}", text(&removed.stderr));
+    until("its limit is given back", || service.ceiling().is_none());
+    assert!(text(&pair.ask(&["app", "show", "shop"]).stderr).contains("there is no application shop"));
+}

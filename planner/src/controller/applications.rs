@@ -40,6 +40,8 @@ const MISSED_INTERVALS: u32 = 3;
 struct Own {
     tier: usize,
     resource: Resource,
+    /// What was last asked for: held when nothing is known, so that a cut by contention does not last.
+    requested: Share,
     /// In force: the last grant.
     granted: Share,
     /// Use over the control interval, on the scale of the share, and its seconds.
@@ -77,10 +79,12 @@ impl Managed {
             all.into_iter().filter_map(|(resource, moved)| moved.then_some(resource))
         };
         let own = |(index, tier)| {
+            let whole = Share::clamped(1.0);
             resources(tier).map(move |resource| Own {
                 tier: index,
                 resource,
-                granted: Share::clamped(1.0),
+                requested: whole,
+                granted: whole,
                 used: (0.0, 0.0),
             })
         };
@@ -162,6 +166,7 @@ impl Controller {
 
     /// Books what a host's workloads used to the applications they are tiers of.
     pub(super) fn account_applications(&mut self, report: &HostReport) {
+        self.account_beside(report);
         for managed in self.applications.values_mut() {
             for (index, tier) in managed.status.spec.tiers.iter().enumerate().filter(|(_, t)| t.host == report.host) {
                 let Some(sample) = report.workloads.iter().find(|sample| sample.id == tier.workload) else { continue };
@@ -208,7 +213,11 @@ impl Controller {
         let mut requests: Vec<Request> = Vec::with_capacity(names.len());
         for (name, (observation, _)) in names.iter().zip(&observed) {
             let Some(managed) = self.applications.get_mut(name) else { continue };
-            requests.push(managed.control.step(observation));
+            let mut request = managed.control.step(observation);
+            if request.error.is_none() && managed.decisions > 0 {
+                request.shares = managed.shares.iter().map(|own| own.requested).collect();
+            }
+            requests.push(request);
             managed.cache = (0.0, 0.0);
             managed.shares.iter_mut().for_each(|own| own.used = (0.0, 0.0));
         }
@@ -227,6 +236,7 @@ impl Controller {
             Resource::Cpu => capacity.get(host).copied().unwrap_or(1.0),
             _ => 1.0,
         });
+        self.beside.clear();
         self.reserved.clear();
         for (host, resource, _) in &grants.contended {
             if let (Resource::Cpu, Some(host)) = (resource, hosts.get(*host)) {
@@ -322,17 +332,26 @@ impl Controller {
         whole.max(1e-9)
     }
 
-    /// CPU of a host that applications may have: what the foreground beside them leaves.
-    fn cpu_for_applications(&self, id: &HostId) -> f64 {
-        let Some(host) = self.hosts.get(id) else { return 1.0 };
-        let Some(report) = &host.report else { return 1.0 };
-        let Some(foreground) = report.machine.cpu_foreground.value() else { return 1.0 };
-        let tiers: BTreeSet<_> =
-            self.applications.values().flat_map(|own| own.tier_on(id)).map(|t| &t.workload).collect();
+    /// Books the CPU of a host's foreground beside its applications.
+    fn account_beside(&mut self, report: &HostReport) {
+        let Some(foreground) = report.machine.cpu_foreground.value() else { return };
+        let tiers = self.applications.values().flat_map(|own| own.tier_on(&report.host));
+        let tiers: BTreeSet<_> = tiers.map(|tier| &tier.workload).collect();
+        if tiers.is_empty() {
+            return;
+        }
         let own = report.workloads.iter().filter(|sample| tiers.contains(&sample.id));
         let own: f64 = own.filter_map(|sample| sample.cpu.value()).map(|cpu| cpu.percent()).sum();
+        let beside = (foreground.percent() - own).max(0.0);
+        let sums = self.beside.entry(report.host.clone()).or_default();
+        *sums = (sums.0 + beside * report.interval_s, sums.1 + report.interval_s);
+    }
+
+    /// CPU of a host that applications may have: what the foreground beside them left over the control interval.
+    fn cpu_for_applications(&self, id: &HostId) -> f64 {
+        let (Some(host), Some((sum, seconds))) = (self.hosts.get(id), self.beside.get(id)) else { return 1.0 };
         let whole = (f64::from(host.facts.cores) * 100.0).max(1.0);
-        (1.0 - (foreground.percent() - own).max(0.0) / whole).clamp(LEAST_CAPACITY, 1.0)
+        (1.0 - sum / seconds.max(1e-9) / whole).clamp(LEAST_CAPACITY, 1.0)
     }
 
     /// What the grants leave to volunteers.
@@ -435,6 +454,7 @@ fn decide(
             requested: request.shares[index].part(),
             granted: granted[index].part(),
         });
+        own.requested = request.shares[index];
         own.granted = granted[index];
     }
     managed.decisions += 1;
