@@ -106,7 +106,7 @@ async fn first_look(connection: &str) -> String {
     let mut postgres = Postgres::new(connection, INTERVAL, Duration::from_millis(500)).unwrap();
     let started = Instant::now();
     let why = reason(postgres.read().await);
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     assert!(why.chars().count() <= crate::response_times::LONGEST_REASON);
     why
 }
@@ -296,12 +296,12 @@ async fn a_real_database_tells_its_mean() {
     assert!(why.contains("first look"), "{why}");
     assert_eq!(reader.read().await, ResponseTime::Idle);
 
-    // Of the two, one of 50 ms and one of 150 ms, in this database, by somebody else.
-    server.sql("shop", "SELECT pg_sleep(0.05)");
-    server.sql("shop", "SELECT pg_sleep(0.15)");
+    // Two by somebody else count, one of 200 ms and one of 600 ms; Gleaner's own does not.
+    server.sql("shop", "SELECT pg_sleep(0.2)");
+    server.sql("shop", "SELECT pg_sleep(0.6)");
     server.sql("gleaner", "SELECT pg_sleep(0.01)");
     let Some(mean_ms) = reader.read().await.mean_ms() else { panic!("no mean") };
-    assert!((100.0..140.0).contains(&mean_ms), "{mean_ms}");
+    assert!((400.0..700.0).contains(&mean_ms), "{mean_ms}");
     assert_eq!(reader.read().await, ResponseTime::Idle);
     let elsewhere = server.psql("shop", "SELECT pg_sleep(0.01)").args(["-d", "other"]).status().unwrap();
     assert!(elsewhere.success());
@@ -347,8 +347,8 @@ async fn a_real_database_tells_its_mean() {
     assert!(reason(reader.read().await).contains("a user of Gleaner's own"));
 
     // A look that comes much later tells nothing of the last interval.
-    reader.interval = Duration::from_millis(50);
-    std::thread::sleep(Duration::from_millis(150));
+    reader.interval = Duration::from_millis(10);
+    std::thread::sleep(Duration::from_millis(50));
     assert!(reason(reader.read().await).contains("the last look was"));
 }
 
