@@ -1,0 +1,242 @@
+//! Two real PostgreSQL databases in cgroups of one machine, beside a third user of its CPU: their response-time targets are
+//! held by moving CPU between them while their loads change places, and static limits of the same mean share do not hold
+//! them. Figures are printed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../end_to_end/bench.rs"]
+mod bench;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../end_to_end/pair.rs"]
+mod pair;
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bench::{Running, text, until};
+use pair::{HOST, Pair};
+
+/// Target of both databases. Chosen: well above what a report takes alone (3 ms), well below what overload makes of it.
+const TARGET_MS: f64 = 15.0;
+/// Clients of the busy and of the quiet database; each thinks 100 ms between two reports.
+const CLIENTS: [u32; 2] = [28, 12];
+/// Time between two decisions, of a phase, and from its start until it is judged.
+const INTERVAL_S: u32 = 3;
+const PHASE_S: u32 = 60;
+const SETTLE_S: u32 = 27;
+
+fn script() -> PathBuf {
+    std::fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/lab/postgres/postgres.sh")).unwrap()
+}
+
+/// A database; stopped and its groups removed when dropped.
+struct Database {
+    folder: PathBuf,
+    group: String,
+    name: &'static str,
+    port: u16,
+}
+
+impl Database {
+    fn start(folder: &Path, group: &str, name: &'static str) -> Result<Self, String> {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let own = Self { folder: folder.to_owned(), group: group.to_owned(), name, port };
+        own.run(&["up", &port.to_string(), "5"]).map(|_| own)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(script());
+        command.args(["-g", &self.group, "-t", "100", arguments[0]]).arg(&self.folder).arg(self.name);
+        command.args(&arguments[1..]).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<String, String> {
+        let output = self.command(arguments).output().unwrap();
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => Err(text(&output.stderr).trim().lines().last().unwrap_or("no reason").to_owned()),
+        }
+    }
+
+    fn load(&self, clients: u32) -> Running {
+        let (port, clients) = (self.port.to_string(), clients.to_string());
+        let mut command = self.command(&["load", &port, &clients, "3600", "0", "report"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Running(command.spawn().unwrap())
+    }
+
+    /// Time spent in its statements so far, in milliseconds, and their number.
+    fn spent(&self) -> (f64, f64) {
+        let asked =
+            "SELECT sum(total_exec_time), sum(calls) FROM pg_stat_statements WHERE query LIKE '%pgbench_accounts%'";
+        let socket = self.folder.join(self.name);
+        let output = Command::new("psql")
+            .args(["-X", "-q", "-A", "-t", "-F", " ", "-U", "postgres", "-d", "postgres", "-c", asked])
+            .args(["-p", &self.port.to_string(), "-h"])
+            .arg(socket)
+            .output()
+            .unwrap();
+        let numbers: Vec<f64> = text(&output.stdout).split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        match numbers[..] {
+            [spent, calls] => (spent, calls),
+            _ => (0.0, 0.0),
+        }
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if let Err(error) = self.run(&["down"]) {
+            eprintln!("{} is not stopped: {error}", self.name);
+        }
+    }
+}
+
+/// Response times of a run, by the database's own statistics: per phase and database, one mean for each interval.
+struct Measured(Vec<[Vec<f64>; 2]>);
+
+impl Measured {
+    /// The mean over a phase from its settling on.
+    fn mean(&self, phase: usize, database: usize) -> f64 {
+        let all = &self.0[phase][database];
+        let from = usize::try_from(SETTLE_S / INTERVAL_S).unwrap().min(all.len() - 1);
+        all[from..].iter().sum::<f64>() / (all.len() - from) as f64
+    }
+
+    /// R(e) of Eq. 3.6 over everything.
+    fn deviation(&self, database: usize) -> f64 {
+        let all = self.0.iter().flat_map(|phase| &phase[database]);
+        let squares: Vec<f64> = all.map(|mean_ms| ((TARGET_MS - mean_ms) / TARGET_MS).powi(2)).collect();
+        (squares.iter().sum::<f64>() / squares.len() as f64).sqrt()
+    }
+
+    fn say(&self, what: &str) {
+        let phase = |phase: usize| format!("{:.1} and {:.1} ms", self.mean(phase, 0), self.mean(phase, 1));
+        let deviation = format!("{:.0} % and {:.0} %", self.deviation(0) * 100.0, self.deviation(1) * 100.0);
+        eprintln!("{what}: {} in the first phase, {} in the second; R(e) {deviation}", phase(0), phase(1));
+    }
+}
+
+/// Two phases of load, in the second of which the databases change places; `each` is called once an interval.
+fn run(databases: &[Database; 2], mut each: impl FnMut()) -> Measured {
+    let mut phases = Vec::new();
+    for order in [[0, 1], [1, 0]] {
+        let loads = [databases[0].load(CLIENTS[order[0]]), databases[1].load(CLIENTS[order[1]])];
+        let mut means = [Vec::new(), Vec::new()];
+        let mut before = [databases[0].spent(), databases[1].spent()];
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(PHASE_S.into()) {
+            std::thread::sleep(Duration::from_secs(INTERVAL_S.into()));
+            for (index, database) in databases.iter().enumerate() {
+                let now = database.spent();
+                let (spent, calls) = (now.0 - before[index].0, now.1 - before[index].1);
+                // At a standstill nothing ends: as slow as can be told.
+                means[index].push(if calls > 0.0 { spent / calls } else { f64::from(INTERVAL_S) * 1_000.0 });
+                before[index] = now;
+            }
+            each();
+        }
+        drop(loads);
+        phases.push(means);
+    }
+    Measured(phases)
+}
+
+fn prepare() -> Result<(tempfile::TempDir, [Database; 2], String), String> {
+    if !bench::cgroups_writable("a real PostgreSQL") {
+        return Err("no control group can be made here".to_owned());
+    }
+    for program in ["psql", "pgbench", "setpriv", "bash"] {
+        let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
+        if !found.is_ok_and(|status| status.success()) {
+            return Err(format!("there is no {program} here; apt-get install postgresql"));
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // The user postgres has to get in.
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let group = format!("gleaner-pg-{}", std::process::id());
+    let first = Database::start(folder.path(), &group, "one")?;
+    let second = Database::start(folder.path(), &group, "two")?;
+    Ok((folder, [first, second], group))
+}
+
+#[test]
+fn two_databases_keep_their_targets_where_static_limits_do_not() {
+    let (_folder, databases, group) = match prepare() {
+        Ok(bed) => bed,
+        Err(why) => {
+            // Past the harness, which would swallow it.
+            _ = writeln!(std::io::stderr(), "SKIPPED: a real PostgreSQL: {why}");
+            return;
+        }
+    };
+    let mut pair = Pair::with_controller(&[HOST], &format!("control_interval_s = {INTERVAL_S}\n"));
+    let agent = format!("[foreground]\ncgroups = ['{group}/*']\nfloor_percent = 5\n");
+    pair.agent_config("agent.toml", HOST, HOST, &agent);
+    pair.start_aggregator();
+    pair.start_agent(&["--act"]);
+    let workloads = || {
+        let hosts = pair.hosts();
+        let all = hosts[0]["report"]["workloads"].as_array().cloned().unwrap_or_default();
+        all.iter().filter_map(|own| own["id"].as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    until("both databases are seen", || workloads().len() == 2);
+    for database in &databases {
+        let workload = workloads().into_iter().find(|own| own.ends_with(database.name)).unwrap();
+        let socket = database.folder.join(database.name);
+        let (name, port) = (database.name, database.port);
+        let application = format!(
+            "name = '{name}'\ntarget_ms = {TARGET_MS}\n\
+             [response_time.postgres]\nconnection = 'host={} port={port} user=gleaner dbname=postgres'\n\
+             [[tier]]\nname = 'db'\nhost = '{HOST}'\nworkload = '{workload}'\n\
+             cpu_percent = {{ floor = 15, ceiling = 120 }}\n",
+            socket.display()
+        );
+        pair.bench.write("app.toml", &application);
+        let applied = pair.ask(&["app", "apply", "app.toml"]);
+        assert!(applied.status.success(), "{}", text(&applied.stderr));
+    }
+    // The third user takes what it can get below normal weight.
+    let mut hog = Command::new("nice");
+    hog.args(["-n", "5", "sh", "-c", "while :; do :; done"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let hog = Running(hog.spawn().unwrap());
+
+    let mut shares = [Vec::new(), Vec::new()];
+    let balanced = run(&databases, || {
+        for (index, database) in databases.iter().enumerate() {
+            let shown = pair.ask(&["app", "show", database.name, "--json"]).stdout;
+            let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap_or_default();
+            let granted = shown["decision"]["shares"][0]["granted"].as_f64();
+            shares[index].extend(granted);
+        }
+    });
+    let cores = std::thread::available_parallelism().unwrap().get() as f64;
+    let mean = |index: usize| shares[index].iter().sum::<f64>() / shares[index].len().max(1) as f64 * cores * 100.0;
+    let means = [mean(0), mean(1)];
+    balanced.say("balanced");
+    eprintln!("{}", text(&pair.ask(&["explain", "one"]).stdout));
+    for database in &databases {
+        assert!(pair.ask(&["app", "remove", database.name]).status.success());
+    }
+    until("their limits are given back", || pair.ask(&["app", "list"]).stdout.starts_with(b"no applications"));
+    std::thread::sleep(Duration::from_secs(2));
+    for (database, mean) in databases.iter().zip(means) {
+        database.run(&["limit", &format!("{mean:.0}")]).unwrap();
+    }
+    let fixed = run(&databases, || {});
+    fixed.say("the same mean shares, fixed");
+    eprintln!("mean shares {:.0} % and {:.0} % of a core; {cores} CPUs", means[0], means[1]);
+    drop(hog);
+
+    for (phase, database) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let mean_ms = balanced.mean(phase, database);
+        assert!(mean_ms < 1.35 * TARGET_MS, "phase {phase}, database {database}: {mean_ms} ms");
+    }
+    let worst = [(0, 0), (1, 1)].map(|(phase, database)| fixed.mean(phase, database)).into_iter().fold(0.0, f64::max);
+    assert!(worst > 1.5 * TARGET_MS, "a fixed share of the same mean misses a target: {worst} ms");
+}
