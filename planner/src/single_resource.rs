@@ -90,12 +90,13 @@ mod tests {
         }
     }
 
-    fn all() -> [Box<dyn SingleResource>; 4] {
+    fn all() -> [Box<dyn SingleResource>; 5] {
         [
             Box::new(Stfc::default()),
             Box::new(AdaptivePi::default()),
             Box::new(Kalman::default()),
-            Box::new(Arma::default()),
+            Box::new(Arma::new(arma::Output::Response)),
+            Box::new(Arma::new(arma::Output::Reciprocal)),
         ]
     }
 
