@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use gleaner_common::application::{ApplicationSpec, ApplicationStatus, Bounds, ResponseTime, TierSpec};
+use gleaner_common::application::{ApplicationSpec, ApplicationStatus, Bounds, Control, ResponseTime, TierSpec};
 use gleaner_common::id::ApplicationId;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -40,6 +40,13 @@ pub(crate) fn check<'a>(
     }
     if !(1..=MOST_TIERS).contains(&spec.tiers.len()) {
         found.push(format!("tier: there are {}; there must be 1 to {MOST_TIERS}", spec.tiers.len()));
+    }
+    let only_cpu =
+        |tier: &TierSpec| tier.cpu_percent.is_some() && tier.memory_mib.is_none() && tier.disk_mb_s.is_none();
+    if spec.control != Control::Balance && !(spec.tiers.len() == 1 && spec.tiers.iter().all(only_cpu)) {
+        found.push(
+            "control: moves the CPU of one tier and nothing else; several resources or tiers need \"balance\"".into(),
+        );
     }
     let mut names = BTreeSet::new();
     let mut places: BTreeSet<_> = others.iter().flat_map(|o| &o.tiers).map(|t| (&t.host, &t.workload)).collect();
@@ -180,7 +187,8 @@ mod tests {
 
     fn spec(name: &str, tiers: Vec<TierSpec>) -> ApplicationSpec {
         let name = ApplicationId::new(name).unwrap();
-        ApplicationSpec { name, target_ms: 100.0, response_time: ResponseSource::Push, tiers }
+        let control = Control::Balance;
+        ApplicationSpec { name, target_ms: 100.0, response_time: ResponseSource::Push, control, tiers }
     }
 
     const GOOD: Option<Bounds> = Some(Bounds { floor: 10.0, ceiling: 200.0 });
@@ -199,11 +207,13 @@ mod tests {
             ],
         );
         wrong.target_ms = f64::NAN;
+        wrong.control = Control::Stfc;
         wrong.response_time = ResponseSource::Exec { program: vec!["relative".into()] };
         let said = check(&wrong, [&other].into_iter()).unwrap_err().message;
         for part in [
             "target_ms: is NaN",
             "response_time.",
+            "control: moves the CPU of one tier",
             "tier[0].workload: pg on h1 is another tier",
             "tier[1].name: db is named twice",
             "tier[1]: names nothing that is moved",

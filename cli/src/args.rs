@@ -113,6 +113,11 @@ pub(crate) enum PlanCommand {
         /// The question as JSON, or `-` for standard input; docs/plan.md tells its fields.
         question: PathBuf,
     },
+    /// How much CPU one service gets next, by its response times of some control intervals.
+    Tune {
+        /// The question as JSON, or `-` for standard input; docs/plan.md tells its fields.
+        question: PathBuf,
+    },
     /// What shares applications with response-time targets ask for after some control intervals, and what they get.
     Balance {
         /// The question as JSON, or `-` for standard input; docs/plan.md tells its fields.
@@ -136,6 +141,24 @@ pub(crate) enum ReproduceCommand {
         #[arg(long, default_value_t = gleaner_simulator::reproduce::rhic::Options::default().mixes, value_parser = clap::value_parser!(u64).range(1..=50))]
         mixes: u64,
         /// Folder of real traces for the predictors; without one they are judged on generated sessions alone.
+        #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
+        traces: Option<PathBuf>,
+        /// Writes plots as SVG into this folder.
+        #[arg(long, value_name = "DIR")]
+        plots: Option<PathBuf>,
+        /// Shows every row behind the figures.
+        #[arg(long)]
+        details: bool,
+    },
+    /// One resource by response time: self-tuning fuzzy control against three other controllers, on a simulated shop.
+    Stfc {
+        /// First seed of the noise.
+        #[arg(long, default_value_t = gleaner_simulator::reproduce::stfc::Options::default().seed)]
+        seed: u64,
+        /// Runs of every experiment, over which figures are averaged.
+        #[arg(long, default_value_t = gleaner_simulator::reproduce::stfc::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
+        runs: u64,
+        /// Folder of real traces, for recorded loads and machine speeds.
         #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
         traces: Option<PathBuf>,
         /// Writes plots as SVG into this folder.

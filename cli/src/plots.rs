@@ -1,7 +1,7 @@
 //! Line charts as SVG.
 
 use anyhow::anyhow;
-use gleaner_simulator::reproduce::rhic::Series;
+use gleaner_simulator::reproduce::Series;
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (900, 560);
@@ -31,8 +31,14 @@ pub(crate) fn svg(title: &str, series: &[&Series]) -> anyhow::Result<String> {
             .y_label_area_size(64)
             .build_cartesian_2d(x, y)?;
         chart.configure_mesh().x_desc(first.x).y_desc(first.y).label_style((FONT, 14)).draw()?;
-        for (index, series) in series.iter().enumerate() {
-            let color = Palette99::pick(index / 2 * 2 % 16).to_rgba();
+        let mut color_index = 0;
+        for (index, one) in series.iter().enumerate() {
+            // Points that follow a line belong to it.
+            let before = index.checked_sub(1).and_then(|before| series.get(before));
+            if before.is_some_and(|before| before.points_only || !one.points_only) {
+                color_index += 1;
+            }
+            let (series, color) = (one, Palette99::pick(color_index % 16).to_rgba());
             let drawn = if series.points_only {
                 let circles = series.points.iter().map(|point| Circle::new(*point, 5, color.filled()));
                 chart.draw_series(circles)?

@@ -16,9 +16,29 @@ pub struct ApplicationSpec {
     pub target_ms: f64,
     /// Where its response time comes from.
     pub response_time: ResponseSource,
+    /// How its shares are found.
+    #[serde(default)]
+    pub control: Control,
     /// The parts it consists of.
     #[serde(rename = "tier")]
     pub tiers: Vec<TierSpec>,
+}
+
+/// How shares are found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Control {
+    /// All of them in balance, by a model (BConf).
+    #[default]
+    Balance,
+    /// The CPU of one tier by the self-tuning fuzzy controller (STFC), without a model.
+    Stfc,
+    /// The same by an adaptive PI controller, to compare with.
+    AdaptivePi,
+    /// By a Kalman filter on utilisation, to compare with.
+    Kalman,
+    /// By an ARMA model, to compare with.
+    Arma,
 }
 
 /// One part of an application: a workload on a host, whose shares are moved.

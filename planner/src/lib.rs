@@ -18,5 +18,6 @@ pub mod progress;
 pub mod reclaim;
 pub mod search;
 pub mod selection;
+pub mod single_resource;
 pub mod sizing;
 pub mod snapshot;

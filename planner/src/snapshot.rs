@@ -2,6 +2,7 @@
 //! controller's own code makes of it. For `gleaner plan size`, which needs no daemon.
 
 pub mod balance;
+pub mod tune;
 
 use std::collections::BTreeMap;
 

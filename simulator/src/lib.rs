@@ -12,4 +12,5 @@ pub mod predictors;
 pub mod random;
 pub mod reproduce;
 pub mod scenario;
+pub mod service;
 pub mod traces;

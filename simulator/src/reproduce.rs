@@ -3,8 +3,12 @@
 pub mod jobs;
 pub mod pool;
 pub mod rhic;
+pub mod stfc;
 
 use serde::Serialize;
+
+use crate::cluster::ScenarioError;
+use crate::traces::TraceError;
 
 /// One figure of a paper and what we get.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -23,4 +27,60 @@ pub struct Figure {
     pub holds: bool,
     /// What is in the figure, in a sentence.
     pub note: String,
+}
+
+/// A curve for a plot.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Series {
+    /// Plot it belongs to.
+    pub plot: String,
+    /// Its name in the legend.
+    pub name: String,
+    /// Name and unit of the horizontal axis.
+    pub x: &'static str,
+    /// Name and unit of the vertical axis.
+    pub y: &'static str,
+    /// Single points rather than a line.
+    pub points_only: bool,
+    /// The points.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A row of detail behind the figures.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Detail {
+    /// Experiment.
+    pub experiment: String,
+    /// Case within it.
+    pub case: String,
+    /// What is measured.
+    pub quantity: &'static str,
+    /// How much.
+    pub value: f64,
+    /// Unit.
+    pub unit: &'static str,
+}
+
+/// Everything that came of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Reproduction {
+    /// Figures of the papers, ours beside them.
+    pub figures: Vec<Figure>,
+    /// What is behind them.
+    pub details: Vec<Detail>,
+    /// Curves for plots.
+    pub series: Vec<Series>,
+    /// What could not be measured, and why.
+    pub skipped: Vec<String>,
+}
+
+/// What stops a reproduction.
+#[derive(Debug, thiserror::Error)]
+pub enum ReproduceError {
+    /// A scenario that cannot be run, which is a bug.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// A recorded trace that is there and cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
 }

@@ -1,6 +1,8 @@
 //! Loaders of recorded CPU traces: `google-vm-cpu-mem` (one line per VM and slot) and `planetlab` (one line per VM), both
 //! of 300 s steps over a day, gzip-compressed. They are found in a folder that the user names, never shipped.
 
+pub mod services;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

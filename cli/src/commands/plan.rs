@@ -7,6 +7,7 @@ use gleaner_planner::snapshot::balance::{
     ArbitrateAnswer, ArbitrateQuestion, Asked, BalanceAnswer, BalancedShare, Contended, arbitrate_question,
     balance_question,
 };
+use gleaner_planner::snapshot::tune::{TuneAnswer, tune};
 use gleaner_planner::snapshot::{SizeAnswer, size};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,6 +20,7 @@ use crate::format::{self, word};
 pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
     match plan {
         PlanCommand::Size { question } => answer(question, json, size, |_, answer| show_size(answer)),
+        PlanCommand::Tune { question } => answer(question, json, tune, |_, answer| show_tune(answer)),
         PlanCommand::Balance { question } => answer(question, json, balance_question, |_, answer| show_balance(answer)),
         PlanCommand::Arbitrate { question } => answer(question, json, arbitrate_question, show_arbitration),
     }
@@ -59,6 +61,12 @@ fn show_size(answer: &SizeAnswer) -> anyhow::Result<()> {
         print(&format::table(&["VOLUNTEER", "SLOTS", "POTENTIAL", "READS FROM"], &rows))?;
     }
     print(&format::candidates(&answer.candidates, answer.size))
+}
+
+fn show_tune(answer: &TuneAnswer) -> anyhow::Result<()> {
+    let error =
+        answer.error.map_or_else(|| "its response time is not known".into(), |error| format!("error {error:+.2}"));
+    print(&format!("{:.1} % of a core, {:+.1} % ({error})", answer.allocation_percent, answer.change_percent))
 }
 
 fn percent(part: f64) -> String {

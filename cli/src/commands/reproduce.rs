@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::Context;
-use gleaner_simulator::reproduce::rhic::{Options, Reproduction, reproduce};
+use gleaner_simulator::reproduce::{Reproduction, rhic, stfc};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::print;
@@ -14,8 +14,7 @@ use crate::args::ReproduceCommand;
 use crate::{format, plots};
 
 pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End> {
-    let ReproduceCommand::Rhic { seed, mixes, traces, plots, details } = command;
-    let options = Options { seed: *seed, mixes: *mixes, traces: traces.clone(), all_predictors: *details };
+    let (ReproduceCommand::Rhic { plots, details, .. } | ReproduceCommand::Stfc { plots, details, .. }) = command;
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
     bar.set_style(ProgressStyle::with_template("{msg:28} [{bar:40}] {pos}/{len}")?.progress_chars("=> "));
     let stage = Mutex::new(String::new());
@@ -28,7 +27,16 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         }
         bar.set_position(done as u64);
     };
-    let reproduction = reproduce(&options, &progress)?;
+    let reproduction = match command {
+        ReproduceCommand::Rhic { seed, mixes, traces, details, .. } => {
+            let traces = traces.clone();
+            let options = rhic::Options { seed: *seed, mixes: *mixes, traces, all_predictors: *details };
+            rhic::reproduce(&options, &progress)?
+        }
+        ReproduceCommand::Stfc { seed, runs, traces, .. } => {
+            stfc::reproduce(&stfc::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
+        }
+    };
     bar.finish_and_clear();
     if let Some(folder) = plots {
         draw(&reproduction, folder)?;

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_common::application::{
-    ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Reach, ResponseTime, ShareDecision, TierSpec,
+    ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Control, Reach, ResponseTime, ShareDecision, TierSpec,
 };
 use gleaner_common::clock::Timestamp;
 use gleaner_common::command::{Desired, DiskLimit, Limits, Quota, Target};
@@ -22,7 +22,9 @@ use super::hosts::Host;
 use super::{Controller, Output, seconds};
 use crate::balance::application::{Application, Observation, Request, Seen, Settings};
 use crate::balance::arbitration::{Demand, arbitrate};
+use crate::balance::scaler::{error, load};
 use crate::balance::{Resource, Share};
+use crate::single_resource::{self, Observed, SingleResource as _};
 
 /// How long before a control interval ends its response times are asked for, in seconds. Chosen: longer than a source
 /// usually takes.
@@ -52,11 +54,59 @@ struct Own {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Managed {
     pub(super) status: ApplicationStatus,
-    control: Application,
+    control: Controlling,
     shares: Vec<Own>,
     /// References to the last level cache and misses over the control interval.
     cache: (f64, f64),
     decisions: u32,
+}
+
+/// How an application is controlled.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Controlling {
+    /// All shares in balance.
+    Balance(Box<Application>),
+    /// The only one, of a CPU.
+    Single(Box<single_resource::Controller>),
+}
+
+impl Controlling {
+    fn new(control: Control) -> Self {
+        match single_resource::Controller::new(control) {
+            Some(single) => Self::Single(Box::new(single)),
+            None => Self::Balance(Box::new(Application::new(Settings::default()))),
+        }
+    }
+
+    /// What to ask for next. `whole` is the host's CPU, for those who count in it.
+    fn step(&mut self, seen: &Observation, whole: CoreShare) -> Request {
+        match self {
+            Self::Balance(application) => application.step(seen),
+            Self::Single(controller) => single_step(controller, seen, whole),
+        }
+    }
+}
+
+fn single_step(controller: &mut single_resource::Controller, seen: &Observation, whole: CoreShare) -> Request {
+    let loads = seen.shares.iter().map(|share| load(share.utilisation)).collect();
+    let error = seen.mean_ms.map(|mean_ms| error(seen.target_ms, mean_ms));
+    let mut shares: Vec<Share> = seen.shares.iter().map(|share| share.share).collect();
+    let mut gains = vec![0.0; shares.len()];
+    if let (Some(own), Some(mean_ms)) = (seen.shares.first(), seen.mean_ms) {
+        let next = controller.next(&Observed {
+            allocation: whole * own.share.part(),
+            response_ms: Some(mean_ms),
+            utilisation: own.utilisation,
+            target_ms: seen.target_ms,
+            floor: whole * own.floor.part(),
+            ceiling: whole * own.ceiling.part(),
+        });
+        shares[0] = Share::clamped(next.percent() / whole.percent().max(1e-9));
+        // Nothing is known of it but the present point: in proportion.
+        gains[0] = (seen.target_ms / mean_ms).min(2.0) / own.share.part().max(1e-9);
+    }
+    let bounds = seen.shares.iter().map(|share| (share.floor, share.ceiling)).collect();
+    Request { shares, gains, error, predicted: None, reach: None, loads, bounds, model: None }
 }
 
 /// What all applications together mean for a host.
@@ -90,8 +140,8 @@ impl Managed {
         };
         let shares = spec.tiers.iter().enumerate().flat_map(own).collect();
         Self {
+            control: Controlling::new(spec.control),
             status: ApplicationStatus { spec, response: None, missed: 0, decision: None },
-            control: Application::new(Settings::default()),
             shares,
             cache: (0.0, 0.0),
             decisions: 0,
@@ -133,7 +183,7 @@ impl Controller {
     pub(super) fn application_applied(&mut self, spec: ApplicationSpec, outputs: &mut Vec<Output>) {
         let name = spec.name.clone();
         outputs.push(Output::Event(Event::ApplicationApplied { application: name.clone(), target_ms: spec.target_ms }));
-        let same = |old: &Managed| old.status.spec.tiers == spec.tiers;
+        let same = |old: &Managed| old.status.spec.tiers == spec.tiers && old.status.spec.control == spec.control;
         match self.applications.get_mut(&name) {
             // What was learned of the same shares stays.
             Some(old) if same(old) => old.status.spec = spec,
@@ -212,8 +262,11 @@ impl Controller {
         let mut observed: Vec<(Observation, ResponseTime)> = names.iter().map(|name| self.observe(name, now)).collect();
         let mut requests: Vec<Request> = Vec::with_capacity(names.len());
         for (name, (observation, _)) in names.iter().zip(&observed) {
+            let first = self.applications.get(name).and_then(|managed| managed.status.spec.tiers.first());
+            let facts = first.and_then(|tier| self.hosts.get(&tier.host)).map(|host| &host.facts);
+            let whole = facts.map_or(CoreShare::ZERO, |facts| CoreShare::from_cores(facts.cores));
             let Some(managed) = self.applications.get_mut(name) else { continue };
-            let mut request = managed.control.step(observation);
+            let mut request = managed.control.step(observation, whole);
             if request.error.is_none() && managed.decisions > 0 {
                 request.shares = managed.shares.iter().map(|own| own.requested).collect();
             }

@@ -7,19 +7,16 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use gleaner_common::job::{Goal, Prices, SizingPolicy};
-use gleaner_common::report::ForecastMethod;
-use gleaner_common::units::{DollarsPerHour, Fraction};
-use serde::Serialize;
-
-use super::Figure;
 use super::jobs::{HbaseJob, PaperJob};
 use super::pool::run_all;
+use super::{Detail, Figure, ReproduceError, Reproduction, Series};
 use crate::cluster::{ClusterRun, ScenarioError};
 use crate::foreground::Session;
 use crate::predictors::{Extent, Predictor, Row, table};
 use crate::scenario::{ClusterScenario, HostClass, JobProfile};
-use crate::traces::TraceError;
+use gleaner_common::job::{Goal, Prices, SizingPolicy};
+use gleaner_common::report::ForecastMethod;
+use gleaner_common::units::{DollarsPerHour, Fraction};
 
 /// Prices of a volunteer in the survey, in dollars an hour (RHIC Fig. 11).
 pub const VOLUNTEER_PRICES: [f64; 4] = [0.20, 0.42, 0.60, 0.80];
@@ -47,62 +44,6 @@ impl Default for Options {
     fn default() -> Self {
         Self { seed: 1_001, mixes: 2, traces: None, all_predictors: false }
     }
-}
-
-/// A curve for a plot.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Series {
-    /// Plot it belongs to.
-    pub plot: String,
-    /// Its name in the legend.
-    pub name: String,
-    /// Name and unit of the horizontal axis.
-    pub x: &'static str,
-    /// Name and unit of the vertical axis.
-    pub y: &'static str,
-    /// Single points rather than a line.
-    pub points_only: bool,
-    /// The points.
-    pub points: Vec<(f64, f64)>,
-}
-
-/// A row of detail behind the figures.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Detail {
-    /// Experiment.
-    pub experiment: String,
-    /// Case within it.
-    pub case: String,
-    /// What is measured.
-    pub quantity: &'static str,
-    /// How much.
-    pub value: f64,
-    /// Unit.
-    pub unit: &'static str,
-}
-
-/// Everything that came of it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Reproduction {
-    /// Figures of the papers, ours beside them.
-    pub figures: Vec<Figure>,
-    /// What is behind them.
-    pub details: Vec<Detail>,
-    /// Curves for plots.
-    pub series: Vec<Series>,
-    /// What could not be measured, and why.
-    pub skipped: Vec<String>,
-}
-
-/// What stops a reproduction.
-#[derive(Debug, thiserror::Error)]
-pub enum ReproduceError {
-    /// A scenario that cannot be run, which is a bug.
-    #[error(transparent)]
-    Scenario(#[from] ScenarioError),
-    /// A recorded trace that is there and cannot be read.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
 }
 
 /// Where a run belongs.

@@ -1,6 +1,6 @@
 //! Applications with response-time targets: shares follow the target, what is not known holds, and volunteers give way.
 
-use gleaner_common::application::{ApplicationSpec, Bounds, ResponseSource, ResponseTime, TierSpec};
+use gleaner_common::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec};
 use gleaner_common::id::{ApplicationId, TierId, WorkloadId};
 use gleaner_common::report::{Capability, Offer, WorkloadKind, WorkloadSample};
 
@@ -29,6 +29,7 @@ fn application(text: &str, ceiling: f64) -> ApplicationSpec {
         name: name(text),
         target_ms: 100.0,
         response_time: ResponseSource::Push,
+        control: Control::Balance,
         tiers: vec![TierSpec {
             name: TierId::new("db").unwrap(),
             host: id(),
@@ -158,6 +159,20 @@ fn shares_follow_the_target_through_a_change_of_load() {
     assert!(decision.number >= 45 && decision.shares[0].movable && !decision.reason.is_empty());
     let moved = services.events.iter().filter(|event| matches!(event, Event::SharesMoved { .. })).count();
     assert!(moved > 5, "{moved}");
+}
+
+#[test]
+fn one_share_can_be_left_to_the_fuzzy_controller() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    services.send(Input::ApplicationApplied(Box::new(ApplicationSpec {
+        control: Control::Stfc,
+        ..application("shop", 400.0)
+    })));
+    services.seconds(30 * 40);
+    assert!((services.mean_ms("shop") - 100.0).abs() < 12.0, "{}", services.mean_ms("shop"));
+    services.needs.insert("shop", 200.0);
+    services.seconds(30 * 6);
+    assert!(services.mean_ms("shop") < 125.0, "{} ms, {:?}", services.mean_ms("shop"), services.limits);
 }
 
 #[test]

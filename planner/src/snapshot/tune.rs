@@ -1,0 +1,151 @@
+//! One resource by response time as a question and an answer, for `gleaner plan tune`. What was seen goes through one of the
+//! controllers of [`crate::single_resource`], interval by interval.
+
+use gleaner_common::application::Control;
+use gleaner_common::units::{CoreShare, Fraction};
+use serde::{Deserialize, Serialize};
+
+use super::VERSION;
+use crate::single_resource::{Controller, Observed, SingleResource as _};
+
+/// Most intervals of a question.
+const MOST: usize = 100_000;
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TuneQuestion {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Which controller; not `balance`.
+    #[serde(default = "stfc")]
+    pub control: Control,
+    /// Target of the mean response time.
+    pub target_ms: f64,
+    /// Never less, in percent of one core.
+    #[serde(default = "ten")]
+    pub floor_percent: f64,
+    /// Never more.
+    pub ceiling_percent: f64,
+    /// Control intervals, the last one last.
+    pub intervals: Vec<TunedInterval>,
+}
+
+const fn stfc() -> Control {
+    Control::Stfc
+}
+
+const fn ten() -> f64 {
+    10.0
+}
+
+/// A control interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TunedInterval {
+    /// What the service was allowed to use, in percent of one core.
+    pub allocation_percent: f64,
+    /// Mean response time; null holds.
+    pub mean_ms: Option<f64>,
+    /// Part of the allocation that was used, in 0..=1, where known.
+    #[serde(default)]
+    pub utilisation: Option<f64>,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TuneAnswer {
+    /// What it gets in the next interval, in percent of one core.
+    pub allocation_percent: f64,
+    /// How much more that is than in the last.
+    pub change_percent: f64,
+    /// e(k) of Eq. 3.1: positive is faster than the target; null when the response time is not known.
+    pub error: Option<f64>,
+}
+
+/// Answers a question.
+///
+/// # Errors
+/// Every field that is wrong.
+pub fn tune(question: &TuneQuestion) -> Result<TuneAnswer, Vec<String>> {
+    let mut problems = Vec::new();
+    let mut within = |field: String, value: f64, least: f64, most: f64| {
+        if !(least..=most).contains(&value) {
+            problems.push(format!("{field}: is {value}; it must be {least} to {most}"));
+        }
+    };
+    within("version".into(), question.version.into(), VERSION.into(), VERSION.into());
+    within("target_ms".into(), question.target_ms, 1e-3, 3.6e6);
+    within("floor_percent".into(), question.floor_percent, 0.0, 1e6);
+    within("ceiling_percent".into(), question.ceiling_percent, question.floor_percent, 1e6);
+    within("intervals: their number".into(), question.intervals.len() as f64, 1.0, MOST as f64);
+    for (index, interval) in question.intervals.iter().enumerate() {
+        within(format!("intervals[{index}].allocation_percent"), interval.allocation_percent, 0.0, 1e6);
+        within(format!("intervals[{index}].mean_ms"), interval.mean_ms.unwrap_or(1.0), 0.0, 3.6e6);
+        within(format!("intervals[{index}].utilisation"), interval.utilisation.unwrap_or(0.0), 0.0, 1.0);
+    }
+    let controller = Controller::new(question.control);
+    if controller.is_none() {
+        problems.push(
+            "control: is balance, which `gleaner plan balance` answers; it must be stfc, adaptive_pi, kalman or arma"
+                .into(),
+        );
+    }
+    problems.truncate(20);
+    let (Some(mut controller), Some(last), true) = (controller, question.intervals.last(), problems.is_empty()) else {
+        return Err(problems);
+    };
+    let seen = |interval: &TunedInterval| Observed {
+        allocation: CoreShare::clamped(interval.allocation_percent),
+        response_ms: interval.mean_ms,
+        utilisation: interval.utilisation.map(Fraction::clamped),
+        target_ms: question.target_ms,
+        floor: CoreShare::clamped(question.floor_percent),
+        ceiling: CoreShare::clamped(question.ceiling_percent),
+    };
+    let mut next = CoreShare::ZERO;
+    for interval in &question.intervals {
+        next = controller.next(&seen(interval));
+    }
+    Ok(TuneAnswer {
+        allocation_percent: next.percent(),
+        change_percent: next.percent() - last.allocation_percent,
+        error: seen(last).error(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(mean_ms: Option<f64>) -> TuneQuestion {
+        TuneQuestion {
+            version: VERSION,
+            control: Control::Stfc,
+            target_ms: 1_000.0,
+            floor_percent: 100.0,
+            ceiling_percent: 1_600.0,
+            intervals: vec![TunedInterval { allocation_percent: 600.0, mean_ms, utilisation: Some(0.9) }],
+        }
+    }
+
+    #[test]
+    fn a_slow_service_gets_more_and_an_unknown_one_the_same() {
+        assert!(tune(&question(Some(1_800.0))).unwrap().change_percent > 50.0);
+        assert!(tune(&question(Some(400.0))).unwrap().change_percent < -20.0);
+        assert_eq!(
+            tune(&question(None)).unwrap(),
+            TuneAnswer { allocation_percent: 600.0, change_percent: 0.0, error: None }
+        );
+    }
+
+    #[test]
+    fn every_wrong_field_is_named() {
+        let mut wrong = question(Some(-3.0));
+        (wrong.version, wrong.ceiling_percent, wrong.control) = (7, 1.0, Control::Balance);
+        let said = tune(&wrong).unwrap_err().join("\n");
+        for part in ["version: is 7", "ceiling_percent: is 1", "intervals[0].mean_ms: is -3", "control: is balance"] {
+            assert!(said.contains(part), "{part} not in {said}");
+        }
+    }
+}
