@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST: u64 = 4 << 20;
 /// Failures in a row after which the job is given up, and the rest between two starts. (All chosen.)
 const MOST_FAILURES: u32 = 5;
+/// Errors in a row that a program may answer with before it counts as failed: what it speaks for is away for a while.
+const MOST_ERRORS: u32 = 60;
 pub(super) const REST: Duration = Duration::from_secs(2);
 /// Runs one job.
 #[derive(Debug)]
@@ -227,6 +229,7 @@ impl ExecRunner {
             return Err(invalid(format!("hello: its version is {version:?}, not {VERSION}")));
         }
         let mut told: Option<BTreeMap<HostId, u32>> = None;
+        let mut errors = 0;
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
@@ -240,11 +243,26 @@ impl ExecRunner {
                 program.leave().await;
                 return Ok(Over::Left);
             }
-            if told.as_ref() != Some(&orders.slots) {
-                program.ask("workers", json!(orders.slots)).await?;
-                told = Some(orders.slots);
-            }
-            let (progress, ended) = parse_progress(program.ask("progress", json!({})).await?)?;
+            let answer = async {
+                if told.as_ref() != Some(&orders.slots) {
+                    program.ask("workers", json!(orders.slots)).await?;
+                    told = Some(orders.slots);
+                }
+                program.ask("progress", json!({})).await
+            };
+            let answer = match answer.await {
+                Ok(answer) => answer,
+                // The program works, and says that it cannot tell now.
+                Err(error) if error.kind() == io::ErrorKind::Other && errors < MOST_ERRORS => {
+                    errors += 1;
+                    tracing::warn!(job = %self.job, %error, errors, "an engine's program answers with an error");
+                    _ = timeout(PERIOD, self.orders.wait_for(|orders| orders.cancelled || orders.stopping)).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            errors = 0;
+            let (progress, ended) = parse_progress(answer)?;
             *failures = 0;
             match ended {
                 Some(end) => {
@@ -366,6 +384,23 @@ mod tests {
             };
             assert!(reason.contains(part) && reason.contains("5 times"), "{part}: {reason}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_program_may_answer_with_errors_for_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let cases = format!(
+            "{POLITE}\n{}",
+            r#"    *progress*) n=$((n + 1)); if [ $n -lt 3 ]; then echo '{"error":"away"}'
+      else echo '{"progress":{"fraction_done":1,"ended":"completed"}}'; fi;;"#
+        );
+        let (runner, told, _orders) = runner(folder.path(), program(folder.path(), &cases));
+        let task = tokio::spawn(runner.run());
+        let (_, end) = last(told).await;
+        task.await.unwrap();
+        assert!(matches!(end, Some(EngineReport::Ended { end: EngineEnd::Completed, .. })), "{end:?}");
+        let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
+        assert_eq!(asked.matches("hello").count(), 1, "it was not started again: {asked}");
     }
 
     #[tokio::test]
