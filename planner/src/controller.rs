@@ -44,8 +44,6 @@ pub struct Controller {
     applications: BTreeMap<ApplicationId, Managed>,
     /// What applications have of each host.
     reserved: BTreeMap<HostId, Reserved>,
-    /// CPU of each host's other foreground over the control interval, in percent of a core times seconds, and its seconds.
-    beside: BTreeMap<HostId, (f64, f64)>,
     /// When shares are moved next, and whether response times were asked for.
     next_control: Timestamp,
     asked: bool,
@@ -64,7 +62,6 @@ impl Controller {
             jobs: Vec::new(),
             applications: BTreeMap::new(),
             reserved: BTreeMap::new(),
-            beside: BTreeMap::new(),
             next_control: Timestamp(0),
             asked: false,
         }

@@ -350,8 +350,7 @@ fn an_applications_share_follows_its_response_time_and_is_given_back() {
 
     let shown = || text(&pair.ask(&["app", "list"]).stdout);
     until("what is missing is said", || shown().contains("missing: no value came"));
-    // What it may have, or less where other work of this machine takes more than half of it.
-    let limited = || service.ceiling().is_some_and(|ceiling| (20.0..=100.0).contains(&ceiling));
+    let limited = || service.ceiling() == Some(100.0);
     until("it is held at what it may have", limited);
     let respond = |ms: &str| assert!(pair.ask(&["app", "respond", "shop", ms]).status.success());
     until("it is slow, and its share stays at the ceiling", || {

@@ -5,11 +5,13 @@ use std::net::UdpSocket;
 use crate::bench::{Bench, Running, text, until};
 
 /// An aggregator with its agent, both as separate processes with their own configs.
+///
+/// They end before their folder goes, in which an agent finds what it has to restore.
 pub(crate) struct Pair {
+    pub(crate) agent: Option<Running>,
+    pub(crate) aggregator: Option<Running>,
     pub(crate) bench: Bench,
     pub(crate) port: u16,
-    pub(crate) aggregator: Option<Running>,
-    pub(crate) agent: Option<Running>,
 }
 
 pub(crate) const HOST: &str = "host-1";

@@ -1,11 +1,12 @@
 //! Applications with response-time targets: what their hosts' reports say of them, what every control interval decides
 //! about their shares (BConf, dissertation chapter 4), and what that leaves to volunteers.
 //!
-//! Balancing and harvesting work on one picture of each host: shares are granted out of what foreground workloads beside
-//! the applications leave, and a volunteer may have what the grants leave. Where applications contend for the CPU there
-//! is no volunteer at all: it is the last to get and the first to give.
+//! Balancing and harvesting work on one picture of each host: what is granted fits the host, and a volunteer may have what
+//! the grants leave. Where applications contend for the CPU there is no volunteer at all: it is the last to get and the
+//! first to give. Foreground beside the applications is not counted: grants are ceilings, not reservations, and what
+//! something without a target uses says nothing of what it needs; the kernel shares between them as without Gleaner.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use gleaner_common::application::{
     ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Control, Reach, ResponseTime, ShareDecision, TierSpec,
@@ -29,8 +30,6 @@ use crate::single_resource::{self, Observed, SingleResource as _};
 /// How long before a control interval ends its response times are asked for, in seconds. Chosen: longer than a source
 /// usually takes.
 const ASK_AHEAD_S: f64 = 2.0;
-/// Least of a resource that applications may have together, whatever else runs on a host. Chosen.
-const LEAST_CAPACITY: f64 = 0.05;
 /// Change of a share, in parts of the host, from which an event tells of it. Chosen.
 const NEWS: f64 = 0.01;
 /// Error from which a target counts as missed, and intervals in a row after which that is told. Chosen.
@@ -216,7 +215,6 @@ impl Controller {
 
     /// Books what a host's workloads used to the applications they are tiers of.
     pub(super) fn account_applications(&mut self, report: &HostReport) {
-        self.account_beside(report);
         for managed in self.applications.values_mut() {
             for (index, tier) in managed.status.spec.tiers.iter().enumerate().filter(|(_, t)| t.host == report.host) {
                 let Some(sample) = report.workloads.iter().find(|sample| sample.id == tier.workload) else { continue };
@@ -284,12 +282,7 @@ impl Controller {
                 demands.push(Demand { application: index, host, resource: own.resource, wanted: *wanted, gain: *gain });
             }
         }
-        let capacity: Vec<f64> = hosts.iter().map(|host| self.cpu_for_applications(host)).collect();
-        let grants = arbitrate(&demands, |host, resource| match resource {
-            Resource::Cpu => capacity.get(host).copied().unwrap_or(1.0),
-            _ => 1.0,
-        });
-        self.beside.clear();
+        let grants = arbitrate(&demands, |_, _| 1.0);
         self.reserved.clear();
         for (host, resource, _) in &grants.contended {
             if let (Resource::Cpu, Some(host)) = (resource, hosts.get(*host)) {
@@ -383,28 +376,6 @@ impl Controller {
             }
         };
         whole.max(1e-9)
-    }
-
-    /// Books the CPU of a host's foreground beside its applications.
-    fn account_beside(&mut self, report: &HostReport) {
-        let Some(foreground) = report.machine.cpu_foreground.value() else { return };
-        let tiers = self.applications.values().flat_map(|own| own.tier_on(&report.host));
-        let tiers: BTreeSet<_> = tiers.map(|tier| &tier.workload).collect();
-        if tiers.is_empty() {
-            return;
-        }
-        let own = report.workloads.iter().filter(|sample| tiers.contains(&sample.id));
-        let own: f64 = own.filter_map(|sample| sample.cpu.value()).map(|cpu| cpu.percent()).sum();
-        let beside = (foreground.percent() - own).max(0.0);
-        let sums = self.beside.entry(report.host.clone()).or_default();
-        *sums = (sums.0 + beside * report.interval_s, sums.1 + report.interval_s);
-    }
-
-    /// CPU of a host that applications may have: what the foreground beside them left over the control interval.
-    fn cpu_for_applications(&self, id: &HostId) -> f64 {
-        let (Some(host), Some((sum, seconds))) = (self.hosts.get(id), self.beside.get(id)) else { return 1.0 };
-        let whole = (f64::from(host.facts.cores) * 100.0).max(1.0);
-        (1.0 - sum / seconds.max(1e-9) / whole).clamp(LEAST_CAPACITY, 1.0)
     }
 
     /// What the grants leave to volunteers.
