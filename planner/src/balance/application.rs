@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::model::{Kind, Model, Orders, Prediction, Sample};
 use super::mpc::{Reach, Variable, balance};
-use super::scaler::{Load, bounds, error, load};
+use super::scaler::{Load, bounds, error, least, load};
 use super::{Norm, NormalShare, Resource, Share};
 
 /// Weight of the newest share in the average entitlement. Chosen: an average over some 50 intervals.
@@ -133,6 +133,7 @@ impl Application {
         let condition = condition(&loads);
         let performance = (seen.target_ms / mean_ms).min(PERFORMANCE_MOST);
         let parts = seen.shares.iter().map(|share| share.share.part()).collect();
+        self.model.weigh(seen.shares.iter().map(|share| share.utilisation));
         self.model.observe(Sample { performance, miss_rate: seen.miss_rate, shares: parts, condition });
         let Some(model) = self.model.predict(condition) else { return hold(seen, loads) };
 
@@ -143,6 +144,8 @@ impl Application {
         for (((share, load), norm), gain) in seen.shares.iter().zip(&loads).zip(&norms).zip(&model.gains) {
             let (floor, ceiling) = (share.floor.part(), share.ceiling.part());
             let (lower, upper) = bounds(share.resource, *load, error, share.share.part(), floor, ceiling);
+            let least = least(share.resource, share.utilisation, error, share.share.part()).min(ceiling);
+            let (lower, upper) = (lower.max(least), upper.max(least));
             let (lower, upper) = (Share::clamped(lower), Share::clamped(upper));
             bounds_of_all.push((lower, upper));
             let one = norm.normal(Share::clamped(1.0)).value();
@@ -154,7 +157,16 @@ impl Application {
             });
         }
         let mut found: Vec<NormalShare> = Vec::with_capacity(variables.len());
-        let reach = balance(&variables, 1.0 - model.fixed, self.settings.stability, &mut found);
+        let wanted = 1.0 - model.fixed;
+        let mut reach = balance(&variables, wanted, self.settings.stability, &mut found);
+        if error < 0.0 && reach == Reach::TooFarAbove {
+            // Shares that Table 4.2 wants smaller stay, where the target would be missed without them: the target comes first.
+            for variable in &mut variables {
+                let kept = variable.upper.value().max(variable.present.value());
+                variable.upper = NormalShare::clamped(kept);
+            }
+            reach = balance(&variables, wanted, self.settings.stability, &mut found);
+        }
         self.intervals = self.intervals.wrapping_add(1);
         for (index, (share, v)) in found.iter_mut().zip(&variables).enumerate() {
             // Square waves of doubling lengths: any two differ in half of the intervals.

@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Resource, Share};
 
-/// Least part of its request that an application gets: p_a > 0. Chosen.
-const LEAST_PART: f64 = 0.01;
+/// Least part of its request that an application gets, where that is possible: p_a > 0. Chosen: performance is linear in a
+/// share only nearby, and an application whose gain is small would be starved of what it cannot do without.
+const LEAST_PART: f64 = 0.25;
 /// Weight of an application of whose performance nothing is known or gained, relative to the most weighty one. Chosen.
 const LEAST_WEIGHT: f64 = 1e-4;
 /// Sweeps over the constraints of a sub-domain, and the error in parts of a host at which they end.

@@ -3,8 +3,14 @@
 //! performance is linear in the shares only piecewise.
 //!
 //! Coefficients come from nonnegative least squares over a sliding window. A share that hardly moved tells nothing of its
-//! gain: there a weak pull holds it at the prior, by which all shares matter alike. Shares are parts of a host here; the
-//! equations are linear in them, so the scale on which resources are compared only matters to the balancer.
+//! gain: there a pull holds it at the prior, by which a share matters as much as requests wait for it, or all alike where
+//! that is not known. Shares are parts of a host here; the equations are linear in them, so the scale on which resources
+//! are compared only matters to the balancer.
+//!
+//! Three things are ours. A term −β, β ≥ 0, stands for the part of the shares that the load uses up before it gains any
+//! performance: without it performance could grow at most in proportion to the shares, and near saturation it grows several
+//! times as fast. Later intervals count more than earlier ones. What the latest intervals were beyond the equation is
+//! expected to stay, so that a change of the load does not leave a lasting error.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,8 +24,26 @@ use super::least_squares::Normal;
 pub const WINDOW: usize = 60;
 /// Rows of a condition's own below which its model is its neighbour's. Chosen.
 const LEAST_ROWS: usize = 6;
-/// Strength of the pull to the prior, in rows. Chosen.
-const PULL_ROWS: f64 = 0.02;
+/// Strength of the pull to the prior, in rows: the variance of what the data leave over that of the prior, which is chosen, and
+/// between bounds. Shares that vary by a few percent beside the noise of a response time tell less than the prior does, and
+/// everything where there is no noise.
+const PRIOR_VARIANCE: f64 = 0.0125;
+const PULL_LEAST: f64 = 0.002;
+const PULL_MOST: f64 = 1.0;
+/// The strength while there are fewer than so many rows per coefficient. Chosen.
+const PULL_FIRST: f64 = 0.5;
+const ROWS_PER_COEFFICIENT: usize = 3;
+/// Weight of the newest utilisation in the prior. Chosen.
+const USED_WEIGHT: f64 = 0.5;
+/// Utilisation above which the prior does not grow any more. Chosen.
+const MOST_USED: f64 = 0.9;
+/// Weight of a row against the next one's. Chosen: twenty rows, ten minutes, count.
+const MEMORY: f64 = 0.95;
+/// Intervals that the offset is taken from, and how much each counts against those before it. Chosen.
+const OFFSET_ROWS: usize = 6;
+const OFFSET_WEIGHT: f64 = 0.3;
+/// Change of the offset, in performance, that is taken for a change of the load and not for noise: it counts in full. Chosen.
+const JUMP: f64 = 0.5;
 /// Intervals after which λ is found again: "per 10 hours" (§4.4.1.1), at 30 s each.
 const EXPONENT_EVERY: u32 = 1_200;
 /// Samples with a miss rate from which λ is first looked for. Chosen.
@@ -93,6 +117,9 @@ pub struct Model {
     exponent: f64,
     exponent_age: u32,
     exponent_found: bool,
+    /// Parts of each share that were used last; empty where that is not known.
+    #[serde(default)]
+    used: Vec<f64>,
 }
 
 impl Model {
@@ -108,7 +135,19 @@ impl Model {
             exponent: 1.0,
             exponent_age: 0,
             exponent_found: false,
+            used: Vec::new(),
         }
+    }
+
+    /// Takes the parts of the shares that are used, in their order, for the prior of the next fit. An unknown one leaves the
+    /// prior by which all shares matter alike.
+    pub fn weigh(&mut self, used: impl IntoIterator<Item = Option<Fraction>>) {
+        let used: Option<Vec<f64>> = used.into_iter().map(|used| used.map(Fraction::value)).collect();
+        let Some(used) = used else { return self.used.clear() };
+        if self.used.len() != used.len() {
+            self.used.clone_from(&used);
+        }
+        self.used.iter_mut().zip(used).for_each(|(kept, used)| *kept += USED_WEIGHT * (used - *kept));
     }
 
     /// What it is built of now: gray only while every sample of the window has a miss rate.
@@ -174,7 +213,8 @@ impl Model {
         let count = self.samples.len();
         let mut row = Vec::new();
         self.terms().write(|index| if index == count { &next } else { &self.samples[index] }, count, &mut row);
-        let fixed = row.iter().zip(&values).map(|(x, value)| x * value).sum();
+        let fixed: f64 = row.iter().zip(&values).map(|(x, value)| x * value).sum();
+        let fixed = fixed + self.offset(&values);
         let gains = values[self.orders.past..self.orders.past + last.shares.len()].to_vec();
         Some(Prediction { fixed, gains, kind: self.kind(), rows, neighbour })
     }
@@ -202,20 +242,52 @@ impl Model {
         self.orders.past.max(self.orders.shares - 1)
     }
 
-    /// By which every share of the present ones matters alike and the past does not.
+    /// What the latest intervals were beyond the equation, the later the more.
+    fn offset(&self, values: &[f64]) -> f64 {
+        let (terms, mut row, mut offset) = (self.terms(), Vec::new(), 0.0);
+        let latest = self.samples.len().saturating_sub(OFFSET_ROWS).max(self.first());
+        for index in latest..self.samples.len() {
+            terms.write(|index| &self.samples[index], index, &mut row);
+            let predicted: f64 = row.iter().zip(values).map(|(x, value)| x * value).sum();
+            let beyond = self.samples[index].performance - predicted - offset;
+            offset += if beyond.abs() > JUMP { beyond } else { OFFSET_WEIGHT * beyond };
+        }
+        offset
+    }
+
+    /// By which every share of the present ones matters as much as the requests that wait for it, and the past does not.
+    ///
+    /// Of a share that is used to a part u, u/(1 − u) requests wait for it or use it, which is its part of the response time
+    /// (Little); that time shrinks with the share by 1/(1 − u). Where u is not known all shares matter alike.
     fn prior(&self, last: &Sample) -> Vec<f64> {
-        let moved = last.shares.iter().filter(|share| **share > 0.0).count().max(1) as f64;
-        let gain = |share: &f64| if *share > 0.0 { last.performance.min(2.0) / (moved * share) } else { 0.0 };
+        let performance = last.performance.min(2.0);
+        let mut gains = vec![0.0; last.shares.len()];
+        let held = |index: usize| last.shares[index] > 0.0;
+        if self.used.len() == gains.len() {
+            let free = |index: usize| 1.0 - self.used[index].clamp(0.01, MOST_USED);
+            let waiting = |index: usize| (1.0 - free(index)) / free(index);
+            let all: f64 = (0..gains.len()).filter(|index| held(*index)).map(waiting).sum();
+            for index in (0..gains.len()).filter(|index| held(*index)) {
+                gains[index] = performance * waiting(index) / all / free(index) / last.shares[index];
+            }
+        } else {
+            let moved = last.shares.iter().filter(|share| **share > 0.0).count().max(1) as f64;
+            for index in (0..gains.len()).filter(|index| held(*index)) {
+                gains[index] = performance / (moved * last.shares[index]);
+            }
+        }
+        let gained: f64 = gains.iter().zip(&last.shares).map(|(gain, share)| gain * share).sum();
         let mut values = vec![0.0; self.orders.past];
-        values.extend(last.shares.iter().map(gain));
+        values.extend(gains);
         values.resize(self.orders.past + self.orders.shares * last.shares.len(), 0.0);
+        values.push((gained - performance).max(0.0));
         values
     }
 
     /// Sums over the rows of a condition, or of all.
     fn rows(&self, condition: Option<u64>) -> (Normal, usize, Vec<f64>) {
         let width = self.samples.back().map_or(0, |sample| sample.shares.len());
-        let size = self.orders.past + self.orders.shares * width;
+        let size = self.orders.past + self.orders.shares * width + 1;
         let (terms, mut row) = (self.terms(), Vec::with_capacity(size));
         let (mut normal, mut rows, mut squares) = (Normal::new(size), 0, vec![0.0; size]);
         for (index, sample) in self.samples.iter().enumerate().skip(self.first()) {
@@ -223,7 +295,7 @@ impl Model {
                 continue;
             }
             terms.write(|index| &self.samples[index], index, &mut row);
-            normal.add(&row, sample.performance, 1.0);
+            normal.add(&row, sample.performance, self.weight(index));
             row.iter().zip(&mut squares).for_each(|(x, square)| *square += x * x);
             rows += 1;
         }
@@ -231,16 +303,46 @@ impl Model {
         (normal, rows, squares)
     }
 
+    /// Variance of what coefficients leave of a condition's rows.
+    fn variance(&self, condition: u64, values: &[f64]) -> f64 {
+        let (mut sum, mut weights, mut rows) = (0.0, 0.0, 0.0_f64);
+        for (index, (error, _)) in (self.first()..).zip(self.errors(values)) {
+            if self.samples[index].condition == condition {
+                let weight = self.weight(index);
+                sum += weight * error * error;
+                weights += weight;
+                rows += 1.0;
+            }
+        }
+        // As many of the rows as count.
+        let counting = rows.min(1.0 / (1.0 - MEMORY));
+        sum / weights * counting / (counting - values.len() as f64).max(1.0)
+    }
+
+    /// What a row counts.
+    fn weight(&self, index: usize) -> f64 {
+        MEMORY.powf((self.samples.len() - 1 - index) as f64)
+    }
+
     fn fit(&mut self, condition: u64) {
         let Some(last) = self.samples.back() else { return };
         let prior = self.prior(last);
-        let (mut normal, rows, squares) = self.rows(Some(condition));
-        for (index, (value, square)) in prior.iter().zip(&squares).enumerate() {
-            // On the scale of its own term.
-            normal.pull(index, *value, (PULL_ROWS * square).max(1e-9));
-        }
+        let (normal, rows, squares) = self.rows(Some(condition));
         let start = self.conditions.get(&condition).map_or(&[][..], |own| &own.values);
-        let values = normal.nonnegative(start);
+        let pulled = |strength: f64| {
+            let mut normal = normal.clone();
+            for (index, (value, square)) in prior.iter().zip(&squares).enumerate() {
+                // On the scale of its own term.
+                normal.pull(index, *value, (strength * square).max(1e-9));
+            }
+            normal.nonnegative(start)
+        };
+        let values = if rows < ROWS_PER_COEFFICIENT * prior.len() {
+            pulled(PULL_FIRST)
+        } else {
+            let noise = self.variance(condition, &pulled(PULL_LEAST));
+            pulled((noise / PRIOR_VARIANCE).clamp(PULL_LEAST, PULL_MOST))
+        };
         if self.conditions.len() < MOST_CONDITIONS || self.conditions.contains_key(&condition) {
             self.conditions.insert(condition, Coefficients { values, rows });
         }
@@ -281,6 +383,8 @@ impl Model {
     fn all(&self) -> Vec<f64> {
         let (mut normal, _, squares) = self.rows(None);
         squares.iter().enumerate().for_each(|(index, square)| normal.pull(index, 0.0, (1e-6 * square).max(1e-12)));
+        // Without β, beside which λ would mean little.
+        normal.pull(squares.len().saturating_sub(1), 0.0, 1e9);
         normal.nonnegative(&[])
     }
 
@@ -330,6 +434,7 @@ impl Terms {
             }
         }));
         (0..self.orders.shares).for_each(|back| row.extend(&before(back).shares));
+        row.push(-1.0);
     }
 }
 

@@ -7,8 +7,8 @@ use gleaner_common::units::Fraction;
 use super::{Resource, margin};
 
 /// Utilisation up to which a resource counts as under-loaded, and from which it counts as overloaded. Chosen: the paper
-/// names the three conditions and no numbers.
-const UNDER_LOAD: f64 = 0.7;
+/// names the three conditions and no numbers. Half of a share is enough: over 30 s it is a mean of busier and calmer times.
+const UNDER_LOAD: f64 = 0.5;
 const OVERLOAD: f64 = 0.9;
 /// Errors that change the bounds of an under-loaded resource.
 const FASTER: f64 = -0.1;
@@ -49,6 +49,21 @@ pub fn bounds(resource: Resource, load: Load, error: f64, present: f64, floor: f
     };
     let lower = (present + down).max(floor).min(ceiling);
     (lower, (present + up).max(lower).min(ceiling.max(lower)))
+}
+
+/// The least that bounds may lower a share to: where its resource would have the next heavier load if as much of it is used
+/// as now, and while the application is too slow no further than the step of an error of zero. Ours: a step grows with the
+/// error, so that beyond e = −0.5 Table 4.2 takes more than there is, and an application that is too slow would lose the
+/// faster what a wrong model does not value the slower it gets.
+#[must_use]
+pub fn least(resource: Resource, utilisation: Option<Fraction>, error: f64, present: f64) -> f64 {
+    let border = match load(utilisation) {
+        Load::Under => UNDER_LOAD,
+        Load::Saturated | Load::Over => OVERLOAD,
+    };
+    let used = utilisation.map_or(0.0, |used| present * used.value() / border);
+    let step = if error > 0.0 { (1.0 - margin(resource)) * present } else { 0.0 };
+    used.min(present).max(step)
 }
 
 #[cfg(test)]
@@ -92,5 +107,17 @@ mod tests {
             [of(0.3), of(0.8), of(0.95), load(None)],
             [Load::Under, Load::Saturated, Load::Over, Load::Saturated]
         );
+    }
+
+    #[test]
+    fn a_share_shrinks_no_further_than_to_the_next_heavier_load() {
+        let of = |used: Option<f64>, error| least(Resource::Disk, used.map(Fraction::clamped), error, 0.4);
+        let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "{got}, not {want}");
+        near(of(Some(0.25), -1.0), 0.2);
+        near(of(Some(0.45), -1.0), 0.36);
+        near(of(Some(0.6), -1.0), 0.4 * 0.6 / 0.9);
+        near(of(None, -1.0), 0.0);
+        // Too slow: by a tenth at most, the margin of a disk.
+        near(of(Some(0.1), 0.4), 0.36);
     }
 }
