@@ -168,6 +168,24 @@ pub(crate) enum ReproduceCommand {
         #[arg(long)]
         details: bool,
     },
+    /// Several resources by response time: balanced configuration against AutoControl, on simulated TPC-W and TPC-C.
+    Bconf {
+        /// First seed of the noise.
+        #[arg(long, default_value_t = gleaner_simulator::reproduce::bconf::Options::default().seed)]
+        seed: u64,
+        /// Runs of every experiment, over which figures are averaged.
+        #[arg(long, default_value_t = gleaner_simulator::reproduce::bconf::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
+        runs: u64,
+        /// Folder of real traces, for recorded loads.
+        #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
+        traces: Option<PathBuf>,
+        /// Writes plots as SVG into this folder.
+        #[arg(long, value_name = "DIR")]
+        plots: Option<PathBuf>,
+        /// Shows every row behind the figures.
+        #[arg(long)]
+        details: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,5 +1,6 @@
 //! Experiments of the papers on the simulated test beds, paper beside ours.
 
+pub mod bconf;
 pub mod jobs;
 pub mod pool;
 pub mod rhic;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::Context;
-use gleaner_simulator::reproduce::{Reproduction, rhic, stfc};
+use gleaner_simulator::reproduce::{Reproduction, bconf, rhic, stfc};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::print;
@@ -14,7 +14,9 @@ use crate::args::ReproduceCommand;
 use crate::{format, plots};
 
 pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End> {
-    let (ReproduceCommand::Rhic { plots, details, .. } | ReproduceCommand::Stfc { plots, details, .. }) = command;
+    let (ReproduceCommand::Rhic { plots, details, .. }
+    | ReproduceCommand::Stfc { plots, details, .. }
+    | ReproduceCommand::Bconf { plots, details, .. }) = command;
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
     bar.set_style(ProgressStyle::with_template("{msg:28} [{bar:40}] {pos}/{len}")?.progress_chars("=> "));
     let stage = Mutex::new(String::new());
@@ -35,6 +37,9 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         }
         ReproduceCommand::Stfc { seed, runs, traces, .. } => {
             stfc::reproduce(&stfc::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
+        }
+        ReproduceCommand::Bconf { seed, runs, traces, .. } => {
+            bconf::reproduce(&bconf::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
         }
     };
     bar.finish_and_clear();

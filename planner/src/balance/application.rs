@@ -14,8 +14,9 @@ const AVERAGE_WEIGHT: f64 = 0.02;
 /// A performance beyond which faster is as good: e cannot be less than −1 (Eq. 3.1), which ȳ = 2 stands for.
 const PERFORMANCE_MOST: f64 = 2.0;
 
-/// Part by which shares are varied. Chosen: less than the noise of a response time.
-const PROBE: f64 = 0.02;
+/// Part by which shares are varied. Chosen: far less than the noise of a response time, which near saturation moves by several
+/// times as much as a share.
+const PROBE: f64 = 0.015;
 
 /// How an application is controlled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -518,4 +518,33 @@ mod tests {
         let seen = model.predict(0).unwrap();
         assert!((seen.gains[0] * 0.5 - 0.5).abs() < 1e-6 && (seen.gains[1] * 0.1 - 0.5).abs() < 1e-6, "{seen:?}");
     }
+
+    #[test]
+    fn where_queues_are_known_a_share_matters_as_much_as_requests_wait_for_it() {
+        let mut model = Model::new(Kind::Black, Orders::default());
+        model.weigh([0.8, 0.5].map(|used| Some(Fraction::clamped(used))));
+        model.observe(Sample { performance: 1.0, miss_rate: None, shares: vec![0.4, 0.4], condition: 0 });
+        let seen = model.predict(0).unwrap();
+        // Four requests wait for the one and one for the other; their times shrink by 1/0.2 and 1/0.5.
+        assert!((seen.gains[0] * 0.4 - 0.8 / 0.2).abs() < 1e-3, "{seen:?}");
+        assert!((seen.gains[1] * 0.4 - 0.2 / 0.5).abs() < 1e-3, "{seen:?}");
+        assert!((seen.fixed + 0.4 * (seen.gains[0] + seen.gains[1]) - 1.0).abs() < 1e-3, "{seen:?}");
+    }
+
+    #[test]
+    fn what_a_load_uses_up_is_found_and_a_changed_load_leaves_no_error() {
+        let (mut state, mut model) = (5, Model::new(Kind::Black, Orders::default()));
+        let mut one = |model: &mut Model, used_up: f64| {
+            let shares = vec![0.4 + 0.2 * random(&mut state)];
+            model.observe(Sample { performance: 4.0 * shares[0] - used_up, miss_rate: None, shares, condition: 0 });
+            model.predict(0).unwrap()
+        };
+        let before = (0..60).map(|_| one(&mut model, 1.0)).last().unwrap();
+        assert!(
+            (before.gains[0] - 4.0).abs() < 0.2 && (before.fixed + 0.5 * before.gains[0] - 1.0).abs() < 0.05,
+            "{before:?}"
+        );
+        let after = (0..3).map(|_| one(&mut model, 1.7)).last().unwrap();
+        assert!((after.fixed + 0.5 * after.gains[0] - 0.3).abs() < 0.2, "{after:?}");
+    }
 }
