@@ -521,7 +521,11 @@ fn model_figures(out: &mut Reproduction, seeds: &[u64]) {
         MODELS.iter().zip(all).map(one).collect::<Vec<_>>().join(", ")
     };
     let [black, _, gray, _] = tpcw.map(|found| found.mape);
-    let note = format!("LCMR(1,1), TPC-W, one interval ahead, shares at random; {}", listed(&tpcw));
+    let note = format!(
+        "LCMR(1,1), TPC-W, one interval ahead, shares at random; an interval is many rounds of the clients, so that neither past \
+         tells much here; {}",
+        listed(&tpcw)
+    );
     out.figures.push(figure("bconf.mape_gray", 19.26, gray, "%", ("below bconf.mape_black", gray < black), note));
     let note = format!("ARMA(1,1), same data; TPC-C: {}", listed(&tpcc));
     out.figures.push(figure("bconf.mape_black", 23.98, black, "%", ("above bconf.mape_gray", black > gray), note));
