@@ -369,3 +369,58 @@ fn an_applications_share_follows_its_response_time_and_is_given_back() {
     until("its limit is given back", || service.ceiling().is_none());
     assert!(text(&pair.ask(&["app", "show", "shop"]).stderr).contains("there is no application shop"));
 }
+
+#[test]
+fn two_real_services_that_contend_get_the_shares_that_were_computed() {
+    if !crate::bench::cgroups_writable("two_real_services_that_contend_get_the_shares_that_were_computed") {
+        return;
+    }
+    let mut pair = Pair::with_controller(&[HOST], "control_interval_s = 2\n");
+    let names = ["a", "b"].map(|name| format!("gleaner-app-{}-{name}", pair.port));
+    let services = names.each_ref().map(|name| Service::start(name));
+    let globs = names.each_ref().map(|name| format!("'{name}'")).join(", ");
+    pair.agent_config("agent.toml", HOST, HOST, &format!("[foreground]\ncgroups = [{globs}]\n"));
+    pair.start_aggregator();
+    pair.start_agent(&["--act"]);
+    let report = || pair.hosts()[0]["report"].clone();
+    until("the workloads are seen", || report()["workloads"].as_array().is_some_and(|all| all.len() == 2));
+    let cores = std::thread::available_parallelism().unwrap().get() as f64;
+    for name in &names {
+        let application = format!(
+            "name = '{name}'\ntarget_ms = 100\nresponse_time = 'push'\n[[tier]]\nname = 'db'\nhost = '{HOST}'\n\
+             workload = '{name}'\ncpu_percent = {{ floor = 10, ceiling = {} }}\n",
+            cores * 80.0
+        );
+        pair.bench.write("app.toml", &application);
+        let applied = pair.ask(&["app", "apply", "app.toml"]);
+        assert!(applied.status.success(), "{}", text(&applied.stderr));
+    }
+    // Both are too slow by far and want more than half of the host each.
+    let granted = |name: &String| {
+        assert!(pair.ask(&["app", "respond", name, "300"]).status.success());
+        let shown = pair.ask(&["app", "show", name, "--json"]).stdout;
+        let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+        let decision = &shown["decision"];
+        let share = decision["shares"][0]["granted"].as_f64();
+        (decision["number"].as_u64().unwrap_or(0), decision["part"].as_f64().unwrap_or(1.0), share.unwrap_or(1.0))
+    };
+    let fits = |seen: &[(u64, f64, f64); 2]| {
+        let contended = seen.iter().all(|(number, part, _)| *number > 2 && *part < 1.0);
+        // What the kernel holds them to is what was computed, to the thousandth of a core.
+        let held = services.iter().zip(seen).all(|(service, (_, _, share))| {
+            service.ceiling().is_some_and(|ceiling| (ceiling - share * cores * 100.0).abs() < 0.2)
+        });
+        contended && held && (seen[0].2 + seen[1].2 - 1.0).abs() < 1e-6
+    };
+    until("both are held to the parts that were computed", || fits(&names.each_ref().map(granted)));
+    // The kernel's own counters say the same of what they get, as far as the machine has it to give.
+    let used = |index: usize| {
+        let all = report()["workloads"].as_array().cloned().unwrap_or_default();
+        let own = all.iter().find(|own| own["id"] == names[index].as_str());
+        own.and_then(|own| own["cpu"]["value"].as_f64()).unwrap_or(0.0)
+    };
+    until("neither gets more", || {
+        let ceilings = services.each_ref().map(|service| service.ceiling().unwrap_or(f64::INFINITY));
+        (0..2).all(|index| used(index) > 1.0 && used(index) < ceilings[index] * 1.1)
+    });
+}

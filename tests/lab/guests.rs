@@ -169,6 +169,17 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            for (name, guest) in ["lab-a", "lab-b"].iter().zip(&mut self.guests) {
+                println!("{name}: {:?}", guest.try_wait());
+                for file in ["qemu.log", "console"] {
+                    let text = std::fs::read(self.folder.path().join(name).join(file)).unwrap_or_default();
+                    let text = String::from_utf8_lossy(&text).into_owned();
+                    let lines: Vec<&str> = text.lines().collect();
+                    println!("{name}, {file}:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"));
+                }
+            }
+        }
         for guest in &mut self.guests {
             _ = guest.kill();
             _ = guest.wait();
