@@ -167,11 +167,17 @@ impl Bed {
     }
 }
 
+/// What a failed test says of a guest that nobody ended.
+const DIED: &str = "a guest of the bed ended by itself";
+
 impl Drop for Bed {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for (name, guest) in ["lab-a", "lab-b"].iter().zip(&mut self.guests) {
-                println!("{name}: {:?}", guest.try_wait());
+                match guest.try_wait() {
+                    Ok(Some(status)) => println!("{DIED}: {name}, {status}"),
+                    other => println!("{name}: {other:?}"),
+                }
                 for file in ["qemu.log", "console"] {
                     let text = std::fs::read(self.folder.path().join(name).join(file)).unwrap_or_default();
                     let text = String::from_utf8_lossy(&text).into_owned();
@@ -405,12 +411,15 @@ fn the_same_on_a_version_2_host_with_kvm() {
         small
     });
     let pidstat = PathBuf::from(sh("command -v pidstat"));
-    let output = bed::on_host(
-        &images,
-        &["-q", "-m", "1500", "-T", "170"],
-        "kvm/lab-tests.sh",
-        &[&files[0], &files[1], &pidstat],
-    );
+    let attempt = || {
+        bed::on_host(&images, &["-q", "-m", "1500", "-T", "170"], "kvm/lab-tests.sh", &[&files[0], &files[1], &pidstat])
+    };
+    let mut output = attempt();
+    // Seen once in some twenty runs: QEMU on an emulated CPU's virtualisation ends by itself. That is the bed's fault.
+    if String::from_utf8_lossy(&output.stdout).contains(DIED) {
+        eprintln!("{}\na guest died by itself: once more", String::from_utf8_lossy(&output.stdout));
+        output = attempt();
+    }
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
     println!("{said}");
