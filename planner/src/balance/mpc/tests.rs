@@ -98,7 +98,8 @@ proptest! {
         prop_assert!((sum - wanted).abs() < 1e-9 * (1.0 + wanted.abs()), "{} is not {}", sum, wanted);
         if let Some(expected) = oracle(&variables, wanted, stability) {
             for (own, other) in shares.iter().zip(&expected) {
-                prop_assert!((own - other).abs() < 1e-5, "{:?} and {:?}", shares, expected);
+                // An interior point ends a little short of a bound: a cost off by 1e-10 leaves a share off by 1e-5.
+                prop_assert!((own - other).abs() < 1e-3, "{:?} and {:?}", shares, expected);
             }
             let cost = |w: &[f64]| -> f64 {
                 w.iter().zip(&variables).map(|(w, v)| w * w + stability * (w - v.present.value()).powi(2)).sum()
