@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for SECONDS (10), or the named ones: run.sh [SECONDS [TARGET...]]. Works with the stable compiler, needs a
-# C++ compiler; with cargo-fuzz and a nightly one, `cargo fuzz run TARGET` adds the address sanitizer. What it finds is kept in
-# fuzz/artifacts.
+# Runs every fuzz target for SECONDS (10), or the named ones: run.sh [SECONDS [TARGET...]]. Each begins with its kept inputs in
+# fuzz/seeds; new ones go to fuzz/corpus, and `KEEP=1 run.sh ...` adds those that reach new code to fuzz/seeds. Works with the stable
+# compiler, needs a C++ compiler; with cargo-fuzz and a nightly one, `cargo fuzz run TARGET` adds the address sanitizer. What it
+# finds is kept in fuzz/artifacts.
 set -euo pipefail
 cd "$(dirname "$0")"
 seconds=${1:-10}; shift || true
@@ -12,7 +13,10 @@ host=$(rustc -vV | sed -n 's/^host: //p') # with a target named, the flags are n
 RUSTFLAGS=$flags cargo build --release --locked --quiet --target "$host" --target-dir "$target"
 targets=("$@"); [ $# -gt 0 ] || mapfile -t targets < <(ls fuzz_targets | sed 's/\.rs$//')
 for name in "${targets[@]}"; do
-    mkdir -p "corpus/$name" artifacts
-    echo "$name: $("$target/$host/release/$name" "corpus/$name" -max_total_time="$seconds" -artifact_prefix=artifacts/ -max_len=4096 2>&1 | tail -1)"
+    mkdir -p "corpus/$name" "seeds/$name" artifacts
+    fuzz() { "$target/$host/release/$name" "$@" -artifact_prefix=artifacts/ -max_len=4096 2>&1 | tail -1; }
+    # Every kept input at least once, then mutations of them.
+    echo "$name: $(fuzz "corpus/$name" "seeds/$name" -timeout=30 -rss_limit_mb=2048 -max_total_time="$seconds")"
+    [ -z "${KEEP:-}" ] || fuzz -merge=1 "seeds/$name" "corpus/$name" >/dev/null
 done
 [ -z "$(ls artifacts)" ] || { echo "found: $(ls artifacts)"; exit 1; }

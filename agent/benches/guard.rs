@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::path::Path;
+use std::time::Instant;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gleaner_agent::act::volunteer::VolunteerUsage;
@@ -30,7 +31,7 @@ fn guard_step(criterion: &mut Criterion) {
         criterion.bench_function(name, |bencher| {
             bencher.iter(|| {
                 // A counter that goes back costs the same as one that does not.
-                let sample = meter.sample().ok().flatten();
+                let sample = meter.sample(Instant::now()).ok().flatten();
                 sample.map(|(sample, interval_s)| law.step(black_box(sample), interval_s))
             });
         });

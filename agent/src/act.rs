@@ -6,115 +6,52 @@
 
 pub mod cgroup;
 pub mod execute;
+mod fence;
 pub mod knob;
 pub mod ledger;
+mod limits;
 pub mod managed;
 pub mod plan;
 pub mod restore;
+mod settings;
 pub mod volunteer;
 pub(crate) mod workload;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gleaner_common::clock::Timestamp;
 use gleaner_common::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target, Version, Weight};
 use gleaner_common::event::Event;
 use gleaner_common::id::WorkloadId;
-use gleaner_common::report::{Levers, VolunteerKind};
-use gleaner_common::units::{Bytes, CoreShare};
-use gleaner_planner::guard::GuardSettings;
-use gleaner_planner::reclaim::{MemoryState, Reclaim, ReclaimSettings};
+use gleaner_common::report::{Levers, MAX_WORKLOADS, VolunteerKind};
+use gleaner_common::units::CoreShare;
+use gleaner_planner::reclaim::{MemoryState, Reclaim};
 
-use self::execute::execute;
-use self::knob::{Fault, Knob, KnobError, KnobValue};
+use self::fence::Fence;
+use self::knob::KnobError;
 use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
-use self::plan::{Change, Role, Seen, WorkloadKnobs, in_force, limit_workload, plan};
+use self::plan::WorkloadKnobs;
 use self::restore::{RestoreReport, chain, failure_event, foreign_event};
+pub use self::settings::{ActSettings, VolunteerChoice};
 use self::volunteer::command::VolunteerCommand;
 use self::volunteer::{Volunteer, VolunteerError};
 use self::workload::check_own;
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths};
 use crate::hierarchies::Hierarchies;
+use crate::xen::is_control_domain;
 
 /// How long a command may wait for the processes of an earlier one.
 const END_WAIT: Duration = Duration::from_secs(1);
+/// Most targets that commands are remembered of: all workloads there can be, and the volunteer.
+const MOST_TARGETS: usize = MAX_WORKLOADS + 1;
 /// How long one tick may wait for killed processes to be gone; those still there wait for the next.
 const KILL_WAIT: Duration = Duration::from_millis(200);
-
-/// What kind of volunteer to set up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VolunteerChoice {
-    /// A cgroup where one can be made, process groups otherwise.
-    Auto,
-    /// A cgroup or nothing.
-    Cgroup,
-    /// Process groups, in the idle scheduling class.
-    ProcessGroups,
-    /// A QEMU guest that is there already: stopped and continued through its monitor.
-    Guest,
-    /// A systemd unit that is there already.
-    Unit,
-    /// No volunteer.
-    None,
-}
-
-/// How the agent acts.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ActSettings {
-    /// Commands are carried out; otherwise every one is refused.
-    pub acting: bool,
-    /// Folder for the ledger and the registry of process groups.
-    pub state_dir: PathBuf,
-    /// What kind of volunteer this host has.
-    pub volunteer: VolunteerChoice,
-    /// The volunteer's cgroup, relative to each hierarchy's mount point.
-    pub volunteer_cgroup: String,
-    /// Name of the guest or unit that is the volunteer, where it is one.
-    pub volunteer_name: String,
-    /// The command that is the volunteer, with its arguments; empty where others start processes in it.
-    pub volunteer_command: Vec<String>,
-    /// Time from stopping the volunteer to killing what is still in it.
-    pub kill_after: Duration,
-    /// No foreground workload gets a ceiling below this.
-    pub foreground_quota_floor: CoreShare,
-    /// No foreground workload gets a weight below this.
-    pub foreground_weight_floor: Weight,
-    /// How memory is taken from a workload.
-    pub reclaim: ReclaimSettings,
-    /// Time between two looks of the guard.
-    pub guard_period: Duration,
-    /// The guard's law.
-    pub guard: GuardSettings,
-}
-
-impl ActSettings {
-    /// The defaults, observing only. Chosen: a killed task has had 10 s; a guest keeps a tenth of a core
-    /// and half the normal weight whatever an aggregator asks; the guard looks every 50 ms, which leaves
-    /// three more looks within its 200 ms.
-    #[must_use]
-    pub fn observing(state_dir: PathBuf) -> Self {
-        Self {
-            acting: false,
-            state_dir,
-            volunteer: VolunteerChoice::Auto,
-            volunteer_cgroup: "gleaner/volunteer".to_owned(),
-            volunteer_name: String::new(),
-            volunteer_command: Vec::new(),
-            kill_after: Duration::from_secs(10),
-            foreground_quota_floor: CoreShare::clamped(10.0),
-            foreground_weight_floor: Weight::new(50).unwrap_or(Weight::NORMAL),
-            reclaim: ReclaimSettings::default(),
-            guard_period: Duration::from_millis(50),
-            guard: GuardSettings::default(),
-        }
-    }
-}
 
 /// The agent cannot act, or cannot restore.
 #[derive(Debug, thiserror::Error)]
@@ -164,6 +101,7 @@ type Refused = (Refusal, String);
 pub struct Actor {
     settings: ActSettings,
     ledger: Ledger,
+    fence: Fence,
     guard: Option<Guard>,
     /// What is started in the volunteer, where that is configured.
     volunteer_command: Option<VolunteerCommand>,
@@ -187,12 +125,14 @@ impl Actor {
     pub fn open(settings: ActSettings, hierarchies: &Hierarchies) -> Result<(Self, RestoreReport), ActError> {
         let mut ledger = Ledger::open(&settings.state_dir)?;
         let restored = restore::restore_all(&mut ledger)?;
+        let fence = Fence::open(&settings.state_dir)?;
         let command = settings.volunteer_command.clone();
         let mut actor = Self {
             volunteer_command: (!command.is_empty()).then(|| VolunteerCommand::new(command)),
-            levers: no_volunteer(settings.acting, Vec::new()),
+            levers: Levers::without_volunteer(settings.acting, Vec::new()),
             settings,
             ledger,
+            fence,
             guard: None,
             volunteer_dirs: Vec::new(),
             workloads: BTreeMap::new(),
@@ -210,14 +150,24 @@ impl Actor {
 
     fn open_volunteer(&mut self, hierarchies: &Hierarchies) -> Result<(), ActError> {
         let settings = &self.settings;
+        if is_control_domain(&settings.roots.proc) {
+            // The kernel's counters, which are what the meter reads, know the control domain's part alone.
+            let weakness = "there is no volunteer on a control domain of Xen, because the guard does not see what its \
+                            domains use";
+            self.levers = Levers::without_volunteer(true, vec![weakness.to_owned()]);
+            return Ok(());
+        }
         let volunteer = Volunteer::open(settings, hierarchies, &mut self.ledger)?;
-        let paths = MeterPaths::detect(hierarchies, Path::new("/"));
+        let paths = MeterPaths::detect(hierarchies, &settings.roots.root);
         match Meter::open(&paths, &volunteer.usage()) {
             Ok(meter) => {
                 self.levers = volunteer.levers();
                 self.volunteer_dirs = volunteer.dirs();
-                let guard = Guard::start(settings.guard, settings.guard_period, volunteer, meter);
-                self.guard = Some(guard.map_err(ActError::Thread)?);
+                self.guard = Some(match settings.guard_by_hand {
+                    true => Guard::by_hand(settings.guard, volunteer, meter),
+                    false => Guard::start(settings.guard, settings.guard_period, volunteer, meter)
+                        .map_err(ActError::Thread)?,
+                });
             }
             Err(error) => {
                 // Without a guard there is no volunteer.
@@ -225,10 +175,33 @@ impl Actor {
                 restore::restore_all(&mut self.ledger)?;
                 let weakness =
                     format!("there is no volunteer, because the guard has nothing to measure: {}", chain(&error));
-                self.levers = no_volunteer(true, vec![weakness]);
+                self.levers = Levers::without_volunteer(true, vec![weakness]);
             }
         }
         Ok(())
+    }
+
+    /// Takes over those settings that can change while it acts: how long a stopped volunteer's processes have, the
+    /// floors of the foreground, and the guard's law. Limits that are below a floor now are put back.
+    pub fn set_settings(&mut self, settings: &ActSettings) {
+        self.settings.kill_after = settings.kill_after;
+        self.settings.foreground_quota_floor = settings.foreground_quota_floor;
+        self.settings.reclaim = settings.reclaim;
+        if let Some(guard) = &self.guard {
+            guard.set_settings(settings.guard);
+        }
+        let below = |tracked: &Tracked| tracked.limits.is_some_and(|(limits, _)| self.check_floors(&limits).is_err());
+        let below: Vec<Target> =
+            self.targets.iter().filter(|(_, tracked)| below(tracked)).map(|(target, _)| target.clone()).collect();
+        for target in below {
+            self.restore_target(&target);
+        }
+    }
+
+    /// False once the guard's thread has ended by a fault: nobody holds the volunteer then.
+    #[must_use]
+    pub fn is_guarded(&self) -> bool {
+        self.guard.as_ref().is_none_or(Guard::is_alive)
     }
 
     /// What may be changed here.
@@ -243,10 +216,28 @@ impl Actor {
         &self.levers.volunteer
     }
 
+    /// The highest epoch that has commanded this host; older ones are refused.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.fence.highest()
+    }
+
     /// The volunteer's cgroups, one per hierarchy it spans; empty where it has none.
     #[must_use]
     pub fn volunteer_cgroups(&self) -> &[PathBuf] {
         &self.volunteer_dirs
+    }
+
+    /// Commands in force under a lease.
+    #[must_use]
+    pub fn leases(&self) -> usize {
+        self.targets.values().filter(|tracked| tracked.lease.is_some()).count()
+    }
+
+    /// Knobs that differ from what was found, and will be put back.
+    #[must_use]
+    pub fn knobs_changed(&self) -> usize {
+        self.ledger.contents().records.len()
     }
 
     /// What the guard does; `None` without a volunteer.
@@ -255,14 +246,21 @@ impl Actor {
         self.guard.as_ref().map(Guard::status)
     }
 
+    /// One look of a guard that has no thread of its own.
+    pub fn step_guard(&mut self, now: Instant) {
+        if let Some(guard) = &mut self.guard {
+            guard.step(now);
+        }
+    }
+
     /// The same for another thread to look at.
     #[must_use]
     pub fn guard_view(&self) -> Option<GuardView> {
         self.guard.as_ref().map(Guard::view)
     }
 
-    /// The foreground workloads there are now. Limits on those that are gone, or no longer have the knobs that hold
-    /// them, are put back.
+    /// The foreground workloads there are now. Limits on those that are gone, no longer have the knobs that hold
+    /// them, or share a cgroup with a new one, are put back.
     pub fn set_workloads(&mut self, workloads: BTreeMap<WorkloadId, WorkloadKnobs>) {
         let before = std::mem::replace(&mut self.workloads, workloads);
         for (id, _) in before {
@@ -274,10 +272,28 @@ impl Actor {
                 continue;
             }
             self.restore_target(&target);
-            if self.targets.get(&target).is_some_and(|tracked| tracked.knobs.is_empty()) {
+            if !self.is_recorded(&target) {
                 self.targets.remove(&target);
             }
         }
+        let shared: Vec<Target> =
+            self.targets.keys().filter(|target| self.check_shared(target).is_err()).cloned().collect();
+        for target in shared {
+            self.restore_target(&target);
+        }
+    }
+
+    /// Checks that limits in force still hit their workload alone.
+    fn check_shared(&self, target: &Target) -> Result<(), String> {
+        let Target::Workload(id) = target else { return Ok(()) };
+        let limited = self.targets.get(target).is_some_and(|tracked| tracked.lease.is_some());
+        let Some(knobs) = self.workloads.get(id).filter(|_| limited) else { return Ok(()) };
+        self.check_alone(id, knobs)
+    }
+
+    fn check_alone(&self, id: &WorkloadId, knobs: &WorkloadKnobs) -> Result<(), String> {
+        let others = self.workloads.iter().filter(|(other, _)| *other != id).map(|(_, knobs)| knobs);
+        check_own(&knobs.own, others, &self.volunteer_dirs)
     }
 
     /// What the workloads' memory is now; limits on it go on from there at the next tick.
@@ -296,6 +312,16 @@ impl Actor {
         if !self.settings.acting {
             return Err((Refusal::ObserveOnly, "this agent only observes; acting is switched off".to_owned()));
         }
+        self.check_bounds(command)?;
+        let holds = matches!(command.desired, Desired::Run { .. } | Desired::Limit { .. });
+        match self.fence.admit(command.version.epoch, now, &mut self.events) {
+            // A full disk is no reason to keep what is to be given back. The target's version keeps older commands away
+            // as long as this agent runs.
+            Err((Refusal::Failed, detail)) if !holds => {
+                tracing::warn!(epoch = command.version.epoch, %detail, "the epoch is not recorded");
+            }
+            admitted => admitted?,
+        }
         let lease = now.after(Duration::from_millis(command.lease_ms.into()));
         if let Some(newest) = self.targets.get(&command.target).map(|tracked| tracked.version) {
             if command.version < newest {
@@ -308,7 +334,6 @@ impl Actor {
                 return Ok(outcome);
             }
         }
-        let holds = matches!(command.desired, Desired::Run { .. } | Desired::Limit { .. });
         let result = match &command.target {
             Target::Volunteer => self.command_volunteer(&command.desired, now),
             Target::Workload(id) => self.command_workload(id, &command.desired),
@@ -324,6 +349,24 @@ impl Actor {
             tracked.lease = holds.then_some(lease);
         }
         result
+    }
+
+    /// What no command may be, whoever gives it.
+    fn check_bounds(&self, command: &Command) -> Result<(), Refused> {
+        let (lease, longest) = (Duration::from_millis(command.lease_ms.into()), self.settings.longest_lease);
+        if lease > longest {
+            let (lease, longest) = (lease.as_secs_f64(), longest.as_secs_f64());
+            let detail =
+                format!("a lease of {lease} s is longer than this host's longest of {longest} s (act.longest_lease_s)");
+            return Err((Refusal::Forbidden, detail));
+        }
+        if self.targets.len() >= MOST_TARGETS && !self.targets.contains_key(&command.target) {
+            return Err((
+                Refusal::Forbidden,
+                format!("{MOST_TARGETS} targets are commanded already, the most there may be"),
+            ));
+        }
+        Ok(())
     }
 
     /// Renews the lease of what is in force, unless others have set its knobs since.
@@ -372,9 +415,9 @@ impl Actor {
                             .transpose()
                             .map_err(failed)?;
                     }
-                    command.activate(whole_slots(*cap), now);
+                    command.activate(whole_slots(within(*cap, self.settings.volunteer_ceiling)), now);
                 }
-                guard.set_cap(Some(*cap)).map_err(failed)?;
+                guard.set_cap(Some(within(*cap, self.settings.volunteer_ceiling))).map_err(failed)?;
                 self.stopped = None;
                 let (quota, shortfalls) = self.volunteer_ceiling(*cap);
                 Ok(applied(quota, shortfalls))
@@ -393,160 +436,19 @@ impl Actor {
 
     /// The ceiling a cap comes to. The guard may hold the volunteer lower at any time; that is in its status.
     fn volunteer_ceiling(&self, cap: Quota) -> (Quota, Vec<String>) {
+        let allowed = within(cap, self.settings.volunteer_ceiling);
+        if let Quota::AtMost(most) = allowed
+            && allowed != cap
+        {
+            let shortfall = format!("this host lets its volunteer have {most} at most (act.volunteer_ceiling_percent)");
+            return (allowed, vec![shortfall]);
+        }
         let least = CoreShare::clamped(volunteer::LEAST_CEILING_PERCENT);
         match cap {
             Quota::AtMost(cap) if !self.volunteer_dirs.is_empty() && cap > CoreShare::ZERO && cap < least => {
                 (Quota::AtMost(least), vec![format!("the ceiling was raised to {least}, the least the kernel takes")])
             }
             cap => (cap, Vec::new()),
-        }
-    }
-
-    fn command_workload(&mut self, id: &WorkloadId, desired: &Desired) -> Result<Outcome, Refused> {
-        let Some(knobs) = self.workloads.get(id).cloned() else {
-            return Err((Refusal::UnknownTarget, format!("there is no workload `{id}` here")));
-        };
-        let target = Target::Workload(id.clone());
-        let shortfalls = match desired {
-            Desired::Limit(limits) => self.limit(&target, id, &knobs, limits)?,
-            Desired::Release => {
-                self.restore_target(&target);
-                Vec::new()
-            }
-            Desired::Run { .. } | Desired::Stop => {
-                return Err((Refusal::Forbidden, "a foreground workload is never run or stopped".to_owned()));
-            }
-        };
-        let values: Result<Vec<_>, KnobError> =
-            knobs.knobs.iter().map(|(role, knob)| Ok((*role, knob.clone(), knob.read()?))).collect();
-        let values = values.map_err(|error| refusal(&error))?;
-        Ok(Outcome::Applied { limits: in_force(knobs.emulator_inside, &values), shortfalls })
-    }
-
-    fn limit(
-        &mut self,
-        target: &Target,
-        id: &WorkloadId,
-        knobs: &WorkloadKnobs,
-        limits: &Limits,
-    ) -> Result<Vec<String>, Refused> {
-        self.check_floors(limits)?;
-        if let Some(role) = knobs.missing(limits).first() {
-            return Err((Refusal::NoLever, format!("this host has no lever for {} of `{id}`", role.word())));
-        }
-        let others = self.workloads.iter().filter(|(other, _)| *other != id).map(|(_, knobs)| knobs);
-        check_own(&knobs.own, others, &self.volunteer_dirs).map_err(|detail| (Refusal::Forbidden, detail))?;
-        self.look_at(target).map_err(|error| refusal(&error))?;
-        let tracked = self.tracked(target);
-        if let Some(foreign) = tracked.knobs.iter().find(|managed| managed.is_foreign()) {
-            let detail = format!("somebody else has set `{}`; set it back to free it", foreign.knob);
-            return Err((Refusal::ForeignWrite, detail));
-        }
-        let mut reclaim = tracked.limits.take().map(|(_, reclaim)| reclaim).unwrap_or_default();
-        let seen = self.seen(target, knobs).map_err(|error| refusal(&error))?;
-        let (memory, on_its_way) = self.memory_now(id, &seen, limits, &mut reclaim);
-        let (changes, mut shortfalls) = limit_workload(knobs.emulator_inside, &seen, limits, memory);
-        self.carry_out_changes(target, changes)?;
-        if on_its_way {
-            shortfalls.push("memory is taken in steps, and given back when the workload waits for it".to_owned());
-        }
-        self.tracked(target).limits = Some((*limits, reclaim));
-        Ok(shortfalls)
-    }
-
-    /// The limit on memory to set now, and whether that is not yet the one asked for.
-    fn memory_now(
-        &self,
-        id: &WorkloadId,
-        seen: &[Seen],
-        limits: &Limits,
-        reclaim: &mut Reclaim,
-    ) -> (Option<Bytes>, bool) {
-        let Some(goal) = limits.memory else { return (None, false) };
-        // Before the first sample nothing is known of it, so nothing is taken yet.
-        let Some(state) = self.memory.get(id) else { return (None, true) };
-        // What a balloon or a hypervisor sets is the whole of the memory, used or not.
-        let whole = seen.iter().find(|seen| seen.role == Role::Memory).and_then(Seen::whole_memory);
-        let state = MemoryState { used: whole.unwrap_or(state.used), ..*state };
-        let next = reclaim.next(&self.settings.reclaim, goal, state);
-        (Some(next), next != goal)
-    }
-
-    /// The knobs of a workload as found and as they are.
-    fn seen(&self, target: &Target, knobs: &WorkloadKnobs) -> Result<Vec<Seen>, KnobError> {
-        let managed = self.targets.get(target).map_or(&[][..], |tracked| &tracked.knobs);
-        let one = |(role, knob): &(Role, Knob)| {
-            let current = knob.read()?;
-            let original = managed.iter().find(|managed| managed.knob == *knob).map_or(current, |m| m.original);
-            Ok(Seen { role: *role, knob: knob.clone(), original, current })
-        };
-        knobs.knobs.iter().map(one).collect()
-    }
-
-    /// Records what is about to change, changes it, reads it back.
-    fn carry_out_changes(&mut self, target: &Target, changes: Vec<Change>) -> Result<(), Refused> {
-        let steps = plan(changes);
-        let about: Vec<(Knob, KnobValue, KnobValue)> =
-            steps.iter().map(|step| (step.knob.clone(), step.from, step.to)).collect();
-        self.ledger.about_to_set(target, &about).map_err(|error| (Refusal::Failed, chain(&error)))?;
-        execute(&steps).map_err(|error| {
-            let (reason, _) = refusal(&error.cause);
-            (reason, error.in_full())
-        })?;
-        let knobs = &mut self.tracked(target).knobs;
-        for step in steps {
-            if let Some(managed) = knobs.iter_mut().find(|managed| managed.knob == step.knob) {
-                managed.was_set(step.to);
-            } else {
-                let mut managed = Managed::new(step.knob, step.from);
-                managed.was_set(step.to);
-                knobs.push(managed);
-            }
-        }
-        Ok(())
-    }
-
-    /// One more step towards a limit on memory.
-    fn tick_memory(&mut self, target: &Target) {
-        let Target::Workload(id) = target else { return };
-        let Some((limits, mut reclaim)) = self.targets.get_mut(target).and_then(|tracked| tracked.limits) else {
-            return;
-        };
-        let Some(mut knobs) = self.workloads.get(id).filter(|_| limits.memory.is_some()).cloned() else { return };
-        knobs.knobs.retain(|(role, _)| *role == Role::Memory);
-        if self.targets.get(target).is_some_and(|tracked| tracked.knobs.iter().any(Managed::is_foreign)) {
-            return;
-        }
-        let result = self.seen(target, &knobs).map_err(|error| refusal(&error)).and_then(|seen| {
-            let (memory, _) = self.memory_now(id, &seen, &limits, &mut reclaim);
-            let (changes, _) = limit_workload(false, &seen, &limits, memory);
-            self.carry_out_changes(target, changes)
-        });
-        match result {
-            Ok(()) => self.tracked(target).limits = Some((limits, reclaim)),
-            // The next tick tries again; what is in force stays in force.
-            Err((_, detail)) => tracing::debug!(workload = %id, detail, "memory could not be limited further"),
-        }
-    }
-
-    fn check_floors(&self, limits: &Limits) -> Result<(), Refused> {
-        let floor = self.settings.foreground_quota_floor;
-        if let Quota::AtMost(ceiling) = limits.quota
-            && ceiling < floor
-        {
-            return Err((Refusal::Forbidden, format!("a ceiling of {ceiling} is below this host's floor of {floor}")));
-        }
-        let floor = self.settings.reclaim.floor;
-        if let Some(memory) = limits.memory.filter(|memory| *memory < floor) {
-            return Err((Refusal::Forbidden, format!("memory of {memory} is below this host's floor of {floor}")));
-        }
-        let floor = self.settings.foreground_weight_floor;
-        match limits.weight.into_iter().chain(limits.disk_weight).min() {
-            Some(weight) if weight < floor => {
-                let (weight, floor) = (weight.number(), floor.number());
-                Err((Refusal::Forbidden, format!("a weight of {weight} is below this host's floor of {floor}")))
-            }
-            _ => Ok(()),
         }
     }
 
@@ -571,7 +473,7 @@ impl Actor {
             self.ledger.contents().records.iter().filter(|record| record.target == *target).cloned().collect();
         let report = restore::restore_records(&mut self.ledger, &records);
         let left: Vec<_> = self.ledger.contents().records.iter().map(|record| record.knob.clone()).collect();
-        let Some(tracked) = self.targets.get_mut(target) else { return };
+        let tracked = self.targets.entry(target.clone()).or_default();
         tracked.lease = None;
         tracked.outcome = None;
         tracked.limits = None;
@@ -601,6 +503,7 @@ impl Actor {
             self.tick_lease(target, now);
             self.tick_memory(target);
         }
+        self.tick_left_over();
         self.tick_kill(now);
         if let Some(command) = &mut self.volunteer_command {
             self.events.extend(command.tick(&self.levers.volunteer, now));
@@ -619,9 +522,7 @@ impl Actor {
     fn tick_lease(&mut self, target: &Target, now: Timestamp) {
         let Some(tracked) = self.targets.get(target) else { return };
         let version = tracked.version;
-        let expired = tracked.lease.is_some_and(|lease| lease <= now);
-        let left_over = tracked.lease.is_none() && !tracked.knobs.is_empty();
-        if !expired && !left_over {
+        if tracked.lease.is_none_or(|lease| lease > now) {
             return;
         }
         if *target == Target::Volunteer {
@@ -642,8 +543,28 @@ impl Actor {
         } else {
             self.restore_target(target);
         }
-        if expired {
-            self.events.push(Event::LeaseExpired { target: target.clone(), version });
+        self.events.push(Event::LeaseExpired { target: target.clone(), version });
+    }
+
+    /// Something of a target is not as it was found.
+    fn is_recorded(&self, target: &Target) -> bool {
+        self.ledger.contents().records.iter().any(|record| record.target == *target)
+    }
+
+    /// Puts back what is recorded of workloads and held by no lease: what could not be put back when a lease ended or
+    /// an earlier run was cleaned up after, and what a command that failed could not undo. A monitor or helper that does
+    /// not answer is not asked anew each time.
+    fn tick_left_over(&mut self) {
+        let held = |target: &Target| self.targets.get(target).is_some_and(|tracked| tracked.lease.is_some());
+        let records = self.ledger.contents().records.iter().map(|record| &record.target);
+        let left_over = records.filter(|target| matches!(target, Target::Workload(_)) && !held(target));
+        let left_over: BTreeSet<Target> = left_over.cloned().collect();
+        for target in left_over {
+            self.restore_target(&target);
+            let is_there = matches!(&target, Target::Workload(id) if self.workloads.contains_key(id));
+            if !is_there && !self.is_recorded(&target) {
+                self.targets.remove(&target);
+            }
         }
     }
 
@@ -675,7 +596,7 @@ impl Actor {
         }
         self.settings.acting = false;
         self.volunteer_command = None;
-        self.levers = no_volunteer(false, Vec::new());
+        self.levers = Levers::without_volunteer(false, Vec::new());
         self.volunteer_dirs.clear();
         self.targets.clear();
         self.stopped = None;
@@ -693,6 +614,15 @@ impl Actor {
     }
 }
 
+/// A cap, or the ceiling where that is lower.
+fn within(cap: Quota, ceiling: Option<CoreShare>) -> Quota {
+    match (cap, ceiling) {
+        (cap, None) => cap,
+        (Quota::Unlimited, Some(ceiling)) => Quota::AtMost(ceiling),
+        (Quota::AtMost(cap), Some(ceiling)) => Quota::AtMost(cap.min(ceiling)),
+    }
+}
+
 /// Whole slots that a cap has room for; one at least.
 fn whole_slots(cap: Quota) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
@@ -703,25 +633,4 @@ fn whole_slots(cap: Quota) -> u32 {
             std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1))
         }
     }
-}
-
-/// The levers of an agent that only observes.
-#[must_use]
-pub fn observing_levers() -> Levers {
-    no_volunteer(false, Vec::new())
-}
-
-fn no_volunteer(acting: bool, weaknesses: Vec<String>) -> Levers {
-    let volunteer = VolunteerKind::None;
-    Levers { acting, volunteer, quota: false, weight: false, idle: false, freeze: false, weaknesses }
-}
-
-/// How a knob's error looks to the aggregator.
-fn refusal(error: &KnobError) -> Refused {
-    let reason = match error.fault() {
-        Fault::Absent => Refusal::UnknownTarget,
-        Fault::Denied => Refusal::NoLever,
-        Fault::Malformed | Fault::Transient => Refusal::Failed,
-    };
-    (reason, chain(error))
 }

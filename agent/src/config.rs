@@ -1,13 +1,15 @@
 //! The agent's config file: raw keys in, validated settings out, defaults in this one place.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gleaner_common::config::{Problems, Section, Source};
+use gleaner_common::config::{Key, Problems, Section, Source};
 use gleaner_common::id::HostId;
 use gleaner_common::report::ForecastMethod;
+use gleaner_common::tls::IdentityFiles;
 use gleaner_common::transport::DEFAULT_PORT;
-use gleaner_common::units::{Bytes, CoreShare, Fraction};
+use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 use gleaner_planner::forecast::ForecastSettings;
 use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
@@ -21,6 +23,23 @@ pub const DEFAULT_FILE: &str = "/etc/gleaner/agent.toml";
 /// Where the agent keeps its record of what it changed, unless the config says otherwise.
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/gleaner-agent";
 
+/// Keys that a running agent takes over when it reloads its config; every other one needs a restart.
+pub const AT_RUN_TIME: &[&str] = &[
+    "foreground.floor_percent",
+    "foreground.memory_floor_mib",
+    "volunteer.kill_after_ms",
+    "guard.headroom",
+    "guard.growth_per_s",
+    "forecast.method",
+    "forecast.history_s",
+    "forecast.lookahead_s",
+    "forecast.sigma",
+    "sense.sample_period_ms",
+    "sense.scan_period_s",
+];
+/// Most aggregators of an agent.
+const MOST_AGGREGATORS: usize = 16;
+
 /// A validated config.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -32,6 +51,12 @@ pub struct Config {
     pub aggregator: Option<AggregatorConfig>,
     /// Acting is switched on.
     pub act: bool,
+    /// No command is accepted that holds longer than this without renewal.
+    pub longest_lease: Duration,
+    /// The volunteer never gets more CPU than this.
+    pub volunteer_ceiling: Option<CoreShare>,
+    /// Silence of the agent's loop after which the keeper kills it and restores the host.
+    pub hung_after: Duration,
     /// Globs of cgroups whose processes are foreground.
     pub foreground_cgroups: Vec<String>,
     /// QEMU guests are foreground.
@@ -70,25 +95,25 @@ pub struct Config {
     pub foreground_ioband: Option<String>,
     /// Least memory a foreground workload may be limited to.
     pub memory_floor: Bytes,
+    /// Least disk and network traffic a foreground workload may be limited to.
+    pub rate_floor: BytesPerSec,
     /// Ask guests' monitors.
     pub monitors: bool,
     /// Try hardware counters.
     pub counters: bool,
     /// Reports kept while the aggregator cannot be reached.
     pub backlog_reports: usize,
+    /// TCP address of the metrics; `None` is no listener.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// How to reach the aggregator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AggregatorConfig {
-    /// `host:port`.
-    pub address: String,
-    /// Certificate of the authority.
-    pub ca: PathBuf,
-    /// This host's certificate.
-    pub certificate: PathBuf,
-    /// Its key.
-    pub key: PathBuf,
+    /// `host:port`; of several, one leads and the others stand by.
+    pub addresses: Vec<String>,
+    /// The authority's certificate, this host's, and its key.
+    pub files: IdentityFiles,
 }
 
 impl Config {
@@ -105,9 +130,33 @@ impl Config {
     /// # Errors
     /// All [`Problems`] at once.
     pub fn from_source(source: &Source) -> Result<Self, Problems> {
+        Self::with_keys(source).map(|(config, _)| config)
+    }
+
+    /// Validates a config, and tells the keys it may have.
+    ///
+    /// # Errors
+    /// All [`Problems`] at once.
+    pub fn with_keys(source: &Source) -> Result<(Self, Vec<Key>), Problems> {
         let document = source.parse();
         let config = Self::from_root(document.root());
-        document.finish(config)
+        let keys = document.keys();
+        Ok((document.finish(config)?, keys))
+    }
+
+    /// Takes over from a reloaded config what can change at run time ([`AT_RUN_TIME`]).
+    pub fn take_over(&mut self, new: &Self) {
+        self.foreground_floor = new.foreground_floor;
+        self.memory_floor = new.memory_floor;
+        self.kill_after = new.kill_after;
+        self.guard_headroom = new.guard_headroom;
+        self.guard_growth = new.guard_growth;
+        self.forecast_method = new.forecast_method;
+        self.forecast_history_s = new.forecast_history_s;
+        self.forecast_lookahead_s = new.forecast_lookahead_s;
+        self.forecast_sigma = new.forecast_sigma;
+        self.sample_period = new.sample_period;
+        self.scan_period_s = new.scan_period_s;
     }
 
     fn from_root(mut root: Section<'_>) -> Option<Self> {
@@ -115,6 +164,7 @@ impl Config {
         let host = host_name(root.section("host"));
         let aggregator = root.has("aggregator").then(|| aggregator(root.section("aggregator")));
 
+        let mut act = root.section("act");
         let mut foreground = root.section("foreground");
         let mut volunteer = root.section("volunteer");
         let mut guard = root.section("guard");
@@ -124,7 +174,10 @@ impl Config {
         let lookahead = forecast.number("lookahead_s", 300.0, 1.0..=3600.0);
         Some(Self {
             state_dir,
-            act: root.section("act").flag("enabled", false),
+            act: act.flag("enabled", false),
+            longest_lease: Duration::from_secs_f64(act.number("longest_lease_s", 600.0, 10.0..=86_400.0)),
+            volunteer_ceiling: volunteer_ceiling(&mut act),
+            hung_after: Duration::from_secs(act.integer("hung_after_s", 20, 5..=3_600)),
             foreground_cgroups: foreground.texts("cgroups"),
             foreground_qemu: foreground.flag("qemu", true),
             foreground_floor: CoreShare::clamped(foreground.number("floor_percent", 10.0, 1.0..=100_000.0)),
@@ -166,10 +219,12 @@ impl Config {
             sample_period: Duration::from_millis(sense.integer("sample_period_ms", 1_000, 100..=60_000)),
             scan_period_s: sense.number("scan_period_s", 5.0, 0.1..=3600.0),
             foreground_ioband: foreground.optional_text("ioband_device"),
+            rate_floor: BytesPerSec::clamped(foreground.number("rate_floor_kib", 64.0, 1.0..=1e9) * 1_024.0),
             memory_floor: Bytes::from_mib(foreground.integer("memory_floor_mib", 256, 16..=1 << 24)),
             monitors: sense.flag("monitors", true),
             counters: sense.flag("counters", true),
             backlog_reports: usize::try_from(sense.integer("backlog_reports", 300, 1..=100_000)).ok()?,
+            metrics: root.section("metrics").optional_parsed("listen"),
             host: host?,
             aggregator: match aggregator {
                 Some(aggregator) => Some(aggregator?),
@@ -190,7 +245,10 @@ impl Config {
             volunteer_name: self.volunteer_name.clone(),
             volunteer_command: self.volunteer_command.clone(),
             kill_after: self.kill_after,
+            longest_lease: self.longest_lease,
+            volunteer_ceiling: self.volunteer_ceiling,
             foreground_quota_floor: self.foreground_floor,
+            foreground_rate_floor: self.rate_floor,
             reclaim: ReclaimSettings { floor: self.memory_floor, ..ReclaimSettings::default() },
             guard_period: self.guard_period,
             guard: GuardSettings {
@@ -242,22 +300,42 @@ fn host_name(mut section: Section<'_>) -> Option<HostId> {
 }
 
 fn aggregator(mut section: Section<'_>) -> Option<AggregatorConfig> {
-    let address = section.required::<String>("address");
-    let config = AggregatorConfig {
-        ca: section.path("ca", "/etc/gleaner/ca.crt"),
-        certificate: section.path("certificate", "/etc/gleaner/agent.crt"),
-        key: section.path("key", "/etc/gleaner/agent.key"),
-        address: address?,
+    let several = section.has("addresses");
+    let addresses = match several {
+        true => section.texts("addresses"),
+        false => section.required::<String>("address").into_iter().collect(),
     };
-    let has_port = config.address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|p| p > 0));
-    if has_port {
-        return Some(config);
+    if several && section.has("address") {
+        section.reject("address", "and `addresses` say the same thing; leave one out");
     }
-    section.reject(
-        "address",
-        format_args!("is {:?}; it must be HOST:PORT, such as \"10.0.0.5:{DEFAULT_PORT}\"", config.address),
-    );
-    None
+    let config = AggregatorConfig {
+        files: IdentityFiles {
+            ca: section.path("ca", "/etc/gleaner/ca.crt"),
+            certificate: section.path("certificate", "/etc/gleaner/agent.crt"),
+            key: section.path("key", "/etc/gleaner/agent.key"),
+        },
+        addresses,
+    };
+    let key = if several { "addresses" } else { "address" };
+    if several && !(1..=MOST_AGGREGATORS).contains(&config.addresses.len()) {
+        section
+            .reject(key, format_args!("has {} entries; it must have 1 to {MOST_AGGREGATORS}", config.addresses.len()));
+    }
+    let has_port = |address: &&String| {
+        address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0))
+    };
+    if let Some(bad) = config.addresses.iter().find(|address| !has_port(address)) {
+        section.reject(key, format_args!("is {bad:?}; it must be HOST:PORT, such as \"10.0.0.5:{DEFAULT_PORT}\""));
+        return None;
+    }
+    (!config.addresses.is_empty()).then_some(config)
+}
+
+/// The most CPU the volunteer may have, if the config says so.
+fn volunteer_ceiling(section: &mut Section<'_>) -> Option<CoreShare> {
+    let named = section.has("volunteer_ceiling_percent");
+    let percent = section.number("volunteer_ceiling_percent", 100.0, 1.0..=1_000_000.0);
+    named.then(|| CoreShare::clamped(percent))
 }
 
 /// `guest` or `unit`, whichever the kind asks for.
@@ -294,7 +372,7 @@ fn command(section: &mut Section<'_>) -> Vec<String> {
 /// A relative path that cannot leave the hierarchy and is at least two levels deep, so that the volunteer's
 /// parent is Gleaner's own too.
 fn cgroup_path(section: &mut Section<'_>) -> String {
-    let path = section.optional_text("cgroup").unwrap_or_else(|| "gleaner/volunteer".to_owned());
+    let path = section.parsed("cgroup", "gleaner/volunteer".to_owned());
     let parts: Vec<_> = path.split('/').collect();
     let plain = |part: &&str| {
         !part.is_empty()
@@ -333,6 +411,48 @@ mod tests {
             .collect::<Vec<_>>()
             .join("\n");
         assert_eq!(load(&shown).unwrap(), config);
+    }
+
+    #[test]
+    fn a_reload_takes_over_what_it_says_and_nothing_else() {
+        let all = "state_dir = '/x'\n[act]\nenabled = true\n[foreground]\nfloor_percent = 20\nmemory_floor_mib = 512\n\
+                   [volunteer]\nkill_after_ms = 1\n[guard]\nperiod_ms = 20\nheadroom = 0.2\ngrowth_per_s = 0.02\n\
+                   [forecast]\nmethod = 'best'\nhistory_s = 60\nlookahead_s = 30\nsigma = 3\n\
+                   [sense]\nsample_period_ms = 500\nscan_period_s = 2\ncounters = false\n";
+        let keys = |text: &str| Config::with_keys(&Source::from_text(Path::new("agent.toml"), text)).unwrap();
+        let (mut config, before) = keys("");
+        let (new, after) = keys(all);
+        let changes = gleaner_common::config::Running::new(before, AT_RUN_TIME).take_over(after);
+        assert_eq!(changes.taken_over.len(), AT_RUN_TIME.len(), "{changes}");
+        assert_eq!(changes.need_restart, ["state_dir", "act.enabled", "guard.period_ms", "sense.counters"]);
+
+        config.take_over(&new);
+        let kept = load("").unwrap();
+        let expected = Config {
+            state_dir: kept.state_dir,
+            act: kept.act,
+            guard_period: kept.guard_period,
+            counters: kept.counters,
+            ..new
+        };
+        assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn aggregators_may_be_one_or_several() {
+        let addresses = |text: &str| load(text).map(|config| config.aggregator.unwrap().addresses);
+        let text = |keys: &str| format!("[host]\nname = 'h1'\n[aggregator]\n{keys}\n");
+        assert_eq!(addresses(&text("address = 'a:1'")).unwrap(), ["a:1"]);
+        assert_eq!(addresses(&text("addresses = ['a:1', 'b:2']")).unwrap(), ["a:1", "b:2"]);
+        for (keys, part) in [
+            ("", "`aggregator.address` is missing"),
+            ("addresses = []", "`aggregator.addresses` has 0 entries; it must have 1 to 16"),
+            ("addresses = ['a:1', 'b']", "`aggregator.addresses` is \"b\"; it must be HOST:PORT"),
+            ("address = 'a:1'\naddresses = ['b:2']", "`aggregator.address` and `addresses` say the same thing"),
+        ] {
+            let said = addresses(&text(keys)).unwrap_err().to_string();
+            assert!(said.contains(part), "{part}\nnot in\n{said}");
+        }
     }
 
     #[test]

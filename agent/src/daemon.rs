@@ -1,6 +1,7 @@
 //! The agent's command line and its run: open what senses and acts, start the link, loop, restore, leave.
 
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,20 +9,26 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use gleaner_common::clock::Clock;
+use gleaner_common::config::{Running, Source};
 use gleaner_common::event::Event;
-use gleaner_common::tls::Identity;
+use gleaner_common::monitoring;
+use gleaner_common::report::Levers;
+use gleaner_common::service;
 use tracing::{error, info, warn};
 
 use crate::act::{self, Actor};
-use crate::config::{Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
+use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
 use crate::doctor;
 use crate::hierarchies::Hierarchies;
 use crate::host_loop::{self, HostLoop, Order};
+use crate::join;
 use crate::keeper::{self, Keeper, Watch};
 use crate::link::{self, Introduction, LinkSettings, Outbox, OutboxLimits};
+use crate::metrics::{Monitor, Status};
 use crate::probe;
+use crate::sense::Roots;
 use crate::trial::{self, TrialArgs};
 
 /// Events kept while the aggregator cannot take them. Chosen: hours of a busy host's.
@@ -58,6 +65,19 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         state_dir: Option<PathBuf>,
     },
+    /// Gets this host its certificate, by the token that `gleaner host invite` printed.
+    ///
+    /// The key is made here and never leaves. Certificate and key go where the config file expects them; a config file
+    /// that does not exist is made, one that exists is not changed.
+    Join {
+        /// The token, or `-` for standard input. On a command line it can be read by everybody on this machine while
+        /// the command runs; standard input and --token-file keep it secret.
+        #[arg(required_unless_present = "token_file")]
+        token: Option<String>,
+        /// File with the token.
+        #[arg(long, value_name = "FILE", conflicts_with = "token")]
+        token_file: Option<PathBuf>,
+    },
     /// Tells what this host offers, what is missing, what that costs and how to enable it. Changes nothing.
     Doctor {
         /// As JSON.
@@ -77,7 +97,15 @@ enum Command {
     Keeper {
         #[arg(long)]
         state_dir: PathBuf,
+        #[arg(long)]
+        hung_after_s: Option<u64>,
     },
+}
+
+/// The command line, for its man page.
+#[must_use]
+pub fn command_line() -> clap::Command {
+    Arguments::command()
 }
 
 /// Runs the agent with a command line, the program's name first. `keeper_prefix` is what stands between the
@@ -91,8 +119,8 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, keeper_pref
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    if let Some(Command::Keeper { state_dir }) = &arguments.command {
-        return keep(state_dir);
+    if let Some(Command::Keeper { state_dir, hung_after_s }) = &arguments.command {
+        return keep(state_dir, hung_after_s.map(Duration::from_secs));
     }
     start_log();
     match dispatch(arguments, keeper_prefix) {
@@ -105,8 +133,8 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, keeper_pref
 }
 
 /// The keeper's whole life. Nobody reads its output, so its end is its only word.
-fn keep(state_dir: &Path) -> ExitCode {
-    match keeper::main(state_dir) {
+fn keep(state_dir: &Path, hung_after: Option<Duration>) -> ExitCode {
+    match keeper::main(state_dir, hung_after) {
         Ok(Watch::Restored(report)) if !report.failed.is_empty() => ExitCode::from(3),
         Ok(_) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
@@ -116,8 +144,9 @@ fn keep(state_dir: &Path) -> ExitCode {
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("GLEANER_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let colours = std::io::stderr().is_terminal();
     // A second subscriber in one process (tests) is refused, which is fine.
-    _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    _ = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).try_init();
 }
 
 fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
@@ -130,8 +159,13 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             };
             restore(&state_dir)
         }
+        Some(Command::Join { token, token_file }) => {
+            let token = join::read_token(token, token_file.as_deref())?;
+            println!("{}", join::join(&arguments.config, &token)?);
+            Ok(ExitCode::SUCCESS)
+        }
         Some(Command::Doctor { json }) => {
-            let nothing = act::observing_levers();
+            let nothing = Levers::without_volunteer(false, Vec::new());
             let facts = probe::facts(&Hierarchies::of_this_machine(), nothing, true);
             match json {
                 true => println!("{:#}", doctor::as_json(&facts)?),
@@ -148,14 +182,39 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
         }
         Some(Command::Keeper { .. }) => Ok(ExitCode::SUCCESS),
         None => {
-            let mut config = Config::load(&arguments.config)?;
+            let (mut config, keys) = Config::with_keys(&Source::read(&arguments.config)?)?;
             config.act |= arguments.act;
             if arguments.check {
                 println!("{}: good", arguments.config.display());
                 return Ok(ExitCode::SUCCESS);
             }
             info!(?config, "effective config");
-            run(&config, keeper_prefix)
+            let reloader = Reloader { file: arguments.config, running: Running::new(keys, AT_RUN_TIME) };
+            run(&config, reloader, keeper_prefix)
+        }
+    }
+}
+
+/// Reads the config file again on SIGHUP.
+#[derive(Debug)]
+struct Reloader {
+    file: PathBuf,
+    running: Running,
+}
+
+impl Reloader {
+    /// Orders the loop to work by what changed.
+    async fn run(mut self, orders: mpsc::Sender<Order>) {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut hangups) = signal(SignalKind::hangup()) else {
+            error!("the signal to reload cannot be handled");
+            return;
+        };
+        while hangups.recv().await.is_some() {
+            let Some(config) = self.running.reload(&self.file, Config::with_keys) else { continue };
+            if orders.send(Order::Reload(Box::new(config))).is_err() {
+                return;
+            }
         }
     }
 }
@@ -165,12 +224,12 @@ fn config_or_defaults(file: &Path) -> anyhow::Result<Config> {
     if file.exists() {
         return Ok(Config::load(file)?);
     }
-    Ok(Config::from_source(&gleaner_common::config::Source::from_text(Path::new("defaults"), ""))?)
+    Ok(Config::from_source(&Source::from_text(Path::new("defaults"), ""))?)
 }
 
 fn try_limits(config: &Config, arguments: &TrialArgs, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
     // Whoever kills this process finds the host as it was.
-    let keeper = start_keeper(config, keeper_prefix)?;
+    let keeper = start_keeper(config, keeper_prefix, None)?;
     let (stop, stopped) = mpsc::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -207,18 +266,22 @@ fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
     Ok(if report.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 
-fn run(config: &Config, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
+fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
     let aggregator = config.aggregator.as_ref().context("the config has no [aggregator] to report to")?;
-    let identity = Identity::load(&aggregator.ca, &aggregator.certificate, &aggregator.key)?;
+    // A mistake here is told at once, not with every attempt to connect.
+    aggregator.files.load()?;
+    // Before anything is touched: an address that is taken is a mistake in the config.
+    let metrics = config.metrics.map(monitoring::bind).transpose()?;
     let clock = Clock::start();
     let incarnation = clock.now().0;
     let hierarchies = Hierarchies::of_this_machine();
 
-    let (actor, leftovers) = Actor::open(config.act_settings(), &hierarchies)?;
+    // Before the first cgroup is made: whenever this process is killed, somebody is there to put back.
     let mut keeper = match config.act {
-        true => Some(start_keeper(config, keeper_prefix)?),
+        true => Some(start_keeper(config, keeper_prefix, Some(config.hung_after))?),
         false => None,
     };
+    let (actor, leftovers) = Actor::open(config.act_settings(), &hierarchies)?;
     let facts = probe::facts(&hierarchies, actor.levers().clone(), config.act);
     let limits = OutboxLimits { reports: config.backlog_reports, events: EVENTS_KEPT };
     let outbox = Arc::new(Outbox::new(limits, config.host.clone(), incarnation));
@@ -234,21 +297,34 @@ fn run(config: &Config, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
         outbox.event(clock.now(), event);
     }
 
+    let status = metrics.is_some().then(|| Arc::new(Status::new(config.sample_period, leftovers.failed.len())));
     let (orders, orders_to_loop) = mpsc::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let greeting = Introduction { host: config.host.clone(), incarnation, facts };
-    let settings = LinkSettings { address: aggregator.address.clone(), identity, greeting };
+    let files = aggregator.files.clone();
+    let settings = LinkSettings { addresses: aggregator.addresses.clone(), files, greeting };
     let network = {
         let outbox = Arc::clone(&outbox);
-        std::thread::Builder::new()
-            .name("link".into())
-            .spawn(move || runtime.block_on(network(settings, clock, outbox, orders)))?
+        let monitored = metrics.zip(status.clone()).map(|(listener, status)| {
+            let monitor = Arc::new(Monitor { status, outbox: Arc::clone(&outbox) });
+            monitoring::serve(listener, monitor)
+        });
+        std::thread::Builder::new().name("link".into()).spawn(move || {
+            runtime.block_on(async {
+                let serving = monitored.map(tokio::spawn);
+                network(settings, clock, outbox, orders, reloader).await;
+                if let Some(task) = serving {
+                    task.abort();
+                }
+            });
+        })?
     };
 
     // A keeper that somebody killed is replaced: the agent may be killed next.
     let mind_keeper = || {
+        keeper.iter_mut().for_each(Keeper::beat);
         if keeper.as_mut().is_some_and(|keeper| !keeper.alive()) {
-            keeper = match start_keeper(config, keeper_prefix) {
+            keeper = match start_keeper(config, keeper_prefix, Some(config.hung_after)) {
                 Ok(keeper) => Some(keeper),
                 Err(error) => {
                     warn!("the keeper is gone and cannot be started again: {error:#}");
@@ -257,8 +333,12 @@ fn run(config: &Config, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
             };
         }
     };
-    let end = HostLoop::open(config, clock, &hierarchies, Some(actor), Arc::clone(&outbox))
-        .map(|host| host.run(&orders_to_loop, mind_keeper));
+    let end =
+        HostLoop::open(config, clock, &hierarchies, Some(actor), Arc::clone(&outbox), Roots::default()).map(|host| {
+            service::notify("READY=1");
+            host.telling(status).run(&orders_to_loop, mind_keeper)
+        });
+    service::notify("STOPPING=1");
     // If anything could not be restored the keeper hears no farewell, and tries once more when this process is gone.
     if let Some(keeper) = keeper.filter(|_| end.as_ref().is_ok_and(|report| report.failed.is_empty())) {
         // One that is gone already has nothing left to do either.
@@ -272,16 +352,26 @@ fn run(config: &Config, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
     Ok(if end?.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 
-fn start_keeper(config: &Config, prefix: &[&str]) -> anyhow::Result<Keeper> {
+fn start_keeper(config: &Config, prefix: &[&str], hung_after: Option<Duration>) -> anyhow::Result<Keeper> {
     let program = std::env::current_exe().context("failed to find this program's own file")?;
     let mut arguments: Vec<OsString> = prefix.iter().map(OsString::from).collect();
     arguments.extend(["keeper".into(), "--state-dir".into(), config.state_dir.clone().into()]);
+    if let Some(after) = hung_after {
+        arguments.extend(["--hung-after-s".into(), after.as_secs().to_string().into()]);
+    }
     Ok(Keeper::spawn(&program, &arguments)?)
 }
 
 /// The link until a signal asks the agent to stop or its loop has ended, then the farewell: what the loop
 /// still had to say gets a moment to reach the aggregator.
-async fn network(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orders: mpsc::Sender<Order>) {
+async fn network(
+    settings: LinkSettings,
+    clock: Clock,
+    outbox: Arc<Outbox>,
+    orders: mpsc::Sender<Order>,
+    reloader: Reloader,
+) {
+    let reloading = tokio::spawn(reloader.run(orders.clone()));
     let link = tokio::spawn(link::run(settings, clock, Arc::clone(&outbox), orders.clone()));
     tokio::select! {
         signal = wait_for_signal() => {
@@ -295,6 +385,7 @@ async fn network(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orde
         warn!("the aggregator did not take the last events");
     }
     link.abort();
+    reloading.abort();
 }
 
 async fn wait_for_signal() -> &'static str {

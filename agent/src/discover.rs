@@ -30,6 +30,8 @@ pub(crate) enum Key {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) id: WorkloadId,
+    /// What it calls itself, of which the identifier was made.
+    pub(crate) name: String,
     pub(crate) kind: WorkloadKind,
     /// Tap interfaces, of a guest.
     pub(crate) taps: Vec<String>,
@@ -51,10 +53,39 @@ pub(crate) struct Discovery {
     pub(crate) volunteer: Vec<PathBuf>,
 }
 
+/// An identifier no other workload has. Guests choose their names, so two may have the same, or the same once what is
+/// not harmless is taken out, or one that looks like a number of ours: the later one gets a free number. `used` holds
+/// what is taken, with the number to try next.
+fn unique(name: &str, used: &mut BTreeMap<WorkloadId, u32>) -> WorkloadId {
+    let first = WorkloadId::from_untrusted(name);
+    let Some(mut number) = used.get(&first).copied() else {
+        used.insert(first.clone(), 2);
+        return first;
+    };
+    // Room for the number in the longest name.
+    let mut end = first.as_str().len().min(240);
+    while !first.as_str().is_char_boundary(end) {
+        end -= 1;
+    }
+    loop {
+        let id = WorkloadId::from_untrusted(&format!("{}#{number}", &first.as_str()[..end]));
+        number += 1;
+        if !used.contains_key(&id) {
+            used.insert(first, number);
+            used.insert(id.clone(), 2);
+            return id;
+        }
+    }
+}
+
 impl Discovery {
     /// Everything there is now, at most [`MAX_WORKLOADS`]; the number left out comes second. `domains` are Xen's,
-    /// with UUID and name.
-    pub(crate) fn scan<'d>(&self, domains: impl Iterator<Item = (&'d str, &'d str)>) -> (BTreeMap<Key, Found>, usize) {
+    /// with UUID and name. What was found before under the same name keeps its identifier, whoever has come since.
+    pub(crate) fn scan<'d>(
+        &self,
+        before: &BTreeMap<&Key, &Found>,
+        domains: impl Iterator<Item = (&'d str, &'d str)>,
+    ) -> (BTreeMap<Key, Found>, usize) {
         let mut named: Vec<(Key, String, WorkloadKind, Wires)> = domains
             .map(|(uuid, name)| (Key::Domain(uuid.into()), name.into(), WorkloadKind::XenDomain, Wires::default()))
             .collect();
@@ -74,13 +105,14 @@ impl Discovery {
         named.sort_by(|a, b| a.0.cmp(&b.0));
         let left_out = named.len().saturating_sub(MAX_WORKLOADS);
         named.truncate(MAX_WORKLOADS);
-        let mut used = BTreeMap::new();
+        let kept =
+            |key: &Key, name: &str| before.get(key).filter(|found| found.name == name).map(|found| found.id.clone());
+        let mut used: BTreeMap<WorkloadId, u32> =
+            named.iter().filter_map(|(key, name, ..)| Some((kept(key, name)?, 2))).collect();
         let mut found = BTreeMap::new();
         for (key, name, kind, (taps, monitor)) in named {
-            // Guests choose their names, so two may have the same: the later one gets a number.
-            let count = used.entry(name.clone()).and_modify(|count| *count += 1).or_insert(1_u32);
-            let unique = if *count == 1 { name } else { format!("{name}#{count}") };
-            found.insert(key, Found { id: WorkloadId::from_untrusted(&unique), kind, taps, monitor });
+            let id = kept(&key, &name).unwrap_or_else(|| unique(&name, &mut used));
+            found.insert(key, Found { id, name, kind, taps, monitor });
         }
         (found, left_out)
     }
@@ -149,10 +181,45 @@ mod tests {
         process(&discovery.roots, 9, "/usr/bin/qemu-system-x86_64 -name guest=lab");
         process(&discovery.roots, 11, "/usr/bin/vim lab");
         process(&discovery.roots, 13, "kvm -m 4");
-        let (found, left_out) = discovery.scan(std::iter::empty());
+        let (found, left_out) = discovery.scan(&BTreeMap::new(), std::iter::empty());
         let names: Vec<_> = found.values().map(|found| found.id.as_str()).collect();
         assert_eq!((names, left_out), (vec!["lab", "lab#2", "qemu-13"], 0));
         assert!(found.contains_key(&Key::Process { pid: 7, start_ticks: 70 }));
+    }
+
+    #[test]
+    fn no_name_is_another_workloads_identifier() {
+        let folder = tempfile::tempdir().unwrap();
+        let discovery = discovery(folder.path(), &[]);
+        let long = "é".repeat(300);
+        let hostile =
+            ["a\u{1b}[2J", "a\u{7}[2J", "db#2", "db", "db", "db", long.as_str(), long.as_str(), "\u{202e}", "x\ny"];
+        let domains: Vec<(String, &str)> =
+            hostile.iter().enumerate().map(|(number, name)| (format!("{number:02}"), *name)).collect();
+        let (found, _) = discovery.scan(&BTreeMap::new(), domains.iter().map(|(uuid, name)| (uuid.as_str(), *name)));
+        let names: Vec<_> = found.values().map(|found| found.id.as_str()).collect();
+        assert_eq!(names[..6], ["a?[2J", "a?[2J#2", "db#2", "db", "db#3", "db#4"]);
+        assert_eq!(names[8..], ["?", "x?y"]);
+        assert!(names[6] != names[7] && names.iter().all(|name| name.len() <= 256));
+    }
+
+    #[test]
+    fn who_comes_later_takes_nobodys_identifier() {
+        let folder = tempfile::tempdir().unwrap();
+        let discovery = discovery(folder.path(), &[]);
+        let mut found = BTreeMap::new();
+        let mut ids = |domains: &[(&str, &str)]| {
+            let before = found.iter().collect();
+            found = discovery.scan(&before, domains.iter().copied()).0;
+            found.values().map(|found: &Found| found.id.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(&[("05", "db"), ("06", "db")]), ["db", "db#2"]);
+        // Their UUIDs come first in the order of keys, and one asks for the number itself.
+        let newcomers = [("01", "db"), ("02", "db#2"), ("05", "db"), ("06", "db")];
+        assert_eq!(ids(&newcomers), ["db#3", "db#2#2", "db", "db#2"]);
+        assert_eq!(ids(&newcomers), ["db#3", "db#2#2", "db", "db#2"]);
+        // A name that changes is a new one, and what nobody has any more is free.
+        assert_eq!(ids(&[("01", "db"), ("02", "web"), ("07", "db")]), ["db#3", "web", "db"]);
     }
 
     #[test]
@@ -162,7 +229,7 @@ mod tests {
         for group in ["machine.slice/a.scope", "machine.slice/b.scope", "machine.slice/c", "gleaner/volunteer"] {
             std::fs::create_dir_all(folder.path().join("cg").join(group)).unwrap();
         }
-        let (found, _) = discovery.scan(std::iter::empty());
+        let (found, _) = discovery.scan(&BTreeMap::new(), std::iter::empty());
         let names: Vec<_> = found.values().map(|found| found.id.as_str()).collect();
         assert_eq!(names, ["machine.slice/a.scope", "machine.slice/b.scope"]);
     }

@@ -62,7 +62,7 @@ fn word(value: &impl serde::Serialize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::report::{AbsenceKind, Capability, CgroupMode, Levers, VolunteerKind};
+    use gleaner_common::report::{AbsenceKind, Capability, CgroupMode, Levers};
     use gleaner_common::units::Bytes;
 
     use super::*;
@@ -82,15 +82,7 @@ mod tests {
                     state: Reading::absent(AbsenceKind::Disabled, "the kernel was started with psi=0"),
                 },
             ],
-            levers: Levers {
-                acting: false,
-                volunteer: VolunteerKind::None,
-                quota: false,
-                weight: false,
-                idle: false,
-                freeze: false,
-                weaknesses: vec![],
-            },
+            levers: Levers::without_volunteer(false, Vec::new()),
         };
         let text = as_text(&facts);
         for part in ["1 of 2 capabilities", "yes  cpu quota", "no   pressure", "psi=0", "to enable: boot with psi=1"] {

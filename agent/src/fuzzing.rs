@@ -60,3 +60,8 @@ pub fn xen(data: &[u8]) {
         _ = xen::parse_sample(&answer);
     }
 }
+
+/// The record of what must be restored.
+pub fn ledger(data: &[u8]) {
+    crate::act::ledger::fuzz(data);
+}

@@ -87,6 +87,25 @@ struct Shared {
 }
 
 impl Shared {
+    fn new(settings: GuardSettings, volunteer: Volunteer) -> Arc<Self> {
+        let inner = Inner {
+            volunteer: Some(volunteer),
+            law: Law::new(settings),
+            cap: None,
+            activation: 0,
+            quit: false,
+            shrinks: 0,
+            freezes: 0,
+            reaction_worst: Duration::ZERO,
+            interval_longest: Duration::ZERO,
+            failure: None,
+            unreported: Unreported::default(),
+            events: Vec::new(),
+            events_lost: 0,
+        };
+        Arc::new(Self { inner: Mutex::new(inner), changed: Condvar::new() })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic of another holder leaves plain numbers, valid in any combination.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -109,7 +128,18 @@ impl GuardView {
 #[derive(Debug)]
 pub struct Guard {
     shared: Arc<Shared>,
+    /// `None` when it is stepped by hand, with `watch`.
     thread: Option<JoinHandle<()>>,
+    by_hand: Option<Watch>,
+}
+
+/// What looks: the meter, and for which activation it measures.
+#[derive(Debug)]
+struct Watch {
+    meter: Meter,
+    activation: u64,
+    /// The last look.
+    at: Instant,
 }
 
 impl Guard {
@@ -118,25 +148,26 @@ impl Guard {
     /// # Errors
     /// The system's error when no thread can be started.
     pub fn start(settings: GuardSettings, period: Duration, volunteer: Volunteer, meter: Meter) -> io::Result<Self> {
-        let inner = Inner {
-            volunteer: Some(volunteer),
-            law: Law::new(settings),
-            cap: None,
-            activation: 0,
-            quit: false,
-            shrinks: 0,
-            freezes: 0,
-            reaction_worst: Duration::ZERO,
-            interval_longest: Duration::ZERO,
-            failure: None,
-            unreported: Unreported::default(),
-            events: Vec::new(),
-            events_lost: 0,
-        };
-        let shared = Arc::new(Shared { inner: Mutex::new(inner), changed: Condvar::new() });
-        let on_thread = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("guard".to_owned()).spawn(move || watch(&on_thread, meter, period))?;
-        Ok(Self { shared, thread: Some(thread) })
+        let shared = Shared::new(settings, volunteer);
+        let (on_thread, own) = (Arc::clone(&shared), Watch { meter, activation: 0, at: Instant::now() });
+        let thread = thread::Builder::new().name("guard".to_owned()).spawn(move || watch(&on_thread, own, period))?;
+        Ok(Self { shared, thread: Some(thread), by_hand: None })
+    }
+
+    /// A guard without a thread, latent, that looks when it is told to: for simulations on a virtual clock.
+    #[must_use]
+    pub fn by_hand(settings: GuardSettings, volunteer: Volunteer, meter: Meter) -> Self {
+        let by_hand = Some(Watch { meter, activation: 0, at: Instant::now() });
+        Self { shared: Shared::new(settings, volunteer), thread: None, by_hand }
+    }
+
+    /// One look, of a guard without a thread.
+    pub(crate) fn step(&mut self, now: Instant) {
+        let Some(watch) = &mut self.by_hand else { return };
+        let mut inner = self.shared.lock();
+        if inner.cap.is_some() {
+            watch.look(&mut inner, now);
+        }
     }
 
     /// For other threads to see what it does.
@@ -149,6 +180,17 @@ impl Guard {
     #[must_use]
     pub fn status(&self) -> GuardStatus {
         self.shared.lock().status()
+    }
+
+    /// Its thread, if it has one, has not ended by a fault.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_none_or(|thread| !thread.is_finished())
+    }
+
+    /// Goes on by other constants of the law.
+    pub fn set_settings(&self, settings: GuardSettings) {
+        self.shared.lock().law.set_settings(settings);
     }
 
     /// Activates the volunteer up to a cap, or with `None` stops it. In force on return, but for a cap lowered
@@ -188,23 +230,23 @@ impl Guard {
     /// [`VolunteerError`] when a knob cannot be read.
     pub(crate) fn look(&self) -> Result<(), VolunteerError> {
         let mut inner = self.shared.lock();
-        let met = match &mut inner.volunteer {
-            Some(volunteer) => volunteer.look()?,
-            None => Vec::new(),
+        let looked = match &mut inner.volunteer {
+            Some(volunteer) => volunteer.look().map(|met| inner.tell_foreign(&met)),
+            None => Ok(()),
         };
-        inner.tell_foreign(&met);
         if inner.cap.is_none() {
-            // Nobody else looks after a latent volunteer: what enters a stopped process group is stopped here.
+            // Nobody else looks after a latent volunteer: what enters a stopped process group is stopped here, and
+            // what could not be frozen is tried again, whatever else cannot be read.
             inner.enforce()?;
         }
-        Ok(())
+        looked
     }
 
     /// What happened since the last call. Of the guard's own acts at most one event a second.
     #[must_use]
     pub fn take_events(&self) -> Vec<Event> {
         let mut inner = self.shared.lock();
-        inner.tell_acts(Instant::now());
+        inner.tell_acts(self.by_hand.as_ref().map_or_else(Instant::now, |watch| watch.at));
         std::mem::take(&mut inner.events)
     }
 
@@ -233,9 +275,20 @@ impl Drop for Guard {
     }
 }
 
+impl Watch {
+    /// One look, the first of an activation from a new start.
+    fn look(&mut self, inner: &mut Inner, now: Instant) {
+        self.at = now;
+        if inner.activation != self.activation {
+            self.activation = inner.activation;
+            self.meter.restart();
+        }
+        inner.step(&mut self.meter, now);
+    }
+}
+
 /// The thread.
-fn watch(shared: &Shared, mut meter: Meter, period: Duration) {
-    let mut activation = 0;
+fn watch(shared: &Shared, mut watch: Watch, period: Duration) {
     let mut next = Instant::now();
     let mut inner = shared.lock();
     loop {
@@ -246,9 +299,7 @@ fn watch(shared: &Shared, mut meter: Meter, period: Duration) {
             inner = shared.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
             continue;
         }
-        if inner.activation != activation {
-            activation = inner.activation;
-            meter.restart();
+        if inner.activation != watch.activation {
             next = Instant::now();
         }
         let now = Instant::now();
@@ -259,13 +310,14 @@ fn watch(shared: &Shared, mut meter: Meter, period: Duration) {
         }
         // A late wake-up is not made up for; the interval that was is what counts.
         next = now + period;
-        inner.step(&mut meter);
+        watch.look(&mut inner, now);
     }
 }
 
 impl Inner {
     fn status(&self) -> GuardStatus {
-        let state = match (self.cap, self.law.frozen() || self.failure.is_some()) {
+        let foreign = self.volunteer.as_ref().is_some_and(Volunteer::has_foreign_ceiling);
+        let state = match (self.cap, self.law.frozen() || self.failure.is_some() || foreign) {
             (Some(_), false) => VolunteerState::Active,
             (Some(_), true) => VolunteerState::Frozen,
             (None, _) => VolunteerState::Latent,
@@ -300,9 +352,9 @@ impl Inner {
     }
 
     /// One look at the foreground, and what follows from it.
-    fn step(&mut self, meter: &mut Meter) {
+    fn step(&mut self, meter: &mut Meter, now: Instant) {
         let sampled = Instant::now();
-        let sample = match meter.sample() {
+        let sample = match meter.sample(now) {
             Ok(sample) => sample,
             Err(error) => return self.fail(meter, &chain(&error)),
         };
@@ -327,7 +379,7 @@ impl Inner {
             unreported.reaction_worst = unreported.reaction_worst.max(reaction);
             unreported.foreground = sample.foreground;
         }
-        self.tell_acts(Instant::now());
+        self.tell_acts(now);
     }
 
     /// Cannot measure or set limits: nothing is allowed until it can again.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gleaner_common::clock::Clock;
 use gleaner_common::command::Command;
@@ -13,6 +13,7 @@ use gleaner_common::id::WorkloadId;
 use gleaner_common::report::{
     AbsenceKind, HostReport, Reading, VolunteerKind, VolunteerSample, VolunteerState, WorkloadSample,
 };
+use gleaner_common::service::Watchdog;
 use gleaner_common::units::Bytes;
 use gleaner_planner::forecast::ResidualForecaster;
 use gleaner_planner::reclaim::MemoryState;
@@ -23,13 +24,19 @@ use crate::act::restore::RestoreReport;
 use crate::config::Config;
 use crate::hierarchies::Hierarchies;
 use crate::link::Outbox;
+use crate::metrics::{Seen, Status};
 use crate::sense::{Observation, Roots, Sensor, VolunteerTrace};
+
+/// Longest pause between two looks at leases and signs of life, however rarely is sampled.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
 /// What others ask of the loop.
 #[derive(Debug)]
 pub enum Order {
     /// A command of the aggregator.
     Command(Command),
+    /// Work by a changed config, as far as a running agent can.
+    Reload(Box<Config>),
     /// Restore the host and end.
     Stop,
 }
@@ -44,12 +51,14 @@ pub struct HostLoop {
     sensor: Sensor,
     forecaster: ResidualForecaster,
     outbox: Arc<Outbox>,
+    /// For metrics; `None` when nobody can ask.
+    status: Option<Arc<Status>>,
     sequence: u64,
     drops_told: u64,
 }
 
 impl HostLoop {
-    /// Opens the sensors for what `actor` set up.
+    /// Opens the sensors for what `actor` set up. `roots` are where the kernel's interfaces are.
     ///
     /// # Errors
     /// When a sensor the agent cannot do without (`/proc/stat`) is not readable.
@@ -59,6 +68,7 @@ impl HostLoop {
         hierarchies: &Hierarchies,
         actor: Option<Actor>,
         outbox: Arc<Outbox>,
+        roots: Roots,
     ) -> anyhow::Result<Self> {
         let kind = actor.as_ref().map_or(&VolunteerKind::None, Actor::volunteer_kind);
         let groups = actor.as_ref().map_or(&[][..], Actor::volunteer_cgroups);
@@ -72,47 +82,100 @@ impl HostLoop {
                 below.map_or(VolunteerTrace::None, |path| VolunteerTrace::Cgroup(path.to_owned()))
             }
         };
-        let sensor = Sensor::open(config.sense_settings(Roots::default()), hierarchies, trace, groups)?;
+        let sensor = Sensor::open(config.sense_settings(roots), hierarchies, trace, groups)?;
         let forecaster = ResidualForecaster::new(config.forecast_settings());
-        Ok(Self { config: config.clone(), clock, actor, sensor, forecaster, outbox, sequence: 0, drops_told: 0 })
+        let (config, status) = (config.clone(), None);
+        Ok(Self { config, clock, actor, sensor, forecaster, outbox, status, sequence: 0, drops_told: 0 })
+    }
+
+    /// Leaves what metrics need here, once a period.
+    #[must_use]
+    pub fn telling(mut self, status: Option<Arc<Status>>) -> Self {
+        self.status = status;
+        self
     }
 
     /// Runs until told to stop, or until nobody is left to give orders; then restores the host.
-    /// `each_tick` is called once a period.
-    pub fn run(mut self, orders: &mpsc::Receiver<Order>, mut each_tick: impl FnMut()) -> RestoreReport {
+    /// `each_turn` is called once a period, and at least once a second.
+    pub fn run(mut self, orders: &mpsc::Receiver<Order>, mut each_turn: impl FnMut()) -> RestoreReport {
         let mut next = Instant::now();
+        let mut watchdog = Watchdog::of_this_process();
+        let mut watched = next;
         loop {
+            // A loop that hangs, or a guard that is gone, is for systemd to end: that restores the host.
+            if self.actor.as_ref().is_none_or(Actor::is_guarded) {
+                watchdog.works();
+            }
             let now = Instant::now();
             if now >= next {
                 // A late tick is skipped, never made up for: rates use the true interval.
                 next = (next + self.config.sample_period).max(now);
-                let report = self.tick();
-                self.outbox.report(report);
-                each_tick();
+                self.tick(now);
+                each_turn();
+                watched = now;
+            } else if now.duration_since(watched) >= WATCH_PERIOD {
+                self.tick_actor();
+                each_turn();
+                watched = now;
             }
-            match orders.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            let wait = next.min(watched + WATCH_PERIOD).saturating_duration_since(Instant::now());
+            match orders.recv_timeout(watchdog.pause().map_or(wait, |pause| pause.min(wait))) {
                 Ok(Order::Command(command)) => self.command(&command),
+                Ok(Order::Reload(config)) => self.reload(&config),
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
-    fn command(&mut self, command: &Command) {
+    /// Carries out a command and queues the answer.
+    pub fn command(&mut self, command: &Command) {
         let Some(actor) = &mut self.actor else { return };
         let ack = actor.apply(command, self.clock.now());
         debug!(?command, ?ack, "command");
         self.outbox.ack(ack);
     }
 
-    fn tick(&mut self) -> HostReport {
+    fn reload(&mut self, new: &Config) {
+        self.config.take_over(new);
+        self.forecaster.set_settings(self.config.forecast_settings());
+        self.sensor.set_scan_period(self.config.scan_period_s);
+        if let Some(actor) = &mut self.actor {
+            actor.set_settings(&self.config.act_settings());
+        }
+    }
+
+    /// What a period brings: samples at `instant`, looks after what is applied, queues a report.
+    pub fn tick(&mut self, instant: Instant) {
+        let report = self.look(instant);
+        self.outbox.report(report);
+    }
+
+    /// One look of a guard that has no thread of its own.
+    pub fn step_guard(&mut self, now: Instant) {
+        if let Some(actor) = &mut self.actor {
+            actor.step_guard(now);
+        }
+    }
+
+    /// What acts, if anything does.
+    #[must_use]
+    pub const fn actor(&self) -> Option<&Actor> {
+        self.actor.as_ref()
+    }
+
+    fn look(&mut self, instant: Instant) -> HostReport {
         let now = self.clock.now();
-        let observation = self.sensor.sample(Instant::now());
+        let began = Instant::now();
+        let observation = self.sensor.sample(instant);
+        if let Some(status) = &self.status {
+            status.sampled(began.elapsed());
+        }
         if let Some(actor) = &mut self.actor {
             actor.set_memory(memory_states(&observation));
-            for event in actor.tick(now) {
-                self.outbox.event(now, event);
-            }
+        }
+        self.tick_actor();
+        if let Some(actor) = &mut self.actor {
             let told_anew = self.sensor.guests_told_anew();
             if self.config.act && (told_anew || observation.changes.iter().any(is_of_a_workload)) {
                 actor.set_workloads(self.sensor.workload_knobs());
@@ -123,7 +186,22 @@ impl HostLoop {
             self.outbox.event(now, Event::ReportsDropped { count: dropped - self.drops_told });
             self.drops_told = dropped;
         }
-        self.assemble(observation, dropped)
+        let report = self.assemble(observation, dropped);
+        if let Some(status) = &self.status {
+            status.ticked(Seen::of(&report, self.actor.as_ref()));
+        }
+        report
+    }
+
+    /// Ends leases that are over, and the like.
+    fn tick_actor(&mut self) {
+        let now = self.clock.now();
+        for event in self.actor.iter_mut().flat_map(|actor| actor.tick(now)) {
+            if let (Some(status), Event::RestoreFailed { .. }) = (&self.status, &event) {
+                status.restore_failed(1);
+            }
+            self.outbox.event(now, event);
+        }
     }
 
     fn assemble(&mut self, observation: Observation, reports_dropped: u64) -> HostReport {
@@ -166,7 +244,9 @@ impl HostLoop {
         }
     }
 
-    fn stop(mut self) -> RestoreReport {
+    /// Restores the host, as an orderly stop does.
+    #[must_use]
+    pub fn stop(mut self) -> RestoreReport {
         let Some(mut actor) = self.actor.take() else { return RestoreReport::default() };
         let report = actor.restore_all();
         for failure in &report.failed {
@@ -206,10 +286,10 @@ pub fn observe(config: &Config, count: Option<u64>) -> anyhow::Result<()> {
     let hierarchies = Hierarchies::of_this_machine();
     let outbox =
         Arc::new(Outbox::new(crate::link::OutboxLimits { reports: 1, events: 1 }, config.host.clone(), clock.now().0));
-    let mut host = HostLoop::open(config, clock, &hierarchies, None, outbox)?;
+    let mut host = HostLoop::open(config, clock, &hierarchies, None, outbox, Roots::default())?;
     let mut printed = 0;
     while count.is_none_or(|count| printed < count) {
-        let report = host.tick();
+        let report = host.look(Instant::now());
         writeln!(std::io::stdout().lock(), "{}", serde_json::to_string(&report)?)?;
         printed += 1;
         std::thread::sleep(config.sample_period);

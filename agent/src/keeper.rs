@@ -1,14 +1,19 @@
 //! The keeper: a small process that outlives the agent by a second. It waits on a pipe from the agent; when
-//! the pipe closes without a farewell the agent was killed, and the keeper puts back what it had changed.
+//! the pipe closes without a farewell the agent was killed, and the keeper puts back what it had changed. An agent
+//! that gives no sign of life for too long (stopped, or hung) can end no lease, so the keeper kills it first.
 //!
-//! So a killed agent leaves the machine as it was even where nothing starts it again.
+//! So a dead agent leaves the machine as it was even where nothing starts it again.
 
 use std::ffi::OsString;
 use std::io::{self, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
 
 use crate::act::ledger::LedgerError;
 use crate::act::restore::RestoreReport;
@@ -16,8 +21,14 @@ use crate::act::{ActError, restore_state_dir};
 
 /// What the agent writes before it ends in an orderly way.
 const FAREWELL: u8 = b'.';
+/// What it writes as a sign of life.
+const ALIVE: u8 = b'+';
 /// Time for a new agent to take over: it restores by itself. Chosen.
 const GRACE: Duration = Duration::from_secs(1);
+/// One wait for a sign of life. Several in a row must be in vain: a machine that was suspended finds one at most.
+const TURN: Duration = Duration::from_secs(1);
+/// How long a dismissed keeper may take to end.
+const END: Duration = Duration::from_secs(2);
 
 /// The agent's side. Dropping it without [`Keeper::farewell`] is what a killed agent does.
 #[derive(Debug)]
@@ -33,9 +44,16 @@ impl Keeper {
     /// The system's error when no pipe or process can be made.
     pub fn spawn(program: &Path, args: &[OsString]) -> io::Result<Self> {
         let (reader, pipe) = io::pipe()?;
+        // A keeper that does not read must never make the agent wait.
+        rustix::io::ioctl_fionbio(&pipe, true)?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::from(reader)).stdout(Stdio::null());
         Ok(Self { child: command.spawn()?, pipe })
+    }
+
+    /// A sign of life. One that finds no room, or nobody, is lost.
+    pub fn beat(&mut self) {
+        _ = self.pipe.write(&[ALIVE]);
     }
 
     /// It is still there. If not, spawn another.
@@ -49,14 +67,18 @@ impl Keeper {
         self.child.id()
     }
 
-    /// Tells it that everything is restored, and waits for its end.
+    /// Tells it that everything is restored, and waits for its end, not long.
     ///
     /// # Errors
     /// The system's error when it is not there any more.
     pub fn farewell(mut self) -> io::Result<()> {
         self.pipe.write_all(&[FAREWELL])?;
         drop(self.pipe);
-        self.child.wait().map(drop)
+        let until = Instant::now() + END;
+        while self.child.try_wait()?.is_none() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 }
 
@@ -71,16 +93,59 @@ pub enum Watch {
     Restored(RestoreReport),
 }
 
-/// The keeper's side: waits on standard input until the agent's end, then does what is needed.
+/// The keeper's side: waits on standard input until the agent's end, then does what is needed. An agent that gives
+/// no sign of life for `hung_after` is killed; without it, silence means nothing.
 ///
 /// # Errors
 /// [`ActError`] when the state cannot be restored.
-pub fn main(state_dir: &Path) -> Result<Watch, ActError> {
+pub fn main(state_dir: &Path, hung_after: Option<Duration>) -> Result<Watch, ActError> {
     // A signal to the agent's terminal or service must not end the keeper before the agent. Failing to
     // leave the session only means that this process leads one already.
     let _ = rustix::process::setsid();
     ignore_ends();
-    watch(&mut io::stdin().lock(), state_dir, GRACE)
+    let mut pipe = Signs { turns: None, agent: None, silent: 0 };
+    if let Some(agent) = hung_after.and_then(|_| agent()) {
+        pipe.turns = hung_after.map(|after| after.as_secs().max(1));
+        pipe.agent = Some(agent);
+    }
+    watch(&mut pipe, state_dir, GRACE)
+}
+
+/// The process that started this one, for good: its number may be another's one day.
+fn agent() -> Option<OwnedFd> {
+    let parent = getppid()?;
+    let agent = pidfd_open(parent, PidfdFlags::empty()).ok()?;
+    // Had it ended before it was opened, this process would have another parent now.
+    (getppid() == Some(parent)).then_some(agent)
+}
+
+/// Standard input as it is read while an eye is kept on the time.
+struct Signs {
+    /// Turns of silence after which the agent counts as hung.
+    turns: Option<u64>,
+    agent: Option<OwnedFd>,
+    silent: u64,
+}
+
+impl Read for Signs {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let stdin = io::stdin();
+        while let (Some(turns), Some(agent)) = (self.turns, &self.agent) {
+            let turn = Timespec::try_from(TURN).map_err(io::Error::other)?;
+            if poll(&mut [PollFd::new(&stdin.as_fd(), PollFlags::IN)], Some(&turn))? > 0 {
+                self.silent = 0;
+                break;
+            }
+            self.silent += 1;
+            if self.silent >= turns {
+                // Its end closes the pipe, which is what is read next.
+                pidfd_send_signal(agent, Signal::KILL)?;
+                self.turns = None;
+            }
+        }
+        // Past the standard library's buffer, which would hide from `poll` what it has read already.
+        Ok(rustix::io::read(stdin.as_fd(), buffer)?)
+    }
 }
 
 fn watch(pipe: &mut impl Read, state_dir: &Path, grace: Duration) -> Result<Watch, ActError> {
@@ -137,7 +202,7 @@ mod tests {
     #[test]
     fn keeper_process() {
         if let Some(state) = std::env::var_os("GLEANER_TEST_KEEPER") {
-            main(Path::new(&state)).unwrap();
+            main(Path::new(&state), None).unwrap();
         }
     }
 

@@ -15,9 +15,11 @@ pub mod fuzzing;
 pub mod guard;
 pub mod hierarchies;
 pub mod host_loop;
+mod join;
 pub mod keeper;
 pub mod link;
-pub mod netlink;
+pub mod metrics;
+mod netlink;
 pub mod probe;
 mod qmp;
 pub mod sense;
@@ -26,4 +28,4 @@ pub mod trial;
 mod version_2_tests;
 mod xen;
 
-pub use daemon::main_from_args;
+pub use daemon::{command_line, main_from_args};

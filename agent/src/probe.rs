@@ -38,7 +38,7 @@ pub fn facts(hierarchies: &Hierarchies, levers: Levers, trying: bool) -> HostFac
 pub fn offers(roots: &Roots, hierarchies: &Hierarchies, trying: bool) -> Vec<Offer> {
     let host = Host { roots, hierarchies };
     let shaping = |direction| match trying {
-        true => netlink::probe(direction).map(|()| "traffic control (tbf, police)".to_owned()).map_err(|error| {
+        true => netlink::probe(direction).map(str::to_owned).map_err(|error| {
             let kind = match error.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => AbsenceKind::Denied,
                 _ => AbsenceKind::NotSupported,
@@ -221,9 +221,10 @@ pub const fn advice(capability: Capability) -> (&'static str, &'static str) {
         Capability::Guests => {
             ("no guest is protected by itself; cgroups or everything else is", "load kvm_amd or kvm_intel")
         }
-        Capability::XenDomains => {
-            ("Xen domains are neither sensed nor limited", "on a dom0, install the package gleaner-agent-xen")
-        }
+        Capability::XenDomains => (
+            "Xen domains are neither sensed nor limited",
+            "on a dom0, build its helper, agent-xen, and put it into /usr/libexec/gleaner",
+        ),
         Capability::CpuQuota => (
             "no ceiling on CPU: the volunteer yields by class and weight alone",
             "mount cgroup version 2 and run the agent as root",
@@ -265,20 +266,12 @@ pub const fn advice(capability: Capability) -> (&'static str, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::report::{Reading, VolunteerKind};
+    use gleaner_common::report::Reading;
 
     use super::*;
 
     fn levers() -> Levers {
-        Levers {
-            acting: false,
-            volunteer: VolunteerKind::None,
-            quota: false,
-            weight: false,
-            idle: false,
-            freeze: false,
-            weaknesses: vec![],
-        }
+        Levers::without_volunteer(false, Vec::new())
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The QEMU machine protocol: commands to a guest's monitor and what it answers, as JSON lines over a Unix socket.
 //!
 //! A monitor talks to one client at a time and is often libvirt's, so a connection is made for one exchange and
-//! closed again. Everything is under a deadline, and a monitor that let one pass is left alone for a while: a hung
-//! monitor costs nobody else's time.
+//! closed again. Every line and every conversation has a deadline, which no trickle of bytes moves, and a monitor that
+//! let one pass is left alone for a while: a hung or hostile monitor costs nobody else's time.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 
 /// How long a monitor may take for each line.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// How long all lines of a conversation may take together.
+const CONVERSATION: Duration = Duration::from_secs(1);
 /// Between two tries to connect to one that is parting from another client.
 const BETWEEN: Duration = Duration::from_millis(20);
 /// How long one that did not answer is left alone. (All chosen.)
@@ -31,10 +33,44 @@ fn invalid(message: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message.into())
 }
 
+/// A socket on which nothing is waited for past a moment. (A timeout of the socket's own begins anew with every byte.)
+#[derive(Debug)]
+struct Timed {
+    socket: UnixStream,
+    until: Instant,
+}
+
+impl Timed {
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(Some(self.left()?))?;
+        self.socket.read(buffer)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(Some(self.left()?))?;
+        self.socket.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
+    }
+}
+
 /// One conversation with a monitor.
 #[derive(Debug)]
 pub(crate) struct Monitor {
-    lines: BufReader<UnixStream>,
+    lines: BufReader<Timed>,
+    /// When it must be over.
+    end: Instant,
 }
 
 /// A line of a monitor, as far as it matters here.
@@ -85,8 +121,9 @@ impl Monitor {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 hung().insert(socket.to_owned(), Instant::now());
                 let message = format!(
-                    "no answer within {} ms: it is hung, or serves another client such as libvirt",
-                    PATIENCE.as_millis()
+                    "no answer within {} ms, or not all in {} ms: it is hung, or serves another client such as libvirt",
+                    PATIENCE.as_millis(),
+                    CONVERSATION.as_millis()
                 );
                 Err(io::Error::new(io::ErrorKind::TimedOut, message))
             }
@@ -118,10 +155,9 @@ impl Monitor {
     }
 
     fn greet(socket: &Path) -> io::Result<Self> {
-        let stream = connect_in_time(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let mut monitor = Self { lines: BufReader::new(stream) };
+        let socket = connect_in_time(socket)?;
+        let end = Instant::now() + CONVERSATION;
+        let mut monitor = Self { lines: BufReader::new(Timed { socket, until: end }), end };
         match monitor.line()? {
             Line::Greeting => {}
             _ => return Err(invalid("no greeting")),
@@ -139,6 +175,7 @@ impl Monitor {
         if !arguments.is_null() {
             request["arguments"] = arguments;
         }
+        self.wait_from_now();
         self.lines.get_mut().write_all(format!("{request}\n").as_bytes())?;
         for _ in 0..MOST_EVENTS {
             match self.line()? {
@@ -152,7 +189,13 @@ impl Monitor {
         Err(invalid(format!("no answer to `{command}` among {MOST_EVENTS} lines")))
     }
 
+    /// The patience for one line begins.
+    fn wait_from_now(&mut self) {
+        self.lines.get_mut().until = self.end.min(Instant::now() + PATIENCE);
+    }
+
     fn line(&mut self) -> io::Result<Line> {
+        self.wait_from_now();
         let mut line = Vec::new();
         (&mut self.lines).take(LONGEST).read_until(b'\n', &mut line)?;
         match line.last() {
@@ -192,6 +235,15 @@ pub(crate) fn disks(answer: &Value) -> Vec<GuestDisk> {
     answer.as_array().into_iter().flatten().filter_map(one).collect()
 }
 
+/// All the memory a guest has: what it was started with, and what was plugged into it since.
+pub(crate) fn whole_memory(monitor: &mut Monitor) -> io::Result<u64> {
+    let answer = monitor.execute("query-memory-size-summary", Value::Null)?;
+    let number = |key: &str| answer.get(key).and_then(Value::as_u64);
+    let base = number("base-memory").ok_or_else(|| invalid("a memory size without `base-memory`"))?;
+    // Left out where nothing can be plugged.
+    Ok(base.saturating_add(number("plugged-memory").unwrap_or(0)))
+}
+
 /// Counters of all disks of a guest since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BlockStats {
@@ -215,6 +267,8 @@ pub(crate) fn block_stats(answer: &Value) -> Option<BlockStats> {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::os::unix::net::UnixListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
 
@@ -236,6 +290,59 @@ pub(crate) mod tests {
     }
 
     const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
+
+    /// A guest with a balloon, as its monitor tells of it. It takes and gives memory only when the test says so.
+    pub(crate) struct Balloonist {
+        pub(crate) socket: PathBuf,
+        /// Bytes it was started with, bytes plugged, and bytes it has now.
+        memory: Arc<[AtomicU64; 3]>,
+        /// The size its balloon was last told to leave it.
+        told: Arc<AtomicU64>,
+    }
+
+    impl Balloonist {
+        pub(crate) fn start(socket: &Path, base: u64, plugged: u64) -> Self {
+            let memory = Arc::new([base, plugged, base + plugged].map(AtomicU64::new));
+            let told = Arc::new(AtomicU64::new(0));
+            let listener = UnixListener::bind(socket).unwrap();
+            let (of_guest, size) = (Arc::clone(&memory), Arc::clone(&told));
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let mut stream = stream.unwrap();
+                    _ = stream.write_all(GREETING.as_bytes());
+                    for line in BufReader::new(stream.try_clone().unwrap()).lines() {
+                        let Ok(line) = line else { break };
+                        let request: Value = serde_json::from_str(&line).unwrap();
+                        let [base, plugged, actual] = of_guest.each_ref().map(|bytes| bytes.load(Ordering::SeqCst));
+                        let answer = match request["execute"].as_str().unwrap() {
+                            "query-balloon" => json!({ "actual": actual }),
+                            "query-memory-size-summary" => json!({ "base-memory": base, "plugged-memory": plugged }),
+                            "query-block" | "query-blockstats" => json!([]),
+                            "balloon" => {
+                                size.store(request["arguments"]["value"].as_u64().unwrap(), Ordering::SeqCst);
+                                json!({})
+                            }
+                            _ => json!({}),
+                        };
+                        _ = stream.write_all(format!("{}\n", json!({ "return": answer })).as_bytes());
+                    }
+                }
+            });
+            Self { socket: socket.to_owned(), memory, told }
+        }
+
+        /// What the balloon was last told.
+        pub(crate) fn told(&self) -> u64 {
+            self.told.load(Ordering::SeqCst)
+        }
+
+        /// The guest has taken or given memory, or has got more.
+        pub(crate) fn has(&self, base: u64, plugged: u64, actual: u64) {
+            for (place, bytes) in self.memory.iter().zip([base, plugged, actual]) {
+                place.store(bytes, Ordering::SeqCst);
+            }
+        }
+    }
 
     #[test]
     fn answers_are_told_from_events_and_refusals() {
@@ -269,6 +376,32 @@ pub(crate) mod tests {
         assert!(first.to_string().contains("another client"), "{first}");
         let second = ask();
         assert!(second.to_string().contains("lately"), "not asked again: {second}");
+    }
+
+    #[test]
+    fn a_trickle_of_bytes_moves_no_deadline() {
+        let events = "{\"event\": \"STOP\"}\n";
+        let answered = [GREETING, "{\"return\": {}}\n"].concat();
+        // A line that never ends, and events without an answer: each byte and each line comes well in time.
+        for (start, piece) in [(String::new(), " "), (answered, events)] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("qmp");
+            let listener = UnixListener::bind(&path).unwrap();
+            std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                _ = stream.write_all(start.as_bytes());
+                for _ in 0..500 {
+                    std::thread::sleep(Duration::from_millis(20));
+                    if stream.write_all(piece.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+            let began = Instant::now();
+            let error = Monitor::with(&path, |monitor| monitor.execute("query-status", Value::Null)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+            assert!(began.elapsed() < 5 * CONVERSATION, "{:?}", began.elapsed());
+        }
     }
 
     #[test]

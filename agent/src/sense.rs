@@ -196,6 +196,11 @@ impl Sensor {
         })
     }
 
+    /// Scans for workloads this often from now on.
+    pub fn set_scan_period(&mut self, period_s: f64) {
+        self.settings.scan_period_s = period_s;
+    }
+
     /// Takes a sample. Rates cover the true time since the last one, however long that was.
     pub fn sample(&mut self, now: Instant) -> Observation {
         let interval_s = self.previous.as_ref().map_or(0.0, |(at, _)| now.duration_since(*at).as_secs_f64());
@@ -272,7 +277,8 @@ impl Sensor {
         self.machine.rescan();
         let domains = self.domains.iter().flat_map(DomainReader::guests);
         let domains = domains.map(|domain| (domain.uuid.as_str(), domain.name.as_str()));
-        let (found, left_out) = self.discovery.scan(domains);
+        let before = self.followed.iter().map(|(key, followed)| (key, &followed.found)).collect();
+        let (found, left_out) = self.discovery.scan(&before, domains);
         if left_out != self.left_out {
             self.left_out = left_out;
             let detail = format!("{left_out} workloads are more than can be followed");
@@ -292,8 +298,8 @@ impl Sensor {
                     if followed.found.id != found.id {
                         let (from, to) = (followed.found.id.clone(), found.id.clone());
                         changes.push(Event::WorkloadRenamed { from, to });
-                        followed.found = found;
                     }
+                    followed.found = found;
                 }
                 None => {
                     let (workload, kind) = (found.id.clone(), found.kind);
@@ -310,7 +316,8 @@ impl Sensor {
     /// Tells the monitors' thread whom to ask.
     fn watch_monitors(&self) {
         if let Some(monitors) = &self.monitors {
-            monitors.watch(self.followed.values().filter_map(|followed| followed.found.monitor.clone()));
+            let guest = |(key, followed): (&Key, &Followed)| Some((key.clone(), followed.found.monitor.clone()?));
+            monitors.watch(self.followed.iter().filter_map(guest));
         }
     }
 

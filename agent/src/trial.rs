@@ -207,7 +207,8 @@ fn attempt(
     let clock = Clock::start();
     let command = Command {
         target: Target::Workload(id.clone()),
-        version: Version { epoch: clock.now().0, number: 1 },
+        // The present one: a trial must not shut out the aggregator of this host.
+        version: Version { epoch: actor.epoch(), number: 1 },
         lease_ms: LEASE_MS,
         desired: Desired::Limit(arguments.limits()),
     };

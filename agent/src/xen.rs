@@ -102,7 +102,7 @@ pub(crate) struct Hypervisor {
 /// All domains.
 ///
 /// # Errors
-/// When there is no helper, or it failed now or lately.
+/// When there is no helper, or it failed now or lately; never `NotFound`.
 pub(crate) fn sample() -> io::Result<Hypervisor> {
     let (answer, physical_cpus) = ask(&json!({ "sample": {} }))?;
     Ok(Hypervisor { physical_cpus, domains: parse_sample(&answer)? })
@@ -133,7 +133,7 @@ fn ask(request: &Value) -> io::Result<(Value, u32)> {
     }
     let mut helper = match std::mem::replace(&mut *state, State::Idle) {
         State::Running(helper) => helper,
-        State::Idle | State::Failed(..) => match Helper::start() {
+        State::Idle | State::Failed(..) => match Helper::start().map_err(not_of_a_domain) {
             Ok(helper) => helper,
             Err(error) => {
                 *state = State::Failed(Instant::now(), error.to_string());
@@ -153,6 +153,16 @@ fn ask(request: &Value) -> io::Result<(Value, u32)> {
             Err(error)
         }
     }
+}
+
+/// That there is no helper must not read as if there were no such domain, which has nothing to be put back.
+fn not_of_a_domain(error: io::Error) -> io::Error {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => io::ErrorKind::Other,
+        kind => kind,
+    };
+    // Also without the kernel's number, by which a knob's errors are told apart.
+    io::Error::new(kind, error)
 }
 
 /// The answer, or the error it tells of.

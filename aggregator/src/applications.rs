@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::api::{ApiError, ErrorCode};
-use crate::response_times::{Pushed, ResponseReader, check as check_source};
+use crate::response_times::{Pushed, ResponseReader, check as check_source, shown as shown_source};
 
 /// Most applications, and most tiers of one.
 const MOST_APPLICATIONS: usize = 10_000;
@@ -79,6 +79,12 @@ fn check_bounds(index: usize, tier: &TierSpec, found: &mut Vec<String>) {
             ));
         }
     }
+}
+
+/// An application as everybody may see it who may ask: without the secrets of its source.
+pub(crate) fn shown(status: &ApplicationStatus) -> ApplicationStatus {
+    let response_time = shown_source(&status.spec.response_time);
+    ApplicationStatus { spec: ApplicationSpec { response_time, ..status.spec.clone() }, ..status.clone() }
 }
 
 /// The sources that are asked.

@@ -2,20 +2,39 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use gleaner_common::config::{Problems, Section, Source};
+use gleaner_common::config::{Key, Problems, Section, Source};
 use gleaner_common::id::HostId;
+use gleaner_common::join::is_address;
+use gleaner_common::tls::CERTIFICATE_LIFETIME;
 use gleaner_common::transport::DEFAULT_PORT;
 use gleaner_planner::controller::Settings;
 
 use crate::event_log::EventLogSettings;
 use crate::journal::JournalSettings;
+use crate::operators::Operators;
+use crate::standby::StandbySettings;
 
 /// Where the packaged config lies.
 pub const DEFAULT_FILE: &str = "/etc/gleaner/aggregator.toml";
 
 /// Where the API's socket lies, unless the config says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/gleaner/aggregator.sock";
+
+/// Keys that a running aggregator takes over when it reloads its config; every other one needs a restart.
+pub const AT_RUN_TIME: &[&str] = &[
+    "controller.evaluation_interval_s",
+    "controller.profile_period_s",
+    "controller.control_interval_s",
+    "controller.command_lease_s",
+    "controller.report_stale_after_s",
+    "controller.ended_jobs_kept",
+    "event_log.max_mib",
+    "event_log.files",
+    "journal.max_mib",
+    "journal.files",
+];
 
 /// A validated config.
 #[derive(Debug, Clone)]
@@ -38,12 +57,25 @@ pub struct Config {
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
+    /// The authority's key: only with it hosts can be invited and certificates renewed. Where the config names none,
+    /// `ca.key` beside [`Config::ca`] is taken if it is there.
+    pub authority_key: Option<PathBuf>,
+    /// How long agents' certificates hold.
+    pub certificate_lifetime: Duration,
+    /// Addresses under which agents reach the aggregator, for join tokens.
+    pub advertise: Vec<String>,
+    /// Who may ask and order what.
+    pub operators: Operators,
     /// Times the controller works by.
     pub controller: Settings,
     /// Event log.
     pub event_log: EventLogSettings,
     /// Input journal.
     pub journal: JournalSettings,
+    /// TCP address of the metrics; `None` is no listener.
+    pub metrics: Option<SocketAddr>,
+    /// How to lead or stand by; `None` for an aggregator alone.
+    pub standby: Option<StandbySettings>,
 }
 
 impl Config {
@@ -60,15 +92,24 @@ impl Config {
     /// # Errors
     /// All [`Problems`] at once.
     pub fn from_source(source: &Source) -> Result<Self, Problems> {
+        Self::with_keys(source).map(|(config, _)| config)
+    }
+
+    /// Validates a config, and tells the keys it may have.
+    ///
+    /// # Errors
+    /// All [`Problems`] at once.
+    pub fn with_keys(source: &Source) -> Result<(Self, Vec<Key>), Problems> {
         let document = source.parse();
         let config = Self::from_root(document.root());
-        document.finish(config)
+        let keys = document.keys();
+        Ok((document.finish(config)?, keys))
     }
 
     fn from_root(mut root: Section<'_>) -> Option<Self> {
         let listen = root.parsed("listen", SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)));
         let socket = root.path("socket", DEFAULT_SOCKET);
-        let socket_mode = root.choice("socket_mode", 0o660, &[("0600", 0o600), ("0660", 0o660)]);
+        let socket_mode = root.choice("socket_mode", 0o660, &[("0600", 0o600), ("0660", 0o660), ("0666", 0o666)]);
         let state_dir = root.path("state_dir", "/var/lib/gleaner");
         let max_agents = usize::try_from(root.integer("max_agents", 10_000, 1..=1_000_000)).ok()?;
         let local_host = match root.optional_parsed("local_host") {
@@ -83,17 +124,30 @@ impl Config {
                 })
                 .ok(),
         };
+        let advertise = advertise(&mut root, listen);
+        let standby =
+            root.has("standby").then(|| StandbySettings::from_section(root.section("standby"), local_host.as_ref()));
         let mut tls = root.section("tls");
+        let ca = tls.path("ca", "/etc/gleaner/ca.crt");
+        let authority_key = tls.optional_path("authority_key");
         let mut log = root.section("event_log");
         let mut journal = root.section("journal");
+        let mut metrics = root.section("metrics");
         Some(Self {
             listen,
             socket,
             socket_mode,
             max_agents,
-            ca: tls.path("ca", "/etc/gleaner/ca.crt"),
+            ca,
+            authority_key,
+            certificate_lifetime: Duration::from_secs_f64(
+                tls.number("certificate_lifetime_h", CERTIFICATE_LIFETIME.as_secs_f64() / 3_600.0, 0.005..=87_600.0)
+                    * 3_600.0,
+            ),
+            advertise,
             certificate: tls.path("certificate", "/etc/gleaner/aggregator.crt"),
             key: tls.path("key", "/etc/gleaner/aggregator.key"),
+            operators: Operators::from_section(root.section("operators")),
             controller: controller(root.section("controller")),
             event_log: EventLogSettings {
                 folder: log.path("folder", &state_dir.join("events").display().to_string()),
@@ -105,10 +159,33 @@ impl Config {
                 max_bytes: journal.integer("max_mib", 64, 1..=4_096) << 20,
                 files: usize::try_from(journal.integer("files", 4, 1..=1_000)).ok()?,
             },
+            metrics: metrics.optional_parsed("listen"),
+            standby: match standby {
+                Some(standby) => Some(standby?),
+                None => None,
+            },
             state_dir,
             local_host: local_host?,
         })
     }
+}
+
+/// Addresses for join tokens: those of the config, or the one it listens on, or this machine's name.
+fn advertise(root: &mut Section<'_>, listen: SocketAddr) -> Vec<String> {
+    let addresses = root.texts("advertise");
+    if let Some(bad) = addresses.iter().find(|address| !is_address(address)) {
+        root.reject(
+            "advertise",
+            format_args!("has {bad:?}; it must be HOST:PORT, such as \"10.0.0.5:{DEFAULT_PORT}\""),
+        );
+    }
+    if !addresses.is_empty() {
+        return addresses;
+    }
+    if !listen.ip().is_unspecified() {
+        return vec![listen.to_string()];
+    }
+    HostId::of_this_machine().map(|name| format!("{name}:{}", listen.port())).into_iter().collect()
 }
 
 fn controller(mut section: Section<'_>) -> Settings {
@@ -140,12 +217,25 @@ mod tests {
     fn the_packaged_config_is_valid_and_shows_the_defaults() {
         let text = include_str!("../../systemd/aggregator.toml");
         let config = load(text).unwrap();
-        let shown: String = text
-            .lines()
-            .map(|line| line.strip_prefix("#").filter(|l| l.contains(" = ") && !l.starts_with(' ')).unwrap_or(line))
-            .collect::<Vec<_>>()
-            .join("\n");
-        assert_eq!(format!("{:?}", load(&shown).unwrap()), format!("{config:?}"));
+        let shown = |text: &str| {
+            let shown = |line| str::strip_prefix(line, "#").filter(|own| own.contains(" = ") && !own.starts_with(' '));
+            text.lines().map(|line| shown(line).unwrap_or(line)).collect::<Vec<_>>().join("\n")
+        };
+        let (always, standby) = text.split_once("#[standby]").unwrap();
+        assert_eq!(format!("{:?}", load(&shown(always)).unwrap()), format!("{config:?}"));
+        // A section that is there or not: its endpoints have no default.
+        let with = |keys: &str| format!("{:?}", load(&format!("local_host = 'a'\n[standby]\n{keys}")).unwrap());
+        let shown = shown(standby);
+        let endpoints = shown.lines().find(|line| line.starts_with("endpoints")).unwrap();
+        assert_eq!(with(&shown), with(endpoints));
+    }
+
+    #[test]
+    fn what_a_reload_takes_over_are_keys_there_are() {
+        let (_, keys) = Config::with_keys(&Source::from_text(Path::new("aggregator.toml"), "")).unwrap();
+        for key in AT_RUN_TIME {
+            assert!(keys.iter().any(|known| known.path == *key), "{key}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use gleaner_common::event::Event;
 use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{EngineAction, EngineEnd, EngineProgress, JobSpec};
+use gleaner_common::job::{ClusterSystem, EngineAction, EngineEnd, EngineProgress, JobSpec};
 use gleaner_common::report::VolunteerKind;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -60,8 +60,14 @@ pub struct Engines {
     jobs_dir: PathBuf,
     host: HostId,
     reports: mpsc::Sender<EngineReport>,
+    /// Tells programs which of two aggregators is the newer one.
+    epoch: u64,
     running: BTreeMap<JobId, Running>,
     clusters: BTreeMap<JobId, RunningCluster>,
+    /// Runners of jobs on clusters that were cancelled, until their batch systems have been told.
+    cancelled: Vec<RunningCluster>,
+    /// Who is told what jobs of a simulated system should do.
+    simulated: Option<mpsc::UnboundedSender<(JobId, EngineAction)>>,
 }
 
 #[derive(Debug)]
@@ -81,7 +87,20 @@ impl Engines {
     /// Engines that keep their records in `jobs_dir` and run tasks on `host`, this machine.
     #[must_use]
     pub fn new(jobs_dir: PathBuf, host: HostId, reports: mpsc::Sender<EngineReport>) -> Self {
-        Self { jobs_dir, host, reports, running: BTreeMap::new(), clusters: BTreeMap::new() }
+        let (running, clusters, cancelled) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { jobs_dir, host, reports, epoch: 0, running, clusters, cancelled, simulated: None }
+    }
+
+    /// The epoch in which this aggregator commands, as told to programs from now on.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    /// The same, for a simulation: `actions` is told what jobs of the system `simulated` should do.
+    #[must_use]
+    pub fn simulated(mut self, actions: mpsc::UnboundedSender<(JobId, EngineAction)>) -> Self {
+        self.simulated = Some(actions);
+        self
     }
 
     /// Validates a submission and stores its tasks durably. Blocks on the disk.
@@ -132,16 +151,23 @@ impl Engines {
     }
 
     fn act_on_cluster(&mut self, job: &JobSpec, action: EngineAction) {
-        self.clusters.retain(|_, running| !running.task.is_finished());
+        self.cancelled.retain(|running| !running.task.is_finished());
+        let is_simulated = job.engine.cluster().is_some_and(|spec| spec.system == ClusterSystem::Simulated);
+        if let Some(actions) = self.simulated.as_ref().filter(|_| is_simulated) {
+            // A simulation that has ended wants nothing any more.
+            _ = actions.send((job.id.clone(), action));
+            return;
+        }
         match action {
             EngineAction::SetSlots(slots) => {
+                self.clusters.retain(|_, running| !running.task.is_finished());
                 if let Some(running) = self.clusters.get(&job.id) {
                     running.orders.send_modify(|orders| orders.slots = slots);
                 } else if let Some(spec) = job.engine.cluster()
                     && !slots.is_empty()
                 {
                     let (folder, reports) = (self.jobs_dir.join(job.id.as_str()), self.reports.clone());
-                    let orders = ClusterOrders { slots, ..ClusterOrders::default() };
+                    let orders = ClusterOrders { slots, epoch: self.epoch, ..ClusterOrders::default() };
                     if let Some(running) = cluster::start(&job.id, &spec.system, orders, folder, reports) {
                         self.clusters.insert(job.id.clone(), running);
                     }
@@ -150,6 +176,7 @@ impl Engines {
             EngineAction::Cancel => {
                 if let Some(running) = self.clusters.remove(&job.id) {
                     running.orders.send_modify(|orders| orders.cancelled = true);
+                    self.cancelled.push(running);
                 } else {
                     self.cancel_left_behind(job);
                 }
@@ -157,15 +184,12 @@ impl Engines {
         }
     }
 
-    /// Ends what may run on from before a restart, after which the job had no slots yet.
+    /// Ends what may run on from before a restart, or was begun by another aggregator: the job had no slots here yet.
     fn cancel_left_behind(&mut self, job: &JobSpec) {
+        let Some(spec) = job.engine.cluster() else { return };
         let folder = self.jobs_dir.join(job.id.as_str());
-        if let Some(spec) = job.engine.cluster().filter(|_| folder.is_dir()) {
-            let orders = ClusterOrders { cancelled: true, ..ClusterOrders::default() };
-            if let Some(running) = cluster::start(&job.id, &spec.system, orders, folder, self.reports.clone()) {
-                self.clusters.insert(job.id.clone(), running);
-            }
-        }
+        let orders = ClusterOrders { cancelled: true, epoch: self.epoch, ..ClusterOrders::default() };
+        self.cancelled.extend(cluster::start(&job.id, &spec.system, orders, folder, self.reports.clone()));
     }
 
     /// Deletes an ended job's records; its tasks' output stays.
@@ -177,7 +201,7 @@ impl Engines {
     }
 
     /// Ends every running task, so that none outlives an orderly stop. They are run again after a restart
-    /// without that counting as an attempt.
+    /// without that counting as an attempt. Batch systems that are being told of a cancelled job have as long.
     pub async fn shutdown(&mut self) {
         for running in self.running.values() {
             running.orders.send_modify(|orders| orders.stopping = true);
@@ -186,7 +210,8 @@ impl Engines {
             running.orders.send_modify(|orders| orders.stopping = true);
         }
         let all = async {
-            for (_, running) in std::mem::take(&mut self.clusters) {
+            let clusters = std::mem::take(&mut self.clusters).into_values();
+            for running in clusters.chain(std::mem::take(&mut self.cancelled)) {
                 _ = running.task.await;
             }
             for (_, running) in std::mem::take(&mut self.running) {
@@ -194,9 +219,20 @@ impl Engines {
             }
         };
         if tokio::time::timeout(STOP_PATIENCE, all).await.is_err() {
-            tracing::warn!("some tasks did not end in time; the agent ends them with the volunteer");
+            tracing::warn!(
+                "some tasks did not end in time, and the agent ends them with the volunteer; or a batch system does not know \
+                 yet that a job was cancelled"
+            );
         }
     }
+}
+
+/// The parsers of what engines say, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(data: &[u8]) {
+    exec::fuzz(data);
+    records::fuzz(data);
+    spark::fuzz(data);
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub struct EventLog {
     open: Option<(File, u64)>,
     waiting: VecDeque<EventRecord>,
     lost: u64,
+    /// Lost before the log was last written again.
+    lost_before: u64,
     error: Option<String>,
     /// Last sequence number logged, per host and incarnation.
     through: BTreeMap<(HostId, u64), u64>,
@@ -75,16 +77,41 @@ impl EventLog {
             open: None,
             waiting: VecDeque::new(),
             lost: 0,
+            lost_before: 0,
             error: None,
             through,
             appended: watch::Sender::new(0),
         }
     }
 
+    /// Keeps this much from now on.
+    pub fn set_size(&mut self, max_bytes: u64, files: usize) {
+        (self.settings.max_bytes, self.settings.files) = (max_bytes, files);
+    }
+
     /// The error because of which events wait, if so.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         self.error.as_deref()
+    }
+
+    /// Own events that wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Own events lost since the log was opened.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost_before + self.lost
+    }
+
+    /// Tries again if the log could not be written.
+    pub fn retry(&mut self, now: Timestamp) {
+        if self.error.is_some() {
+            self.recover(now);
+        }
     }
 
     /// Folder of the files.
@@ -147,12 +174,13 @@ impl EventLog {
         Ok(logged)
     }
 
-    /// Pushes what was written out to the disk.
+    /// Pushes what was written out to the disk. If that fails the log counts as unwritable until it is written again.
     pub fn sync(&mut self) {
         if let Some((file, _)) = &self.open
             && let Err(error) = file.sync_data()
         {
-            tracing::error!(%error, "the event log cannot be pushed out to the disk");
+            self.failed(&self.unwritable(error));
+            self.open = None;
         }
     }
 
@@ -175,6 +203,7 @@ impl EventLog {
             return false;
         }
         tracing::info!(delayed, lost = self.lost, "the event log is written again");
+        self.lost_before += self.lost;
         (self.error, self.lost) = (None, 0);
         true
     }
@@ -244,7 +273,8 @@ impl EventLog {
     }
 }
 
-fn ends_in_half_a_line(path: &Path) -> io::Result<bool> {
+/// Whether a file ends without the end of a line, as after a crash.
+pub(crate) fn ends_in_half_a_line(path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::FileExt;
     let file = match File::open(path) {
         Ok(file) => file,
@@ -418,6 +448,22 @@ mod tests {
             seen += reader.next_lines(10).unwrap().len();
         }
         assert_eq!(seen, 40);
+    }
+
+    #[test]
+    fn a_log_that_does_not_reach_the_disk_is_unwritable_until_it_is_written_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = EventLog::open(settings(folder.path()));
+        log.append(Timestamp(1), stopped());
+        log.sync();
+        assert_eq!(log.error(), None);
+        // A device without storage refuses to be synced.
+        log.open = Some((File::open("/dev/null").unwrap(), 0));
+        log.sync();
+        assert!(log.error().is_some_and(|error| error.contains("cannot be written")), "{:?}", log.error());
+        log.retry(Timestamp(2));
+        log.sync();
+        assert_eq!((log.error(), read(folder.path(), None).len()), (None, 2), "one about the failure");
     }
 
     /// On a real full disk: a tiny tmpfs.

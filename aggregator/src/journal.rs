@@ -2,22 +2,24 @@
 //! reproduced. Each file starts with a snapshot of the controller and so replays alone.
 //!
 //! A record is a length (u32, little endian), the CRC-32 of the payload (u32) and the payload in the wire
-//! encoding. Records are written through to the kernel at once, so that a killed aggregator loses none.
+//! encoding. Records are written through to the kernel at once, so that a killed aggregator loses none. They hold
+//! applications as they were applied, secrets of their sources too, and so nobody else may read them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use gleaner_common::clock::Timestamp;
-use gleaner_common::wire::{FrameError, decode_value, encode_value};
+use gleaner_common::wire::{FrameError, decode_stored, encode_value};
 use gleaner_planner::controller::{Controller, Input, Output};
 use serde::{Deserialize, Serialize};
 
 /// Version of the format; a file of another version is refused.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
-/// Largest record believed.
-const MAX_RECORD: usize = 64 << 20;
+/// Largest record believed: the snapshot of ten thousand hosts is some tens of megabytes. Chosen.
+const MAX_RECORD: usize = 1 << 30;
 
 /// Tag by which encoding errors name journal records.
 const TAG: u16 = 0;
@@ -37,7 +39,7 @@ enum Record {
 pub struct JournalSettings {
     /// Folder of the files.
     pub folder: PathBuf,
-    /// A file that has grown to this many bytes is followed by a new one.
+    /// A file that has grown to this many bytes after its snapshot is followed by a new one.
     pub max_bytes: u64,
     /// Files kept.
     pub files: usize,
@@ -61,6 +63,13 @@ impl Journal {
     #[must_use]
     pub fn new(settings: JournalSettings) -> Self {
         Self { settings, open: None, error: None, retry_at: Timestamp(0), buffer: Vec::new() }
+    }
+
+    /// Keeps this much from now on, and begins a new file with the next step: for a controller whose settings were
+    /// changed from outside, which no step tells.
+    pub fn begin_anew(&mut self, max_bytes: u64, files: usize) {
+        (self.settings.max_bytes, self.settings.files) = (max_bytes, files);
+        self.open = None;
     }
 
     /// The error because of which nothing is being journalled, if so.
@@ -114,7 +123,7 @@ impl Journal {
         let mut at = now.0;
         let file = loop {
             let path = self.settings.folder.join(format!("{at:014}.journal"));
-            match OpenOptions::new().append(true).create_new(true).open(path) {
+            match OpenOptions::new().append(true).create_new(true).mode(0o600).open(path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => at += 1,
                 other => break other?,
             }
@@ -123,8 +132,10 @@ impl Journal {
         let software = env!("CARGO_PKG_VERSION").to_owned();
         let start = Record::Start { format: FORMAT, software, at: now, state: Box::new(controller.clone()) };
         let begun = self.append(&start);
-        if begun.is_err() {
-            self.open = None;
+        match &mut self.open {
+            // A snapshot larger than a whole file would otherwise be followed by the next.
+            Some((_, written)) if begun.is_ok() => *written = 0,
+            _ => self.open = None,
         }
         self.remove_old();
         begun
@@ -229,14 +240,25 @@ pub struct Difference {
 /// # Errors
 /// [`ReplayError`].
 pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
-    let mut reader = Reader::open(file)?;
+    replay_from(Reader::open(file)?)
+}
+
+/// The decoder of records and what follows from them, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(data: &[u8]) {
+    let reader = Reader { file: "fuzz".into(), input: data, offset: 0, torn: false };
+    _ = replay_from(reader);
+}
+
+fn replay_from<R: Read>(mut reader: Reader<R>) -> Result<Replay, ReplayError> {
+    let file = reader.file.clone();
     let Some(Record::Start { format, at, state, .. }) = reader.next_record()? else {
         let what = "it does not begin with a snapshot".to_owned();
-        return Err(ReplayError::Unsuitable { file: file.to_owned(), what });
+        return Err(ReplayError::Unsuitable { file, what });
     };
     if format != FORMAT {
         let what = format!("its format is {format}, this program reads {FORMAT}");
-        return Err(ReplayError::Unsuitable { file: file.to_owned(), what });
+        return Err(ReplayError::Unsuitable { file, what });
     }
     let mut controller = *state;
     let mut replay = Replay { steps: 0, span: (at, at), torn: false, difference: None };
@@ -255,19 +277,21 @@ pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
     Ok(replay)
 }
 
-struct Reader {
+struct Reader<R> {
     file: PathBuf,
-    input: BufReader<File>,
+    input: R,
     offset: u64,
     torn: bool,
 }
 
-impl Reader {
+impl Reader<BufReader<File>> {
     fn open(path: &Path) -> Result<Self, ReplayError> {
         let input = File::open(path).map_err(|source| ReplayError::Read { file: path.to_owned(), source })?;
         Ok(Self { file: path.to_owned(), input: BufReader::new(input), offset: 0, torn: false })
     }
+}
 
+impl<R: Read> Reader<R> {
     fn next_record(&mut self) -> Result<Option<Record>, ReplayError> {
         let Some(header) = self.take(8)? else { return Ok(None) };
         let number = |range: std::ops::Range<usize>| {
@@ -281,7 +305,7 @@ impl Reader {
         if crc32fast::hash(&payload) != crc {
             return Err(self.damaged("the checksum does not match".into()));
         }
-        let record = decode_value(TAG, &payload).map_err(|e: FrameError| self.damaged(e.to_string()))?;
+        let record = decode_stored(TAG, &payload).map_err(|e: FrameError| self.damaged(e.to_string()))?;
         self.offset += 8 + length as u64;
         Ok(Some(record))
     }
@@ -307,6 +331,8 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use gleaner_common::id::HostId;
     use gleaner_planner::controller::Settings;
 
@@ -335,8 +361,10 @@ mod tests {
     fn a_journal_replays_to_the_same_outputs() {
         let folder = tempfile::tempdir().unwrap();
         run(&mut journal(folder.path(), u64::MAX), 5);
-        let replay = replay(&only_file(folder.path())).unwrap();
+        let file = only_file(folder.path());
+        let replay = replay(&file).unwrap();
         assert_eq!((replay.steps, replay.torn, replay.difference), (5, false, None));
+        assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -5,14 +5,23 @@
 
 pub mod api;
 mod applications;
+pub mod audit;
 pub mod config;
 mod daemon;
 pub mod engine;
+pub mod enrolment;
 pub mod event_log;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod http;
+mod joining;
 pub mod journal;
+mod metrics;
+pub mod operators;
 pub mod response_times;
 mod server;
-mod shell;
+pub mod shell;
+pub mod standby;
 pub mod store;
 
-pub use daemon::main_from_args;
+pub use daemon::{command_line, main_from_args};

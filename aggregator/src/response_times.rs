@@ -104,6 +104,20 @@ pub fn check(source: &ResponseSource) -> Result<(), String> {
     ResponseReader::new(source, TIME_LIMIT).map(|_| ())
 }
 
+/// What stands for something that is not shown.
+const WITHHELD: &str = "(withheld)";
+
+/// A source as it is shown: without what may let others in at it, a password or the query of an address.
+pub(crate) fn shown(source: &ResponseSource) -> ResponseSource {
+    match source {
+        ResponseSource::Http { url, pointer, unit } => {
+            ResponseSource::Http { url: http::shown(url), pointer: pointer.clone(), unit: *unit }
+        }
+        ResponseSource::Postgres { connection } => ResponseSource::Postgres { connection: postgres::shown(connection) },
+        ResponseSource::Push | ResponseSource::Prometheus { .. } | ResponseSource::Exec { .. } => source.clone(),
+    }
+}
+
 async fn blocking(read: impl FnOnce() -> ResponseTime + Send + 'static) -> ResponseTime {
     match tokio::task::spawn_blocking(read).await {
         Ok(time) => time,
@@ -128,4 +142,12 @@ fn shortened(text: &str, longest: usize) -> String {
         None => text.chars().map(plain).collect(),
         Some(_) => text.chars().map(plain).take(longest.saturating_sub(1)).chain(['…']).collect(),
     }
+}
+
+/// The parsers of what sources say, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(data: &[u8]) {
+    exec::fuzz(data);
+    http::fuzz(data);
+    prometheus::fuzz(data);
 }

@@ -1,46 +1,179 @@
-//! The agents' side: accepts connections, greets, reads, writes. A bad peer costs itself only: its frames are
-//! limited, its rate is throttled by not reading on, and whatever is wrong ends its own connection.
+//! The agents' side: accepts connections, greets, reads, writes. A bad peer costs itself only: strangers take none
+//! of the agents' places, its frames are limited, its rate is throttled by not reading on, and whatever is wrong ends its
+//! own connection.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use gleaner_common::clock::Clock;
-use gleaner_common::event::{Event, EventSource};
+use gleaner_common::event::{Event, EventRecord, EventSource};
 use gleaner_common::id::HostId;
 use gleaner_common::report::MAX_WORKLOADS;
+use gleaner_common::tls::{MAX_REQUEST, Validity};
 use gleaner_common::transport;
-use gleaner_common::wire::{AgentEvents, FromAgent, FromAggregator, Hello, Welcome, read_message, write_message};
+use gleaner_common::wire::{
+    AgentEvents, FromAgent, FromAggregator, Hello, Message, Welcome, read_message, read_short_message, write_message,
+};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::shell::{Arrival, Joined};
+use crate::joining;
+use crate::shell::{Arrival, Declined, Joined};
+use crate::standby::Mandate;
 
-/// Longest wait for a handshake and for a hello.
+/// Longest wait for a handshake, for a hello, and for a peer to take the answer to it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Messages that wait for an agent; of more the new one is dropped, see `Shell::send`.
 const OUTGOING: usize = 256;
 
-/// Messages an agent may send per second in the long run, and at once (a backlog after an outage).
-const RATE: (f64, f64) = (50.0, 2_000.0);
+/// Messages a host may send per second in the long run, and at once: all the reports and events that its agent keeps by
+/// default while it has no connection. Each event counts as one. All of these rates and numbers are chosen.
+const RATE: (f64, f64) = (50.0, 5_000.0);
+
+/// Times an agent may connect per second in the long run, and at once. A well-behaved one pauses in between.
+const CONNECTS: (f64, f64) = (0.5, 20.0);
+
+/// Refused peers that are told of in the event log, per second in the long run, and at once.
+const REFUSALS_TOLD: (f64, f64) = (0.1, 20.0);
+
+/// So many bytes of a message count as one more.
+const BYTES_PER_PERMIT: usize = 32 << 10;
+
+/// Longest event that is taken from an agent, in bytes of its line; an answer to a command may become one.
+const MAX_EVENT: usize = 16 << 10;
+
+/// Longest hello, in bytes: several times what a host has to say of itself. It becomes an event too.
+const MAX_HELLO: usize = 32 << 10;
+
+/// Peers on their way to a welcome at once, in all and of one address.
+const GREETINGS: (usize, usize) = (1_024, 256);
+
+/// With this many on their way, a new one must first prove that its address is its own.
+const PROVE_FROM: usize = 64;
+
+/// What all connections share.
+struct Door {
+    /// Of those who were welcomed.
+    places: Arc<Semaphore>,
+    /// Of those on their way, by address.
+    greetings: Mutex<BTreeMap<IpAddr, usize>>,
+    /// How often each host has connected of late. Hosts have certificates, so there are no more than were issued.
+    connects: Mutex<BTreeMap<HostId, Rate>>,
+    /// How much each host has sent of late, over all of its connections.
+    messages: Mutex<BTreeMap<HostId, Arc<Mutex<Rate>>>>,
+    /// Refusals that may be told of, and how many were not.
+    refusals: Mutex<(Rate, u64)>,
+    clock: Clock,
+    arrivals: mpsc::Sender<Arrival>,
+    mandate: Mandate,
+}
+
+/// A peer on its way to a welcome.
+struct Greeting {
+    door: Arc<Door>,
+    address: IpAddr,
+}
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        let mut greetings = self.door.greetings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = greetings.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                greetings.remove(&self.address);
+            }
+        }
+    }
+}
+
+impl Door {
+    /// Lets a peer try; `None` when there are too many already. Also says how many are on their way.
+    fn greeting(self: &Arc<Self>, address: IpAddr) -> (Option<Greeting>, usize) {
+        let mut greetings = self.greetings.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = greetings.values().sum();
+        let own = greetings.get(&address).copied().unwrap_or(0);
+        if all >= GREETINGS.0 || own >= GREETINGS.1 {
+            return (None, all);
+        }
+        greetings.insert(address, own + 1);
+        (Some(Greeting { door: Arc::clone(self), address }), all)
+    }
+
+    /// Whether this host may connect once more now.
+    fn may_connect(&self, host: &HostId) -> bool {
+        let mut connects = self.connects.lock().unwrap_or_else(PoisonError::into_inner);
+        connects.entry(host.clone()).or_insert_with(|| Rate::new(CONNECTS)).take()
+    }
+
+    /// What this host may send.
+    fn messages(&self, host: &HostId) -> Arc<Mutex<Rate>> {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(messages.entry(host.clone()).or_insert_with(|| Arc::new(Mutex::new(Rate::new(RATE)))))
+    }
+
+    /// Tells of a refused peer, unless there were many of late.
+    async fn refused(&self, peer: String, mut reason: String) {
+        {
+            let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            let (rate, untold) = &mut *refusals;
+            if !rate.take() {
+                *untold += 1;
+                return;
+            }
+            if std::mem::take(untold) > 0 {
+                reason.push_str(" (and others before, too many to tell of each)");
+            }
+        }
+        // The shell is gone only while the aggregator stops.
+        _ = self.arrivals.send(Arrival::Noticed(Event::PeerRefused { peer, reason })).await;
+    }
+}
 
 /// Accepts agents until the endpoint is closed.
-pub(crate) async fn serve(endpoint: quinn::Endpoint, max_agents: usize, clock: Clock, arrivals: mpsc::Sender<Arrival>) {
-    let places = Arc::new(Semaphore::new(max_agents));
-    let connections = Arc::new(AtomicU64::new(0));
+pub(crate) async fn serve(
+    endpoint: quinn::Endpoint,
+    max_agents: usize,
+    clock: Clock,
+    arrivals: mpsc::Sender<Arrival>,
+    mandate: Mandate,
+) {
+    let door = Arc::new(Door {
+        places: Arc::new(Semaphore::new(max_agents)),
+        greetings: Mutex::default(),
+        connects: Mutex::default(),
+        messages: Mutex::default(),
+        refusals: Mutex::new((Rate::new(REFUSALS_TOLD), 0)),
+        clock,
+        arrivals,
+        mandate,
+    });
+    let joining = joining::Places::new();
+    let connections = AtomicU64::new(0);
     while let Some(incoming) = endpoint.accept().await {
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let (greeting, on_their_way) = door.greeting(incoming.remote_address().ip());
+        let Some(greeting) = greeting else {
             incoming.refuse();
             continue;
         };
-        let (arrivals, id) = (arrivals.clone(), connections.fetch_add(1, Ordering::Relaxed));
+        if on_their_way >= PROVE_FROM && !incoming.remote_address_validated() && incoming.may_retry() {
+            // It comes again with a token, which is no error.
+            _ = incoming.retry();
+            continue;
+        }
+        let (door, id) = (Arc::clone(&door), connections.fetch_add(1, Ordering::Relaxed));
+        let joining = joining.clone();
         tokio::spawn(async move {
             let peer = incoming.remote_address().to_string();
-            if let Err(reason) = connection(incoming, id, clock, &arrivals).await {
-                // The shell is gone only while the aggregator stops.
-                _ = arrivals.send(Arrival::Noticed(Event::PeerRefused { peer, reason })).await;
+            if let Err(reason) = connection(incoming, id, &door, &joining, greeting).await {
+                door.refused(peer, reason).await;
             }
-            drop(place);
         });
     }
 }
@@ -49,22 +182,42 @@ pub(crate) async fn serve(endpoint: quinn::Endpoint, max_agents: usize, clock: C
 async fn connection(
     incoming: quinn::Incoming,
     id: u64,
-    clock: Clock,
-    arrivals: &mpsc::Sender<Arrival>,
+    door: &Door,
+    joining: &joining::Places,
+    greeting: Greeting,
 ) -> Result<(), String> {
+    let arrivals = &door.arrivals;
+    let peer = incoming.remote_address().to_string();
     let connecting = incoming.accept().map_err(|e| e.to_string())?;
     let connection = tokio::time::timeout(PATIENCE, connecting)
         .await
         .map_err(|_| "no handshake in time".to_owned())?
         .map_err(|e| e.to_string())?;
-    let host = transport::peer_host(&connection).map_err(|e| e.to_string())?;
-    let greeting = async {
+    if transport::is_joining(&connection) {
+        joining.serve(&connection, &peer, arrivals).await;
+        return Ok(());
+    }
+    // The handshake lets a peer without a certificate through; it ends here.
+    let (host, certificate) = transport::peer(&connection).map_err(|error| {
+        let reason = error.to_string();
+        connection.close(1u8.into(), reason.as_bytes());
+        reason
+    })?;
+    if !door.may_connect(&host) {
+        connection.close(1u8.into(), b"too many connections of this host");
+        return Err(format!("host {host} connects too often"));
+    }
+    let hail = async {
         let (send, mut receive) = connection.accept_bi().await.map_err(|e| e.to_string())?;
-        let message = read_message(&mut receive).await.map_err(|e| e.to_string())?;
+        let message = read_short_message(&mut receive, MAX_HELLO).await.map_err(|error| {
+            let reason = error.to_string();
+            connection.close(1u8.into(), reason.as_bytes());
+            format!("the hello of host {host} cannot be read: {reason}")
+        })?;
         Ok::<_, String>((send, receive, message))
     };
     let (mut send, receive, message) =
-        tokio::time::timeout(PATIENCE, greeting).await.map_err(|_| format!("host {host} sends no hello"))??;
+        tokio::time::timeout(PATIENCE, hail).await.map_err(|_| format!("host {host} sends no hello"))??;
     let hello = match message {
         Some(FromAgent::Hello(hello)) if hello.host == host => hello,
         Some(FromAgent::Hello(hello)) => {
@@ -73,56 +226,140 @@ async fn connection(
         }
         _ => return Err(refuse(&connection, &mut send, format!("host {host} does not begin with a hello")).await),
     };
+    let Ok(_place) = Arc::clone(&door.places).try_acquire_owned() else {
+        let reason = format!("there is no place for host {host}: max_agents is reached");
+        return Err(refuse(&connection, &mut send, reason).await);
+    };
     let incarnation = hello.incarnation;
-    let outgoing = welcome(*hello, id, clock, arrivals, &mut send).await?;
-    let peer = Peer { host: host.clone(), incarnation, arrivals: arrivals.clone() };
-    let reason = peer.converse(&connection, send, receive, outgoing).await;
+    let newcomer = Newcomer { hello: *hello, id, certificate };
+    let (outgoing, closed) = match newcomer.welcome(door.clock, arrivals, &connection, &mut send).await? {
+        Ok(welcomed) => welcomed,
+        Err(Declined::Refused(reason)) => return Err(refuse(&connection, &mut send, reason).await),
+        Err(Declined::StandsBy(stands_by)) => {
+            // It goes to another aggregator, once it has read where.
+            say(&connection, &mut send, &FromAggregator::StandsBy(stands_by), PATIENCE).await;
+            _ = send.finish();
+            _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
+            return Ok(());
+        }
+    };
+    drop(greeting);
+    let peer = Peer {
+        host: host.clone(),
+        incarnation,
+        connection: id,
+        arrivals: arrivals.clone(),
+        mandate: door.mandate.clone(),
+        rate: door.messages(&host),
+    };
+    let reason = tokio::select! {
+        // First, because whoever tells it also drops the channel of messages, which ends the conversation as well.
+        biased;
+        reason = told_to_end(closed) => reason,
+        reason = peer.converse(&connection, send, receive, outgoing) => reason,
+        () = expired(certificate) => format!("the certificate of host {host} has expired"),
+    };
     connection.close(0u8.into(), reason.as_bytes());
     _ = arrivals.send(Arrival::Lost { host, connection: id, reason }).await;
     Ok(())
 }
 
+/// Sends a message, unless the connection fails, which shows again soon. One to a peer that takes nothing is ended: the
+/// peer would keep its place for ever.
+pub(crate) async fn say<M: Message>(
+    connection: &quinn::Connection,
+    send: &mut quinn::SendStream,
+    message: &M,
+    patience: Duration,
+) {
+    if tokio::time::timeout(patience, write_message(send, message)).await.is_err() {
+        connection.close(1u8.into(), b"the peer does not take what it is sent");
+    }
+}
+
 async fn refuse(connection: &quinn::Connection, send: &mut quinn::SendStream, reason: String) -> String {
     // Best effort: the peer learns why, if it still listens.
-    _ = write_message(send, &FromAggregator::Refused(reason.clone())).await;
+    say(connection, send, &FromAggregator::Refused(reason.clone()), PATIENCE).await;
     _ = send.finish();
     _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
     connection.close(1u8.into(), reason.as_bytes());
     reason
 }
 
-async fn welcome(
+/// Waits until the core loop ends the connection for a reason. That it merely forgets it shows elsewhere.
+async fn told_to_end(closed: oneshot::Receiver<String>) -> String {
+    match closed.await {
+        Ok(reason) => reason,
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Waits until a certificate has expired, by the wall clock.
+async fn expired(certificate: Validity) {
+    loop {
+        let left = certificate.until.since(Clock::start().now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(Duration::from_secs(600))).await;
+    }
+}
+
+/// What an agent is told and how it is ended, once it is welcomed.
+type Welcomed = (mpsc::Receiver<FromAggregator>, oneshot::Receiver<String>);
+
+/// An agent that said hello.
+struct Newcomer {
     hello: Hello,
-    connection: u64,
-    clock: Clock,
-    arrivals: &mpsc::Sender<Arrival>,
-    send: &mut quinn::SendStream,
-) -> Result<mpsc::Receiver<FromAggregator>, String> {
-    let stopping = || "the aggregator is stopping".to_owned();
-    let (sender, outgoing) = mpsc::channel(OUTGOING);
-    let (events_through, answer) = oneshot::channel();
-    let joined = Joined {
-        host: hello.host,
-        incarnation: hello.incarnation,
-        facts: Box::new(hello.facts),
-        connection,
-        sender,
-        events_through,
-    };
-    arrivals.send(Arrival::Joined(joined)).await.map_err(|_| stopping())?;
-    let events_through = answer.await.map_err(|_| stopping())?;
-    let software = env!("CARGO_PKG_VERSION").to_owned();
-    let welcome = FromAggregator::Welcome(Welcome { software, now: clock.now(), events_through });
-    // A failure shows again as soon as the connection is read.
-    _ = write_message(send, &welcome).await;
-    Ok(outgoing)
+    id: u64,
+    certificate: Validity,
+}
+
+impl Newcomer {
+    /// Announces and greets it. The inner error is why it is not taken.
+    async fn welcome(
+        self,
+        clock: Clock,
+        arrivals: &mpsc::Sender<Arrival>,
+        connection: &quinn::Connection,
+        send: &mut quinn::SendStream,
+    ) -> Result<Result<Welcomed, Declined>, String> {
+        let stopping = || "the aggregator is stopping".to_owned();
+        let (sender, outgoing) = mpsc::channel(OUTGOING);
+        let (events_through, answer) = oneshot::channel();
+        let (closer, closed) = oneshot::channel();
+        let Self { hello, id, certificate } = self;
+        let joined = Joined {
+            host: hello.host,
+            incarnation: hello.incarnation,
+            facts: Box::new(hello.facts),
+            connection: id,
+            certificate,
+            sender,
+            closer,
+            events_through,
+        };
+        arrivals.send(Arrival::Joined(joined)).await.map_err(|_| stopping())?;
+        let events_through = match answer.await.map_err(|_| stopping())? {
+            Ok(through) => through,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let software = env!("CARGO_PKG_VERSION").to_owned();
+        let welcome = FromAggregator::Welcome(Welcome { software, now: clock.now(), events_through });
+        say(connection, send, &welcome, PATIENCE).await;
+        Ok(Ok((outgoing, closed)))
+    }
 }
 
 /// An agent that was welcomed.
 struct Peer {
     host: HostId,
     incarnation: u64,
+    connection: u64,
     arrivals: mpsc::Sender<Arrival>,
+    mandate: Mandate,
+    /// What its host may send, on both streams and also after it has connected anew.
+    rate: Arc<Mutex<Rate>>,
 }
 
 impl Peer {
@@ -136,6 +373,10 @@ impl Peer {
     ) -> String {
         let write = async {
             while let Some(message) = outgoing.recv().await {
+                // It may have waited here for long.
+                if matches!(message, FromAggregator::Command(_)) && !self.mandate.holds() {
+                    return "this aggregator leads no more".to_owned();
+                }
                 if let Err(error) = write_message(&mut send, &message).await {
                     return error.to_string();
                 }
@@ -157,20 +398,28 @@ impl Peer {
     }
 
     /// Reads a stream to its end, or to the first message that is refused.
-    async fn read(
-        &self,
-        mut stream: quinn::RecvStream,
-        sort: fn(&Self, FromAgent) -> Result<Arrival, String>,
-    ) -> String {
-        let mut rate = Rate::new();
+    async fn read(&self, stream: quinn::RecvStream, sort: fn(&Self, FromAgent) -> Result<Arrival, String>) -> String {
+        let mut stream = Counted { stream, bytes: 0 };
         loop {
-            rate.wait().await;
+            let wait = {
+                let mut rate = self.rate();
+                rate.spend(std::mem::take(&mut stream.bytes) / BYTES_PER_PERMIT);
+                rate.claim()
+            };
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
+            }
             let refusal = match read_message(&mut stream).await {
                 Ok(Some(message)) => match sort(self, message) {
-                    Ok(arrival) => match self.arrivals.send(arrival).await {
-                        Ok(()) => continue,
-                        Err(_) => return "the aggregator is stopping".to_owned(),
-                    },
+                    Ok(arrival) => {
+                        if let Arrival::Events { records, .. } = &arrival {
+                            self.rate().spend(records.len());
+                        }
+                        match self.arrivals.send(arrival).await {
+                            Ok(()) => continue,
+                            Err(_) => return "the aggregator is stopping".to_owned(),
+                        }
+                    }
                     Err(reason) => reason,
                 },
                 Ok(None) => return "the agent closed the connection".to_owned(),
@@ -181,6 +430,10 @@ impl Peer {
             _ = self.arrivals.send(Arrival::Noticed(event)).await;
             return format!("a message was refused: {refusal}");
         }
+    }
+
+    fn rate(&self) -> MutexGuard<'_, Rate> {
+        self.rate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn report_stream(&self, message: FromAgent) -> Result<Arrival, String> {
@@ -198,6 +451,9 @@ impl Peer {
 
     fn control_stream(&self, message: FromAgent) -> Result<Arrival, String> {
         match message {
+            FromAgent::Ack(ack) if !serde_json::to_vec(&ack).is_ok_and(|text| text.len() <= MAX_EVENT) => {
+                Err(format!("an answer to a command of more than {MAX_EVENT} bytes"))
+            }
             FromAgent::Ack(ack) => Ok(Arrival::Acked { host: self.host.clone(), ack }),
             FromAgent::Events(AgentEvents { events }) => {
                 let own = |source: &EventSource| {
@@ -206,8 +462,20 @@ impl Peer {
                 };
                 match events.iter().find(|record| !own(&record.source)) {
                     Some(record) => Err(format!("an event of another source: {:?}", record.source)),
-                    None => Ok(Arrival::Events { host: self.host.clone(), records: events }),
+                    None if events.iter().any(|record| !fits(record)) => {
+                        Err(format!("an event of more than {MAX_EVENT} bytes"))
+                    }
+                    None => {
+                        let (host, connection) = (self.host.clone(), self.connection);
+                        Ok(Arrival::Events { host, connection, records: events })
+                    }
                 }
+            }
+            FromAgent::CertificateRequest(request) if request.len() > MAX_REQUEST => {
+                Err(format!("a request for a certificate of {} bytes; at most {MAX_REQUEST} are taken", request.len()))
+            }
+            FromAgent::CertificateRequest(request) => {
+                Ok(Arrival::CertificateRequest { host: self.host.clone(), connection: self.connection, request })
             }
             FromAgent::Hello(_) => Err("a second hello".to_owned()),
             FromAgent::Report(_) => Err("a report on the control stream".to_owned()),
@@ -215,23 +483,212 @@ impl Peer {
     }
 }
 
-/// A bucket of permits to read a message.
+/// A stream that counts what it has given.
+struct Counted {
+    stream: quinn::RecvStream,
+    bytes: usize,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let polled = AsyncRead::poll_read(Pin::new(&mut self.stream), context, into);
+        self.bytes += into.filled().len() - before;
+        polled
+    }
+}
+
+fn fits(record: &EventRecord) -> bool {
+    record.to_json_line().is_ok_and(|line| line.len() <= MAX_EVENT)
+}
+
+/// A bucket of permits: so many a second in the long run, and at once.
 struct Rate {
+    per_s: f64,
+    most: f64,
     permits: f64,
     last: Instant,
 }
 
 impl Rate {
-    fn new() -> Self {
-        Self { permits: RATE.1, last: Instant::now() }
+    fn new((per_s, most): (f64, f64)) -> Self {
+        Self { per_s, most, permits: most, last: Instant::now() }
     }
 
-    async fn wait(&mut self) {
+    fn refill(&mut self) {
         let elapsed = self.last.elapsed().as_secs_f64();
         self.last = Instant::now();
-        self.permits = (self.permits + elapsed * RATE.0).min(RATE.1) - 1.0;
-        if self.permits < 0.0 {
-            tokio::time::sleep(Duration::from_secs_f64(-self.permits / RATE.0)).await;
+        self.permits = (self.permits + elapsed * self.per_s).min(self.most);
+    }
+
+    /// Takes a permit if there is one.
+    fn take(&mut self) -> bool {
+        self.refill();
+        let left = self.permits >= 1.0;
+        self.permits -= f64::from(u8::from(left));
+        left
+    }
+
+    /// Takes a permit, which is there after this time.
+    fn claim(&mut self) -> Duration {
+        self.refill();
+        self.permits -= 1.0;
+        Duration::from_secs_f64((-self.permits / self.per_s).max(0.0))
+    }
+
+    /// Takes more permits, which the next claim makes up for.
+    fn spend(&mut self, permits: usize) {
+        self.permits -= permits as f64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use gleaner_common::clock::Timestamp;
+    use gleaner_common::command::{Ack, Limits, Outcome, Target, Version};
+    use gleaner_common::report::Levers;
+    use gleaner_common::tls::{Authority, Identity};
+    use quinn::crypto::rustls::QuicClientConfig;
+
+    use super::*;
+    use crate::shell::tests::facts;
+
+    fn door() -> Arc<Door> {
+        let (arrivals, _) = mpsc::channel(1);
+        Arc::new(Door {
+            places: Arc::new(Semaphore::new(1)),
+            greetings: Mutex::default(),
+            connects: Mutex::default(),
+            messages: Mutex::default(),
+            refusals: Mutex::new((Rate::new(REFUSALS_TOLD), 0)),
+            clock: Clock::start(),
+            arrivals,
+            mandate: Mandate::alone(),
+        })
+    }
+
+    fn host(name: &str) -> HostId {
+        HostId::new(name).unwrap()
+    }
+
+    /// An aggregator's endpoint, and the identity of the agent on host `h1`.
+    fn site() -> (quinn::Endpoint, SocketAddr, Identity) {
+        let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::create().unwrap());
+        let (ca, _) = authority.write(folder.path()).unwrap();
+        let [server, agent] = [authority.issue_aggregator(), authority.issue_agent(&host("h1"))].map(|issued| {
+            let (certificate, key) = issued.unwrap().write(folder.path(), "peer").unwrap();
+            Identity::load(&ca, &certificate, &key).unwrap()
+        });
+        let endpoint = transport::server_endpoint(([127, 0, 0, 1], 0).into(), &server).unwrap();
+        let address = endpoint.local_addr().unwrap();
+        (endpoint, address, agent)
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_takes_nothing_is_ended() {
+        let (endpoint, address, agent) = site();
+        let accepting = tokio::spawn(async move {
+            let connection = endpoint.accept().await.unwrap().await.unwrap();
+            let (mut send, _receive) = connection.accept_bi().await.unwrap();
+            let word = FromAggregator::Refused("because".to_owned());
+            say(&connection, &mut send, &word, Duration::from_millis(100)).await;
+            connection.close_reason().is_some()
+        });
+        // It allows not a single byte to be sent to it.
+        let mut settings = quinn::TransportConfig::default();
+        settings.stream_receive_window(0_u8.into());
+        let tls = QuicClientConfig::try_from(agent.client().unwrap()).unwrap();
+        let mut config = quinn::ClientConfig::new(Arc::new(tls));
+        config.transport_config(Arc::new(settings));
+        let mut client = transport::client_endpoint(address, &agent).unwrap();
+        client.set_default_client_config(config);
+        let connection = transport::connect(&client, address).unwrap().await.unwrap();
+        let (mut send, _receive) = connection.open_bi().await.unwrap();
+        send.write_all(&[0]).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await.expect("an end");
+        assert!(ended.to_string().contains("does not take what it is sent"), "{ended}");
+        assert!(accepting.await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_hello_longer_than_any_host_needs_is_refused() {
+        let (endpoint, address, agent) = site();
+        let (arrivals, mut arrived) = mpsc::channel(8);
+        tokio::spawn(serve(endpoint, 1, Clock::start(), arrivals, Mandate::alone()));
+        let levers =
+            Levers::without_volunteer(true, vec!["it pushes everything else out of the log".to_owned(); 1_000]);
+        let facts = facts(levers);
+        let hello = Hello { host: host("h1"), incarnation: 1, software: String::new(), now: Timestamp(1), facts };
+        let client = transport::client_endpoint(address, &agent).unwrap();
+        let connection = transport::connect(&client, address).unwrap().await.unwrap();
+        let (mut send, _receive) = connection.open_bi().await.unwrap();
+        // The end may come before it is all sent.
+        _ = write_message(&mut send, &FromAgent::Hello(Box::new(hello))).await;
+        let ended = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await.expect("an end");
+        assert!(ended.to_string().contains("over the limit of 32768"), "{ended}");
+        let told = arrived.recv().await;
+        let refused = |reason: &str| reason.contains("the hello of host h1 cannot be read: frame of");
+        assert!(
+            matches!(&told, Some(Arrival::Noticed(Event::PeerRefused { reason, .. })) if refused(reason)),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn an_answer_to_a_command_is_no_longer_than_an_event() {
+        let door = door();
+        let peer = Peer {
+            host: host("h1"),
+            incarnation: 1,
+            connection: 1,
+            arrivals: door.arrivals.clone(),
+            mandate: Mandate::alone(),
+            rate: door.messages(&host("h1")),
+        };
+        let ack = |shortfalls: Vec<String>| {
+            let outcome = Outcome::Applied { limits: Limits::NONE, shortfalls };
+            FromAgent::Ack(Ack { target: Target::Volunteer, version: Version::default(), outcome })
+        };
+        assert!(peer.control_stream(ack(vec!["no lever for it here".to_owned(); 20])).is_ok());
+        for shortfalls in [vec!["x".repeat(MAX_EVENT)], vec![String::new(); MAX_EVENT]] {
+            assert!(peer.control_stream(ack(shortfalls)).unwrap_err().contains("of more than 16384 bytes"));
         }
+    }
+
+    #[test]
+    fn a_host_that_connects_anew_may_not_send_more_for_it() {
+        let door = door();
+        let rate = |name| door.messages(&host(name));
+        rate("h1").lock().unwrap().spend(5_000);
+        assert!(rate("h1").lock().unwrap().claim() > Duration::ZERO);
+        assert_eq!(rate("h2").lock().unwrap().claim(), Duration::ZERO, "others are not held up");
+        // What an agent keeps through an outage comes at once: 300 reports and 4,096 events.
+        let backlog = rate("h3");
+        let waits: Duration = (0..4_396).map(|_| backlog.lock().unwrap().claim()).sum();
+        assert_eq!(waits, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_rate_runs_dry_and_fills_again() {
+        let mut rate = Rate::new((1_000.0, 3.0));
+        assert!((0..3).all(|_| rate.take()));
+        rate.spend(1);
+        assert!(!rate.take(), "nothing is left");
+        rate.last -= Duration::from_secs(60);
+        assert!((0..3).all(|_| rate.take()), "never more than at once");
+    }
+
+    #[test]
+    fn one_address_does_not_take_every_place() {
+        let door = door();
+        let address = |last| IpAddr::from([10, 0, 0, last]);
+        let flood: Vec<_> = (0..GREETINGS.1).map(|_| door.greeting(address(1)).0.expect("a place")).collect();
+        assert!(door.greeting(address(1)).0.is_none());
+        let others: Vec<_> = (2..=9).map(|last| door.greeting(address(last))).collect();
+        assert!(others.iter().all(|(greeting, _)| greeting.is_some()), "others come in");
+        drop((flood, others));
+        assert!(door.greetings.lock().unwrap().is_empty(), "nothing is kept of who has gone");
     }
 }

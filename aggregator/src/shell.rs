@@ -1,113 +1,258 @@
 //! The core loop: the one owner of the controller. It takes what arrives, has the controller decide, journals,
 //! and carries the outputs out. A thread of its own, so that the disk may block it.
+//!
+//! It is public for one reason: the whole-system simulation drives it, on a clock moved by hand, as the daemon does.
+
+mod enrolment;
+mod operators;
+mod requests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
 
-use gleaner_common::application::{ApplicationSpec, ResponseTime};
+use gleaner_common::application::ResponseTime;
 use gleaner_common::clock::{Clock, Timestamp};
 use gleaner_common::command::Ack;
-use gleaner_common::event::{Event, EventRecord};
+use gleaner_common::event::{Event, EventRecord, EventSource};
 use gleaner_common::id::{ApplicationId, HostId, JobId};
-use gleaner_common::job::{EngineAction, JobSpec, JobStatus};
+use gleaner_common::job::{EngineAction, EngineEnd, JobStatus};
+use gleaner_common::metrics::Page;
 use gleaner_common::report::{HostFacts, HostReport, VolunteerKind};
-use gleaner_common::wire::FromAggregator;
-use gleaner_planner::controller::{Controller, Input, Output};
+use gleaner_common::service::Watchdog;
+use gleaner_common::tls::Validity;
+use gleaner_common::wire::{FromAggregator, JoinRequest, StandsBy};
+use gleaner_planner::advice::History;
+use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};
-use crate::applications::{Sources, no_such as no_such_application};
+use crate::api::{Request, Response};
+use crate::applications::Sources;
 use crate::engine::{EngineReport, Engines};
-use crate::event_log::EventLog;
-use crate::journal::Journal;
-use crate::store::Store;
+use crate::event_log::{EventLog, EventLogSettings};
+use crate::journal::{Journal, JournalSettings};
+use crate::metrics::{self, Counters, Outgoing, Pulse, Records};
+use crate::operators::Operator;
+use crate::standby::{Leading, Mandate};
+use crate::store::{Store, StoreError};
+
+pub use enrolment::{Credentials, Enrolment};
+pub use operators::Audit;
+pub(crate) use operators::may_not_read;
 
 /// Events of agents that may wait for the log.
-const MAX_UNLOGGED: usize = 10_000;
+pub const MAX_UNLOGGED: usize = 10_000;
 
 /// Something that arrived.
 #[derive(Debug)]
-pub(crate) enum Arrival {
+pub enum Arrival {
     /// An agent said hello.
     Joined(Joined),
     /// A connection ended.
-    Lost { host: HostId, connection: u64, reason: String },
+    Lost {
+        /// Whose.
+        host: HostId,
+        /// Which.
+        connection: u64,
+        /// Why.
+        reason: String,
+    },
     /// A report.
     Report(Box<HostReport>),
     /// An answer to a command.
-    Acked { host: HostId, ack: Ack },
+    Acked {
+        /// Whose.
+        host: HostId,
+        /// The answer.
+        ack: Ack,
+    },
     /// Events of an agent; once they are in the log, it is told so on its connection.
-    Events { host: HostId, records: Vec<EventRecord> },
+    Events {
+        /// Whose.
+        host: HostId,
+        /// On which connection.
+        connection: u64,
+        /// Oldest first.
+        records: Vec<EventRecord>,
+    },
+    /// An agent wants its next certificate.
+    CertificateRequest {
+        /// Whose.
+        host: HostId,
+        /// On which connection.
+        connection: u64,
+        /// PKCS #10, in DER.
+        request: Vec<u8>,
+    },
+    /// A host that has no certificate wants to join.
+    Joining(Joining),
+    /// One got no further than that.
+    JoinFailed {
+        /// Its address.
+        peer: String,
+        /// Why.
+        reason: String,
+    },
+    /// Certificates and keys were read anew, or could not be.
+    Reloaded(Result<Box<Credentials>, String>),
     /// Something the server noticed.
     Noticed(Event),
     /// An engine's report.
     Engine(EngineReport),
     /// What a source said of an application.
-    Responded { application: ApplicationId, response: ResponseTime },
+    Responded {
+        /// Whose.
+        application: ApplicationId,
+        /// What.
+        response: ResponseTime,
+    },
     /// A request of an operator's tool.
-    Api { request: Request, answer: oneshot::Sender<Response> },
+    Api {
+        /// Who asks.
+        operator: Operator,
+        /// What is asked.
+        request: Request,
+        /// Who waits for the answer.
+        answer: oneshot::Sender<Response>,
+    },
+    /// A monitoring system asks how things are.
+    Scraped {
+        /// Who waits for the answer.
+        answer: oneshot::Sender<Page>,
+    },
+    /// The config was read again; these parts of it can change now.
+    Configured {
+        /// Times the controller works by.
+        settings: Settings,
+        /// How much the event log keeps.
+        event_log: EventLogSettings,
+        /// How much the journal keeps.
+        journal: JournalSettings,
+    },
     /// A second passed.
     Tick,
     /// End in an orderly way.
     Stop,
+    /// End, because this aggregator leads no more, for this reason.
+    Deposed(String),
 }
 
 /// A new connection of an agent.
 #[derive(Debug)]
-pub(crate) struct Joined {
-    pub(crate) host: HostId,
-    pub(crate) incarnation: u64,
-    pub(crate) facts: Box<HostFacts>,
+pub struct Joined {
+    /// Its host.
+    pub host: HostId,
+    /// When the agent started.
+    pub incarnation: u64,
+    /// What the host is and offers.
+    pub facts: Box<HostFacts>,
     /// Unique among connections.
-    pub(crate) connection: u64,
-    pub(crate) sender: mpsc::Sender<FromAggregator>,
-    /// Receives the number through which the agent's events are in the log.
-    pub(crate) events_through: oneshot::Sender<u64>,
+    pub connection: u64,
+    /// From when until when its certificate holds.
+    pub certificate: Validity,
+    /// Takes what is sent to the agent.
+    pub sender: mpsc::Sender<FromAggregator>,
+    /// Ends the connection at once, for a reason.
+    pub closer: oneshot::Sender<String>,
+    /// Receives the number through which the agent's events are in the log, or why the host is not taken.
+    pub events_through: oneshot::Sender<Result<u64, Declined>>,
+}
+
+/// Why an agent is not taken.
+#[derive(Debug)]
+pub enum Declined {
+    /// It is refused, for this reason.
+    Refused(String),
+    /// This aggregator does not lead.
+    StandsBy(StandsBy),
+}
+
+/// A host without a certificate that wants one.
+#[derive(Debug)]
+pub struct Joining {
+    /// Its address.
+    pub peer: String,
+    /// What it asks with.
+    pub request: JoinRequest,
+    /// Receives the certificate, or why there is none.
+    pub answer: oneshot::Sender<Result<String, String>>,
 }
 
 #[derive(Debug)]
 struct Connection {
     id: u64,
+    incarnation: u64,
     sender: mpsc::Sender<FromAggregator>,
+    closer: oneshot::Sender<String>,
+    /// It was given its next certificate.
+    renewed: bool,
 }
 
 /// Everything the core loop owns.
 #[derive(Debug)]
-pub(crate) struct Shell {
-    pub(crate) clock: Clock,
-    pub(crate) started: Timestamp,
-    pub(crate) local_host: HostId,
-    pub(crate) controller: Controller,
-    pub(crate) journal: Journal,
-    pub(crate) events: EventLog,
-    pub(crate) store: Store,
-    pub(crate) engines: Engines,
-    pub(crate) sources: Sources,
+pub struct Shell {
+    clock: Clock,
+    started: Timestamp,
+    local_host: HostId,
+    controller: Controller,
+    journal: Journal,
+    events: EventLog,
+    store: Store,
+    engines: Engines,
+    sources: Sources,
+    /// Whether this aggregator may command.
+    mandate: Mandate,
+    /// What it has where it is one of several.
+    leading: Option<Leading>,
+    enrolment: Enrolment,
+    audit: Audit,
+    pulse: Arc<Pulse>,
+    counters: Counters,
     connections: BTreeMap<HostId, Connection>,
+    /// How the forecasts of each host did, for advice. Not stored: a day of it is soon seen again.
+    histories: BTreeMap<HostId, History>,
     /// Events of agents that could not be logged yet.
     unlogged: VecDeque<(HostId, Vec<EventRecord>)>,
     /// The state changed since it was stored.
     dirty: bool,
+    /// Who may join may be stored here otherwise than it is: as another leader left it, or after a failure.
+    admissions_dirty: bool,
     store_error: Option<String>,
     /// Makes default job names unique.
     jobs_named: u32,
 }
 
 /// What the core loop is made of.
-pub(crate) struct Parts {
-    pub(crate) clock: Clock,
-    pub(crate) local_host: HostId,
-    pub(crate) controller: Controller,
-    pub(crate) journal: Journal,
-    pub(crate) events: EventLog,
-    pub(crate) store: Store,
-    pub(crate) engines: Engines,
-    pub(crate) sources: Sources,
+pub struct Parts {
+    /// The process's clock.
+    pub clock: Clock,
+    /// The machine the aggregator runs on, by its agent's name.
+    pub local_host: HostId,
+    /// The state it goes on from.
+    pub controller: Controller,
+    /// Records every input with its outputs.
+    pub journal: Journal,
+    /// What operators follow.
+    pub events: EventLog,
+    /// What survives a restart.
+    pub store: Store,
+    /// What runs jobs.
+    pub engines: Engines,
+    /// Takes what applications' sources answer; it comes back as [`Arrival::Responded`].
+    pub responses: mpsc::Sender<(ApplicationId, ResponseTime)>,
+    /// Who may join and who is shut out.
+    pub enrolment: Enrolment,
+    /// Records what operators order.
+    pub audit: Audit,
 }
 
 impl Shell {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { clock, local_host, controller, journal, events, store, engines, sources } = parts;
+    /// A core loop that has not started.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        let Parts { clock, local_host, controller, journal, events, store, mut engines, responses, enrolment, audit } =
+            parts;
+        engines.set_epoch(controller.epoch());
         Self {
             started: clock.now(),
             clock,
@@ -117,43 +262,107 @@ impl Shell {
             events,
             store,
             engines,
-            sources,
+            sources: Sources::new(responses),
+            mandate: Mandate::alone(),
+            leading: None,
+            enrolment,
+            audit,
+            pulse: Arc::new(Pulse::new()),
+            counters: Counters::default(),
             connections: BTreeMap::new(),
+            histories: BTreeMap::new(),
             unlogged: VecDeque::new(),
             dirty: true,
+            admissions_dirty: true,
             store_error: None,
             jobs_named: 0,
         }
+    }
+
+    /// The same for one of several aggregators, which may command while `mandate` holds.
+    #[must_use]
+    pub(crate) fn leading(mut self, leading: Leading, mandate: Mandate) -> Self {
+        (self.leading, self.mandate) = (Some(leading), mandate);
+        self
+    }
+
+    /// The same, telling how it is where that is asked already.
+    #[must_use]
+    pub(crate) fn with_pulse(mut self, pulse: Arc<Pulse>) -> Self {
+        self.pulse = pulse;
+        self
     }
 
     /// Runs until told to stop. Call it on a thread that may block.
     pub(crate) fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>, runtime: &tokio::runtime::Handle) {
         // Engines start tasks of the runtime.
         let _entered = runtime.enter();
+        self.start();
+        let mut watchdog = Watchdog::of_this_process();
+        // Something arrives at least with every tick, once a second; a loop that hangs is for systemd to end.
+        while let Some(arrival) = arrivals.blocking_recv() {
+            watchdog.works();
+            self.pulse.works();
+            match arrival {
+                Arrival::Stop => break,
+                Arrival::Deposed(reason) => {
+                    self.deposed(reason);
+                    break;
+                }
+                // The word that it is over is on its way; until then nothing is decided any more, and whoever waits for
+                // an answer hears that there will be none.
+                _ if !self.mandate.holds() => {}
+                arrival => self.take(arrival),
+            }
+        }
+        runtime.block_on(self.engines.shutdown());
+        self.stop();
+    }
+
+    /// Goes on from the stored state. Call it where tasks of a runtime can be started, as [`Shell::take`].
+    pub fn start(&mut self) {
         let jobs_resumed = self.controller.jobs().filter(|job| !job.phase.is_final()).count();
         self.log(Event::AggregatorStarted {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             jobs_resumed: u32::try_from(jobs_resumed).unwrap_or(u32::MAX),
         });
+        if let Some(Leading { name, epoch, state_from, .. }) = &self.leading {
+            let (name, epoch, state_from) = (name.clone(), *epoch, (*state_from).to_owned());
+            self.log(Event::LeadershipGained { name, epoch, state_from });
+        }
         self.decide(Input::Resumed);
+        self.give_up_jobs_of_others();
+        // The epoch, before anything is commanded in it. One that was won is in etcd already.
+        self.dirty = true;
+        self.save(false);
         let interval = self.control_interval();
         for application in self.controller.applications() {
             self.sources.set(&application.spec, interval);
         }
-        while let Some(arrival) = arrivals.blocking_recv() {
-            if matches!(arrival, Arrival::Stop) {
-                break;
-            }
-            self.take(arrival);
-        }
-        runtime.block_on(self.engines.shutdown());
+    }
+
+    /// Leaves everything on the disk.
+    pub fn stop(mut self) {
         self.log(Event::AggregatorStopped {});
         self.dirty = true;
-        self.save();
+        self.save(true);
         self.events.sync();
     }
 
-    fn take(&mut self, arrival: Arrival) {
+    /// What is known and decided.
+    #[must_use]
+    pub const fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// Events of agents that could not be logged yet.
+    #[must_use]
+    pub fn unlogged(&self) -> usize {
+        self.unlogged.iter().map(|(_, records)| records.len()).sum()
+    }
+
+    /// Deals with one arrival, to the end.
+    pub fn take(&mut self, arrival: Arrival) {
         match arrival {
             Arrival::Joined(joined) => self.joined(joined),
             Arrival::Lost { host, connection, reason } => {
@@ -163,81 +372,190 @@ impl Shell {
                     self.decide(Input::HostLost { host, reason });
                 }
             }
-            Arrival::Report(report) => self.decide(Input::Report(report)),
+            Arrival::Report(report) => {
+                self.counters.reported(&report);
+                self.histories.entry(report.host.clone()).or_default().observe(&report);
+                self.decide(Input::Report(report));
+            }
             Arrival::Acked { host, ack } => self.decide(Input::Acked { host, ack }),
-            Arrival::Events { host, records } => self.agent_events(host, records),
+            Arrival::Events { host, connection, records } => self.agent_events(host, connection, records),
+            Arrival::CertificateRequest { host, connection, request } => self.renew(&host, connection, &request),
+            Arrival::Joining(joining) => self.joining(joining),
+            Arrival::JoinFailed { peer, reason } => self.join_failed(peer, reason),
+            Arrival::Reloaded(credentials) => self.reloaded(credentials),
             Arrival::Noticed(event) => self.log(event),
             Arrival::Engine(EngineReport::Progress { job, progress }) => self.decide(Input::Progress { job, progress }),
             Arrival::Engine(EngineReport::Ended { job, end, progress }) => {
                 self.decide(Input::EngineEnded { job: job.clone(), end, progress });
                 // Stored before its records go: a crash between the two must not run the job again.
-                self.save();
+                self.save(true);
                 if self.store_error.is_none() {
                     self.engines.forget(&job);
                 }
             }
             Arrival::Engine(EngineReport::Event(event)) => self.log(event),
             Arrival::Responded { application, response } => self.decide(Input::Responded { application, response }),
-            Arrival::Api { request, answer } => {
-                let response = self.answer(request).unwrap_or_else(Response::Error);
+            Arrival::Api { operator, request, answer } => {
+                let response = self.api(&operator, request).unwrap_or_else(Response::Error);
                 // A client that has gone away needs no answer.
                 _ = answer.send(response);
             }
+            Arrival::Scraped { answer } => {
+                // A client that has gone away needs no answer.
+                _ = answer.send(self.page());
+            }
+            Arrival::Configured { settings, event_log, journal } => self.reload(settings, &event_log, &journal),
             Arrival::Tick => {
                 self.decide(Input::Tick);
-                self.save();
+                self.save(false);
+                self.remind();
+                self.events.retry(self.clock.now());
                 self.events.sync();
-                for (host, records) in std::mem::take(&mut self.unlogged) {
-                    self.agent_events(host, records);
-                }
+                self.log_waiting();
+                self.pulse.beat(&self.records());
             }
-            Arrival::Stop => {}
+            Arrival::Stop | Arrival::Deposed(_) => {}
+        }
+    }
+
+    fn reload(&mut self, settings: Settings, event_log: &EventLogSettings, journal: &JournalSettings) {
+        let interval = self.control_interval();
+        self.controller.set_settings(settings);
+        self.journal.begin_anew(journal.max_bytes, journal.files);
+        self.events.set_size(event_log.max_bytes, event_log.files);
+        if self.control_interval() != interval {
+            let interval = self.control_interval();
+            for application in self.controller.applications() {
+                // A source that runs keeps the interval it was started with.
+                self.sources.remove(&application.spec.name);
+                self.sources.set(&application.spec, interval);
+            }
+        }
+    }
+
+    /// This aggregator leads no more. Agents and engines hear nothing of it any more.
+    fn deposed(&mut self, reason: String) {
+        // What it still stores is its own business.
+        let Some(Leading { name, epoch, .. }) = self.leading.take() else { return };
+        self.log(Event::LeadershipLost { name, epoch, reason });
+        self.connections.clear();
+    }
+
+    /// The tasks and results of a job of engine `local` are on the machine of the aggregator that took it. Another one
+    /// cannot go on with it, and lets it fail at once rather than wait for a machine that may be gone for good.
+    fn give_up_jobs_of_others(&mut self) {
+        if self.leading.is_none() {
+            return;
+        }
+        let local = |job: &JobStatus| job.spec.engine.local().map(|local| local.host.clone());
+        let unfinished = self.controller.jobs().filter(|job| !job.phase.is_final());
+        let others = unfinished.filter_map(|job| Some((job.spec.id.clone(), local(job)?)));
+        let others: Vec<(JobId, HostId)> = others.filter(|(_, host)| *host != self.local_host).collect();
+        for (job, host) in others {
+            let reason = format!(
+                "its tasks are on host {host}, whose aggregator leads no more; submit it again, there or here, or as a job \
+                 of an engine for clusters"
+            );
+            self.decide(Input::EngineEnded { job, end: EngineEnd::Broken { reason }, progress: None });
         }
     }
 
     fn log(&mut self, event: Event) {
+        self.counters.noticed(&event);
         self.events.append(self.clock.now(), event);
     }
 
     fn joined(&mut self, joined: Joined) {
-        let Joined { host, incarnation, facts, connection, sender, events_through } = joined;
-        _ = events_through.send(self.events.through(&host, incarnation));
-        // Dropping the older connection's sender ends that connection.
-        self.connections.insert(host.clone(), Connection { id: connection, sender });
+        let Joined { host, incarnation, facts, connection, certificate, sender, closer, events_through } = joined;
+        if let Some(reason) = self.enrolment.admissions.revoked(&host, certificate) {
+            // The connection's task refuses the peer and says so in the log.
+            _ = events_through.send(Err(Declined::Refused(reason)));
+            return;
+        }
+        self.enrolment.known(&host, certificate);
+        _ = events_through.send(Ok(self.events.through(&host, incarnation)));
+        let newer = Connection { id: connection, incarnation, sender, closer, renewed: false };
+        if let Some(older) = self.connections.insert(host.clone(), newer) {
+            // One that has ended by itself needs no closing.
+            _ = older.closer.send("replaced by a newer connection".to_owned());
+        }
         self.decide(Input::HostJoined { host, incarnation, facts });
     }
 
     /// Logs an agent's events and acknowledges them. While the log cannot be written they wait, unacknowledged;
     /// when too many do, the agent is disconnected and keeps its own.
-    fn agent_events(&mut self, host: HostId, records: Vec<EventRecord>) {
-        match self.events.append_agents(self.clock.now(), &records) {
-            Ok(through) => self.send(&host, FromAggregator::EventsThrough(through)),
-            Err(error) => {
-                tracing::debug!(%host, %error, "events of an agent wait");
-                let waiting: usize = self.unlogged.iter().map(|(_, records)| records.len()).sum();
-                if waiting + records.len() <= MAX_UNLOGGED {
-                    self.unlogged.push_back((host, records));
-                } else if self.connections.remove(&host).is_some() {
-                    let reason = "its events cannot be logged now".to_owned();
-                    self.decide(Input::HostLost { host, reason });
+    fn agent_events(&mut self, host: HostId, connection: u64, records: Vec<EventRecord>) {
+        let is_current = self.connections.get(&host).is_some_and(|current| current.id == connection);
+        // What the agent sent on a connection it has no more it sends again on the next. To log it now could leave a
+        // gap before it that its number acknowledges. An agent that another one followed sends nothing again.
+        if !is_current && (!self.connections.contains_key(&host) || self.is_of_connection(&host, &records)) {
+            return;
+        }
+        // Behind those that wait: the log takes what is newer than all it has.
+        self.unlogged.push_back((host, records));
+        self.log_waiting();
+        // The last that waits is the one that has just come: others leave only from the front.
+        if self.unlogged() > MAX_UNLOGGED
+            && let Some((host, _)) = self.unlogged.pop_back()
+            && is_current
+        {
+            self.disconnect(&host, "its events cannot be logged now".to_owned());
+        }
+    }
+
+    /// Ends a host's connection; false where there is none.
+    fn disconnect(&mut self, host: &HostId, reason: String) -> bool {
+        let Some(connection) = self.connections.remove(host) else { return false };
+        // A connection that ends by itself at this moment needs no closing.
+        _ = connection.closer.send(reason.clone());
+        self.decide(Input::HostLost { host: host.clone(), reason });
+        true
+    }
+
+    fn log_waiting(&mut self) {
+        while let Some((host, records)) = self.unlogged.pop_front() {
+            match self.events.append_agents(self.clock.now(), &records) {
+                // Those of an earlier incarnation may come after a new one has joined, which counts its own.
+                Ok(through) if self.is_of_connection(&host, &records) => {
+                    self.send(&host, FromAggregator::EventsThrough(through));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%host, %error, "events of an agent wait");
+                    self.unlogged.push_front((host, records));
+                    return;
                 }
             }
         }
     }
 
+    fn is_of_connection(&self, host: &HostId, records: &[EventRecord]) -> bool {
+        let of = |record: &EventRecord| match record.source {
+            EventSource::Agent { incarnation, .. } => Some(incarnation),
+            EventSource::Aggregator => None,
+        };
+        records.last().and_then(of) == self.connections.get(host).map(|connection| connection.incarnation)
+    }
+
     /// A message that finds no room is dropped: commands are renewed, events are sent again.
-    fn send(&self, host: &HostId, message: FromAggregator) {
+    fn send(&mut self, host: &HostId, message: FromAggregator) {
+        if matches!(message, FromAggregator::Command(_)) && !self.mandate.holds() {
+            return;
+        }
         if let Some(connection) = self.connections.get(host)
             && let Err(error) = connection.sender.try_send(message)
         {
             tracing::debug!(%host, %error, "a message to an agent is dropped");
+            self.counters.messages_dropped += 1;
         }
     }
 
     fn decide(&mut self, input: Input) {
         let now = self.clock.now();
         self.journal.prepare(&self.controller, now);
+        let began = Instant::now();
         let outputs = self.controller.handle(input.clone(), now);
+        self.counters.decided(metrics::kind(&input), &outputs, began.elapsed());
         self.dirty |= !outputs.is_empty() || !matches!(input, Input::Tick | Input::Report(_));
         self.journal.step(now, input, &outputs);
         for output in outputs {
@@ -251,7 +569,15 @@ impl Shell {
     }
 
     fn act(&mut self, job: &JobId, action: EngineAction) {
-        let Some(spec) = self.controller.job(job).map(|status| status.spec.clone()) else { return };
+        if !self.mandate.holds() {
+            return;
+        }
+        let Some(status) = self.controller.job(job) else { return };
+        // To tell a batch system of the end of a job that it never had would begin it first.
+        if action == EngineAction::Cancel && status.started.is_none() && status.spec.engine.cluster().is_some() {
+            return;
+        }
+        let spec = status.spec.clone();
         let volunteer = self
             .controller
             .host_facts(&self.local_host)
@@ -259,209 +585,64 @@ impl Shell {
         self.engines.act(&spec, action, &volunteer);
     }
 
-    /// Stores the state if it changed. A failure is said once and tried again with the next change.
-    fn save(&mut self) {
-        if !self.dirty {
+    /// Stores the state if it changed, and in etcd too where another aggregator may take over; with `wait` it is there
+    /// when this returns. A failure is said once and tried again with the next change.
+    fn save(&mut self, wait: bool) {
+        let behind = self.leading.as_ref().and_then(|leading| leading.replica.error());
+        if !self.dirty && behind.is_none() {
+            self.store_error = None;
             return;
         }
-        match self.store.save(&self.controller) {
-            Ok(()) => (self.dirty, self.store_error) = (false, None),
-            Err(error) => {
-                let error = format!("{:#}", anyhow::Error::from(error));
-                if self.store_error.as_ref() != Some(&error) {
-                    tracing::error!("{error}");
-                }
-                self.store_error = Some(error);
-            }
-        }
-    }
-
-    fn answer(&mut self, request: Request) -> Result<Response, ApiError> {
-        Ok(match request {
-            Request::Overview => Response::Overview(self.overview()),
-            Request::Hosts => Response::Hosts(self.controller.hosts()),
-            Request::Jobs => Response::Jobs(self.controller.jobs().rev().cloned().collect()),
-            Request::Job { job } => {
-                let status = self.controller.job(&job).cloned().ok_or_else(|| no_such(&job))?;
-                let decision = self.controller.last_decision(&job).cloned();
-                Response::Job(Box::new(JobDetail { status, decision }))
-            }
-            Request::Submit(submit) => self.submit(&submit)?,
-            Request::SubmitCluster(submit) => self.submit_cluster(&submit)?,
-            Request::Cancel { job } => self.cancel(job)?,
-            Request::Hold { host, for_s } => self.hold(host, for_s)?,
-            Request::Release { host } => self.release(host)?,
-            Request::Apply(spec) => self.apply(*spec)?,
-            Request::Remove { application } => self.remove(application)?,
-            Request::Applications => Response::Applications(self.controller.applications().cloned().collect()),
-            Request::Application { application } => {
-                let status = self.controller.application(&application).cloned();
-                Response::Application(Box::new(status.ok_or_else(|| no_such_application(&application))?))
-            }
-            Request::Respond { application, mean_ms } => {
-                self.sources.push(&application, mean_ms)?;
-                Response::Responded
-            }
-            // The API server reads the log itself.
-            Request::Events { .. } => return Err(invalid("events are a stream".into())),
-        })
-    }
-
-    fn overview(&self) -> Overview {
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Overview {
-            software: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            started: self.started,
-            now: self.clock.now(),
-            local_host: self.local_host.clone(),
-            hosts_connected: count(self.connections.len()),
-            jobs_active: count(self.controller.jobs().filter(|job| !job.phase.is_final()).count()),
-            event_log_error: self.events.error().map(str::to_owned),
-            state_error: self.store_error.clone().or_else(|| self.journal.error().map(str::to_owned)),
-        }
-    }
-
-    fn submit(&mut self, submit: &SubmitJob) -> Result<Response, ApiError> {
-        let job = self.name(submit.job.as_ref())?;
-        let busy = |status: &&JobStatus| {
-            let output_dir = status.spec.engine.local().map(|local| &local.output_dir);
-            !status.phase.is_final() && output_dir.is_some() && output_dir == submit.output_dir.as_ref()
-        };
-        if let Some(other) = self.controller.jobs().find(busy) {
-            let message = format!("output_dir: job {} writes to it now; choose another", other.spec.id);
-            return Err(ApiError { code: ErrorCode::Conflict, message });
-        }
-        let spec = self.engines.prepare(&job, submit)?;
-        let output_dir = spec.engine.local().map(|local| local.output_dir.clone()).unwrap_or_default();
-        self.accept(spec)?;
-        Ok(Response::Submitted { job, output_dir })
-    }
-
-    fn submit_cluster(&mut self, submit: &SubmitCluster) -> Result<Response, ApiError> {
-        let job = self.name(submit.name.as_ref())?;
-        let spec = crate::engine::prepare_cluster(&job, submit)?;
-        self.accept(spec)?;
-        let working_dir = submit.spark.as_ref().map_or(&submit.working_dir, |spark| &spark.working_dir);
-        Ok(Response::Submitted { job, output_dir: working_dir.clone() })
-    }
-
-    /// Gives a job to the controller, once it is stored.
-    fn accept(&mut self, spec: JobSpec) -> Result<(), ApiError> {
-        let job = spec.id.clone();
-        self.decide(Input::JobSubmitted(Box::new(spec)));
-        self.dirty = true;
-        self.save();
-        if let Some(error) = self.store_error.clone() {
-            self.decide(Input::JobCancelled { job: job.clone() });
-            self.engines.forget(&job);
-            return Err(ApiError { code: ErrorCode::Unavailable, message: format!("the job is not taken: {error}") });
-        }
-        Ok(())
-    }
-
-    /// The name a job asks for, if no other has it, or a free one.
-    fn name(&mut self, wanted: Option<&JobId>) -> Result<JobId, ApiError> {
-        let Some(job) = wanted else { return self.free_name() };
-        if self.controller.job(job).is_some() {
-            let message = format!("there is a job {job} already; choose another name");
-            return Err(ApiError { code: ErrorCode::Conflict, message });
-        }
-        Ok(job.clone())
-    }
-
-    fn free_name(&mut self) -> Result<JobId, ApiError> {
-        loop {
-            self.jobs_named += 1;
-            let name = format!("job-{}-{}", self.started.0 / 1_000 % 1_000_000, self.jobs_named);
-            let job = JobId::new(name).map_err(|e| invalid(e.to_string()))?;
-            if self.controller.job(&job).is_none() {
-                return Ok(job);
-            }
-        }
-    }
-
-    fn cancel(&mut self, job: JobId) -> Result<Response, ApiError> {
-        let status = self.controller.job(&job).ok_or_else(|| no_such(&job))?;
-        if status.phase.is_final() {
-            let message = format!("job {job} has ended: {}", status.phase.word());
-            return Err(ApiError { code: ErrorCode::Conflict, message });
-        }
-        self.decide(Input::JobCancelled { job: job.clone() });
-        self.stored("the job is cancelled")?;
-        // Only now: a crash before would otherwise leave a job without its records.
-        self.engines.forget(&job);
-        Ok(Response::Cancelled)
-    }
-}
-
-/// Longest hold, in seconds. Chosen: who wants a host left alone for a year takes it out of the fleet.
-const LONGEST_HOLD_S: f64 = 366.0 * 86_400.0;
-
-impl Shell {
-    fn hold(&mut self, host: HostId, for_s: f64) -> Result<Response, ApiError> {
-        let duration = Duration::try_from_secs_f64(for_s).ok().filter(|_| (1.0..=LONGEST_HOLD_S).contains(&for_s));
-        let duration = duration.ok_or_else(|| invalid(format!("for_s: is {for_s}; it must be 1 s to 366 days")))?;
-        let until = self.clock.now().after(duration);
-        self.decide(Input::HostHeld { host: host.clone(), until });
-        if self.controller.held_until(&host) != Some(until) {
-            return Err(ApiError { code: ErrorCode::Unavailable, message: "too many hosts are held already".into() });
-        }
-        self.stored(&format!("host {host} is held"))?;
-        Ok(Response::Held { until })
-    }
-
-    fn release(&mut self, host: HostId) -> Result<Response, ApiError> {
-        if self.controller.held_until(&host).is_none() {
-            let message = format!("host {host} is not held; `gleaner hosts` shows which are");
-            return Err(ApiError { code: ErrorCode::NotFound, message });
-        }
-        self.decide(Input::HostReleased { host: host.clone() });
-        self.stored(&format!("host {host} is released"))?;
-        Ok(Response::Released)
-    }
-
-    fn control_interval(&self) -> Duration {
-        Duration::from_secs_f64(self.controller.settings().control_interval_s)
-    }
-
-    fn apply(&mut self, spec: ApplicationSpec) -> Result<Response, ApiError> {
-        crate::applications::check(&spec, self.controller.applications())?;
-        self.sources.set(&spec, self.control_interval());
-        let name = spec.name.clone();
-        self.decide(Input::ApplicationApplied(Box::new(spec)));
-        self.stored(&format!("application {name} is applied"))?;
-        Ok(Response::Applied)
-    }
-
-    fn remove(&mut self, application: ApplicationId) -> Result<Response, ApiError> {
-        if self.controller.application(&application).is_none() {
-            return Err(no_such_application(&application));
-        }
-        self.sources.remove(&application);
-        self.decide(Input::ApplicationRemoved { application: application.clone() });
-        self.stored(&format!("application {application} is removed"))?;
-        Ok(Response::Removed)
-    }
-
-    /// Stores the state after an order, or says that a restart would not know of it.
-    fn stored(&mut self, done: &str) -> Result<(), ApiError> {
-        self.dirty = true;
-        self.save();
-        match self.store_error.clone() {
+        // Each whatever becomes of the other: with a full disk here, another aggregator can still go on from etcd.
+        let own = self.save_here().map_err(|error| format!("{:#}", anyhow::Error::from(error)));
+        let replicated = match &self.leading {
+            Some(leading) => leading.replica.save(&self.controller, &self.enrolment.admissions, wait),
             None => Ok(()),
-            Some(error) => Err(ApiError {
-                code: ErrorCode::Unavailable,
-                message: format!("{done}, but a restart would not know: {error}"),
-            }),
+        };
+        let failures: Vec<String> = [own, replicated].into_iter().filter_map(Result::err).collect();
+        if failures.is_empty() {
+            (self.dirty, self.store_error) = (false, behind.filter(|_| !wait));
+            return;
         }
+        let error = failures.join("; ");
+        if self.store_error.as_ref() != Some(&error) {
+            tracing::error!("{error}");
+        }
+        self.store_error = Some(error);
+        self.counters.store_failures += 1;
+    }
+
+    /// Stores what survives a restart on this machine.
+    fn save_here(&mut self) -> Result<(), StoreError> {
+        if self.admissions_dirty {
+            self.store.save_admissions(&self.enrolment.admissions)?;
+            self.admissions_dirty = false;
+        }
+        self.store.save(&self.controller)
+    }
+
+    fn records(&self) -> Records {
+        Records {
+            store_error: self.store_error.clone(),
+            journal_error: self.journal.error().map(str::to_owned),
+            event_log_error: self.events.error().map(str::to_owned),
+            events: *self.events.appended().borrow(),
+            events_waiting: self.events.waiting() + self.unlogged(),
+            events_lost: self.events.lost(),
+        }
+    }
+
+    fn page(&self) -> Page {
+        let queues = || self.connections.values().map(|own| own.sender.max_capacity() - own.sender.capacity());
+        let outgoing = Outgoing {
+            connections: self.connections.len(),
+            waiting: queues().sum(),
+            most_waiting: queues().max().unwrap_or(0),
+        };
+        let now = self.clock.now();
+        metrics::page(&self.controller, &self.counters, &self.records(), &outgoing, self.started, now)
     }
 }
 
-fn no_such(job: &JobId) -> ApiError {
-    ApiError { code: ErrorCode::NotFound, message: format!("there is no job {job}; `gleaner job list` shows them") }
-}
-
-fn invalid(message: String) -> ApiError {
-    ApiError { code: ErrorCode::Invalid, message }
-}
+#[cfg(test)]
+pub(crate) mod tests;

@@ -9,11 +9,15 @@ use std::time::{Duration, Instant};
 use gleaner_aggregator::api::{Client, Request, Response};
 use gleaner_common::clock::Timestamp;
 use gleaner_common::id::HostId;
-use gleaner_common::report::{CgroupMode, HostFacts, Levers, VolunteerKind};
-use gleaner_common::tls::{AGGREGATOR_NAME, Authority, Identity};
+use gleaner_common::join::JoinSecret;
+use gleaner_common::report::{CgroupMode, HostFacts, Levers};
+use gleaner_common::tls::{AGGREGATOR_NAME, Authority, CertificateRequest, Identity, IdentityFiles};
 use gleaner_common::transport;
 use gleaner_common::units::Bytes;
-use gleaner_common::wire::{AgentEvents, FromAgent, FromAggregator, Hello, encode, read_message, write_message};
+use gleaner_common::wire::{
+    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, ToJoiner, encode, read_message,
+    write_message,
+};
 
 struct Aggregator {
     folder: tempfile::TempDir,
@@ -71,6 +75,19 @@ impl Aggregator {
         Agent { _endpoint: endpoint, connection, send, receive }
     }
 
+    /// The authority's certificate, as a token has it.
+    fn roots(&self) -> Vec<Vec<u8>> {
+        let files = IdentityFiles { ca: self.folder.path().join("ca.crt"), certificate: "".into(), key: "".into() };
+        files.authority().unwrap()
+    }
+
+    async fn joiner(&self) -> Agent {
+        let endpoint = transport::joining_endpoint(self.address, &self.roots()).unwrap();
+        let connection = transport::connect(&endpoint, self.address).unwrap().await.unwrap();
+        let (send, receive) = connection.open_bi().await.unwrap();
+        Agent { _endpoint: endpoint, connection, send, receive }
+    }
+
     async fn connected(&self) -> Vec<String> {
         let client = Client::connect(&self.socket()).await.unwrap();
         let Response::Hosts(hosts) = client.call(&Request::Hosts).await.unwrap() else { panic!("no hosts") };
@@ -117,15 +134,7 @@ impl Agent {
 }
 
 fn hello(host: &str) -> FromAgent {
-    let levers = Levers {
-        acting: false,
-        volunteer: VolunteerKind::None,
-        quota: false,
-        weight: false,
-        idle: false,
-        freeze: false,
-        weaknesses: vec![],
-    };
+    let levers = Levers::without_volunteer(false, Vec::new());
     FromAgent::Hello(Box::new(Hello {
         host: HostId::new(host).unwrap(),
         incarnation: 1,
@@ -245,4 +254,100 @@ async fn requests_that_make_no_sense_are_answered() {
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.contains("\"code\":\"invalid\""), "{request:?} got {answer:?}");
     }
+}
+
+#[tokio::test]
+async fn without_a_certificate_only_joining_is_spoken_and_only_once() {
+    let aggregator = Aggregator::start().await;
+    // The agents' protocol without a certificate: the handshake works, nothing else does.
+    let mut joining = gleaner_common::tls::joining_client(&aggregator.roots()).unwrap();
+    joining.alpn_protocols = vec![gleaner_common::wire::ALPN.to_vec()];
+    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(joining).unwrap();
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let config = quinn::ClientConfig::new(std::sync::Arc::new(crypto));
+    let connecting = endpoint.connect_with(config, aggregator.address, AGGREGATOR_NAME).unwrap();
+    let connection = connecting.await.unwrap();
+    let (mut send, mut receive) = connection.open_bi().await.unwrap();
+    _ = write_message(&mut send, &hello("nobody")).await;
+    assert!(read_message::<FromAggregator, _>(&mut receive).await.is_err());
+    aggregator.until("it is told", |events| events.contains("the peer shows no certificate")).await;
+    assert!(aggregator.connected().await.is_empty());
+
+    // An agent's messages on the joining protocol, too long ones, and half ones.
+    let long = FromJoiner::Join(JoinRequest { secret: JoinSecret::random().unwrap(), request: vec![0; 9_000] });
+    let good = FromJoiner::Join(JoinRequest { secret: JoinSecret::random().unwrap(), request: vec![0; 10] });
+    for bytes in [encode(&hello("x")).unwrap(), encode(&long).unwrap(), u32::MAX.to_le_bytes().to_vec()] {
+        let mut joiner = aggregator.joiner().await;
+        joiner.send.write_all(&bytes).await.unwrap();
+        joiner.is_closed().await;
+    }
+    let mut torn = aggregator.joiner().await;
+    torn.send.write_all(&encode(&good).unwrap()[..12]).await.unwrap();
+    torn.send.finish().unwrap();
+    torn.is_closed().await;
+    let told = |count: usize| move |events: &str| events.matches("join_refused").count() == count;
+    aggregator.until("four are told", told(4)).await;
+
+    // One question, one answer, the end.
+    let mut joiner = aggregator.joiner().await;
+    write_message(&mut joiner.send, &good).await.unwrap();
+    let answer = read_message(&mut joiner.receive).await.unwrap();
+    assert!(matches!(&answer, Some(ToJoiner::Refused(why)) if why.contains("no open invitation")), "{answer:?}");
+    joiner.is_closed().await;
+}
+
+#[tokio::test]
+async fn guesses_are_limited() {
+    let aggregator = Aggregator::start().await;
+    let mut limited = 0;
+    for _ in 0..30 {
+        let mut joiner = aggregator.joiner().await;
+        let guess = JoinRequest { secret: JoinSecret::random().unwrap(), request: vec![0; 10] };
+        write_message(&mut joiner.send, &FromJoiner::Join(guess)).await.unwrap();
+        let Some(ToJoiner::Refused(why)) = read_message(&mut joiner.receive).await.unwrap() else { panic!("joined") };
+        joiner.connection.close(0u8.into(), b"");
+        limited += usize::from(why.contains("too many attempts to join have failed"));
+    }
+    assert!(limited > 0, "of 30 guesses none was turned away");
+    let logged = events(&aggregator.socket()).await.unwrap().matches("join_refused").count();
+    assert_eq!(logged + limited, 30, "what is turned away is not logged");
+}
+
+#[tokio::test]
+async fn a_connection_is_given_one_certificate_and_for_its_own_host_only() {
+    let aggregator = Aggregator::start().await;
+    let mut agent = aggregator.connect("h1").await;
+    assert!(matches!(agent.greet("h1").await, Some(FromAggregator::Welcome(_))));
+    // The request names another host.
+    let request = CertificateRequest::new(&HostId::new("h2").unwrap()).unwrap();
+    write_message(&mut agent.send, &FromAgent::CertificateRequest(request.der.clone())).await.unwrap();
+    let Some(FromAggregator::Certificate(certificate)) = read_message(&mut agent.receive).await.unwrap() else {
+        panic!("no certificate")
+    };
+    request.complete(&aggregator.roots(), certificate, &HostId::new("h1").unwrap()).unwrap();
+    let again = CertificateRequest::new(&HostId::new("h1").unwrap()).unwrap();
+    write_message(&mut agent.send, &FromAgent::CertificateRequest(again.der)).await.unwrap();
+    let answer = read_message(&mut agent.receive).await.unwrap();
+    assert!(matches!(answer, Some(FromAggregator::CertificateRefused(_))), "{answer:?}");
+    aggregator.until("it is told", |events| events.contains("was issued on this connection already")).await;
+    write_message(&mut agent.send, &FromAgent::CertificateRequest(vec![0; 5_000])).await.unwrap();
+    agent.is_closed().await;
+}
+
+#[tokio::test]
+async fn a_revoked_peer_that_reads_nothing_is_cut_off_too() {
+    let aggregator = Aggregator::start().await;
+    let mut agent = aggregator.connect("deaf").await;
+    assert!(matches!(agent.greet("deaf").await, Some(FromAggregator::Welcome(_))));
+    let client = Client::connect(&aggregator.socket()).await.unwrap();
+    let host = HostId::new("deaf").unwrap();
+    let revoked = client.call(&Request::Revoke { host }).await.unwrap();
+    assert!(matches!(revoked, Response::Revoked { was_connected: true, .. }), "{revoked:?}");
+    let closed = tokio::time::timeout(Duration::from_secs(20), agent.connection.closed()).await.unwrap().to_string();
+    assert!(closed.contains("the certificates of host deaf are revoked"), "{closed}");
+    let mut again = aggregator.connect("deaf").await;
+    let answer = again.greet("deaf").await;
+    assert!(matches!(&answer, Some(FromAggregator::Refused(why)) if why.contains("were revoked at")), "{answer:?}");
+    let mut other = aggregator.connect("other").await;
+    assert!(matches!(other.greet("other").await, Some(FromAggregator::Welcome(_))));
 }

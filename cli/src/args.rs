@@ -45,17 +45,27 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Lists hosts with what they use, what they will leave free, and how far their promises held.
     Hosts,
-    /// Leaves a host alone for a while, or gives it back.
+    /// Lets a host join or shuts it out; leaves it alone for a while, or gives it back.
     #[command(subcommand)]
     Host(HostCommand),
     /// Holds response-time targets of applications by moving CPU, memory and disk of their tiers.
     #[command(subcommand)]
     App(AppCommand),
-    /// Shows hosts, jobs and the last events, again every second.
+    /// Says how many cores hosts could give for a while, before anything is switched on or submitted.
+    ///
+    /// The risk is the probability that a host leaves less, in the mean over the time, than is promised of it. The
+    /// aggregator must have watched a host for a while before it promises anything.
+    Advise(AdviseArgs),
+    /// Shows hosts, jobs, applications and events as they change: a screen to keep open; ? explains its keys.
+    ///
+    /// Where the output is no terminal it prints the same as plain text, again every second.
     Top {
-        /// Shows it once and ends.
+        /// Prints it once as plain text and ends.
         #[arg(long)]
         once: bool,
+        /// Prints plain text every second, on a terminal too.
+        #[arg(long)]
+        plain: bool,
     },
     /// Prints the event log.
     Events {
@@ -63,6 +73,12 @@ pub(crate) enum Command {
         #[arg(short, long)]
         follow: bool,
         /// Only events since then: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z.
+        #[arg(long, value_name = "WHEN")]
+        since: Option<Since>,
+    },
+    /// Prints what operators ordered, and what came of it.
+    Audit {
+        /// Only orders since then: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z.
         #[arg(long, value_name = "WHEN")]
         since: Option<Since>,
     },
@@ -104,6 +120,20 @@ pub(crate) enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Makes what is told of the programs elsewhere; for packages and docs/.
+    #[command(subcommand, hide = true)]
+    Reference(ReferenceCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ReferenceCommand {
+    /// Writes the man pages of all three programs.
+    Man {
+        /// Where; each program's go into a folder of its own name below it.
+        folder: PathBuf,
+    },
+    /// Prints docs/configuration.md.
+    Configuration,
 }
 
 #[derive(Debug, Subcommand)]
@@ -219,6 +249,35 @@ pub(crate) enum HostCommand {
         /// The host.
         host: HostId,
     },
+    /// Lets a host join: prints a token for `gleaner-agent join` on that host.
+    ///
+    /// The token serves once. Who has it can join as this host until then: hand it over as you would a password. A new
+    /// invitation of the same host takes the place of the older.
+    Invite {
+        /// The host.
+        host: HostId,
+        /// For how long the token serves: 30m, 1h, 2d; at most 30 days.
+        #[arg(long = "for", value_name = "TIME", value_parser = duration, default_value = "1h")]
+        time: Duration,
+        /// Where the host reaches the aggregator; may be given more than once. Default is `advertise` in the
+        /// aggregator's config.
+        #[arg(long = "address", value_name = "HOST:PORT")]
+        addresses: Vec<String>,
+    },
+    /// Lists open invitations and revoked hosts.
+    Invitations,
+    /// Withdraws an invitation.
+    Uninvite {
+        /// The host.
+        host: HostId,
+    },
+    /// Shuts a host out: no certificate that it has now counts any more, and its connection ends at once.
+    ///
+    /// A later invitation lets it join anew.
+    Revoke {
+        /// The host.
+        host: HostId,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -247,6 +306,16 @@ pub(crate) enum AppCommand {
         /// The mean since the last one, in milliseconds.
         milliseconds: f64,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AdviseArgs {
+    /// For how long: 1m to 6h.
+    #[arg(long = "for", value_name = "TIME", value_parser = duration, default_value = "10m")]
+    pub(crate) time: Duration,
+    /// Risk that a promise turns out too high: 0.1% to 50%.
+    #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "1%")]
+    pub(crate) risk: f64,
 }
 
 #[derive(Debug, Args)]
@@ -368,6 +437,9 @@ pub(crate) enum JobCommand {
     },
 }
 
+/// Days that certificates hold, unless said otherwise.
+const DAYS: u64 = gleaner_common::tls::CERTIFICATE_LIFETIME.as_secs() / 86_400;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum PkiCommand {
     /// Makes a new authority, and the aggregator's certificate, in a folder.
@@ -385,12 +457,20 @@ pub(crate) enum PkiCommand {
         /// Where HOST.crt and HOST.key go; default is the authority's folder.
         #[arg(long, value_name = "DIR")]
         output: Option<PathBuf>,
+        /// For how many days it holds.
+        #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u64).range(1..=3_650))]
+        days: u64,
     },
-    /// Makes the aggregator's certificate anew.
-    IssueAggregator {
+    /// Makes the aggregator's certificate and key anew. An aggregator that runs takes them with SIGHUP
+    /// (`systemctl reload gleaner-aggregator`); connections stay.
+    #[command(alias = "issue-aggregator")]
+    RenewAggregator {
         /// The authority's folder.
         #[arg(long, value_name = "DIR", default_value = "/etc/gleaner")]
         authority: PathBuf,
+        /// For how many days it holds.
+        #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u64).range(1..=3_650))]
+        days: u64,
     },
 }
 
@@ -444,6 +524,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if duration.is_zero() { Err(format!("{text:?} is no time at all")) } else { Ok(duration) }
 }
 
+/// A part of one, written in percent, such as 1%.
+fn percent(text: &str) -> Result<f64, String> {
+    let bad = || format!("{text:?} is no percentage; write 1%");
+    let number = text.trim().strip_suffix('%').ok_or_else(bad)?.trim();
+    let part = number.parse::<f64>().map_err(|_| bad())? / 100.0;
+    if (0.0..=1.0).contains(&part) { Ok(part) } else { Err(bad()) }
+}
+
 fn dollars(text: &str) -> Result<Dollars, String> {
     let number: f64 = text.trim_start_matches('$').parse().map_err(|_| format!("{text:?} is no amount of money"))?;
     Dollars::new(number).map_err(|e| e.to_string())
@@ -471,6 +559,15 @@ mod tests {
         }
         for bad in ["", "m", "10x", "1h30", "0s", "-5s", "1e999s", "nan"] {
             assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn percentages() {
+        assert_eq!(percent("1%"), Ok(0.01));
+        assert_eq!(percent(" 12.5 %"), Ok(0.125));
+        for bad in ["", "1", "%", "-1%", "101%", "nan%", "1%%"] {
+            assert!(percent(bad).is_err(), "{bad}");
         }
     }
 

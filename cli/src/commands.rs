@@ -1,15 +1,19 @@
 //! One function per command.
 
+mod advise;
 mod app;
 mod ask;
 mod calibrate;
 mod explain;
 mod pki;
 mod plan;
+mod reference;
 mod replay;
 mod reproduce;
 mod run;
 mod simulate;
+
+use std::io::IsTerminal;
 
 use anyhow::Context;
 use clap::CommandFactory;
@@ -27,8 +31,13 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<End> {
         Command::Demo(args) => runtime.block_on(crate::demo::run(&args, json)),
         Command::Run(args) => runtime.block_on(run::run(&args, &socket, json)),
         Command::Hosts => runtime.block_on(ask::hosts(&socket, json)),
-        Command::Top { once } => runtime.block_on(ask::top(&socket, once)),
+        Command::Advise(args) => runtime.block_on(advise::advise(&socket, &args, json)),
+        Command::Top { once: false, plain: false } if std::io::stdout().is_terminal() => {
+            runtime.block_on(crate::top::run(&socket))
+        }
+        Command::Top { once, .. } => runtime.block_on(ask::top(&socket, once)),
         Command::Events { follow, since } => runtime.block_on(ask::events(&socket, since, follow, json)),
+        Command::Audit { since } => runtime.block_on(ask::audit(&socket, since, json)),
         Command::App(command) => runtime.block_on(app::app(&socket, command, json)),
         Command::Host(host) => runtime.block_on(ask::host(&socket, host, json)),
         Command::Job(job) => runtime.block_on(ask::job(&socket, job, json)),
@@ -43,6 +52,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<End> {
             clap_complete::generate(shell, &mut Arguments::command(), "gleaner", &mut std::io::stdout());
             Ok(End::Good)
         }
+        Command::Reference(reference) => reference::run(&reference),
     }
 }
 
@@ -73,10 +83,12 @@ pub(crate) fn read_document<T: serde::de::DeserializeOwned>(path: &std::path::Pa
         .map_err(|error| wrong(error.path().to_string(), error.inner().to_string()))
 }
 
-/// Prints a line; an error (a closed pipe) ends the command instead of panicking.
+/// Prints a line without what acts on a terminal, but for our own escape sequences: texts were cleaned of theirs, and
+/// JSON has them as numbers. An error (a closed pipe) ends the command instead of panicking.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     use std::io::Write;
+    let text: Vec<String> = text.split('\x1b').map(gleaner_common::text::harmless_json).collect();
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}")?;
+    writeln!(out, "{}", text.join("\x1b"))?;
     Ok(out.flush()?)
 }

@@ -1,9 +1,12 @@
 //! How things look on a terminal. Nothing that a guest or a task wrote reaches it with control characters.
 
+use gleaner_aggregator::api::{InvitationView, RevocationView};
+use gleaner_aggregator::audit::AuditRecord;
 use gleaner_common::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
 use gleaner_common::event::{EventRecord, EventSource};
 use gleaner_common::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus};
 use gleaner_common::report::{Absence, Bounded, Reading};
+use gleaner_common::text::harmless;
 use gleaner_common::units::CoreShare;
 use gleaner_planner::controller::HostView;
 use serde_json::Value;
@@ -24,9 +27,9 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     lines.join("\n")
 }
 
-/// Text without control characters.
+/// Text without characters that act on a terminal.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    harmless(text)
 }
 
 /// A duration in seconds, for people.
@@ -70,6 +73,44 @@ impl Footnotes {
     pub(crate) fn text(&self) -> String {
         let notes = (1..).zip(&self.reasons).map(|(number, reason)| format!("\n[{number}] {reason}"));
         notes.collect()
+    }
+}
+
+/// Open invitations and revoked hosts.
+pub(crate) fn invitations(invitations: &[InvitationView], revocations: &[RevocationView]) -> String {
+    let mut parts = Vec::new();
+    if invitations.is_empty() {
+        parts.push("no invitation is open".to_owned());
+    } else {
+        let rows: Vec<_> = invitations
+            .iter()
+            .map(|one| vec![one.host.to_string(), one.made.to_string(), one.expires.to_string()])
+            .collect();
+        parts.push(table(&["INVITED", "MADE", "EXPIRES"], &rows));
+    }
+    if !revocations.is_empty() {
+        let rows: Vec<_> = revocations.iter().map(|one| vec![one.host.to_string(), one.through.to_string()]).collect();
+        parts.push(table(&["REVOKED", "CERTIFICATES UNTIL"], &rows));
+    }
+    parts.join("\n\n")
+}
+
+/// What operators ordered.
+pub(crate) fn audit<'a>(orders: impl Iterator<Item = &'a AuditRecord>) -> String {
+    let outcome = |outcome: &str| match outcome {
+        "asked" => "no outcome is recorded".to_owned(),
+        outcome => clean(outcome),
+    };
+    let rows: Vec<_> = orders
+        .map(|one| {
+            let user = format!("{} ({})", clean(&one.user), one.uid);
+            vec![clean(&one.time), user, clean(&one.request), outcome(&one.outcome)]
+        })
+        .collect();
+    if rows.is_empty() {
+        "no orders are recorded".to_owned()
+    } else {
+        table(&["TIME", "USER", "ORDER", "OUTCOME"], &rows)
     }
 }
 
@@ -417,6 +458,12 @@ mod tests {
         assert_eq!(notes.cell(&absent, ToString::to_string), "-[1]");
         assert_eq!(notes.cell(&absent, ToString::to_string), "-[1]");
         assert_eq!(notes.text(), "\n[1] not available, because it takes? two samples");
+    }
+
+    #[test]
+    fn what_turns_text_around_is_harmless() {
+        assert_eq!(clean("a\u{202e}b\u{200b}c\td"), "a?b?c?d");
+        assert_eq!(clean("Büro 東京"), "Büro 東京");
     }
 
     #[test]

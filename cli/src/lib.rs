@@ -11,6 +11,7 @@ mod format;
 mod plots;
 mod stack;
 mod tasks;
+mod top;
 mod watch;
 
 use std::ffi::OsString;

@@ -5,6 +5,7 @@
 //! of successive processes still follow each other.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -55,8 +56,15 @@ impl fmt::Display for Timestamp {
 /// The process's one source of [`Timestamp`]s. Cheap to copy; make one at start and pass it on.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    anchor_wall_ms: u64,
-    anchor: Instant,
+    source: Source,
+    /// How far it is ahead of its source, in milliseconds.
+    ahead_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Wall { anchor_wall_ms: u64, anchor: Instant },
+    Hand(&'static AtomicU64),
 }
 
 impl Clock {
@@ -64,13 +72,48 @@ impl Clock {
     #[must_use]
     pub fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { anchor_wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX), anchor: Instant::now() }
+        let anchor_wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
+        Self { source: Source::Wall { anchor_wall_ms, anchor: Instant::now() }, ahead_ms: 0 }
+    }
+
+    /// The clock of a process that goes on from what another left at `last`: where the wall was set back since, it runs
+    /// ahead of the wall, so that times still follow each other.
+    #[must_use]
+    pub fn going_on_from(self, last: Timestamp) -> Self {
+        Self { ahead_ms: self.ahead_ms + last.0.saturating_sub(self.now().0), ..self }
     }
 
     /// The time now. Never less than an earlier answer of the same clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        Timestamp(self.anchor_wall_ms).after(self.anchor.elapsed())
+        let source = match self.source {
+            Source::Wall { anchor_wall_ms, anchor } => Timestamp(anchor_wall_ms).after(anchor.elapsed()),
+            Source::Hand(ms) => Timestamp(ms.load(Ordering::Relaxed)),
+        };
+        Timestamp(source.0.saturating_add(self.ahead_ms))
+    }
+}
+
+/// Moves a [`Clock`] by hand, for simulations of whole daemons.
+#[derive(Debug)]
+pub struct ClockHand(&'static AtomicU64);
+
+impl ClockHand {
+    /// A clock that stands at `start`. Its eight bytes are never freed, so that clocks stay cheap to copy.
+    #[must_use]
+    pub fn new(start: Timestamp) -> Self {
+        Self(Box::leak(Box::new(AtomicU64::new(start.0))))
+    }
+
+    /// The clock.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        Clock { source: Source::Hand(self.0), ahead_ms: 0 }
+    }
+
+    /// Moves it on; never back.
+    pub fn set(&self, now: Timestamp) {
+        self.0.fetch_max(now.0, Ordering::Relaxed);
     }
 }
 
@@ -83,6 +126,17 @@ mod tests {
         assert_eq!(Timestamp(0).to_string(), "1970-01-01T00:00:00.000Z");
         assert_eq!(Timestamp(951_782_400_000).to_string(), "2000-02-29T00:00:00.000Z");
         assert_eq!(Timestamp(1_795_132_799_123).to_string(), "2026-11-19T23:59:59.123Z");
+    }
+
+    #[test]
+    fn goes_on_where_the_last_process_ended() {
+        let hand = ClockHand::new(Timestamp(5_000));
+        assert_eq!(hand.clock().going_on_from(Timestamp(4_000)).now(), Timestamp(5_000));
+        let clock = hand.clock().going_on_from(Timestamp(9_000));
+        assert_eq!(clock.now(), Timestamp(9_000));
+        hand.set(Timestamp(5_100));
+        assert_eq!(clock.now(), Timestamp(9_100));
+        assert_eq!(clock.going_on_from(Timestamp(9_200)).now(), Timestamp(9_200));
     }
 
     #[test]

@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 use crate::id::WorkloadId;
 use crate::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 
-/// Orders the commands for one target. The epoch is when the aggregator's state was created, the number
-/// counts within it, so a newer aggregator always overrules an older one.
+/// Orders the commands for one target. The epoch is when the aggregator was started or, of several aggregators, when this
+/// one began to lead; the number counts within it. So a newer aggregator always overrules an older one, and no version is
+/// used twice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version {
-    /// Creation time of the aggregator's state, in milliseconds since the Unix epoch.
+    /// That time, in milliseconds since the Unix epoch, or more: always more than before. A host that took a command of
+    /// one epoch refuses all of older ones.
     pub epoch: u64,
     /// Counts up within the epoch.
     pub number: u64,
@@ -201,7 +203,7 @@ pub enum Outcome {
 pub enum Refusal {
     /// The agent only observes.
     ObserveOnly,
-    /// A newer command is in force.
+    /// A newer command is in force, or one of a newer epoch came to the host.
     Stale,
     /// No such workload on this host (any more).
     UnknownTarget,

@@ -2,7 +2,8 @@
 //!
 //! A daemon asks a [`Section`] for each key it knows, giving the default and the allowed range; what is wrong
 //! is collected in the [`Document`], as is every key nobody asked for. [`Document::finish`] then gives the
-//! finished config or all problems.
+//! finished config or all problems. What was asked for is remembered as [`Key`]s: the reference of all keys is made
+//! of them, and a reload knows by them what has changed ([`Running`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -53,6 +54,89 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
+/// A key that a config file may have, as its daemon asked for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// Its sections and its name, joined by dots.
+    pub path: String,
+    /// What its value must be.
+    pub allowed: String,
+    /// The value it has without being in the file, as TOML; `None` where there is none.
+    pub default: Option<String>,
+    /// The value it has, as TOML; `None` where it has none.
+    pub value: Option<String>,
+}
+
+/// The keys of the config that a daemon runs with.
+#[derive(Debug)]
+pub struct Running {
+    keys: Vec<Key>,
+    at_run_time: &'static [&'static str],
+}
+
+/// What a changed config file means for a running daemon.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Keys whose new values hold from now on.
+    pub taken_over: Vec<String>,
+    /// Keys whose new values hold after a restart.
+    pub need_restart: Vec<String>,
+}
+
+impl Running {
+    /// A daemon that was started with these keys and can change those of `at_run_time` while it runs.
+    #[must_use]
+    pub fn new(keys: Vec<Key>, at_run_time: &'static [&'static str]) -> Self {
+        Self { keys, at_run_time }
+    }
+
+    /// Reads the config file again, and tells the log what that changes. `None`: it has mistakes, which the log names,
+    /// and nothing changes.
+    pub fn reload<C>(
+        &mut self,
+        file: &Path,
+        load: impl FnOnce(&Source) -> Result<(C, Vec<Key>), Problems>,
+    ) -> Option<C> {
+        match Source::read(file).and_then(|source| load(&source)) {
+            Ok((config, keys)) => {
+                tracing::info!("config reloaded; {}", self.take_over(keys));
+                Some(config)
+            }
+            Err(problems) => {
+                tracing::error!("the changed config is not taken over: {problems}");
+                None
+            }
+        }
+    }
+
+    /// Takes over what can change now, and says that and what else has changed.
+    pub fn take_over(&mut self, keys: Vec<Key>) -> Changes {
+        let mut changes = Changes::default();
+        for new in keys {
+            let running = self.keys.iter_mut().find(|key| key.path == new.path);
+            if running.as_ref().is_some_and(|key| key.value == new.value) {
+                continue;
+            }
+            match running {
+                Some(key) if self.at_run_time.contains(&new.path.as_str()) => {
+                    changes.taken_over.push(new.path.clone());
+                    *key = new;
+                }
+                // What needs a restart stays as it is, and so is told again by the next reload.
+                _ => changes.need_restart.push(new.path),
+            }
+        }
+        changes
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |keys: &[String]| if keys.is_empty() { "nothing".to_owned() } else { keys.join(", ") };
+        write!(f, "taken over: {}; needs a restart: {}", list(&self.taken_over), list(&self.need_restart))
+    }
+}
+
 /// The text of a config file.
 #[derive(Debug)]
 pub struct Source {
@@ -85,7 +169,12 @@ impl Source {
     #[must_use]
     pub fn parse(&self) -> Document<'_> {
         let (table, errors) = DeTable::parse_recoverable(&self.text);
-        let document = Document { source: self, table: table.into_inner(), problems: RefCell::default() };
+        let document = Document {
+            source: self,
+            table: table.into_inner(),
+            problems: RefCell::default(),
+            keys: RefCell::default(),
+        };
         for error in errors {
             document.problem(error.span(), format!("is not valid TOML: {}", error.message()));
         }
@@ -99,9 +188,16 @@ pub struct Document<'s> {
     source: &'s Source,
     table: DeTable<'s>,
     problems: RefCell<Vec<Problem>>,
+    keys: RefCell<Vec<Key>>,
 }
 
 impl Document<'_> {
+    /// The keys asked for so far, in the order they were first asked for.
+    #[must_use]
+    pub fn keys(&self) -> Vec<Key> {
+        self.keys.borrow().clone()
+    }
+
     /// The top level.
     #[must_use]
     pub fn root(&self) -> Section<'_> {
@@ -130,6 +226,16 @@ impl Document<'_> {
         let line = span.map(|s| self.source.text.get(..s.start).unwrap_or_default().matches('\n').count() + 1);
         self.problems.borrow_mut().push(Problem { line, what });
     }
+
+    /// Remembers a key. One that is asked for twice is as it was asked for with its default.
+    fn remember(&self, key: Key) {
+        let mut keys = self.keys.borrow_mut();
+        match keys.iter_mut().find(|known| known.path == key.path) {
+            Some(known) if key.default.is_some() => *known = key,
+            Some(_) => {}
+            None => keys.push(key),
+        }
+    }
 }
 
 /// A table of a config file. Ask for every key it may have, then drop it: keys not asked for are reported.
@@ -149,6 +255,10 @@ impl<'d> Section<'d> {
     fn take(&mut self, key: &'static str) -> Option<&'d Spanned<DeValue<'d>>> {
         self.asked.insert(key);
         self.table?.get(key)
+    }
+
+    fn remember(&self, key: &str, allowed: String, default: Option<String>, value: Option<String>) {
+        self.document.remember(Key { path: self.full(key), allowed, default, value });
     }
 
     fn wrong(&self, key: &str, value: &Spanned<DeValue<'_>>, expected: impl fmt::Display) {
@@ -191,50 +301,61 @@ impl<'d> Section<'d> {
 
     /// An integer, `default` if missing.
     pub fn integer(&mut self, key: &'static str, default: u64, range: RangeInclusive<u64>) -> u64 {
-        let Some(value) = self.take(key) else { return default };
-        let number = match value.get_ref() {
-            DeValue::Integer(number) => u64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok(),
-            _ => None,
-        };
-        match number {
-            Some(number) if range.contains(&number) => number,
-            _ => {
-                self.wrong(key, value, format_args!("a whole number from {} to {}", range.start(), range.end()));
+        let allowed = format!("a whole number from {} to {}", range.start(), range.end());
+        let number = self.take(key).map_or(default, |value| {
+            let number = match value.get_ref() {
+                DeValue::Integer(number) => u64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok(),
+                _ => None,
+            };
+            number.filter(|number| range.contains(number)).unwrap_or_else(|| {
+                self.wrong(key, value, &allowed);
                 default
-            }
-        }
+            })
+        });
+        self.remember(key, allowed, Some(default.to_string()), Some(number.to_string()));
+        number
     }
 
     /// A number, `default` if missing.
     pub fn number(&mut self, key: &'static str, default: f64, range: RangeInclusive<f64>) -> f64 {
-        let Some(value) = self.take(key) else { return default };
-        let number: Option<f64> = match value.get_ref() {
-            DeValue::Integer(number) => number.to_string().replace('_', "").parse().ok(),
-            DeValue::Float(number) => number.to_string().replace('_', "").parse().ok(),
-            _ => None,
-        };
-        match number {
-            Some(number) if range.contains(&number) => number,
-            _ => {
-                self.wrong(key, value, format_args!("a number from {} to {}", range.start(), range.end()));
+        let allowed = format!("a number from {} to {}", range.start(), range.end());
+        let number = self.take(key).map_or(default, |value| {
+            let number: Option<f64> = match value.get_ref() {
+                DeValue::Integer(number) => number.to_string().replace('_', "").parse().ok(),
+                DeValue::Float(number) => number.to_string().replace('_', "").parse().ok(),
+                _ => None,
+            };
+            number.filter(|number| range.contains(number)).unwrap_or_else(|| {
+                self.wrong(key, value, &allowed);
                 default
-            }
-        }
+            })
+        });
+        self.remember(key, allowed, Some(default.to_string()), Some(number.to_string()));
+        number
     }
 
     /// True or false, `default` if missing.
     pub fn flag(&mut self, key: &'static str, default: bool) -> bool {
-        let Some(value) = self.take(key) else { return default };
-        if let DeValue::Boolean(flag) = value.get_ref() {
-            *flag
-        } else {
-            self.wrong(key, value, "true or false");
-            default
-        }
+        let allowed = "true or false";
+        let flag = self.take(key).map_or(default, |value| match value.get_ref() {
+            DeValue::Boolean(flag) => *flag,
+            _ => {
+                self.wrong(key, value, allowed);
+                default
+            }
+        });
+        self.remember(key, allowed.to_owned(), Some(default.to_string()), Some(flag.to_string()));
+        flag
     }
 
     /// A text, if there.
     pub fn optional_text(&mut self, key: &'static str) -> Option<String> {
+        let text = self.text(key);
+        self.remember(key, "a text".to_owned(), None, text.as_ref().map(|text| format!("{text:?}")));
+        text
+    }
+
+    fn text(&mut self, key: &'static str) -> Option<String> {
         let value = self.take(key)?;
         if let DeValue::String(text) = value.get_ref() {
             Some(text.to_string())
@@ -245,11 +366,15 @@ impl<'d> Section<'d> {
     }
 
     /// Something written as a text that must parse, `default` if missing.
-    pub fn parsed<T: FromStr>(&mut self, key: &'static str, default: T) -> T
+    pub fn parsed<T: FromStr + fmt::Display>(&mut self, key: &'static str, default: T) -> T
     where
         T::Err: fmt::Display,
     {
-        self.optional_parsed(key).unwrap_or(default)
+        let shown = |value: &T| Some(format!("{:?}", value.to_string()));
+        let default_shown = shown(&default);
+        let value = self.optional_parsed(key).unwrap_or(default);
+        self.remember(key, "a text".to_owned(), default_shown, shown(&value));
+        value
     }
 
     /// Something written as a text that must parse, if there.
@@ -268,6 +393,7 @@ impl<'d> Section<'d> {
     {
         if !self.has(key) {
             self.asked.insert(key);
+            self.remember(key, "a text".to_owned(), None, None);
             self.document.problem(None, format!("`{}` is missing", self.full(key)));
             return None;
         }
@@ -276,28 +402,54 @@ impl<'d> Section<'d> {
 
     /// An absolute path, `default` if missing.
     pub fn path(&mut self, key: &'static str, default: &str) -> PathBuf {
-        let path = self.optional_text(key).map_or_else(|| PathBuf::from(default), PathBuf::from);
+        let path = self.text(key).map_or_else(|| PathBuf::from(default), PathBuf::from);
+        let shown = format!("{:?}", path.display().to_string());
         if !path.is_absolute() {
-            self.reject(key, format_args!("is {:?}; it must be an absolute path", path.display().to_string()));
+            self.reject(key, format_args!("is {shown}; it must be an absolute path"));
         }
+        self.remember(key, "an absolute path".to_owned(), Some(format!("{default:?}")), Some(shown));
+        path
+    }
+
+    /// An absolute path, if there.
+    pub fn optional_path(&mut self, key: &'static str) -> Option<PathBuf> {
+        let path = self.text(key).map(PathBuf::from);
+        let shown = path.as_ref().map(|path| format!("{:?}", path.display().to_string()));
+        if let (Some(path), Some(shown)) = (&path, &shown)
+            && !path.is_absolute()
+        {
+            self.reject(key, format_args!("is {shown}; it must be an absolute path"));
+        }
+        self.remember(key, "an absolute path".to_owned(), None, shown);
         path
     }
 
     /// One of a fixed set of words, `default` if missing.
-    pub fn choice<T: Copy>(&mut self, key: &'static str, default: T, choices: &[(&str, T)]) -> T {
-        let Some(text) = self.optional_text(key) else { return default };
-        match choices.iter().find(|(word, _)| *word == text) {
-            Some((_, choice)) => *choice,
-            None => {
-                let words: Vec<_> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
-                self.reject(key, format_args!("is {text:?}; it must be one of {}", words.join(", ")));
-                default
-            }
-        }
+    pub fn choice<T: Copy + PartialEq>(&mut self, key: &'static str, default: T, choices: &[(&str, T)]) -> T {
+        let words: Vec<_> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let allowed = format!("one of {}", words.join(", "));
+        let choice = self.text(key).map_or(default, |text| {
+            choices.iter().find(|(word, _)| *word == text).map_or_else(
+                || {
+                    self.reject(key, format_args!("is {text:?}; it must be {allowed}"));
+                    default
+                },
+                |(_, choice)| *choice,
+            )
+        });
+        let word = |of: T| choices.iter().find(|(_, choice)| *choice == of).map(|(word, _)| format!("{word:?}"));
+        self.remember(key, allowed, word(default), word(choice));
+        choice
     }
 
     /// A list of texts, empty if missing.
     pub fn texts(&mut self, key: &'static str) -> Vec<String> {
+        let texts = self.list(key);
+        self.remember(key, "a list of texts".to_owned(), Some("[]".to_owned()), Some(format!("{texts:?}")));
+        texts
+    }
+
+    fn list(&mut self, key: &'static str) -> Vec<String> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value.get_ref() else {
             self.wrong(key, value, "a list of texts");
@@ -370,6 +522,55 @@ mod tests {
             assert!(said.contains(part), "{part}\nnot in\n{said}");
         }
         assert_eq!(problems.list.len(), 6, "{said}");
+    }
+
+    #[test]
+    fn keys_are_remembered_with_defaults_ranges_and_values() {
+        let source = Source::from_text(Path::new("a.toml"), "[guard]\nperiod_ms = 20\nkind = 'b'\n");
+        let document = source.parse();
+        {
+            let mut guard = document.root().section("guard");
+            guard.integer("period_ms", 50, 10..=100);
+            guard.optional_text("kind");
+            guard.choice("kind", 1, &[("a", 1), ("b", 2)]);
+            guard.path("file", "/a");
+            guard.required::<String>("name");
+        }
+        let key = |path: &str, allowed: &str, default: Option<&str>, value: Option<&str>| Key {
+            path: path.to_owned(),
+            allowed: allowed.to_owned(),
+            default: default.map(str::to_owned),
+            value: value.map(str::to_owned),
+        };
+        assert_eq!(
+            document.keys(),
+            [
+                key("guard.period_ms", "a whole number from 10 to 100", Some("50"), Some("20")),
+                key("guard.kind", "one of \"a\", \"b\"", Some("\"a\""), Some("\"b\"")),
+                key("guard.file", "an absolute path", Some("\"/a\""), Some("\"/a\"")),
+                key("guard.name", "a text", None, None),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_reload_tells_what_is_taken_over_and_what_is_not_until_it_is() {
+        let keys = |text: &str| {
+            let source = Source::from_text(Path::new("a.toml"), text);
+            let document = source.parse();
+            {
+                let mut root = document.root();
+                root.integer("now", 1, 0..=9);
+                root.integer("later", 1, 0..=9);
+            }
+            document.keys()
+        };
+        let mut running = Running::new(keys(""), &["now"]);
+        assert_eq!(running.take_over(keys("now = 1")), Changes::default());
+        let changes = running.take_over(keys("now = 2\nlater = 3"));
+        assert_eq!(changes.to_string(), "taken over: now; needs a restart: later");
+        let changes = running.take_over(keys("now = 2\nlater = 3"));
+        assert_eq!(changes.to_string(), "taken over: nothing; needs a restart: later");
     }
 
     #[test]

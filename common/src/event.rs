@@ -13,6 +13,7 @@ use crate::command::{Refusal, Target, Version};
 use crate::id::{ApplicationId, HostId, JobId, WorkloadId};
 use crate::job::{Decision, EngineProgress, Goal};
 use crate::report::{Absence, WorkloadKind};
+use crate::text::harmless_json;
 use crate::units::{CoreShare, Dollars};
 
 /// Who noticed an event.
@@ -339,6 +340,112 @@ pub enum Event {
         /// How many since the last such event.
         count: u64,
     },
+    /// An operator lets a host join.
+    HostInvited {
+        /// The host.
+        host: HostId,
+        /// Until when the invitation serves.
+        expires: Timestamp,
+        /// It takes the place of an older one.
+        replaced: bool,
+    },
+    /// An operator withdrew an invitation.
+    InvitationWithdrawn {
+        /// The host.
+        host: HostId,
+    },
+    /// A host got its first certificate, by an invitation.
+    HostEnrolled {
+        /// The host.
+        host: HostId,
+        /// Address it came from.
+        peer: String,
+        /// Until when the certificate holds.
+        expires: Timestamp,
+    },
+    /// An attempt to join was refused.
+    JoinRefused {
+        /// Address it came from.
+        peer: String,
+        /// Why.
+        reason: String,
+    },
+    /// A connected agent got its next certificate.
+    CertificateRenewed {
+        /// The host.
+        host: HostId,
+        /// Until when the certificate holds.
+        expires: Timestamp,
+    },
+    /// An agent could not renew its certificate; it tries again.
+    CertificateNotRenewed {
+        /// Why.
+        reason: String,
+        /// Until when the certificate it has holds.
+        expires: Timestamp,
+    },
+    /// An operator shut a host out.
+    HostRevoked {
+        /// The host.
+        host: HostId,
+        /// Its certificates issued until then do not count any more.
+        through: Timestamp,
+    },
+    /// The aggregator read its certificates and keys anew.
+    CertificatesReloaded {
+        /// Until when its own certificate holds.
+        expires: Timestamp,
+        /// Why the old ones stay, if they do.
+        error: Option<String>,
+    },
+    /// An operator ordered something. Questions are not told of.
+    OperatorRequest {
+        /// The user's number.
+        uid: u32,
+        /// The user's name.
+        user: String,
+        /// What, in the words of the command line.
+        request: String,
+        /// `done`, or `refused: ` with the reason.
+        outcome: String,
+    },
+    /// The aggregator's own certificate ends soon.
+    CertificateExpiring {
+        /// When.
+        expires: Timestamp,
+    },
+    /// An aggregator of a newer epoch commands the host from now on; those of older ones are refused.
+    EpochRaised {
+        /// The highest epoch before.
+        from: u64,
+        /// Now.
+        to: u64,
+    },
+    /// An aggregator that was replaced still sends commands; they are refused. Told once per epoch.
+    OldEpochRefused {
+        /// Its epoch.
+        epoch: u64,
+        /// The highest that has commanded the host.
+        highest: u64,
+    },
+    /// This aggregator leads from now on, where several are configured.
+    LeadershipGained {
+        /// The aggregator, by the name in its config.
+        name: HostId,
+        /// Its epoch, which every command of it carries.
+        epoch: u64,
+        /// Where the state it goes on with comes from: `etcd`, `own store` or `nowhere`.
+        state_from: String,
+    },
+    /// This aggregator leads no more: it commands nobody and ends, to stand by when it is started again.
+    LeadershipLost {
+        /// The aggregator.
+        name: HostId,
+        /// The epoch it led in.
+        epoch: u64,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// A line of an event log cannot be understood.
@@ -364,7 +471,7 @@ impl Event {
 }
 
 impl EventRecord {
-    /// The record as one line of JSON, without the line's end.
+    /// The record as one line of JSON, without the line's end, and without characters that act on a terminal.
     ///
     /// # Errors
     /// Never for records made by Gleaner; serde's error if a field cannot be expressed.
@@ -391,7 +498,7 @@ impl EventRecord {
                 }
             }
         }
-        serde_json::to_string(&Value::Object(line))
+        Ok(harmless_json(&serde_json::to_string(&Value::Object(line))?))
     }
 
     /// The record of a line written by [`EventRecord::to_json_line`].
@@ -444,6 +551,16 @@ mod tests {
             assert!(!line.contains('\n'));
             assert_eq!(EventRecord::from_json_line(&line).unwrap(), record, "{line}");
         }
+    }
+
+    #[test]
+    fn a_line_is_harmless_whatever_a_peer_says() {
+        let reason = "\u{9b}2J\u{202e}\u{2028}\n\u{1b}[31m".to_owned();
+        let event = Event::HostLost { host: HostId::new("h1").unwrap(), reason };
+        let record = EventRecord { at: Timestamp(7), source: EventSource::Aggregator, event };
+        let line = record.to_json_line().unwrap();
+        assert!(line.chars().all(crate::text::is_harmless), "{line:?}");
+        assert_eq!(EventRecord::from_json_line(&line).unwrap(), record);
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! Identifiers of hosts, jobs and workloads. All are bounded in length and free of control characters,
-//! because they come from certificates, config files, guests' names and other people's input.
+//! Identifiers of hosts, jobs and workloads. All are bounded in length and free of characters that act on terminals
+//! and logs, because they come from certificates, config files, guests' names and other people's input.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+use crate::text::{harmless, is_harmless};
 
 /// A text cannot serve as an identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -93,8 +95,8 @@ identifier! {
 identifier! {
     /// A foreground workload (a guest, a Xen domain or a cgroup) on one host.
     WorkloadId, "workload name", 256,
-    |text| !text.chars().any(char::is_control),
-    "1 to 256 bytes without control characters"
+    |text| text.chars().all(is_harmless),
+    "1 to 256 bytes without control characters and marks of writing direction"
 }
 
 identifier! {
@@ -123,11 +125,11 @@ impl HostId {
 }
 
 impl WorkloadId {
-    /// An identifier from text that a guest controls: control characters become `?`, the rest is cut to
+    /// An identifier from text that a guest controls: what is not harmless becomes `?`, the rest is cut to
     /// fit, and an empty text becomes `unnamed`.
     #[must_use]
     pub fn from_untrusted(text: &str) -> Self {
-        let mut clean: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let mut clean = harmless(text);
         if clean.len() > 256 {
             let mut end = 256;
             while !clean.is_char_boundary(end) {
@@ -156,7 +158,8 @@ mod tests {
 
     #[test]
     fn guest_controlled_names_are_made_harmless() {
-        assert_eq!(WorkloadId::from_untrusted("a\nb\u{1b}[2J").as_str(), "a?b?[2J");
+        assert_eq!(WorkloadId::from_untrusted("a\nb\u{1b}[2J\u{202e}").as_str(), "a?b?[2J?");
+        assert!(WorkloadId::new("a\u{9b}31m").is_err() && WorkloadId::new("a\u{202e}b").is_err());
         assert_eq!(WorkloadId::from_untrusted("").as_str(), "unnamed");
         assert_eq!(WorkloadId::from_untrusted(&"é".repeat(200)).as_str().len(), 256);
     }

@@ -190,6 +190,15 @@ pub struct Levers {
     pub weaknesses: Vec<String>,
 }
 
+impl Levers {
+    /// Those of a host without a volunteer.
+    #[must_use]
+    pub const fn without_volunteer(acting: bool, weaknesses: Vec<String>) -> Self {
+        let volunteer = VolunteerKind::None;
+        Self { acting, volunteer, quota: false, weight: false, idle: false, freeze: false, weaknesses }
+    }
+}
+
 /// How the volunteer of a host is contained, and so where its processes enter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

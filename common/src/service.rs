@@ -2,6 +2,7 @@
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::{Duration, Instant};
 
 /// Tells systemd a state such as `READY=1` or `STOPPING=1` (`sd_notify(3)`). Without systemd it does nothing.
 pub fn notify(state: &str) {
@@ -15,5 +16,64 @@ pub fn notify(state: &str) {
     })();
     if let Err(error) = sent {
         tracing::warn!(%error, "systemd cannot be told {state}");
+    }
+}
+
+/// Tells systemd again and again that the daemon works, where its unit has `WatchdogSec=` (`sd_watchdog_enabled(3)`).
+/// When the word stays away systemd ends the daemon and starts it anew.
+#[derive(Debug)]
+pub struct Watchdog {
+    /// Time between two words; `None` where nobody listens.
+    pause: Option<Duration>,
+    told: Option<Instant>,
+}
+
+impl Watchdog {
+    /// As systemd asked this process for it.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        let of = |name: &str| std::env::var(name).ok();
+        Self { pause: pause(of("WATCHDOG_USEC"), of("WATCHDOG_PID"), std::process::id()), told: None }
+    }
+
+    /// The daemon works. Call it at least once per [`Watchdog::pause`]; more often costs nothing.
+    pub fn works(&mut self) {
+        let Some(pause) = self.pause else { return };
+        if self.told.is_none_or(|told| told.elapsed() >= pause) {
+            self.told = Some(Instant::now());
+            notify("WATCHDOG=1");
+        }
+    }
+
+    /// The longest its owner may wait for something else; `None` where nobody listens.
+    #[must_use]
+    pub fn pause(&self) -> Option<Duration> {
+        self.pause
+    }
+}
+
+/// A third of what the unit allows, so that a word that comes late is no harm. Meant for another process, or not a
+/// number: nobody listens.
+fn pause(micros: Option<String>, pid: Option<String>, own: u32) -> Option<Duration> {
+    if pid.is_some_and(|pid| pid.parse() != Ok(own)) {
+        return None;
+    }
+    let micros: u64 = micros?.parse().ok()?;
+    (micros > 0).then(|| Duration::from_micros(micros) / 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_comes_thrice_as_often_as_asked_and_only_for_the_process_that_is_asked() {
+        let of = |micros: &str, pid: Option<&str>| pause(Some(micros.to_owned()), pid.map(str::to_owned), 7);
+        assert_eq!(of("15000000", Some("7")), Some(Duration::from_secs(5)));
+        assert_eq!(of("15000000", None), Some(Duration::from_secs(5)));
+        assert_eq!(of("15000000", Some("8")), None);
+        assert_eq!(of("0", None), None);
+        assert_eq!(of("soon", None), None);
+        assert_eq!(pause(None, None, 7), None);
     }
 }

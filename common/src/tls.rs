@@ -2,24 +2,28 @@
 //!
 //! One private authority signs everything. An agent's certificate carries its host's name and may only act as
 //! a client; the aggregator's carries [`AGGREGATOR_NAME`] and may only act as a server, so that no agent can
-//! pose as the aggregator.
+//! pose as the aggregator. A host that has no certificate yet may only speak the joining protocol.
 
-use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+mod authority;
+mod files;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
 use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
+pub use authority::{AUTHORITY_LIFETIME, Authority, CERTIFICATE_LIFETIME, CertificateRequest, Issued, MAX_REQUEST};
+pub use files::{IdentityFiles, write_file};
+
+use crate::clock::Timestamp;
 use crate::id::HostId;
-use crate::wire::ALPN;
+use crate::wire::{ALPN, JOIN_ALPN};
 
 /// The name in the aggregator's certificate, whatever machine it runs on. No host may have it.
 pub const AGGREGATOR_NAME: &str = "aggregator.gleaner.internal";
@@ -61,6 +65,20 @@ pub enum TlsError {
     /// Making a key or certificate failed.
     #[error("failed to make a certificate")]
     Issue(#[from] rcgen::Error),
+    /// A key is not the one of its certificate.
+    #[error("{} is not the key of the certificate in {}", key.display(), certificate.display())]
+    Mismatch {
+        /// The key's file.
+        key: PathBuf,
+        /// The certificate's file.
+        certificate: PathBuf,
+    },
+    /// A request for a certificate is malformed, or not signed with the key it is for.
+    #[error("the request for a certificate is not valid: {0}")]
+    Request(String),
+    /// A certificate is not what was asked for.
+    #[error("the certificate is not good: {0}")]
+    Certificate(String),
     /// The TLS library refuses the key or the certificates.
     #[error("the TLS library refuses the certificates")]
     Refused(#[from] rustls::Error),
@@ -69,36 +87,99 @@ pub enum TlsError {
     Verifier(String),
 }
 
+/// From when until when a certificate holds, to the second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// Not before this.
+    pub from: Timestamp,
+    /// Not after this.
+    pub until: Timestamp,
+}
+
+impl Validity {
+    /// Clocks that differ by up to this do not matter: certificates hold from this long before they are made.
+    const BACKDATED: Duration = Duration::from_secs(300);
+
+    /// For a certificate made now. Those that hold for less than 50 minutes are dated back by a tenth of that.
+    #[must_use]
+    pub fn starting(now: Timestamp, lifetime: Duration) -> Self {
+        let back = u64::try_from(Self::BACKDATED.min(lifetime / 10).as_millis()).unwrap_or(0);
+        Self { from: Timestamp(now.0.saturating_sub(back)), until: now.after(lifetime) }
+    }
+
+    /// When it should be renewed: when a third of it is left.
+    #[must_use]
+    pub fn renewal(self) -> Timestamp {
+        Timestamp(self.until.0.saturating_sub(self.until.0.saturating_sub(self.from.0) / 3))
+    }
+
+    /// The validity of a certificate.
+    ///
+    /// # Errors
+    /// [`TlsError::Certificate`] if it cannot be parsed.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, TlsError> {
+        let (_, parsed) =
+            X509Certificate::from_der(certificate).map_err(|error| TlsError::Certificate(error.to_string()))?;
+        let at = |time: x509_parser::time::ASN1Time| {
+            Timestamp(u64::try_from(time.timestamp()).unwrap_or(0).saturating_mul(1_000))
+        };
+        Ok(Self { from: at(parsed.validity().not_before), until: at(parsed.validity().not_after) })
+    }
+}
+
 /// A certificate, its key and the authority it trusts.
 #[derive(Debug)]
 pub struct Identity {
     authority: RootCertStore,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    validity: Validity,
 }
 
 impl Identity {
-    /// Reads an identity from PEM files.
+    /// Reads an identity from PEM files. A pair that was being replaced when the machine stopped is put in order.
     ///
     /// # Errors
-    /// [`TlsError`] when a file is missing, malformed, or a key that others can read.
+    /// [`TlsError`] when a file is missing, malformed, a key that others can read, or not the certificate's key.
     pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let files =
+            IdentityFiles { ca: authority.to_owned(), certificate: certificate.to_owned(), key: key.to_owned() };
+        files.load()
+    }
+
+    fn new(
+        authority: Vec<CertificateDer<'static>>,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(authority)? {
+        for certificate in authority {
             roots.add(certificate)?;
         }
-        let metadata =
-            std::fs::metadata(key).map_err(|source| TlsError::File { action: "read", file: key.to_owned(), source })?;
-        let mode = metadata.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
-            return Err(TlsError::KeyExposed { file: key.to_owned(), mode });
-        }
-        let pem = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|e| TlsError::Pem {
-            file: key.to_owned(),
-            what: "private key",
-            detail: e.to_string(),
-        })?;
-        Ok(Self { authority: roots, chain: certificates(certificate)?, key: pem })
+        let first = chain.first().ok_or_else(|| TlsError::Certificate("there is none".to_owned()))?;
+        let validity = Validity::of(first)?;
+        Ok(Self { authority: roots, chain, key, validity })
+    }
+
+    /// The key is the certificate's.
+    fn fits(&self) -> bool {
+        let Ok(key) = rustls::crypto::ring::sign::any_supported_type(&self.key) else { return false };
+        CertifiedKey::new(self.chain.clone(), key).keys_match().is_ok()
+    }
+
+    /// From when until when its certificate holds.
+    #[must_use]
+    pub const fn validity(&self) -> Validity {
+        self.validity
+    }
+
+    /// 32 bytes that only the holder of the private key has, the same after every restart; others for each purpose.
+    #[must_use]
+    pub(crate) fn secret(&self, purpose: &str) -> [u8; 32] {
+        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, self.key.secret_der());
+        let mut secret = [0; 32];
+        secret.copy_from_slice(ring::hmac::sign(&key, purpose.as_bytes()).as_ref());
+        secret
     }
 
     /// TLS settings of an agent.
@@ -114,162 +195,80 @@ impl Identity {
         Ok(config)
     }
 
-    /// TLS settings of an aggregator: only agents with a certificate of the same authority are let in.
+    /// TLS settings of an aggregator. A certificate of another authority is refused in the handshake; a client
+    /// without one gets through it, and may only speak the joining protocol: whoever accepts it looks at that.
     ///
     /// # Errors
     /// [`TlsError`] if key and certificate do not fit.
     pub fn server(&self) -> Result<rustls::ServerConfig, TlsError> {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.authority.clone()), provider())
+            .allow_unauthenticated()
             .build()
             .map_err(|e| TlsError::Verifier(e.to_string()))?;
         let mut config = rustls::ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain.clone(), self.key.clone_key())?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = vec![ALPN.to_vec(), JOIN_ALPN.to_vec()];
         Ok(config)
     }
+}
+
+/// TLS settings of a host that joins: it knows the authority and has no certificate.
+///
+/// # Errors
+/// [`TlsError`] if a certificate of the authority is malformed.
+pub fn joining_client(authority: &[Vec<u8>]) -> Result<rustls::ClientConfig, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in authority {
+        roots.add(CertificateDer::from(certificate.as_slice()))?;
+    }
+    let mut config = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![JOIN_ALPN.to_vec()];
+    Ok(config)
+}
+
+/// Checks that a certificate is of this authority and for this host's agent. Whether it holds now is for the
+/// aggregator's clock to say.
+///
+/// # Errors
+/// [`TlsError::Certificate`] says what is wrong.
+pub fn check_agent_certificate(authority: &[Vec<u8>], certificate: &[u8], host: &HostId) -> Result<(), TlsError> {
+    let wrong = |error: webpki::Error| TlsError::Certificate(error.to_string());
+    let authority: Vec<CertificateDer<'_>> = authority.iter().map(|one| CertificateDer::from(one.as_slice())).collect();
+    let anchors: Result<Vec<_>, _> = authority.iter().map(anchor_from_trusted_cert).collect();
+    let certificate = CertificateDer::from(certificate);
+    let time = UnixTime::since_unix_epoch(Duration::from_millis(Validity::of(&certificate)?.from.0));
+    let end_entity = EndEntityCert::try_from(&certificate).map_err(wrong)?;
+    end_entity
+        .verify_for_usage(
+            webpki::ALL_VERIFICATION_ALGS,
+            &anchors.map_err(wrong)?,
+            &[],
+            time,
+            KeyUsage::client_auth(),
+            None,
+            None,
+        )
+        .map_err(wrong)?;
+    let names: Vec<&str> = end_entity.valid_dns_names().collect();
+    if names == [host.as_str()] {
+        return Ok(());
+    }
+    Err(TlsError::Certificate(format!("it names {names:?} instead of {host}")))
 }
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(file).map_err(|source| TlsError::File { action: "read", file: file.to_owned(), source })
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let bad = |detail: String| TlsError::Pem { file: file.to_owned(), what: "certificate", detail };
-    let bytes = read(file)?;
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let chain = chain.map_err(|e| bad(e.to_string()))?;
-    if chain.is_empty() { Err(bad("the file has none".into())) } else { Ok(chain) }
-}
-
-/// A certificate and its key, both in PEM.
-#[derive(Debug, Clone)]
-pub struct Issued {
-    /// The certificate.
-    pub certificate: String,
-    /// The private key.
-    pub key: String,
-}
-
-impl Issued {
-    /// Writes `NAME.crt` and `NAME.key` (mode 0600) into a folder, replacing older ones.
-    ///
-    /// # Errors
-    /// [`TlsError::File`].
-    pub fn write(&self, folder: &Path, name: &str) -> Result<(PathBuf, PathBuf), TlsError> {
-        let (certificate, key) = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
-        write_file(&key, &self.key, 0o600)?;
-        write_file(&certificate, &self.certificate, 0o644)?;
-        Ok((certificate, key))
-    }
-}
-
-/// The private authority that signs a site's certificates.
-#[derive(Debug)]
-pub struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    certificate: String,
-}
-
-impl Authority {
-    /// A new authority.
-    ///
-    /// # Errors
-    /// [`TlsError::Issue`].
-    pub fn create() -> Result<Self, TlsError> {
-        let key = KeyPair::generate()?;
-        let params = authority_params();
-        let certificate = params.self_signed(&key)?.pem();
-        Ok(Self { issuer: Issuer::new(params, key), certificate })
-    }
-
-    /// The authority that [`Authority::write`] left in a folder.
-    ///
-    /// # Errors
-    /// [`TlsError`] when a file is missing, malformed, or a key that others can read.
-    pub fn load(folder: &Path) -> Result<Self, TlsError> {
-        let (certificate, key) = (folder.join("ca.crt"), folder.join("ca.key"));
-        // Checks both files as any identity is checked.
-        Identity::load(&certificate, &certificate, &key)?;
-        let pem = String::from_utf8_lossy(&read(&key)?).into_owned();
-        let key = KeyPair::from_pem(&pem)?;
-        // The issuer's name is always the same and its key identifier follows from the key, so the
-        // certificate need not be parsed to sign with it.
-        let certificate = String::from_utf8_lossy(&read(&certificate)?).into_owned();
-        Ok(Self { issuer: Issuer::new(authority_params(), key), certificate })
-    }
-
-    /// Writes `ca.crt` and `ca.key` (mode 0600) into a folder.
-    ///
-    /// # Errors
-    /// [`TlsError::File`].
-    pub fn write(&self, folder: &Path) -> Result<(PathBuf, PathBuf), TlsError> {
-        Issued { certificate: self.certificate.clone(), key: self.issuer.key().serialize_pem() }.write(folder, "ca")
-    }
-
-    /// A certificate for the agent of a host.
-    ///
-    /// # Errors
-    /// [`TlsError::Reserved`] for the aggregator's name, [`TlsError::Issue`].
-    pub fn issue_agent(&self, host: &HostId) -> Result<Issued, TlsError> {
-        if host.as_str() == AGGREGATOR_NAME {
-            return Err(TlsError::Reserved(host.clone()));
-        }
-        self.issue(host.as_str(), ExtendedKeyUsagePurpose::ClientAuth)
-    }
-
-    /// A certificate for the aggregator.
-    ///
-    /// # Errors
-    /// [`TlsError::Issue`].
-    pub fn issue_aggregator(&self) -> Result<Issued, TlsError> {
-        self.issue(AGGREGATOR_NAME, ExtendedKeyUsagePurpose::ServerAuth)
-    }
-
-    fn issue(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> Result<Issued, TlsError> {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(vec![name.to_owned()])?;
-        params.distinguished_name = common_name(name);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![purpose];
-        params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(&key, &self.issuer)?.pem();
-        Ok(Issued { certificate, key: key.serialize_pem() })
-    }
-}
-
-fn authority_params() -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.distinguished_name = common_name("Gleaner authority");
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params
-}
-
-fn common_name(name: &str) -> DistinguishedName {
-    let mut distinguished = DistinguishedName::new();
-    distinguished.push(DnType::CommonName, name);
-    distinguished
-}
-
-/// Writes a file under a temporary name first, so that no reader meets half a key.
-fn write_file(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
-    let error = |source| TlsError::File { action: "write", file: file.to_owned(), source };
-    let temporary = file.with_extension("new");
-    _ = std::fs::remove_file(&temporary);
-    let mut open =
-        std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).map_err(error)?;
-    open.write_all(text.as_bytes()).and_then(|()| open.sync_all()).map_err(error)?;
-    std::fs::rename(&temporary, file).map_err(error)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

@@ -4,11 +4,12 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn::crypto::rustls::{HandshakeData, NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
 use rustls_pki_types::CertificateDer;
 
 use crate::id::HostId;
-use crate::tls::{AGGREGATOR_NAME, Identity, TlsError};
+use crate::tls::{AGGREGATOR_NAME, Identity, TlsError, Validity, joining_client};
+use crate::wire::JOIN_ALPN;
 
 /// Default UDP port of an aggregator. Chosen; registered for nothing else.
 pub const DEFAULT_PORT: u16 = 7441;
@@ -18,6 +19,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Quiet connections are kept alive this often.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
+
+/// Least time between two such words to lost peers: a thousand a second, each smaller than what it answers. Chosen.
+const RESET_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What a peer may send ahead of our reading it, in bytes: a few of the largest reports.
 const WINDOW: u32 = 8 << 20;
@@ -76,14 +80,50 @@ fn transport(streams_from_peer: u32) -> Arc<quinn::TransportConfig> {
     Arc::new(transport)
 }
 
+/// By keys that outlive a restart an aggregator that was killed and started again recognises the connections of before, and
+/// tells their agents at once that they are lost; they would notice only after ten seconds of silence.
+#[must_use]
+pub fn endpoint_config(identity: &Identity) -> quinn::EndpointConfig {
+    let reset = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &identity.secret("stateless reset"));
+    let own = identity.secret("connection identifiers");
+    let own = own.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let mut config = quinn::EndpointConfig::new(Arc::new(reset));
+    config.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(own)));
+    config.min_reset_interval(RESET_INTERVAL);
+    config
+}
+
 /// The aggregator's endpoint. An agent may open one stream of each kind.
 ///
 /// # Errors
 /// [`TransportError`].
 pub fn server_endpoint(address: SocketAddr, identity: &Identity) -> Result<quinn::Endpoint, TransportError> {
+    server_endpoint_with(address, endpoint_config(identity), server_config(identity)?)
+}
+
+/// The same with an [`endpoint_config`] and a [`server_config`].
+///
+/// # Errors
+/// [`TransportError::Bind`].
+pub fn server_endpoint_with(
+    address: SocketAddr,
+    endpoint: quinn::EndpointConfig,
+    server: quinn::ServerConfig,
+) -> Result<quinn::Endpoint, TransportError> {
+    let runtime = Arc::new(quinn::TokioRuntime);
+    std::net::UdpSocket::bind(address)
+        .and_then(|socket| quinn::Endpoint::new(endpoint, Some(server), socket, runtime))
+        .map_err(|source| TransportError::Bind { address, source })
+}
+
+/// What an aggregator's endpoint accepts connections with; may be replaced while it serves.
+///
+/// # Errors
+/// [`TransportError`].
+pub fn server_config(identity: &Identity) -> Result<quinn::ServerConfig, TransportError> {
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(identity.server()?)?));
     config.transport_config(transport(1)).migration(false);
-    quinn::Endpoint::server(config, address).map_err(|source| TransportError::Bind { address, source })
+    Ok(config)
 }
 
 /// An agent's endpoint.
@@ -91,12 +131,24 @@ pub fn server_endpoint(address: SocketAddr, identity: &Identity) -> Result<quinn
 /// # Errors
 /// [`TransportError`].
 pub fn client_endpoint(aggregator: SocketAddr, identity: &Identity) -> Result<quinn::Endpoint, TransportError> {
+    client(aggregator, identity.client()?)
+}
+
+/// The endpoint of a host that joins; `authority` is from its token.
+///
+/// # Errors
+/// [`TransportError`].
+pub fn joining_endpoint(aggregator: SocketAddr, authority: &[Vec<u8>]) -> Result<quinn::Endpoint, TransportError> {
+    client(aggregator, joining_client(authority)?)
+}
+
+fn client(aggregator: SocketAddr, tls: rustls::ClientConfig) -> Result<quinn::Endpoint, TransportError> {
     let address = match aggregator {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
     let mut endpoint = quinn::Endpoint::client(address).map_err(|source| TransportError::Bind { address, source })?;
-    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(identity.client()?)?));
+    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
     config.transport_config(transport(0));
     endpoint.set_default_client_config(config);
     Ok(endpoint)
@@ -113,18 +165,26 @@ pub fn connect(endpoint: &quinn::Endpoint, aggregator: SocketAddr) -> Result<qui
         .map_err(|source| TransportError::Connect { address: aggregator, source })
 }
 
-/// The host named in the certificate of a connected agent.
+/// Whether the peer asked for the joining protocol, for which it needs no certificate.
+#[must_use]
+pub fn is_joining(connection: &quinn::Connection) -> bool {
+    let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    data.is_some_and(|data| data.protocol.as_deref() == Some(JOIN_ALPN))
+}
+
+/// The host named in the certificate of a connected agent, and from when until when the certificate holds.
 ///
 /// # Errors
-/// [`PeerError`].
-pub fn peer_host(connection: &quinn::Connection) -> Result<HostId, PeerError> {
+/// [`PeerError`]; also for a peer without a certificate, which the handshake lets through.
+pub fn peer(connection: &quinn::Connection) -> Result<(HostId, Validity), PeerError> {
     let identity = connection.peer_identity().ok_or(PeerError::NoCertificate)?;
     let chain = identity.downcast::<Vec<CertificateDer<'static>>>().map_err(|_| PeerError::NoCertificate)?;
     let certificate = chain.first().ok_or(PeerError::NoCertificate)?;
+    let validity = Validity::of(certificate).map_err(|e| PeerError::Malformed(e.to_string()))?;
     let certificate = webpki::EndEntityCert::try_from(certificate).map_err(|e| PeerError::Malformed(e.to_string()))?;
     let mut names: Vec<HostId> = certificate.valid_dns_names().filter_map(|name| HostId::new(name).ok()).collect();
     match (names.pop(), names.len()) {
-        (Some(host), 0) => Ok(host),
+        (Some(host), 0) => Ok((host, validity)),
         (None, _) => Err(PeerError::Names(0)),
         (Some(_), others) => Err(PeerError::Names(others + 1)),
     }
@@ -152,7 +212,7 @@ mod tests {
         let address = server.local_addr().unwrap();
         let accepting = tokio::spawn(async move {
             let connection = server.accept().await.unwrap().await.map_err(|e| e.to_string())?;
-            let host = peer_host(&connection).map_err(|e| e.to_string());
+            let host = peer(&connection).map(|(host, _)| host).map_err(|e| e.to_string());
             connection.closed().await;
             host
         });
@@ -176,6 +236,30 @@ mod tests {
         let authority = Authority::create().unwrap();
         let error = meet(&identity(&authority, Some("h2")), &identity(&authority, Some("h1"))).await.unwrap_err();
         assert!(error.contains("certificate"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_peer_without_a_certificate_is_nobody_and_may_only_join() {
+        let authority = Authority::create().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (ca, _) = authority.write(folder.path()).unwrap();
+        let roots = crate::tls::IdentityFiles { ca, certificate: "".into(), key: "".into() }.authority().unwrap();
+        let server = server_endpoint((Ipv4Addr::LOCALHOST, 0).into(), &identity(&authority, None)).unwrap();
+        let address = server.local_addr().unwrap();
+        let accepting = tokio::spawn(async move {
+            let connection = server.accept().await.unwrap().await.unwrap();
+            (is_joining(&connection), peer(&connection).unwrap_err().to_string())
+        });
+        let client = joining_endpoint(address, &roots).unwrap();
+        let _connection = connect(&client, address).unwrap().await.unwrap();
+        assert_eq!(accepting.await.unwrap(), (true, "the peer shows no certificate".to_owned()));
+        // It does verify whom it gives its secret to.
+        let theirs = Authority::create().unwrap();
+        let server = server_endpoint((Ipv4Addr::LOCALHOST, 0).into(), &identity(&theirs, None)).unwrap();
+        let address = server.local_addr().unwrap();
+        let accepting = tokio::spawn(async move { server.accept().await.unwrap().await.is_err() });
+        assert!(connect(&client, address).unwrap().await.is_err());
+        assert!(accepting.await.unwrap());
     }
 
     #[tokio::test]

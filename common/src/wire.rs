@@ -7,9 +7,19 @@ mod codec;
 mod message;
 mod stream;
 
-pub use codec::{FrameError, MAX_FRAME, Message, decode, decode_value, encode, encode_value};
-pub use message::{AgentEvents, FromAgent, FromAggregator, Hello, Welcome};
-pub use stream::{ReadError, read_message, write_message};
+pub use codec::{
+    FrameError, MAX_FRAME, MAX_STORED, Message, decode, decode_stored, decode_value, encode, encode_value,
+};
+pub use message::{
+    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, StandsBy, ToJoiner, Welcome,
+};
+pub use stream::{ReadError, read_message, read_short_message, write_message};
 
 /// Name and version of the protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"gleaner/1";
+
+/// The same for a host that has no certificate yet: one [`JoinRequest`] and its answer on a bidirectional stream.
+pub const JOIN_ALPN: &[u8] = b"gleaner-join/1";
+
+/// Longest message of the joining protocol, in bytes.
+pub const MAX_JOIN_MESSAGE: usize = 8 << 10;

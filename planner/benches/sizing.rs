@@ -1,13 +1,16 @@
-//! The sizing search: 36 hosts as in the papers' test bed, and 10,000.
+//! The sizing search: 36 hosts as in the papers' test bed, and 10,000; and advice, which the core loop gives too.
 #![expect(clippy::expect_used, reason = "a bench may stop on a broken fixture")]
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use gleaner_common::clock::Timestamp;
 use gleaner_common::id::HostId;
 use gleaner_common::job::{Goal, PowerModel, PowerModels, Prices};
+use gleaner_common::report::Bounded;
 use gleaner_common::units::{CoreShare, Dollars, Fraction};
+use gleaner_planner::advice::{History, Question};
 use gleaner_planner::goal::Margins;
 use gleaner_planner::io_model::{IoModel, IoPoint};
 use gleaner_planner::selection::{Offer, ranked};
@@ -150,5 +153,21 @@ fn question(hosts: u32) -> SizeQuestion {
     }
 }
 
-criterion_group!(benches, search, io_model, decision);
+/// What a host may promise, from a day of its forecasts.
+fn advice(criterion: &mut Criterion) {
+    let capacity = CoreShare::clamped(1_600.0);
+    let mut history = History::new();
+    for minute in 0..1_500_u32 {
+        let foreground = CoreShare::clamped(f64::from(minute * 7_919 % 1_600));
+        let at = Timestamp(u64::from(minute) * 60_000);
+        history.sample(at, 60.0, capacity, Some(foreground), Some(CoreShare::clamped(800.0)));
+    }
+    let forecast = Bounded { expected: CoreShare::clamped(800.0), safe: CoreShare::clamped(600.0) };
+    let question = Question { for_s: 600.0, risk: 0.05 };
+    criterion.bench_function("advice about a host", |bencher| {
+        bencher.iter(|| black_box(history.promise(black_box(&question), capacity, forecast)));
+    });
+}
+
+criterion_group!(benches, search, io_model, decision, advice);
 criterion_main!(benches);

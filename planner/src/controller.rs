@@ -11,7 +11,7 @@ mod hosts;
 mod interface;
 mod jobs;
 
-pub use interface::{HostView, Input, Output, Settings};
+pub use interface::{HostGlance, HostView, Input, Output, Settings};
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,6 +25,7 @@ use gleaner_common::job::{Decision, JobStatus};
 use gleaner_common::report::HostFacts;
 use serde::{Deserialize, Serialize};
 
+use crate::advice::{self, Advice, Candidate, History, Question};
 use crate::check;
 use applications::{Managed, Reserved};
 use hosts::Host;
@@ -47,6 +48,8 @@ pub struct Controller {
     /// When shares are moved next, and whether response times were asked for.
     next_control: Timestamp,
     asked: bool,
+    /// The latest time it was told.
+    latest: Timestamp,
 }
 
 impl Controller {
@@ -64,6 +67,42 @@ impl Controller {
             reserved: BTreeMap::new(),
             next_control: Timestamp(0),
             asked: false,
+            latest: epoch,
+        }
+    }
+
+    /// The latest time it was told. Whoever goes on with this state must not tell it an earlier one, or what it waits
+    /// for would be as far away as the clock went back.
+    #[must_use]
+    pub fn latest(&self) -> Timestamp {
+        self.latest
+    }
+
+    /// The epoch of its commands.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.version.epoch
+    }
+
+    /// Commands in this epoch from now on. It must be later than any before.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.version = Version { epoch, number: 0 };
+    }
+
+    /// What another aggregator needs to go on in its place: everything but what hosts say again when they join it.
+    #[must_use]
+    pub fn for_standby(&self) -> Self {
+        Self {
+            settings: self.settings,
+            version: self.version,
+            hosts: self.hosts.iter().map(|(id, host)| (id.clone(), host.disconnected())).collect(),
+            holds: self.holds.clone(),
+            jobs: self.jobs.clone(),
+            applications: self.applications.clone(),
+            reserved: self.reserved.clone(),
+            next_control: self.next_control,
+            asked: self.asked,
+            latest: self.latest,
         }
     }
 
@@ -141,14 +180,47 @@ impl Controller {
             .collect()
     }
 
+    /// The same at a glance, without copying a thousand reports.
+    pub fn glances(&self) -> impl Iterator<Item = HostGlance<'_>> {
+        self.hosts.iter().map(|(id, host)| HostGlance {
+            host: id,
+            connected: host.connected,
+            silent: host.connected && host.silent,
+            facts: &host.facts,
+            report: host.report.as_ref(),
+            leases: host.leases(),
+            held_until: self.held_until(id),
+        })
+    }
+
+    /// How many cores the hosts could give, by their forecasts as they stand and by how those did so far.
+    #[must_use]
+    pub fn advise(&self, question: Question, histories: &BTreeMap<HostId, History>) -> Advice {
+        let about = |(id, host): (&HostId, &Host)| {
+            let left = self.left_by_applications(id);
+            let candidate = Candidate {
+                host: id,
+                facts: &host.facts,
+                report: host.report.as_ref().filter(|_| host.connected && !host.silent),
+                history: histories.get(id),
+                left: left.as_ref().copied().map_err(String::as_str),
+                held_until: self.held_until(id),
+                job: self.holder(id).map(|job| &job.status.spec.id),
+            };
+            advice::about(&question, &candidate)
+        };
+        advice::total(question, self.hosts.iter().map(about).collect())
+    }
+
     /// Takes what happened and says what to do. Never fails: what makes no sense changes nothing.
     pub fn handle(&mut self, input: Input, now: Timestamp) -> Vec<Output> {
         let mut outputs = Vec::new();
+        self.latest = self.latest.max(now);
         // A thousand hosts report and acknowledge every second; what follows from that is for the tick.
         let settles = !matches!(input, Input::Report(_) | Input::Acked { .. });
         match input {
             Input::HostJoined { host, incarnation, facts } => {
-                self.host_joined(host, incarnation, *facts, &mut outputs);
+                self.host_joined(host, incarnation, *facts, now, &mut outputs);
             }
             Input::HostLost { host, reason } => self.host_lost(&host, reason, &mut outputs),
             Input::Report(report) => self.report(*report, now, &mut outputs),

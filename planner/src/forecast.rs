@@ -94,6 +94,16 @@ impl ResidualForecaster {
         }
     }
 
+    /// Goes on by other settings. The history stays where only the promised standard deviations are others;
+    /// otherwise it begins anew.
+    pub fn set_settings(&mut self, settings: ForecastSettings) {
+        if (ForecastSettings { sigma_k: settings.sigma_k, ..self.settings }) == settings {
+            self.settings = settings;
+        } else {
+            *self = Self::new(settings);
+        }
+    }
+
     /// Takes one sample: the host's capacity, the foreground's CPU, and the memory a volunteer could have. A
     /// missing value leaves a gap. An interval that is not positive is ignored.
     pub fn observe(

@@ -84,6 +84,11 @@ impl Guard {
         Self { settings, allowance: CoreShare::ZERO, frozen: true }
     }
 
+    /// Goes on by other constants.
+    pub fn set_settings(&mut self, settings: GuardSettings) {
+        self.settings = settings;
+    }
+
     /// Back to the start, for a volunteer that is stopped.
     pub fn reset(&mut self) {
         *self = Self::new(self.settings);
@@ -144,6 +149,15 @@ mod tests {
             guard.step(sample(cores, 0.0), 0.05);
         }
         guard
+    }
+
+    #[test]
+    fn a_changed_headroom_counts_from_the_next_step() {
+        let mut guard = grown(4);
+        guard.set_settings(GuardSettings { headroom: Fraction::clamped(0.5), ..GuardSettings::default() });
+        assert!((guard.allowance().percent() - 380.0).abs() < 1e-9);
+        let verdict = guard.step(sample(4, 0.0), 0.05);
+        assert!((verdict.allowance.percent() - 200.0).abs() < 1e-9 && verdict.shrank, "{verdict:?}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! One module per decision, named for what it decides. What must not be here: anything that reads, writes,
 //! waits or logs; the shells (`agent`, `aggregator`, `simulator`) do that and carry out what is decided here.
 
+pub mod advice;
 pub mod balance;
 pub mod baselines;
 pub mod check;

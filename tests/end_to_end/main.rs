@@ -5,6 +5,11 @@
 mod bench;
 mod daemons;
 mod kills;
+mod monitoring;
+mod openmetrics;
 mod pair;
 mod plans;
 mod runs;
+mod screen;
+mod security;
+mod service;

@@ -29,15 +29,20 @@ fn xl_seconds(name: &str) -> f64 {
     sh(&format!("xl list {name} | awk 'NR == 2 {{ print $6 }}'")).parse().unwrap()
 }
 
-/// The moment at which xl's figure, which has one decimal, next changes.
-fn xl_edge(name: &str) -> (f64, Instant) {
-    let before = xl_seconds(name);
-    let mut now = before;
+/// Time around an edge that says well enough when it was. Under emulation a look takes a tenth of a second.
+const EDGE: Duration = Duration::from_millis(500);
+
+/// xl's figure, which has one decimal, when it next changes, and the two moments between which it did.
+fn xl_edge(name: &str) -> (f64, [Instant; 2]) {
+    let mut asked = Instant::now();
+    let mut figure = xl_seconds(name);
+    let mut earliest = asked;
     until("the domain's CPU time moves", || {
-        now = xl_seconds(name);
-        now > before
+        (earliest, asked) = (asked, Instant::now());
+        let before = std::mem::replace(&mut figure, xl_seconds(name));
+        figure > before && earliest.elapsed() < EDGE
     });
-    (now, Instant::now())
+    (figure, [earliest, Instant::now()])
 }
 
 /// Everything that could have been changed on a domain.
@@ -52,7 +57,8 @@ fn figures_agree() {
     let (before, start) = xl_edge("one");
     let said = run(&["observe", "--count", "11"]);
     let (after, end) = xl_edge("one");
-    let seconds = (end - start).as_secs_f64();
+    let percent = |from: Instant, to: Instant| (after - before) * 100.0 / (to - from).as_secs_f64();
+    let (least, most) = (percent(start[0], end[1]), percent(start[1], end[0]));
     let reports: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |name: &str| {
         let workloads = reports.iter().flat_map(|report| report["workloads"].as_array().unwrap());
@@ -61,9 +67,9 @@ fn figures_agree() {
         assert!(!values.is_empty(), "{name} in {said}");
         values.iter().sum::<f64>() / values.len() as f64
     };
-    let (own, independent) = (of("one"), (after - before) * 100.0 / seconds);
-    println!("cpu of one: agent {own:.2}, xl {independent:.2}; of two: agent {:.2}", of("two"));
-    assert!((own / independent - 1.0).abs() < 0.02, "agent {own}, xl {independent}");
+    let own = of("one");
+    println!("cpu of one: agent {own:.2}, xl {least:.2} to {most:.2}; of two: agent {:.2}", of("two"));
+    assert!(own > 0.98 * least && own < 1.02 * most, "agent {own}, xl {least} to {most}");
     let machine = &reports.last().unwrap()["machine"];
     assert_eq!(machine["cpu_capacity"], 200.0, "the hypervisor's CPUs, not the control domain's one");
     assert!(machine["cpu_busy"]["value"].as_f64().unwrap() > 90.0, "both guests are in it: {machine}");
@@ -149,9 +155,12 @@ fn xen_domains_from_inside() {
     figures_agree();
     levers_bite();
     pausing_stops_a_domain();
-    println!("a sample of 3 domains costs {:.3} ms of CPU", cost_of_a_sample());
-    sh("i=0; while [ $i -lt 20 ]; do MEMORY=4 mkdom idle$i idle; i=$((i + 1)); done");
-    println!("a sample of 23 domains costs {:.3} ms of CPU", cost_of_a_sample());
+    // What a sample costs has nothing to do with the scheduler, so it is measured under one of the two.
+    if sh("xl info").contains("credit2") {
+        println!("a sample of 3 domains costs {:.3} ms of CPU", cost_of_a_sample());
+        sh("i=0; while [ $i -lt 20 ]; do MEMORY=4 mkdom idle$i idle; i=$((i + 1)); done");
+        println!("a sample of 23 domains costs {:.3} ms of CPU", cost_of_a_sample());
+    }
 }
 
 #[test]

@@ -24,8 +24,11 @@ use serde_json::Value;
 
 /// Tasks of the first stage, a few more by how the files are cut.
 const TASKS: u32 = 150;
-/// How often each word is hashed: some 0.7 s a task on a core of its own.
-const ROUNDS: u32 = 800;
+/// CPU time of a task on the machine at hand. The dedicated worker alone would be late with these, so that the job needs a
+/// volunteer for most of its time, and two are more than it needs.
+const TASK_S: f64 = 0.9;
+/// The text: files, lines of each and words of each line.
+const TEXT: (u32, u32, u32) = (8, 2_500, 12);
 /// From submission to completion.
 const DEADLINE_S: u32 = 210;
 /// CPU of the dedicated worker: a small host of its own.
@@ -102,6 +105,18 @@ impl Spark {
         Process::spawn(command, &folder.join("master.log"))
     }
 
+    /// How often each word is to be hashed, so that a task takes [`TASK_S`].
+    fn rounds(&self) -> String {
+        let hashes = "import hashlib, time; digest = b'word'; start = time.process_time()\n\
+                      for _ in range(1_000_000): digest = hashlib.sha256(digest).digest()\n\
+                      print(time.process_time() - start)";
+        let output = Command::new(&self.python).args(["-c", hashes]).output().unwrap();
+        let million_s: f64 = text(&output.stdout).trim().parse().unwrap();
+        let words = f64::from(TEXT.0 * TEXT.1 * TEXT.2) / f64::from(TASKS);
+        eprintln!("a million hashes take {million_s:.3} s");
+        format!("{:.0}", TASK_S / (million_s / 1e6) / words)
+    }
+
     /// The command that runs the driver to its end.
     fn submit(&self, folder: &Path) -> Vec<String> {
         let (python, master, home) = (self.python.display(), self.url(), self.home.display());
@@ -118,7 +133,7 @@ impl Spark {
             self.driver_port.to_string(),
             folder.join("text").display().to_string(),
             TASKS.to_string(),
-            ROUNDS.to_string(),
+            self.rounds(),
             folder.join("counts.json").display().to_string(),
         ];
         [vec!["/usr/bin/env".to_owned()], variables.to_vec(), arguments.to_vec()].concat()
@@ -191,10 +206,10 @@ impl Drop for SmallHost {
 fn write_text(folder: &Path) -> BTreeMap<String, u64> {
     std::fs::create_dir_all(folder).unwrap();
     let (mut counts, mut state) = (BTreeMap::new(), 1_u64);
-    for number in 0..8 {
+    for number in 0..TEXT.0 {
         let mut file = std::io::BufWriter::new(File::create(folder.join(format!("part-{number}.txt"))).unwrap());
-        for _ in 0..2_500 {
-            for _ in 0..12 {
+        for _ in 0..TEXT.1 {
+            for _ in 0..TEXT.2 {
                 // Knuth's MMIX generator; small words are more frequent.
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let word = format!("word{}", (state >> 33) % 700 * ((state >> 20) % 3));
@@ -231,7 +246,8 @@ impl Watch<'_> {
     fn goes_on_until(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
         until(what, || {
             let phase = &self.job()["phase"];
-            assert!(phase == "profiling" || phase == "running", "{what}: {phase}");
+            let goes_on = phase == "profiling" || phase == "running";
+            assert!(goes_on, "{what}: {phase}; {}", self.pair.events());
             std::thread::sleep(Duration::from_millis(300));
             condition(self)
         });
@@ -247,6 +263,26 @@ impl Watch<'_> {
 
     fn has_executor(&self, host: &str) -> bool {
         self.job()["progress"]["workers"][host]["tasks_running"].as_u64().is_some_and(|running| running > 0)
+    }
+
+    /// Whether nobody wants a host's volunteer to run.
+    fn is_let_go(&self, host: &str) -> bool {
+        self.pair.hosts().iter().any(|own| own["host"] == host && own["report"]["volunteer"]["state"] == "latent")
+    }
+
+    /// Kills a volunteer's worker and sees its agent start it again; not so where the job lets go of it meanwhile.
+    fn comes_back_when_killed(&self, host: &str) -> bool {
+        self.goes_on_until("the volunteer has an executor, or is let go of", |watch| {
+            watch.has_executor(host) && watch.processes(host).len() >= 2 || watch.is_let_go(host)
+        });
+        let ended = || self.pair.events().matches("volunteer_command_ended").count();
+        let before = ended();
+        self.processes(host).into_iter().for_each(|pid| bench::kill(pid, "KILL"));
+        self.goes_on_until("its agent says so, or it is let go of", |watch| ended() > before || watch.is_let_go(host));
+        self.goes_on_until("its worker is there again, or it is let go of", |watch| {
+            !watch.processes(host).is_empty() || watch.is_let_go(host)
+        });
+        !self.is_let_go(host)
     }
 
     /// Files by which processes enter a host's volunteer.
@@ -372,12 +408,9 @@ fn a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected()
     assert!(share < 0.2, "{share} cores");
 
     // A killed worker: its agent starts it again, Spark runs its tasks again.
-    watch.goes_on_until("the first volunteer has an executor", |watch| watch.has_executor(first));
-    let killed = watch.processes(first);
-    assert!(killed.len() >= 2, "a worker and its executor: {killed:?}");
-    killed.into_iter().for_each(|pid| bench::kill(pid, "KILL"));
-    until("its agent says so", || watch.pair.events().contains("volunteer_command_ended"));
-    watch.goes_on_until("its worker is there again", |watch| !watch.processes(first).is_empty());
+    let killed = [first, second].into_iter().find(|host| watch.comes_back_when_killed(host));
+    let first = killed.unwrap_or_else(|| panic!("no killed worker was started again: {}", watch.pair.events()));
+    let second = VOLUNTEERS.into_iter().find(|host| *host != first).unwrap();
 
     // A held host is left alone, and the next best takes its place as long as one is needed.
     assert!(pair.ask(&["host", "hold", first, "--for", "1h"]).status.success());

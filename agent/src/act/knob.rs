@@ -27,7 +27,7 @@ pub const QUOTA_LEAST_US: u64 = 1_000;
 const QUOTA_MOST_US: u64 = 1 << 40;
 
 /// One knob.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Knob {
     /// A control file of a cgroup.
@@ -91,6 +91,28 @@ impl KnobValue {
         let wanted = whole(share.cores() * period_us as f64);
         let quota_us = wanted.clamp(QUOTA_LEAST_US, QUOTA_MOST_US);
         (Self::Quota { quota_us: Some(quota_us), period_us }, wanted < QUOTA_LEAST_US)
+    }
+
+    /// Each part of it is that part of one of `others`: what a write of several files leaves that ends between two.
+    #[must_use]
+    pub fn is_mixture_of(self, others: &[Self]) -> bool {
+        let parts = |value: Self| match value {
+            Self::Quota { quota_us, period_us } => [quota_us, Some(period_us), None, None],
+            Self::Throttle(throttle) => {
+                [throttle.read_bytes, throttle.write_bytes, throttle.read_operations, throttle.write_operations]
+            }
+            _ => [None; 4],
+        };
+        let same_kind = |other: &&Self| std::mem::discriminant(*other) == std::mem::discriminant(&self);
+        let others: Vec<_> = others.iter().filter(same_kind).map(|other| parts(*other)).collect();
+        // A ceiling on CPU is lifted before its period is changed.
+        let lifted =
+            |index: usize, part: Option<u64>| matches!(self, Self::Quota { .. }) && index == 0 && part.is_none();
+        matches!(self, Self::Quota { .. } | Self::Throttle(_))
+            && parts(self)
+                .iter()
+                .enumerate()
+                .all(|(index, part)| lifted(index, *part) || others.iter().any(|other| other[index] == *part))
     }
 
     /// The ceiling as CPU; `None` for no ceiling and for values that are not ceilings.
@@ -296,6 +318,14 @@ impl Knob {
     #[must_use]
     pub fn reads_as_set(&self) -> bool {
         !matches!(self, Self::Monitor(MonitorKnob { kind: MonitorKind::Balloon { .. }, .. }))
+    }
+
+    /// Setting it takes several writes, and a crash can come between two of them.
+    #[must_use]
+    pub fn is_written_in_parts(&self) -> bool {
+        self.as_cgroup().is_some_and(|knob| {
+            knob.version == CgroupVersion::V1 && matches!(knob.kind, KnobKind::Quota | KnobKind::Disk(_))
+        })
     }
 
     /// Sets it and reads it back.

@@ -59,7 +59,7 @@ pub enum LedgerError {
     },
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LedgerError {
+pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LedgerError {
     let path = path.to_owned();
     move |source| LedgerError::Io { action, path, source }
 }
@@ -80,10 +80,15 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether a value read from the knob can be Gleaner's doing.
+    /// Whether a value read from the knob can be Gleaner's doing. A knob of several files, left by a crash between two
+    /// of them, holds a part of one value and a part of another.
     #[must_use]
     pub fn is_ours(&self, value: KnobValue) -> bool {
-        self.ours.is_empty() || self.ours.contains(&value)
+        let mixed = || {
+            let known: Vec<KnobValue> = self.ours.iter().chain([&self.original]).copied().collect();
+            self.knob.is_written_in_parts() && value.is_mixture_of(&known)
+        };
+        self.ours.is_empty() || self.ours.contains(&value) || mixed()
     }
 }
 
@@ -174,15 +179,18 @@ impl Ledger {
             let holder = holder.unwrap_or_else(|_| "its pid is not known".to_owned());
             return Err(LedgerError::InUse { dir: dir.to_owned(), holder });
         };
-        OpenOptions::new()
+        let told = OpenOptions::new()
             .create(true)
             .write(true)
             .truncate(true)
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path)
-            .and_then(|mut file| writeln!(file, "{}", std::process::id()))
-            .map_err(failed("write the pid to", &path))?;
+            .and_then(|mut file| writeln!(file, "{}", std::process::id()));
+        if let Err(error) = told {
+            // Only an error message elsewhere is the poorer for it; on a full disk the host must be restored all the same.
+            tracing::warn!(%error, file = %path.display(), "the pid cannot be written");
+        }
         Ok(lock)
     }
 
@@ -253,6 +261,10 @@ impl Ledger {
             for (knob, found, next) in knobs {
                 let next = knob.reads_as_set().then_some(*next);
                 if let Some(record) = contents.records.iter_mut().find(|record| record.knob == *knob) {
+                    if next.is_some() && record.is_ours(*found) {
+                        // What is in force, which need not be what was to be set last: that may have failed.
+                        record.ours = vec![*found];
+                    }
                     record.ours.retain(|value| Some(*value) != next);
                     record.ours.extend(next);
                     let surplus = record.ours.len().saturating_sub(OURS_KEPT);
@@ -272,19 +284,32 @@ impl Ledger {
 
     fn save(&self, contents: &Contents) -> Result<(), LedgerError> {
         let path = self.dir.join(LEDGER);
-        let temporary = self.dir.join("ledger.json.new");
         let text = serde_json::to_vec_pretty(contents).map_err(|e| failed("encode the ledger", &path)(e.into()))?;
-        let mut file = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&temporary)
-            .map_err(failed("create", &temporary))?;
-        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed("write", &temporary))?;
-        fs::rename(&temporary, &path).map_err(failed("put in place the ledger", &path))?;
-        File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(failed("sync the state folder", &self.dir))
+        put_in_place(&self.dir, LEDGER, &text)
+    }
+}
+
+/// Replaces a file of the state folder in one step; when this returns it is on the disk.
+pub(super) fn put_in_place(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), LedgerError> {
+    let (path, temporary) = (dir.join(name), dir.join(format!("{name}.new")));
+    let mut file = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&temporary)
+        .map_err(failed("create", &temporary))?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed("write", &temporary))?;
+    fs::rename(&temporary, &path).map_err(failed("put in place", &path))?;
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("sync the state folder", dir))
+}
+
+/// The parser of the ledger, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        _ = Ledger::understand(text);
     }
 }
 
@@ -293,7 +318,7 @@ mod tests {
     use std::error::Error;
 
     use super::*;
-    use crate::act::knob::{CgroupVersion, KnobKind};
+    use crate::act::knob::{CgroupVersion, DeviceNumber, KnobKind, Throttle};
 
     fn knob() -> Knob {
         Knob::new(Path::new("/cg/a"), CgroupVersion::V2, KnobKind::Weight)
@@ -316,6 +341,39 @@ mod tests {
         assert_eq!(record.original, KnobValue::Weight(100), "the first value found stays");
         assert_eq!(record.ours, [KnobValue::Weight(40), KnobValue::Weight(30)]);
         assert!(!record.is_ours(KnobValue::Weight(50)) && record.is_ours(KnobValue::Weight(30)));
+    }
+
+    #[test]
+    fn what_is_in_force_stays_ours_however_many_changes_fail() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(dir.path()).unwrap();
+        for (found, next) in [(100, 50), (50, 40), (50, 30), (50, 20)] {
+            let change = [(knob(), KnobValue::Weight(found), KnobValue::Weight(next))];
+            ledger.about_to_set(&Target::Volunteer, &change).unwrap();
+        }
+        let record = &ledger.contents().records[0];
+        assert_eq!(record.ours, [KnobValue::Weight(50), KnobValue::Weight(20)]);
+        // A value of others does not become ours.
+        let change = [(knob(), KnobValue::Weight(77), KnobValue::Weight(10))];
+        ledger.about_to_set(&Target::Volunteer, &change).unwrap();
+        assert!(!ledger.contents().records[0].is_ours(KnobValue::Weight(77)));
+    }
+
+    #[test]
+    fn what_a_crash_between_two_files_leaves_is_ours() {
+        let disk = KnobKind::Disk(DeviceNumber { major: 8, minor: 0 });
+        let throttle =
+            |read_bytes, write_bytes| KnobValue::Throttle(Throttle { read_bytes, write_bytes, ..Throttle::default() });
+        let record = |version| Record {
+            target: Target::Volunteer,
+            knob: Knob::new(Path::new("/cg/a"), version, disk),
+            original: throttle(None, Some(7)),
+            ours: vec![throttle(Some(1), Some(2)), throttle(Some(3), Some(4))],
+        };
+        let old = record(CgroupVersion::V1);
+        assert!(old.is_ours(throttle(Some(3), Some(2))) && old.is_ours(throttle(None, Some(4))));
+        assert!(!old.is_ours(throttle(Some(9), Some(2))), "nobody of ours wrote 9");
+        assert!(!record(CgroupVersion::V2).is_ours(throttle(Some(3), Some(2))), "one write there");
     }
 
     #[test]

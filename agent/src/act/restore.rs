@@ -2,19 +2,21 @@
 //! and switches controllers off again. What cannot be put back stays in the ledger for the next try.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gleaner_common::event::Event;
 
 use super::cgroup;
 use super::execute::execute;
-use super::knob::{Fault, KnobError};
+use super::knob::{CgroupVersion, Fault, Knob, KnobError, KnobKind, KnobValue};
 use super::ledger::{Ledger, LedgerError, Record};
 use super::managed::ForeignWrite;
 use super::plan::{Change, plan};
 use super::volunteer::groups;
 
+/// `cpu.weight` of a cgroup on which nobody has set it.
+const NORMAL_WEIGHT: u64 = 100;
 /// How long killed processes may take to be gone.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -95,23 +97,35 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
     let mut report = RestoreReport::default();
     let emptied = end_processes(ledger, &mut report);
     let records = ledger.contents().records.clone();
-    report.add(restore_records(ledger, &records)?);
+    let (restored, kept) = put_back(&records);
+    report.add(restored);
     let contents = ledger.contents();
     let created = remove_groups(contents.created.clone(), &contents.volunteer, &mut report);
     // A cgroup that could not be removed may hold a task that the next try has to find.
     let gone = emptied && !contents.volunteer.iter().any(|dir| created.contains(dir));
     let mut enabled = ledger.contents().enabled.clone();
     enabled.reverse();
-    enabled.retain(|enabled| match cgroup::switch_controllers(&enabled.cgroup, '-', &enabled.controllers) {
-        Ok(()) => false,
-        Err(error) if error.io().is_some_and(|io| Fault::of(io) == Fault::Absent) => false,
-        Err(error) => {
-            report.fail(enabled.cgroup.join("cgroup.subtree_control").display(), "without these controllers", &error);
-            true
+    let own: Vec<PathBuf> = created.iter().chain(&contents.volunteer).cloned().collect();
+    enabled.retain(|enabled| {
+        if let Some(theirs) = set_by_others(&enabled.cgroup, &own) {
+            let (cgroup, theirs) = (enabled.cgroup.display(), theirs.display());
+            tracing::warn!(%cgroup, %theirs, "the controller cpu stays switched on, because others have set it");
+            return false;
+        }
+        match cgroup::switch_controllers(&enabled.cgroup, '-', &enabled.controllers) {
+            Ok(()) => false,
+            Err(error) if error.io().is_some_and(|io| Fault::of(io) == Fault::Absent) => false,
+            Err(error) => {
+                let knob = enabled.cgroup.join("cgroup.subtree_control");
+                report.fail(knob.display(), "without these controllers", &error);
+                true
+            }
         }
     });
     enabled.reverse();
+    // Last, and once: a full disk for the ledger must keep nothing from being put back.
     ledger.update(|contents| {
+        contents.records.retain(|have| kept.contains(&have.knob));
         contents.created = created;
         contents.enabled = enabled;
         if gone {
@@ -120,6 +134,18 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
         }
     })?;
     Ok(report)
+}
+
+/// A cgroup right below `parent` on which others have set a ceiling or weight on CPU since the controller was switched
+/// on for it, the only one that ever is: switched off again it would take their settings along. `own` are Gleaner's.
+fn set_by_others(parent: &Path, own: &[PathBuf]) -> Option<PathBuf> {
+    let is_set = |dir: &PathBuf| {
+        let read = |kind| Knob::new(dir, CgroupVersion::V2, kind).read().ok();
+        matches!(read(KnobKind::Quota), Some(KnobValue::Quota { quota_us: Some(_), .. }))
+            || matches!(read(KnobKind::Weight), Some(KnobValue::Weight(weight)) if weight != NORMAL_WEIGHT)
+            || read(KnobKind::Idle) == Some(KnobValue::Idle(true))
+    };
+    cgroup::children(parent).unwrap_or_default().into_iter().find(|dir| !own.contains(dir) && is_set(dir))
 }
 
 fn count(processes: usize) -> u32 {
@@ -155,9 +181,21 @@ fn end_processes(ledger: &Ledger, report: &mut RestoreReport) -> bool {
     emptied
 }
 
-/// Puts back some of the ledger's knobs. A knob that is gone has nothing to put back; one with a foreign
-/// value is left to whoever set it.
+/// Puts back some of the ledger's knobs and takes those out of it that are as they were found.
+///
+/// # Errors
+/// [`LedgerError`] when the ledger cannot be written; the knobs are put back all the same.
 pub(crate) fn restore_records(ledger: &mut Ledger, records: &[Record]) -> Result<RestoreReport, LedgerError> {
+    let (report, kept) = put_back(records);
+    ledger.update(|contents| {
+        contents.records.retain(|have| kept.contains(&have.knob) || !records.iter().any(|r| r.knob == have.knob));
+    })?;
+    Ok(report)
+}
+
+/// Puts back knobs; answers also those that are not yet as they were found. A knob that is gone has nothing to put
+/// back; one with a foreign value is left to whoever set it.
+fn put_back(records: &[Record]) -> (RestoreReport, Vec<Knob>) {
     let mut report = RestoreReport::default();
     let mut changes = Vec::new();
     let mut kept = Vec::new();
@@ -181,7 +219,13 @@ pub(crate) fn restore_records(ledger: &mut Ledger, records: &[Record]) -> Result
     // One by one: a knob that cannot be put back is no reason to undo those that were.
     for step in plan(changes) {
         match execute(std::slice::from_ref(&step)).map_err(|error| error.cause) {
-            Ok(()) => report.restored += 1,
+            Ok(()) => {
+                report.restored += 1;
+                // A guest takes its time to come back; until it has, only the record tells what was found.
+                if !step.knob.reads_as_set() {
+                    kept.push(step.knob);
+                }
+            }
             Err(error) if error.fault() == Fault::Absent => {}
             Err(error) => {
                 report.fail(&step.knob, step.to.to_string(), &error as &KnobError);
@@ -189,10 +233,7 @@ pub(crate) fn restore_records(ledger: &mut Ledger, records: &[Record]) -> Result
             }
         }
     }
-    ledger.update(|contents| {
-        contents.records.retain(|have| kept.contains(&have.knob) || !records.iter().any(|r| r.knob == have.knob));
-    })?;
-    Ok(report)
+    (report, kept)
 }
 
 /// Removes cgroups, children first, and ends what enters the volunteer meanwhile; returns those that are still there.
@@ -222,10 +263,56 @@ fn remove_groups(mut created: Vec<PathBuf>, volunteer: &[PathBuf], report: &mut 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use gleaner_common::command::Target;
+    use gleaner_common::id::WorkloadId;
+
     use super::*;
-    use crate::act::knob::KnobValue;
+    use crate::act::knob::{DomainKind, DomainKnob, KnobValue};
+    use crate::act::ledger::Enabled;
     use crate::act::tests::scene::{Burner, Scene, eventually};
     use crate::act::volunteer::Volunteer;
+
+    #[test]
+    fn a_controller_that_others_use_by_now_stays_switched_on() {
+        for (file, text, used) in [
+            ("cpu.weight", "100\n", false),
+            ("cpu.weight", "500\n", true),
+            ("cpu.max", "max 100000\n", false),
+            ("cpu.max", "50000 100000\n", true),
+            ("cpu.idle", "1\n", true),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let parent = root.path().join("cg");
+            fs::create_dir_all(parent.join("theirs")).unwrap();
+            fs::write(parent.join("theirs").join(file), text).unwrap();
+            fs::write(parent.join("cgroup.subtree_control"), "cpu\n").unwrap();
+            let mut ledger = Ledger::open(&root.path().join("state")).unwrap();
+            let enabled = Enabled { cgroup: parent.clone(), controllers: vec!["cpu".to_owned()] };
+            ledger.update(|contents| contents.enabled.push(enabled)).unwrap();
+            assert_eq!(restore_all(&mut ledger).unwrap(), RestoreReport::default());
+            let written = fs::read_to_string(parent.join("cgroup.subtree_control")).unwrap();
+            assert_eq!(written, if used { "cpu\n" } else { "-cpu" }, "{file} {text}");
+            assert!(ledger.contents().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_domain_is_not_forgotten_because_the_helper_is_missing() {
+        if crate::xen::helper_program().is_some() {
+            eprintln!("SKIPPED: a_domain_is_not_forgotten_because_the_helper_is_missing: the helper is installed");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(dir.path()).unwrap();
+        let knob = Knob::Domain(DomainKnob { uuid: "u".to_owned(), kind: DomainKind::Weight });
+        let target = Target::Workload(WorkloadId::new("db").unwrap());
+        ledger.about_to_set(&target, &[(knob, KnobValue::Weight(256), KnobValue::Weight(128))]).unwrap();
+        let report = restore_all(&mut ledger).unwrap();
+        assert!(report.failed[0].error.contains("not installed"), "{report:?}");
+        assert_eq!(ledger.contents().records.len(), 1, "it is tried again");
+    }
 
     /// An engine goes on starting tasks until it hears that the agent stops: into cgroups that were just found
     /// empty, in a freezer that is frozen.

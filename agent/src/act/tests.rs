@@ -1,6 +1,7 @@
 //! Acting on real cgroups and real processes.
 
 mod levers;
+mod plain;
 pub(crate) mod scene;
 
 use std::fs;
@@ -9,9 +10,15 @@ use std::process::{Command as Process, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use super::knob::{KnobKind, KnobValue};
+use super::knob::{Knob, KnobKind, KnobValue, MonitorKind, MonitorKnob};
+use super::plan::Role;
 use super::volunteer::VolunteerUsage;
 use super::*;
+use crate::qmp::tests::Balloonist;
+use crate::sense::Roots;
+use gleaner_common::command::{DiskLimit, NetworkLimit};
+use gleaner_common::units::{Bytes, BytesPerSec, PerSec};
+use gleaner_planner::reclaim::ReclaimSettings;
 use scene::{Burner, Scene, eventually};
 
 const LEASE_MS: u32 = 10_000;
@@ -224,6 +231,127 @@ fn limits_are_versioned_and_end_with_their_lease() {
 }
 
 #[test]
+fn a_balloon_on_its_way_back_is_not_what_was_found() {
+    const GIB: u64 = 1 << 30;
+    let folder = tempfile::tempdir().unwrap();
+    let vm = Balloonist::start(&folder.path().join("qmp"), 4 * GIB, 0);
+    let knobs = |whole| {
+        let knob = MonitorKnob { socket: vm.socket.clone(), kind: MonitorKind::Balloon { whole } };
+        let knobs = WorkloadKnobs { knobs: vec![(Role::Memory, Knob::Monitor(knob))], ..WorkloadKnobs::default() };
+        BTreeMap::from([(guest(), knobs)])
+    };
+    let open = || {
+        let settings = ActSettings::observing(folder.path().join("state"));
+        let settings = ActSettings { acting: true, volunteer: VolunteerChoice::None, ..settings };
+        let (mut actor, _) = Actor::open(settings, &Hierarchies::default()).unwrap();
+        actor.set_workloads(knobs(4 * GIB));
+        actor.set_memory(BTreeMap::from([(guest(), MemoryState { used: Bytes(4 * GIB), pressure: None })]));
+        actor
+    };
+    let apply = |actor: &mut Actor, number, desired| {
+        let ack = actor.apply(&command(Target::Workload(guest()), number, desired), NOW);
+        assert_eq!(refusal_of(&ack), None, "{ack:?}");
+    };
+    let limited = || Desired::Limit(Limits { memory: Some(Bytes(GIB)), ..Limits::NONE });
+    let mut actor = open();
+    apply(&mut actor, 1, limited());
+    assert!(vm.told() < 4 * GIB);
+    vm.has(4 * GIB, 0, GIB);
+    apply(&mut actor, 2, Desired::Release);
+    assert_eq!(vm.told(), 4 * GIB);
+    // The next limit comes when half of it is back, and memory is plugged under it.
+    vm.has(4 * GIB, 0, 2 * GIB);
+    apply(&mut actor, 3, limited());
+    assert!(vm.told() < 2 * GIB);
+    vm.has(4 * GIB, GIB, 3 * GIB);
+    actor.set_workloads(knobs(5 * GIB));
+    assert_eq!(actor.leases(), 1, "it is the same balloon");
+    apply(&mut actor, 4, Desired::Release);
+    assert_eq!(vm.told(), 5 * GIB);
+    vm.has(4 * GIB, 0, 2 * GIB);
+    // So does the one after a restart.
+    drop(actor);
+    let mut actor = open();
+    apply(&mut actor, 1, limited());
+    assert!(vm.told() < 2 * GIB);
+    actor.tick(later(u64::from(LEASE_MS)));
+    assert_eq!(vm.told(), 4 * GIB);
+    assert_eq!(actor.knobs_changed(), 1, "not all of it is back");
+    vm.has(4 * GIB, 0, 4 * GIB);
+    actor.tick(later(u64::from(LEASE_MS) + 1_000));
+    assert_eq!(actor.knobs_changed(), 0);
+}
+
+#[test]
+fn an_older_epoch_commands_nothing_not_even_after_a_restart() {
+    let Some(scene) = Scene::open("an_older_epoch_commands_nothing_not_even_after_a_restart") else { return };
+    let of_epoch = |epoch, mut command: Command| {
+        command.version.epoch = epoch;
+        command
+    };
+    let mut actor = actor(&scene);
+    applied(&actor.apply(&of_epoch(7, limit(1, 50.0, None)), NOW));
+    applied(&actor.apply(&of_epoch(9, run(1)), NOW));
+    assert!(matches!(actor.tick(NOW).as_slice(), [Event::EpochRaised { from: 7, to: 9 }]));
+    // Of the volunteer's new commander the workload has heard nothing, yet its old one is refused there too.
+    let stale = actor.apply(&of_epoch(7, limit(9, 70.0, None)), NOW);
+    assert_eq!(refusal_of(&stale), Some(Refusal::Stale));
+    assert!(matches!(actor.tick(NOW).as_slice(), [Event::OldEpochRefused { epoch: 7, highest: 9 }]));
+    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), Some(share(50.0)));
+    actor.restore_all();
+    drop(actor);
+
+    let mut actor = self::actor(&scene);
+    assert_eq!(refusal_of(&actor.apply(&of_epoch(8, run(1)), NOW)), Some(Refusal::Stale));
+    assert_eq!(refusal_of(&actor.apply(&of_epoch(9, run(1)), NOW)), None);
+}
+
+#[test]
+fn what_is_given_back_needs_no_record_of_its_epoch() {
+    let Some(scene) = Scene::open("what_is_given_back_needs_no_record_of_its_epoch") else { return };
+    let of_epoch = |epoch, mut command: Command| {
+        command.version.epoch = epoch;
+        command
+    };
+    let mut actor = actor(&scene);
+    assert_eq!(refusal_of(&actor.apply(&of_epoch(7, run(1)), NOW)), None);
+    applied(&actor.apply(&of_epoch(7, limit(1, 50.0, None)), NOW));
+    // A folder in the way of the next record stands for a full disk.
+    let in_the_way = scene.state.path().join("epoch.new");
+    fs::create_dir_all(in_the_way.join("full")).unwrap();
+    assert_eq!(refusal_of(&actor.apply(&of_epoch(9, run(1)), NOW)), Some(Refusal::Failed));
+    let given_back = [(Target::Volunteer, Desired::Stop), (Target::Workload(guest()), Desired::Release)];
+    for (target, desired) in given_back {
+        assert_eq!(refusal_of(&actor.apply(&of_epoch(9, command(target, 2, desired)), NOW)), None);
+    }
+    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), None);
+    assert_eq!(actor.leases(), 0);
+    assert_eq!(refusal_of(&actor.apply(&of_epoch(7, run(3)), NOW)), Some(Refusal::Stale), "that one is over");
+    fs::remove_dir_all(in_the_way).unwrap();
+    assert_eq!(refusal_of(&actor.apply(&of_epoch(9, run(3)), NOW)), None);
+}
+
+#[test]
+fn a_control_domain_of_xen_has_no_volunteer() {
+    let folder = tempfile::tempdir().unwrap();
+    let proc = folder.path().join("proc");
+    fs::create_dir_all(proc.join("xen")).unwrap();
+    let settings = ActSettings {
+        acting: true,
+        volunteer: VolunteerChoice::ProcessGroups,
+        roots: Roots { proc: proc.clone(), ..Roots::default() },
+        guard_by_hand: true,
+        ..ActSettings::observing(folder.path().join("state"))
+    };
+    let levers = || Actor::open(settings.clone(), &Hierarchies::default()).unwrap().0.levers().clone();
+    assert!(matches!(levers().volunteer, VolunteerKind::ProcessGroups { .. }));
+    fs::write(proc.join("xen/capabilities"), "control_d\n").unwrap();
+    let levers = levers();
+    assert_eq!((levers.acting, levers.volunteer), (true, VolunteerKind::None));
+    assert!(levers.weaknesses[0].contains("control domain of Xen"), "{:?}", levers.weaknesses);
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let Some(scene) = Scene::open("what_makes_no_sense_is_refused") else { return };
     let mut actor = actor(&scene);
@@ -242,6 +370,54 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(actor.volunteer_kind(), &VolunteerKind::None);
     assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), Some(Refusal::ObserveOnly));
     assert!(scene.snapshot().keys().all(|path| path.starts_with(&scene.foreground)), "observing makes no cgroup");
+}
+
+#[test]
+fn what_breaks_the_bounds_of_the_host_is_refused_by_name() {
+    let Some(scene) = Scene::open("what_breaks_the_bounds_of_the_host_is_refused_by_name") else { return };
+    let mut actor = actor(&scene);
+    let before = scene.snapshot();
+    let mut detail = |command: Command| match actor.apply(&command, NOW).outcome {
+        Outcome::Refused { reason: Refusal::Forbidden, detail } => detail,
+        other => panic!("{other:?}"),
+    };
+    let limited = |limits: Limits| command(Target::Workload(guest()), 1, Desired::Limit(limits));
+    let slow = Some(BytesPerSec::clamped(1_000.0));
+    let disk = DiskLimit { write: slow, ..DiskLimit::default() };
+    let operations = DiskLimit { read_operations: Some(PerSec::clamped(1.0)), ..DiskLimit::default() };
+    let network = NetworkLimit { receive: slow, ..NetworkLimit::default() };
+    for (command, key) in [
+        (Command { lease_ms: 600_001, ..run(1) }, "act.longest_lease_s"),
+        (limit(1, 5.0, None), "foreground.floor_percent"),
+        (limited(Limits { memory: Some(Bytes::from_mib(1)), ..Limits::NONE }), "foreground.memory_floor_mib"),
+        (limited(Limits { disk, ..Limits::NONE }), "foreground.rate_floor_kib"),
+        (limited(Limits { disk: operations, ..Limits::NONE }), "foreground.rate_floor_kib"),
+        (limited(Limits { network, ..Limits::NONE }), "foreground.rate_floor_kib"),
+    ] {
+        let detail = detail(command);
+        assert!(detail.contains(key), "{key} not in {detail}");
+    }
+    assert_eq!(scene.snapshot(), before, "nothing is changed");
+    // None of it keeps a proper command from being carried out.
+    assert_eq!(refusal_of(&actor.apply(&limit(1, 50.0, None), NOW)), None);
+}
+
+#[test]
+fn a_volunteer_stays_below_the_hosts_own_ceiling() {
+    let Some(scene) = Scene::open("a_volunteer_stays_below_the_hosts_own_ceiling") else { return };
+    let settings = ActSettings { volunteer_ceiling: Some(share(20.0)), ..scene.settings() };
+    let (mut actor, _) = Actor::open(settings, &scene.hierarchies).unwrap();
+    let burners = [0, 1].map(|_| Burner::start(&procs_files(actor.volunteer_kind())));
+    for (number, cap) in [(1, Quota::Unlimited), (2, Quota::AtMost(share(150.0)))] {
+        let ack = actor.apply(&command(Target::Volunteer, number, Desired::Run { cap }), NOW);
+        let Outcome::Applied { limits, shortfalls } = &ack.outcome else { panic!("{ack:?}") };
+        assert_eq!(limits.quota, Quota::AtMost(share(20.0)));
+        assert!(shortfalls[0].contains("act.volunteer_ceiling_percent"), "{shortfalls:?}");
+        assert!(actor.guard_status().unwrap().allowance <= share(20.0));
+    }
+    let ack = actor.apply(&command(Target::Volunteer, 3, Desired::Run { cap: Quota::AtMost(share(15.0)) }), NOW);
+    assert_eq!(applied(&ack).0, Quota::AtMost(share(15.0)));
+    drop(burners);
 }
 
 #[test]

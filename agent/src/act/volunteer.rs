@@ -225,6 +225,15 @@ impl Volunteer {
         }
     }
 
+    /// Somebody else holds its ceiling, as far as last seen: it is kept frozen until that is given back.
+    #[must_use]
+    pub fn has_foreign_ceiling(&self) -> bool {
+        match &self.containment {
+            Containment::Cgroup(volunteer) => volunteer.has_foreign_ceiling(),
+            Containment::ProcessGroups(_) => false,
+        }
+    }
+
     /// Takes back knobs that somebody else has set to what was found: they are Gleaner's to set again.
     pub(crate) fn take_back(&mut self) {
         match &mut self.containment {

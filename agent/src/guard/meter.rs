@@ -209,15 +209,16 @@ impl Meter {
         self.last = None;
     }
 
-    /// What happened since the last sample, and over how many seconds; `None` for the first.
+    /// What happened since the last sample, and over how many seconds; `None` for the first. `now` is when this is
+    /// called.
     ///
     /// # Errors
     /// [`MeterError`] when a counter cannot be read or went back.
-    pub fn sample(&mut self) -> Result<Option<(GuardSample, f64)>, MeterError> {
+    pub fn sample(&mut self, now: Instant) -> Result<Option<(GuardSample, f64)>, MeterError> {
         // The volunteer first: what it uses between the two readings counts as foreground, the safe way.
         let volunteer_ns = self.volunteer.read_ns(self.tick_ns)?;
         let busy_ns = self.busy.read_ns(self.tick_ns)?;
-        let now = Raw { at: Instant::now(), busy_ns, volunteer_ns };
+        let now = Raw { at: now, busy_ns, volunteer_ns };
         let capacity = self.capacity()?;
         let Some(last) = self.last.replace(now) else { return Ok(None) };
         let delta = |now: u64, last: u64, counter: &Counter| {
@@ -279,11 +280,11 @@ mod tests {
     fn foreground_is_busy_less_the_volunteer_over_the_true_interval() {
         let (dir, paths, usage) = fixture();
         let mut meter = Meter::open(&paths, &usage).unwrap();
-        assert!(meter.sample().unwrap().is_none());
+        assert!(meter.sample(Instant::now()).unwrap().is_none());
         // The machine used 3 s more, 1 s of it the volunteer's.
         fs::write(dir.path().join("busy"), "8000000000\n").unwrap();
         fs::write(dir.path().join("volunteer"), "2000000000\n").unwrap();
-        let (sample, interval_s) = meter.sample().unwrap().unwrap();
+        let (sample, interval_s) = meter.sample(Instant::now()).unwrap().unwrap();
         assert_eq!(sample.capacity, CoreShare::from_cores(4));
         let expected = 2.0 * 100.0 / interval_s;
         assert!((sample.foreground.percent() / expected - 1.0).abs() < 1e-6, "{sample:?} over {interval_s} s");
@@ -293,11 +294,11 @@ mod tests {
     fn bad_counters_are_errors_that_name_the_file() {
         let (dir, paths, usage) = fixture();
         let mut meter = Meter::open(&paths, &usage).unwrap();
-        meter.sample().unwrap();
+        meter.sample(Instant::now()).unwrap();
         fs::write(dir.path().join("busy"), "1\n").unwrap();
-        assert!(matches!(meter.sample(), Err(MeterError::WentBack { .. })));
+        assert!(matches!(meter.sample(Instant::now()), Err(MeterError::WentBack { .. })));
         fs::write(dir.path().join("busy"), "many\n").unwrap();
-        let error = meter.sample().unwrap_err().to_string();
+        let error = meter.sample(Instant::now()).unwrap_err().to_string();
         assert!(error.contains("busy") && error.contains("nanoseconds"), "{error}");
         fs::remove_file(dir.path().join("volunteer")).unwrap();
         assert!(matches!(Meter::open(&paths, &usage), Err(MeterError::Read { .. })));
@@ -308,13 +309,13 @@ mod tests {
         let hierarchies = Hierarchies::detect(Path::new("/proc/self"), Path::new("/"));
         let paths = MeterPaths::detect(&hierarchies, Path::new("/"));
         let mut meter = Meter::open(&paths, &VolunteerUsage::NiceTime).unwrap();
-        meter.sample().unwrap();
+        meter.sample(Instant::now()).unwrap();
         // This process is foreground: keep it busy until the meter shows that.
         let start = Instant::now();
         while start.elapsed().as_millis() < 100 {
             std::hint::black_box(start.elapsed());
         }
-        let (sample, interval_s) = meter.sample().unwrap().unwrap();
+        let (sample, interval_s) = meter.sample(Instant::now()).unwrap().unwrap();
         assert!(interval_s >= 0.1);
         assert!(sample.foreground > CoreShare::ZERO && sample.capacity >= CoreShare::from_cores(1), "{sample:?}");
     }

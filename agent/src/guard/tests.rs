@@ -10,6 +10,8 @@ use super::*;
 use crate::act::ledger::Ledger;
 use crate::act::tests::scene::{Burner, Scene, eventually};
 use crate::act::volunteer::VolunteerUsage;
+use crate::act::{ActSettings, VolunteerChoice};
+use crate::hierarchies::Hierarchies;
 
 const PERIOD: Duration = Duration::from_millis(10);
 
@@ -116,6 +118,34 @@ fn a_real_foreground_takes_its_cpu_back() {
         "slowest reaction {:?}, longest interval {:?}, allowance {}",
         status.reaction_worst, status.interval_longest, status.allowance
     );
+}
+
+#[test]
+fn a_latent_volunteer_is_frozen_again_whatever_else_cannot_be_read() {
+    // A unit that was there before, of plain files.
+    let root = tempfile::tempdir().unwrap();
+    let unit = root.path().join("cg/unit");
+    fs::create_dir_all(&unit).unwrap();
+    for (name, text) in [("cpu.max", "max 100000"), ("cpu.idle", "0"), ("cgroup.freeze", "0")] {
+        fs::write(unit.join(name), text).unwrap();
+    }
+    let hierarchies =
+        Hierarchies { v2: Some(root.path().join("cg")), v2_controllers: vec!["cpu".into()], ..Hierarchies::default() };
+    let settings = ActSettings {
+        volunteer: VolunteerChoice::Unit,
+        volunteer_name: "unit".into(),
+        ..ActSettings::observing(root.path().join("state"))
+    };
+    let mut ledger = Ledger::open(&settings.state_dir).unwrap();
+    let volunteer = Volunteer::open(&settings, &hierarchies, &mut ledger).unwrap();
+    let guard = Guard::by_hand(GuardSettings::default(), volunteer, Counters::new().meter());
+
+    fs::remove_file(unit.join("cpu.idle")).unwrap();
+    fs::write(unit.join("cgroup.freeze"), "0").unwrap();
+    guard.look().unwrap();
+    assert_eq!(fs::read_to_string(unit.join("cgroup.freeze")).unwrap(), "1");
+    assert!(matches!(guard.take_events().as_slice(), [Event::ForeignWrite { .. }]));
+    assert!(guard.look().is_err(), "with nothing else to tell");
 }
 
 #[test]

@@ -53,10 +53,38 @@ struct Waiting {
 
 /// What to send next.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
-    pub(super) report: Option<HostReport>,
-    pub(super) acks: Vec<Ack>,
-    pub(super) events: Vec<EventRecord>,
+pub struct Batch {
+    /// The oldest report that waits.
+    pub report: Option<HostReport>,
+    /// Answers to commands.
+    pub acks: Vec<Ack>,
+    /// Events that were not sent on this connection.
+    pub events: Vec<EventRecord>,
+}
+
+impl Batch {
+    /// There is nothing to send.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.report.is_none() && self.acks.is_empty() && self.events.is_empty()
+    }
+}
+
+/// How much waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queued {
+    /// Reports.
+    pub reports: usize,
+    /// Events that are not known to be in the aggregator's log.
+    pub events: usize,
+    /// Answers to commands.
+    pub acks: usize,
+    /// Events that found no room so far.
+    pub events_dropped: u64,
+    /// Reports that found no room so far.
+    pub reports_dropped: u64,
+    /// There is a connection.
+    pub connected: bool,
 }
 
 impl Outbox {
@@ -75,6 +103,20 @@ impl Outbox {
     #[must_use]
     pub fn reports_dropped(&self) -> u64 {
         self.lock().reports_dropped
+    }
+
+    /// How much waits.
+    #[must_use]
+    pub fn queued(&self) -> Queued {
+        let waiting = self.lock();
+        Queued {
+            reports: waiting.reports.len(),
+            events: waiting.events.len(),
+            acks: waiting.acks.len(),
+            events_dropped: waiting.events_dropped,
+            reports_dropped: waiting.reports_dropped,
+            connected: waiting.connected,
+        }
     }
 
     /// Queues a report. Says how many were dropped if this one had to displace others.
@@ -123,7 +165,7 @@ impl Outbox {
     }
 
     /// A connection was welcomed; events up to `through` are in the log.
-    pub(super) fn connected(&self, through: u64) {
+    pub fn connected(&self, through: u64) {
         let mut waiting = self.lock();
         waiting.connected = true;
         waiting.events_sent = through;
@@ -133,14 +175,15 @@ impl Outbox {
     }
 
     /// The connection is lost.
-    pub(super) fn disconnected(&self) {
+    pub fn disconnected(&self) {
         let mut waiting = self.lock();
         waiting.connected = false;
         waiting.acks.clear();
     }
 
     /// Events up to `through` are safely in the log.
-    pub(super) fn acknowledged(&self, through: u64) {
+    pub fn acknowledged(&self, through: u64) {
+        tracing::debug!(incarnation = self.incarnation, through, "events are in the log");
         self.lock().events.retain(|event| sequence(event) > through);
     }
 
@@ -170,14 +213,16 @@ impl Outbox {
     pub(super) async fn next(&self) -> Batch {
         loop {
             let batch = self.take();
-            if batch.report.is_some() || !batch.acks.is_empty() || !batch.events.is_empty() {
+            if !batch.is_empty() {
                 return batch;
             }
             self.changed.notified().await;
         }
     }
 
-    fn take(&self) -> Batch {
+    /// What waits to be sent, at most one report. A report counts as sent once taken.
+    #[must_use]
+    pub fn take(&self) -> Batch {
         let mut waiting = self.lock();
         let sent = waiting.events_sent;
         let events: Vec<_> =

@@ -1,51 +1,58 @@
 //! One connection: the greeting, then everything that flows until it is lost.
 
-use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use gleaner_common::clock::Clock;
-use gleaner_common::transport;
-use gleaner_common::wire::{AgentEvents, FromAgent, FromAggregator, Hello, Welcome, read_message, write_message};
+use gleaner_common::wire::{
+    AgentEvents, FromAgent, FromAggregator, Hello, StandsBy, Welcome, read_message, write_message,
+};
 
+use super::renewal::Renewal;
 use super::{Introduction, Outbox};
 use crate::host_loop::Order;
 
 /// Longest wait for the handshake and for the welcome.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Both directions of the control stream.
-pub(super) struct Control {
-    send: quinn::SendStream,
-    receive: quinn::RecvStream,
-}
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection on which the aggregator has welcomed us.
-pub(super) struct Greeting {
-    pub(super) connection: quinn::Connection,
-    pub(super) control: Control,
-    pub(super) welcome: Welcome,
+#[derive(Debug)]
+pub(super) struct Session {
+    endpoint: quinn::Endpoint,
+    connection: quinn::Connection,
+    send: quinn::SendStream,
+    receive: quinn::RecvStream,
+    reports: Option<quinn::SendStream>,
+}
+
+/// What an aggregator answers to a hello.
+pub(super) enum Answer {
+    /// It takes this agent.
+    Welcome(Session, Welcome),
+    /// Another one does.
+    StandsBy(StandsBy),
 }
 
 /// Why a session ended.
 pub(super) enum SessionEnd {
     /// The rest of the agent no longer takes commands: it is stopping.
     AgentGone,
+    /// This host has a new certificate; the connection, with the old one, is still there.
+    Renewed,
+    /// This aggregator does not lead.
+    StandsBy(StandsBy),
     /// The connection could not be made or was lost.
     Lost { welcomed: bool, error: anyhow::Error },
 }
 
-/// Connects, says hello and waits for the welcome.
+/// Says hello and waits for the welcome.
 pub(super) async fn greet(
-    endpoint: &quinn::Endpoint,
-    address: SocketAddr,
+    endpoint: quinn::Endpoint,
+    connection: quinn::Connection,
     introduction: &Introduction,
     clock: Clock,
-) -> anyhow::Result<Greeting> {
-    let connection = tokio::time::timeout(PATIENCE, transport::connect(endpoint, address)?)
-        .await
-        .context("the aggregator does not answer")??;
+) -> anyhow::Result<Answer> {
     let (mut send, mut receive) = connection.open_bi().await?;
     let hello = Hello {
         host: introduction.host.clone(),
@@ -60,7 +67,11 @@ pub(super) async fn greet(
         .context("the aggregator sends no welcome")??;
     match answer {
         Some(FromAggregator::Welcome(welcome)) => {
-            Ok(Greeting { connection, control: Control { send, receive }, welcome })
+            Ok(Answer::Welcome(Session { endpoint, connection, send, receive, reports: None }, welcome))
+        }
+        Some(FromAggregator::StandsBy(stands_by)) => {
+            connection.close(0u8.into(), b"bye");
+            Ok(Answer::StandsBy(stands_by))
         }
         Some(FromAggregator::Refused(reason)) => bail!("the aggregator refuses this host: {reason}"),
         Some(_) => bail!("the aggregator sends something else than a welcome"),
@@ -68,64 +79,89 @@ pub(super) async fn greet(
     }
 }
 
-/// Moves messages both ways until the connection is lost.
-pub(super) async fn serve(
-    connection: &quinn::Connection,
-    control: Control,
-    outbox: &Outbox,
-    orders: &Sender<Order>,
-) -> SessionEnd {
-    let Control { send, receive } = control;
-    let lost = |error| SessionEnd::Lost { welcomed: true, error };
-    tokio::select! {
-        result = send_all(connection, send, outbox) => match result {
-            Ok(never) => match never {},
-            Err(error) => lost(error),
-        },
-        result = receive_all(receive, outbox, orders) => match result {
-            Ok(end) => end,
-            Err(error) => lost(error),
-        },
-        error = connection.closed() => lost(error.into()),
+impl Session {
+    /// Moves messages both ways until the connection is lost, or has served its time.
+    pub(super) async fn serve(&mut self, outbox: &Outbox, orders: &Sender<Order>, renewal: &Renewal<'_>) -> SessionEnd {
+        let Self { connection, send, receive, reports, .. } = self;
+        let lost = |error| SessionEnd::Lost { welcomed: true, error };
+        tokio::select! {
+            result = send_all(connection, send, reports, outbox, renewal) => match result {
+                Ok(never) => match never {},
+                Err(error) => lost(error),
+            },
+            result = receive_all(receive, outbox, orders, renewal) => match result {
+                Ok(end) => end,
+                Err(error) => lost(error),
+            },
+            error = connection.closed() => lost(error.into()),
+        }
+    }
+
+    /// Ends the connection.
+    pub(super) async fn close(self) {
+        self.connection.close(0u8.into(), b"bye");
+        self.endpoint.wait_idle().await;
     }
 }
 
 async fn send_all(
     connection: &quinn::Connection,
-    mut control: quinn::SendStream,
+    control: &mut quinn::SendStream,
+    reports: &mut Option<quinn::SendStream>,
     outbox: &Outbox,
+    renewal: &Renewal<'_>,
 ) -> anyhow::Result<std::convert::Infallible> {
-    let mut reports = connection.open_uni().await?;
+    let reports = reports.insert(connection.open_uni().await?);
     loop {
-        let batch = outbox.next().await;
+        let batch = tokio::select! {
+            batch = outbox.next() => batch,
+            () = renewal.due() => {
+                match renewal.ask() {
+                    Ok(request) => write_message(control, &FromAgent::CertificateRequest(request)).await?,
+                    Err(error) => outbox.event(Clock::start().now(), renewal.failed(error.to_string())),
+                }
+                continue;
+            }
+        };
         for ack in batch.acks {
-            write_message(&mut control, &FromAgent::Ack(ack)).await?;
+            write_message(control, &FromAgent::Ack(ack)).await?;
         }
         if !batch.events.is_empty() {
             let events = AgentEvents { events: batch.events };
-            write_message(&mut control, &FromAgent::Events(events)).await?;
+            write_message(control, &FromAgent::Events(events)).await?;
         }
         if let Some(report) = batch.report {
-            write_message(&mut reports, &FromAgent::Report(Box::new(report))).await?;
+            write_message(reports, &FromAgent::Report(Box::new(report))).await?;
         }
     }
 }
 
 async fn receive_all(
-    mut control: quinn::RecvStream,
+    control: &mut quinn::RecvStream,
     outbox: &Outbox,
     orders: &Sender<Order>,
+    renewal: &Renewal<'_>,
 ) -> anyhow::Result<SessionEnd> {
     loop {
-        match read_message(&mut control).await? {
+        match read_message(control).await? {
             Some(FromAggregator::Command(command)) => {
                 if orders.send(Order::Command(command)).is_err() {
                     return Ok(SessionEnd::AgentGone);
                 }
             }
             Some(FromAggregator::EventsThrough(through)) => outbox.acknowledged(through),
+            Some(FromAggregator::Certificate(certificate)) => match renewal.accept(certificate) {
+                Ok(()) => return Ok(SessionEnd::Renewed),
+                Err(error) => {
+                    outbox.event(Clock::start().now(), renewal.failed(format!("{:#}", anyhow::Error::from(error))));
+                }
+            },
+            Some(FromAggregator::CertificateRefused(reason)) => {
+                outbox.event(Clock::start().now(), renewal.failed(reason));
+            }
             Some(FromAggregator::Refused(reason)) => bail!("the aggregator ends the connection: {reason}"),
             Some(FromAggregator::Welcome(_)) => bail!("the aggregator sends a second welcome"),
+            Some(FromAggregator::StandsBy(_)) => bail!("the aggregator stands by now"),
             None => bail!("the aggregator closed the connection"),
         }
     }

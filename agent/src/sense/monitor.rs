@@ -13,10 +13,13 @@ use gleaner_common::report::{Absence, AbsenceKind, Reading, WorkloadSample};
 use gleaner_common::units::{BytesPerSec, PerSec};
 use serde_json::Value;
 
-use crate::qmp::{BlockStats, Monitor, block_stats, disks};
+use crate::discover::Key;
+use crate::qmp::{BlockStats, Monitor, block_stats, disks, whole_memory};
 
 /// Time between two questions to a monitor.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Disks and memory can be plugged: how often a monitor is asked for them. (Chosen.)
+const FACTS_PERIOD: Duration = Duration::from_secs(10);
 /// Counters older than this say nothing about now.
 const STALE: Duration = Duration::from_secs(4);
 
@@ -25,7 +28,7 @@ const STALE: Duration = Duration::from_secs(4);
 pub(crate) struct Told {
     /// Disks whose traffic can be throttled, by the path of their device.
     pub(crate) disks: Vec<String>,
-    /// Memory the guest was started with, if it has a balloon.
+    /// All the memory the guest has, if it has a balloon.
     pub(crate) balloon: Option<u64>,
     stats: Option<(BlockStats, Instant)>,
     failure: Option<Absence>,
@@ -89,13 +92,24 @@ impl MonitoredDisks {
     }
 }
 
-type Shared = Arc<Mutex<BTreeMap<PathBuf, Told>>>;
+/// A monitor that is asked.
+#[derive(Debug)]
+struct Watched {
+    /// Whose it is: another guest may come to listen where one did that is gone.
+    key: Key,
+    told: Told,
+    /// When it told of its disks and balloon; `None` if it did not, or an error since makes that doubtful.
+    facts: Option<Instant>,
+}
+
+/// By socket.
+type Shared = Arc<Mutex<BTreeMap<PathBuf, Watched>>>;
 
 /// Asks monitors as long as it exists.
 #[derive(Debug)]
 pub(crate) struct MonitorWatch {
     told: Shared,
-    /// Counts up whenever a monitor tells of its guest's disks and balloon.
+    /// Counts up whenever a monitor tells something new of its guest's disks and balloon.
     facts_told: Arc<AtomicU64>,
     /// Closing it ends the thread.
     _stop: mpsc::Sender<()>,
@@ -116,43 +130,53 @@ impl MonitorWatch {
         Ok(Self { told, facts_told, _stop: stop })
     }
 
-    /// How often a monitor has told of its guest's disks and balloon.
+    /// How often a monitor has told something new of its guest's disks and balloon.
     pub(crate) fn facts_told(&self) -> u64 {
         self.facts_told.load(Ordering::Relaxed)
     }
 
-    /// Watches these monitors and no others.
-    pub(crate) fn watch(&self, sockets: impl Iterator<Item = PathBuf>) {
+    /// Watches these guests' monitors and no others.
+    pub(crate) fn watch(&self, guests: impl Iterator<Item = (Key, PathBuf)>) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *told);
-        *told = sockets.map(|socket| (socket.clone(), before.remove(&socket).unwrap_or_default())).collect();
+        for (key, socket) in guests {
+            // Two may name one socket: the last of them keeps what it told.
+            let same = before.get(&socket).is_some_and(|watched| watched.key == key);
+            let watched = if same { before.remove(&socket) } else { None };
+            told.insert(socket, watched.unwrap_or_else(|| Watched { key, told: Told::default(), facts: None }));
+        }
     }
 
     /// What one last told.
     pub(crate) fn told(&self, socket: &Path) -> Option<Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).get(socket).cloned()
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).get(socket).map(|watched| watched.told.clone())
     }
 }
 
 fn look(shared: &Shared, facts_told: &AtomicU64) {
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
-    let sockets: Vec<(PathBuf, bool)> =
-        lock().iter().map(|(socket, told)| (socket.clone(), told.stats.is_none())).collect();
-    for (socket, first) in sockets {
-        let answer = Monitor::with(&socket, |monitor| ask(monitor, first));
+    let facts_due = |watched: &Watched| watched.facts.is_none_or(|at| at.elapsed() >= FACTS_PERIOD);
+    let guests: Vec<(PathBuf, Key, bool)> =
+        lock().iter().map(|(socket, watched)| (socket.clone(), watched.key.clone(), facts_due(watched))).collect();
+    for (socket, key, facts_due) in guests {
+        let answer = Monitor::with(&socket, |monitor| ask(monitor, facts_due));
         // The lock is not held while a monitor is asked; one may have been dropped from the list meanwhile.
         let mut all = lock();
-        let Some(told) = all.get_mut(&socket) else { continue };
+        let Some(Watched { told, facts, .. }) = all.get_mut(&socket).filter(|watched| watched.key == key) else {
+            continue;
+        };
         match answer {
-            Ok((stats, facts)) => {
+            Ok((stats, told_facts)) => {
                 told.stats = Some((stats, Instant::now()));
                 told.failure = None;
-                if let Some((disks, balloon)) = facts {
-                    (told.disks, told.balloon) = (disks, balloon);
-                    facts_told.fetch_add(1, Ordering::Relaxed);
+                if let Some((disks, balloon)) = told_facts {
+                    let news = told.disks != disks || told.balloon != balloon;
+                    (told.disks, told.balloon, *facts) = (disks, balloon, Some(Instant::now()));
+                    facts_told.fetch_add(news.into(), Ordering::Relaxed);
                 }
             }
             Err(error) => {
+                *facts = None;
                 let kind = match error.kind() {
                     io::ErrorKind::PermissionDenied => AbsenceKind::Denied,
                     io::ErrorKind::InvalidData => AbsenceKind::Malformed,
@@ -167,16 +191,16 @@ fn look(shared: &Shared, facts_told: &AtomicU64) {
 
 type Facts = (Vec<String>, Option<u64>);
 
-fn ask(monitor: &mut Monitor, first: bool) -> io::Result<(BlockStats, Option<Facts>)> {
+fn ask(monitor: &mut Monitor, facts_due: bool) -> io::Result<(BlockStats, Option<Facts>)> {
     let unexpected = || io::Error::new(io::ErrorKind::InvalidData, "block statistics without the usual counters");
     let stats = block_stats(&monitor.execute("query-blockstats", Value::Null)?).ok_or_else(unexpected)?;
-    if !first {
+    if !facts_due {
         return Ok((stats, None));
     }
     let devices = disks(&monitor.execute("query-block", Value::Null)?).into_iter().map(|disk| disk.device).collect();
     // A guest without a balloon refuses the question.
     let balloon = match monitor.execute("query-balloon", Value::Null) {
-        Ok(_) => monitor.execute("query-memory-size-summary", Value::Null)?.get("base-memory").and_then(Value::as_u64),
+        Ok(_) => Some(whole_memory(monitor)?),
         Err(error) if error.kind() == io::ErrorKind::Other || error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
@@ -186,14 +210,14 @@ fn ask(monitor: &mut Monitor, first: bool) -> io::Result<(BlockStats, Option<Fac
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qmp::tests::fake;
+    use crate::qmp::tests::{Balloonist, fake};
 
     #[test]
     fn a_hung_monitor_gives_an_absence_and_holds_nobody_up() {
         let folder = tempfile::tempdir().unwrap();
         let hung = fake(folder.path(), &["{\"QMP\": {}}\n"]);
         let watch = MonitorWatch::start().unwrap();
-        watch.watch([hung.clone()].into_iter());
+        watch.watch([(Key::Process { pid: 7, start_ticks: 70 }, hung.clone())].into_iter());
         let ask = || watch.told(&hung).unwrap().block_stats(Instant::now()).unwrap_err();
         let deadline = Instant::now() + Duration::from_secs(20);
         while ask().kind == AbsenceKind::NotYet && Instant::now() < deadline {
@@ -202,6 +226,37 @@ mod tests {
         assert!(ask().detail.contains("it is hung"), "{}", ask().detail);
         watch.watch(std::iter::empty());
         assert!(watch.told(&hung).is_none());
+    }
+
+    #[test]
+    fn a_guest_is_asked_anew_for_its_memory_when_another_may_be_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("qmp");
+        let watch = MonitorWatch { told: Shared::default(), facts_told: Arc::default(), _stop: mpsc::channel().0 };
+        let watched = |pid| watch.watch([(Key::Process { pid, start_ticks: 70 }, socket.clone())].into_iter());
+        let balloon = || watch.told(&socket).unwrap().balloon;
+        let look = || look(&watch.told, &watch.facts_told);
+        watched(7);
+        let guest = Balloonist::start(&socket, 400, 200);
+        look();
+        assert_eq!((balloon(), watch.facts_told()), (Some(600), 1), "what is plugged is memory too");
+        guest.has(400, 300, 700);
+        look();
+        assert_eq!(balloon(), Some(600), "asked seldom");
+
+        std::fs::remove_file(&socket).unwrap();
+        look();
+        assert_eq!(balloon(), Some(600), "one that does not answer still has its knobs");
+        let _other = Balloonist::start(&socket, 100, 0);
+        look();
+        assert_eq!((balloon(), watch.facts_told()), (Some(100), 2), "it was away, so it is another, or was restarted");
+
+        watched(7);
+        assert_eq!(balloon(), Some(100));
+        watched(8);
+        assert_eq!(balloon(), None, "nothing is known of another guest behind the same socket");
+        look();
+        assert_eq!(balloon(), Some(100));
     }
 
     #[test]

@@ -104,6 +104,23 @@ fn a_guest_is_followed_from_its_coming_to_its_end() {
 }
 
 #[test]
+fn a_guest_keeps_its_identifier_when_another_takes_its_name() {
+    let tree = Tree::new();
+    let mut sensor = tree.sensor(&[]);
+    let start = Instant::now();
+    tree.guest(100, "lab", 0, 0);
+    sensor.sample(start);
+    // Its process comes first in the order of keys.
+    tree.guest(50, "lab", 0, 0);
+    let both = sensor.sample(start + Duration::from_secs(1));
+    assert!(
+        matches!(&both.changes[..], [Event::WorkloadAppeared { workload, .. }] if workload.as_str() == "lab#2"),
+        "{:?}",
+        both.changes
+    );
+}
+
+#[test]
 fn a_counter_that_goes_back_and_an_odd_interval() {
     let tree = Tree::new();
     tree.write("cg/vm/cpu.stat", "usage_usec 9000000\n");

@@ -81,6 +81,15 @@ impl Client {
         }
     }
 
+    /// Lines of the audit log, oldest first.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn audit(&self, since: Option<Timestamp>) -> Result<EventLines, ClientError> {
+        let lines = self.send(&Request::Audit { since }).await?;
+        Ok(EventLines { lines, socket: self.socket.clone() })
+    }
+
     /// Lines of the event log, as they are and, with `follow`, as they come.
     ///
     /// # Errors
@@ -91,7 +100,7 @@ impl Client {
     }
 }
 
-/// A stream of lines of the event log.
+/// A stream of lines of a log.
 #[derive(Debug)]
 pub struct EventLines {
     lines: Lines<BufReader<UnixStream>>,
@@ -104,6 +113,12 @@ impl EventLines {
     /// # Errors
     /// [`ClientError::Broken`].
     pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
-        self.lines.next_line().await.map_err(|source| ClientError::Broken { socket: self.socket.clone(), source })
+        let broken = |source| ClientError::Broken { socket: self.socket.clone(), source };
+        let line = self.lines.next_line().await.map_err(broken)?;
+        // In place of lines there may be one answer: no.
+        match line.as_deref().map(serde_json::from_str::<Response>) {
+            Some(Ok(Response::Error(error))) => Err(error.into()),
+            _ => Ok(line),
+        }
     }
 }

@@ -3,22 +3,33 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use gleaner_common::clock::Timestamp;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::{ApiError, ErrorCode, Request, Response};
 use crate::event_log::EventReader;
-use crate::shell::Arrival;
+use crate::operators::{Operator, Operators, Role};
+use crate::shell::{Arrival, may_not_read};
 
 /// Longest request: a hundred thousand tasks of some hundred bytes.
 const MAX_REQUEST: u64 = 64 << 20;
 
-/// Most clients at once.
-const MAX_CLIENTS: usize = 64;
+/// Up to this a request costs nobody else anything, and longer ones are only for those who may act. They are read by few at
+/// once, so that all of them together stay within some hundred megabytes. (Both chosen.)
+const MAX_QUESTION: u64 = 64 << 10;
+const LONG_REQUESTS: usize = 2;
+
+/// Most clients at once, and how many of them may be such that only ask: they never keep others out.
+const MAX_CLIENTS: (usize, usize) = (64, 48);
+
+/// How long a client may take to send its request, and to take what it is sent.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -72,47 +83,77 @@ pub(crate) struct Context {
     pub(crate) arrivals: mpsc::Sender<Arrival>,
     pub(crate) log_folder: PathBuf,
     pub(crate) log_appended: watch::Receiver<u64>,
+    pub(crate) audit_folder: PathBuf,
+    pub(crate) operators: Arc<Operators>,
 }
 
 /// Serves clients until the task is dropped.
 pub(crate) async fn serve(listener: UnixListener, context: Context) {
-    let places = std::sync::Arc::new(tokio::sync::Semaphore::new(MAX_CLIENTS));
+    let places = Arc::new(Semaphore::new(MAX_CLIENTS.0));
+    let asking = Arc::new(Semaphore::new(MAX_CLIENTS.1));
+    let long = Arc::new(Semaphore::new(LONG_REQUESTS));
     loop {
-        let Ok(place) = std::sync::Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let context = context.clone();
+                let (context, asking, long) = (context.clone(), Arc::clone(&asking), Arc::clone(&long));
                 tokio::spawn(async move {
                     // A client that goes away in the middle needs no answer.
-                    _ = client(stream, context).await;
+                    _ = client(stream, context, &asking, &long).await;
                     drop(place);
                 });
             }
             Err(error) => {
                 tracing::warn!(%error, "a client of the API cannot be accepted");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
-async fn client(stream: UnixStream, context: Context) -> io::Result<()> {
+async fn client(stream: UnixStream, context: Context, asking: &Semaphore, long: &Semaphore) -> io::Result<()> {
+    let operator = Operator::of(&stream, &context.operators).await?;
+    let acting = operator.role == Role::Acting;
     let (read, mut write) = stream.into_split();
-    let mut line = String::new();
-    let mut reader = BufReader::new(read.take(MAX_REQUEST));
-    match tokio::time::timeout(std::time::Duration::from_secs(30), reader.read_line(&mut line)).await {
-        Ok(Ok(0)) | Err(_) => return Ok(()),
-        Ok(Ok(_)) => {}
+    let place = if acting { None } else { asking.try_acquire().ok() };
+    if !acting && place.is_none() {
+        let message = "too many clients ask at once; try again in a moment".to_owned();
+        return answer(&mut write, &Response::Error(ApiError { code: ErrorCode::Unavailable, message })).await;
+    }
+    let longest = if acting { MAX_REQUEST } else { MAX_QUESTION };
+    let mut line = Vec::new();
+    let mut reader = BufReader::new(read.take(MAX_QUESTION));
+    let whole = async {
+        let mut held = None;
+        reader.read_until(b'\n', &mut line).await?;
+        if acting && !line.ends_with(b"\n") && line.len() as u64 == MAX_QUESTION {
+            held = long.acquire().await.ok();
+            reader.get_mut().set_limit(MAX_REQUEST - MAX_QUESTION);
+            reader.read_until(b'\n', &mut line).await?;
+        }
+        Ok::<_, io::Error>(held)
+    };
+    // A long request keeps its permit until it is answered.
+    let _held = match tokio::time::timeout(PATIENCE, whole).await {
+        Ok(Ok(held)) => held,
+        Err(_) => return Ok(()),
         Ok(Err(error)) => return answer(&mut write, &invalid(error.to_string())).await,
+    };
+    if line.is_empty() {
+        return Ok(());
     }
-    if !line.ends_with('\n') {
-        return answer(&mut write, &invalid(format!("a request is one line of at most {MAX_REQUEST} bytes"))).await;
+    if !line.ends_with(b"\n") {
+        return answer(&mut write, &invalid(format!("a request is one line of at most {longest} bytes"))).await;
     }
-    let request = match serde_json::from_str::<Request>(&line) {
+    let request = match serde_json::from_slice::<Request>(&line) {
         Ok(request) => request,
         Err(error) => return answer(&mut write, &invalid(error.to_string())).await,
     };
     match request {
+        Request::Events { .. } | Request::Audit { .. } if operator.role < Role::Reading => {
+            answer(&mut write, &Response::Error(may_not_read(&operator))).await
+        }
+        Request::Audit { since } => audit(&mut write, context.audit_folder, since).await,
         Request::Events { since, follow } => events(&mut write, context, since, follow).await,
         request => {
             let (sender, response) = oneshot::channel();
@@ -120,7 +161,7 @@ async fn client(stream: UnixStream, context: Context) -> io::Result<()> {
                 code: ErrorCode::Unavailable,
                 message: "the aggregator is stopping".into(),
             });
-            if context.arrivals.send(Arrival::Api { request, answer: sender }).await.is_err() {
+            if context.arrivals.send(Arrival::Api { operator, request, answer: sender }).await.is_err() {
                 return answer(&mut write, &gone).await;
             }
             answer(&mut write, &response.await.unwrap_or(gone)).await
@@ -138,7 +179,27 @@ fn invalid(message: String) -> Response {
 async fn answer(write: &mut OwnedWriteHalf, response: &Response) -> io::Result<()> {
     let mut line = serde_json::to_vec(response)?;
     line.push(b'\n');
-    write.write_all(&line).await
+    send(write, &line).await
+}
+
+/// Writes to a client that reads; one that does not gives up its place.
+async fn send(write: &mut OwnedWriteHalf, bytes: &[u8]) -> io::Result<()> {
+    tokio::time::timeout(PATIENCE, write.write_all(bytes))
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
+/// Writes the audit log's lines.
+async fn audit(write: &mut OwnedWriteHalf, folder: PathBuf, since: Option<Timestamp>) -> io::Result<()> {
+    let (sender, mut lines) = mpsc::channel(100);
+    tokio::task::spawn_blocking(move || {
+        // Ends with the log, or when nobody takes the lines any more.
+        crate::audit::lines(&folder, since).try_for_each(|line| sender.blocking_send(line)).ok()
+    });
+    while let Some(line) = lines.recv().await {
+        send(write, format!("{line}\n").as_bytes()).await?;
+    }
+    Ok(())
 }
 
 async fn events(
@@ -159,8 +220,7 @@ async fn events(
         .await?;
         let lines = lines?;
         for line in &lines {
-            write.write_all(line.as_bytes()).await?;
-            write.write_all(b"\n").await?;
+            send(write, format!("{line}\n").as_bytes()).await?;
         }
         if lines.is_empty() {
             if !follow {

@@ -9,6 +9,7 @@ use gleaner_common::clock::Timestamp;
 use gleaner_common::id::{ApplicationId, HostId, JobId};
 use gleaner_common::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices, SizingPolicy, SparkSpec};
 use gleaner_common::units::Bytes;
+use gleaner_planner::advice::{Advice, Question};
 use gleaner_planner::controller::HostView;
 
 /// A question or an order.
@@ -47,6 +48,28 @@ pub enum Request {
         /// Which.
         host: HostId,
     },
+    /// Lets a host join: answered by a token that serves once.
+    Invite {
+        /// The host.
+        host: HostId,
+        /// For how long, in seconds.
+        for_s: f64,
+        /// Where it reaches the aggregator; empty is where the config says.
+        #[serde(default)]
+        addresses: Vec<String>,
+    },
+    /// Withdraws an invitation.
+    Uninvite {
+        /// The host.
+        host: HostId,
+    },
+    /// Open invitations, and the hosts whose certificates are revoked.
+    Invitations,
+    /// Shuts a host out: no certificate that it has now counts any more.
+    Revoke {
+        /// The host.
+        host: HostId,
+    },
     /// Describes an application with a response-time target, or describes one anew.
     Apply(Box<ApplicationSpec>),
     /// Takes an application away and gives its limits back.
@@ -68,6 +91,13 @@ pub enum Request {
         /// The mean since the last one, in milliseconds.
         mean_ms: f64,
     },
+    /// Lines of the audit log.
+    Audit {
+        /// Only records at or after this time.
+        since: Option<Timestamp>,
+    },
+    /// How many cores hosts could give.
+    Advise(Question),
     /// Lines of the event log.
     Events {
         /// Only events at or after this time.
@@ -75,6 +105,38 @@ pub enum Request {
         /// Go on with events as they happen.
         follow: bool,
     },
+}
+
+impl Request {
+    /// What is ordered, in the words of the command line; `None` for a question. Who may only ask gets answers to
+    /// questions alone.
+    #[must_use]
+    pub fn order(&self) -> Option<String> {
+        let named = |name: &Option<JobId>| name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
+        Some(match self {
+            Self::Overview
+            | Self::Hosts
+            | Self::Jobs
+            | Self::Job { .. }
+            | Self::Invitations
+            | Self::Applications
+            | Self::Application { .. }
+            | Self::Advise(_)
+            | Self::Audit { .. }
+            | Self::Events { .. } => return None,
+            Self::Submit(job) => format!("job submit{} ({} tasks)", named(&job.job), job.tasks.len()),
+            Self::SubmitCluster(job) => format!("job submit-cluster{}", named(&job.name)),
+            Self::Cancel { job } => format!("job cancel {job}"),
+            Self::Hold { host, for_s } => format!("host hold {host} --for {for_s}s"),
+            Self::Release { host } => format!("host release {host}"),
+            Self::Invite { host, for_s, .. } => format!("host invite {host} --for {for_s}s"),
+            Self::Uninvite { host } => format!("host uninvite {host}"),
+            Self::Revoke { host } => format!("host revoke {host}"),
+            Self::Apply(application) => format!("app apply {}", application.name),
+            Self::Remove { application } => format!("app remove {application}"),
+            Self::Respond { application, .. } => format!("app respond {application}"),
+        })
+    }
 }
 
 /// A job of engine `local`, with its tasks.
@@ -178,6 +240,24 @@ pub enum Response {
     },
     /// To [`Request::Release`]: stored durably.
     Released,
+    /// To [`Request::Invite`]: stored durably.
+    Invited(Invited),
+    /// To [`Request::Uninvite`]: stored durably.
+    Uninvited,
+    /// To [`Request::Invitations`].
+    Invitations {
+        /// Open invitations.
+        invitations: Vec<InvitationView>,
+        /// Revoked hosts.
+        revocations: Vec<RevocationView>,
+    },
+    /// To [`Request::Revoke`]: stored durably.
+    Revoked {
+        /// Certificates issued until then do not count.
+        through: Timestamp,
+        /// It was connected, and is no more.
+        was_connected: bool,
+    },
     /// To [`Request::Apply`]: stored durably.
     Applied,
     /// To [`Request::Remove`]: stored durably.
@@ -188,8 +268,66 @@ pub enum Response {
     Application(Box<ApplicationStatus>),
     /// To [`Request::Respond`].
     Responded,
+    /// To [`Request::Advise`].
+    Advice(Box<Advice>),
     /// Something is wrong.
     Error(ApiError),
+}
+
+/// An invitation that was made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Invited {
+    /// The token, for `gleaner-agent join` on the host.
+    pub token: TokenText,
+    /// Until when it serves.
+    pub expires: Timestamp,
+    /// It takes the place of an older one, which serves no more.
+    pub replaced: bool,
+}
+
+/// A join token as text. Its secret does not appear where a request or response is merely shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TokenText(String);
+
+impl TokenText {
+    /// The token.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for TokenText {
+    fn from(token: String) -> Self {
+        Self(token)
+    }
+}
+
+impl std::fmt::Debug for TokenText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TokenText")
+    }
+}
+
+/// An open invitation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InvitationView {
+    /// The host.
+    pub host: HostId,
+    /// When it was made.
+    pub made: Timestamp,
+    /// Until when it serves.
+    pub expires: Timestamp,
+}
+
+/// A host that was shut out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevocationView {
+    /// The host.
+    pub host: HostId,
+    /// Its certificates issued until then do not count.
+    pub through: Timestamp,
 }
 
 /// The aggregator at a glance.
@@ -209,10 +347,28 @@ pub struct Overview {
     pub hosts_connected: u32,
     /// Jobs not ended.
     pub jobs_active: u32,
+    /// How it stands, where it is one of several.
+    #[serde(default)]
+    pub leadership: Option<Leadership>,
     /// The event log cannot be written; the error.
     pub event_log_error: Option<String>,
     /// The journal or the store cannot be written; the error.
     pub state_error: Option<String>,
+}
+
+/// How an aggregator stands that is one of several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leadership {
+    /// Its name.
+    pub name: HostId,
+    /// It leads; otherwise it stands by.
+    pub leads: bool,
+    /// Who leads, where that is known.
+    pub leader: Option<HostId>,
+    /// The leader's epoch.
+    pub epoch: Option<u64>,
+    /// Who leads cannot be asked in etcd, or the leader's state cannot be written there; the error.
+    pub error: Option<String>,
 }
 
 /// One job with its last decision.
@@ -246,4 +402,6 @@ pub enum ErrorCode {
     Conflict,
     /// The aggregator cannot do it now.
     Unavailable,
+    /// Whoever asks may not.
+    Forbidden,
 }

@@ -24,6 +24,8 @@ const MOST_WORDS: usize = 1_000;
 pub(super) struct ClusterOrders {
     /// Slots per host, dedicated ones included.
     pub(super) slots: BTreeMap<HostId, u32>,
+    /// The epoch in which the aggregator commands.
+    pub(super) epoch: u64,
     /// The job is over.
     pub(super) cancelled: bool,
     /// The aggregator ends; the job goes on by itself.

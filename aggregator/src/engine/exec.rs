@@ -194,23 +194,33 @@ impl Program {
 impl ExecRunner {
     /// Runs the job to its end, or until it is told to leave it.
     pub(super) async fn run(mut self) {
-        let mut failures = 0;
+        let (mut failures, mut cancelled) = (0, false);
         loop {
             match self.converse(&mut failures).await {
                 Ok(Over::Left) => return,
                 Ok(Over::Ended(end, progress)) => return self.ended(end, progress).await,
                 Err(error) => {
+                    if self.orders.borrow().cancelled && !cancelled {
+                        // From now on there is only this to tell it, and as many attempts for that.
+                        (cancelled, failures) = (true, 0);
+                    }
                     failures += 1;
                     let name = self.program.first().map(String::as_str).unwrap_or_default();
                     tracing::warn!(job = %self.job, program = name, %error, failures, "an engine's program failed");
+                    if failures >= MOST_FAILURES && cancelled {
+                        tracing::error!(job = %self.job, program = name, "it does not know that the job is cancelled");
+                        return;
+                    }
                     if failures >= MOST_FAILURES {
                         let reason = format!("{name} failed {failures} times in a row, last: {error}");
                         return self.ended(EngineEnd::Broken { reason }, None).await;
                     }
-                    let orders = &mut self.orders;
-                    let told = timeout(self.rest, orders.wait_for(|orders| orders.cancelled || orders.stopping)).await;
-                    if told.is_ok() {
-                        return;
+                    let told = |orders: &ClusterOrders| orders.stopping || (orders.cancelled && !cancelled);
+                    match timeout(self.rest, self.orders.wait_for(told)).await {
+                        // Its program has to be told.
+                        Ok(Ok(orders)) if orders.cancelled => {}
+                        Ok(_) => return,
+                        Err(_) => {}
                     }
                 }
             }
@@ -223,7 +233,8 @@ impl ExecRunner {
 
     async fn converse(&mut self, failures: &mut u32) -> io::Result<Over> {
         let mut program = Program::start(&self.program, &self.working_dir)?;
-        let hello = program.ask("hello", json!({ "version": VERSION, "job": self.job })).await?;
+        let epoch = self.orders.borrow().epoch;
+        let hello = program.ask("hello", json!({ "version": VERSION, "job": self.job, "epoch": epoch })).await?;
         let version = hello.get("version").and_then(Value::as_u64);
         if version != Some(VERSION) {
             return Err(invalid(format!("hello: its version is {version:?}, not {VERSION}")));
@@ -235,9 +246,19 @@ impl ExecRunner {
         loop {
             let orders = self.orders.borrow_and_update().clone();
             if orders.cancelled {
-                program.ask("cancel", json!({})).await?;
-                program.leave().await;
-                return Ok(Over::Left);
+                match program.ask("cancel", json!({})).await {
+                    Ok(_) => {
+                        program.leave().await;
+                        return Ok(Over::Left);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Other && errors < MOST_ERRORS => {
+                        errors += 1;
+                        tracing::warn!(job = %self.job, %error, errors, "an engine's program cannot cancel now");
+                        tokio::time::sleep(PERIOD).await;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             if orders.stopping {
                 program.leave().await;
@@ -296,6 +317,14 @@ impl ExecRunner {
     }
 }
 
+/// The parser of progress, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(data: &[u8]) {
+    if let Ok(answer) = serde_json::from_slice(data) {
+        _ = parse_progress(answer);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -325,7 +354,7 @@ mod tests {
         program: Vec<String>,
     ) -> (ExecRunner, mpsc::Receiver<EngineReport>, watch::Sender<ClusterOrders>) {
         let slots = BTreeMap::from([(host("d1"), 4)]);
-        let (orders, receiver) = watch::channel(ClusterOrders { slots, ..ClusterOrders::default() });
+        let (orders, receiver) = watch::channel(ClusterOrders { slots, epoch: 7, ..ClusterOrders::default() });
         let (reports, told) = mpsc::channel(100);
         let working_dir = folder.display().to_string();
         let (job, rest) = (JobId::new("j").unwrap(), Duration::from_millis(20));
@@ -358,7 +387,10 @@ mod tests {
         };
         assert_eq!((count, progress.tasks_running, progress.fraction_done.value()), (3, 4, 0.3));
         let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
-        assert!(asked.starts_with("{\"hello\":{\"job\":\"j\",\"version\":1}}\n{\"workers\":{\"d1\":4"), "{asked}");
+        assert!(
+            asked.starts_with("{\"hello\":{\"epoch\":7,\"job\":\"j\",\"version\":1}}\n{\"workers\":{\"d1\":4"),
+            "{asked}"
+        );
         assert!(asked.contains("\"i1\":2"), "{asked}");
     }
 
@@ -401,6 +433,50 @@ mod tests {
         assert!(matches!(end, Some(EngineReport::Ended { end: EngineEnd::Completed, .. })), "{end:?}");
         let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
         assert_eq!(asked.matches("hello").count(), 1, "it was not started again: {asked}");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_fails_is_told_all_the_same_that_its_job_is_cancelled() {
+        let folder = tempfile::tempdir().unwrap();
+        // It dies of every question but that, and of that once too.
+        let cases = r#"    *hello*) echo '{"hello":{"version":1}}';;
+    *cancel*) [ -e tried ] || { touch tried; exit 3; }; echo '{"cancel":{}}';;
+    *) exit 3;;"#;
+        let (mut runner, told, orders) = runner(folder.path(), program(folder.path(), cases));
+        runner.rest = Duration::from_millis(200);
+        let task = tokio::spawn(runner.run());
+        // One more, and its job would have failed.
+        let asked = || std::fs::read_to_string(folder.path().join("asked")).unwrap_or_default();
+        while asked().matches("hello").count() < 4 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        orders.send_modify(|orders| orders.cancelled = true);
+        task.await.unwrap();
+        assert_eq!(asked().matches("cancel").count(), 2, "{}", asked());
+        assert_eq!(last(told).await.1, None, "the job is over already");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_never_told_is_left_after_a_few_attempts() {
+        let folder = tempfile::tempdir().unwrap();
+        let (runner, told, orders) = runner(folder.path(), program(folder.path(), "    *) exit 3;;"));
+        orders.send_modify(|orders| orders.cancelled = true);
+        runner.run().await;
+        assert_eq!(last(told).await, (0, None));
+        let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
+        assert_eq!(asked.matches("hello").count(), 5);
+    }
+
+    #[tokio::test]
+    async fn a_program_that_cannot_cancel_now_is_asked_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let cases = r#"    *hello*) echo '{"hello":{"version":1}}';;
+    *cancel*) n=$((n + 1)); if [ $n = 1 ]; then echo '{"error":"busy"}'; else echo '{"cancel":{}}'; fi;;"#;
+        let (runner, _told, orders) = runner(folder.path(), program(folder.path(), cases));
+        orders.send_modify(|orders| orders.cancelled = true);
+        runner.run().await;
+        let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
+        assert_eq!((asked.matches("hello").count(), asked.matches("cancel").count()), (1, 2), "{asked}");
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -72,7 +73,8 @@ impl Records {
     pub(super) fn write_tasks(&self, tasks: &Tasks) -> io::Result<()> {
         std::fs::create_dir_all(&self.folder)?;
         let (file, temporary) = (self.folder.join("tasks.json"), self.folder.join("tasks.new"));
-        let mut open = File::create(&temporary)?;
+        // An environment may hold secrets.
+        let mut open = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         serde_json::to_writer(io::BufWriter::new(&mut open), tasks)?;
         open.sync_all()?;
         std::fs::rename(temporary, file)?;
@@ -106,7 +108,7 @@ impl Records {
         if self.results.is_none() {
             let path = self.folder.join("results.log");
             let torn = std::fs::read(&path).is_ok_and(|bytes| bytes.last().is_some_and(|last| *last != b'\n'));
-            let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+            let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
             if torn {
                 file.write_all(b"\n")?;
             }
@@ -198,8 +200,16 @@ fn parse_result(line: &str) -> Option<(u32, Outcome)> {
     Some((task.parse().ok()?, outcome))
 }
 
+/// The parser of results, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(data: &[u8]) {
+    String::from_utf8_lossy(data).lines().for_each(|line| _ = parse_result(line));
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -241,5 +251,7 @@ mod tests {
             Tasks { commands: vec!["echo 'a b'".into()], environment: BTreeMap::from([("K".into(), "v".into())]) };
         records.write_tasks(&tasks).unwrap();
         assert_eq!(records.read_tasks().unwrap(), tasks);
+        let mode = std::fs::metadata(folder.path().join("j/tasks.json")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "an environment is nobody else's to read");
     }
 }

@@ -175,5 +175,17 @@ fn shortened(text: &str) -> String {
     }
 }
 
+/// The parsers of Spark's documents, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(data: &[u8]) {
+    let Ok(root) = serde_json::from_slice(data) else { return };
+    let document = json::Document::new("http://fuzz".to_owned(), root);
+    _ = application::parse_jobs(&document);
+    _ = application::parse_stages(&document);
+    _ = application::parse_tasks(&document, (0, 0));
+    _ = application::parse_executors(&document);
+    _ = master::parse_applications(&document);
+}
+
 #[cfg(test)]
 mod tests;

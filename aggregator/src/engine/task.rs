@@ -6,14 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::LazyLock;
 
 use gleaner_common::report::VolunteerKind;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, fstatfs, open, openat, unlinkat};
+use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
@@ -88,20 +91,28 @@ pub(super) fn spawn(launch: &Launch<'_>) -> Result<Child, LaunchError> {
         })
 }
 
-/// Moves a waiting shell into the volunteer.
+/// Moves a waiting shell into the volunteer. Where that is, the host's agent says: what it names is written only if it
+/// can be what it should be.
 pub(super) fn enter(pid: i32, start_ticks: u64, volunteer: &VolunteerKind) -> Result<(), LaunchError> {
     match volunteer {
+        VolunteerKind::Cgroup { procs_files } if procs_files.is_empty() => Err(LaunchError::NoVolunteer),
         VolunteerKind::Cgroup { procs_files } => {
             for file in procs_files {
-                std::fs::write(file, pid.to_string())
+                procs_file(Path::new(file))
+                    .and_then(|mut open| open.write_all(pid.to_string().as_bytes()))
                     .map_err(|source| LaunchError::Enter { file: file.clone(), source })?;
             }
             Ok(())
         }
         VolunteerKind::ProcessGroups { registry } => {
             let error = |source| LaunchError::Enter { file: registry.clone(), source };
+            let folder = registry_folder(Path::new(registry)).map_err(error)?;
             lower_priority(pid).map_err(error)?;
-            std::fs::write(Path::new(registry).join(pid.to_string()), start_ticks.to_string()).map_err(error)
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            openat(&folder, pid.to_string(), flags, Mode::RUSR | Mode::WUSR)
+                .map_err(io::Error::from)
+                .and_then(|entry| File::from(entry).write_all(start_ticks.to_string().as_bytes()))
+                .map_err(error)
         }
         VolunteerKind::Guest { .. } | VolunteerKind::Unit { .. } | VolunteerKind::None => Err(LaunchError::NoVolunteer),
     }
@@ -109,9 +120,38 @@ pub(super) fn enter(pid: i32, start_ticks: u64, volunteer: &VolunteerKind) -> Re
 
 /// Takes a task that is over off the registry of process groups.
 pub(super) fn leave(pid: i32, volunteer: &VolunteerKind) {
-    if let VolunteerKind::ProcessGroups { registry } = volunteer {
-        _ = std::fs::remove_file(Path::new(registry).join(pid.to_string()));
+    if let VolunteerKind::ProcessGroups { registry } = volunteer
+        && let Ok(folder) = registry_folder(Path::new(registry))
+    {
+        _ = unlinkat(&folder, pid.to_string(), AtFlags::empty());
     }
+}
+
+/// Opens the list of a cgroup's processes. The file is there already, and only a kernel's cgroup has it.
+fn procs_file(path: &Path) -> io::Result<File> {
+    let refused = || io::Error::new(io::ErrorKind::InvalidInput, "it is no `cgroup.procs` of a cgroup");
+    if !path.is_absolute() || path.file_name() != Some(OsStr::new("cgroup.procs")) {
+        return Err(refused());
+    }
+    // Neither made nor emptied by being opened; and a pipe of this name must not hold anybody up.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().write(true).custom_flags(flags).open(path)?;
+    match fstatfs(&file)?.f_type {
+        libc::CGROUP_SUPER_MAGIC | libc::CGROUP2_SUPER_MAGIC => Ok(file),
+        _ => Err(refused()),
+    }
+}
+
+/// Opens a registry of process groups: a folder of the name that agents give it and of this process's own user, as
+/// whose process groups alone its agent takes what is in there.
+fn registry_folder(path: &Path) -> io::Result<OwnedFd> {
+    let refused =
+        || io::Error::new(io::ErrorKind::InvalidInput, "it is no folder `volunteer` of the aggregator's user");
+    if !path.is_absolute() || path.file_name() != Some(OsStr::new("volunteer")) {
+        return Err(refused());
+    }
+    let folder = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if fstat(&folder)?.st_uid == geteuid().as_raw() { Ok(folder) } else { Err(refused()) }
 }
 
 /// Lets a waiting shell run its command.
@@ -181,4 +221,61 @@ pub(super) fn start_ticks(pid: i32) -> Option<u64> {
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     let state = fields.next()?;
     (state != "Z" && state != "X").then(|| fields.nth(18)?.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No process has this number.
+    const NOBODY: i32 = i32::MAX;
+
+    fn refused(volunteer: &VolunteerKind) -> String {
+        let error = enter(NOBODY, 1, volunteer).unwrap_err();
+        leave(NOBODY, volunteer);
+        format!("{:#}", anyhow::Error::from(error))
+    }
+
+    #[test]
+    fn only_lists_of_a_cgroups_processes_are_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let cgroup = |file: String| VolunteerKind::Cgroup { procs_files: vec![file] };
+        for name in ["ca.key", "cgroup.procs"] {
+            std::fs::write(path(name), "mine").unwrap();
+            assert!(refused(&cgroup(path(name))).contains("no `cgroup.procs` of a cgroup"));
+            assert_eq!(std::fs::read_to_string(path(name)).unwrap(), "mine");
+        }
+        assert!(refused(&cgroup("cgroup.procs".to_owned())).contains("no `cgroup.procs` of a cgroup"));
+        assert!(refused(&cgroup(path("new/cgroup.procs"))).contains("new/cgroup.procs"));
+        std::fs::create_dir(path("empty")).unwrap();
+        refused(&cgroup(path("empty/cgroup.procs")));
+        assert_eq!(std::fs::read_dir(path("empty")).unwrap().count(), 0, "nothing is made");
+        let nowhere = VolunteerKind::Cgroup { procs_files: Vec::new() };
+        assert!(refused(&nowhere).contains("no volunteer"), "no task runs where nothing holds it");
+    }
+
+    #[test]
+    fn only_an_agents_registry_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let groups = |path: &Path| VolunteerKind::ProcessGroups { registry: path.display().to_string() };
+        let left = |folder: &Path| std::fs::read_dir(folder).unwrap().count();
+        std::fs::create_dir_all(path("etc")).unwrap();
+        std::fs::write(path("etc").join(NOBODY.to_string()), "mine").unwrap();
+        assert!(refused(&groups(&path("etc"))).contains("no folder `volunteer`"));
+        assert_eq!(left(&path("etc")), 1, "nothing is removed");
+        assert!(refused(&groups(&path("volunteer"))).contains("volunteer"), "one that is not there");
+        std::os::unix::fs::symlink(path("etc"), path("volunteer")).unwrap();
+        refused(&groups(&path("volunteer")));
+        assert_eq!(left(&path("etc")), 1, "a link leads nowhere");
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED: no folder of another user without being root");
+            return;
+        }
+        let theirs = path("theirs/volunteer");
+        std::fs::create_dir_all(&theirs).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(65_534), None).unwrap();
+        assert!(refused(&groups(&theirs)).contains("of the aggregator's user"));
+    }
 }

@@ -44,7 +44,7 @@ impl Bench {
     }
 
     fn within(folder: tempfile::TempDir, mut submit: SubmitJob) -> Self {
-        let registry = folder.path().join("registry");
+        let registry = folder.path().join("volunteer");
         std::fs::create_dir(&registry).unwrap();
         submit.environment.insert("D".into(), folder.path().display().to_string());
         let (reports, engines) = Self::engines(folder.path());
@@ -155,13 +155,13 @@ async fn tasks_run_in_the_volunteers_cgroup_and_keep_their_output() {
 
 #[tokio::test]
 async fn without_a_cgroup_tasks_run_in_the_idle_class_and_register() {
-    let mut bench = Bench::new(submission(&["ls \"$D/registry\" | wc -l; cut -d' ' -f41 /proc/self/stat"]));
+    let mut bench = Bench::new(submission(&["ls \"$D/volunteer\" | wc -l; cut -d' ' -f41 /proc/self/stat"]));
     bench.slots(1);
     assert_eq!(bench.end().await.0, EngineEnd::Completed);
     let out = std::fs::read_to_string(bench.folder.path().join("output/j/1.out")).unwrap();
     // One group was registered; field 41 of stat is the policy: SCHED_IDLE is 5.
     assert_eq!(out.split_whitespace().collect::<Vec<_>>(), ["1", "5"]);
-    assert_eq!(std::fs::read_dir(bench.folder.path().join("registry")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(bench.folder.path().join("volunteer")).unwrap().count(), 0);
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn no_task_runs_outside_the_volunteer() {
     assert!(bench.log().is_empty());
     // The volunteer comes back, elsewhere: the job goes on.
     bench.volunteer =
-        VolunteerKind::ProcessGroups { registry: bench.folder.path().join("registry").display().to_string() };
+        VolunteerKind::ProcessGroups { registry: bench.folder.path().join("volunteer").display().to_string() };
     bench.slots(1);
     assert_eq!(bench.end().await.0, EngineEnd::Completed);
     assert_eq!(bench.log(), ["ran"]);
@@ -280,4 +280,37 @@ async fn an_orderly_stop_ends_tasks_and_a_cancelled_job_is_gone() {
     bench.until(|_| task::start_ticks(second).is_none()).await;
     bench.engines.forget(&bench.spec.id);
     assert!(!bench.folder.path().join("jobs/j").exists());
+}
+
+#[tokio::test]
+async fn a_batch_system_is_told_that_a_job_is_cancelled_though_it_was_begun_elsewhere_and_the_aggregator_stops() {
+    for begun_here in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("engine.sh");
+        let text = r#"while read -r line; do case $line in
+  *hello*) touch begun; echo '{"hello":{"version":1}}';;
+  *workers*) echo '{"workers":{}}';;
+  *progress*) echo '{"progress":{"fraction_done":0.1}}';;
+  *cancel*) sleep 0.2; touch cancelled; echo '{"cancel":{}}';;
+esac; done"#;
+        std::fs::write(&script, text).unwrap();
+        let submission = serde_json::from_value(serde_json::json!({
+            "program": ["/bin/sh", script],
+            "working_dir": folder.path(),
+            "goal": { "deadline": { "within_s": 60.0 } },
+            "dedicated": [{ "host": "d1", "disk": 1.0 }],
+        }));
+        let spec = prepare_cluster(&JobId::new("j").unwrap(), &submission.unwrap()).unwrap();
+        let (_reports, mut engines) = Bench::engines(folder.path());
+        if begun_here {
+            let slots = BTreeMap::from([(HostId::new("d1").unwrap(), 1)]);
+            engines.act(&spec, EngineAction::SetSlots(slots), &VolunteerKind::None);
+            while !folder.path().join("begun").exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        engines.act(&spec, EngineAction::Cancel, &VolunteerKind::None);
+        engines.shutdown().await;
+        assert!(folder.path().join("cancelled").exists(), "begun here: {begun_here}");
+    }
 }

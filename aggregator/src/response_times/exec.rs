@@ -167,6 +167,14 @@ fn end_remains(pid: Option<Pid>) {
     }
 }
 
+/// The parser of what a program prints, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        _ = said(text);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;

@@ -1,12 +1,12 @@
-//! Source `http`: a number in a JSON document; and the plain HTTP that it and `prometheus` ask by: without proxies and
-//! redirects, limited in time and size.
+//! Source `http`: a number in a JSON document; and the address that it and `prometheus` ask.
 
 use std::time::Duration;
 
 use gleaner_common::application::{ResponseTime, TimeUnit};
 use serde_json::Value;
 
-use super::{missing, quoted, shortened};
+use super::{WITHHELD, missing, quoted, shortened};
+use crate::http;
 
 /// Most of an answer that is read. Chosen: far more than a page of statistics.
 pub(super) const LONGEST_ANSWER: u64 = 1 << 20;
@@ -34,7 +34,7 @@ impl Address {
     /// # Errors
     /// An address that cannot be asked.
     pub(super) fn new(url: &str, time_limit: Duration) -> Result<Self, String> {
-        let refuse = |rule: &str| Err(format!("url: is {}; it must {rule}", quoted(url)));
+        let refuse = |rule: &str| Err(format!("url: is {}; it must {rule}", quoted(&shown(url))));
         let Some(rest) = url.strip_prefix("http://") else { return refuse("begin with http://") };
         let host = rest.split(['/', '?']).next().unwrap_or_default();
         if url.len() > LONGEST_ADDRESS || !url.bytes().all(|byte| byte.is_ascii_graphic()) || url.contains('#') {
@@ -46,17 +46,7 @@ impl Address {
         if odd || parsed.is_err() || port.is_some_and(|port| port.is_err()) {
             return refuse("be http://HOST:PORT/PATH");
         }
-        // Not even where the environment names a proxy: these are the machines next door.
-        let agent = ureq::Agent::config_builder()
-            .proxy(None)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .http_status_as_error(false)
-            .max_response_header_size(16 << 10)
-            .max_idle_connections(1)
-            .build()
-            .new_agent();
-        Ok(Self { agent, url: url.to_owned(), time_limit })
+        Ok(Self { agent: http::client(None), url: url.to_owned(), time_limit })
     }
 
     /// Its name in messages: without the query, which may hold a secret.
@@ -69,15 +59,11 @@ impl Address {
     /// # Errors
     /// What stands for no answer, or one that is too long.
     pub(super) fn get(&self, query: Option<&str>) -> Result<Answer, ResponseTime> {
-        let mut request = self.agent.get(&self.url);
-        if let Some(query) = query {
-            request = request.query("query", query);
-        }
-        let request = request.config().timeout_global(Some(self.time_limit)).build();
-        let mut answer = request.call().map_err(|error| self.no_answer(&error))?;
+        let mut answer =
+            http::get(&self.agent, &self.url, query, self.time_limit).map_err(|error| self.no_answer(&error))?;
         let age = answer.headers().get("age").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         let status = answer.status().as_u16();
-        match answer.body_mut().with_config().limit(LONGEST_ANSWER).read_to_vec() {
+        match http::body(&mut answer, LONGEST_ANSWER) {
             Ok(body) => Ok(Answer { status, age, body }),
             Err(ureq::Error::BodyExceedsLimit(limit)) => {
                 Err(missing(format!("the answer of {} exceeds {limit} bytes", self.name())))
@@ -93,6 +79,16 @@ impl Address {
             }
             error => missing(format!("no answer from {}: {error}", self.name())),
         }
+    }
+}
+
+/// An address without its query, which may hold a secret. One with a user's name, and so maybe a password, is refused and
+/// not shown at all.
+pub(super) fn shown(url: &str) -> String {
+    match url.split_once('?') {
+        _ if url.contains('@') => WITHHELD.to_owned(),
+        Some((before, _)) => format!("{before}?{WITHHELD}"),
+        None => url.to_owned(),
     }
 }
 
@@ -172,6 +168,18 @@ const fn milliseconds(unit: TimeUnit) -> f64 {
         TimeUnit::Seconds => 1e3,
         TimeUnit::Milliseconds => 1.0,
         TimeUnit::Microseconds => 1e-3,
+    }
+}
+
+/// The parser of an answer, for the fuzz targets: the first line points into the rest.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (pointer, body) = text.split_once('\n').unwrap_or(("/mean", text));
+    let second = Duration::from_secs(1);
+    if let Ok(document) = Document::new("http://h/stats", pointer, TimeUnit::Milliseconds, second, second) {
+        _ = document.of(&Answer { status: 200, age: Some(pointer.to_owned()), body: body.into() });
+        _ = document.of(&Answer { status: 200, age: None, body: body.into() });
     }
 }
 

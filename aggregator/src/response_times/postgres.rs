@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
-use super::{missing, quoted};
+use super::{WITHHELD, missing, quoted};
 
 /// Longest connection string, in bytes.
 const LONGEST_CONNECTION: usize = 2_048;
@@ -112,6 +112,27 @@ impl Postgres {
         };
         self.connection.insert(connection).look().await
     }
+}
+
+/// A connection string without its password. One that has none is shown as it is; of another, which may be written in
+/// many ways, what it says is written anew.
+pub(super) fn shown(connection: &str) -> String {
+    let Ok(config) = connection.parse::<Config>() else { return WITHHELD.to_owned() };
+    if config.get_password().is_none() {
+        return connection.to_owned();
+    }
+    let hosts = config.get_hosts().iter().map(|host| match host {
+        Host::Tcp(name) => format!("host={name}"),
+        Host::Unix(folder) => format!("host={}", folder.display()),
+    });
+    let addresses = config.get_hostaddrs().iter().map(|address| format!("hostaddr={address}"));
+    let ports = config.get_ports().iter().map(|port| format!("port={port}"));
+    let user = config.get_user().map(|user| format!("user={user}"));
+    let database = config.get_dbname().map(|name| format!("dbname={name}"));
+    let password = format!("password={WITHHELD}");
+    let words: Vec<String> =
+        hosts.chain(addresses).chain(ports).chain(user).chain(database).chain([password]).collect();
+    words.join(" ")
 }
 
 /// What happened between two looks.

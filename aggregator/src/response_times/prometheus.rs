@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gleaner_common::application::ResponseTime;
 use serde_json::Value;
 
-use super::http::Address;
+use super::http::{Address, shown};
 use super::{missing, quoted};
 
 /// Longest query, in bytes: what fits into an address everywhere.
@@ -22,7 +22,8 @@ pub(super) struct Prometheus {
 impl Prometheus {
     pub(super) fn new(url: &str, query: &str, interval: Duration, time_limit: Duration) -> Result<Self, String> {
         if url.contains('?') {
-            return Err(format!("url: is {}; it must be http://HOST:PORT, with a path if there is one", quoted(url)));
+            let url = quoted(&shown(url));
+            return Err(format!("url: is {url}; it must be http://HOST:PORT, with a path if there is one"));
         }
         // First as it is, so that an error quotes what was written.
         Address::new(url, time_limit)?;
@@ -107,6 +108,14 @@ fn sample(root: &Value) -> Result<(f64, f64), String> {
     let number = value.as_str().and_then(|value| value.parse().ok());
     let value = number.ok_or_else(|| format!("the sample's value is {}, not a number", quoted(&value.to_string())))?;
     Ok((at, value))
+}
+
+/// The parser of a sample, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(data: &[u8]) {
+    if let Ok(root) = serde_json::from_slice(data) {
+        _ = sample(&root);
+    }
 }
 
 #[cfg(test)]

@@ -177,12 +177,12 @@ fn what_is_wrong_with_a_source_is_named() {
     }
     for (bad, part) in [
         (prometheus("https://h:9090"), "url: is `https://h:9090`; it must begin with http://"),
-        (prometheus("http://h:9090?a=b"), "url: is `http://h:9090?a=b`; it must"),
+        (prometheus("http://h:9090?a=b"), "url: is `http://h:9090?(withheld)`; it must"),
         (prometheus(""), "url: is ``"),
         (document("http://"), "url: is `http://`; it must be http://HOST:PORT/PATH"),
         (document("http://:80/"), "url: "),
         (document("http://h:port/"), "url: "),
-        (document("http://user:secret@h/"), "url: "),
+        (document("http://user:secret@h/"), "url: is `(withheld)`; it must"),
         (document("http://h/a b"), "without blanks"),
         (document("http://h/\u{e9}"), "ASCII"),
         (query(""), "query: is ``"),
@@ -225,5 +225,28 @@ proptest! {
         let short = shortened(&text, longest);
         prop_assert!(short.chars().count() <= longest && !short.contains(char::is_control));
         prop_assert!(text.chars().count() > longest || short.chars().count() == text.chars().count());
+    }
+}
+
+#[test]
+fn what_is_shown_of_a_source_lets_nobody_in() {
+    let http = |url: &str| ResponseSource::Http { url: url.into(), pointer: "/a".into(), unit: TimeUnit::Seconds };
+    let postgres = |connection: &str| ResponseSource::Postgres { connection: connection.into() };
+    let hidden = "host=10.0.0.1 port=5433 user=gleaner dbname=shop password=(withheld)";
+    for (source, expected) in [
+        (http("http://h/stats?key=secret"), http("http://h/stats?(withheld)")),
+        (http("http://h/stats"), http("http://h/stats")),
+        (postgres("host=10.0.0.1 port=5433 user=gleaner password=secret dbname=shop"), postgres(hidden)),
+        (postgres("password = 'a secret' host=10.0.0.1 port=5433 user=gleaner dbname=shop"), postgres(hidden)),
+        (postgres("postgresql://gleaner:secret@10.0.0.1:5433/shop"), postgres(hidden)),
+        (postgres("postgresql://gleaner@10.0.0.1:5433/shop?password=secret"), postgres(hidden)),
+        (
+            postgres("host=/run/postgresql user=gleaner dbname=shop"),
+            postgres("host=/run/postgresql user=gleaner dbname=shop"),
+        ),
+        (postgres("no 'connection secret"), postgres("(withheld)")),
+        (ResponseSource::Push, ResponseSource::Push),
+    ] {
+        assert_eq!(shown(&source), expected, "{source:?}");
     }
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
-use gleaner_aggregator::api::{Client, Request, Response, SubmitCluster};
+use gleaner_aggregator::api::{Client, Leadership, Overview, Request, Response, SubmitCluster};
+use gleaner_aggregator::audit::AuditRecord;
 use gleaner_common::clock::{Clock, Timestamp};
 use gleaner_common::event::EventRecord;
 
@@ -27,22 +28,18 @@ pub(super) async fn top(socket: &Path, once: bool) -> anyhow::Result<End> {
     let client = Client::connect(socket).await?;
     loop {
         let clock = Clock::start();
-        let (Response::Overview(overview), Response::Hosts(hosts), Response::Jobs(mut jobs)) = (
-            client.call(&Request::Overview).await?,
-            client.call(&Request::Hosts).await?,
-            client.call(&Request::Jobs).await?,
-        ) else {
-            bail!("unexpected answer");
-        };
-        jobs.truncate(10);
-        let mut text = format!(
-            "gleaner {} on {}  {}  {} hosts connected, {} jobs active",
-            overview.software, overview.local_host, overview.now, overview.hosts_connected, overview.jobs_active
-        );
-        for error in overview.event_log_error.iter().chain(&overview.state_error) {
-            text.push_str(&format!("\nTROUBLE: {}", format::clean(error)));
+        let Response::Overview(overview) = client.call(&Request::Overview).await? else { bail!("unexpected answer") };
+        let mut text = headline(&overview);
+        // One that stands by knows of no hosts and jobs.
+        if overview.leadership.as_ref().is_none_or(|leadership| leadership.leads) {
+            let (Response::Hosts(hosts), Response::Jobs(mut jobs)) =
+                (client.call(&Request::Hosts).await?, client.call(&Request::Jobs).await?)
+            else {
+                bail!("unexpected answer");
+            };
+            jobs.truncate(10);
+            text.push_str(&format!("\n\n{}\n\n{}\n", format::hosts(&hosts, clock.now().0), format::jobs(&jobs)));
         }
-        text.push_str(&format!("\n\n{}\n\n{}\n", format::hosts(&hosts, clock.now().0), format::jobs(&jobs)));
         for line in last_events(&client, clock.now(), 8).await? {
             text.push_str(&format!("\n{line}"));
         }
@@ -60,6 +57,32 @@ pub(super) async fn top(socket: &Path, once: bool) -> anyhow::Result<End> {
     }
 }
 
+/// The aggregator in a line, and what troubles it.
+fn headline(overview: &Overview) -> String {
+    let Overview { software, local_host, now, hosts_connected, jobs_active, .. } = overview;
+    let mut text = format!("gleaner {software} on {local_host}  {now}  ");
+    match &overview.leadership {
+        Some(Leadership { name, leads: false, leader, .. }) => {
+            let leads = leader.as_ref().map_or("who leads is not known".to_owned(), |leader| format!("{leader} leads"));
+            text.push_str(&format!("stands by as {name}; {leads}"));
+        }
+        leading => {
+            text.push_str(&format!("{hosts_connected} hosts connected, {jobs_active} jobs active"));
+            if let Some(Leadership { name, epoch, .. }) = leading {
+                text.push_str(&format!(", leads as {name}, epoch {}", epoch.unwrap_or_default()));
+            }
+        }
+    }
+    let troubles = overview.event_log_error.iter().chain(&overview.state_error);
+    let troubles: Vec<&String> = troubles.chain(overview.leadership.iter().flat_map(|one| &one.error)).collect();
+    for (index, error) in troubles.iter().enumerate() {
+        if !troubles[..index].contains(error) {
+            text.push_str(&format!("\nTROUBLE: {}", format::clean(error)));
+        }
+    }
+    text
+}
+
 /// The last events of the last quarter of an hour.
 async fn last_events(client: &Client, now: Timestamp, most: usize) -> anyhow::Result<Vec<String>> {
     let since = Timestamp(now.0.saturating_sub(900_000));
@@ -74,15 +97,36 @@ async fn last_events(client: &Client, now: Timestamp, most: usize) -> anyhow::Re
     Ok(lines.iter().filter_map(|line| Some(format::event(&EventRecord::from_json_line(line).ok()?))).collect())
 }
 
-pub(super) async fn events(socket: &Path, since: Option<Since>, follow: bool, json: bool) -> anyhow::Result<End> {
-    let client = Client::connect(socket).await?;
-    let since = since.map(|since| match since {
+fn moment(since: Since) -> Timestamp {
+    match since {
         Since::At(at) => Timestamp(at),
         Since::Ago(ago) => {
             Timestamp(Clock::start().now().0.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)))
         }
-    });
-    let mut lines = client.events(since, follow).await?;
+    }
+}
+
+pub(super) async fn audit(socket: &Path, since: Option<Since>, json: bool) -> anyhow::Result<End> {
+    let client = Client::connect(socket).await?;
+    let mut lines = client.audit(since.map(moment)).await?;
+    // An order has a line before it is done and one after; the last says most.
+    let mut orders = std::collections::BTreeMap::new();
+    while let Some(line) = lines.next().await? {
+        if json {
+            print(&line)?;
+        } else if let Ok(record) = serde_json::from_str::<AuditRecord>(&line) {
+            orders.insert(record.id, record);
+        }
+    }
+    if !json {
+        print(&format::audit(orders.values()))?;
+    }
+    Ok(End::Good)
+}
+
+pub(super) async fn events(socket: &Path, since: Option<Since>, follow: bool, json: bool) -> anyhow::Result<End> {
+    let client = Client::connect(socket).await?;
+    let mut lines = client.events(since.map(moment), follow).await?;
     loop {
         let line = tokio::select! {
             line = lines.next() => line?,
@@ -147,6 +191,52 @@ pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> any
             match json {
                 true => print(&serde_json::json!({ "host": host, "held_until": null }).to_string())?,
                 false => print(&format!("{host} is given back"))?,
+            }
+        }
+        HostCommand::Invite { host, time, addresses } => {
+            let request = Request::Invite { host: host.clone(), for_s: time.as_secs_f64(), addresses };
+            let Response::Invited(invited) = client.call(&request).await? else { bail!("unexpected answer") };
+            if json {
+                print(&serde_json::to_string(&invited)?)?;
+            } else {
+                // The token alone on standard output, so that it can be piped to where it is needed.
+                eprintln!(
+                    "host {host} may join once until {}; on it, run `gleaner-agent join -` and give it this line:",
+                    invited.expires
+                );
+                if invited.replaced {
+                    eprintln!("its older invitation serves no more");
+                }
+                print(invited.token.as_str())?;
+            }
+        }
+        HostCommand::Invitations => {
+            let answer = client.call(&Request::Invitations).await?;
+            let Response::Invitations { invitations, revocations } = answer else { bail!("unexpected answer") };
+            match json {
+                true => print(&serde_json::to_string_pretty(
+                    &serde_json::json!({ "invitations": invitations, "revocations": revocations }),
+                )?)?,
+                false => print(&format::invitations(&invitations, &revocations))?,
+            }
+        }
+        HostCommand::Uninvite { host } => {
+            client.call(&Request::Uninvite { host: host.clone() }).await?;
+            match json {
+                true => print(&serde_json::json!({ "host": host }).to_string())?,
+                false => print(&format!("the invitation of {host} is withdrawn"))?,
+            }
+        }
+        HostCommand::Revoke { host } => {
+            let answer = client.call(&Request::Revoke { host: host.clone() }).await?;
+            let Response::Revoked { through, was_connected } = answer else { bail!("unexpected answer") };
+            let ended = if was_connected { "; its connection is ended" } else { "; it was not connected" };
+            match json {
+                true => print(
+                    &serde_json::json!({ "host": host, "through": through, "was_connected": was_connected })
+                        .to_string(),
+                )?,
+                false => print(&format!("certificates of {host} issued until {through} count no more{ended}"))?,
             }
         }
     }

@@ -2,9 +2,11 @@
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-use gleaner_common::tls::Authority;
+use gleaner_common::clock::Clock;
+use gleaner_common::tls::{Authority, Validity};
 
 use super::print;
 use crate::End;
@@ -21,28 +23,39 @@ pub(super) fn run(command: &PkiCommand) -> anyhow::Result<End> {
             let (certificate, key) = authority.write(folder)?;
             let (aggregator, _) = authority.issue_aggregator()?.write(folder, "aggregator")?;
             print(&format!(
-                "authority   {}\nits key     {}  (keep it safe: who has it can add hosts)\naggregator  {}",
+                "authority   {}\nits key     {}  (keep it safe: who has it can add hosts)\naggregator  {}\n\
+                 next        `gleaner host invite NAME`, once the aggregator runs with these",
                 certificate.display(),
                 key.display(),
                 aggregator.display()
             ))?;
         }
-        PkiCommand::IssueAgent { host, authority, output } => {
+        PkiCommand::IssueAgent { host, authority, output, days } => {
             let folder = output.as_ref().unwrap_or(authority);
             make(folder)?;
-            let (certificate, key) = Authority::load(authority)?.issue_agent(host)?.write(folder, host.as_str())?;
+            let issued = Authority::load(authority)?.issue_agent_for(host, validity(*days))?;
+            let (certificate, key) = issued.write(folder, host.as_str())?;
             let certificate = certificate.display();
             print(&format!(
                 "certificate {certificate}\nkey         {}\ncopy both, and ca.crt, to host {host}",
                 key.display()
             ))?;
         }
-        PkiCommand::IssueAggregator { authority } => {
-            let (certificate, key) = Authority::load(authority)?.issue_aggregator()?.write(authority, "aggregator")?;
-            print(&format!("certificate {}\nkey         {}", certificate.display(), key.display()))?;
+        PkiCommand::RenewAggregator { authority, days } => {
+            let issued = Authority::load(authority)?.issue_aggregator_for(validity(*days))?;
+            let (certificate, key) = issued.write(authority, "aggregator")?;
+            print(&format!(
+                "certificate {}\nkey         {}\nnext        `systemctl reload gleaner-aggregator`",
+                certificate.display(),
+                key.display()
+            ))?;
         }
     }
     Ok(End::Good)
+}
+
+fn validity(days: u64) -> Validity {
+    Validity::starting(Clock::start().now(), Duration::from_secs(days * 86_400))
 }
 
 fn make(folder: &Path) -> anyhow::Result<()> {

@@ -9,6 +9,9 @@ use serde::de::DeserializeOwned;
 /// Largest frame accepted, length field not counted. Bounds what a peer can make us allocate.
 pub const MAX_FRAME: usize = 4 << 20;
 
+/// Largest value that is read back from a disk or from etcd: the state of a large fleet with its last reports.
+pub const MAX_STORED: usize = 256 << 20;
+
 /// Bytes before a frame's payload: length and tag.
 const HEADER: usize = 6;
 
@@ -36,6 +39,14 @@ pub enum FrameError {
     Oversized {
         /// What the length field says.
         length: usize,
+    },
+    /// The length field exceeds what this peer may send.
+    #[error("frame of {length} bytes is over the limit of {most} for this peer")]
+    TooLong {
+        /// What the length field says.
+        length: usize,
+        /// The limit.
+        most: usize,
     },
     /// Too short to hold a tag, or cut off.
     #[error("frame is truncated: {have} bytes of {want}")]
@@ -77,8 +88,8 @@ pub enum FrameError {
     },
 }
 
-const fn configuration() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<MAX_FRAME>()
+const fn configuration<const LIMIT: usize>() -> impl bincode::config::Config {
+    bincode::config::standard().with_limit::<LIMIT>()
 }
 
 /// Appends `value` in the payload encoding. For implementations of [`Message`] and for the journal.
@@ -86,7 +97,7 @@ const fn configuration() -> impl bincode::config::Config {
 /// # Errors
 /// [`FrameError::Unencodable`] if the encoder refuses.
 pub fn encode_value<T: Serialize>(tag: u16, value: &T, into: &mut Vec<u8>) -> Result<(), FrameError> {
-    bincode::serde::encode_into_std_write(value, into, configuration())
+    bincode::serde::encode_into_std_write(value, into, configuration::<MAX_STORED>())
         .map(|_| ())
         .map_err(|e| FrameError::Unencodable { tag, detail: e.to_string() })
 }
@@ -96,7 +107,19 @@ pub fn encode_value<T: Serialize>(tag: u16, value: &T, into: &mut Vec<u8>) -> Re
 /// # Errors
 /// [`FrameError`] unless `payload` is exactly one such value.
 pub fn decode_value<T: DeserializeOwned>(tag: u16, payload: &[u8]) -> Result<T, FrameError> {
-    let (value, used) = bincode::serde::decode_from_slice(payload, configuration())
+    decode_within::<T, MAX_FRAME>(tag, payload)
+}
+
+/// The same of a value that Gleaner stored itself, which may be larger than any frame.
+///
+/// # Errors
+/// As [`decode_value`].
+pub fn decode_stored<T: DeserializeOwned>(tag: u16, payload: &[u8]) -> Result<T, FrameError> {
+    decode_within::<T, MAX_STORED>(tag, payload)
+}
+
+fn decode_within<T: DeserializeOwned, const LIMIT: usize>(tag: u16, payload: &[u8]) -> Result<T, FrameError> {
+    let (value, used) = bincode::serde::decode_from_slice(payload, configuration::<LIMIT>())
         .map_err(|e| FrameError::Malformed { tag, detail: e.to_string() })?;
     if used == payload.len() { Ok(value) } else { Err(FrameError::Leftover { tag, extra: payload.len() - used }) }
 }

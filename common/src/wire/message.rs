@@ -7,6 +7,7 @@ use crate::clock::Timestamp;
 use crate::command::{Ack, Command};
 use crate::event::EventRecord;
 use crate::id::HostId;
+use crate::join::JoinSecret;
 use crate::report::{HostFacts, HostReport};
 
 /// First message of an agent.
@@ -35,11 +36,27 @@ pub struct Welcome {
     pub events_through: u64,
 }
 
+/// Answer to a [`Hello`] by an aggregator that does not lead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandsBy {
+    /// The aggregator that leads, where one does.
+    pub leader: Option<HostId>,
+}
+
 /// Events of an agent, oldest first. The agent keeps them until they are acknowledged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentEvents {
     /// The events; their source is the agent.
     pub events: Vec<EventRecord>,
+}
+
+/// The only message of a host that joins.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// The secret of its token.
+    pub secret: JoinSecret,
+    /// Its request for a certificate (PKCS #10, in DER). Only the key counts; the name is the invitation's.
+    pub request: Vec<u8>,
 }
 
 macro_rules! messages {
@@ -84,6 +101,8 @@ messages! {
         3 => Ack(Ack),
         /// What happened on the host.
         4 => Events(AgentEvents),
+        /// A request for the next certificate (PKCS #10, in DER).
+        11 => CertificateRequest(Vec<u8>),
     }
 }
 
@@ -98,5 +117,29 @@ messages! {
         103 => Command(Command),
         /// Events up to this sequence number are safely in the log.
         104 => EventsThrough(u64),
+        /// The agent is not accepted here, but by another aggregator; the connection closes.
+        105 => StandsBy(StandsBy),
+        /// The next certificate, in PEM.
+        111 => Certificate(String),
+        /// There is no next certificate now, and why.
+        112 => CertificateRefused(String),
+    }
+}
+
+messages! {
+    /// What a host sends that joins.
+    FromJoiner {
+        /// First and only message.
+        201 => Join(JoinRequest),
+    }
+}
+
+messages! {
+    /// What it gets.
+    ToJoiner {
+        /// Its certificate, in PEM.
+        301 => Joined(String),
+        /// It may not join, and why.
+        302 => Refused(String),
     }
 }

@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::codec::{FrameError, Message, body_length, decode_body, encode};
+use super::codec::{FrameError, MAX_FRAME, Message, body_length, decode_body, encode};
 
 /// A message could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +22,17 @@ pub enum ReadError {
 /// # Errors
 /// [`ReadError`]; the stream is of no further use after one.
 pub async fn read_message<M: Message, R: AsyncRead + Unpin>(stream: &mut R) -> Result<Option<M>, ReadError> {
+    read_short_message(stream, MAX_FRAME).await
+}
+
+/// The same from a peer that may send no more than `most` bytes.
+///
+/// # Errors
+/// [`ReadError`]; the stream is of no further use after one.
+pub async fn read_short_message<M: Message, R: AsyncRead + Unpin>(
+    stream: &mut R,
+    most: usize,
+) -> Result<Option<M>, ReadError> {
     let mut field = [0; 4];
     let first = stream.read(&mut field).await?;
     if first == 0 {
@@ -29,6 +40,9 @@ pub async fn read_message<M: Message, R: AsyncRead + Unpin>(stream: &mut R) -> R
     }
     stream.read_exact(&mut field[first..]).await?;
     let length = body_length(field)?;
+    if length > most {
+        return Err(FrameError::TooLong { length, most }.into());
+    }
     let mut body = Vec::new();
     // Grows with what really arrives, so that a length field alone costs the reader nothing.
     let got = (&mut *stream).take(length as u64).read_to_end(&mut body).await?;

@@ -256,7 +256,11 @@ impl Controller {
     }
 
     fn balance(&mut self, now: Timestamp, outputs: &mut Vec<Output>) {
-        let names: Vec<ApplicationId> = self.applications.keys().cloned().collect();
+        // What a share is a part of is not known before its host has joined.
+        let known =
+            |managed: &Managed| managed.status.spec.tiers.iter().all(|tier| self.hosts.contains_key(&tier.host));
+        let known = self.applications.iter().filter(|(_, managed)| known(managed));
+        let names: Vec<ApplicationId> = known.map(|(name, _)| name.clone()).collect();
         let mut observed: Vec<(Observation, ResponseTime)> = names.iter().map(|name| self.observe(name, now)).collect();
         let mut requests: Vec<Request> = Vec::with_capacity(names.len());
         for (name, (observation, _)) in names.iter().zip(&observed) {
@@ -424,7 +428,9 @@ impl Controller {
                 if tier.host != *id || !self.movable(id, own.resource) {
                     continue;
                 }
-                let amount = own.granted.part() * self.whole(tier, own.resource);
+                // A host may come back as a larger one.
+                let ceiling = bounds_of(tier, own.resource).map_or(f64::MAX, |bounds| bounds.ceiling);
+                let amount = (own.granted.part() * self.whole(tier, own.resource)).min(ceiling);
                 let target = Target::Workload(tier.workload.clone());
                 let desired = wanted.entry(target).or_insert(Desired::Limit(Limits::NONE));
                 let Desired::Limit(limits) = desired else { continue };

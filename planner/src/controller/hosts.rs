@@ -1,6 +1,7 @@
 //! The controller's picture of the hosts, and the desired state it keeps them in.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use gleaner_common::clock::Timestamp;
 use gleaner_common::command::{Ack, Command, Desired, Outcome, Quota, Target};
@@ -24,6 +25,7 @@ pub(super) struct Host {
     pub(super) silent: bool,
     pub(super) incarnation: u64,
     pub(super) facts: HostFacts,
+    /// When it last reported; before its first report, when it joined.
     pub(super) reported: Option<Timestamp>,
     pub(super) report: Option<HostReport>,
     /// The command in force per target, at most one each.
@@ -65,9 +67,29 @@ impl Host {
         Ok((cpu, memory))
     }
 
+    /// What is known of it when its agent is not connected.
+    pub(super) fn disconnected(&self) -> Self {
+        Self {
+            connected: false,
+            silent: self.silent,
+            incarnation: self.incarnation,
+            facts: self.facts.clone(),
+            reported: self.reported,
+            report: None,
+            told: Vec::new(),
+            settled: self.settled,
+        }
+    }
+
     /// Its volunteer does nothing, and was told so: what ran in it for an earlier job is over.
     pub(super) fn is_latent(&self) -> bool {
         self.settled && !self.told(&Target::Volunteer).is_some_and(|told| told.command.desired != Desired::Stop)
+    }
+
+    /// Commands under a lease that were told.
+    pub(super) fn leases(&self) -> usize {
+        let holds = |told: &&Told| matches!(told.command.desired, Desired::Run { .. } | Desired::Limit { .. });
+        self.told.iter().filter(holds).count()
     }
 
     pub(super) fn told(&self, target: &Target) -> Option<&Told> {
@@ -108,7 +130,14 @@ impl Controller {
         }
     }
 
-    pub(super) fn host_joined(&mut self, id: HostId, incarnation: u64, facts: HostFacts, outputs: &mut Vec<Output>) {
+    pub(super) fn host_joined(
+        &mut self,
+        id: HostId,
+        incarnation: u64,
+        facts: HostFacts,
+        now: Timestamp,
+        outputs: &mut Vec<Output>,
+    ) {
         outputs.push(Output::Event(Event::HostJoined {
             host: id.clone(),
             cores: facts.cores,
@@ -117,9 +146,10 @@ impl Controller {
         }));
         // What a host of another incarnation was told is gone with it; the same one may have missed some.
         let (told, settled) = (Vec::new(), false);
+        let reported = Some(now);
         self.hosts.insert(
             id,
-            Host { connected: true, silent: false, incarnation, facts, reported: None, report: None, told, settled },
+            Host { connected: true, silent: false, incarnation, facts, reported, report: None, told, settled },
         );
     }
 
@@ -237,12 +267,14 @@ impl Controller {
 
     /// Sends a command that is new, or whose lease is due to be renewed.
     fn settle(&mut self, id: &HostId, target: Target, desired: Desired, now: Timestamp, outputs: &mut Vec<Output>) {
-        let renew_after = seconds(self.settings.command_lease_s / 3.0);
         let lease_ms = u32::try_from(seconds(self.settings.command_lease_s).as_millis()).unwrap_or(u32::MAX);
         let Some(host) = self.hosts.get_mut(id) else { return };
-        match host.told(&target) {
+        match host.told.iter_mut().find(|told| told.command.target == target) {
             Some(told) if told.command.desired == desired => {
+                // Leases may have become longer or shorter since; the one that the host has must not run out.
+                let renew_after = Duration::from_millis(told.command.lease_ms.min(lease_ms).into()) / 3;
                 if now.since(told.sent) >= renew_after {
+                    told.command.lease_ms = lease_ms;
                     let command = told.command.clone();
                     send(host, id, command, now, outputs);
                 }

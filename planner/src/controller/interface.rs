@@ -163,7 +163,7 @@ pub struct HostView {
     pub incarnation: u64,
     /// Static facts.
     pub facts: HostFacts,
-    /// When the last report arrived.
+    /// When the last report arrived; before the first, when its agent was welcomed.
     pub reported: Option<Timestamp>,
     /// The last report.
     pub report: Option<HostReport>,
@@ -171,6 +171,25 @@ pub struct HostView {
     pub targets: Vec<(Target, Command, Option<Outcome>)>,
     /// The job its volunteer works for.
     pub job: Option<JobId>,
+    /// An operator wants it left alone until then.
+    pub held_until: Option<Timestamp>,
+}
+
+/// The little of a host that figures over the whole fleet need, borrowed: a fleet is looked at often.
+#[derive(Debug, Clone, Copy)]
+pub struct HostGlance<'a> {
+    /// The host.
+    pub host: &'a HostId,
+    /// An agent is connected.
+    pub connected: bool,
+    /// Its agent is connected and has not reported for too long.
+    pub silent: bool,
+    /// Static facts.
+    pub facts: &'a HostFacts,
+    /// The last report.
+    pub report: Option<&'a HostReport>,
+    /// Commands under a lease in force.
+    pub leases: usize,
     /// An operator wants it left alone until then.
     pub held_until: Option<Timestamp>,
 }

@@ -288,6 +288,41 @@ fn leases_are_renewed_with_the_same_version() {
 }
 
 #[test]
+fn a_renewal_brings_the_lease_that_is_configured_now_before_the_old_one_ends() {
+    let mut bench = Bench::joined();
+    bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    let leases = |outputs: &[Output]| -> Vec<u32> {
+        let commands = outputs.iter().filter_map(|output| match output {
+            Output::Command { command, .. } => Some(command.lease_ms),
+            _ => None,
+        });
+        commands.collect()
+    };
+    let settings = *bench.controller.settings();
+    for (command_lease_s, lease_ms, renewed_after_s) in [(60.0, 60_000, 5), (60.0, 60_000, 20), (9.0, 9_000, 3)] {
+        bench.controller.set_settings(Settings { command_lease_s, ..settings });
+        bench.now = bench.now.after(Duration::from_secs(renewed_after_s - 1));
+        assert_eq!(leases(&bench.report(300.0, 0.0)), Vec::<u32>::new());
+        bench.now = bench.now.after(Duration::from_secs(1));
+        assert_eq!(leases(&bench.report(300.0, 0.0)), [lease_ms]);
+    }
+}
+
+#[test]
+fn a_host_that_joins_and_never_reports_falls_silent() {
+    let mut bench = Bench::new();
+    bench.send(Input::HostJoined { host: id(), incarnation: 1, facts: Box::new(facts(true)) });
+    let lost = |outputs: &[Output]| outputs.iter().any(|o| matches!(o, Output::Event(Event::HostLost { .. })));
+    bench.now = bench.now.after(Duration::from_secs(5));
+    assert!(!lost(&bench.send(Input::Tick)), "it has as long as between two reports");
+    bench.now = bench.now.after(Duration::from_secs(1));
+    assert!(lost(&bench.send(Input::Tick)));
+    assert!(bench.controller.glances().all(|host| host.silent));
+    bench.report(300.0, 0.0);
+    assert!(bench.controller.glances().all(|host| !host.silent));
+}
+
+#[test]
 fn a_refusal_is_told_once_and_the_job_waits() {
     let mut bench = Bench::joined();
     let outputs = bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
@@ -400,6 +435,35 @@ fn a_restart_continues_where_it_was() {
     bench.sequence += 1;
     bench.report(300.0, 0.0);
     assert_eq!(bench.phase("j"), JobPhase::Running);
+}
+
+#[test]
+fn a_standby_goes_on_where_the_leader_was_with_a_later_epoch() {
+    let mut bench = Bench::joined();
+    bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Deadline { within_s: 500.0 }))));
+    let mut done = 0.0;
+    for _ in 0..20 {
+        bench.second("j", &mut done, 0.0015);
+    }
+    let (leader, epoch) = (bench.controller.clone(), bench.controller.epoch());
+    let mut bytes = Vec::new();
+    encode_value(0, &leader.for_standby(), &mut bytes).unwrap();
+    bench.controller = decode_value(0, &bytes).unwrap();
+    bench.controller.set_epoch(epoch + 5);
+    bench.send(Input::Resumed);
+    assert!(bench.controller.hosts()[0].report.is_none(), "what hosts say again is left out");
+    bench.send(Input::HostJoined { host: id(), incarnation: 1, facts: Box::new(facts(true)) });
+    bench.sequence += 1;
+    let outputs = bench.report(300.0, 0.0);
+    let versions = outputs.iter().filter_map(|output| match output {
+        Output::Command { command, .. } => Some(command.version),
+        _ => None,
+    });
+    let versions: Vec<Version> = versions.collect();
+    assert!(!versions.is_empty() && versions.iter().all(|version| version.epoch == epoch + 5), "{versions:?}");
+    assert_eq!(bench.phase("j"), JobPhase::Running);
+    let job = JobId::new("j").unwrap();
+    assert_eq!(bench.controller.last_decision(&job), leader.last_decision(&job));
 }
 
 fn any_input() -> impl Strategy<Value = Input> {

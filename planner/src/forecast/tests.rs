@@ -47,6 +47,18 @@ fn mean_plus_sigma_by_hand() {
 }
 
 #[test]
+fn changed_settings_keep_the_history_where_they_can() {
+    let mut f = forecaster(ForecastMethod::MeanPlusSigma, 4.0, 1.0);
+    feed(&mut f, &[100.0, 200.0, 100.0, 200.0]);
+    let settings = f.settings;
+    f.set_settings(ForecastSettings { sigma_k: 1.0, ..settings });
+    // Mean 150, one deviation of 50: 200 safe.
+    assert!((cpu(&f).1 - 200.0).abs() < 1e-9, "{:?}", cpu(&f));
+    f.set_settings(ForecastSettings { history_s: 8.0, ..settings });
+    assert!(f.forecast().cpu.value().is_none(), "another history begins anew");
+}
+
+#[test]
 fn windowed_maximum_forgets() {
     let mut f = forecaster(ForecastMethod::WindowedMaximum, 3.0, 1.0);
     feed(&mut f, &[390.0, 100.0, 120.0, 110.0]);

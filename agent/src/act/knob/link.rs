@@ -1,4 +1,4 @@
-//! Traffic of one network interface, held by the queues of [`crate::netlink`]. A queue that somebody else put
+//! Traffic of one network interface, held by the queues of `crate::netlink`. A queue that somebody else put
 //! there makes the knob malformed, so that it is never replaced.
 
 use std::io;

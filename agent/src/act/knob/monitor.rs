@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{KnobError, KnobValue, Throttle};
-use crate::qmp::{Monitor, disks};
+use crate::qmp::{Monitor, disks, whole_memory};
 
 /// What a monitor's knob does.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MonitorKind {
     /// The virtual CPUs run, or are stopped.
     Running,
     /// Memory the guest keeps, by its balloon. A guest without the driver keeps what it has.
     Balloon {
-        /// Memory the guest was started with, in bytes.
+        /// All the memory the guest had when it was last asked, plugged memory included, in bytes.
         whole: u64,
     },
     /// Ceilings on the disk of this device, in QEMU itself, so that they hold whatever the host's caches do.
@@ -27,8 +27,21 @@ pub enum MonitorKind {
     },
 }
 
+impl PartialEq for MonitorKind {
+    /// A balloon is the same one when memory was plugged into its guest.
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Running, Self::Running) | (Self::Balloon { .. }, Self::Balloon { .. }) => true,
+            (Self::Disk { device }, Self::Disk { device: other }) => device == other,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for MonitorKind {}
+
 /// One knob behind a monitor.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MonitorKnob {
     /// The monitor's socket.
@@ -54,11 +67,12 @@ impl MonitorKnob {
                 let running = status.get("running").and_then(Value::as_bool);
                 running.map(|running| KnobValue::Frozen(!running)).ok_or_else(|| unexpected("query-status"))
             }
-            MonitorKind::Balloon { whole } => {
+            MonitorKind::Balloon { .. } => {
                 let balloon = monitor.execute("query-balloon", Value::Null)?;
                 let actual =
                     balloon.get("actual").and_then(Value::as_u64).ok_or_else(|| unexpected("query-balloon"))?;
-                Ok(KnobValue::Memory((actual < *whole).then_some(actual)))
+                // Memory may have been plugged since the knob was found.
+                Ok(KnobValue::Memory((actual < whole_memory(monitor)?).then_some(actual)))
             }
             MonitorKind::Disk { device } => {
                 let found = disks(&monitor.execute("query-block", Value::Null)?);
@@ -72,11 +86,9 @@ impl MonitorKnob {
     }
 
     pub(super) fn write(&self, value: KnobValue) -> Result<(), KnobError> {
-        let (command, arguments) = match (&self.kind, value) {
+        let (command, mut arguments) = match (&self.kind, value) {
             (MonitorKind::Running, KnobValue::Frozen(stopped)) => (if stopped { "stop" } else { "cont" }, Value::Null),
-            (MonitorKind::Balloon { whole }, KnobValue::Memory(limit)) => {
-                ("balloon", json!({ "value": limit.unwrap_or(*whole).min(*whole) }))
-            }
+            (MonitorKind::Balloon { .. }, KnobValue::Memory(_)) => ("balloon", Value::Null),
             (MonitorKind::Disk { device }, KnobValue::Throttle(throttle)) => {
                 // In QEMU 0 is no ceiling.
                 let Throttle { read_bytes, write_bytes, read_operations, write_operations } = throttle;
@@ -92,7 +104,14 @@ impl MonitorKnob {
                 return Err(KnobError::Malformed { what, text, expected: "a value of this knob" });
             }
         };
-        let written = Monitor::with(&self.socket, |monitor| monitor.execute(command, arguments).map(drop));
+        let written = Monitor::with(&self.socket, |monitor| {
+            if let KnobValue::Memory(limit) = value {
+                // As it is now: without a limit on it the guest has what was plugged too.
+                let whole = whole_memory(monitor)?;
+                arguments = json!({ "value": limit.unwrap_or(whole).min(whole) });
+            }
+            monitor.execute(command, arguments).map(drop)
+        });
         written.map_err(|source| KnobError::Write {
             value: value.to_string(),
             what: self.what(),
@@ -111,5 +130,28 @@ fn absent_if_gone(error: io::Error) -> io::Error {
         io::Error::new(io::ErrorKind::NotFound, error)
     } else {
         error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qmp::tests::Balloonist;
+
+    #[test]
+    fn a_balloon_without_a_limit_leaves_plugged_memory_to_the_guest() {
+        const GIB: u64 = 1 << 30;
+        let folder = tempfile::tempdir().unwrap();
+        let guest = Balloonist::start(&folder.path().join("qmp"), 4 * GIB, 0);
+        let knob = MonitorKnob { socket: guest.socket.clone(), kind: MonitorKind::Balloon { whole: 4 * GIB } };
+        knob.write(KnobValue::Memory(Some(3 * GIB))).unwrap();
+        assert_eq!(guest.told(), 3 * GIB);
+        // Two are plugged while the balloon holds one.
+        guest.has(4 * GIB, 2 * GIB, 5 * GIB);
+        assert_eq!(knob.read().unwrap(), KnobValue::Memory(Some(5 * GIB)));
+        knob.write(KnobValue::Memory(None)).unwrap();
+        assert_eq!(guest.told(), 6 * GIB);
+        guest.has(4 * GIB, 2 * GIB, 6 * GIB);
+        assert_eq!(knob.read().unwrap(), KnobValue::Memory(None));
     }
 }

@@ -3,7 +3,6 @@
 use std::os::unix::fs::MetadataExt;
 
 use gleaner_common::command::DiskLimit;
-use gleaner_common::units::BytesPerSec;
 
 use super::scene::disks;
 use super::*;

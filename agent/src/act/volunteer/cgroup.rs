@@ -123,6 +123,8 @@ pub(crate) struct CgroupVolunteer {
     idle: bool,
     /// `cpu.idle` or the weight.
     yielding: Managed,
+    /// What it is set to: in the idle class, or the least weight.
+    least: KnobValue,
     quota: Managed,
     freezer: Managed,
     usage: VolunteerUsage,
@@ -270,6 +272,7 @@ impl CgroupVolunteer {
             dirs: places.iter().map(|place| place.leaf.clone()).collect(),
             idle,
             yielding: manage(knob)?,
+            least,
             quota: manage(Knob::new(&cpu.leaf, cpu.version, KnobKind::Quota))?,
             freezer: manage(Knob::new(&frozen_by.leaf, frozen_by.version, KnobKind::Freezer))?,
             usage: match with("cpuacct") {
@@ -300,6 +303,7 @@ impl CgroupVolunteer {
             dirs: vec![cpu.clone()],
             idle,
             yielding: manage(knob)?,
+            least,
             quota: manage(Knob::new(&cpu, version, KnobKind::Quota))?,
             freezer: manage(stop)?,
             usage: match cpuacct {
@@ -354,7 +358,9 @@ impl CgroupVolunteer {
     }
 
     /// Freezes, or holds to `limit` and thaws. A foreign knob is left alone; where the freezer is foreign
-    /// the ceiling goes down to the least instead.
+    /// the ceiling goes down to the least instead, and under a foreign ceiling it stays frozen. A knob that reads as it
+    /// was found is set again: it was given back, or belongs to a new cgroup of the same name, as when a unit was
+    /// started anew.
     pub(super) fn enforce(
         &mut self,
         limit: CoreShare,
@@ -363,24 +369,52 @@ impl CgroupVolunteer {
     ) -> Result<Vec<ForeignWrite>, KnobError> {
         let mut met = Vec::new();
         if frozen {
-            if self.freezer.ours() != KnobValue::Frozen(true) || self.freezer.is_foreign() {
-                met.extend(self.freezer.set(KnobValue::Frozen(true))?);
-            }
-            if self.freezer.is_foreign() {
-                met.extend(self.quota.set(KnobValue::at_most(CoreShare::ZERO, PERIOD_US).0)?);
-            }
+            self.freeze(&mut met)?;
             return Ok(met);
         }
         let thaws = self.freezer.ours() != KnobValue::Frozen(false);
         let wanted = KnobValue::at_most(limit, PERIOD_US).0;
-        if thaws || self.is_worth_a_write(wanted, now) {
+        if thaws || self.quota.has_strayed() || self.is_worth_a_write(wanted, now) {
             met.extend(self.quota.set(wanted)?);
             self.written = Some(now);
         }
+        if self.quota.is_foreign() {
+            // Nothing of the guard's would hold it.
+            self.freeze(&mut met)?;
+            return Ok(met);
+        }
+        self.give_way(&mut met)?;
         if thaws {
             met.extend(self.freezer.set(KnobValue::Frozen(false))?);
         }
         Ok(met)
+    }
+
+    fn freeze(&mut self, met: &mut Vec<ForeignWrite>) -> Result<(), KnobError> {
+        let least = KnobValue::at_most(CoreShare::ZERO, PERIOD_US).0;
+        let strayed = self.freezer.has_strayed();
+        if strayed || self.freezer.ours() != KnobValue::Frozen(true) {
+            match self.freezer.set(KnobValue::Frozen(true)) {
+                Ok(found) => met.extend(found),
+                Err(error) => {
+                    // It may run on, so at the least there is. The error that is told is the first.
+                    let _ = self.quota.set(least);
+                    return Err(error);
+                }
+            }
+        }
+        if strayed || self.freezer.is_foreign() || self.quota.has_strayed() {
+            met.extend(self.quota.set(least)?);
+        }
+        self.give_way(met)
+    }
+
+    /// In the idle class or with the least weight, also after somebody has given that back.
+    fn give_way(&mut self, met: &mut Vec<ForeignWrite>) -> Result<(), KnobError> {
+        if self.yielding.has_strayed() || self.yielding.ours() != self.least {
+            met.extend(self.yielding.set(self.least)?);
+        }
+        Ok(())
     }
 
     fn is_worth_a_write(&self, wanted: KnobValue, now: Instant) -> bool {
@@ -390,12 +424,25 @@ impl CgroupVolunteer {
         change <= -LARGE_SHRINK_PERCENT || (change.abs() >= SMALL_CHANGE_PERCENT && rested)
     }
 
+    /// What there is to tell goes before an error, which the next look meets again.
     pub(super) fn look(&mut self) -> Result<Vec<ForeignWrite>, KnobError> {
         let mut met = Vec::new();
+        let mut failure = None;
         for managed in [&mut self.yielding, &mut self.quota, &mut self.freezer] {
-            met.extend(managed.look()?);
+            match managed.look() {
+                Ok(found) => met.extend(found),
+                Err(error) => failure = Some(error),
+            }
         }
-        Ok(met)
+        match failure {
+            Some(error) if met.is_empty() => Err(error),
+            _ => Ok(met),
+        }
+    }
+
+    /// Somebody else holds its ceiling, so that it is kept frozen.
+    pub(super) fn has_foreign_ceiling(&self) -> bool {
+        self.quota.is_foreign()
     }
 
     pub(super) fn is_foreign(&self) -> bool {
@@ -416,12 +463,15 @@ impl CgroupVolunteer {
         if self.adopted {
             return Ok(0);
         }
-        let ended = cgroup::kill_all(&self.dirs, Some(&self.freezer.knob), within)?;
-        if ended > 0 {
-            // Killing thawed it.
-            self.freezer.knob.set(KnobValue::Frozen(true))?;
-            self.freezer.was_set(KnobValue::Frozen(true));
+        let ended = cgroup::kill_all(&self.dirs, Some(&self.freezer.knob), within);
+        if matches!(ended, Ok(0)) {
+            return Ok(0);
         }
+        // Killing thawed it, also where some are still there.
+        let stopped = KnobValue::Frozen(true);
+        let frozen = self.freezer.knob.set(stopped).map(|()| self.freezer.was_set(stopped));
+        let ended = ended?;
+        frozen?;
         Ok(ended)
     }
 }
@@ -507,6 +557,109 @@ mod tests {
         for bad in ["", "/", "/a", "../a", "a/../b", ".", "a/b/c/d/e/f/g/h/i"] {
             assert!(checked(bad).is_err(), "{bad:?}");
         }
+    }
+
+    /// A unit that was there before, of plain files that keep whatever is written.
+    struct Unit {
+        dir: tempfile::TempDir,
+        volunteer: CgroupVolunteer,
+    }
+
+    impl Unit {
+        const FOUND: [(&str, &str); 3] = [("cpu.max", "max 100000"), ("cpu.idle", "0"), ("cgroup.freeze", "0")];
+
+        fn adopt() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let cpu = dir.path().join("unit");
+            std::fs::create_dir(&cpu).unwrap();
+            for (name, text) in Self::FOUND {
+                std::fs::write(cpu.join(name), text).unwrap();
+            }
+            let version = CgroupVersion::V2;
+            let stop = Knob::new(&cpu, version, KnobKind::Freezer);
+            let mut ledger = Ledger::open(&dir.path().join("state")).unwrap();
+            let found = Adopted { cpu, version, cpuacct: None, stop };
+            let volunteer = CgroupVolunteer::adopt(found, &mut ledger).unwrap().0;
+            Self { dir, volunteer }
+        }
+
+        fn file(&self, name: &str) -> PathBuf {
+            self.dir.path().join("unit").join(name)
+        }
+
+        /// Ceiling, idle class and freezer.
+        fn reads(&self) -> [String; 3] {
+            Self::FOUND.map(|(name, _)| std::fs::read_to_string(self.file(name)).unwrap())
+        }
+
+        /// A new cgroup at the same path, after which the agent looks.
+        fn start_anew(&mut self) -> usize {
+            for (name, text) in Self::FOUND {
+                std::fs::write(self.file(name), text).unwrap();
+            }
+            self.volunteer.look().unwrap().len()
+        }
+
+        fn enforce(&mut self, percent: f64, frozen: bool) -> Result<Vec<ForeignWrite>, KnobError> {
+            self.volunteer.enforce(CoreShare::clamped(percent), frozen, Instant::now())
+        }
+    }
+
+    #[test]
+    fn a_unit_that_was_started_anew_is_held_again() {
+        let mut unit = Unit::adopt();
+        assert_eq!(unit.reads(), ["1000 20000", "1", "1"]);
+        assert_eq!(unit.start_anew(), 3, "that somebody else set them is told");
+        unit.enforce(0.0, true).unwrap();
+        assert_eq!(unit.reads(), ["1000 20000", "1", "1"], "latent");
+
+        unit.enforce(50.0, false).unwrap();
+        unit.start_anew();
+        unit.enforce(50.0, false).unwrap();
+        assert_eq!(unit.reads(), ["10000 20000", "1", "0"], "at work");
+
+        // A command that comes before the guard's next look takes everything back.
+        unit.start_anew();
+        unit.volunteer.take_back();
+        unit.enforce(50.0, false).unwrap();
+        assert_eq!(unit.reads(), ["10000 20000", "1", "0"]);
+    }
+
+    #[test]
+    fn what_cannot_be_frozen_gets_the_least_ceiling() {
+        let mut unit = Unit::adopt();
+        unit.enforce(400.0, false).unwrap();
+        assert_eq!(unit.reads()[0], "80000 20000");
+        std::fs::remove_file(unit.file("cgroup.freeze")).unwrap();
+        assert!(unit.enforce(400.0, true).is_err());
+        assert_eq!(std::fs::read_to_string(unit.file("cpu.max")).unwrap(), "1000 20000");
+    }
+
+    #[test]
+    fn under_a_foreign_ceiling_it_is_frozen_until_that_is_given_back() {
+        let mut unit = Unit::adopt();
+        unit.enforce(100.0, false).unwrap();
+        std::fs::write(unit.file("cpu.max"), "90000 100000").unwrap();
+        assert_eq!(unit.volunteer.look().unwrap().len(), 1);
+        unit.enforce(99.0, false).unwrap();
+        assert_eq!(unit.reads(), ["90000 100000", "1", "1"]);
+        assert!(unit.volunteer.has_foreign_ceiling());
+        std::fs::write(unit.file("cpu.max"), "max 100000").unwrap();
+        unit.enforce(50.0, false).unwrap();
+        assert_eq!(unit.reads(), ["10000 20000", "1", "0"]);
+    }
+
+    #[test]
+    fn what_is_not_dead_in_time_is_frozen_again() {
+        let mut unit = Unit::adopt();
+        unit.volunteer.adopted = false;
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        // The list stays, as that of a cgroup with a process that takes long to exit.
+        std::fs::write(unit.file("cgroup.procs"), child.id().to_string()).unwrap();
+        let error = unit.volunteer.end_processes(Duration::ZERO).unwrap_err();
+        assert!(error.to_string().contains("still there"), "{error}");
+        assert_eq!(unit.reads()[2], "1");
+        child.wait().unwrap();
     }
 
     #[test]

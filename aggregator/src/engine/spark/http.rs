@@ -1,9 +1,10 @@
-//! HTTP to Spark's web interfaces: plain, without proxies and redirects, limited in time and size.
+//! HTTP to Spark's web interfaces.
 
 use std::time::{Duration, Instant};
 
 use super::json::Document;
 use super::{SparkError, shortened};
+use crate::http;
 
 /// Most of an answer that is read. Chosen: a driver that keeps 1,000 jobs answers with less than 1 MB, a master
 /// with 10,000 workers with some 5 MB.
@@ -38,16 +39,7 @@ impl Server {
         if rest.is_empty() || rest.starts_with(['/', ':']) || rest.len() > 512 || rest.bytes().any(odd) {
             return refuse("it must be http://HOST:PORT");
         }
-        // Not even where the environment names a proxy: these are the machines next door.
-        let agent = ureq::Agent::config_builder()
-            .proxy(None)
-            .max_redirects(0)
-            .http_status_as_error(false)
-            .max_response_header_size(16 << 10)
-            .max_idle_connections(1)
-            .build()
-            .new_agent();
-        Ok(Self { agent, base: base.to_owned(), time_limit })
+        Ok(Self { agent: http::client(None), base: base.to_owned(), time_limit })
     }
 
     pub(super) fn deadline(&self) -> Deadline {
@@ -58,13 +50,12 @@ impl Server {
     pub(super) fn json(&self, path: &str, deadline: Deadline) -> Result<Document, SparkError> {
         let url = format!("{}{path}", self.base);
         let unreachable = |source| SparkError::Unreachable { url: url.clone(), source: Box::new(source) };
-        let request = self.agent.get(&url).config().timeout_global(Some(deadline.left())).build();
-        let mut answer = request.call().map_err(unreachable)?;
+        let mut answer = http::get(&self.agent, &url, None, deadline.left()).map_err(unreachable)?;
         let status = answer.status();
         if !status.is_success() {
             return Err(SparkError::Status { url, status: status.as_u16() });
         }
-        let body = match answer.body_mut().with_config().limit(LONGEST_ANSWER).read_to_vec() {
+        let body = match http::body(&mut answer, LONGEST_ANSWER) {
             Ok(body) => body,
             Err(ureq::Error::BodyExceedsLimit(limit_bytes)) => return Err(SparkError::TooLarge { url, limit_bytes }),
             Err(source) => return Err(unreachable(source)),
@@ -82,8 +73,7 @@ impl Server {
     /// Posts nothing to `path` and returns the address and the status, whatever that is.
     pub(super) fn post(&self, path: &str, deadline: Deadline) -> Result<(String, u16), SparkError> {
         let url = format!("{}{path}", self.base);
-        let request = self.agent.post(&url).config().timeout_global(Some(deadline.left())).build();
-        match request.send_empty() {
+        match http::post(&self.agent, &url, &[], deadline.left()) {
             Ok(answer) => Ok((url, answer.status().as_u16())),
             Err(source) => Err(SparkError::Unreachable { url, source: Box::new(source) }),
         }

@@ -388,6 +388,17 @@ impl Session {
 
     /// Stops the application for good.
     fn cancel(mut self) {
+        if self.driver.is_none() && self.application.is_none() {
+            // Another aggregator, whose record is not here, may have begun it.
+            let found = SparkApplication::find(&self.spec.driver, &self.spec.application);
+            match found.and_then(|id| id.map(|id| self.adopt(id)).transpose()) {
+                Ok(Some(())) => {}
+                Ok(None) => tracing::info!(application = %self.spec.application, "it runs no more, or never did"),
+                Err(error) => {
+                    tracing::warn!(application = %self.spec.application, %error, "its driver does not say whether it runs");
+                }
+            }
+        }
         match (&mut self.driver, &self.application) {
             (Some(driver), _) => driver.stop(),
             (None, Some(application)) => {

@@ -588,6 +588,22 @@ mod running {
     }
 
     #[tokio::test]
+    async fn an_application_that_is_on_no_record_is_found_to_be_cancelled() {
+        let folder = tempfile::tempdir().unwrap();
+        let (master, asked) = master("200 OK");
+        let spec = spec(&master, &driver(Arc::new(Mutex::new(true))), folder.path(), "touch started");
+        let (orders, receiver) = watch::channel(ClusterOrders { cancelled: true, ..ClusterOrders::default() });
+        let (reports, _told) = mpsc::channel(100);
+        let folder = folder.path().join("job");
+        let runner =
+            SparkRunner { job: JobId::new("j").unwrap(), spec, folder: folder.clone(), reports, orders: receiver };
+        runner.run().await;
+        drop(orders);
+        assert!(asked.lock().unwrap()[0].starts_with("POST /app/kill/?id=app-20261121064910-0000&terminate=true "));
+        assert!(!folder.exists() && !folder.with_file_name("started").exists(), "nothing begins, nothing is left");
+    }
+
+    #[tokio::test]
     async fn a_worker_that_spark_does_not_let_go_counts_as_drained() {
         let folder = tempfile::tempdir().unwrap();
         let (master, _) = master("405 Method Not Allowed");

@@ -1,0 +1,164 @@
+//! Who may command this host: only aggregators of the highest epoch that ever did. The epoch is kept in the state
+//! folder, so that neither a lost connection nor a restart of the agent opens the host to an aggregator that was
+//! replaced meanwhile.
+//!
+//! Versions alone do not suffice for that: they are kept per target and end with the process.
+//!
+//! Epochs are times. One of the far future is taken from nobody: it would keep every later aggregator out.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gleaner_common::clock::{Clock, Timestamp};
+use gleaner_common::command::Refusal;
+use gleaner_common::event::Event;
+
+use super::Refused;
+use super::cgroup::read_bounded;
+use super::ledger::{LedgerError, failed, put_in_place};
+use super::restore::chain;
+
+const FILE: &str = "epoch";
+/// More than the digits of the largest epoch.
+const LONGEST: u64 = 64;
+/// How far a new epoch may be ahead of this host's time. Chosen: more than clocks that anybody looks after are apart.
+const AHEAD: Duration = Duration::from_secs(24 * 3_600);
+
+/// The highest epoch that commanded this host.
+#[derive(Debug)]
+pub(super) struct Fence {
+    dir: PathBuf,
+    highest: u64,
+    /// The older epoch whose refusal was told last.
+    told: Option<u64>,
+}
+
+impl Fence {
+    /// Reads it from a state folder; a folder without one has been commanded by nobody.
+    ///
+    /// # Errors
+    /// [`LedgerError::Io`] when there is one that cannot be read: to go on would let an older aggregator in.
+    pub(super) fn open(dir: &Path) -> Result<Self, LedgerError> {
+        let path = dir.join(FILE);
+        let highest = match read_bounded(&path, LONGEST) {
+            Ok(text) => text.trim().parse().map_err(|_| {
+                let message = "it holds no number; without the file commands of any epoch are taken again";
+                failed("understand", &path)(io::Error::new(io::ErrorKind::InvalidData, message))
+            })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(failed("read the highest epoch from", &path)(error)),
+        };
+        Ok(Self { dir: dir.to_owned(), highest, told: None })
+    }
+
+    pub(super) const fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// Lets a command of this epoch pass. One that is higher is on the disk before it does; what there is to tell
+    /// goes to `events`.
+    pub(super) fn admit(&mut self, epoch: u64, now: Timestamp, events: &mut Vec<Event>) -> Result<(), Refused> {
+        if epoch < self.highest {
+            if self.told.replace(epoch) != Some(epoch) {
+                events.push(Event::OldEpochRefused { epoch, highest: self.highest });
+            }
+            let highest = self.highest;
+            let file = self.dir.join(FILE);
+            let detail = format!(
+                "epoch {epoch} is over: an aggregator of epoch {highest} has commanded this host since; if that one is \
+                 gone for good, stop the agent and remove {}",
+                file.display()
+            );
+            return Err((Refusal::Stale, detail));
+        }
+        if epoch > self.highest {
+            // The wall may have been set right since the agent started.
+            let now = now.max(Clock::start().now());
+            if Timestamp(epoch) > now.after(AHEAD) {
+                let detail = format!(
+                    "epoch {epoch} is more than a day ahead of this host's clock, which shows {now}; set the clocks of \
+                     the aggregator's machine and of this host"
+                );
+                return Err((Refusal::Forbidden, detail));
+            }
+            put_in_place(&self.dir, FILE, format!("{epoch}\n").as_bytes())
+                .map_err(|error| (Refusal::Failed, chain(&error)))?;
+            if self.highest > 0 {
+                events.push(Event::EpochRaised { from: self.highest, to: epoch });
+            }
+            self.highest = epoch;
+            self.told = None;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_000_000);
+
+    #[test]
+    fn an_epoch_of_the_far_future_keeps_nobody_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut events = Vec::new();
+        let mut fence = Fence::open(dir.path()).unwrap();
+        let wall = Clock::start().now();
+        for epoch in [u64::MAX, wall.after(AHEAD + Duration::from_secs(60)).0] {
+            let (reason, detail) = fence.admit(epoch, NOW, &mut events).unwrap_err();
+            assert!(reason == Refusal::Forbidden && detail.contains("a day ahead"), "{detail}");
+        }
+        assert_eq!(Fence::open(dir.path()).unwrap().highest(), 0);
+        // A clock that is a little ahead is not the wall's, but nor is it a reason to refuse; a simulated one may be
+        // where it likes.
+        fence.admit(wall.after(Duration::from_secs(60)).0, NOW, &mut events).unwrap();
+        let simulated = wall.after(10 * AHEAD);
+        fence.admit(simulated.0, simulated, &mut events).unwrap();
+    }
+
+    #[test]
+    fn only_the_highest_epoch_passes_and_is_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut events = Vec::new();
+        let mut fence = Fence::open(dir.path()).unwrap();
+        fence.admit(5, NOW, &mut events).unwrap();
+        fence.admit(5, NOW, &mut events).unwrap();
+        assert_eq!(events, [], "the first commander is no news");
+        fence.admit(9, NOW, &mut events).unwrap();
+        assert_eq!(events, [Event::EpochRaised { from: 5, to: 9 }]);
+        events.clear();
+        // Started anew, it still knows.
+        let mut fence = Fence::open(dir.path()).unwrap();
+        for _ in 0..2 {
+            let (reason, detail) = fence.admit(8, NOW, &mut events).unwrap_err();
+            assert_eq!(reason, Refusal::Stale);
+            assert!(detail.contains("epoch 8") && detail.contains("epoch 9"), "{detail}");
+        }
+        assert_eq!(events, [Event::OldEpochRefused { epoch: 8, highest: 9 }], "told once");
+        assert_eq!(fence.highest(), 9);
+    }
+
+    #[test]
+    fn an_epoch_that_cannot_be_kept_does_not_command() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut fence = Fence::open(dir.path()).unwrap();
+        fs::create_dir(dir.path().join("epoch.new")).unwrap();
+        let (reason, detail) = fence.admit(5, NOW, &mut Vec::new()).unwrap_err();
+        assert!(reason == Refusal::Failed && detail.contains("epoch.new"), "{detail}");
+        assert_eq!(fence.highest(), 0);
+    }
+
+    #[test]
+    fn what_is_no_epoch_lets_nobody_in() {
+        for bad in ["", "-1", "soon", "99999999999999999999", &"1".repeat(100)] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join(FILE), bad).unwrap();
+            let error = Fence::open(dir.path()).unwrap_err().to_string();
+            assert!(error.contains("epoch`"), "{bad:?}: {error}");
+        }
+    }
+}

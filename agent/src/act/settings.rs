@@ -1,0 +1,96 @@
+//! What an agent may do to its host.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gleaner_common::command::Weight;
+use gleaner_common::units::{BytesPerSec, CoreShare};
+use gleaner_planner::guard::GuardSettings;
+use gleaner_planner::reclaim::ReclaimSettings;
+
+use crate::sense::Roots;
+
+/// What kind of volunteer to set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolunteerChoice {
+    /// A cgroup where one can be made, process groups otherwise.
+    Auto,
+    /// A cgroup or nothing.
+    Cgroup,
+    /// Process groups, in the idle scheduling class.
+    ProcessGroups,
+    /// A QEMU guest that is there already: stopped and continued through its monitor.
+    Guest,
+    /// A systemd unit that is there already.
+    Unit,
+    /// No volunteer.
+    None,
+}
+
+/// How the agent acts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ActSettings {
+    /// Commands are carried out; otherwise every one is refused.
+    pub acting: bool,
+    /// Folder for the ledger and the registry of process groups.
+    pub state_dir: PathBuf,
+    /// What kind of volunteer this host has.
+    pub volunteer: VolunteerChoice,
+    /// The volunteer's cgroup, relative to each hierarchy's mount point.
+    pub volunteer_cgroup: String,
+    /// Name of the guest or unit that is the volunteer, where it is one.
+    pub volunteer_name: String,
+    /// The command that is the volunteer, with its arguments; empty where others start processes in it.
+    pub volunteer_command: Vec<String>,
+    /// Time from stopping the volunteer to killing what is still in it.
+    pub kill_after: Duration,
+    /// No command is accepted that holds longer than this without renewal.
+    pub longest_lease: Duration,
+    /// The volunteer never gets more CPU than this, whatever a command says.
+    pub volunteer_ceiling: Option<CoreShare>,
+    /// No foreground workload gets a ceiling below this.
+    pub foreground_quota_floor: CoreShare,
+    /// No foreground workload gets a ceiling on disk or network traffic below this; a disk operation counts as 4 KiB.
+    pub foreground_rate_floor: BytesPerSec,
+    /// No foreground workload gets a weight below this.
+    pub foreground_weight_floor: Weight,
+    /// How memory is taken from a workload.
+    pub reclaim: ReclaimSettings,
+    /// Time between two looks of the guard.
+    pub guard_period: Duration,
+    /// The guard's law.
+    pub guard: GuardSettings,
+    /// Where the kernel's interfaces are.
+    pub roots: Roots,
+    /// The guard has no thread of its own and looks only when [`Actor::step_guard`](super::Actor::step_guard) is called: for simulations.
+    pub guard_by_hand: bool,
+}
+
+impl ActSettings {
+    /// The defaults, observing only. Chosen: a killed task has had 10 s; a host that lost its aggregator is itself again
+    /// after ten minutes at most; a guest keeps a tenth of a core
+    /// and half the normal weight whatever an aggregator asks; the guard looks every 50 ms, which leaves
+    /// three more looks within its 200 ms.
+    #[must_use]
+    pub fn observing(state_dir: PathBuf) -> Self {
+        Self {
+            acting: false,
+            state_dir,
+            volunteer: VolunteerChoice::Auto,
+            volunteer_cgroup: "gleaner/volunteer".to_owned(),
+            volunteer_name: String::new(),
+            volunteer_command: Vec::new(),
+            kill_after: Duration::from_secs(10),
+            longest_lease: Duration::from_secs(600),
+            volunteer_ceiling: None,
+            foreground_quota_floor: CoreShare::clamped(10.0),
+            foreground_rate_floor: BytesPerSec::clamped(65_536.0),
+            foreground_weight_floor: Weight::new(50).unwrap_or(Weight::NORMAL),
+            reclaim: ReclaimSettings::default(),
+            guard_period: Duration::from_millis(50),
+            guard: GuardSettings::default(),
+            roots: Roots::default(),
+            guard_by_hand: false,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Limits on knobs that are plain files and keep whatever is written: what no real kernel does at will.
+
+use super::knob::CgroupVersion;
+use super::*;
+
+/// A state folder and a workload's cgroup.
+struct Plain {
+    root: tempfile::TempDir,
+}
+
+impl Plain {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("guest")).unwrap();
+        let plain = Self { root };
+        plain.write("cpu.max", "max 100000");
+        plain.write("cpu.weight", "100");
+        plain
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.root.path().join("guest").join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.file(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.file(name)).unwrap()
+    }
+
+    fn settings(&self) -> ActSettings {
+        let observing = ActSettings::observing(self.root.path().join("state"));
+        ActSettings { acting: true, volunteer: VolunteerChoice::None, ..observing }
+    }
+
+    fn knob(&self, kind: KnobKind) -> Knob {
+        Knob::new(&self.root.path().join("guest"), CgroupVersion::V2, kind)
+    }
+
+    fn workload(&self) -> WorkloadKnobs {
+        let knobs = [(Role::Quota, KnobKind::Quota), (Role::Weight, KnobKind::Weight)];
+        let knobs = knobs.map(|(role, kind)| (role, self.knob(kind))).to_vec();
+        WorkloadKnobs { own: vec![self.root.path().join("guest")], knobs, ..WorkloadKnobs::default() }
+    }
+
+    fn actor(&self) -> (Actor, RestoreReport) {
+        let (mut actor, restored) = Actor::open(self.settings(), &Hierarchies::default()).unwrap();
+        actor.set_workloads(BTreeMap::from([(guest(), self.workload())]));
+        (actor, restored)
+    }
+
+    /// What an earlier run left of a weight of 50, behind a file that cannot be read now.
+    fn leave_a_weight_that_cannot_be_put_back(&self) {
+        let mut ledger = Ledger::open(&self.settings().state_dir).unwrap();
+        let change = [(self.knob(KnobKind::Weight), KnobValue::Weight(100), KnobValue::Weight(50))];
+        ledger.about_to_set(&Target::Workload(guest()), &change).unwrap();
+        fs::remove_file(self.file("cpu.weight")).unwrap();
+        fs::create_dir(self.file("cpu.weight")).unwrap();
+    }
+
+    fn let_it_be_put_back(&self) {
+        fs::remove_dir(self.file("cpu.weight")).unwrap();
+        self.write("cpu.weight", "50");
+    }
+}
+
+#[test]
+fn what_an_earlier_run_left_is_put_back_as_soon_as_it_can_be() {
+    let plain = Plain::new();
+    plain.leave_a_weight_that_cannot_be_put_back();
+    let (mut actor, restored) = plain.actor();
+    assert_eq!((restored.failed.len(), actor.knobs_changed()), (1, 1), "{restored:?}");
+    // The workload need not be there: its name may be another now.
+    actor.set_workloads(BTreeMap::new());
+    let events = actor.tick(NOW);
+    assert!(matches!(events.as_slice(), [Event::RestoreFailed { .. }]), "{events:?}");
+    assert!(actor.tick(NOW).is_empty(), "told once");
+
+    plain.let_it_be_put_back();
+    assert!(actor.tick(NOW).is_empty());
+    assert_eq!((plain.read("cpu.weight").as_str(), actor.knobs_changed()), ("100", 0));
+    assert!(actor.targets.is_empty());
+}
+
+#[test]
+fn what_was_left_is_not_taken_for_what_was_found() {
+    let plain = Plain::new();
+    plain.leave_a_weight_that_cannot_be_put_back();
+    let (mut actor, _) = plain.actor();
+    plain.let_it_be_put_back();
+    // Before the first tick: nothing asked of the weight puts it back.
+    assert_eq!(refusal_of(&actor.apply(&limit(1, 50.0, None), NOW)), None);
+    assert_eq!((plain.read("cpu.weight").as_str(), plain.read("cpu.max").as_str()), ("100", "50000 100000"));
+    assert!(actor.restore_all().failed.is_empty());
+    assert_eq!((plain.read("cpu.weight").as_str(), plain.read("cpu.max").as_str()), ("100", "max 100000"));
+}
+
+#[test]
+fn a_floor_that_is_raised_puts_back_what_is_below_it() {
+    let plain = Plain::new();
+    let (mut actor, _) = plain.actor();
+    assert_eq!(refusal_of(&actor.apply(&limit(1, 30.0, None), NOW)), None);
+    let raised = |percent| ActSettings { foreground_quota_floor: share(percent), ..plain.settings() };
+    actor.set_settings(&raised(30.0));
+    assert_eq!(plain.read("cpu.max"), "30000 100000");
+    actor.set_settings(&raised(40.0));
+    assert_eq!((plain.read("cpu.max").as_str(), actor.leases()), ("max 100000", 0));
+    assert_eq!(refusal_of(&actor.apply(&limit(1, 30.0, None), NOW)), Some(Refusal::Forbidden), "not renewed");
+}
+
+#[test]
+fn a_limit_ends_when_another_workload_comes_into_its_cgroup() {
+    let plain = Plain::new();
+    let (mut actor, _) = plain.actor();
+    assert_eq!(refusal_of(&actor.apply(&limit(1, 30.0, None), NOW)), None);
+    let elsewhere = WorkloadKnobs { own: vec![plain.root.path().join("other")], ..WorkloadKnobs::default() };
+    let with = |other: WorkloadKnobs| {
+        BTreeMap::from([(guest(), plain.workload()), (WorkloadId::new("other").unwrap(), other)])
+    };
+    actor.set_workloads(with(elsewhere));
+    assert_eq!(plain.read("cpu.max"), "30000 100000");
+    actor.set_workloads(with(plain.workload()));
+    assert_eq!((plain.read("cpu.max").as_str(), actor.leases()), ("max 100000", 0));
+    let refused = actor.apply(&limit(1, 30.0, None), NOW);
+    assert_eq!(refusal_of(&refused), Some(Refusal::Forbidden), "not renewed: {refused:?}");
+}

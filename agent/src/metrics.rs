@@ -1,0 +1,315 @@
+//! What the agent tells a monitoring system (docs/metrics.md). Its loop leaves the little that is needed here once a
+//! period; a page is put together when somebody asks. No workload has a label: guests choose their names.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gleaner_common::metrics::{Durations, Page};
+use gleaner_common::monitoring::{Health, Monitored};
+use gleaner_common::report::{Bounded, HostReport, MachineSample, ResidualForecast, VolunteerSample, VolunteerState};
+use gleaner_common::units::{Bytes, CoreShare};
+
+use crate::act::Actor;
+use crate::guard::GuardStatus;
+use crate::link::Outbox;
+
+/// Without a tick for this long, or for three sample periods if that is longer, the loop hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(10);
+
+/// What the loop did last.
+#[derive(Debug)]
+pub struct Status {
+    hangs_after: Duration,
+    latest: Mutex<Latest>,
+}
+
+#[derive(Debug)]
+struct Latest {
+    ticked: Instant,
+    samples: Durations,
+    restore_failures: u64,
+    seen: Option<Seen>,
+}
+
+/// What one tick shows.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    machine: MachineSample,
+    workloads: usize,
+    volunteer: VolunteerSample,
+    residual: ResidualForecast,
+    guard: Option<GuardStatus>,
+    leases: usize,
+    knobs_changed: usize,
+}
+
+impl Seen {
+    pub(crate) fn of(report: &HostReport, actor: Option<&Actor>) -> Self {
+        Self {
+            // The disks are the aggregator's business.
+            machine: MachineSample { disks: Vec::new(), ..report.machine.clone() },
+            workloads: report.workloads.len(),
+            volunteer: report.volunteer.clone(),
+            residual: report.residual.clone(),
+            guard: actor.and_then(Actor::guard_status),
+            leases: actor.map_or(0, Actor::leases),
+            knobs_changed: actor.map_or(0, Actor::knobs_changed),
+        }
+    }
+}
+
+impl Status {
+    /// Of an agent that has not ticked yet.
+    #[must_use]
+    pub fn new(sample_period: Duration, restore_failures: usize) -> Self {
+        let latest = Latest {
+            ticked: Instant::now(),
+            samples: Durations::default(),
+            restore_failures: restore_failures as u64,
+            seen: None,
+        };
+        Self { hangs_after: HANGS_AFTER.max(sample_period * 3), latest: Mutex::new(latest) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Latest> {
+        // Plain values, valid in any combination.
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn sampled(&self, took: Duration) {
+        self.lock().samples.observe(took);
+    }
+
+    pub(crate) fn restore_failed(&self, times: usize) {
+        self.lock().restore_failures += times as u64;
+    }
+
+    pub(crate) fn ticked(&self, seen: Seen) {
+        let mut latest = self.lock();
+        latest.ticked = Instant::now();
+        latest.seen = Some(seen);
+    }
+
+    fn page(&self, outbox: &Outbox) -> Page {
+        let mut page = Page::default();
+        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+        page.info("gleaner_agent_build", "The agent's build.", version);
+        link(&mut page, outbox);
+        let latest = self.lock();
+        page.counter("gleaner_agent_samples", "Samples of the host taken.", latest.samples.count());
+        page.histogram("gleaner_agent_sample_seconds", "Time one sample took.", &latest.samples);
+        page.counter(
+            "gleaner_agent_restore_failures",
+            "Knobs that could not be put back; an operator must look.",
+            latest.restore_failures,
+        );
+        let seen = latest.seen.as_ref();
+        host(&mut page, seen);
+        volunteer(&mut page, seen);
+        guard(&mut page, seen.and_then(|seen| seen.guard.as_ref()));
+        page.gauge(
+            "gleaner_agent_command_leases",
+            "Commands in force under a lease.",
+            seen.map(|seen| seen.leases as f64),
+        );
+        page.gauge(
+            "gleaner_agent_knobs_changed",
+            "Knobs that differ from what was found and will be put back.",
+            seen.map(|seen| seen.knobs_changed as f64),
+        );
+        page
+    }
+
+    fn health(&self) -> Health {
+        let quiet = self.lock().ticked.elapsed();
+        let hangs = quiet > self.hangs_after;
+        let problem = hangs.then(|| format!("the agent's loop has not ticked for {} s", quiet.as_secs()));
+        Health::of(problem.into_iter().collect())
+    }
+}
+
+fn link(page: &mut Page, outbox: &Outbox) {
+    let waiting = outbox.queued();
+    page.gauge(
+        "gleaner_agent_connected",
+        "1 while the aggregator has welcomed this agent.",
+        f64::from(u8::from(waiting.connected)),
+    );
+    page.gauge("gleaner_agent_reports_waiting", "Reports that wait to be sent.", waiting.reports as f64);
+    page.counter(
+        "gleaner_agent_reports_dropped",
+        "Reports dropped because they could not be sent.",
+        waiting.reports_dropped,
+    );
+    page.gauge(
+        "gleaner_agent_events_waiting",
+        "Events that the aggregator has not in its log yet.",
+        waiting.events as f64,
+    );
+    page.counter("gleaner_agent_events_dropped", "Events dropped because too many waited.", waiting.events_dropped);
+}
+
+fn host(page: &mut Page, seen: Option<&Seen>) {
+    let machine = seen.map(|seen| &seen.machine);
+    let cores = |share: &CoreShare| share.cores();
+    page.gauge("gleaner_agent_capacity_cores", "CPUs online.", machine.map(|own| own.cpu_capacity.cores()));
+    page.gauge(
+        "gleaner_agent_foreground_cores",
+        "CPU that the foreground uses.",
+        machine.and_then(|own| own.cpu_foreground.value()).map(cores),
+    );
+    page.gauge("gleaner_agent_workloads", "Foreground workloads found.", seen.map(|seen| seen.workloads as f64));
+    let residual = seen.map(|seen| &seen.residual);
+    let both = |bounded: Bounded<f64>| {
+        [("expected", bounded.expected), ("safe", bounded.safe)]
+            .map(|(bound, value)| (vec![("bound", bound.to_owned())], value))
+    };
+    let cpu = residual.and_then(|own| own.cpu.value());
+    page.gauges(
+        "gleaner_agent_residual_cores",
+        "CPU that the foreground is predicted to leave: expected, and what is promised.",
+        cpu.map(|cpu| both(Bounded { expected: cpu.expected.cores(), safe: cpu.safe.cores() })).into_iter().flatten(),
+    );
+    let memory = residual.and_then(|own| own.memory.value());
+    let bytes = |bytes: Bytes| bytes.0 as f64;
+    page.gauges(
+        "gleaner_agent_residual_memory_bytes",
+        "Memory that the foreground is predicted to leave: expected, and what is promised.",
+        memory.map(|own| both(Bounded { expected: bytes(own.expected), safe: bytes(own.safe) })).into_iter().flatten(),
+    );
+    let record = residual.map(|own| own.record).unwrap_or_default();
+    page.counter("gleaner_agent_promises_judged", "Promises of CPU whose time has passed.", record.judged);
+    page.counter("gleaner_agent_promises_broken", "Promises of CPU that did not hold.", record.broken);
+}
+
+fn volunteer(page: &mut Page, seen: Option<&Seen>) {
+    let own = seen.map(|seen| &seen.volunteer);
+    let all =
+        [("latent", VolunteerState::Latent), ("active", VolunteerState::Active), ("frozen", VolunteerState::Frozen)];
+    let states = own.map(|own| {
+        all.map(|(word, state)| (vec![("state", word.to_owned())], f64::from(u8::from(own.state == state))))
+    });
+    page.gauges(
+        "gleaner_agent_volunteer_state",
+        "1 for the state that the volunteer is in.",
+        states.into_iter().flatten(),
+    );
+    let cores = |share: &CoreShare| share.cores();
+    page.gauge(
+        "gleaner_agent_volunteer_cores",
+        "CPU that the volunteer uses.",
+        own.and_then(|own| own.cpu.value()).map(cores),
+    );
+    page.gauge(
+        "gleaner_agent_allowance_cores",
+        "CPU that the volunteer may use now.",
+        own.and_then(|own| own.allowance.value()).map(cores),
+    );
+    page.gauge(
+        "gleaner_agent_volunteer_memory_bytes",
+        "Memory that the volunteer holds.",
+        own.and_then(|own| own.memory.value()).map(|bytes| bytes.0 as f64),
+    );
+}
+
+fn guard(page: &mut Page, guard: Option<&GuardStatus>) {
+    page.counter(
+        "gleaner_agent_guard_shrinks",
+        "Times the guard shrank the volunteer.",
+        guard.map_or(0, |guard| guard.shrinks),
+    );
+    page.counter(
+        "gleaner_agent_guard_freezes",
+        "Times the guard froze the volunteer.",
+        guard.map_or(0, |guard| guard.freezes),
+    );
+    page.gauge(
+        "gleaner_agent_guard_reaction_worst_seconds",
+        "From a sample of the guard to its limit in force: the slowest so far.",
+        guard.map(|guard| guard.reaction_worst.as_secs_f64()),
+    );
+    page.gauge(
+        "gleaner_agent_guard_interval_longest_seconds",
+        "Between two samples of the guard: the longest so far.",
+        guard.map(|guard| guard.interval_longest.as_secs_f64()),
+    );
+    page.gauge(
+        "gleaner_agent_guard_failing",
+        "1 while the guard cannot measure or limit and holds the volunteer frozen.",
+        guard.map(|guard| f64::from(u8::from(guard.failure.is_some()))),
+    );
+}
+
+/// What the listener asks.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    pub(crate) status: Arc<Status>,
+    pub(crate) outbox: Arc<Outbox>,
+}
+
+impl Monitored for Monitor {
+    async fn page(&self) -> Result<Page, String> {
+        Ok(self.status.page(&self.outbox))
+    }
+
+    fn health(&self) -> Health {
+        self.status.health()
+    }
+
+    fn readiness(&self) -> Health {
+        let mut health = self.status.health();
+        if !self.outbox.queued().connected {
+            health.problems.push("the agent is not connected to its aggregator".to_owned());
+        }
+        let latest = self.status.lock();
+        let failure = latest.seen.as_ref().and_then(|seen| seen.guard.as_ref()?.failure.clone());
+        health.warnings.extend(failure.map(|failure| format!("the guard holds the volunteer frozen: {failure}")));
+        if latest.restore_failures > 0 {
+            health.warnings.push(format!("{} knobs could not be put back", latest.restore_failures));
+        }
+        health.ok = health.problems.is_empty();
+        health
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_common::id::HostId;
+
+    use super::*;
+    use crate::link::OutboxLimits;
+
+    fn monitor() -> Monitor {
+        let limits = OutboxLimits { reports: 3, events: 3 };
+        let outbox = Arc::new(Outbox::new(limits, HostId::new("h1").unwrap(), 1));
+        Monitor { status: Arc::new(Status::new(Duration::from_secs(1), 2)), outbox }
+    }
+
+    #[test]
+    fn a_page_names_every_family_before_the_first_sample() {
+        let monitor = monitor();
+        let text = monitor.status.page(&monitor.outbox).text().unwrap();
+        for line in [
+            "# TYPE gleaner_agent_residual_cores gauge",
+            "# TYPE gleaner_agent_guard_reaction_worst_seconds gauge",
+            "gleaner_agent_restore_failures_total 2",
+            "gleaner_agent_connected 0.0",
+        ] {
+            assert!(text.contains(line), "{line} not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn alive_is_not_ready() {
+        let monitor = monitor();
+        assert!(monitor.health().ok);
+        let ready = monitor.readiness();
+        assert!(!ready.ok && ready.problems[0].contains("not connected"), "{ready:?}");
+        assert!(ready.warnings[0].contains("2 knobs"), "{ready:?}");
+        monitor.status.lock().ticked = Instant::now().checked_sub(Duration::from_secs(11)).unwrap();
+        assert!(monitor.health().problems[0].contains("has not ticked"));
+        let slow = Status::new(Duration::from_secs(60), 0);
+        slow.lock().ticked = Instant::now().checked_sub(Duration::from_secs(11)).unwrap();
+        assert!(slow.health().ok, "an agent that samples once a minute is alive");
+    }
+}

@@ -1,0 +1,258 @@
+//! Who may join and whose certificates no longer count: invitations and revocations, as they are stored.
+//!
+//! Of an invitation only the hash of its secret is kept. It serves once, until it expires.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gleaner_common::clock::Timestamp;
+use gleaner_common::id::HostId;
+use gleaner_common::join::JoinSecret;
+use gleaner_common::tls::Validity;
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
+
+/// Most open invitations. Chosen: a rack or two at a time.
+pub const MOST_INVITATIONS: usize = 256;
+
+/// Most hosts revoked. Chosen: more than a fleet ever loses.
+const MOST_REVOCATIONS: usize = 100_000;
+
+/// For how long it is still told that an invitation expired, instead of that it is unknown.
+const EXPIRED_KEPT: Duration = Duration::from_secs(86_400);
+
+/// Failed attempts to join that are looked at: at once, and then one in this many seconds.
+const FAILURES: (u32, f64) = (20, 5.0);
+
+/// An open invitation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invitation {
+    /// SHA-256 of its secret.
+    hash: [u8; 32],
+    /// When it was made.
+    pub made: Timestamp,
+    /// Until when it serves.
+    pub expires: Timestamp,
+}
+
+/// Invitations and revocations.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Admissions {
+    invitations: BTreeMap<HostId, Invitation>,
+    /// Certificates of the host count only if they are valid from a later second than this.
+    revocations: BTreeMap<HostId, Timestamp>,
+}
+
+impl Admissions {
+    /// Opens an invitation; says whether it takes the place of an older one of the host.
+    ///
+    /// # Errors
+    /// When too many are open.
+    pub fn invite(
+        &mut self,
+        host: &HostId,
+        hash: [u8; 32],
+        now: Timestamp,
+        expires: Timestamp,
+    ) -> Result<bool, String> {
+        self.forget(now);
+        if self.invitations.len() >= MOST_INVITATIONS && !self.invitations.contains_key(host) {
+            return Err(format!(
+                "{MOST_INVITATIONS} invitations are open already; `gleaner host uninvite` withdraws one"
+            ));
+        }
+        let before = self.invitations.insert(host.clone(), Invitation { hash, made: now, expires });
+        Ok(before.is_some_and(|before| before.expires > now))
+    }
+
+    /// The host that a secret is an open invitation of. The invitation is used up.
+    ///
+    /// # Errors
+    /// Why not, for the operator and for whoever asks.
+    pub fn redeem(&mut self, secret: &JoinSecret, now: Timestamp) -> Result<HostId, String> {
+        let hash = secret.hash();
+        // All are compared, each in constant time, so that how long it takes tells nothing.
+        let mut found = None;
+        for (host, invitation) in &self.invitations {
+            if bool::from(invitation.hash.ct_eq(&hash)) {
+                found = Some((host.clone(), invitation.expires));
+            }
+        }
+        match found {
+            Some((host, expires)) if expires > now => {
+                self.invitations.remove(&host);
+                Ok(host)
+            }
+            Some((host, expires)) => Err(format!("the invitation of host {host} expired at {expires}")),
+            None => Err("the token is of no open invitation: it was used or withdrawn, or never was".to_owned()),
+        }
+    }
+
+    /// Withdraws an invitation; `false` if there is none.
+    pub fn withdraw(&mut self, host: &HostId, now: Timestamp) -> bool {
+        self.invitations.remove(host).is_some_and(|invitation| invitation.expires > now)
+    }
+
+    /// Open invitations.
+    pub fn invitations(&self, now: Timestamp) -> impl Iterator<Item = (&HostId, &Invitation)> {
+        self.invitations.iter().filter(move |(_, invitation)| invitation.expires > now)
+    }
+
+    /// Revoked hosts.
+    pub fn revocations(&self) -> impl Iterator<Item = (&HostId, Timestamp)> {
+        self.revocations.iter().map(|(host, through)| (host, *through))
+    }
+
+    /// From now on no certificate of the host counts that is valid from then or earlier. Its open invitation is
+    /// withdrawn.
+    ///
+    /// # Errors
+    /// When too many hosts are revoked.
+    pub fn revoke(&mut self, host: &HostId, through: Timestamp) -> Result<(), String> {
+        if self.revocations.len() >= MOST_REVOCATIONS && !self.revocations.contains_key(host) {
+            return Err(format!("{MOST_REVOCATIONS} hosts are revoked; make a new authority"));
+        }
+        self.invitations.remove(host);
+        // What an earlier revocation covers stays revoked.
+        let longest = self.revocations.entry(host.clone()).or_insert(through);
+        *longest = through.max(*longest);
+        Ok(())
+    }
+
+    /// Why a host's certificate does not count, if so.
+    #[must_use]
+    pub fn revoked(&self, host: &HostId, certificate: Validity) -> Option<String> {
+        let through = self.revocations.get(host)?;
+        // Certificates tell seconds.
+        (certificate.from.0 / 1_000 <= through.0 / 1_000).then(|| {
+            format!(
+                "the certificates of host {host} were revoked at {through}; `gleaner host invite {host}` lets it \
+                 join anew"
+            )
+        })
+    }
+
+    /// The validity of a new certificate of a host: never from before its revocation.
+    #[must_use]
+    pub fn validity(&self, host: &HostId, now: Timestamp, lifetime: Duration) -> Validity {
+        let mut validity = Validity::starting(now, lifetime);
+        if let Some(through) = self.revocations.get(host) {
+            validity.from = validity.from.max(Timestamp((through.0 / 1_000 + 1) * 1_000));
+        }
+        validity
+    }
+
+    fn forget(&mut self, now: Timestamp) {
+        self.invitations.retain(|_, invitation| invitation.expires.after(EXPIRED_KEPT) > now);
+    }
+}
+
+/// Counts failed attempts to join, so that nobody can make many.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    /// Attempts not yet forgotten.
+    level: f64,
+    since: Timestamp,
+}
+
+impl Failures {
+    /// In how many seconds another attempt is looked at; `None` if now.
+    pub(crate) fn wait_s(&mut self, now: Timestamp) -> Option<f64> {
+        self.level = (self.level - now.seconds_since(self.since) / FAILURES.1).max(0.0);
+        self.since = now;
+        let over = self.level - f64::from(FAILURES.0 - 1);
+        (over > 0.0).then_some(over * FAILURES.1)
+    }
+
+    /// Counts one.
+    pub(crate) fn count(&mut self, now: Timestamp) {
+        _ = self.wait_s(now);
+        self.level += 1.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_000_000_500);
+
+    fn host(name: &str) -> HostId {
+        HostId::new(name).unwrap()
+    }
+
+    fn later(seconds: u64) -> Timestamp {
+        NOW.after(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn an_invitation_serves_once_and_in_time() {
+        let mut admissions = Admissions::default();
+        let secrets = [JoinSecret::random().unwrap(), JoinSecret::random().unwrap()];
+        assert_eq!(admissions.invite(&host("h1"), secrets[0].hash(), NOW, later(60)), Ok(false));
+        assert!(admissions.redeem(&secrets[1], NOW).unwrap_err().contains("no open invitation"));
+        assert_eq!(admissions.redeem(&secrets[0], later(59)), Ok(host("h1")));
+        assert!(admissions.redeem(&secrets[0], later(59)).unwrap_err().contains("it was used"));
+
+        admissions.invite(&host("h1"), secrets[0].hash(), NOW, later(60)).unwrap();
+        assert!(admissions.redeem(&secrets[0], later(60)).unwrap_err().contains("expired at"));
+        assert_eq!(admissions.invitations(later(60)).count(), 0);
+
+        // A newer one takes the older one's place.
+        assert_eq!(admissions.invite(&host("h1"), secrets[0].hash(), later(60), later(120)), Ok(false));
+        assert_eq!(admissions.invite(&host("h1"), secrets[1].hash(), later(61), later(120)), Ok(true));
+        assert!(admissions.redeem(&secrets[0], later(62)).is_err());
+        assert!(admissions.withdraw(&host("h1"), later(62)));
+        assert!(!admissions.withdraw(&host("h1"), later(62)));
+        assert!(admissions.redeem(&secrets[1], later(62)).is_err());
+    }
+
+    #[test]
+    fn invitations_are_bounded_and_old_ones_forgotten() {
+        let mut admissions = Admissions::default();
+        let hash = JoinSecret::random().unwrap().hash();
+        for number in 0..MOST_INVITATIONS {
+            admissions.invite(&host(&format!("h{number}")), hash, NOW, later(60)).unwrap();
+        }
+        assert!(admissions.invite(&host("more"), hash, NOW, later(60)).unwrap_err().contains("256 invitations"));
+        assert_eq!(admissions.invite(&host("h1"), hash, NOW, later(60)), Ok(true));
+        assert_eq!(admissions.invite(&host("more"), hash, later(90_000), later(90_060)), Ok(false));
+    }
+
+    #[test]
+    fn a_revocation_counts_for_what_was_issued_before_it_only() {
+        let mut admissions = Admissions::default();
+        let day = Duration::from_secs(86_400);
+        let secret = JoinSecret::random().unwrap();
+        admissions.invite(&host("h1"), secret.hash(), NOW, later(60)).unwrap();
+        let old = admissions.validity(&host("h1"), NOW, day);
+        assert_eq!(old.from, Timestamp(NOW.0 - 300_000));
+        admissions.revoke(&host("h1"), NOW).unwrap();
+        assert!(admissions.revoked(&host("h1"), old).unwrap().contains("were revoked at 1970-01-12T13:46:40.500Z"));
+        assert_eq!(admissions.revoked(&host("h2"), old), None);
+        assert!(admissions.redeem(&secret, NOW).is_err(), "its invitation is withdrawn");
+        // Even one made at once, and dated back, is a new one.
+        let new = admissions.validity(&host("h1"), later(10), day);
+        assert_eq!(new.from, Timestamp(1_000_001_000));
+        assert_eq!(admissions.revoked(&host("h1"), new), None);
+        admissions.revoke(&host("h1"), later(20)).unwrap();
+        assert!(admissions.revoked(&host("h1"), new).is_some());
+        // What was revoked stays so when it is revoked again by a clock that was set back.
+        admissions.revoke(&host("h1"), NOW).unwrap();
+        assert!(admissions.revoked(&host("h1"), new).is_some());
+    }
+
+    #[test]
+    fn failures_are_limited_and_forgotten() {
+        let mut failures = Failures::default();
+        for _ in 0..20 {
+            assert_eq!(failures.wait_s(NOW), None);
+            failures.count(NOW);
+        }
+        assert_eq!(failures.wait_s(NOW), Some(5.0));
+        assert_eq!(failures.wait_s(later(5)), None);
+        failures.count(later(5));
+        assert!(failures.wait_s(later(5)).is_some());
+        assert_eq!(failures.wait_s(later(1_000)), None);
+    }
+}

@@ -1,0 +1,44 @@
+//! Entries for the fuzz targets: every parser of what operators, engines, sources of response times, etcd and our own
+//! files say.
+//! Nothing may panic, whatever the bytes.
+
+use crate::api::{Request, SubmitCluster};
+use crate::{applications, engine, journal, response_times, standby};
+use gleaner_common::application::ApplicationSpec;
+
+/// Requests of the local API.
+pub fn requests(data: &[u8]) {
+    if let Ok(Request::Apply(spec)) = serde_json::from_slice(data) {
+        _ = applications::check(&spec, std::iter::empty());
+    }
+    if let Ok(submit) = serde_json::from_slice::<SubmitCluster>(data)
+        && let Ok(job) = "job".parse()
+    {
+        _ = engine::prepare_cluster(&job, &submit);
+    }
+}
+
+/// What an operator applies: an application, in JSON as it arrives.
+pub fn application(spec: &ApplicationSpec) {
+    _ = applications::check(spec, std::iter::empty());
+}
+
+/// Records of the journal, and what the controller makes of them.
+pub fn journal(data: &[u8]) {
+    journal::fuzz(data);
+}
+
+/// What engines say, and records of tasks.
+pub fn engines(data: &[u8]) {
+    engine::fuzz(data);
+}
+
+/// What sources of response times say.
+pub fn response_times(data: &[u8]) {
+    response_times::fuzz(data);
+}
+
+/// Answers of etcd, and a state from it.
+pub fn etcd(data: &[u8]) {
+    standby::fuzz(data);
+}

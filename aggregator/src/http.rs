@@ -1,0 +1,60 @@
+//! HTTP to the machines next door, for everything here that asks over it: without proxies (not even where the
+//! environment names one) and redirects, limited in time and size.
+
+use std::time::Duration;
+
+use ureq::tls::TlsConfig;
+
+/// A client. Statuses that are no success are answers, no errors.
+pub(crate) fn client(tls: Option<TlsConfig>) -> ureq::Agent {
+    let config = ureq::Agent::config_builder()
+        .proxy(None)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .max_response_header_size(16 << 10)
+        .max_idle_connections(1);
+    let config = match tls {
+        Some(tls) => config.tls_config(tls),
+        None => config,
+    };
+    config.build().new_agent()
+}
+
+/// Gets `url`, with `query` as the parameter of this name if there is one.
+///
+/// # Errors
+/// No answer within the time limit.
+pub(crate) fn get(
+    client: &ureq::Agent,
+    url: &str,
+    query: Option<&str>,
+    time_limit: Duration,
+) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
+    let mut request = client.get(url);
+    if let Some(query) = query {
+        request = request.query("query", query);
+    }
+    request.config().timeout_global(Some(time_limit)).build().call()
+}
+
+/// Posts `body` to `url`.
+///
+/// # Errors
+/// No answer within the time limit.
+pub(crate) fn post(
+    client: &ureq::Agent,
+    url: &str,
+    body: &[u8],
+    time_limit: Duration,
+) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
+    client.post(url).config().timeout_global(Some(time_limit)).build().send(body)
+}
+
+/// The body of an answer.
+///
+/// # Errors
+/// [`ureq::Error::BodyExceedsLimit`] for one of more than `longest` bytes; whatever breaks on the way.
+pub(crate) fn body(answer: &mut ureq::http::Response<ureq::Body>, longest: u64) -> Result<Vec<u8>, ureq::Error> {
+    answer.body_mut().with_config().limit(longest).read_to_vec()
+}

@@ -1,0 +1,73 @@
+//! A host that joins: one request on one stream of a connection without a certificate, one answer, the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gleaner_common::wire::{FromJoiner, MAX_JOIN_MESSAGE, ToJoiner, read_short_message};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::server::say;
+use crate::shell::{Arrival, Joining};
+
+/// Most hosts in the middle of joining; of more the new one is turned away.
+const MOST_JOINING: usize = 8;
+
+/// Longest wait for the request, and for the peer to take the answer.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
+
+/// Places for hosts that join.
+#[derive(Debug, Clone)]
+pub(crate) struct Places(Arc<Semaphore>);
+
+impl Places {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(MOST_JOINING)))
+    }
+
+    /// One host, from its request to the end of its connection.
+    pub(crate) async fn serve(&self, connection: &quinn::Connection, peer: &str, arrivals: &mpsc::Sender<Arrival>) {
+        let Ok(_place) = self.0.try_acquire() else {
+            connection.close(1u8.into(), b"too many hosts join at once; try again in a moment");
+            return;
+        };
+        match tokio::time::timeout(PATIENCE.0, request(connection)).await {
+            Ok(Ok((send, message))) => answer(connection, send, message, peer, arrivals).await,
+            Ok(Err(reason)) => fail(connection, peer, reason, arrivals).await,
+            Err(_) => fail(connection, peer, "no request in time".to_owned(), arrivals).await,
+        }
+    }
+}
+
+async fn request(connection: &quinn::Connection) -> Result<(quinn::SendStream, FromJoiner), String> {
+    let (send, mut receive) = connection.accept_bi().await.map_err(|e| e.to_string())?;
+    let message = read_short_message(&mut receive, MAX_JOIN_MESSAGE).await.map_err(|e| e.to_string())?;
+    Ok((send, message.ok_or("the stream ends without a request")?))
+}
+
+async fn answer(
+    connection: &quinn::Connection,
+    mut send: quinn::SendStream,
+    FromJoiner::Join(request): FromJoiner,
+    peer: &str,
+    arrivals: &mpsc::Sender<Arrival>,
+) {
+    let (sender, answer) = oneshot::channel();
+    let joining = Joining { peer: peer.to_owned(), request, answer: sender };
+    let stopping = || Err("the aggregator is stopping".to_owned());
+    let answer = match arrivals.send(Arrival::Joining(joining)).await {
+        Ok(()) => answer.await.unwrap_or_else(|_| stopping()),
+        Err(_) => stopping(),
+    };
+    let message = answer.map_or_else(ToJoiner::Refused, ToJoiner::Joined);
+    // A peer that does not take its answer has lost it.
+    say(connection, &mut send, &message, PATIENCE.1).await;
+    _ = send.finish();
+    _ = tokio::time::timeout(PATIENCE.1, connection.closed()).await;
+    connection.close(0u8.into(), b"done");
+}
+
+async fn fail(connection: &quinn::Connection, peer: &str, reason: String, arrivals: &mpsc::Sender<Arrival>) {
+    connection.close(1u8.into(), reason.as_bytes());
+    // The shell is gone only while the aggregator stops.
+    _ = arrivals.send(Arrival::JoinFailed { peer: peer.to_owned(), reason }).await;
+}

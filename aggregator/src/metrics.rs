@@ -1,0 +1,526 @@
+//! What the aggregator tells a monitoring system (docs/metrics.md): counts that its core loop keeps, and a page put
+//! together when somebody asks. Labels are bounded: hosts, jobs and applications beyond a number have none, and a
+//! workload never has one, because guests choose their names.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gleaner_common::application::ApplicationStatus;
+use gleaner_common::clock::Timestamp;
+use gleaner_common::event::Event;
+use gleaner_common::id::HostId;
+use gleaner_common::job::JobStatus;
+use gleaner_common::metrics::{Durations, Page};
+use gleaner_common::monitoring::{Health, Monitored};
+use gleaner_common::report::{Bounded, HostReport, Reading, VolunteerState};
+use gleaner_common::units::CoreShare;
+use gleaner_planner::controller::{Controller, HostGlance, Input, Output};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::shell::Arrival;
+
+/// Most hosts with figures of their own; the fleet's sums have all.
+const MOST_HOSTS: usize = 1_000;
+/// Most jobs with figures of their own: those that have not ended, oldest first.
+const MOST_JOBS: usize = 500;
+/// Most applications with figures of their own.
+const MOST_APPLICATIONS: usize = 500;
+
+/// The core loop ticks every second; this long without a tick it hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(10);
+/// Longest wait for a page.
+const PAGE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the core loop counts.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    inputs: BTreeMap<&'static str, u64>,
+    /// What each host's agent counted by its last report: reports dropped, shrinks, freezes.
+    told: BTreeMap<HostId, [u64; 3]>,
+    decisions: Durations,
+    commands: u64,
+    commands_refused: u64,
+    plans_rejected: u64,
+    peers_refused: u64,
+    messages_refused: u64,
+    reports_dropped: u64,
+    guard_shrinks: u64,
+    guard_freezes: u64,
+    harvested_core_s: f64,
+    /// Messages to agents that found no room.
+    pub(crate) messages_dropped: u64,
+    /// Times the state could not be stored.
+    pub(crate) store_failures: u64,
+}
+
+impl Counters {
+    /// One call of the controller: what went in, what came out, how long it took.
+    pub(crate) fn decided(&mut self, kind: &'static str, outputs: &[Output], took: Duration) {
+        *self.inputs.entry(kind).or_default() += 1;
+        self.decisions.observe(took);
+        self.commands += outputs.iter().filter(|output| matches!(output, Output::Command { .. })).count() as u64;
+    }
+
+    /// An event that counts.
+    pub(crate) fn noticed(&mut self, event: &Event) {
+        match event {
+            Event::CommandRefused { .. } => self.commands_refused += 1,
+            Event::PlanRejected { .. } => self.plans_rejected += 1,
+            Event::PeerRefused { .. } => self.peers_refused += 1,
+            Event::MessageRefused { .. } => self.messages_refused += 1,
+            _ => {}
+        }
+    }
+
+    /// A report. Agents count from their start, so what counts here is what was added since the host's last one.
+    pub(crate) fn reported(&mut self, report: &HostReport) {
+        let counts = [report.reports_dropped, report.volunteer.guard_shrinks, report.volunteer.guard_freezes];
+        let before = self.told.insert(report.host.clone(), counts).unwrap_or_default();
+        let added = |place: usize| {
+            let (now, before): (u64, u64) = (counts[place], before[place]);
+            if now >= before { now - before } else { now }
+        };
+        self.reports_dropped += added(0);
+        self.guard_shrinks += added(1);
+        self.guard_freezes += added(2);
+        let used = report.volunteer.cpu.value().map_or(0.0, |cpu| cpu.cores());
+        // An interval longer than an hour is a clock gone wrong, not a harvest.
+        self.harvested_core_s += used * report.interval_s.clamp(0.0, 3_600.0);
+    }
+}
+
+/// The kind of an input, as the label has it.
+pub(crate) const fn kind(input: &Input) -> &'static str {
+    match input {
+        Input::HostJoined { .. } => "host_joined",
+        Input::HostLost { .. } => "host_lost",
+        Input::Report(_) => "report",
+        Input::Acked { .. } => "acked",
+        Input::JobSubmitted(_) => "job_submitted",
+        Input::JobCancelled { .. } => "job_cancelled",
+        Input::Progress { .. } => "progress",
+        Input::EngineEnded { .. } => "engine_ended",
+        Input::HostHeld { .. } => "host_held",
+        Input::HostReleased { .. } => "host_released",
+        Input::ApplicationApplied(_) => "application_applied",
+        Input::ApplicationRemoved { .. } => "application_removed",
+        Input::Responded { .. } => "responded",
+        Input::Resumed => "resumed",
+        Input::Tick => "tick",
+    }
+}
+
+/// What the aggregator knows of its own records.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    pub(crate) store_error: Option<String>,
+    pub(crate) journal_error: Option<String>,
+    pub(crate) event_log_error: Option<String>,
+    pub(crate) events: u64,
+    pub(crate) events_waiting: usize,
+    pub(crate) events_lost: u64,
+}
+
+/// Messages that wait for agents.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    pub(crate) connections: usize,
+    pub(crate) waiting: usize,
+    pub(crate) most_waiting: usize,
+}
+
+/// Puts a page together. It looks at every host, job and application once.
+pub(crate) fn page(
+    controller: &Controller,
+    counters: &Counters,
+    records: &Records,
+    outgoing: &Outgoing,
+    started: Timestamp,
+    now: Timestamp,
+) -> Page {
+    let mut page = Page::default();
+    let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    page.info("gleaner_aggregator_build", "The aggregator's build.", version);
+    page.gauge("gleaner_aggregator_uptime_seconds", "Time since the aggregator started.", now.seconds_since(started));
+    fleet(&mut page, controller);
+    agents(&mut page, counters, outgoing);
+    decisions(&mut page, controller, counters);
+    jobs(&mut page, controller, now);
+    applications(&mut page, controller);
+    own_records(&mut page, counters, records);
+    page
+}
+
+fn state(host: &HostGlance<'_>) -> &'static str {
+    match (host.connected, host.silent, host.held_until, host.facts.levers.acting) {
+        (false, ..) => "lost",
+        (true, true, ..) => "silent",
+        (true, false, Some(_), _) => "held",
+        (true, false, None, true) => "acting",
+        (true, false, None, false) => "observing",
+    }
+}
+
+fn fleet(page: &mut Page, controller: &Controller) {
+    let mut states = BTreeMap::from(["lost", "silent", "held", "acting", "observing"].map(|state| (state, 0.0)));
+    let mut volunteers = BTreeMap::from(["latent", "active", "frozen"].map(|state| (state, 0.0)));
+    let (mut capacity, mut foreground, mut used, mut allowed) = (0.0, 0.0, 0.0, 0.0);
+    let mut residual = Bounded { expected: 0.0, safe: 0.0 };
+    let (mut judged, mut broken, mut hosts) = (0, 0, 0);
+    let (mut own_foreground, mut own_residual, mut own_used) = (Vec::new(), Vec::new(), Vec::new());
+    let cores = |reading: &Reading<CoreShare>| reading.value().map(|share| share.cores());
+    for host in controller.glances() {
+        hosts += 1;
+        *states.entry(state(&host)).or_default() += 1.0;
+        let Some(report) = host.report.filter(|_| host.connected && !host.silent) else { continue };
+        let forecast = report.residual.cpu.value();
+        capacity += report.machine.cpu_capacity.cores();
+        foreground += cores(&report.machine.cpu_foreground).unwrap_or(0.0);
+        used += cores(&report.volunteer.cpu).unwrap_or(0.0);
+        allowed += cores(&report.volunteer.allowance).unwrap_or(0.0);
+        residual.expected += forecast.map_or(0.0, |cpu| cpu.expected.cores());
+        residual.safe += forecast.map_or(0.0, |cpu| cpu.safe.cores());
+        judged += report.residual.record.judged;
+        broken += report.residual.record.broken;
+        *volunteers.entry(volunteer_state(report.volunteer.state)).or_default() += 1.0;
+        if hosts > MOST_HOSTS {
+            continue;
+        }
+        let label = || vec![("host", host.host.to_string())];
+        own_foreground.extend(cores(&report.machine.cpu_foreground).map(|value| (label(), value)));
+        own_used.extend(cores(&report.volunteer.cpu).map(|value| (label(), value)));
+        if let Some(cpu) = forecast {
+            for (bound, value) in [("expected", cpu.expected), ("safe", cpu.safe)] {
+                own_residual.push(([label(), vec![("bound", bound.to_owned())]].concat(), value.cores()));
+            }
+        }
+    }
+    let by = |label: &'static str, counts: BTreeMap<&'static str, f64>| {
+        counts.into_iter().map(move |(state, count)| (vec![(label, state.to_owned())], count))
+    };
+    page.gauges("gleaner_hosts", "Hosts that ever joined, by what they do now.", by("state", states));
+    page.gauges("gleaner_volunteers", "Volunteers of hosts that report, by state.", by("state", volunteers));
+    page.gauge("gleaner_fleet_capacity_cores", "CPUs of the hosts that report.", capacity);
+    page.gauge("gleaner_fleet_foreground_cores", "CPU that their foreground uses.", foreground);
+    let bounds = [("expected", residual.expected), ("safe", residual.safe)];
+    page.gauges(
+        "gleaner_fleet_residual_cores",
+        "CPU that their foreground is predicted to leave: expected, and what every host promises.",
+        bounds.map(|(bound, value)| (vec![("bound", bound.to_owned())], value)),
+    );
+    page.gauge("gleaner_fleet_volunteer_cores", "CPU that their volunteers use.", used);
+    page.gauge("gleaner_fleet_allowance_cores", "CPU that their volunteers may use now.", allowed);
+    page.gauge(
+        "gleaner_fleet_promises_broken_ratio",
+        "Part of the judged promises of the safe residual that did not hold.",
+        (judged > 0).then(|| broken as f64 / judged as f64),
+    );
+    page.gauges("gleaner_host_foreground_cores", "CPU that a host's foreground uses.", own_foreground);
+    page.gauges("gleaner_host_residual_cores", "CPU that a host's foreground is predicted to leave.", own_residual);
+    page.gauges("gleaner_host_volunteer_cores", "CPU that a host's volunteer uses.", own_used);
+    page.gauge(
+        "gleaner_host_labels_left_out",
+        "Hosts without figures of their own on this page, because there are too many.",
+        hosts.saturating_sub(MOST_HOSTS) as f64,
+    );
+}
+
+const fn volunteer_state(state: VolunteerState) -> &'static str {
+    match state {
+        VolunteerState::Latent => "latent",
+        VolunteerState::Active => "active",
+        VolunteerState::Frozen => "frozen",
+    }
+}
+
+fn agents(page: &mut Page, counters: &Counters, outgoing: &Outgoing) {
+    page.gauge("gleaner_connections", "Agents connected.", outgoing.connections as f64);
+    let reports = counters.inputs.get("report").copied().unwrap_or(0);
+    page.counter("gleaner_reports", "Reports of agents taken.", reports);
+    page.counter(
+        "gleaner_reports_dropped",
+        "Reports that agents dropped because they could not be sent.",
+        counters.reports_dropped,
+    );
+    page.counter("gleaner_guard_shrinks", "Times a guard shrank its volunteer.", counters.guard_shrinks);
+    page.counter("gleaner_guard_freezes", "Times a guard froze its volunteer.", counters.guard_freezes);
+    page.seconds("gleaner_harvested_core_seconds", "CPU time that volunteers used.", counters.harvested_core_s);
+    page.counter("gleaner_peers_refused", "Connections refused.", counters.peers_refused);
+    page.counter("gleaner_messages_refused", "Messages of agents refused.", counters.messages_refused);
+    page.counter("gleaner_messages_dropped", "Messages to agents that found no room.", counters.messages_dropped);
+    page.gauge("gleaner_outgoing_waiting", "Messages that wait for agents.", outgoing.waiting as f64);
+    page.gauge(
+        "gleaner_outgoing_waiting_most",
+        "Messages that wait for the agent with the most of them.",
+        outgoing.most_waiting as f64,
+    );
+}
+
+fn decisions(page: &mut Page, controller: &Controller, counters: &Counters) {
+    let inputs = counters.inputs.iter().map(|(kind, count)| (vec![("kind", (*kind).to_owned())], *count));
+    page.counters("gleaner_controller_inputs", "Inputs of the controller, by kind.", inputs);
+    page.histogram(
+        "gleaner_controller_decision_seconds",
+        "Time the controller took for one input.",
+        &counters.decisions,
+    );
+    page.counter("gleaner_commands", "Commands sent to agents, renewals among them.", counters.commands);
+    page.counter("gleaner_commands_refused", "Commands that agents refused.", counters.commands_refused);
+    let leases: usize = controller.glances().map(|host| host.leases).sum();
+    page.gauge("gleaner_command_leases", "Commands in force under a lease.", leases as f64);
+    page.counter(
+        "gleaner_plans_rejected",
+        "Plans that the independent checker rejected; each is a bug in Gleaner.",
+        counters.plans_rejected,
+    );
+}
+
+fn jobs(page: &mut Page, controller: &Controller, now: Timestamp) {
+    let phases = ["waiting", "profiling", "running", "completed", "failed", "cancelled"];
+    let mut counts = BTreeMap::from(phases.map(|phase| (phase, 0.0)));
+    for job in controller.jobs() {
+        *counts.entry(job.phase.word()).or_default() += 1.0;
+    }
+    let counts = counts.into_iter().map(|(phase, count)| (vec![("phase", phase.to_owned())], count));
+    page.gauges("gleaner_jobs", "Jobs remembered, by phase.", counts);
+    let active: Vec<&JobStatus> = controller.jobs().filter(|job| !job.phase.is_final()).take(MOST_JOBS).collect();
+    let mut of_each = |name, help, value: &dyn Fn(&JobStatus) -> Option<f64>| {
+        let label = |job: &JobStatus| vec![("job", job.spec.id.to_string())];
+        page.gauges(name, help, active.iter().filter_map(|job| Some((label(job), value(job)?))).collect::<Vec<_>>());
+    };
+    let until = |at: Timestamp| at.seconds_since(now) - now.seconds_since(at);
+    of_each("gleaner_job_progress_ratio", "Part of a job's work that is done.", &|job| {
+        Some(job.progress.as_ref()?.fraction_done.value())
+    });
+    of_each("gleaner_job_volunteers", "Volunteers that a job has.", &|job| Some(f64::from(job.volunteers)));
+    of_each("gleaner_job_deadline_seconds", "Time left to a job's deadline; negative when it has passed.", &|job| {
+        job.deadline.map(until)
+    });
+    of_each("gleaner_job_estimate_seconds", "Time until a job is done, by its last decision.", &|job| {
+        job.completion_estimate.map(until)
+    });
+    of_each("gleaner_job_cost_dollars", "What a job has cost so far.", &|job| Some(job.cost.amount()));
+    of_each("gleaner_job_harvested_core_seconds", "CPU time that a job has used.", &|job| Some(job.harvested_core_s));
+}
+
+fn applications(page: &mut Page, controller: &Controller) {
+    let all: Vec<&ApplicationStatus> = controller.applications().collect();
+    page.gauge("gleaner_applications", "Applications with a response-time target.", all.len() as f64);
+    let shown = &all[..all.len().min(MOST_APPLICATIONS)];
+    let mut of_each = |name, help, value: &dyn Fn(&ApplicationStatus) -> Option<f64>| {
+        let label = |status: &ApplicationStatus| vec![("application", status.spec.name.to_string())];
+        page.gauges(name, help, shown.iter().filter_map(|own| Some((label(own), value(own)?))).collect::<Vec<_>>());
+    };
+    of_each(
+        "gleaner_application_response_seconds",
+        "Mean response time of an application, by its source's last word; none while that is no number.",
+        &|own| Some(own.response.as_ref()?.1.mean_ms()? / 1_000.0),
+    );
+    of_each("gleaner_application_target_seconds", "Response time an application should have.", &|own| {
+        Some(own.spec.target_ms / 1_000.0)
+    });
+    of_each(
+        "gleaner_application_missed_intervals",
+        "Control intervals in a row in which an application missed its target by a tenth or more.",
+        &|own| Some(f64::from(own.missed)),
+    );
+    let mut shares = Vec::new();
+    for own in shown {
+        for share in own.decision.iter().flat_map(|decision| &decision.shares) {
+            let labels = vec![
+                ("application", own.spec.name.to_string()),
+                ("tier", share.tier.to_string()),
+                ("resource", resource(share.resource).to_owned()),
+            ];
+            shares.push((labels, share.granted));
+        }
+    }
+    page.gauges("gleaner_application_share_ratio", "Part of its host that a tier of an application has.", shares);
+}
+
+const fn resource(resource: gleaner_common::application::Resource) -> &'static str {
+    use gleaner_common::application::Resource;
+    match resource {
+        Resource::Cpu => "cpu",
+        Resource::Memory => "memory",
+        Resource::Disk => "disk",
+        Resource::Network => "network",
+    }
+}
+
+fn own_records(page: &mut Page, counters: &Counters, records: &Records) {
+    let failing = |error: &Option<String>| f64::from(u8::from(error.is_some()));
+    page.gauge("gleaner_store_failing", "1 while the state cannot be stored.", failing(&records.store_error));
+    page.counter("gleaner_store_failures", "Times the state could not be stored.", counters.store_failures);
+    page.gauge("gleaner_journal_failing", "1 while the journal cannot be written.", failing(&records.journal_error));
+    page.gauge(
+        "gleaner_event_log_failing",
+        "1 while the event log cannot be written.",
+        failing(&records.event_log_error),
+    );
+    page.counter("gleaner_events", "Events logged.", records.events);
+    page.gauge("gleaner_events_waiting", "Events that wait for the log.", records.events_waiting as f64);
+    page.counter("gleaner_events_lost", "Events that found no room to wait for the log.", records.events_lost);
+}
+
+/// How the core loop is, told by it every second, for whoever asks while it may hang.
+#[derive(Debug)]
+pub(crate) struct Pulse(Mutex<Beat>);
+
+#[derive(Debug)]
+struct Beat {
+    at: Instant,
+    store_error: Option<String>,
+    journal_error: Option<String>,
+    event_log_error: Option<String>,
+    /// Another aggregator leads, or none.
+    stands_by: Option<String>,
+}
+
+impl Pulse {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Beat {
+            at: Instant::now(),
+            store_error: None,
+            journal_error: None,
+            event_log_error: None,
+            stands_by: None,
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Beat> {
+        // Plain values, valid in any combination.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn beat(&self, records: &Records) {
+        *self.lock() = Beat {
+            at: Instant::now(),
+            store_error: records.store_error.clone(),
+            journal_error: records.journal_error.clone(),
+            event_log_error: records.event_log_error.clone(),
+            stands_by: None,
+        };
+    }
+
+    /// It works, and stands by: healthy, and not ready.
+    pub(crate) fn stands_by(&self, who_leads: String) {
+        let mut beat = self.lock();
+        (beat.at, beat.stands_by) = (Instant::now(), Some(who_leads));
+    }
+
+    /// Something was dealt with.
+    pub(crate) fn works(&self) {
+        self.lock().at = Instant::now();
+    }
+
+    /// The core loop of a leader hangs, if it has dealt with nothing for so long, and longer than it may by its health.
+    /// Before its first tick there is none to hang.
+    pub(crate) fn leader_hangs(&self, after: Duration) -> Option<String> {
+        let leads = self.lock().stands_by.is_none();
+        self.quiet(after.max(HANGS_AFTER)).filter(|_| leads)
+    }
+
+    fn quiet(&self, after: Duration) -> Option<String> {
+        let quiet = self.lock().at.elapsed();
+        (quiet > after).then(|| format!("the core loop has not ticked for {} s", quiet.as_secs()))
+    }
+
+    fn health(&self) -> Health {
+        Health::of(self.quiet(HANGS_AFTER).into_iter().collect())
+    }
+
+    /// The core loop has done nothing for so long.
+    #[cfg(test)]
+    pub(crate) fn set_quiet(&self, for_long: Duration) {
+        self.lock().at = Instant::now().checked_sub(for_long).unwrap();
+    }
+
+    fn readiness(&self) -> Health {
+        let mut health = self.health();
+        let beat = self.lock();
+        health.problems.extend(beat.stands_by.clone());
+        health.problems.extend(beat.store_error.clone());
+        health.problems.extend(beat.event_log_error.clone());
+        health.warnings.extend(beat.journal_error.clone());
+        health.ok = health.problems.is_empty();
+        health
+    }
+}
+
+/// What the listener asks.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) arrivals: mpsc::Sender<Arrival>,
+}
+
+impl Monitored for Monitor {
+    async fn page(&self) -> Result<Page, String> {
+        let waiting = self.arrivals.max_capacity() - self.arrivals.capacity();
+        let (answer, page) = oneshot::channel();
+        let asked = async {
+            self.arrivals.send(Arrival::Scraped { answer }).await.map_err(|_| ())?;
+            page.await.map_err(|_| ())
+        };
+        let mut page = match tokio::time::timeout(PAGE_PATIENCE, asked).await {
+            Ok(Ok(page)) => page,
+            Ok(Err(())) => return Err("the aggregator is stopping".to_owned()),
+            Err(_) => return Err(format!("the core loop does not answer in {} s", PAGE_PATIENCE.as_secs())),
+        };
+        page.gauge("gleaner_arrivals_waiting", "Messages and requests that wait for the core loop.", waiting as f64);
+        Ok(page)
+    }
+
+    fn health(&self) -> Health {
+        self.pulse.health()
+    }
+
+    fn readiness(&self) -> Health {
+        self.pulse.readiness()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_planner::controller::Settings;
+
+    use super::*;
+
+    #[test]
+    fn a_page_names_every_family_even_of_an_empty_fleet() {
+        let controller = Controller::new(Settings::default(), Timestamp(1));
+        let (records, outgoing) = (Records::default(), Outgoing::default());
+        let page = page(&controller, &Counters::default(), &records, &outgoing, Timestamp(1_000), Timestamp(3_000));
+        let text = page.text().unwrap();
+        for line in [
+            "# TYPE gleaner_job_progress_ratio gauge",
+            "# TYPE gleaner_application_response_seconds gauge",
+            "gleaner_hosts{state=\"acting\"} 0.0",
+            "gleaner_aggregator_uptime_seconds 2.0",
+            "gleaner_jobs{phase=\"running\"} 0.0",
+        ] {
+            assert!(text.contains(line), "{line} not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let pulse = Pulse::new();
+        assert!(pulse.health().ok && pulse.readiness().ok);
+        let records = Records {
+            event_log_error: Some("the event log cannot be written".to_owned()),
+            journal_error: Some("the journal cannot be written".to_owned()),
+            ..Records::default()
+        };
+        pulse.beat(&records);
+        let ready = pulse.readiness();
+        assert!(pulse.health().ok && !ready.ok);
+        assert_eq!(ready.problems, ["the event log cannot be written"]);
+        assert_eq!(ready.warnings, ["the journal cannot be written"], "jobs run on without a journal");
+        pulse.set_quiet(HANGS_AFTER + Duration::from_secs(1));
+        let health = pulse.health();
+        assert!(!health.ok && health.problems[0].contains("has not ticked"), "{health:?}");
+    }
+}

@@ -1,0 +1,289 @@
+//! The core loop's part in letting hosts join, renewing their certificates and shutting them out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gleaner_common::clock::{Clock, Timestamp};
+use gleaner_common::event::Event;
+use gleaner_common::id::HostId;
+use gleaner_common::join::{JoinSecret, JoinToken, is_address};
+use gleaner_common::tls::{AGGREGATOR_NAME, Authority, Validity};
+use gleaner_common::wire::{FromAggregator, JoinRequest};
+
+use super::requests::invalid;
+use super::{Joining, Shell};
+use crate::api::{ApiError, ErrorCode, InvitationView, Invited, Response, RevocationView};
+use crate::enrolment::{Admissions, Failures};
+
+/// Longest an invitation may serve, in seconds: 30 days.
+const LONGEST_INVITATION_S: f64 = 30.0 * 86_400.0;
+
+/// What certificates count in.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How often it is told that the aggregator's certificate ends soon.
+const REMINDER: Duration = Duration::from_secs(86_400);
+
+/// What the core loop needs to sign, and what it knows of its own certificate. Read anew on a reload.
+#[derive(Debug)]
+pub struct Credentials {
+    /// The authority, where its key is on this machine.
+    pub authority: Option<Authority>,
+    /// Why there is none.
+    pub no_authority: String,
+    /// Certificates of the authority, in DER.
+    pub roots: Vec<Vec<u8>>,
+    /// From when until when the aggregator's own certificate holds.
+    pub own: Validity,
+}
+
+/// Who may join and who is shut out, and what that is worked with.
+#[derive(Debug)]
+pub struct Enrolment {
+    pub(super) admissions: Admissions,
+    credentials: Credentials,
+    /// How long certificates of agents hold.
+    lifetime: Duration,
+    /// Addresses for tokens.
+    advertise: Vec<String>,
+    failures: Failures,
+    /// From when on the newest certificate holds that was signed for a host, or shown by it, since the start. There are
+    /// no more hosts than certificates were issued for.
+    newest: BTreeMap<HostId, Timestamp>,
+    reminded: Option<Timestamp>,
+}
+
+impl Enrolment {
+    /// From what was stored, what is on disk, how long certificates of agents hold, and the addresses for tokens.
+    #[must_use]
+    pub fn new(admissions: Admissions, credentials: Credentials, lifetime: Duration, advertise: Vec<String>) -> Self {
+        let (failures, newest) = (Failures::default(), BTreeMap::new());
+        Self { admissions, credentials, lifetime, advertise, failures, newest, reminded: None }
+    }
+}
+
+impl Enrolment {
+    /// Remembers a certificate of a host.
+    pub(super) fn known(&mut self, host: &HostId, certificate: Validity) {
+        let newest = self.newest.entry(host.clone()).or_insert(certificate.from);
+        *newest = certificate.from.max(*newest);
+    }
+
+    /// Where nobody may join and nobody is shut out: a simulation, which has no certificates.
+    #[must_use]
+    pub fn closed() -> Self {
+        let own = Validity { from: Timestamp(0), until: Timestamp(u64::MAX) };
+        let no_authority = "there are no certificates here".to_owned();
+        let credentials = Credentials { authority: None, no_authority, roots: Vec::new(), own };
+        Self::new(Admissions::default(), credentials, Duration::ZERO, Vec::new())
+    }
+}
+
+impl Shell {
+    /// The time by which tokens expire: by the process's clock, or by the wall where that is later. The former stands
+    /// still while the machine is suspended.
+    fn latest(&self) -> Timestamp {
+        self.clock.now().max(Clock::start().now())
+    }
+
+    /// Answers a host that joins.
+    pub(super) fn joining(&mut self, joining: Joining) {
+        let Joining { peer, request, answer } = joining;
+        let now = self.clock.now();
+        let result = match self.enrolment.failures.wait_s(now) {
+            // Told to the peer only: what is logged is bounded too.
+            Some(wait_s) => Err(format!("too many attempts to join have failed; try again in {wait_s:.0} s")),
+            None => self.enrol(&peer, &request).inspect_err(|reason| self.join_failed(peer, reason.clone())),
+        };
+        // A peer that has gone away has lost its answer, and the operator sees in the log that it joined.
+        _ = answer.send(result);
+    }
+
+    /// Counts and logs an attempt to join that failed, unless there are too many.
+    pub(super) fn join_failed(&mut self, peer: String, reason: String) {
+        let now = self.clock.now();
+        if self.enrolment.failures.wait_s(now).is_none() {
+            self.enrolment.failures.count(now);
+            self.log(Event::JoinRefused { peer, reason });
+        }
+    }
+
+    fn enrol(&mut self, peer: &str, request: &JoinRequest) -> Result<String, String> {
+        let now = self.latest();
+        let before = self.enrolment.admissions.clone();
+        let host = self.enrolment.admissions.redeem(&request.secret, now)?;
+        let (certificate, expires) = match self.sign(&host, &request.request) {
+            Ok(signed) => signed,
+            Err(reason) => {
+                // A request that cannot be signed does not use the invitation up.
+                self.enrolment.admissions = before;
+                return Err(reason);
+            }
+        };
+        if let Err(reason) = self.store_admissions(before) {
+            return Err(format!("the aggregator cannot store that the invitation is used: {reason}"));
+        }
+        self.log(Event::HostEnrolled { host, peer: peer.to_owned(), expires });
+        Ok(certificate)
+    }
+
+    /// A certificate for a host's agent, in PEM, and until when it holds.
+    fn sign(&mut self, host: &HostId, request: &[u8]) -> Result<(String, Timestamp), String> {
+        let Enrolment { admissions, credentials, lifetime, .. } = &self.enrolment;
+        let authority = credentials.authority.as_ref().ok_or_else(|| credentials.no_authority.clone())?;
+        // The wall clock of now: certificates are compared with other machines' clocks.
+        let now = Clock::start().now();
+        let validity = admissions.validity(host, now, *lifetime);
+        if validity.from > now.after(SECOND) {
+            return Err(format!("host {host} is revoked through a time ahead; try again after {}", validity.from));
+        }
+        if validity.from > now {
+            return Err(format!("host {host} was revoked this very second; try again"));
+        }
+        let certificate = authority.sign_agent(host, request, validity).map_err(|error| error.to_string())?;
+        self.enrolment.known(host, validity);
+        Ok((certificate, validity.until))
+    }
+
+    /// Answers a connected agent that wants its next certificate.
+    pub(super) fn renew(&mut self, host: &HostId, connection: u64, request: &[u8]) {
+        let Some(current) = self.connections.get(host).filter(|current| current.id == connection) else { return };
+        // A renewed agent comes back on a new connection; one more on this one is a fault of the peer.
+        if current.renewed {
+            let reason = "a certificate was issued on this connection already".to_owned();
+            self.log(Event::MessageRefused { host: host.clone(), reason: reason.clone() });
+            self.send(host, FromAggregator::CertificateRefused(reason));
+            return;
+        }
+        match self.sign(host, request) {
+            Ok((certificate, expires)) => {
+                if let Some(current) = self.connections.get_mut(host) {
+                    current.renewed = true;
+                }
+                self.send(host, FromAggregator::Certificate(certificate));
+                self.log(Event::CertificateRenewed { host: host.clone(), expires });
+            }
+            Err(reason) => self.send(host, FromAggregator::CertificateRefused(reason)),
+        }
+    }
+
+    /// New credentials, or why the old ones stay.
+    pub(super) fn reloaded(&mut self, credentials: Result<Box<Credentials>, String>) {
+        let error = match credentials {
+            Ok(credentials) => {
+                self.enrolment.credentials = *credentials;
+                self.enrolment.reminded = None;
+                None
+            }
+            Err(error) => Some(error),
+        };
+        self.log(Event::CertificatesReloaded { expires: self.enrolment.credentials.own.until, error });
+    }
+
+    /// Reminds once a day of a certificate of the aggregator that ends soon.
+    pub(super) fn remind(&mut self) {
+        let now = self.clock.now();
+        let own = self.enrolment.credentials.own;
+        let due = self.enrolment.reminded.is_none_or(|last| now.since(last) >= REMINDER);
+        if now >= own.renewal() && due {
+            self.enrolment.reminded = Some(now);
+            self.log(Event::CertificateExpiring { expires: own.until });
+        }
+    }
+
+    /// Stores changed admissions; if that fails they are as before, and stored so with the next state.
+    fn store_admissions(&mut self, before: Admissions) -> Result<(), String> {
+        let admissions = &self.enrolment.admissions;
+        let own = self.store.save_admissions(admissions).map_err(|e| format!("{:#}", anyhow::Error::from(e)));
+        let stored = own.and_then(|()| match &self.leading {
+            Some(leading) => leading.replica.save(&self.controller, admissions, true),
+            None => Ok(()),
+        });
+        if stored.is_err() {
+            self.enrolment.admissions = before;
+            // What failed may have come as far as the disk, or etcd.
+            (self.dirty, self.admissions_dirty) = (true, true);
+        }
+        stored
+    }
+
+    fn admit(&mut self, before: Admissions) -> Result<(), ApiError> {
+        self.store_admissions(before).map_err(|error| {
+            let message = match &self.leading {
+                None => format!("nothing is changed: {error}"),
+                Some(_) => format!(
+                    "it is not known whether this is done: {error}; look with `gleaner host invitations` and order it \
+                     again"
+                ),
+            };
+            ApiError { code: ErrorCode::Unavailable, message }
+        })
+    }
+
+    pub(super) fn invite(&mut self, host: &HostId, for_s: f64, addresses: Vec<String>) -> Result<Response, ApiError> {
+        let unavailable = |message: String| ApiError { code: ErrorCode::Unavailable, message };
+        let credentials = &self.enrolment.credentials;
+        if credentials.authority.is_none() {
+            return Err(unavailable(credentials.no_authority.clone()));
+        }
+        if host.as_str() == AGGREGATOR_NAME {
+            return Err(invalid(format!("host: the name {host} is reserved for the aggregator")));
+        }
+        let duration =
+            Duration::try_from_secs_f64(for_s).ok().filter(|_| (1.0..=LONGEST_INVITATION_S).contains(&for_s));
+        let duration = duration.ok_or_else(|| invalid(format!("for_s: is {for_s}; it must be 1 s to 30 days")))?;
+        let addresses = if addresses.is_empty() { self.enrolment.advertise.clone() } else { addresses };
+        if let Some(bad) = addresses.iter().find(|address| !is_address(address)) {
+            return Err(invalid(format!("addresses: {bad:?} is not HOST:PORT")));
+        }
+        let roots = credentials.roots.clone();
+        let now = self.latest();
+        let expires = now.after(duration);
+        let secret = JoinSecret::random().ok_or_else(|| unavailable("the system gives no randomness".to_owned()))?;
+        let hash = secret.hash();
+        let token = JoinToken { addresses, authority: roots, host: host.clone(), secret };
+        let token = token.to_text().map_err(|error| invalid(error.to_string()))?;
+        let before = self.enrolment.admissions.clone();
+        let replaced = self.enrolment.admissions.invite(host, hash, now, expires).map_err(unavailable)?;
+        self.admit(before)?;
+        self.log(Event::HostInvited { host: host.clone(), expires, replaced });
+        Ok(Response::Invited(Invited { token: token.into(), expires, replaced }))
+    }
+
+    pub(super) fn uninvite(&mut self, host: &HostId) -> Result<Response, ApiError> {
+        let before = self.enrolment.admissions.clone();
+        let now = self.latest();
+        if !self.enrolment.admissions.withdraw(host, now) {
+            let message = format!("host {host} has no open invitation; `gleaner host invitations` lists them");
+            return Err(ApiError { code: ErrorCode::NotFound, message });
+        }
+        self.admit(before)?;
+        self.log(Event::InvitationWithdrawn { host: host.clone() });
+        Ok(Response::Uninvited)
+    }
+
+    pub(super) fn revoke(&mut self, host: &HostId) -> Result<Response, ApiError> {
+        let now = Clock::start().now();
+        // One that was dated while the clock was ahead is revoked as well.
+        let through = self.enrolment.newest.get(host).map_or(now, |newest| now.max(*newest));
+        let before = self.enrolment.admissions.clone();
+        let unavailable = |message| ApiError { code: ErrorCode::Unavailable, message };
+        self.enrolment.admissions.revoke(host, through).map_err(unavailable)?;
+        self.admit(before)?;
+        self.log(Event::HostRevoked { host: host.clone(), through });
+        let was_connected = self.disconnect(host, format!("the certificates of host {host} are revoked"));
+        Ok(Response::Revoked { through, was_connected })
+    }
+
+    pub(super) fn invitations(&self) -> Response {
+        let admissions = &self.enrolment.admissions;
+        let invitations = admissions.invitations(self.latest()).map(|(host, invitation)| InvitationView {
+            host: host.clone(),
+            made: invitation.made,
+            expires: invitation.expires,
+        });
+        let revocations =
+            admissions.revocations().map(|(host, through)| RevocationView { host: host.clone(), through });
+        Response::Invitations { invitations: invitations.collect(), revocations: revocations.collect() }
+    }
+}

@@ -1,0 +1,358 @@
+//! Events of agents while the disk is full, and across restarts of theirs; what is stored when the disk or etcd fails;
+//! what operators are shown, and what is audited of what they order; joining and revoking where clocks are wrong.
+
+use std::time::Duration;
+
+use gleaner_common::application::{ApplicationSpec, Bounds, Control, ResponseSource, TierSpec, TimeUnit};
+use gleaner_common::clock::ClockHand;
+use gleaner_common::id::{TierId, WorkloadId};
+use gleaner_common::job::{ClusterSystem, EngineSpec};
+use gleaner_common::join::JoinSecret;
+use gleaner_common::report::{CgroupMode, Levers};
+use gleaner_common::tls::Authority;
+use gleaner_common::units::Bytes;
+use gleaner_planner::controller::Settings;
+use serde_json::json;
+
+use super::*;
+use crate::api::{ErrorCode, SubmitCluster};
+use crate::enrolment::Admissions;
+use crate::event_log::{EventLogSettings, EventReader};
+use crate::journal::JournalSettings;
+use crate::operators::Role;
+use crate::standby::Replica;
+
+/// A host of which only its levers matter.
+pub(crate) fn facts(levers: Levers) -> HostFacts {
+    HostFacts {
+        cpu_model: String::new(),
+        cores: 1,
+        memory: Bytes(0),
+        kernel: String::new(),
+        cgroups: CgroupMode::None,
+        offers: Vec::new(),
+        levers,
+    }
+}
+
+fn shell(folder: &std::path::Path) -> Shell {
+    shell_with(folder, Clock::start(), Enrolment::closed())
+}
+
+fn shell_with(folder: &std::path::Path, clock: Clock, enrolment: Enrolment) -> Shell {
+    let local_host = HostId::new("here").unwrap();
+    let (reports, _) = mpsc::channel(1);
+    let (responses, _) = mpsc::channel(1);
+    Shell::new(Parts {
+        clock,
+        local_host: local_host.clone(),
+        controller: Controller::new(Settings::default(), clock.now()),
+        journal: Journal::new(JournalSettings { folder: folder.join("journal"), max_bytes: 1 << 20, files: 1 }),
+        events: EventLog::open(EventLogSettings { folder: folder.join("events"), max_bytes: 1 << 20, files: 1 }),
+        store: Store::open(&folder.join("state.redb")).unwrap(),
+        engines: Engines::new(folder.join("jobs"), local_host, reports),
+        responses,
+        enrolment,
+        audit: Audit::new(&folder.join("audit"), clock.now()),
+    })
+}
+
+fn records(incarnation: u64, sequences: std::ops::RangeInclusive<u64>) -> Vec<EventRecord> {
+    let host = HostId::new("h1").unwrap();
+    sequences
+        .map(|sequence| EventRecord {
+            at: Timestamp(sequence),
+            source: EventSource::Agent { host: host.clone(), incarnation, sequence },
+            event: Event::AgentStopped { knobs_restored: 0 },
+        })
+        .collect()
+}
+
+/// What a connection's task has: what is sent to the agent, and why it is to end.
+type Task = (mpsc::Receiver<FromAggregator>, oneshot::Receiver<String>);
+
+fn connect(shell: &mut Shell, id: u64, incarnation: u64) -> Task {
+    let (sender, told) = mpsc::channel(16);
+    let (closer, closed) = oneshot::channel();
+    let connection = Connection { id, incarnation, sender, closer, renewed: false };
+    shell.connections.insert(HostId::new("h1").unwrap(), connection);
+    (told, closed)
+}
+
+fn through(told: &mut mpsc::Receiver<FromAggregator>) -> Vec<u64> {
+    std::iter::from_fn(|| told.try_recv().ok())
+        .filter_map(|message| match message {
+            FromAggregator::EventsThrough(through) => Some(through),
+            _ => None,
+        })
+        .collect()
+}
+
+fn logged(folder: &std::path::Path) -> usize {
+    let mut reader = EventReader::open(&folder.join("events"), None);
+    reader.next_lines(1_000).unwrap().iter().filter(|line| line.contains("agent_stopped")).count()
+}
+
+#[tokio::test]
+async fn events_do_not_overtake_those_that_wait_for_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let (mut told, _closed) = connect(&mut shell, 1, 5);
+    let host = HostId::new("h1").unwrap();
+    // A file where the log's folder should be stands for a disk that takes nothing.
+    std::fs::write(folder.path().join("events"), "").unwrap();
+    shell.agent_events(host.clone(), 1, records(5, 1..=3));
+    assert_eq!(through(&mut told), Vec::<u64>::new(), "nothing is in the log");
+    std::fs::remove_file(folder.path().join("events")).unwrap();
+    shell.agent_events(host, 1, records(5, 4..=5));
+    assert_eq!(through(&mut told), [3, 5], "4 and 5 come after 1 to 3");
+    assert_eq!(logged(folder.path()), 5);
+}
+
+#[tokio::test]
+async fn a_number_of_an_older_incarnation_acknowledges_nothing_of_the_newer() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let host = HostId::new("h1").unwrap();
+    let (mut told, _closed) = connect(&mut shell, 2, 6);
+    // What the killed agent had sent is still on its way when its successor has joined.
+    shell.agent_events(host.clone(), 1, records(5, 1..=9));
+    assert_eq!(through(&mut told), Vec::<u64>::new());
+    shell.agent_events(host, 2, records(6, 1..=2));
+    assert_eq!(through(&mut told), [2]);
+    assert_eq!(logged(folder.path()), 11);
+}
+
+fn root() -> Operator {
+    Operator { uid: 0, user: "root".to_owned(), pid: None, role: Role::Acting }
+}
+
+#[tokio::test]
+async fn response_times_handed_in_after_the_audit_log_failed_are_audited() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let audit = folder.path().join("audit");
+    let respond = || Request::Respond { application: ApplicationId::new("shop").unwrap(), mean_ms: 5.0 };
+    // A file where the log's folder should be stands for a disk that takes nothing.
+    std::fs::write(&audit, "").unwrap();
+    for _ in 0..2 {
+        assert_eq!(
+            shell.api(&root(), respond()).unwrap_err().code,
+            ErrorCode::Unavailable,
+            "nothing is done unaudited"
+        );
+    }
+    std::fs::remove_file(&audit).unwrap();
+    for _ in 0..2 {
+        assert_eq!(shell.api(&root(), respond()).unwrap_err().code, ErrorCode::NotFound);
+    }
+    let lines = crate::audit::lines(&audit, None).filter(|line| line.contains("app respond shop")).count();
+    assert_eq!(lines, 2, "asked, and what came of it, once for all");
+}
+
+#[tokio::test]
+async fn who_asks_for_applications_gets_no_secrets_of_their_sources() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    for (name, response_time) in [
+        ("shop", ResponseSource::Postgres { connection: "host=/run user=gleaner password=hunter2 dbname=s".into() }),
+        (
+            "page",
+            ResponseSource::Http {
+                url: "http://10.0.0.1/stats?key=hunter2".into(),
+                pointer: "/mean".into(),
+                unit: TimeUnit::Milliseconds,
+            },
+        ),
+    ] {
+        let tier = TierSpec {
+            name: TierId::new("only").unwrap(),
+            host: HostId::new("h1").unwrap(),
+            workload: WorkloadId::new(name).unwrap(),
+            cpu_percent: Some(Bounds { floor: 10.0, ceiling: 200.0 }),
+            memory_mib: None,
+            disk_mb_s: None,
+        };
+        let (name, control) = (ApplicationId::new(name).unwrap(), Control::Balance);
+        let spec = ApplicationSpec { name, target_ms: 100.0, response_time, control, tiers: vec![tier] };
+        let spec = Box::new(spec);
+        assert!(matches!(shell.api(&root(), Request::Apply(spec.clone())), Ok(Response::Applied)));
+        let one = shell.api(&root(), Request::Application { application: spec.name.clone() }).unwrap();
+        let all = shell.api(&root(), Request::Applications).unwrap();
+        for answer in [one, all] {
+            let text = serde_json::to_string(&answer).unwrap();
+            assert!(text.contains("(withheld)") && !text.contains("hunter2"), "{text}");
+        }
+        assert_eq!(shell.controller.application(&spec.name).unwrap().spec, *spec, "who asks the source has it whole");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_dated_ahead_is_revoked_with_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let host = HostId::new("h1").unwrap();
+    // Signed while the clock was an hour ahead.
+    let from = Clock::start().now().after(Duration::from_secs(3_600));
+    let certificate = Validity { from, until: from.after(Duration::from_secs(86_400)) };
+    let facts = facts(Levers::without_volunteer(false, Vec::new()));
+    let join = |shell: &mut Shell, connection| {
+        let ((sender, _), (closer, _), (events_through, mut answer)) =
+            (mpsc::channel(1), oneshot::channel(), oneshot::channel());
+        let facts = Box::new(facts.clone());
+        let (host, incarnation) = (host.clone(), 1);
+        shell.joined(Joined { host, incarnation, facts, connection, certificate, sender, closer, events_through });
+        answer.try_recv().unwrap()
+    };
+    assert!(join(&mut shell, 1).is_ok());
+    assert!(matches!(shell.revoke(&host), Ok(Response::Revoked { was_connected: true, through }) if through >= from));
+    let again = join(&mut shell, 2);
+    assert!(matches!(&again, Err(Declined::Refused(reason)) if reason.contains("were revoked")), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_token_expires_while_the_aggregators_machine_is_suspended() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hour, host) = (Duration::from_secs(3_600), HostId::new("h1").unwrap());
+    // The machine was suspended for a day, which its processes' clocks do not count.
+    let asleep = ClockHand::new(Timestamp(Clock::start().now().0 - 86_400_000)).clock();
+    let (old, mut admissions) = (JoinSecret::random().unwrap(), Admissions::default());
+    admissions.invite(&host, old.hash(), asleep.now(), asleep.now().after(hour)).unwrap();
+    let own = Validity { from: Timestamp(0), until: Timestamp(u64::MAX) };
+    let authority = Authority::create().unwrap();
+    let credentials =
+        Credentials { authority: Some(authority), no_authority: String::new(), roots: vec![vec![1]], own };
+    let mut shell = shell_with(folder.path(), asleep, Enrolment::new(admissions, credentials, hour, Vec::new()));
+    let (answer, mut answered) = oneshot::channel();
+    let request = JoinRequest { secret: old, request: Vec::new() };
+    shell.joining(Joining { peer: "10.0.0.2:7".to_owned(), request, answer });
+    assert!(answered.try_recv().unwrap().unwrap_err().contains("expired at"));
+    // One that is made now serves for its hour.
+    let invited = shell.invite(&host, 3_600.0, vec!["10.0.0.1:7441".to_owned()]);
+    let Ok(Response::Invited(invited)) = invited else { panic!("{invited:?}") };
+    assert!(invited.expires > Clock::start().now().after(hour / 2));
+}
+
+#[tokio::test]
+async fn nothing_is_acknowledged_that_comes_after_events_that_were_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let (_told, mut closed) = connect(&mut shell, 1, 5);
+    let host = HostId::new("h1").unwrap();
+    let last = MAX_UNLOGGED as u64 + 1;
+    std::fs::write(folder.path().join("events"), "").unwrap();
+    shell.agent_events(host.clone(), 1, records(5, 1..=last));
+    assert_eq!(shell.unlogged(), 0, "too many to wait");
+    assert!(closed.try_recv().unwrap().contains("cannot be logged"), "a peer that does not read ends too");
+    std::fs::remove_file(folder.path().join("events")).unwrap();
+    // The next ones were on their way already; they come before and after the agent has connected anew.
+    shell.agent_events(host.clone(), 1, records(5, last + 1..=last + 3));
+    let (mut told, _closed) = connect(&mut shell, 2, 5);
+    shell.agent_events(host.clone(), 1, records(5, last + 4..=last + 6));
+    assert_eq!((shell.events.through(&host, 5), logged(folder.path())), (0, 0));
+    // The agent sends everything again.
+    shell.agent_events(host, 2, records(5, 1..=7));
+    assert_eq!((through(&mut told), logged(folder.path())), (vec![7], 7));
+}
+
+/// Makes it one of several aggregators, with an etcd that never answers; counts the states that etcd would have got.
+fn lead(shell: &mut Shell) -> impl Fn() -> usize + use<> {
+    let (replica, waiting) = Replica::unattended();
+    shell.leading = Some(Leading { name: HostId::new("a").unwrap(), epoch: 1, state_from: "etcd", replica });
+    move || waiting.try_iter().count()
+}
+
+fn submission(folder: &std::path::Path) -> SubmitCluster {
+    serde_json::from_value(json!({
+        "name": "j",
+        "program": ["/bin/true"],
+        "working_dir": folder,
+        "goal": { "deadline": { "within_s": 60.0 } },
+        "dedicated": [{ "host": "d1", "disk": 1.0 }],
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_new_leader_stores_here_whom_the_last_one_shut_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    shell.enrolment.admissions.revoke(&HostId::new("h1").unwrap(), Timestamp(7)).unwrap();
+    _ = lead(&mut shell);
+    shell.start();
+    assert_eq!(shell.store.load_admissions().unwrap(), shell.enrolment.admissions);
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_keeps_nothing_from_etcd() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let sent = lead(&mut shell);
+    shell.store = Store::broken(folder.path());
+    shell.save(false);
+    assert_eq!(sent(), 1);
+    assert!(
+        shell.store_error.as_ref().is_some_and(|error| error.contains("cannot be opened")),
+        "{:?}",
+        shell.store_error
+    );
+    shell.save(true);
+    let error = shell.store_error.clone().unwrap();
+    assert!(error.contains("cannot be opened") && error.contains("etcd takes too long"), "{error}");
+}
+
+#[tokio::test]
+async fn what_may_be_in_etcd_is_not_called_undone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let sent = lead(&mut shell);
+    let error = shell.submit_cluster(&submission(folder.path())).unwrap_err();
+    assert!(error.message.contains("not known") && error.message.contains("for j "), "{}", error.message);
+
+    let host = HostId::new("h1").unwrap();
+    let error = shell.revoke(&host).unwrap_err();
+    assert!(error.message.contains("not known"), "{}", error.message);
+    assert_eq!(shell.enrolment.admissions, Admissions::default());
+    assert_ne!(shell.store.load_admissions().unwrap(), Admissions::default(), "here it was stored");
+    // The next state says everywhere that it was not done.
+    sent();
+    shell.save(false);
+    assert_eq!((sent(), shell.store.load_admissions().unwrap()), (1, Admissions::default()));
+}
+
+#[tokio::test]
+async fn without_etcd_a_job_that_cannot_be_stored_is_not_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    shell.store = Store::broken(folder.path());
+    let error = shell.submit_cluster(&submission(folder.path())).unwrap_err();
+    assert!(error.message.starts_with("the job is not taken: "), "{}", error.message);
+}
+
+#[tokio::test]
+async fn a_new_job_takes_over_no_records_of_an_older_one_of_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let records = folder.path().join("jobs/j");
+    std::fs::create_dir_all(&records).unwrap();
+    std::fs::write(records.join("spark.json"), "{}").unwrap();
+    shell.submit_cluster(&submission(folder.path())).unwrap();
+    assert!(!records.exists());
+}
+
+#[tokio::test]
+async fn a_batch_system_is_not_told_of_the_end_of_a_job_it_never_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let (actions, mut told) = mpsc::unbounded_channel();
+    let (reports, _) = mpsc::channel(1);
+    shell.engines = Engines::new(folder.path().join("jobs"), HostId::new("here").unwrap(), reports).simulated(actions);
+    let job = JobId::new("j").unwrap();
+    let mut spec = crate::engine::prepare_cluster(&job, &submission(folder.path())).unwrap();
+    let EngineSpec::Cluster(cluster) = &mut spec.engine else { panic!("{spec:?}") };
+    cluster.system = ClusterSystem::Simulated;
+    shell.accept(spec).unwrap();
+    assert!(shell.controller.job(&job).is_some_and(|status| status.started.is_none()), "its host is not there");
+    shell.cancel(job).unwrap();
+    assert!(told.try_recv().is_err());
+}

@@ -1,0 +1,116 @@
+//! The right to command, by this machine's own clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A moment of the clock that counts since the machine was booted, suspension included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    pub(crate) fn now() -> Self {
+        // Not `Instant`, which stands still while the machine is suspended; etcd's clock does not.
+        let now = clock_gettime(ClockId::Boottime);
+        let milliseconds = now.tv_sec.saturating_mul(1_000).saturating_add(now.tv_nsec / 1_000_000);
+        Self(u64::try_from(milliseconds).unwrap_or(0))
+    }
+
+    /// From now to this moment; zero if it is over.
+    pub(crate) fn left(self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(Self::now().0))
+    }
+
+    fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// How long before a lease can end at etcd its holder stops commanding. Chosen: a fifth, half a second at least, for
+/// clocks that run at different rates and for a command that was just decided to leave the machine.
+fn margin(ttl: Duration) -> Duration {
+    (ttl / 5).max(Duration::from_millis(500))
+}
+
+/// Until when a lease of `ttl` may be relied on whose grant or renewal was sent at `sent`. etcd counts from when it
+/// took the request, which is later.
+fn reliable_until(sent: Moment, ttl: Duration) -> Moment {
+    sent.after(ttl.saturating_sub(margin(ttl)))
+}
+
+/// Whether this aggregator may command. Cheap to copy and to ask; ask before every command.
+#[derive(Debug, Clone)]
+pub(crate) struct Mandate(Option<Arc<AtomicU64>>);
+
+impl Mandate {
+    /// Of an aggregator that is alone: it always holds.
+    pub(crate) fn alone() -> Self {
+        Self(None)
+    }
+
+    /// One that has yet to be won.
+    pub(crate) fn to_be_won() -> Self {
+        Self(Some(Arc::default()))
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        self.until().is_none_or(|until| Moment::now() < until)
+    }
+
+    /// When it ends unless it is extended; `None` for never.
+    pub(crate) fn until(&self) -> Option<Moment> {
+        self.0.as_ref().map(|until| Moment(until.load(Ordering::SeqCst)))
+    }
+
+    /// A lease of `ttl` was granted or renewed by what was sent at `sent`.
+    pub(crate) fn extend(&self, sent: Moment, ttl: Duration) {
+        if let Some(until) = &self.0 {
+            until.store(reliable_until(sent, ttl).0, Ordering::SeqCst);
+        }
+    }
+
+    /// It is over.
+    pub(crate) fn end(&self) {
+        if let Some(until) = &self.0 {
+            until.store(0, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(s: u64) -> Duration {
+        Duration::from_secs(s)
+    }
+
+    #[test]
+    fn a_mandate_ends_before_its_lease_can() {
+        // Sent at 100 s, a lease of 10 s ends at etcd at 110 s or later; the leader stops at 108 s.
+        let sent = Moment(100_000);
+        assert_eq!(reliable_until(sent, seconds(10)), Moment(108_000));
+        assert_eq!(reliable_until(sent, seconds(60)), Moment(148_000));
+        assert_eq!(reliable_until(sent, seconds(2)), Moment(101_500), "half a second at least");
+        assert_eq!(reliable_until(sent, Duration::from_millis(300)), sent, "a lease too short to be used");
+    }
+
+    #[test]
+    fn it_holds_from_when_it_is_won_until_it_ends() {
+        let mandate = Mandate::to_be_won();
+        let seen_by_others = mandate.clone();
+        assert!(!seen_by_others.holds());
+        mandate.extend(Moment::now(), seconds(60));
+        assert!(seen_by_others.holds());
+        // An answer that comes after a pause of the whole process extends nothing.
+        let long_ago = Moment(Moment::now().0.saturating_sub(50_000));
+        mandate.extend(long_ago, seconds(60));
+        assert!(!seen_by_others.holds());
+        mandate.extend(Moment::now(), seconds(60));
+        mandate.end();
+        assert!(!seen_by_others.holds());
+        assert!(Mandate::alone().holds());
+    }
+}

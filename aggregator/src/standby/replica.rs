@@ -1,0 +1,352 @@
+//! The controller's state and who may join, in etcd, from which the next leader goes on.
+//!
+//! It is compressed and cut into chunks below etcd's limit of 1.5 MiB for a request. The last chunk is written together
+//! with the head that makes the whole valid, in one transaction; every transaction holds only while the leader's key is
+//! the one that this leader made, so a deposed leader overwrites nothing, and only on the head it knows, so a request
+//! that lingered in the network undoes no later one.
+
+use std::io::{Read, Write};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+use gleaner_common::wire::{MAX_STORED, decode_stored, encode_value};
+use gleaner_planner::controller::Controller;
+use serde::{Deserialize, Serialize};
+
+use super::StandbySettings;
+use super::election::Won;
+use super::etcd::{Compare, Etcd, Operation, transaction};
+use crate::enrolment::Admissions;
+use crate::store::FORMAT;
+
+/// Bytes of a chunk.
+const CHUNK: usize = 1 << 20;
+/// Most chunks.
+const MOST_CHUNKS: usize = 128;
+/// States that wait for the writing thread; of more the newest is left to the next save.
+const WAITING: usize = 16;
+/// Attempts to write a state on a head that is not the one expected.
+const MOST_ATTEMPTS: u32 = 3;
+/// How long what keys held is kept in etcd. A state a second would fill it otherwise. Chosen; what reads here reads
+/// what is newest.
+const HISTORY: Duration = Duration::from_secs(60);
+
+/// What makes the chunks a state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    /// As in an aggregator's own store.
+    format: u64,
+    /// Version of the software that wrote it, for people.
+    software: String,
+    generation: String,
+    chunks: usize,
+    /// Of all chunks together.
+    bytes: usize,
+    crc32: u32,
+}
+
+/// A state as it is written.
+struct Packed {
+    head: Head,
+    data: Vec<u8>,
+}
+
+impl Packed {
+    fn new(state: &[u8], generation: String) -> Result<Self, String> {
+        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
+        let data = encoder.write_all(state).and_then(|()| encoder.finish()).map_err(|error| error.to_string())?;
+        let chunks = data.len().div_ceil(CHUNK).max(1);
+        if chunks > MOST_CHUNKS {
+            return Err(format!("the state is too large for etcd: {} bytes, compressed", data.len()));
+        }
+        let (software, crc32) = (env!("CARGO_PKG_VERSION").to_owned(), crc32fast::hash(&data));
+        Ok(Self { head: Head { format: FORMAT, software, generation, chunks, bytes: data.len(), crc32 }, data })
+    }
+
+    fn chunk(&self, index: usize) -> &[u8] {
+        self.data.chunks(CHUNK).nth(index).unwrap_or_default()
+    }
+}
+
+/// The state of a head and its chunks.
+fn unpack(head: &Head, data: &[u8]) -> Result<Vec<u8>, String> {
+    if data.len() != head.bytes || crc32fast::hash(data) != head.crc32 {
+        return Err(format!("it is damaged: {} bytes of {}", data.len(), head.bytes));
+    }
+    let mut state = Vec::new();
+    let limit = MAX_STORED as u64 + 1;
+    DeflateDecoder::new(data).take(limit).read_to_end(&mut state).map_err(|error| format!("it is damaged: {error}"))?;
+    if state.len() > MAX_STORED {
+        return Err(format!("it has more than {MAX_STORED} bytes"));
+    }
+    Ok(state)
+}
+
+/// The keys of a state.
+#[derive(Debug, Clone)]
+struct Keys {
+    leader: String,
+    head: String,
+    chunks: String,
+}
+
+impl Keys {
+    fn new(settings: &StandbySettings) -> Self {
+        Self { leader: settings.key("leader"), head: settings.key("state"), chunks: settings.key("chunk/") }
+    }
+
+    fn chunk(&self, generation: &str, index: usize) -> String {
+        format!("{}{generation}/{index:04}", self.chunks)
+    }
+}
+
+/// Reads the state that the last leader left; `None` where there never was one. Blocks. Only the leader may: before it
+/// leads, another may be writing.
+///
+/// # Errors
+/// Why it cannot be read.
+pub(super) fn load(settings: &StandbySettings) -> Result<Option<(Controller, Admissions)>, String> {
+    let keys = Keys::new(settings);
+    let mut etcd = Etcd::new(&settings.endpoints, settings.tls.as_ref(), settings.time_limit())?;
+    let failed = |error: String| format!("the state in etcd ({}) cannot be used: {error}", keys.head);
+    let Some(head) = etcd.get(&keys.head).map_err(|error| failed(error.to_string()))? else { return Ok(None) };
+    let head: Head = serde_json::from_slice(&head.value).map_err(|error| failed(error.to_string()))?;
+    if head.format != FORMAT || head.chunks > MOST_CHUNKS {
+        let Head { format, software, .. } = head;
+        return Err(failed(format!("it has format {format} of version {software}; this one knows format {FORMAT}")));
+    }
+    let mut data = Vec::new();
+    for index in 0..head.chunks {
+        let chunk = etcd.get(&keys.chunk(&head.generation, index)).map_err(|error| failed(error.to_string()))?;
+        let chunk = chunk.ok_or_else(|| failed(format!("chunk {index} of {} is missing", head.chunks)))?;
+        data.extend_from_slice(&chunk.value);
+    }
+    let state = unpack(&head, &data).map_err(failed)?;
+    decode_stored(0, &state).map(Some).map_err(|error| failed(error.to_string()))
+}
+
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(data: &[u8]) {
+    _ = serde_json::from_slice::<Head>(data);
+    let head = Head {
+        format: FORMAT,
+        software: String::new(),
+        generation: String::new(),
+        chunks: 1,
+        bytes: data.len(),
+        crc32: crc32fast::hash(data),
+    };
+    // Deflated as it is stored, and plain, which mutations reach further into.
+    for state in [unpack(&head, data).unwrap_or_default().as_slice(), data] {
+        _ = decode_stored::<(Controller, Admissions)>(0, state);
+    }
+}
+
+/// Writes states.
+#[derive(Debug)]
+struct Writer {
+    etcd: Etcd,
+    keys: Keys,
+    epoch: u64,
+    created: i64,
+    /// Revision of the head as last seen.
+    head: i64,
+    sequence: u64,
+    /// When which revision was the newest, since the last compaction.
+    mark: Option<(Instant, i64)>,
+    compact: bool,
+}
+
+impl Writer {
+    fn write(&mut self, state: &[u8]) -> Result<(), String> {
+        self.sequence += 1;
+        let packed = Packed::new(state, format!("{:020}-{:020}", self.epoch, self.sequence))?;
+        for _ in 0..MOST_ATTEMPTS {
+            if self.attempt(&packed)? {
+                self.compact();
+                return Ok(());
+            }
+        }
+        Err("its head in etcd changes all the time".to_owned())
+    }
+
+    /// Writes all chunks and the head; false where the head was another than the one last seen.
+    fn attempt(&mut self, packed: &Packed) -> Result<bool, String> {
+        let Head { generation, chunks, .. } = &packed.head;
+        let ours = Compare::Created(&self.keys.leader, self.created);
+        let deposed = || "another aggregator leads".to_owned();
+        let last = chunks - 1;
+        for index in 0..last {
+            let key = self.keys.chunk(generation, index);
+            let put = Operation::Put { key: &key, value: packed.chunk(index), lease: 0 };
+            let outcome = self.etcd.transact(&transaction(&[ours], &[put], &[])).map_err(|error| error.to_string())?;
+            if !outcome.succeeded {
+                return Err(deposed());
+            }
+        }
+        let head = serde_json::to_vec(&packed.head).map_err(|error| error.to_string())?;
+        let (key, first) = (self.keys.chunk(generation, last), self.keys.chunk(generation, 0));
+        let body = transaction(
+            &[ours, Compare::Modified(&self.keys.head, self.head)],
+            &[
+                // All generations before this one.
+                Operation::Delete { from: &self.keys.chunks, before: &first },
+                Operation::Put { key: &key, value: packed.chunk(last), lease: 0 },
+                Operation::Put { key: &self.keys.head, value: &head, lease: 0 },
+            ],
+            &[Operation::Get { key: &self.keys.leader }, Operation::Get { key: &self.keys.head }],
+        );
+        let outcome = self.etcd.transact(&body).map_err(|error| error.to_string())?;
+        if outcome.succeeded {
+            self.head = outcome.revision;
+            return Ok(true);
+        }
+        let mut found = outcome.found.into_iter();
+        let (leader, head) = (found.next().flatten(), found.next().flatten());
+        if leader.is_none_or(|leader| leader.created != self.created) {
+            return Err(deposed());
+        }
+        // A write of ours whose answer got lost; perhaps this very one, which is then written once more.
+        self.head = head.map_or(0, |head| head.modified);
+        Ok(false)
+    }
+
+    /// Lets etcd forget what keys held more than a minute ago.
+    fn compact(&mut self) {
+        match self.mark {
+            _ if !self.compact => {}
+            None => self.mark = Some((Instant::now(), self.head)),
+            Some((at, revision)) if at.elapsed() >= HISTORY => {
+                self.mark = Some((Instant::now(), self.head));
+                if let Err(error) = self.etcd.compact(revision) {
+                    tracing::debug!(%error, "etcd's history is not compacted");
+                }
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// A state to be written, and who waits for it.
+pub(crate) struct Work {
+    state: Vec<u8>,
+    done: Option<SyncSender<Result<(), String>>>,
+}
+
+/// Hands states to the thread that writes them. Of several that wait only the newest is written.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    work: SyncSender<Work>,
+    error: Arc<Mutex<Option<String>>>,
+    patience: Duration,
+}
+
+impl Replica {
+    /// # Errors
+    /// A certificate that cannot be used, or no thread.
+    pub(super) fn start(settings: &StandbySettings, won: &Won) -> Result<Self, String> {
+        let writer = Writer {
+            etcd: Etcd::new(&settings.endpoints, settings.tls.as_ref(), settings.time_limit())?,
+            keys: Keys::new(settings),
+            epoch: won.epoch,
+            created: won.created,
+            head: 0,
+            sequence: 0,
+            mark: None,
+            compact: settings.compact,
+        };
+        let (work, waiting) = sync_channel(WAITING);
+        let error = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&error);
+        let write = move || write_all(writer, &waiting, &told);
+        std::thread::Builder::new().name("replica".into()).spawn(write).map_err(|error| error.to_string())?;
+        Ok(Self { work, error, patience: settings.ttl / 2 })
+    }
+
+    /// One whose states nobody writes but whoever has the other end.
+    #[cfg(test)]
+    pub(crate) fn unattended() -> (Self, Receiver<Work>) {
+        let (work, waiting) = sync_channel(WAITING);
+        (Self { work, error: Arc::default(), patience: Duration::from_millis(20) }, waiting)
+    }
+
+    /// Why the last state could not be written, if so.
+    pub(crate) fn error(&self) -> Option<String> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has a state written; with `wait`, returns once it is in etcd. Without, a failure shows in [`Replica::error`].
+    ///
+    /// # Errors
+    /// Why it is not written, or not known to be.
+    pub(crate) fn save(&self, state: &Controller, admissions: &Admissions, wait: bool) -> Result<(), String> {
+        let mut bytes = Vec::new();
+        encode_value(0, &(state.for_standby(), admissions), &mut bytes).map_err(|error| error.to_string())?;
+        let behind = |_| "etcd takes too long".to_owned();
+        if !wait {
+            return self.work.try_send(Work { state: bytes, done: None }).map_err(behind);
+        }
+        let (done, answer) = sync_channel(1);
+        self.work.try_send(Work { state: bytes, done: Some(done) }).map_err(behind)?;
+        answer.recv_timeout(self.patience).map_err(|_| "etcd takes too long".to_owned())?
+    }
+}
+
+fn write_all(mut writer: Writer, waiting: &Receiver<Work>, told: &Mutex<Option<String>>) {
+    while let Ok(Work { mut state, done }) = waiting.recv() {
+        let mut all: Vec<_> = done.into_iter().collect();
+        while let Ok(newer) = waiting.try_recv() {
+            state = newer.state;
+            all.extend(newer.done);
+        }
+        let result = writer.write(&state).map_err(|error| format!("the state cannot be written to etcd: {error}"));
+        if let Err(error) = &result {
+            tracing::warn!("{error}");
+        }
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = result.clone().err();
+        for done in all {
+            // Who waited in vain has gone.
+            _ = done.send(result.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_comes_back_from_its_chunks() {
+        // Does not compress, so that it takes several chunks.
+        let mut state = vec![0; 5 * CHUNK / 2];
+        let mut seed = 1u64;
+        for byte in &mut state {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte = seed.to_be_bytes()[0];
+        }
+        let packed = Packed::new(&state, "g".into()).unwrap();
+        assert_eq!(packed.head.chunks, 3);
+        let data: Vec<u8> = (0..3).flat_map(|index| packed.chunk(index).to_vec()).collect();
+        assert_eq!(unpack(&packed.head, &data).unwrap(), state);
+        let mut damaged = data.clone();
+        damaged[CHUNK] ^= 1;
+        for bad in [&damaged[..], &data[..CHUNK], &[]] {
+            assert!(unpack(&packed.head, bad).unwrap_err().contains("damaged"));
+        }
+        let empty = Packed::new(&[], "g".into()).unwrap();
+        assert_eq!((empty.head.chunks, unpack(&empty.head, empty.chunk(0)).unwrap()), (1, Vec::new()));
+    }
+
+    #[test]
+    fn older_generations_sort_before_newer_ones() {
+        let settings_keys = Keys { leader: "l".into(), head: "h".into(), chunks: "/g/chunk/".into() };
+        let of = |epoch: u64, sequence: u64, index| settings_keys.chunk(&format!("{epoch:020}-{sequence:020}"), index);
+        let ordered = [of(9, 99, 3), of(10, 1, 0), of(10, 2, 0), of(u64::MAX, u64::MAX, 127)];
+        assert!(ordered.is_sorted(), "{ordered:?}");
+        assert!(ordered[0].as_str() > settings_keys.chunks.as_str());
+    }
+}

@@ -1,0 +1,410 @@
+//! Well-behaved agents beside hostile ones and hostile clients of the API, against the real aggregator: the well-behaved
+//! lose nothing, and the aggregator's memory stays within bounds.
+//!
+//! `GLEANER_SOAK_SECONDS` is how long (20 without it).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
+
+#[path = "../../benches/synthetic.rs"]
+mod synthetic;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_common::clock::Timestamp;
+use gleaner_common::event::{Event, EventRecord, EventSource};
+use gleaner_common::id::HostId;
+use gleaner_common::tls::{Authority, Identity};
+use gleaner_common::transport;
+use gleaner_common::wire::{AgentEvents, FromAgent, FromAggregator, encode, read_message, write_message};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+
+/// Well-behaved agents.
+const GOOD: u64 = 5;
+/// What the aggregator may have grown by, in KiB. Chosen: generous, and far from what an unbounded queue would come to.
+const MOST_GROWTH_KIB: u64 = 300 << 10;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+struct Aggregator {
+    folder: tempfile::TempDir,
+    address: SocketAddr,
+    child: Child,
+}
+
+impl Aggregator {
+    fn start(authority: &Authority) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        authority.write(folder.path()).unwrap();
+        authority.issue_aggregator().unwrap().write(folder.path(), "aggregator").unwrap();
+        let address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let dir = folder.path().display();
+        let config = format!(
+            "listen = '{address}'\nsocket = '{dir}/a.sock'\nstate_dir = '{dir}/state'\nlocal_host = 'here'\n\
+             [tls]\nca = '{dir}/ca.crt'\ncertificate = '{dir}/aggregator.crt'\nkey = '{dir}/aggregator.key'\n"
+        );
+        std::fs::write(folder.path().join("a.toml"), config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner-aggregator"));
+        command.arg("--config").arg(folder.path().join("a.toml")).stderr(Stdio::null());
+        Self { address, child: command.spawn().unwrap(), folder }
+    }
+
+    fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for Aggregator {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// What every peer needs.
+#[derive(Clone)]
+struct Scene {
+    address: SocketAddr,
+    socket: PathBuf,
+    folder: PathBuf,
+    over: Arc<AtomicBool>,
+    attacks: Arc<AtomicU64>,
+}
+
+impl Scene {
+    fn identity(&self, authority: &Authority, host: &str) -> Arc<Identity> {
+        let issued = authority.issue_agent(&HostId::new(host).unwrap()).unwrap();
+        let (certificate, key) = issued.write(&self.folder, &format!("soak-{host}")).unwrap();
+        Arc::new(Identity::load(&self.folder.join("ca.crt"), &certificate, &key).unwrap())
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    async fn connect(&self, identity: &Identity) -> Result<(quinn::Endpoint, quinn::Connection), Failure> {
+        let endpoint = transport::client_endpoint(self.address, identity)?;
+        let connection =
+            tokio::time::timeout(Duration::from_secs(10), transport::connect(&endpoint, self.address)?).await??;
+        Ok((endpoint, connection))
+    }
+
+    /// A connection that was welcomed as this host, with its control stream.
+    async fn welcomed(&self, identity: &Identity, host: &str, incarnation: u64) -> Result<Welcomed, Failure> {
+        let (endpoint, connection) = self.connect(identity).await?;
+        let (mut send, mut receive) = connection.open_bi().await?;
+        write_message(&mut send, &synthetic::hello(&HostId::new(host)?, incarnation)).await?;
+        match tokio::time::timeout(Duration::from_secs(10), read_message(&mut receive)).await?? {
+            Some(FromAggregator::Welcome(_)) => Ok(Welcomed { _endpoint: endpoint, connection, send, receive }),
+            other => Err(format!("no welcome but {other:?}").into()),
+        }
+    }
+
+    /// Does the same bad thing again and again, whatever comes of it.
+    fn attack<F: Future<Output = Result<(), Failure>> + Send>(
+        &self,
+        peers: &mut JoinSet<()>,
+        mut once: impl FnMut(Self) -> F + Send + 'static,
+    ) {
+        let scene = self.clone();
+        peers.spawn(async move {
+            while !scene.is_over() {
+                _ = tokio::time::timeout(Duration::from_secs(15), once(scene.clone())).await;
+                scene.attacks.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+}
+
+struct Welcomed {
+    _endpoint: quinn::Endpoint,
+    connection: quinn::Connection,
+    send: quinn::SendStream,
+    receive: quinn::RecvStream,
+}
+
+fn event(host: &str, incarnation: u64, sequence: u64) -> EventRecord {
+    let source = EventSource::Agent { host: HostId::new(host).unwrap(), incarnation, sequence };
+    EventRecord { at: Timestamp(sequence), source, event: Event::ReportsDropped { count: sequence } }
+}
+
+/// Reports and an event a second until it is over; then as many again until everything sent is acknowledged. Answers how
+/// many of each were sent.
+async fn well_behaved(scene: Scene, identity: Arc<Identity>, host: String) -> Result<(u64, u64), Failure> {
+    let Welcomed { _endpoint, connection, mut send, mut receive } = scene.welcomed(&identity, &host, 1).await?;
+    let mut reports = connection.open_uni().await?;
+    let through = Arc::<AtomicU64>::default();
+    let reader = {
+        let through = Arc::clone(&through);
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = read_message(&mut receive).await {
+                if let FromAggregator::EventsThrough(number) = message {
+                    through.fetch_max(number, Ordering::Relaxed);
+                }
+            }
+        })
+    };
+    let name = HostId::new(&*host)?;
+    let mut sent = 0;
+    while !scene.is_over() {
+        sent += 1;
+        write_message(&mut reports, &synthetic::report(&name, sent, 3)).await?;
+        let events = vec![event(&host, 1, sent)];
+        write_message(&mut send, &FromAgent::Events(AgentEvents { events })).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while through.load(Ordering::Relaxed) < sent && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // It stays connected until its newest report has been looked for.
+    let client = Client::connect(&scene.socket).await?;
+    let mut newest = 0;
+    while newest < sent && Instant::now() < deadline {
+        let Response::Hosts(hosts) = client.call(&Request::Hosts).await? else { return Err("no hosts".into()) };
+        let own = hosts.into_iter().find(|view| view.host == name).and_then(|view| view.report);
+        newest = own.map_or(0, |report| report.sequence);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    reader.abort();
+    assert_eq!(newest, sent, "{host}: the newest report");
+    Ok((sent, through.load(Ordering::Relaxed)))
+}
+
+/// Everything that peers with a certificate, without one and with a wrong one can think of.
+fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) {
+    let stranger = scene.identity(&Authority::create().unwrap(), "stranger");
+    for _ in 0..4 {
+        let stranger = stranger.clone();
+        scene.attack(peers, move |scene| {
+            let stranger = stranger.clone();
+            async move {
+                // A flood of connections with the certificate of another authority.
+                let (_endpoint, connection) = scene.connect(&stranger).await?;
+                connection.closed().await;
+                Ok(())
+            }
+        });
+    }
+    scene.attack(peers, |scene| async move {
+        // Datagrams that are no QUIC, and beginnings of handshakes that never go on.
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await?;
+        for number in 0..200_u32 {
+            let mut bytes = vec![0xc0, 0, 0, 0, 1, 8];
+            bytes.extend(number.to_le_bytes().iter().cycle().take(1_200));
+            socket.send_to(&bytes, scene.address).await?;
+        }
+        Ok(())
+    });
+    let identity = scene.identity(authority, "mute");
+    scene.attack(peers, move |scene| {
+        let identity = identity.clone();
+        async move {
+            // Connected, and not a word: a hundred at once.
+            let mut silent = Vec::new();
+            for _ in 0..100 {
+                silent.push(scene.connect(&identity).await?);
+            }
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            Ok(())
+        }
+    });
+    let frame = |length: u32, tag: u16, rest: &[u8]| [&length.to_le_bytes()[..], &tag.to_le_bytes(), rest].concat();
+    let other = encode(&synthetic::report(&HostId::new("good-0").unwrap(), 99_999, 1)).unwrap();
+    for (host, bytes) in [
+        ("oversized", u32::MAX.to_le_bytes().to_vec()),
+        ("garbage", vec![0x5a; 5_000]),
+        ("unknown-tag", frame(10, 999, &[0; 8])),
+        ("bomb", frame(11, 4, &[253, 0, 0, 0, 0, 0, 0, 0, 16])),
+        ("other-host", other),
+    ] {
+        let identity = scene.identity(authority, host);
+        scene.attack(peers, move |scene| {
+            let (identity, bytes) = (identity.clone(), bytes.clone());
+            async move {
+                // A valid hello, then something else on both streams.
+                let mut welcomed = scene.welcomed(&identity, host, 1).await?;
+                let mut reports = welcomed.connection.open_uni().await?;
+                reports.write_all(&bytes).await?;
+                welcomed.send.write_all(&bytes).await?;
+                welcomed.connection.closed().await;
+                Ok(())
+            }
+        });
+    }
+    let identity = scene.identity(authority, "slowloris");
+    scene.attack(peers, move |scene| {
+        let identity = identity.clone();
+        async move {
+            // A hello that announces all that one may have and comes byte by byte.
+            let (_endpoint, connection) = scene.connect(&identity).await?;
+            let (mut send, _receive) = connection.open_bi().await?;
+            send.write_all(&(32_u32 << 10).to_le_bytes()).await?;
+            while connection.close_reason().is_none() {
+                send.write_all(&[1]).await?;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            Ok(())
+        }
+    });
+    let identity = scene.identity(authority, "deaf");
+    scene.attack(peers, move |scene| {
+        let identity = identity.clone();
+        async move {
+            // Huge reports as fast as they are taken, and nothing is ever read.
+            let welcomed = scene.welcomed(&identity, "deaf", 1).await?;
+            let mut reports = welcomed.connection.open_uni().await?;
+            for sequence in 1.. {
+                write_message(&mut reports, &synthetic::report(&HostId::new("deaf")?, sequence, 4_000)).await?;
+            }
+            Ok(())
+        }
+    });
+    let identity = scene.identity(authority, "chatty");
+    scene.attack(peers, move |scene| {
+        let identity = identity.clone();
+        async move {
+            // Thousands of events.
+            let mut welcomed = scene.welcomed(&identity, "chatty", 7).await?;
+            for turn in 0.. {
+                let events = (1..=1_000).map(|sequence| event("chatty", 7, turn * 1_000 + sequence)).collect();
+                write_message(&mut welcomed.send, &FromAgent::Events(AgentEvents { events })).await?;
+            }
+            Ok(())
+        }
+    });
+    let identity = scene.identity(authority, "liar");
+    scene.attack(peers, move |scene| {
+        let identity = identity.clone();
+        async move { scene.welcomed(&identity, "good-1", 1).await.map(drop) }
+    });
+}
+
+/// Clients of the API that cannot behave.
+fn hostile_clients(scene: &Scene, peers: &mut JoinSet<()>) {
+    let connect = |scene: Scene| async move { tokio::net::UnixStream::connect(&scene.socket).await };
+    scene.attack(peers, move |scene| async move {
+        let mut stream = connect(scene).await?;
+        stream.write_all(b"\x00\xff{{{[[[ nonsense\n").await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(())
+    });
+    scene.attack(peers, move |scene| async move {
+        // Deeply nested, so that a careless parser would use up its stack.
+        let mut stream = connect(scene).await?;
+        stream.write_all(&[b"[".repeat(200_000), b"\n".to_vec()].concat()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(())
+    });
+    for _ in 0..8 {
+        scene.attack(peers, move |scene| async move {
+            // A line that does not end.
+            let mut stream = connect(scene).await?;
+            let chunk = vec![b'x'; 1 << 20];
+            loop {
+                stream.write_all(&chunk).await?;
+            }
+        });
+    }
+    for _ in 0..8 {
+        scene.attack(peers, move |scene| async move {
+            // Asks for much and never reads.
+            let mut stream = connect(scene).await?;
+            stream.write_all(b"{\"events\":{\"since\":null,\"follow\":true}}\n").await?;
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Ok(())
+        });
+    }
+}
+
+async fn until_it_answers(socket: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while Client::connect(socket).await.is_err() {
+        assert!(Instant::now() < deadline, "the aggregator does not answer");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn well_behaved_agents_lose_nothing_beside_hostile_ones() {
+    let seconds = std::env::var("GLEANER_SOAK_SECONDS").ok().map_or(20, |text| text.parse().expect("a whole number"));
+    let authority = Authority::create().unwrap();
+    let mut aggregator = Aggregator::start(&authority);
+    let scene = Scene {
+        address: aggregator.address,
+        socket: aggregator.folder.path().join("a.sock"),
+        folder: aggregator.folder.path().to_owned(),
+        over: Arc::default(),
+        attacks: Arc::default(),
+    };
+    until_it_answers(&scene.socket).await;
+    let mut good = JoinSet::new();
+    for number in 0..GOOD {
+        let host = format!("good-{number}");
+        good.spawn(well_behaved(scene.clone(), scene.identity(&authority, &host), host));
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let before_kib = aggregator.resident_kib();
+    let mut peers = JoinSet::new();
+    hostile_peers(&scene, &authority, &mut peers);
+    hostile_clients(&scene, &mut peers);
+    let (started, mut most_kib, mut slowest) = (Instant::now(), 0, Duration::ZERO);
+    let mut late = None;
+    while started.elapsed() < Duration::from_secs(seconds) {
+        most_kib = most_kib.max(aggregator.resident_kib());
+        // An operator still gets an answer.
+        let asked = Instant::now();
+        let client = Client::connect(&scene.socket).await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(60), client.call(&Request::Overview)).await;
+        assert!(answer.expect("an answer").is_ok());
+        slowest = slowest.max(asked.elapsed());
+        if late.is_none() && started.elapsed() > Duration::from_secs(seconds / 2) {
+            // Somebody who comes in the middle of it gets in too.
+            let identity = scene.identity(&authority, "latecomer");
+            late = Some((
+                scene.welcomed(&identity, "latecomer", 1).await.expect("the latecomer's welcome"),
+                Instant::now(),
+            ));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    scene.over.store(true, Ordering::Relaxed);
+    peers.abort_all();
+    let mut sent = BTreeMap::new();
+    while let Some(agent) = good.join_next().await {
+        let (reports, acknowledged) = agent.unwrap().unwrap();
+        assert_eq!(reports, acknowledged, "events acknowledged");
+        *sent.entry(reports).or_insert(0) += 1;
+    }
+    assert!(aggregator.child.try_wait().unwrap().is_none(), "it still runs");
+    let log = std::fs::read_dir(scene.folder.join("state/events")).unwrap().flatten();
+    let log: String = log.map(|file| std::fs::read_to_string(file.path()).unwrap()).collect();
+    for number in 0..GOOD {
+        let own = format!("\"agent\":\"good-{number}\"");
+        let logged = log.lines().filter(|line| line.contains(&own)).count() as u64;
+        assert!(sent.keys().any(|reports| *reports == logged), "good-{number}: {logged} of {sent:?}");
+    }
+    let refused = log.lines().filter(|line| line.contains("peer_refused")).count();
+    eprintln!(
+        "{} bad turns in {seconds} s; {GOOD} agents sent (reports and events each: agents) {sent:?} and lost none; an operator \
+         waited {:.2} s at most; resident {} MiB before, {} MiB at most; {refused} refusals in the log",
+        scene.attacks.load(Ordering::Relaxed),
+        slowest.as_secs_f64(),
+        before_kib >> 10,
+        most_kib >> 10,
+    );
+    assert!(most_kib < before_kib + MOST_GROWTH_KIB, "{before_kib} KiB before, {most_kib} KiB at most");
+    assert!(refused < 200, "a flood of refusals must not push everything else out of the log");
+}

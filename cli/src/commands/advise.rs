@@ -1,0 +1,137 @@
+//! `gleaner advise`: how many cores the hosts could give for a while, at a risk.
+
+use std::path::Path;
+
+use anyhow::bail;
+use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_common::report::Reading;
+use gleaner_planner::advice::{Advice, Basis, HostAdvice, Question, Standing};
+
+use super::print;
+use crate::End;
+use crate::args::AdviseArgs;
+use crate::format::{Footnotes, clean, seconds, table};
+
+pub(super) async fn advise(socket: &Path, args: &AdviseArgs, json: bool) -> anyhow::Result<End> {
+    let client = Client::connect(socket).await?;
+    let question = Question { for_s: args.time.as_secs_f64(), risk: args.risk };
+    let Response::Advice(advice) = client.call(&Request::Advise(question)).await? else { bail!("unexpected answer") };
+    print(&if json { serde_json::to_string_pretty(&advice)? } else { text(&advice) })?;
+    Ok(End::Good)
+}
+
+/// Advice for people.
+fn text(advice: &Advice) -> String {
+    let Question { for_s, risk } = advice.question;
+    if advice.hosts.is_empty() {
+        return "no host has joined yet".to_owned();
+    }
+    let ready = advice.hosts.iter().filter(|own| own.standing == Standing::Ready).count();
+    let observing = advice.hosts.iter().filter(|own| matches!(own.standing, Standing::Observing { .. })).count();
+    let hosts = |count: usize| if count == 1 { "1 host".to_owned() } else { format!("{count} hosts") };
+    let asked = format!("for {} at a risk of {} %", seconds(for_s), risk * 100.0);
+    let mut lines = vec![match ready {
+        0 => format!("No host may act now; asked {asked}."),
+        _ => format!(
+            "{} could give {:.1} cores {asked} ({:.1} are in use).",
+            hosts(ready),
+            advice.ready.cores(),
+            advice.in_use.cores(),
+        ),
+    }];
+    if observing > 0 {
+        let cores = advice.observing.cores();
+        lines.push(format!("{} could give {cores:.1} cores, once acting is switched on.", hosts(observing)));
+    }
+    lines.push(String::new());
+    let mut notes = Footnotes::default();
+    let rows: Vec<_> = advice.hosts.iter().map(|own| row(own, &mut notes)).collect();
+    lines.push(table(&["HOST", "STATE", "PROMISED", "EXPECTED", "IN USE", "MEMORY", "RESTS ON", "JOB"], &rows));
+    let notes = notes.text();
+    lines.extend((!notes.is_empty()).then(|| notes.trim_start().to_owned()));
+    for own in &advice.hosts {
+        if let Standing::Observing { needs } = &own.standing {
+            lines.push(format!("\n{} observes only. To let it act:", own.host));
+            lines.extend(needs.iter().map(|need| format!("  - {}", clean(need))));
+        }
+        if let Standing::Unable { reason } = &own.standing {
+            lines.push(format!("\n{} can give nothing: {}", own.host, clean(reason)));
+        }
+    }
+    lines.join("\n")
+}
+
+fn row(own: &HostAdvice, notes: &mut Footnotes) -> Vec<String> {
+    let state = match &own.standing {
+        Standing::Ready => "ready".to_owned(),
+        Standing::Observing { .. } => "observing".to_owned(),
+        Standing::Held { until } => format!("held until {until}"),
+        Standing::Unable { .. } => "unable".to_owned(),
+    };
+    let cores = |share: gleaner_common::units::CoreShare| format!("{:.1}", share.cores());
+    let mut cells = vec![own.host.to_string(), state];
+    cells.push(notes.cell(&own.promise, |promise| cores(promise.cpu)));
+    match &own.promise {
+        Reading::Value(promise) => {
+            cells.push(cores(promise.expected));
+            cells.push(cores(own.in_use));
+            cells.push(promise.memory.map_or_else(|| "-".to_owned(), |memory| memory.to_string()));
+            cells.push(match promise.basis {
+                Basis::Seen { windows } => format!("{windows} windows seen"),
+                Basis::Stretched { windows } => format!("a guess from {windows} windows"),
+            });
+        }
+        Reading::Absent(_) => {
+            cells.push("-".to_owned());
+            cells.push(cores(own.in_use));
+            cells.extend(["-".to_owned(), "-".to_owned()]);
+        }
+    }
+    cells.push(own.job.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string));
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_common::id::HostId;
+    use gleaner_common::report::AbsenceKind;
+    use gleaner_common::units::CoreShare;
+    use gleaner_planner::advice::{Promise, total};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_a_person_can_act_on() {
+        let own = |name: &str, standing, promise| HostAdvice {
+            host: HostId::new(name).unwrap(),
+            standing,
+            promise,
+            in_use: CoreShare::clamped(50.0),
+            job: None,
+        };
+        let promise = |percent, basis| {
+            let cpu = CoreShare::clamped(percent);
+            Reading::Value(Promise { cpu, expected: CoreShare::clamped(400.0), memory: None, basis })
+        };
+        let needs = vec!["set act.enabled".to_owned(), "there is no\nfreezer".to_owned()];
+        let hosts = vec![
+            own("h1", Standing::Ready, promise(310.0, Basis::Seen { windows: 144 })),
+            own("h2", Standing::Observing { needs }, promise(120.0, Basis::Stretched { windows: 9 })),
+            own("h3", Standing::Ready, Reading::absent(AbsenceKind::NotYet, "20 more minutes are needed")),
+        ];
+        let advice = total(Question { for_s: 600.0, risk: 0.01 }, hosts);
+        let json = serde_json::to_string(&advice).unwrap();
+        assert_eq!(serde_json::from_str::<Advice>(&json).unwrap(), advice);
+        let text = text(&advice);
+        for part in [
+            "2 hosts could give 3.1 cores for 10 min 00 s at a risk of 1 % (1.0 are in use).",
+            "1 host could give 1.2 cores, once acting is switched on.",
+            "144 windows seen",
+            "a guess from 9 windows",
+            "[1] not available, because 20 more minutes are needed",
+            "h2 observes only. To let it act:\n  - set act.enabled\n  - there is no?freezer",
+        ] {
+            assert!(text.contains(part), "{part}\nnot in\n{text}");
+        }
+    }
+}

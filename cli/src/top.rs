@@ -1,0 +1,91 @@
+//! `gleaner top` on a terminal: what the fleet, jobs and applications do now, and events as they happen. What it shows
+//! is kept in [`state`], what that looks like is [`view`]'s, and [`feed`] asks the aggregator, again and again should
+//! it be restarted. The terminal is given back on every way out: keys, signals, errors and panics.
+
+mod feed;
+mod state;
+mod view;
+
+use std::path::Path;
+use std::time::Duration;
+
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::End;
+use state::{News, State};
+
+/// News that wait for the screen; when it is full whoever brings more waits.
+const NEWS: usize = 256;
+
+/// Time between two looks whether the program has ended, while nobody presses a key.
+const KEY_LOOK: Duration = Duration::from_millis(250);
+
+/// Gives the terminal back however the function that owns it ends.
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Shows the screen until a key or a signal ends it.
+pub(crate) async fn run(socket: &Path) -> anyhow::Result<End> {
+    // Before the screen: whoever has no aggregator learns it as from any other command.
+    gleaner_aggregator::api::Client::connect(socket).await?;
+    let (mut terminate, mut interrupt, mut hang_up) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
+    // It also makes a panic restore the terminal before it is told.
+    let restored = Restored;
+    let mut terminal = ratatui::try_init()?;
+    let (sender, mut news) = mpsc::channel(NEWS);
+    tokio::spawn(feed::snapshots(socket.to_owned(), sender.clone()));
+    tokio::spawn(feed::events(socket.to_owned(), sender.clone()));
+    std::thread::Builder::new().name("keys".into()).spawn(move || keys(&sender))?;
+
+    let mut state = State::default();
+    while !state.over() {
+        terminal.draw(|frame| view::draw(&state, frame))?;
+        tokio::select! {
+            first = news.recv() => {
+                let Some(first) = first else { break };
+                state.take(first);
+                // What came together is drawn once.
+                while let Ok(more) = news.try_recv() {
+                    state.take(more);
+                }
+            }
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hang_up.recv() => break,
+        }
+    }
+    drop(restored);
+    Ok(End::Good)
+}
+
+/// Reads keys on a thread of its own, because reading them blocks, until nobody wants them.
+fn keys(news: &mpsc::Sender<News>) {
+    while !news.is_closed() {
+        let read = match event::poll(KEY_LOOK) {
+            Ok(false) => continue,
+            Ok(true) => event::read(),
+            Err(error) => Err(error),
+        };
+        let told = match read {
+            Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => news.blocking_send(News::Key(key)),
+            Ok(Event::Resize(..)) => news.blocking_send(News::Resized),
+            Ok(_) => Ok(()),
+            Err(_) => {
+                // The terminal is gone.
+                _ = news.blocking_send(News::Over);
+                return;
+            }
+        };
+        if told.is_err() {
+            return;
+        }
+    }
+}

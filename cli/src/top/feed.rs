@@ -1,0 +1,87 @@
+//! Asks the aggregator what the screen shows. When it does not answer that is told, and it is asked again.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gleaner_aggregator::api::{Client, ClientError, Request, Response};
+use gleaner_common::clock::{Clock, Timestamp};
+use gleaner_common::event::EventRecord;
+use tokio::sync::mpsc;
+
+use super::state::{News, Snapshot};
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Events of this long before the start are shown, in milliseconds.
+const LOOK_BACK_MS: u64 = 900_000;
+
+/// Lines by which a line that comes again after a reconnection is known.
+const LINES_KNOWN: usize = 2_000;
+
+/// Brings a snapshot every second.
+pub(super) async fn snapshots(socket: PathBuf, news: mpsc::Sender<News>) {
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        looks.tick().await;
+        let told = match snapshot(&socket).await {
+            Ok(snapshot) => News::Snapshot(Box::new(snapshot)),
+            Err(error) => News::Trouble(format!("{:#}", anyhow::Error::from(error))),
+        };
+        if news.send(told).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn snapshot(socket: &std::path::Path) -> Result<Snapshot, ClientError> {
+    let client = Client::connect(socket).await?;
+    let Response::Overview(overview) = client.call(&Request::Overview).await? else { return Err(unexpected(socket)) };
+    let Response::Hosts(hosts) = client.call(&Request::Hosts).await? else { return Err(unexpected(socket)) };
+    let Response::Jobs(jobs) = client.call(&Request::Jobs).await? else { return Err(unexpected(socket)) };
+    let Response::Applications(applications) = client.call(&Request::Applications).await? else {
+        return Err(unexpected(socket));
+    };
+    Ok(Snapshot { overview, hosts, jobs, applications })
+}
+
+fn unexpected(socket: &std::path::Path) -> ClientError {
+    ClientError::Broken { socket: socket.to_owned(), source: std::io::ErrorKind::InvalidData.into() }
+}
+
+/// Brings events as they happen.
+pub(super) async fn events(socket: PathBuf, news: mpsc::Sender<News>) {
+    let mut since = Timestamp(Clock::start().now().0.saturating_sub(LOOK_BACK_MS));
+    let mut known: VecDeque<String> = VecDeque::new();
+    while !news.is_closed() {
+        // That the aggregator is gone is told by the snapshots.
+        _ = follow(&socket, &mut since, &mut known, &news).await;
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn follow(
+    socket: &std::path::Path,
+    since: &mut Timestamp,
+    known: &mut VecDeque<String>,
+    news: &mpsc::Sender<News>,
+) -> Result<(), ClientError> {
+    let mut lines = Client::connect(socket).await?.events(Some(*since), true).await?;
+    while let Some(line) = lines.next().await? {
+        let Ok(record) = EventRecord::from_json_line(&line) else { continue };
+        if known.contains(&line) {
+            continue;
+        }
+        if known.len() >= LINES_KNOWN {
+            known.pop_front();
+        }
+        known.push_back(line);
+        *since = (*since).max(record.at);
+        if news.send(News::Event(crate::format::event(&record))).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,337 @@
+//! What the screen looks like. Everything is drawn from the state, at any size; names that others chose are cleaned.
+
+use gleaner_common::application::{ApplicationStatus, ShareDecision};
+use gleaner_common::clock::Timestamp;
+use gleaner_common::job::{JobPhase, JobStatus};
+use gleaner_common::report::{HostReport, Reading, VolunteerState};
+use gleaner_common::units::CoreShare;
+use gleaner_planner::controller::HostView;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, TableState, Tabs, Wrap};
+
+use super::state::{State, Tab};
+use crate::format::{clean, goal, response_time, seconds, word};
+
+const KEYS: &str = "q quit  tab next  1-5 tab  ↑↓ select  / filter  p pause  ? help";
+
+const HELP: &str = "\
+tab, →, ←, 1 to 5   another tab
+↑ ↓, page up/down   select a row; events: older, newer
+/                   filter rows by text; enter keeps it, esc ends it
+p                   pause: what is shown stays
+? or h              this help
+q, ctrl-c           quit
+
+CPU is in cores. RESIDUAL is what the foreground is predicted to
+leave: expected / promised. VOLUNTEER is what the background uses,
+ALLOWED what the guard lets it have now. - is not known;
+`gleaner hosts` says why.";
+
+const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+const WARN: Style = Style::new().fg(Color::Yellow);
+const GOOD: Style = Style::new().fg(Color::Green);
+const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
+const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
+const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
+
+/// Draws everything.
+pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
+    let rows = [Constraint::Length(1), Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)];
+    let [title, tabs, body, keys] = Layout::vertical(rows).areas(frame.area());
+    frame.render_widget(title_line(state), title);
+    let names = Tab::ALL.iter().map(|tab| format!("{} {}", tab.place() + 1, tab.name()));
+    let shown = Tabs::new(names).select(state.tab.place()).highlight_style(SELECTED);
+    frame.render_widget(shown.divider(" ").padding("", ""), tabs);
+    match (&state.snapshot, state.tab) {
+        (_, Tab::Events) => events(state, frame, body),
+        (None, _) => frame.render_widget(Paragraph::new("waiting for the aggregator"), body),
+        (Some(snapshot), Tab::Fleet) => fleet(state, snapshot.overview.now, frame, body),
+        (Some(_), Tab::Residual) => residual(state, frame, body),
+        (Some(snapshot), Tab::Jobs) => jobs(state, snapshot.overview.now, frame, body),
+        (Some(_), Tab::Applications) => applications(state, frame, body),
+    }
+    frame.render_widget(bottom_line(state), keys);
+    if state.help {
+        help(frame);
+    }
+}
+
+fn title_line(state: &State) -> Line<'static> {
+    let mut spans = Vec::new();
+    // What is wrong comes first: it must be seen on a narrow screen too.
+    if let Some(trouble) = &state.trouble {
+        spans.push(Span::styled(format!("NO ANSWER, trying again: {}  ", clean(trouble)), BAD));
+    }
+    if state.paused {
+        spans.push(Span::styled("PAUSED  ", WARN));
+    }
+    let Some(snapshot) = &state.snapshot else { return Line::from(spans) };
+    let overview = &snapshot.overview;
+    if let Some(error) = overview.event_log_error.iter().chain(&overview.state_error).next() {
+        spans.push(Span::styled(format!("TROUBLE: {}  ", clean(error)), BAD));
+    }
+    let time = overview.now.to_string();
+    spans.push(Span::raw(format!(
+        "gleaner {} on {}  {}  {} of {} hosts connected  {} jobs active",
+        clean(&overview.software),
+        overview.local_host,
+        time.get(11..19).unwrap_or_default(),
+        overview.hosts_connected,
+        snapshot.hosts.len(),
+        overview.jobs_active
+    )));
+    Line::from(spans)
+}
+
+fn bottom_line(state: &State) -> Line<'_> {
+    if state.filtering {
+        return Line::from(format!("filter: {}▏", state.filter));
+    }
+    if !state.filter.is_empty() {
+        return Line::from(vec![
+            Span::styled(format!("only \"{}\" (esc: all)  ", state.filter), WARN),
+            Span::styled(KEYS, QUIET),
+        ]);
+    }
+    Line::styled(KEYS, QUIET)
+}
+
+fn help(frame: &mut Frame<'_>) {
+    let whole = frame.area();
+    let lines = u16::try_from(HELP.lines().count()).unwrap_or(u16::MAX);
+    let (width, height) = (whole.width.min(72), whole.height.min(lines.saturating_add(2)));
+    let area = Rect { x: whole.x + (whole.width - width) / 2, y: whole.y + (whole.height - height) / 2, width, height };
+    frame.render_widget(Clear, area);
+    frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" keys ")), area);
+}
+
+/// A table with its selected row in view, or a word about why it is empty.
+fn table(
+    state: &State,
+    frame: &mut Frame<'_>,
+    area: Rect,
+    columns: &[(&'static str, Constraint)],
+    rows: Vec<Row<'_>>,
+    empty: &'static str,
+) {
+    if rows.is_empty() {
+        let why = if state.filter.is_empty() { empty } else { "nothing passes the filter; esc shows all" };
+        return frame.render_widget(Paragraph::new(why), area);
+    }
+    let head = Row::new(columns.iter().map(|(name, _)| *name)).style(HEAD);
+    let table = Table::new(rows, columns.iter().map(|(_, width)| *width)).header(head);
+    let mut shown = TableState::default().with_selected(state.selected());
+    frame.render_stateful_widget(table.row_highlight_style(SELECTED), area, &mut shown);
+}
+
+fn cores(share: CoreShare) -> String {
+    format!("{:.1}", share.cores())
+}
+
+fn reading(reading: &Reading<CoreShare>) -> String {
+    reading.value().map_or_else(|| "-".to_owned(), |share| cores(*share))
+}
+
+fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
+    let [table_area, sum_area] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(area);
+    let hosts = state.hosts();
+    let row = |host: &&HostView| {
+        let (word, style) = match (host.connected, host.facts.levers.acting, host.held_until) {
+            (false, ..) => ("lost".to_owned(), BAD),
+            (true, _, Some(until)) => (format!("held {}", seconds(until.seconds_since(now))), WARN),
+            (true, true, None) => ("acting".to_owned(), GOOD),
+            (true, false, None) => ("observing".to_owned(), Style::new()),
+        };
+        let report = host.report.as_ref();
+        let (volunteer, style_of_volunteer) = match report.map(|report| report.volunteer.state) {
+            Some(VolunteerState::Active) => ("active", GOOD),
+            Some(VolunteerState::Frozen) => ("frozen", WARN),
+            Some(VolunteerState::Latent) => ("latent", QUIET),
+            None => ("-", QUIET),
+        };
+        let of = |what: fn(&HostReport) -> String| report.map_or_else(|| "-".to_owned(), what);
+        Row::new(vec![
+            Cell::from(host.host.to_string()),
+            Cell::from(word).style(style),
+            Cell::from(host.facts.cores.to_string()),
+            Cell::from(of(|report| reading(&report.machine.cpu_foreground))),
+            Cell::from(of(|report| match report.residual.cpu.value() {
+                Some(cpu) => format!("{} / {}", cores(cpu.expected), cores(cpu.safe)),
+                None => "-".to_owned(),
+            })),
+            Cell::from(of(|report| reading(&report.volunteer.cpu))),
+            Cell::from(of(|report| reading(&report.volunteer.allowance))),
+            Cell::from(volunteer).style(style_of_volunteer),
+            Cell::from(host.job.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)),
+        ])
+    };
+    let columns = [
+        ("HOST", Constraint::Min(10)),
+        ("STATE", Constraint::Length(11)),
+        ("CPUS", Constraint::Length(4)),
+        ("FOREGRND", Constraint::Length(8)),
+        ("RESIDUAL", Constraint::Length(13)),
+        ("VOLNTR", Constraint::Length(6)),
+        ("ALLOWED", Constraint::Length(7)),
+        ("IS", Constraint::Length(6)),
+        ("JOB", Constraint::Min(6)),
+    ];
+    table(state, frame, table_area, &columns, hosts.iter().map(row).collect(), "no host has joined yet");
+    let reports = || hosts.iter().filter(|host| host.connected).filter_map(|host| host.report.as_ref());
+    let sum = |what: fn(&HostReport) -> Option<CoreShare>| cores(reports().filter_map(what).sum());
+    let line = format!(
+        "sum: foreground {}, residual {} / {}, volunteers {} of {} allowed",
+        sum(|report| report.machine.cpu_foreground.value().copied()),
+        sum(|report| Some(report.residual.cpu.value()?.expected)),
+        sum(|report| Some(report.residual.cpu.value()?.safe)),
+        sum(|report| report.volunteer.cpu.value().copied()),
+        sum(|report| report.volunteer.allowance.value().copied()),
+    );
+    frame.render_widget(Line::styled(line, HEAD), sum_area);
+}
+
+/// Three lines per host: its name and numbers, and a curve of two lines.
+fn residual(state: &State, frame: &mut Frame<'_>, area: Rect) {
+    const LINES: u16 = 3;
+    let (hosts, selected) = (state.hosts(), state.selected().unwrap_or(0));
+    if hosts.is_empty() {
+        return frame.render_widget(Paragraph::new("no host to show"), area);
+    }
+    let fit = usize::from((area.height / LINES).max(1));
+    let first = selected.saturating_sub(fit - 1);
+    for (place, host) in hosts.iter().enumerate().skip(first).take(fit) {
+        let top = area.y + u16::try_from(place - first).unwrap_or(0) * LINES;
+        let of_host = Rect { y: top, height: LINES, ..area }.intersection(area);
+        let [label, curve] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(of_host);
+        let report = host.report.as_ref().filter(|_| host.connected);
+        let numbers = match report.and_then(|report| report.residual.cpu.value()) {
+            Some(cpu) => {
+                format!("{} expected, {} promised of {}", cores(cpu.expected), cores(cpu.safe), host.facts.cores)
+            }
+            None => "not known".to_owned(),
+        };
+        let style = if place == selected { SELECTED } else { HEAD };
+        let line = vec![Span::styled(host.host.to_string(), style), Span::raw(format!("  {numbers}"))];
+        frame.render_widget(Line::from(line), label);
+        let Some(seen) = state.residual.get(&host.host) else { continue };
+        let shown = seen.iter().skip(seen.len().saturating_sub(usize::from(curve.width))).copied();
+        let most = u64::from(host.facts.cores) * 100;
+        frame.render_widget(Sparkline::default().data(shown.collect::<Vec<_>>()).max(most).style(GOOD), curve);
+    }
+}
+
+fn jobs(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
+    let left = |at: Timestamp| at.seconds_since(now) - now.seconds_since(at);
+    let row = |job: &&JobStatus| {
+        let style = match job.phase {
+            JobPhase::Running | JobPhase::Completed => GOOD,
+            JobPhase::Failed { .. } => BAD,
+            JobPhase::Waiting { .. } => WARN,
+            JobPhase::Profiling | JobPhase::Cancelled => Style::new(),
+        };
+        let ended = job.phase.is_final();
+        let time = |at: Option<Timestamp>| at.filter(|_| !ended).map_or_else(|| "-".to_owned(), |at| seconds(left(at)));
+        let late = !ended && job.deadline.zip(job.completion_estimate).is_some_and(|(by, then)| then > by);
+        let progress = job.progress.as_ref();
+        Row::new(vec![
+            Cell::from(job.spec.id.to_string()),
+            Cell::from(job.phase.word()).style(style),
+            Cell::from(progress.map_or_else(|| "-".into(), |p| format!("{:.0} %", p.fraction_done.value() * 100.0))),
+            Cell::from(progress.map_or_else(|| "-".into(), |p| format!("{}/{}", p.tasks_done, p.tasks_total))),
+            Cell::from(job.volunteers.to_string()),
+            Cell::from(time(job.deadline)),
+            Cell::from(time(job.completion_estimate)).style(if late { BAD } else { Style::new() }),
+        ])
+    };
+    let columns = [
+        ("JOB", Constraint::Min(12)),
+        ("PHASE", Constraint::Length(9)),
+        ("DONE", Constraint::Length(5)),
+        ("TASKS", Constraint::Length(9)),
+        ("SIZE", Constraint::Length(4)),
+        ("DEADLINE IN", Constraint::Length(12)),
+        ("DONE IN", Constraint::Length(12)),
+    ];
+    let jobs = state.jobs();
+    let detail = |job: &&JobStatus| {
+        let why = match &job.phase {
+            JobPhase::Waiting { reason } | JobPhase::Failed { reason } => format!("; {}", clean(reason)),
+            _ => String::new(),
+        };
+        format!(
+            "{}: {}, {} so far, {:.0} core-s{why}",
+            job.spec.id,
+            goal(job.spec.goal),
+            job.cost,
+            job.harvested_core_s
+        )
+    };
+    let detail = state.selected().and_then(|selected| jobs.get(selected)).map(detail);
+    let height = if detail.is_some() { 2 } else { 0 };
+    let [table_area, detail_area] = Layout::vertical([Constraint::Min(0), Constraint::Length(height)]).areas(area);
+    table(state, frame, table_area, &columns, jobs.iter().map(row).collect(), "no jobs");
+    if let Some(detail) = detail {
+        frame.render_widget(Paragraph::new(detail).wrap(Wrap { trim: true }), detail_area);
+    }
+}
+
+fn applications(state: &State, frame: &mut Frame<'_>, area: Rect) {
+    let share = |share: &ShareDecision| {
+        format!("{} {} {:.0} %", clean(share.tier.as_str()), word(share.resource), share.granted * 100.0)
+    };
+    let row = |own: &&ApplicationStatus| {
+        let mean_ms = own.response.as_ref().and_then(|(_, response)| response.mean_ms());
+        let style = match mean_ms {
+            Some(mean_ms) if mean_ms > own.spec.target_ms * 1.1 => BAD,
+            Some(mean_ms) if mean_ms > own.spec.target_ms => WARN,
+            Some(_) => GOOD,
+            None => QUIET,
+        };
+        let of_target = mean_ms.map_or_else(|| "-".to_owned(), |mean| format!("{:.2}", mean / own.spec.target_ms));
+        let shares = own.decision.iter().flat_map(|decision| &decision.shares).map(share);
+        Row::new(vec![
+            Cell::from(own.spec.name.to_string()),
+            Cell::from(format!("{} ms", own.spec.target_ms)),
+            Cell::from(own.response.as_ref().map_or_else(|| "-".into(), |(_, said)| response_time(said))).style(style),
+            Cell::from(of_target).style(style),
+            Cell::from(shares.collect::<Vec<_>>().join(", ")),
+        ])
+    };
+    let columns = [
+        ("APPLICATION", Constraint::Min(12)),
+        ("TARGET", Constraint::Length(9)),
+        ("RESPONSE", Constraint::Length(12)),
+        ("OF IT", Constraint::Length(6)),
+        ("SHARES OF THEIR HOSTS", Constraint::Fill(1)),
+    ];
+    table(state, frame, area, &columns, state.applications().iter().map(row).collect(), "no applications");
+}
+
+/// The newest at the bottom; the selected one stays in view.
+fn events(state: &State, frame: &mut Frame<'_>, area: Rect) {
+    let lines = state.event_lines();
+    let Some(selected) = state.selected() else {
+        return frame.render_widget(Paragraph::new("no events in the last quarter of an hour"), area);
+    };
+    let height = usize::from(area.height);
+    // Of the newest ones, so many are below the view.
+    let below = selected.saturating_sub(height.saturating_sub(1));
+    let end = lines.len() - below.min(lines.len());
+    let start = end.saturating_sub(height);
+    let marked = lines.len() - 1 - selected;
+    let shown = lines[start..end].iter().enumerate().map(|(place, line)| {
+        let style = match () {
+            () if selected > 0 && start + place == marked => SELECTED,
+            () if line.contains("failed") || line.contains("refused") || line.contains("lost") => WARN,
+            () => Style::new(),
+        };
+        Line::styled(line.as_str(), style)
+    });
+    frame.render_widget(Paragraph::new(shown.collect::<Vec<_>>()), area);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+use gleaner_aggregator::api::Overview;
+use gleaner_common::application::{ApplicationSpec, ResponseSource, ResponseTime};
+use gleaner_common::id::{ApplicationId, HostId, JobId};
+use gleaner_common::job::{EngineSpec, Goal, JobSpec, LocalSpec, Prices, SizingPolicy};
+use gleaner_common::report::{
+    AbsenceKind, Bounded, CgroupMode, ForecastMethod, HostFacts, Levers, MachineSample, PromiseRecord,
+    ResidualForecast, VolunteerKind, VolunteerSample,
+};
+use gleaner_common::units::{Bytes, Dollars};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::super::state::{News, Snapshot};
+use super::*;
+
+fn nothing<T>() -> Reading<T> {
+    Reading::absent(AbsenceKind::NotYet, "this is a test")
+}
+
+fn host(name: &str, expected: f64) -> HostView {
+    let share = |percent| Reading::Value(CoreShare::clamped(percent));
+    let id = HostId::new(name).unwrap();
+    HostView {
+        host: id.clone(),
+        connected: true,
+        incarnation: 1,
+        facts: HostFacts {
+            cpu_model: "test".into(),
+            cores: 4,
+            memory: Bytes::from_mib(8_192),
+            kernel: "6".into(),
+            cgroups: CgroupMode::V2,
+            offers: Vec::new(),
+            levers: Levers {
+                acting: true,
+                volunteer: VolunteerKind::None,
+                quota: true,
+                weight: true,
+                idle: true,
+                freeze: true,
+                weaknesses: Vec::new(),
+            },
+        },
+        reported: Some(Timestamp(1_000)),
+        report: Some(HostReport {
+            host: id,
+            sequence: 1,
+            at: Timestamp(1_000),
+            interval_s: 1.0,
+            machine: MachineSample {
+                cpu_capacity: CoreShare::from_cores(4),
+                cpu_busy: share(120.0),
+                cpu_foreground: share(110.0),
+                cpu_steal: nothing(),
+                load_1min: nothing(),
+                cpu_pressure: nothing(),
+                memory_pressure: nothing(),
+                io_pressure: nothing(),
+                memory_total: nothing(),
+                memory_available: nothing(),
+                disks: Vec::new(),
+                network_receive: nothing(),
+                network_transmit: nothing(),
+                cache_occupancy: nothing(),
+                memory_bandwidth: nothing(),
+            },
+            workloads: Vec::new(),
+            volunteer: VolunteerSample {
+                state: VolunteerState::Active,
+                cpu: share(80.0),
+                allowance: share(150.0),
+                memory: nothing(),
+                processes: nothing(),
+                guard_shrinks: 0,
+                guard_freezes: 0,
+            },
+            residual: ResidualForecast {
+                method: ForecastMethod::MovingAverage,
+                history_s: 600.0,
+                lookahead_s: 300.0,
+                cpu: Reading::Value(Bounded {
+                    expected: CoreShare::clamped(expected),
+                    safe: CoreShare::clamped(expected - 50.0),
+                }),
+                memory: nothing(),
+                record: PromiseRecord::default(),
+            },
+            reports_dropped: 0,
+        }),
+        targets: Vec::new(),
+        job: None,
+        held_until: None,
+    }
+}
+
+fn job(name: &str, phase: JobPhase) -> JobStatus {
+    let local = LocalSpec {
+        host: HostId::new("host-1").unwrap(),
+        tasks: 10,
+        dedicated_slots: 1,
+        max_slots: None,
+        max_attempts: 3,
+        task_timeout_s: None,
+        working_dir: "/".into(),
+        output_dir: "/".into(),
+    };
+    JobStatus {
+        spec: JobSpec {
+            id: JobId::new(name).unwrap(),
+            engine: EngineSpec::Local(local),
+            goal: Goal::Deadline { within_s: 600.0 },
+            prices: Prices::default(),
+            memory_per_slot: Bytes(0),
+            set_up_s: 0.0,
+            sizing: SizingPolicy::Adaptive,
+            power: None,
+        },
+        phase,
+        submitted: Timestamp(0),
+        started: None,
+        ended: None,
+        progress: None,
+        volunteers: 3,
+        completion_estimate: None,
+        deadline: Some(Timestamp(300_000)),
+        cost: Dollars::ZERO,
+        harvested_core_s: 0.0,
+        energy_wh: None,
+        decisions: 0,
+    }
+}
+
+fn application() -> ApplicationStatus {
+    ApplicationStatus {
+        spec: ApplicationSpec {
+            name: ApplicationId::new("shop").unwrap(),
+            target_ms: 100.0,
+            response_time: ResponseSource::Push,
+            control: gleaner_common::application::Control::Balance,
+            tiers: Vec::new(),
+        },
+        response: Some((Timestamp(0), ResponseTime::Mean { mean_ms: 250.0 })),
+        missed: 2,
+        decision: None,
+    }
+}
+
+fn snapshot(hosts: Vec<HostView>) -> News {
+    News::Snapshot(Box::new(Snapshot {
+        overview: Overview {
+            software: "0.1.0".into(),
+            pid: 1,
+            started: Timestamp(0),
+            now: Timestamp(2_000),
+            local_host: HostId::new("host-1").unwrap(),
+            hosts_connected: 2,
+            jobs_active: 1,
+            leadership: None,
+            event_log_error: None,
+            state_error: None,
+        },
+        hosts,
+        jobs: vec![
+            job("running-one", JobPhase::Running),
+            job("waiting-one", JobPhase::Waiting { reason: "for a\u{1b}[2J host".into() }),
+        ],
+        applications: vec![application()],
+    }))
+}
+
+fn state() -> State {
+    let mut state = State::default();
+    state.take(snapshot(vec![host("host-1", 280.0), host("host-2", 90.0)]));
+    state
+}
+
+fn press(state: &mut State, keys: &[KeyCode]) {
+    for key in keys {
+        state.take(News::Key(KeyEvent::new(*key, KeyModifiers::NONE)));
+    }
+}
+
+fn type_in(state: &mut State, text: &str) {
+    press(state, &text.chars().map(KeyCode::Char).collect::<Vec<_>>());
+}
+
+fn screen(state: &State, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(state, frame)).unwrap();
+    let cells = terminal.backend().buffer().content();
+    let line = |line: &[ratatui::buffer::Cell]| line.iter().map(|cell| cell.symbol()).collect::<String>();
+    cells.chunks(usize::from(width)).map(|cells| line(cells).trim_end().to_owned() + "\n").collect()
+}
+
+#[track_caller]
+fn shows(screen: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(screen.contains(part), "{part}\nnot on\n{screen}");
+    }
+}
+
+#[test]
+fn every_tab_fits_80_by_24() {
+    let mut state = state();
+    let fleet = screen(&state, 80, 24);
+    shows(&fleet, &["gleaner 0.1.0 on host-1", "00:00:02", "2 of 2 hosts connected", "host-2", "acting", "active"]);
+    shows(&fleet, &["2.8 / 2.3", "sum: foreground 2.2, residual 3.7 / 2.7, volunteers 1.6 of 3.0 allowed", "q quit"]);
+    press(&mut state, &[KeyCode::Tab]);
+    shows(&screen(&state, 80, 24), &["host-1  2.8 expected, 2.3 promised of 4", "█"]);
+    press(&mut state, &[KeyCode::Tab]);
+    shows(&screen(&state, 80, 24), &["running-one", "running", "4 min 58 s", "within 10 min 00 s"]);
+    press(&mut state, &[KeyCode::Down]);
+    shows(&screen(&state, 80, 24), &["for a?[2J host"]);
+    press(&mut state, &[KeyCode::Tab]);
+    shows(&screen(&state, 80, 24), &["shop", "100 ms", "250.00 ms", "2.50"]);
+    press(&mut state, &[KeyCode::Tab]);
+    shows(&screen(&state, 80, 24), &["no events"]);
+    state.take(News::Event("one event".to_owned()));
+    shows(&screen(&state, 80, 24), &["one event"]);
+    press(&mut state, &[KeyCode::Tab]);
+    assert_eq!(state.tab, Tab::Fleet, "round again");
+    press(&mut state, &[KeyCode::BackTab]);
+    assert_eq!(state.tab, Tab::Events);
+}
+
+#[test]
+fn any_size_is_drawn() {
+    let mut all = state();
+    for line in 0..100 {
+        all.take(News::Event(format!("event {line}")));
+    }
+    all.take(News::Trouble("nobody answers".to_owned()));
+    for tab in '1'..='5' {
+        type_in(&mut all, &tab.to_string());
+        for help in [false, true] {
+            all.help = help;
+            for (width, height) in [(1, 1), (2, 3), (10, 4), (40, 10), (80, 24), (81, 25), (300, 100), (5, 80)] {
+                _ = screen(&all, width, height);
+            }
+        }
+        all.help = false;
+    }
+}
+
+#[test]
+fn a_filter_a_pause_and_help() {
+    let mut state = state();
+    type_in(&mut state, "/HOST-2");
+    shows(&screen(&state, 80, 24), &["filter: HOST-2"]);
+    press(&mut state, &[KeyCode::Enter]);
+    let filtered = screen(&state, 80, 24);
+    assert!(!filtered.contains("\nhost-1"), "{filtered}");
+    shows(&filtered, &["host-2", "only \"HOST-2\""]);
+    type_in(&mut state, "/zzz");
+    press(&mut state, &[KeyCode::Enter]);
+    shows(&screen(&state, 80, 24), &["nothing passes the filter"]);
+    press(&mut state, &[KeyCode::Esc]);
+    shows(&screen(&state, 80, 24), &["host-1", "host-2"]);
+
+    type_in(&mut state, "p");
+    state.take(snapshot(vec![host("host-3", 10.0)]));
+    state.take(News::Event("while paused".to_owned()));
+    let paused = screen(&state, 80, 24);
+    shows(&paused, &["PAUSED", "host-2"]);
+    assert!(!paused.contains("host-3"), "{paused}");
+    type_in(&mut state, "p5");
+    shows(&screen(&state, 80, 24), &["while paused"]);
+
+    type_in(&mut state, "?");
+    shows(&screen(&state, 80, 24), &["another tab", "ctrl-c"]);
+    type_in(&mut state, "x");
+    assert!(!state.help && !state.over());
+    type_in(&mut state, "q");
+    assert!(state.over());
+    let mut state = self::state();
+    type_in(&mut state, "/");
+    state.take(News::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+    assert!(state.over(), "control-c ends it whatever it does");
+}
+
+#[test]
+fn a_long_list_keeps_what_is_selected_in_view() {
+    let mut state = State::default();
+    let hosts = (0..100).map(|number| host(&format!("host-{number:03}"), 200.0)).collect();
+    state.take(snapshot(hosts));
+    press(&mut state, &[KeyCode::End]);
+    shows(&screen(&state, 80, 24), &["host-099"]);
+    type_in(&mut state, "2");
+    press(&mut state, &[KeyCode::End]);
+    shows(&screen(&state, 80, 24), &["host-099"]);
+    press(&mut state, &[KeyCode::Home]);
+    shows(&screen(&state, 80, 24), &["host-000"]);
+    for line in 0..100 {
+        state.take(News::Event(format!("event {line:03}")));
+    }
+    type_in(&mut state, "5");
+    shows(&screen(&state, 80, 24), &["event 099"]);
+    press(&mut state, &[KeyCode::Home]);
+    let oldest = screen(&state, 80, 24);
+    shows(&oldest, &["event 000"]);
+    state.take(News::Event("one more".to_owned()));
+    assert_eq!(screen(&state, 80, 24), oldest, "who reads an old event goes on reading it");
+    press(&mut state, &[KeyCode::End]);
+    shows(&screen(&state, 80, 24), &["one more"]);
+}
+
+#[test]
+fn an_aggregator_that_is_gone_is_said_and_forgotten_when_it_is_back() {
+    let mut state = state();
+    state.take(News::Trouble("no aggregator answers on\u{7} /x".to_owned()));
+    let gone = screen(&state, 80, 24);
+    shows(&gone, &["NO ANSWER, trying again: no aggregator answers on? /x", "host-1"]);
+    state.take(snapshot(vec![host("host-1", 280.0)]));
+    assert!(!screen(&state, 80, 24).contains("NO ANSWER"));
+    let mut lost = host("host-1", 280.0);
+    lost.connected = false;
+    state.take(snapshot(vec![lost]));
+    shows(&screen(&state, 80, 24), &["lost"]);
+    // Its curve has gaps where nothing was known, and hosts that are gone leave no curve.
+    assert_eq!(state.residual.len(), 1);
+    assert_eq!(state.residual.values().next().unwrap().iter().filter(|seen| seen.is_none()).count(), 1);
+}

@@ -1,0 +1,173 @@
+//! Keys and certificates on disk: read with care, replaced so that no moment is without a pair that works.
+
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::{Identity, Issued, TlsError};
+
+/// Largest file read. A certificate has a kilobyte.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Where an identity lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdentityFiles {
+    /// Certificates of the authority.
+    pub ca: PathBuf,
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+impl IdentityFiles {
+    /// Reads the identity. A pair that was being replaced when the machine stopped is put in order.
+    ///
+    /// # Errors
+    /// [`TlsError`] when a file is missing, malformed, a key that others can read, or not the certificate's key.
+    pub fn load(&self) -> Result<Identity, TlsError> {
+        let identity = self.load_with(&self.certificate)?;
+        if identity.fits() {
+            return Ok(identity);
+        }
+        // The key is renamed before the certificate, so the new certificate may still wait.
+        let waiting = beside(&self.certificate);
+        match self.load_with(&waiting) {
+            Ok(identity) if identity.fits() => {
+                rename(&waiting, &self.certificate)?;
+                Ok(identity)
+            }
+            _ => Err(TlsError::Mismatch { key: self.key.clone(), certificate: self.certificate.clone() }),
+        }
+    }
+
+    fn load_with(&self, certificate: &Path) -> Result<Identity, TlsError> {
+        let authority = certificates(&self.ca)?;
+        let chain = certificates(certificate)?;
+        let exposed = std::fs::metadata(&self.key).map_err(|source| TlsError::File {
+            action: "read",
+            file: self.key.clone(),
+            source,
+        })?;
+        let mode = exposed.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(TlsError::KeyExposed { file: self.key.clone(), mode });
+        }
+        let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(|e| TlsError::Pem {
+            file: self.key.clone(),
+            what: "private key",
+            detail: e.to_string(),
+        })?;
+        Identity::new(authority, chain, key)
+    }
+
+    /// The authority's certificates.
+    ///
+    /// # Errors
+    /// [`TlsError`] when the file is missing or malformed.
+    pub fn authority(&self) -> Result<Vec<Vec<u8>>, TlsError> {
+        Ok(certificates(&self.ca)?.iter().map(|certificate| certificate.to_vec()).collect())
+    }
+
+    /// Replaces certificate and key. Both are on disk before the first takes its name; if the machine stops between
+    /// the two, [`IdentityFiles::load`] finishes it.
+    ///
+    /// # Errors
+    /// [`TlsError::File`]; the old pair is in force then.
+    pub fn replace(&self, issued: &Issued) -> Result<(), TlsError> {
+        let (key, certificate) = (beside(&self.key), beside(&self.certificate));
+        write_new(&key, &issued.key, 0o600)?;
+        write_new(&certificate, &issued.certificate, 0o644)?;
+        rename(&key, &self.key)?;
+        rename(&certificate, &self.certificate)
+    }
+}
+
+/// Writes a file under a temporary name first, so that no reader meets half of it.
+///
+/// # Errors
+/// [`TlsError::File`].
+pub fn write_file(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
+    let temporary = beside(file);
+    write_new(&temporary, text, mode)?;
+    rename(&temporary, file)
+}
+
+/// Where the successor of a file waits.
+fn beside(file: &Path) -> PathBuf {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    file.with_file_name(name)
+}
+
+fn write_new(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
+    let error = |source| TlsError::File { action: "write", file: file.to_owned(), source };
+    _ = std::fs::remove_file(file);
+    let mut open = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(file).map_err(error)?;
+    // A narrow umask would keep what everybody may read from the daemons' users.
+    open.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(error)?;
+    open.write_all(text.as_bytes()).and_then(|()| open.sync_all()).map_err(error)
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), TlsError> {
+    let error = |source| TlsError::File { action: "write", file: to.to_owned(), source };
+    std::fs::rename(from, to).map_err(error)?;
+    let folder = to.parent().unwrap_or(Path::new("/"));
+    std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(error)
+}
+
+pub(super) fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    std::fs::File::open(file)
+        .and_then(|open| open.take(MAX_BYTES).read_to_end(&mut bytes))
+        .map_err(|source| TlsError::File { action: "read", file: file.to_owned(), source })?;
+    Ok(bytes)
+}
+
+pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bad = |detail: String| TlsError::Pem { file: file.to_owned(), what: "certificate", detail };
+    let bytes = read(file)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let chain = chain.map_err(|e| bad(e.to_string()))?;
+    if chain.is_empty() { Err(bad("the file has none".into())) } else { Ok(chain) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Authority;
+    use super::*;
+    use crate::id::HostId;
+
+    #[test]
+    fn a_replacement_cut_off_at_any_step_leaves_a_pair_that_works() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::create().unwrap();
+        let host = HostId::new("h1").unwrap();
+        let (ca, _) = authority.write(folder.path()).unwrap();
+        let files =
+            IdentityFiles { ca, certificate: folder.path().join("agent.crt"), key: folder.path().join("agent.key") };
+        files.replace(&authority.issue_agent(&host).unwrap()).unwrap();
+        files.load().unwrap();
+
+        // Stopped before the first rename: the old pair.
+        let next = authority.issue_agent(&host).unwrap();
+        write_new(&beside(&files.key), &next.key, 0o600).unwrap();
+        write_new(&beside(&files.certificate), &next.certificate, 0o644).unwrap();
+        files.load().unwrap();
+        // Stopped between the two: the new pair, put in order.
+        rename(&beside(&files.key), &files.key).unwrap();
+        files.load().unwrap();
+        assert!(!beside(&files.certificate).exists());
+        assert_eq!(std::fs::read_to_string(&files.certificate).unwrap(), next.certificate);
+
+        // A key of something else is told.
+        let other = authority.issue_agent(&host).unwrap();
+        write_file(&files.key, &other.key, 0o600).unwrap();
+        let error = files.load().unwrap_err().to_string();
+        assert!(error.contains("agent.key is not the key of the certificate in"), "{error}");
+    }
+}

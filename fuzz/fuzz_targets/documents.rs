@@ -1,0 +1,29 @@
+#![no_main]
+//! Documents of operators, in TOML and JSON: applications, scenarios, what-if questions.
+use gleaner_common::application::ApplicationSpec;
+use gleaner_planner::snapshot::balance::{ArbitrateQuestion, BalanceQuestion, arbitrate_question, balance_question};
+use gleaner_planner::snapshot::tune::{TuneQuestion, tune};
+use gleaner_planner::snapshot::{SizeQuestion, size};
+use gleaner_simulator::scenario::ClusterScenario;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(spec) = toml::from_str::<ApplicationSpec>(text) {
+        gleaner_aggregator::fuzzing::application(&spec);
+    }
+    if let Ok(scenario) = toml::from_str::<ClusterScenario>(text) {
+        _ = scenario.problems();
+    }
+    if let Ok(question) = serde_json::from_str::<SizeQuestion>(text) {
+        _ = size(&question);
+    }
+    if let Ok(question) = serde_json::from_str::<TuneQuestion>(text) {
+        _ = tune(&question);
+    }
+    if let Ok(question) = serde_json::from_str::<BalanceQuestion>(text) {
+        _ = balance_question(&question);
+    }
+    if let Ok(question) = serde_json::from_str::<ArbitrateQuestion>(text) {
+        _ = arbitrate_question(&question);
+    }
+});

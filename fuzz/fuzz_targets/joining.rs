@@ -1,0 +1,30 @@
+//! What a host that wants to join may say, and whoever hands it a token.
+#![no_main]
+
+use std::sync::OnceLock;
+
+use gleaner_common::clock::Timestamp;
+use gleaner_common::id::HostId;
+use gleaner_common::join::JoinToken;
+use gleaner_common::tls::{Authority, Validity};
+use gleaner_common::wire::decode_value;
+
+fn pieces() -> &'static (Authority, HostId) {
+    static PIECES: OnceLock<(Authority, HostId)> = OnceLock::new();
+    PIECES.get_or_init(|| (Authority::create().unwrap(), HostId::new("a.example").unwrap()))
+}
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    if let Ok(text) = std::str::from_utf8(data) {
+        _ = JoinToken::from_text(text);
+    }
+    // Past the checksum, which no mutation gets right.
+    if let Ok(token) = decode_value::<JoinToken>(0, data)
+        && let Ok(text) = token.to_text()
+    {
+        assert_eq!(JoinToken::from_text(&text), Ok(token));
+    }
+    let (authority, host) = pieces();
+    let validity = Validity { from: Timestamp(1_750_000_000_000), until: Timestamp(1_760_000_000_000) };
+    _ = authority.sign_agent(host, data, validity);
+});

@@ -1,0 +1,434 @@
+//! Advice before acting: how many cores hosts could give for a time at a risk. Ours; the papers size jobs by the expected
+//! residual and never say what could be promised.
+//!
+//! The risk is the probability that a host's mean residual over the time is below what is promised of it. A host's
+//! promise is its forecast less an allowance for the forecast's error, and the allowance is a quantile of the errors
+//! that this host's forecasts really had over windows of that length ([`History`]): order statistics of past errors
+//! hold with probability 1 − r whatever the errors' distribution, if r·(n + 1) ≥ 1 for n windows that do not overlap and the
+//! future is like the past (conformal prediction: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World",
+//! 2005, §2.2). Where fewer windows were seen, the largest error is stretched, and the answer says so.
+//!
+//! Promises are per host. Their sum holds at the same risk when all hosts fail together, and at a smaller one otherwise.
+
+use std::collections::VecDeque;
+
+use gleaner_common::clock::Timestamp;
+use gleaner_common::id::{HostId, JobId};
+use gleaner_common::report::{
+    Absence, AbsenceKind, Bounded, Capability, HostFacts, HostReport, Reading, VolunteerKind,
+};
+use gleaner_common::units::{Bytes, CoreShare};
+use serde::{Deserialize, Serialize};
+
+/// Length of a step of a history, in milliseconds.
+const STEP_MS: u64 = 60_000;
+/// Steps kept: a day, in which a risk of 1 % over 10 minutes can be told from what was seen.
+const MOST_STEPS: usize = 1_440;
+/// Shares are kept as parts of the host's capacity in so many parts: two bytes each, for fleets of ten thousand hosts.
+const PARTS: f64 = 60_000.0;
+/// Stands for a step that was not seen.
+const UNSEEN: u16 = u16::MAX;
+/// Windows that must have been seen before anything is promised. Chosen: two differ by chance.
+const LEAST_WINDOWS: usize = 3;
+
+/// Shortest and longest time that can be asked about, in seconds. The longest leaves four windows in a whole history.
+pub const FOR_S: (f64, f64) = (60.0, 21_600.0);
+/// Least and largest risk that can be asked about.
+pub const RISK: (f64, f64) = (0.001, 0.5);
+
+/// What one host's foreground used and was expected to use, minute by minute over the last day.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// Mean foreground CPU of a minute, and what the forecast at its end expected from there on.
+    steps: VecDeque<(u16, u16)>,
+    /// Number of the minute that is going on.
+    minute: Option<u64>,
+    /// Seconds seen of it, and their weighted sum of parts.
+    seen: (f64, f64),
+    /// What the last forecast in it expected.
+    expected: Option<f64>,
+}
+
+impl History {
+    /// A history of nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a report. One without foreground CPU leaves a gap; one from before the last is ignored.
+    pub fn observe(&mut self, report: &HostReport) {
+        let forecast = report.residual.cpu.value().map(|cpu| cpu.expected);
+        let foreground = report.machine.cpu_foreground.value().copied();
+        self.sample(report.at, report.interval_s, report.machine.cpu_capacity, foreground, forecast);
+    }
+
+    /// The same from plain values: foreground CPU over the interval, and the residual that is expected now.
+    pub fn sample(
+        &mut self,
+        at: Timestamp,
+        interval_s: f64,
+        capacity: CoreShare,
+        foreground: Option<CoreShare>,
+        residual: Option<CoreShare>,
+    ) {
+        let minute = at.0 / STEP_MS;
+        match self.minute {
+            Some(going_on) if minute < going_on => return,
+            Some(going_on) if minute > going_on => self.turn(minute - going_on),
+            _ => {}
+        }
+        self.minute = Some(minute);
+        if capacity <= CoreShare::ZERO {
+            return;
+        }
+        let part = |share: CoreShare| (share.percent() / capacity.percent()).clamp(0.0, 1.0);
+        if let Some(foreground) = foreground {
+            let interval_s = if interval_s.is_finite() { interval_s.clamp(0.0, 60.0) } else { 0.0 };
+            self.seen.0 += interval_s;
+            self.seen.1 += interval_s * part(foreground);
+        }
+        if let Some(residual) = residual {
+            self.expected = Some(1.0 - part(residual));
+        }
+    }
+
+    /// Mean CPU that a host will leave at least, by its forecast now and by how its forecasts did so far.
+    ///
+    /// # Errors
+    /// [`Absence`] saying how much longer it must be watched.
+    pub fn promise(
+        &self,
+        question: &Question,
+        capacity: CoreShare,
+        forecast: Bounded<CoreShare>,
+    ) -> Result<(CoreShare, Basis), Absence> {
+        let spread = (forecast.expected - forecast.safe) / capacity.percent().max(f64::MIN_POSITIVE);
+        let (allowance, basis) = self.allowance(question.window(), question.risk, spread)?;
+        let promised = CoreShare::clamped(forecast.expected.percent() - allowance * capacity.percent());
+        Ok((promised.min(capacity), basis))
+    }
+
+    /// A minute is over, `passed` of them before the next sample.
+    fn turn(&mut self, passed: u64) {
+        // Half a minute seen stands for the whole.
+        let mean = (self.seen.0 >= 30.0).then(|| stored(self.seen.1 / self.seen.0));
+        let expected = self.expected.take().map(stored);
+        self.push((mean.unwrap_or(UNSEEN), expected.unwrap_or(UNSEEN)));
+        self.seen = (0.0, 0.0);
+        for _ in 1..passed.min(MOST_STEPS as u64) {
+            self.push((UNSEEN, UNSEEN));
+        }
+    }
+
+    fn push(&mut self, step: (u16, u16)) {
+        if self.steps.len() >= MOST_STEPS {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(step);
+    }
+
+    /// By how much the mean demand of the `window` minutes after each minute exceeded what was expected at its end, in
+    /// parts of the host: overlapping, in order of time. A window with a gap is left out.
+    fn errors(&self, window: usize) -> Vec<f64> {
+        let mut errors = Vec::new();
+        let (mut sum, mut seen) = (0.0, 0);
+        for end in 0..self.steps.len() {
+            let demand = |place: usize| Some(self.steps[place].0).filter(|demand| *demand != UNSEEN).map(f64::from);
+            if let Some(demand) = demand(end) {
+                sum += demand;
+                seen += 1;
+            }
+            if end < window {
+                continue;
+            }
+            // Minutes end - window + 1 ..= end follow the forecast of minute end - window.
+            let start = end - window;
+            if let Some(demand) = demand(start) {
+                sum -= demand;
+                seen -= 1;
+            }
+            let expected = self.steps[start].1;
+            if seen == window && expected != UNSEEN {
+                errors.push((sum / window as f64 - f64::from(expected)) / PARTS);
+            }
+        }
+        errors
+    }
+
+    /// What the mean demand over `window` minutes will exceed the forecast by with probability `risk` at most, in parts
+    /// of the host; `spread` is what the forecast itself keeps between what it expects and what it promises.
+    fn allowance(&self, window: usize, risk: f64, spread: f64) -> Result<(f64, Basis), Absence> {
+        let mut errors = self.errors(window);
+        // Overlapping windows tell no more than those that do not overlap.
+        let windows = errors.len().div_ceil(window);
+        if windows < LEAST_WINDOWS {
+            let minutes = (LEAST_WINDOWS - 1) * window + 1;
+            let left = minutes.saturating_sub(errors.len());
+            let detail = format!("its forecasts were not watched for long enough; {left} more minutes are needed");
+            return Err(not_yet(detail));
+        }
+        let n = windows as f64;
+        // The ⌈(n + 1)(1 − r)⌉-th of n errors; past the last, only a guess remains.
+        let rank = ((n + 1.0) * (1.0 - risk)).ceil();
+        if rank <= n {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the errors' number")]
+            let place = ((errors.len() as f64 * rank / n).ceil() as usize).clamp(1, errors.len());
+            // Thousands of hosts are asked at once, in the core loop: an order statistic needs no sorting.
+            let (_, allowance, _) = errors.select_nth_unstable_by(place - 1, f64::total_cmp);
+            return Ok((*allowance, Basis::Seen { windows: count(windows) }));
+        }
+        let largest = errors.into_iter().max_by(f64::total_cmp).unwrap_or(0.0);
+        // An exponential tail through the largest: heavier than a normal one.
+        let stretch = (1.0 / risk).ln() / (n + 1.0).ln();
+        Ok((largest.max(spread) * stretch.max(1.0), Basis::Stretched { windows: count(windows) }))
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+fn stored(part: f64) -> u16 {
+    (part.clamp(0.0, 1.0) * PARTS).round() as u16
+}
+
+fn count(windows: usize) -> u32 {
+    u32::try_from(windows).unwrap_or(u32::MAX)
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    /// For how long, in seconds; [`FOR_S`]. Counted in whole minutes, rounded up.
+    pub for_s: f64,
+    /// Probability that a promise may turn out too high; [`RISK`].
+    pub risk: f64,
+}
+
+/// A question that makes no sense.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum QuestionError {
+    /// The time.
+    #[error("for_s: is {0}; it must be 60 to 21600 seconds (1 minute to 6 hours)")]
+    For(f64),
+    /// The risk.
+    #[error("risk: is {0}; it must be 0.001 to 0.5 (0.1 % to 50 %)")]
+    Risk(f64),
+}
+
+impl Question {
+    /// Checks the bounds.
+    ///
+    /// # Errors
+    /// [`QuestionError`] naming the field.
+    pub fn check(&self) -> Result<(), QuestionError> {
+        if !(FOR_S.0..=FOR_S.1).contains(&self.for_s) {
+            return Err(QuestionError::For(self.for_s));
+        }
+        if !(RISK.0..=RISK.1).contains(&self.risk) {
+            return Err(QuestionError::Risk(self.risk));
+        }
+        Ok(())
+    }
+
+    fn window(&self) -> usize {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 6 hours")]
+        let minutes = (self.for_s.clamp(FOR_S.0, FOR_S.1) / 60.0).ceil() as usize;
+        minutes
+    }
+}
+
+/// What a promise rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// Errors that this host's forecasts really had are enough for the risk.
+    Seen {
+        /// Windows of the asked length that do not overlap.
+        windows: u32,
+    },
+    /// Fewer windows were seen than the risk needs: the largest error was stretched along an exponential tail. A
+    /// guess, on the careful side.
+    Stretched {
+        /// Windows of the asked length that do not overlap.
+        windows: u32,
+    },
+}
+
+/// What can be promised of one host.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Promise {
+    /// Mean CPU it will leave at least, with probability 1 − risk.
+    pub cpu: CoreShare,
+    /// Mean CPU it is expected to leave.
+    pub expected: CoreShare,
+    /// Memory that its forecast promises.
+    pub memory: Option<Bytes>,
+    /// What the promise rests on.
+    pub basis: Basis,
+}
+
+/// What a host may do today.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Its volunteer may run.
+    Ready,
+    /// Its agent observes only. What it promises could be had once acting is switched on.
+    Observing {
+        /// What switching acting on would need or would be weaker for, in sentences.
+        needs: Vec<String>,
+    },
+    /// An operator holds it.
+    Held {
+        /// Until when.
+        until: Timestamp,
+    },
+    /// Its agent acts, and it can give nothing.
+    Unable {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Advice about one host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostAdvice {
+    /// The host.
+    pub host: HostId,
+    /// What it may do today.
+    pub standing: Standing,
+    /// What can be promised of it, or why nothing can.
+    pub promise: Reading<Promise>,
+    /// What its volunteer uses of that already.
+    pub in_use: CoreShare,
+    /// The job its volunteer works for.
+    pub job: Option<JobId>,
+}
+
+/// Advice about a fleet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Advice {
+    /// What was asked.
+    pub question: Question,
+    /// Promised by hosts that may act now.
+    pub ready: CoreShare,
+    /// Of that, in use by volunteers already.
+    pub in_use: CoreShare,
+    /// Promised by hosts that observe only.
+    pub observing: CoreShare,
+    /// The hosts, by name.
+    pub hosts: Vec<HostAdvice>,
+}
+
+/// What is known of a host when advice is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate<'a> {
+    /// The host.
+    pub host: &'a HostId,
+    /// Static facts.
+    pub facts: &'a HostFacts,
+    /// Its last report, unless it is gone or silent.
+    pub report: Option<&'a HostReport>,
+    /// How its forecasts did.
+    pub history: Option<&'a History>,
+    /// What applications with response-time targets leave of it, or why nothing.
+    pub left: Result<CoreShare, &'a str>,
+    /// An operator holds it.
+    pub held_until: Option<Timestamp>,
+    /// The job its volunteer works for.
+    pub job: Option<&'a JobId>,
+}
+
+/// Advice about one host.
+#[must_use]
+pub fn about(question: &Question, candidate: &Candidate<'_>) -> HostAdvice {
+    let used = candidate.report.and_then(|report| report.volunteer.cpu.value().copied());
+    HostAdvice {
+        host: candidate.host.clone(),
+        standing: standing(candidate),
+        promise: promise(question, candidate).into(),
+        in_use: used.unwrap_or(CoreShare::ZERO),
+        job: candidate.job.cloned(),
+    }
+}
+
+/// Adds up advice about hosts.
+#[must_use]
+pub fn total(question: Question, hosts: Vec<HostAdvice>) -> Advice {
+    let promised = |wanted: fn(&Standing) -> bool| -> CoreShare {
+        let of = hosts.iter().filter(|own| wanted(&own.standing));
+        of.filter_map(|own| own.promise.value()).map(|promise| promise.cpu).sum()
+    };
+    let ready = promised(|standing| *standing == Standing::Ready);
+    let observing = promised(|standing| matches!(standing, Standing::Observing { .. }));
+    let in_use = hosts.iter().filter(|own| own.standing == Standing::Ready).map(|own| own.in_use).sum();
+    Advice { question, ready, in_use, observing, hosts }
+}
+
+fn standing(candidate: &Candidate<'_>) -> Standing {
+    let levers = &candidate.facts.levers;
+    if let Some(until) = candidate.held_until {
+        return Standing::Held { until };
+    }
+    if !levers.acting {
+        return Standing::Observing { needs: needs(candidate.facts) };
+    }
+    if levers.volunteer == VolunteerKind::None {
+        let why = levers.weaknesses.first().cloned().unwrap_or_else(|| "it has no volunteer".to_owned());
+        return Standing::Unable { reason: why };
+    }
+    match candidate.left {
+        Err(reason) => Standing::Unable { reason: reason.to_owned() },
+        Ok(_) => Standing::Ready,
+    }
+}
+
+/// What switching acting on would need, by what the agent found on the host.
+fn needs(facts: &HostFacts) -> Vec<String> {
+    let mut needs = vec!["set act.enabled in its agent.toml, or start its agent with --act".to_owned()];
+    let wanted = [
+        (Capability::CpuQuota, "without a ceiling on CPU the volunteer is held by stopping it whole"),
+        (Capability::CpuIdle, "without the idle class for groups the volunteer competes at the least weight"),
+        (Capability::Freezer, "without a freezer the volunteer's processes are stopped one by one"),
+    ];
+    for (capability, consequence) in wanted {
+        let offer = facts.offers.iter().find(|offer| offer.capability == capability);
+        if let Some(Reading::Absent(absence)) = offer.map(|offer| &offer.state) {
+            needs.push(format!("{consequence} ({})", absence.detail));
+        }
+    }
+    needs.extend(facts.levers.weaknesses.iter().cloned());
+    needs
+}
+
+fn not_yet(detail: impl Into<String>) -> Absence {
+    Absence { kind: AbsenceKind::NotYet, detail: detail.into() }
+}
+
+fn promise(question: &Question, candidate: &Candidate<'_>) -> Result<Promise, Absence> {
+    let gone = || Absence {
+        kind: AbsenceKind::Vanished,
+        detail: "its agent is not connected or has not reported lately".to_owned(),
+    };
+    let report = candidate.report.ok_or_else(gone)?;
+    let cpu = match &report.residual.cpu {
+        Reading::Value(cpu) => *cpu,
+        Reading::Absent(absence) => return Err(absence.clone()),
+    };
+    let history = candidate.history.ok_or_else(|| not_yet("its forecasts were not watched yet"))?;
+    let capacity = report.machine.cpu_capacity;
+    if capacity <= CoreShare::ZERO {
+        return Err(Absence { kind: AbsenceKind::Malformed, detail: "it reports no CPU".to_owned() });
+    }
+    let (promised, basis) = history.promise(question, capacity, cpu)?;
+    let left = candidate.left.unwrap_or(CoreShare::ZERO);
+    Ok(Promise {
+        cpu: promised.min(left),
+        expected: cpu.expected.min(left),
+        memory: report.residual.memory.value().map(|memory| memory.safe),
+        basis,
+    })
+}
+
+#[cfg(test)]
+mod tests;

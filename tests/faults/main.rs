@@ -1,0 +1,22 @@
+//! Faults for real: real daemons as processes, real control groups, real sockets. What is killed, stopped, cut or filled
+//! must leave the machine as it was, and lose nothing that was promised.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../end_to_end/bench.rs"]
+mod bench;
+mod checker;
+mod fleet;
+mod groups;
+mod kills;
+mod network;
+mod random;
+mod storm;
+
+/// Both tests want the machine for themselves.
+static MACHINE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// Holds the machine, whatever became of the test before.
+fn machine() -> std::sync::MutexGuard<'static, ()> {
+    MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,211 @@
+//! What must hold, checked by what was seen on the wires and in the kernel's files, without asking those who planned it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use gleaner_aggregator::event_log::EventReader;
+use gleaner_aggregator::journal::{journal_files, replay};
+use gleaner_aggregator::shell::MAX_UNLOGGED;
+use gleaner_common::clock::Timestamp;
+use gleaner_common::command::{Command, Desired, Quota, Target, Version};
+use gleaner_common::event::{Event, EventRecord, EventSource};
+use gleaner_common::id::HostId;
+use gleaner_common::report::{Capability, VolunteerKind};
+
+use crate::host::{FLOOR_PERCENT, Host, LIMITS, MEMORY_FLOOR};
+
+/// What was seen of one host.
+#[derive(Debug, Default)]
+struct Seen {
+    /// When what a command asked for runs out, by the agent's clock.
+    leases: BTreeMap<Target, Timestamp>,
+    newest: BTreeMap<Target, Version>,
+}
+
+/// Everything seen, and every breach of a rule.
+#[derive(Debug, Default)]
+pub struct Checks {
+    hosts: Vec<Seen>,
+    /// Events that each agent was told are in the log, by host and incarnation.
+    told: BTreeMap<(HostId, u64), u64>,
+    /// What was broken, in words.
+    pub breaches: Vec<String>,
+    /// Checks made.
+    pub made: u64,
+}
+
+impl Checks {
+    /// Nothing seen yet.
+    #[must_use]
+    pub fn new(hosts: usize) -> Self {
+        Self { hosts: (0..hosts).map(|_| Seen::default()).collect(), ..Self::default() }
+    }
+
+    /// Notes a breach, unless `good`.
+    pub fn demand(&mut self, good: bool, breach: impl FnOnce() -> String) {
+        self.made += 1;
+        if !good && self.breaches.len() < 20 {
+            self.breaches.push(breach());
+        }
+    }
+
+    /// An agent is about to carry out a command.
+    pub fn commanded(&mut self, number: usize, host: &Host, command: &Command, at: Timestamp) {
+        let Some(agent) = &host.agent else { return };
+        let levers = &agent.facts.levers;
+        let (id, target) = (&host.id, &command.target);
+        self.demand(command.lease_ms > 0, || format!("{id}: a command without a lease"));
+        match &command.desired {
+            Desired::Run { cap } => {
+                let able = levers.acting && levers.volunteer != VolunteerKind::None;
+                self.demand(able, || format!("{id}: its volunteer should run, and it has none or only observes"));
+                let most = f64::from(host.machine.cores) * 100.0;
+                let within = matches!(cap, Quota::AtMost(cap) if cap.percent() <= most);
+                self.demand(within, || format!("{id}: its volunteer may use {cap:?} of {most} %"));
+            }
+            Desired::Limit(limits) => {
+                self.demand(levers.acting, || format!("{id} only observes and should limit {target:?}"));
+                let quota = limits.quota == Quota::Unlimited || agent.facts.offers(Capability::CpuQuota);
+                self.demand(quota, || format!("{id} offers no ceiling on CPU and should set one"));
+                let memory = limits.memory.is_none() || agent.facts.offers(Capability::MemoryLimit);
+                self.demand(memory, || format!("{id} offers no limit on memory and should set one"));
+            }
+            Desired::Stop | Desired::Release => {}
+        }
+        let seen = &mut self.hosts[number];
+        let newest = seen.newest.entry(target.clone()).or_default();
+        if command.version < *newest {
+            // It must refuse this one; what is in force has the lease it has.
+            return;
+        }
+        *newest = command.version;
+        match command.desired {
+            Desired::Run { .. } | Desired::Limit(_) => {
+                let until = at.after(std::time::Duration::from_millis(command.lease_ms.into()));
+                seen.leases.insert(target.clone(), until);
+            }
+            Desired::Stop | Desired::Release => _ = seen.leases.remove(target),
+        }
+    }
+
+    /// An agent is gone, with everything it knew.
+    pub fn ended(&mut self, number: usize) {
+        self.hosts[number] = Seen::default();
+    }
+
+    /// The foreground keeps what it must.
+    pub fn floors(&mut self, host: &Host) {
+        for workload in 0..host.machine.workloads() {
+            let quota = host.machine.quota(workload);
+            self.demand(quota.is_none_or(|quota| quota >= FLOOR_PERCENT - 0.01), || {
+                format!("{}: vm{workload} may use {quota:?} %, less than its floor", host.id)
+            });
+            let memory = host.machine.memory_limit(workload);
+            self.demand(memory.is_none_or(|memory| memory >= MEMORY_FLOOR), || {
+                format!("{}: vm{workload} may keep {memory:?} bytes, less than its floor", host.id)
+            });
+        }
+    }
+
+    /// After an agent looked after its leases: what is limited or runs has one.
+    pub fn leases(&mut self, number: usize, host: &Host, at: Timestamp) {
+        for workload in 0..host.machine.workloads() {
+            if !host.machine.is_limited(workload) {
+                continue;
+            }
+            let Ok(id) = host.workload(workload) else { continue };
+            let lease = self.hosts[number].leases.get(&Target::Workload(id)).copied();
+            self.demand(lease.is_some_and(|lease| lease > at), || {
+                format!("{}: vm{workload} is limited at {at}, its lease is {lease:?}", host.id)
+            });
+        }
+        if host.volunteer_runs() {
+            let lease = self.hosts[number].leases.get(&Target::Volunteer).copied();
+            self.demand(lease.is_some_and(|lease| lease > at), || {
+                format!("{}: the volunteer runs at {at}, its lease is {lease:?}", host.id)
+            });
+        }
+    }
+
+    /// Nothing of Gleaner is left on a host.
+    pub fn untouched(&mut self, host: &Host, when: &str) {
+        let changed = host.machine.changed();
+        self.demand(changed.is_empty(), || format!("{} {when}: {}", host.id, changed.join(", ")));
+    }
+
+    /// Queues keep their bounds.
+    pub fn queues(&mut self, host: &Host) {
+        let Some(agent) = &host.agent else { return };
+        let queued = agent.outbox.queued();
+        let within = queued.reports <= LIMITS.reports && queued.events <= LIMITS.events && queued.acks <= 64;
+        self.demand(within, || format!("{}: {queued:?} wait", host.id));
+        self.demand(queued.events_dropped == 0, || {
+            format!("{}: {} events were dropped", host.id, queued.events_dropped)
+        });
+    }
+
+    /// Events that wait in the aggregator keep their bound.
+    pub fn unlogged(&mut self, waiting: usize) {
+        self.demand(waiting <= MAX_UNLOGGED, || format!("{waiting} events of agents wait in the aggregator"));
+    }
+
+    /// An agent is told that its events through this one are in the log.
+    pub fn acknowledged(&mut self, host: &Host, through: u64) {
+        let Some(agent) = &host.agent else { return };
+        let told = self.told.entry((host.id.clone(), agent.incarnation)).or_default();
+        *told = through.max(*told);
+    }
+
+    /// What the log holds in the end.
+    pub fn log(&mut self, folder: &Path) {
+        let mut logged: BTreeMap<(HostId, u64), BTreeSet<u64>> = BTreeMap::new();
+        let mut reader = EventReader::open(folder, None);
+        loop {
+            let lines = match reader.next_lines(1_000) {
+                Ok(lines) if lines.is_empty() => break,
+                Ok(lines) => lines,
+                Err(error) => {
+                    self.demand(false, || format!("the event log cannot be read: {error}"));
+                    break;
+                }
+            };
+            for line in lines {
+                match EventRecord::from_json_line(&line) {
+                    Ok(EventRecord { source: EventSource::Agent { host, incarnation, sequence }, .. }) => {
+                        let twice = !logged.entry((host.clone(), incarnation)).or_default().insert(sequence);
+                        self.demand(!twice, || format!("event {sequence} of {host} is in the log twice"));
+                    }
+                    Ok(EventRecord { event: Event::PlanRejected { violation }, .. }) => {
+                        self.demand(false, || format!("a plan was rejected: {violation}"));
+                    }
+                    Ok(_) => {}
+                    // A line cut short by a full disk or a kill says nothing, and nothing was acknowledged of it.
+                    Err(_) => {}
+                }
+            }
+        }
+        for ((host, incarnation), through) in std::mem::take(&mut self.told) {
+            let own = logged.get(&(host.clone(), incarnation));
+            let missing = (1..=through).find(|sequence| !own.is_some_and(|own| own.contains(sequence)));
+            self.demand(missing.is_none(), || {
+                format!("event {missing:?} of {host} was acknowledged and is not in the log")
+            });
+        }
+    }
+
+    /// Every decision can be reproduced.
+    pub fn journal(&mut self, folder: &Path) {
+        for file in journal_files(folder).unwrap_or_default() {
+            match replay(&file) {
+                Ok(replay) => self.demand(replay.difference.is_none(), || {
+                    format!("step {:?} of {} replays to something else", replay.difference, file.display())
+                }),
+                // On a full disk not even the first record finds room.
+                Err(error) => {
+                    let empty = std::fs::metadata(&file).is_ok_and(|file| file.len() < 1 << 16);
+                    self.demand(empty, || error.to_string());
+                }
+            }
+        }
+    }
+}

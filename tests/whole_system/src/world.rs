@@ -1,0 +1,724 @@
+//! One seed: a few hosts, an aggregator, a job, an application, and what happens to them, in the order of virtual time.
+
+mod demand;
+mod links;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use gleaner_aggregator::api::{Request, Response};
+use gleaner_aggregator::operators::{Operator, Role};
+use gleaner_aggregator::shell::Arrival;
+use gleaner_common::application::ApplicationSpec;
+use gleaner_common::command::Desired;
+use gleaner_common::job::{EngineAction, JobPhase};
+use gleaner_common::wire::FromAggregator;
+use gleaner_simulator::random::Random;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::aggregator::Aggregator;
+use crate::checks::Checks;
+use crate::disk::Disk;
+use crate::faults::{self, CALM, Fault, Time, Weather};
+use crate::host::{Dial, Host};
+use crate::machine::{Machine, Sensors};
+use crate::network::{Client, Down, Link, LinkId, Server, Up};
+use demand::{Batch, application};
+
+/// When everything that can finish must have.
+const HORIZON: Time = 400_000;
+/// An end of a connection that hears nothing gives it up after this.
+const IDLE: Time = 5_000;
+/// A daemon that ends at once is started again after this.
+const RESTART: Time = 2_000;
+/// Time between two looks of a guard; ten times the real one, to be quick.
+const GUARD: Time = 500;
+/// Messages that wait for an agent.
+const OUTGOING: usize = 256;
+
+#[derive(Debug)]
+enum Happening {
+    Fault(Fault),
+    StartAgent(usize),
+    StartAggregator,
+    Keeper(usize),
+    /// Of one life of an agent, so that another's goes on alone.
+    Tick(usize, u64),
+    Guard(usize, u64),
+    AggregatorTick,
+    Engine,
+    Operator,
+    Connect(usize),
+    /// An agent has waited long enough for its welcome.
+    Patience(LinkId),
+    Up(LinkId, Up),
+    Down(LinkId, Down),
+    ToShell(Arrival),
+    Wellagain(usize),
+    RelieveAggregator,
+    RelieveAgents,
+    Calm,
+}
+
+/// What came of a seed.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was broken; empty if all is well.
+    pub breaches: Vec<String>,
+    /// Checks made.
+    pub checks: u64,
+    /// Faults injected, by kind.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// Messages that were lost, came twice or late are not counted one by one; these many were sent.
+    pub messages: u64,
+    /// Virtual time, in milliseconds.
+    pub lasted: Time,
+    /// A number that equal runs share.
+    pub digest: u64,
+}
+
+/// The world.
+pub struct World {
+    now: Time,
+    random: Random,
+    weather: Weather,
+    queue: BTreeMap<(Time, u64), Happening>,
+    happenings: u64,
+    lives: u64,
+    hosts: Vec<Host>,
+    /// The agents' disk.
+    disk: Disk,
+    aggregator: Aggregator,
+    links: BTreeMap<LinkId, Link>,
+    next_link: LinkId,
+    batch: Batch,
+    application: ApplicationSpec,
+    applied: bool,
+    agents_full: bool,
+    /// Nobody sends what is decided next; the aggregator is down that long then.
+    midway: Option<Time>,
+    checks: Checks,
+    faults: BTreeMap<&'static str, u64>,
+    messages: u64,
+    digest: u64,
+    trace: bool,
+    finished: bool,
+}
+
+/// Runs one seed in `folder`, which it leaves empty. `trace` prints what happens.
+///
+/// # Errors
+/// When the bed cannot be made; a broken rule is no error but an outcome.
+pub fn run(seed: u64, folder: &Path, trace: bool) -> anyhow::Result<Outcome> {
+    World::new(seed, folder, trace)?.play()
+}
+
+impl World {
+    fn new(seed: u64, folder: &Path, trace: bool) -> anyhow::Result<Self> {
+        let mut random = Random::new(seed);
+        let weather = Weather::draw(&mut random);
+        let count = 2 + random.below(3);
+        let disk = Disk::new(&folder.join("agents"))?;
+        let mut dial = || Dial { offset: 0, drift: (random.uniform() * 2.0 - 1.0) * weather.drift };
+        let dials: Vec<Dial> = (0..=count).map(|_| dial()).collect();
+        let mut hosts = Vec::new();
+        for (number, dial) in dials.iter().take(count).enumerate() {
+            // The first is the job's dedicated host; of the others one may only observe, and one have no ceilings on CPU.
+            let acting = number > 0 && (number == 1 || random.below(6) > 0);
+            let quota = number < 2 || random.below(6) > 0;
+            let cores = 2 + u32::try_from(random.below(7))?;
+            let machine = Machine::new(&folder.join(format!("h{number}")), cores, 2, quota)?;
+            hosts.push(Host::new(number, machine, acting, disk.folder(), *dial)?);
+        }
+        let aggregator = Aggregator::new(Disk::new(&folder.join("aggregator"))?, dials[count])?;
+        let batch = Batch::new(&hosts[0].id, &mut random)?;
+        let application = application(&hosts, &mut random)?;
+        let drawn = faults::draw(&mut random, count);
+        if trace {
+            eprintln!("{weather:?}\n{drawn:?}");
+        }
+        let mut world = Self {
+            now: 0,
+            random,
+            weather,
+            queue: BTreeMap::new(),
+            happenings: 0,
+            lives: 0,
+            hosts,
+            disk,
+            aggregator,
+            links: BTreeMap::new(),
+            next_link: 0,
+            batch,
+            application,
+            applied: false,
+            agents_full: false,
+            midway: None,
+            checks: Checks::new(count),
+            faults: BTreeMap::new(),
+            messages: 0,
+            digest: 0xcbf2_9ce4_8422_2325,
+            trace,
+            finished: false,
+        };
+        world.at(0, Happening::StartAggregator);
+        for number in 0..count {
+            let start = world.random.below(2_000) as Time;
+            world.at(start, Happening::StartAgent(number));
+        }
+        world.at(500, Happening::AggregatorTick);
+        world.at(700, Happening::Engine);
+        world.at(1_500, Happening::Operator);
+        for (at, fault) in drawn {
+            world.at(at, Happening::Fault(fault));
+        }
+        world.at(CALM, Happening::Calm);
+        Ok(world)
+    }
+
+    fn at(&mut self, time: Time, happening: Happening) {
+        self.happenings += 1;
+        self.queue.insert((time, self.happenings), happening);
+    }
+
+    fn after(&mut self, delay: Time, happening: Happening) {
+        self.at(self.now + delay, happening);
+    }
+
+    fn say(&self, text: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("{:8.3} {}", self.now as f64 / 1e3, text());
+        }
+    }
+
+    fn play(mut self) -> anyhow::Result<Outcome> {
+        while let Some(((time, _), happening)) = self.queue.pop_first() {
+            self.now = time;
+            if time > HORIZON {
+                let phase =
+                    self.aggregator.core.as_ref().and_then(|core| core.shell.controller().job(&self.batch.spec.id));
+                let phase = phase.map(|status| status.phase.clone());
+                self.say(|| {
+                    format!(
+                        "{:?}",
+                        self.hosts
+                            .iter()
+                            .map(|host| (host.id.clone(), host.agent.as_ref().map(|own| own.link), host.cut_until))
+                            .collect::<Vec<_>>()
+                    )
+                });
+                self.say(|| format!("{:?}", self.links));
+                let done = self.batch.done / self.batch.work;
+                self.checks
+                    .demand(false, || format!("not all is done in the end: the job is {phase:?}, {done:.2} done"));
+                break;
+            }
+            self.happen(happening)?;
+            if self.finished || !self.checks.breaches.is_empty() {
+                break;
+            }
+        }
+        if self.checks.breaches.is_empty() {
+            self.end();
+        }
+        self.aggregator.disk.relieve()?;
+        self.aggregator.kill();
+        let outcome = Outcome {
+            breaches: self.checks.breaches,
+            checks: self.checks.made,
+            faults: self.faults,
+            messages: self.messages,
+            lasted: self.now,
+            digest: self.digest,
+        };
+        Ok(outcome)
+    }
+
+    /// Everything stops in an orderly way, or half of it dies; then nothing may be left.
+    fn end(&mut self) {
+        let orderly = self.random.below(2) == 0;
+        self.say(|| format!("the end, {}", if orderly { "in order" } else { "the aggregator dies" }));
+        if orderly {
+            self.aggregator.stop(self.now);
+            for number in 0..self.hosts.len() {
+                self.stop_agent(number);
+            }
+        } else {
+            self.aggregator.kill();
+            // A lease later nothing is limited, although every agent goes on.
+            for _ in 0..9 {
+                self.now += 1_000;
+                for host in &mut self.hosts {
+                    host.tick(self.now);
+                }
+            }
+        }
+        for host in &self.hosts {
+            self.checks.untouched(host, "in the end");
+            let runs = host.volunteer_runs();
+            self.checks.demand(!runs, || format!("{}: its volunteer runs in the end", host.id));
+        }
+        self.checks.log(&self.aggregator.events());
+        self.checks.journal(&self.aggregator.journal());
+    }
+
+    fn happen(&mut self, happening: Happening) -> anyhow::Result<()> {
+        match happening {
+            Happening::Fault(fault) => self.fault(fault)?,
+            Happening::StartAgent(number) => self.start_agent(number),
+            Happening::StartAggregator => self.start_aggregator(),
+            Happening::Keeper(number) => self.keeper(number),
+            Happening::Tick(number, life) => self.tick(number, life)?,
+            Happening::Guard(number, life) => self.guard(number, life),
+            Happening::AggregatorTick => {
+                self.tell_shell(Arrival::Tick);
+                let late = self.lateness();
+                self.after(1_000 + late, Happening::AggregatorTick);
+                self.look_for_the_end();
+            }
+            Happening::Engine => {
+                self.engine();
+                self.after(1_000, Happening::Engine);
+            }
+            Happening::Operator => self.operator(),
+            Happening::Connect(number) => self.connect(number),
+            Happening::Patience(link) => {
+                if self.links.get(&link).is_some_and(|link| link.client == Client::Waiting) {
+                    self.end_client(link);
+                }
+            }
+            Happening::Up(link, message) => self.up(link, message),
+            Happening::Down(link, message) => self.down(link, message),
+            Happening::ToShell(arrival) => self.tell_shell(arrival),
+            Happening::Wellagain(number) => self.hosts[number].machine.sensors = Sensors::Good,
+            Happening::RelieveAggregator => self.aggregator.disk.relieve()?,
+            Happening::RelieveAgents => self.relieve_agents()?,
+            Happening::Calm => {
+                self.say(|| "calm".to_owned());
+                self.weather = self.weather.calm();
+                for host in &mut self.hosts {
+                    host.machine.sensors = Sensors::Good;
+                }
+                self.aggregator.disk.relieve()?;
+                self.relieve_agents()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn relieve_agents(&mut self) -> std::io::Result<()> {
+        self.agents_full = false;
+        self.disk.relieve()
+    }
+
+    fn cut(&mut self, host: usize, long: Time) {
+        let until = &mut self.hosts[host].cut_until;
+        *until = (*until).max(self.now + long);
+    }
+
+    fn lateness(&mut self) -> Time {
+        match self.random.uniform() < self.weather.late {
+            true => self.random.below(3_000) as Time,
+            false => self.random.below(50) as Time,
+        }
+    }
+
+    fn fault(&mut self, fault: Fault) -> anyhow::Result<()> {
+        self.say(|| format!("fault: {fault:?}"));
+        let mut counts = true;
+        match fault {
+            Fault::KillAgent { host, down, keeper } => {
+                if self.hosts[host].agent.is_some() {
+                    let link = self.hosts[host].kill();
+                    self.ended(host, link);
+                    if !keeper {
+                        let moment = 1 + self.random.below(300) as Time;
+                        self.after(moment, Happening::Keeper(host));
+                    }
+                    self.after(down.max(400), Happening::StartAgent(host));
+                } else {
+                    counts = false;
+                }
+            }
+            Fault::StopAgent { host, down } => {
+                if self.hosts[host].agent.is_some() {
+                    self.stop_agent(host);
+                    self.after(down, Happening::StartAgent(host));
+                } else {
+                    counts = false;
+                }
+            }
+            Fault::FreezeAgent { host, long } => {
+                let until = &mut self.hosts[host].frozen_until;
+                *until = (*until).max(self.now + long);
+            }
+            Fault::KillAggregator { down, midway: true } => self.midway = Some(down),
+            Fault::KillAggregator { down, midway: false } => {
+                self.kill_aggregator();
+                self.after(down, Happening::StartAggregator);
+            }
+            Fault::StopAggregator { down } => {
+                self.aggregator.stop(self.now);
+                self.lose_all();
+                self.after(down, Happening::StartAggregator);
+            }
+            Fault::FreezeAggregator { long } => {
+                let until = &mut self.aggregator.frozen_until;
+                *until = (*until).max(self.now + long);
+            }
+            Fault::Cut { host, long } => self.cut(host, long),
+            Fault::CutAll { long } => (0..self.hosts.len()).for_each(|host| self.cut(host, long)),
+            Fault::ClockStep { machine, by } => match self.hosts.get_mut(machine) {
+                Some(host) => host.dial.offset += by,
+                None => self.aggregator.dial.offset += by,
+            },
+            Fault::Sensors { host, how, long } => {
+                self.hosts[host].machine.sensors = how;
+                self.after(long, Happening::Wellagain(host));
+            }
+            Fault::FullAggregatorDisk { long } => {
+                counts = self.aggregator.disk.can_fill();
+                if counts {
+                    self.aggregator.disk.fill()?;
+                    self.after(long, Happening::RelieveAggregator);
+                }
+            }
+            Fault::FullAgentDisk { long } => {
+                counts = self.disk.can_fill();
+                if counts {
+                    self.disk.fill()?;
+                    self.agents_full = true;
+                    self.after(long, Happening::RelieveAgents);
+                }
+            }
+            Fault::Meddle { host } => self.hosts[host].machine.meddle(0)?,
+            Fault::Hold { host, long } => {
+                let (id, for_s) = (self.hosts[host].id.clone(), (long as f64 / 1e3).max(1.0));
+                if let Some(Response::Held { .. }) = self.ask(Request::Hold { host: id, for_s }) {
+                    // By the aggregator's clock; a fiftieth is more than any clock here gains.
+                    self.hosts[host].held_until = self.now + long * 49 / 50;
+                }
+            }
+            Fault::Reapply => {
+                self.ask(Request::Remove { application: self.application.name.clone() });
+                self.applied = false;
+            }
+        }
+        if counts {
+            *self.faults.entry(fault.kind()).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    // Processes.
+
+    fn start_agent(&mut self, number: usize) {
+        if self.hosts[number].agent.is_some() {
+            return;
+        }
+        match self.hosts[number].start(self.now, &mut self.random) {
+            Ok(()) => {
+                self.say(|| format!("h{number} started"));
+                self.checks.untouched(&self.hosts[number], "after its agent started");
+                self.lives += 1;
+                self.hosts[number].life = self.lives;
+                self.after(10, Happening::Connect(number));
+                self.after(20, Happening::Tick(number, self.lives));
+                if self.hosts[number].acting {
+                    self.after(GUARD, Happening::Guard(number, self.lives));
+                }
+            }
+            Err(error) => {
+                self.say(|| format!("h{number} does not start: {error:#}"));
+                self.after(RESTART, Happening::StartAgent(number));
+            }
+        }
+    }
+
+    fn stop_agent(&mut self, number: usize) {
+        let (link, failed) = self.hosts[number].stop(self.now);
+        // On a full disk the record of what was changed stays; the knobs are put back all the same.
+        let excused = self.agents_full;
+        self.checks
+            .demand(failed.is_empty() || excused, || format!("h{number} could not restore {}", failed.join(", ")));
+        self.checks.untouched(&self.hosts[number], "after its agent stopped");
+        self.ended(number, link);
+    }
+
+    /// An agent's process is gone.
+    fn ended(&mut self, number: usize, link: Option<LinkId>) {
+        self.checks.ended(number);
+        if let Some(link) = link {
+            self.end_client(link);
+        }
+    }
+
+    fn keeper(&mut self, number: usize) {
+        if self.hosts[number].agent.is_some() {
+            return;
+        }
+        match self.hosts[number].keeper() {
+            Ok(()) => self.checks.untouched(&self.hosts[number], "after its keeper restored it"),
+            // It tries again, as the next agent does.
+            Err(error) => {
+                self.say(|| format!("h{number}: its keeper: {error:#}"));
+                self.after(RESTART, Happening::Keeper(number));
+            }
+        }
+    }
+
+    fn start_aggregator(&mut self) {
+        if self.aggregator.core.is_some() {
+            return;
+        }
+        match self.aggregator.start(self.now) {
+            Ok(()) => {
+                self.say(|| "the aggregator started".to_owned());
+                self.batch.told = false;
+                self.batch.slots.clear();
+                let id = self.batch.spec.id.clone();
+                let knows = self.aggregator.with(self.now, |shell| shell.controller().job(&id).is_some());
+                let lost = self.batch.accepted && knows == Some(false);
+                self.checks.demand(!lost, || format!("the aggregator forgot {id}, which it had accepted"));
+                self.pump();
+            }
+            Err(error) => {
+                self.say(|| format!("the aggregator does not start: {error:#}"));
+                self.after(RESTART, Happening::StartAggregator);
+            }
+        }
+    }
+
+    fn kill_aggregator(&mut self) {
+        self.aggregator.kill();
+        self.lose_all();
+    }
+
+    /// Its connections end with it; agents notice at once or when nothing comes any more.
+    fn lose_all(&mut self) {
+        for link in self.links.keys().copied().collect::<Vec<_>>() {
+            self.end_server(link);
+        }
+    }
+
+    // What agents do.
+
+    fn slots_on(&self, number: usize) -> u32 {
+        self.batch.slots.get(&self.hosts[number].id).copied().unwrap_or(0)
+    }
+
+    fn lives(&self, number: usize, life: u64) -> bool {
+        self.hosts[number].agent.is_some() && self.hosts[number].life == life
+    }
+
+    fn tick(&mut self, number: usize, life: u64) -> anyhow::Result<()> {
+        let late = self.lateness();
+        if !self.lives(number, life) {
+            return Ok(());
+        }
+        if let Some(until) = self.frozen(number) {
+            self.at(until, Happening::Tick(number, life));
+            return Ok(());
+        }
+        let slots = self.slots_on(number);
+        self.hosts[number].advance(self.now, slots, &mut self.random)?;
+        self.hosts[number].tick(self.now);
+        if let Some(time) = self.hosts[number].agent_time(self.now) {
+            self.checks.leases(number, &self.hosts[number], time);
+        }
+        self.checks.floors(&self.hosts[number]);
+        self.send_reports(number);
+        self.checks.queues(&self.hosts[number]);
+        self.after(1_000 + late, Happening::Tick(number, life));
+        Ok(())
+    }
+
+    fn frozen(&self, number: usize) -> Option<Time> {
+        Some(self.hosts[number].frozen_until).filter(|until| *until > self.now)
+    }
+
+    fn guard(&mut self, number: usize, life: u64) {
+        if !self.lives(number, life) {
+            return;
+        }
+        let next = self.frozen(number).unwrap_or(self.now + GUARD);
+        if self.frozen(number).is_none() {
+            self.hosts[number].guard(self.now);
+        }
+        self.at(next, Happening::Guard(number, life));
+    }
+
+    fn send_reports(&mut self, number: usize) {
+        loop {
+            let Some(agent) = &self.hosts[number].agent else { return };
+            let is_open = |id: &LinkId| self.links.get(id).is_some_and(|link| link.client == Client::Open);
+            let Some(link) = agent.link.filter(is_open) else { return };
+            let batch = agent.outbox.take();
+            if batch.is_empty() {
+                return;
+            }
+            for ack in batch.acks {
+                self.send_up(link, Up::Ack(ack));
+            }
+            if !batch.events.is_empty() {
+                let sent = self.links.get_mut(&link).map(|link| &mut link.events.0);
+                let number = sent.map_or(0, |sent| std::mem::replace(sent, *sent + 1));
+                self.send_up(link, Up::Events(number, batch.events));
+            }
+            if let Some(report) = batch.report {
+                self.send_up(link, Up::Report(Box::new(report)));
+            }
+        }
+    }
+
+    // The aggregator.
+
+    fn tell_shell(&mut self, arrival: Arrival) {
+        self.tell_shell_quietly(arrival);
+        self.pump();
+    }
+
+    fn tell_shell_quietly(&mut self, arrival: Arrival) {
+        if self.aggregator.frozen_until > self.now {
+            // Ticks are not made up for.
+            if !matches!(arrival, Arrival::Tick) {
+                self.at(self.aggregator.frozen_until, Happening::ToShell(arrival));
+            }
+            return;
+        }
+        self.aggregator.take(self.now, arrival);
+        let waiting = self.aggregator.core.as_ref().map_or(0, |core| core.shell.unlogged());
+        self.checks.unlogged(waiting);
+    }
+
+    /// Sends what the core loop wants sent.
+    fn pump(&mut self) {
+        if let Some(down) = self.midway.take() {
+            self.after(down, Happening::StartAggregator);
+            self.say(|| "the aggregator dies before it sends".to_owned());
+            self.kill_aggregator();
+            return;
+        }
+        let mut outgoing = Vec::new();
+        let mut closed = Vec::new();
+        for (id, link) in &mut self.links {
+            let Server::Open(receiver) = &mut link.server else { continue };
+            loop {
+                match receiver.try_recv() {
+                    Ok(message) => outgoing.push((*id, message)),
+                    Err(mpsc::error::TryRecvError::Empty) => break,
+                    Err(mpsc::error::TryRecvError::Disconnected) => {
+                        closed.push(*id);
+                        break;
+                    }
+                }
+            }
+        }
+        for (id, message) in outgoing {
+            self.note(&message);
+            self.heed_hold(id, &message);
+            self.send_down(id, Down::Message(Box::new(message)));
+        }
+        for id in closed {
+            // Replaced by a newer connection, or let go.
+            self.end_server(id);
+        }
+        let Some(core) = &mut self.aggregator.core else { return };
+        let (mut actions, mut asked) = (Vec::new(), Vec::new());
+        while let Ok(action) = core.actions.try_recv() {
+            actions.push(action);
+        }
+        while let Ok((application, _)) = core.responses.try_recv() {
+            asked.push(application);
+        }
+        for (_, action) in actions {
+            match action {
+                EngineAction::SetSlots(slots) => self.batch.slots = slots,
+                EngineAction::Cancel => self.batch.slots.clear(),
+            }
+        }
+        for application in asked {
+            let (response, delay) = self.response();
+            self.after(delay, Happening::ToShell(Arrival::Responded { application, response }));
+        }
+    }
+
+    /// A host that an operator holds is told to do nothing.
+    fn heed_hold(&mut self, id: LinkId, message: &FromAggregator) {
+        let FromAggregator::Command(command) = message else { return };
+        let Some(host) = self.links.get(&id).map(|link| &self.hosts[link.host]) else { return };
+        // A hold is until a time on the wall: with another wall it is another time.
+        let held = host.held_until > self.now && self.aggregator.dial.offset == 0;
+        let id = host.id.clone();
+        let gives_back = matches!(command.desired, Desired::Stop | Desired::Release);
+        self.checks.demand(!held || gives_back, || format!("{id} is held and told {:?}", command.desired));
+    }
+
+    /// Equal runs send equal messages.
+    fn note(&mut self, message: &FromAggregator) {
+        let mut add = |value: u64| self.digest = (self.digest ^ value).wrapping_mul(0x0100_0000_01b3);
+        add(self.now);
+        match message {
+            FromAggregator::Command(command) => {
+                add(command.version.number);
+                format!("{:?}", command.desired).bytes().for_each(|byte| add(byte.into()));
+            }
+            FromAggregator::EventsThrough(through) => add(*through),
+            FromAggregator::Refused(_)
+            | FromAggregator::Welcome(_)
+            | FromAggregator::StandsBy(_)
+            | FromAggregator::Certificate(_)
+            | FromAggregator::CertificateRefused(_) => add(1),
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> Option<Response> {
+        if self.aggregator.frozen_until > self.now {
+            return None;
+        }
+        let (answer, mut answered) = oneshot::channel();
+        let operator = Operator { uid: 0, user: "root".to_owned(), pid: None, role: Role::Acting };
+        self.tell_shell(Arrival::Api { operator, request, answer });
+        answered.try_recv().ok()
+    }
+
+    /// An operator wants the job and the application there, and asks until they are.
+    fn operator(&mut self) {
+        if !self.batch.accepted && self.aggregator.frozen_until <= self.now {
+            let spec = self.batch.spec.clone();
+            let taken = self.aggregator.with(self.now, |shell| match shell.controller().job(&spec.id) {
+                // It was stored, but the answer never came.
+                Some(_) => true,
+                None => shell.accept(spec).is_ok(),
+            });
+            self.pump();
+            // Killed on the way back, it may or may not have it; the next time shows.
+            self.batch.accepted = taken == Some(true) && self.aggregator.core.is_some();
+        }
+        if !self.applied {
+            let response = self.ask(Request::Apply(Box::new(self.application.clone())));
+            self.applied = matches!(response, Some(Response::Applied));
+            if !self.applied {
+                self.say(|| format!("the application is not applied: {response:?}"));
+            }
+        }
+        self.after(2_000, Happening::Operator);
+    }
+
+    /// All is done when it is calm, everybody is connected and the job has ended.
+    fn look_for_the_end(&mut self) {
+        if self.now < CALM + 10_000 {
+            return;
+        }
+        let Some(core) = &self.aggregator.core else { return };
+        let controller = core.shell.controller();
+        let phase = controller.job(&self.batch.spec.id).map(|status| status.phase.clone());
+        let connected = self.hosts.iter().all(|host| controller.host_facts(&host.id).is_some_and(|(_, there)| there));
+        let ended = phase.as_ref().is_some_and(JobPhase::is_final);
+        if ended {
+            let completed = phase == Some(JobPhase::Completed);
+            self.checks.demand(completed, || format!("the job ended as {phase:?}"));
+        }
+        self.finished = ended && connected && self.applied;
+    }
+}
