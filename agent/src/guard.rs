@@ -78,6 +78,8 @@ struct Inner {
     unreported: Unreported,
     events: Vec<Event>,
     events_lost: u64,
+    /// The time, of a guard stepped by hand; without it the machine's.
+    by_hand: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -87,7 +89,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(settings: GuardSettings, volunteer: Volunteer) -> Arc<Self> {
+    fn new(settings: GuardSettings, volunteer: Volunteer, by_hand: Option<Instant>) -> Arc<Self> {
         let inner = Inner {
             volunteer: Some(volunteer),
             law: Law::new(settings),
@@ -102,6 +104,7 @@ impl Shared {
             unreported: Unreported::default(),
             events: Vec::new(),
             events_lost: 0,
+            by_hand,
         };
         Arc::new(Self { inner: Mutex::new(inner), changed: Condvar::new() })
     }
@@ -138,8 +141,6 @@ pub struct Guard {
 struct Watch {
     meter: Meter,
     activation: u64,
-    /// The last look.
-    at: Instant,
 }
 
 impl Guard {
@@ -148,8 +149,8 @@ impl Guard {
     /// # Errors
     /// The system's error when no thread can be started.
     pub fn start(settings: GuardSettings, period: Duration, volunteer: Volunteer, meter: Meter) -> io::Result<Self> {
-        let shared = Shared::new(settings, volunteer);
-        let (on_thread, own) = (Arc::clone(&shared), Watch { meter, activation: 0, at: Instant::now() });
+        let shared = Shared::new(settings, volunteer, None);
+        let (on_thread, own) = (Arc::clone(&shared), Watch { meter, activation: 0 });
         let thread = thread::Builder::new().name("guard".to_owned()).spawn(move || watch(&on_thread, own, period))?;
         Ok(Self { shared, thread: Some(thread), by_hand: None })
     }
@@ -157,14 +158,15 @@ impl Guard {
     /// A guard without a thread, latent, that looks when it is told to: for simulations on a virtual clock.
     #[must_use]
     pub fn by_hand(settings: GuardSettings, volunteer: Volunteer, meter: Meter) -> Self {
-        let by_hand = Some(Watch { meter, activation: 0, at: Instant::now() });
-        Self { shared: Shared::new(settings, volunteer), thread: None, by_hand }
+        let shared = Shared::new(settings, volunteer, Some(Instant::now()));
+        Self { shared, thread: None, by_hand: Some(Watch { meter, activation: 0 }) }
     }
 
     /// One look, of a guard without a thread.
     pub(crate) fn step(&mut self, now: Instant) {
         let Some(watch) = &mut self.by_hand else { return };
         let mut inner = self.shared.lock();
+        inner.by_hand = Some(now);
         if inner.cap.is_some() {
             watch.look(&mut inner, now);
         }
@@ -246,7 +248,8 @@ impl Guard {
     #[must_use]
     pub fn take_events(&self) -> Vec<Event> {
         let mut inner = self.shared.lock();
-        inner.tell_acts(self.by_hand.as_ref().map_or_else(Instant::now, |watch| watch.at));
+        let now = inner.now();
+        inner.tell_acts(now);
         std::mem::take(&mut inner.events)
     }
 
@@ -278,7 +281,6 @@ impl Drop for Guard {
 impl Watch {
     /// One look, the first of an activation from a new start.
     fn look(&mut self, inner: &mut Inner, now: Instant) {
-        self.at = now;
         if inner.activation != self.activation {
             self.activation = inner.activation;
             self.meter.restart();
@@ -333,6 +335,11 @@ impl Inner {
         }
     }
 
+    /// The time. By hand it stands still during a look, so that equal steps tell equal events.
+    fn now(&self) -> Instant {
+        self.by_hand.unwrap_or_else(Instant::now)
+    }
+
     fn limit(&self) -> CoreShare {
         match self.cap {
             None => CoreShare::ZERO,
@@ -345,15 +352,16 @@ impl Inner {
     fn enforce(&mut self) -> Result<(), VolunteerError> {
         let limit = self.limit();
         let frozen = self.cap.is_none() || self.law.frozen() || self.failure.is_some() || limit == CoreShare::ZERO;
+        let now = self.now();
         let Some(volunteer) = &mut self.volunteer else { return Ok(()) };
-        let met = volunteer.enforce(limit, frozen, Instant::now())?;
+        let met = volunteer.enforce(limit, frozen, now)?;
         self.tell_foreign(&met);
         Ok(())
     }
 
     /// One look at the foreground, and what follows from it.
     fn step(&mut self, meter: &mut Meter, now: Instant) {
-        let sampled = Instant::now();
+        let sampled = self.now();
         let sample = match meter.sample(now) {
             Ok(sample) => sample,
             Err(error) => return self.fail(meter, &chain(&error)),
@@ -369,7 +377,7 @@ impl Inner {
         self.interval_longest = self.interval_longest.max(Duration::from_secs_f64(interval_s.min(1e6)));
         let shrank = verdict.shrank && before - self.status().allowance >= SHRINK_COUNTED_PERCENT;
         if shrank || verdict.froze {
-            let reaction = sampled.elapsed();
+            let reaction = self.now().duration_since(sampled);
             self.reaction_worst = self.reaction_worst.max(reaction);
             self.shrinks += u64::from(shrank);
             self.freezes += u64::from(verdict.froze);

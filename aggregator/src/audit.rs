@@ -1,15 +1,14 @@
-//! The audit log: what operators ordered, written before it is done. One JSON object per line, in files that only
-//! ever grow, rotated by size; each line is on the disk before the order goes on.
+//! The audit log: what operators ordered, written before it is done. One JSON object per line, in files that are
+//! only appended to, rotated by size; each line is on the disk before the order goes on.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
 
 use gleaner_common::clock::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::event_log::ends_in_half_a_line;
+use crate::line_files::{LineFiles, LineWriter, oldest_first};
 
 /// A file that has grown to this many bytes is set aside: some 300,000 records.
 const MAX_BYTES: u64 = 64 << 20;
@@ -20,8 +19,8 @@ const FILES: usize = 15;
 /// Longest description of a request, in bytes.
 const LONGEST: usize = 300;
 
-/// Name of the current file; older ones are `audit.1.jsonl`, `audit.2.jsonl`, …
-const CURRENT: &str = "audit.jsonl";
+/// Name of the files: `audit.jsonl` is the current one, older ones are `audit.1.jsonl`, `audit.2.jsonl`, …
+const STEM: &str = "audit";
 
 /// One line of the audit log. An order has two with the same `id`: one before it is done, one with its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,16 +46,16 @@ pub struct AuditRecord {
 /// The audit log; one owner writes it.
 #[derive(Debug)]
 pub(crate) struct AuditLog {
-    folder: PathBuf,
-    max_bytes: u64,
-    open: Option<(File, u64)>,
+    writer: LineWriter,
     next: u64,
 }
 
 impl AuditLog {
     /// The log in a folder. Numbers go on from the time of the start, so they never repeat.
     pub(crate) fn new(folder: &Path, started: Timestamp) -> Self {
-        Self { folder: folder.to_owned(), max_bytes: MAX_BYTES, open: None, next: started.0.saturating_mul(1_000) }
+        let folder = folder.to_owned();
+        let files = LineFiles { folder, stem: STEM, mode: 0o600, max_bytes: MAX_BYTES, files: FILES };
+        Self { writer: LineWriter::new(files), next: started.0.saturating_mul(1_000) }
     }
 
     /// Number of the next order.
@@ -70,53 +69,8 @@ impl AuditLog {
     /// # Errors
     /// When it is not.
     pub(crate) fn append(&mut self, record: &AuditRecord) -> io::Result<()> {
-        let mut line = serde_json::to_vec(record)?;
-        line.push(b'\n');
-        if self.open.as_ref().is_some_and(|(_, written)| *written >= self.max_bytes) {
-            self.rotate()?;
-        }
-        let written = self.write(&line);
-        if written.is_err() {
-            // Half a line may be there; opening the file again ends it.
-            self.open = None;
-        }
-        written
+        self.writer.append(serde_json::to_vec(record)?, true)
     }
-
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.open.is_none() {
-            std::fs::create_dir_all(&self.folder)?;
-            let path = self.folder.join(CURRENT);
-            let torn = ends_in_half_a_line(&path)?;
-            let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
-            if torn {
-                file.write_all(b"\n")?;
-            }
-            let length = file.metadata()?.len();
-            self.open = Some((file, length));
-        }
-        if let Some((file, written)) = &mut self.open {
-            file.write_all(line)?;
-            file.sync_data()?;
-            *written += line.len() as u64;
-        }
-        Ok(())
-    }
-
-    fn rotate(&mut self) -> io::Result<()> {
-        self.open = None;
-        for number in (1..FILES).rev() {
-            match std::fs::rename(older(&self.folder, number), older(&self.folder, number + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        std::fs::rename(self.folder.join(CURRENT), older(&self.folder, 1))
-    }
-}
-
-fn older(folder: &Path, number: usize) -> PathBuf {
-    folder.join(format!("audit.{number}.jsonl"))
 }
 
 /// A description cut to fit a record.
@@ -130,9 +84,8 @@ pub(crate) fn cut(text: &str) -> String {
 
 /// The lines at or after `since`, oldest first. Lines that are no records (torn by a crash) are passed over.
 pub(crate) fn lines(folder: &Path, since: Option<Timestamp>) -> impl Iterator<Item = String> {
-    let files: Vec<PathBuf> =
-        (1..=FILES).rev().map(|number| older(folder, number)).chain([folder.join(CURRENT)]).collect();
-    let lines = files.into_iter().filter_map(|file| File::open(file).ok()).flat_map(|file| {
+    let files = oldest_first(folder, STEM).into_iter();
+    let lines = files.filter_map(|file| File::open(file).ok()).flat_map(|file| {
         // A file that cannot be read on ends there.
         BufReader::new(file).split(b'\n').map_while(Result::ok)
     });
@@ -162,12 +115,13 @@ mod tests {
     #[test]
     fn records_stay_in_order_through_rotations_and_torn_lines() {
         let folder = tempfile::tempdir().unwrap();
-        let mut log = AuditLog { max_bytes: 400, ..AuditLog::new(folder.path(), Timestamp(0)) };
+        let mut log = AuditLog::new(folder.path(), Timestamp(0));
+        log.writer.files.max_bytes = 400;
         for id in 0..10 {
             log.append(&record(id)).unwrap();
         }
         drop(log);
-        let path = folder.path().join(CURRENT);
+        let path = folder.path().join("audit.jsonl");
         let mut text = std::fs::read_to_string(&path).unwrap();
         text.push_str("{\"at_ms\":1");
         std::fs::write(&path, text).unwrap();

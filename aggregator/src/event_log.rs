@@ -4,14 +4,16 @@
 //! the agent keeps them, and not acknowledged.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use gleaner_common::clock::Timestamp;
 use gleaner_common::event::{Event, EventRecord, EventSource};
 use gleaner_common::id::HostId;
 use tokio::sync::watch;
+
+use crate::line_files::{LineFiles, LineWriter, oldest_first};
 
 /// Own events that wait while the log cannot be written.
 const MAX_WAITING: usize = 10_000;
@@ -27,8 +29,8 @@ pub struct EventLogSettings {
     pub files: usize,
 }
 
-/// Name of the current file; older ones are `events.1.jsonl`, `events.2.jsonl`, …
-const CURRENT: &str = "events.jsonl";
+/// Name of the files: `events.jsonl` is the current one, older ones are `events.1.jsonl`, `events.2.jsonl`, …
+const STEM: &str = "events";
 
 /// The log cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -41,8 +43,7 @@ pub struct EventLogError {
 /// The event log; one owner writes it.
 #[derive(Debug)]
 pub struct EventLog {
-    settings: EventLogSettings,
-    open: Option<(File, u64)>,
+    writer: LineWriter,
     waiting: VecDeque<EventRecord>,
     lost: u64,
     /// Lost before the log was last written again.
@@ -56,7 +57,7 @@ pub struct EventLog {
 
 impl EventLog {
     /// Opens the log, and learns from it which events of agents it already has. A line cut short by a crash is
-    /// ended, so that the next one starts afresh. A log that cannot be opened is tried again with every event.
+    /// cut off. A log that cannot be opened is tried again with every event.
     #[must_use]
     pub fn open(settings: EventLogSettings) -> Self {
         let mut through = BTreeMap::new();
@@ -72,9 +73,9 @@ impl EventLog {
                 }
             }
         }
+        let EventLogSettings { folder, max_bytes, files } = settings;
         Self {
-            settings,
-            open: None,
+            writer: LineWriter::new(LineFiles { folder, stem: STEM, mode: 0o666, max_bytes, files }),
             waiting: VecDeque::new(),
             lost: 0,
             lost_before: 0,
@@ -86,7 +87,7 @@ impl EventLog {
 
     /// Keeps this much from now on.
     pub fn set_size(&mut self, max_bytes: u64, files: usize) {
-        (self.settings.max_bytes, self.settings.files) = (max_bytes, files);
+        (self.writer.files.max_bytes, self.writer.files.files) = (max_bytes, files);
     }
 
     /// The error because of which events wait, if so.
@@ -117,7 +118,7 @@ impl EventLog {
     /// Folder of the files.
     #[must_use]
     pub fn folder(&self) -> &Path {
-        &self.settings.folder
+        &self.writer.files.folder
     }
 
     /// Changes with every line appended.
@@ -176,11 +177,8 @@ impl EventLog {
 
     /// Pushes what was written out to the disk. If that fails the log counts as unwritable until it is written again.
     pub fn sync(&mut self) {
-        if let Some((file, _)) = &self.open
-            && let Err(error) = file.sync_data()
-        {
+        if let Err(error) = self.writer.sync() {
             self.failed(&self.unwritable(error));
-            self.open = None;
         }
     }
 
@@ -216,92 +214,16 @@ impl EventLog {
         self.error = Some(text);
     }
 
-    fn current(&self) -> PathBuf {
-        self.settings.folder.join(CURRENT)
-    }
-
     fn unwritable(&self, source: io::Error) -> EventLogError {
-        EventLogError { file: self.current(), source }
+        EventLogError { file: self.writer.files.current(), source }
     }
 
     fn write(&mut self, record: &EventRecord) -> Result<(), EventLogError> {
-        let mut line = record.to_json_line().map_err(|e| self.unwritable(e.into()))?;
-        line.push('\n');
-        if self.open.as_ref().is_some_and(|(_, written)| *written >= self.settings.max_bytes) {
-            self.rotate().map_err(|e| self.unwritable(e))?;
-        }
-        let written = self.write_line(line.as_bytes());
-        if written.is_err() {
-            // Half a line may be there; opening the file again ends it.
-            self.open = None;
-        }
-        written.map_err(|e| self.unwritable(e))?;
+        let line = record.to_json_line().map_err(|e| self.unwritable(e.into()))?;
+        self.writer.append(line.into_bytes(), false).map_err(|e| self.unwritable(e))?;
         self.appended.send_modify(|count| *count += 1);
         Ok(())
     }
-
-    fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.open.is_none() {
-            std::fs::create_dir_all(&self.settings.folder)?;
-            let path = self.current();
-            let torn = ends_in_half_a_line(&path)?;
-            let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
-            if torn {
-                file.write_all(b"\n")?;
-            }
-            let length = file.metadata()?.len();
-            self.open = Some((file, length));
-        }
-        if let Some((file, written)) = &mut self.open {
-            file.write_all(line)?;
-            *written += line.len() as u64;
-        }
-        Ok(())
-    }
-
-    fn rotate(&mut self) -> io::Result<()> {
-        self.sync();
-        self.open = None;
-        let name = |number: usize| self.settings.folder.join(format!("events.{number}.jsonl"));
-        for number in (1..self.settings.files).rev() {
-            match std::fs::rename(name(number), name(number + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        std::fs::rename(self.current(), name(1))
-    }
-}
-
-/// Whether a file ends without the end of a line, as after a crash.
-pub(crate) fn ends_in_half_a_line(path: &Path) -> io::Result<bool> {
-    use std::os::unix::fs::FileExt;
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    let length = file.metadata()?.len();
-    let mut last = [b'\n'];
-    if length > 0 {
-        file.read_exact_at(&mut last, length - 1)?;
-    }
-    Ok(last != *b"\n")
-}
-
-/// The files of a log, oldest first.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut older: Vec<(usize, PathBuf)> = std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| {
-            let path = entry.ok()?.path();
-            let number = path.file_name()?.to_str()?.strip_prefix("events.")?.strip_suffix(".jsonl")?.parse().ok()?;
-            Some((number, path))
-        })
-        .collect();
-    older.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
-    older.into_iter().map(|(_, path)| path).chain([folder.join(CURRENT)]).collect()
 }
 
 /// Reads the log from its oldest line on and then follows it as it grows, through rotations. For readers
@@ -310,18 +232,18 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 pub struct EventReader {
     current: PathBuf,
     since: Option<Timestamp>,
-    /// The files not read to their end yet, oldest first; the last is the current one.
+    /// The files not read to their end yet, oldest first; the last is the current one. Each is at the start of a line.
     files: VecDeque<BufReader<File>>,
-    /// Start of a line whose end is not written yet.
-    partial: String,
 }
 
 impl EventReader {
     /// A reader of the events at or after `since`.
     #[must_use]
     pub fn open(folder: &Path, since: Option<Timestamp>) -> Self {
-        let files = files(folder).iter().filter_map(|file| File::open(file).ok()).map(BufReader::new).collect();
-        Self { current: folder.join(CURRENT), since, files, partial: String::new() }
+        let files = oldest_first(folder, STEM);
+        let current = files.last().cloned().unwrap_or_default();
+        let files = files.iter().filter_map(|file| File::open(file).ok()).map(BufReader::new).collect();
+        Self { current, since, files }
     }
 
     /// Up to `most` further lines; none when everything has been read for now.
@@ -331,17 +253,22 @@ impl EventReader {
     pub fn next_lines(&mut self, most: usize) -> io::Result<Vec<String>> {
         let mut lines = Vec::new();
         while lines.len() < most {
-            if self.files.is_empty() {
-                self.open_current();
+            if self.files.is_empty() && !self.open_current() {
+                break;
             }
             let Some(reader) = self.files.front_mut() else { break };
-            if reader.read_line(&mut self.partial)? > 0 && self.partial.ends_with('\n') {
-                let line = std::mem::take(&mut self.partial);
-                lines.extend(self.wanted(line.trim_end()));
-            } else if self.files.len() > 1 || self.is_rotated() {
+            let mut line = Vec::new();
+            reader.read_until(b'\n', &mut line)?;
+            if line.ends_with(b"\n") {
+                lines.extend(self.wanted(line));
+                continue;
+            }
+            // A line whose end is not written yet is read again: its writer may take it back.
+            reader.seek(SeekFrom::Current(-i64::try_from(line.len()).map_err(io::Error::other)?))?;
+            if self.files.len() > 1 {
                 self.files.pop_front();
-                self.partial.clear();
-            } else {
+            } else if !(self.is_rotated() && self.open_current()) {
+                // Once it is set aside nothing more is written to it; what was before is still read, the next time round.
                 break;
             }
         }
@@ -350,13 +277,17 @@ impl EventReader {
 
     /// The line if it is an event that was asked for. Lines that are no events (torn by a crash, or written by
     /// something else) are passed over.
-    fn wanted(&self, line: &str) -> Option<String> {
-        let record = EventRecord::from_json_line(line).ok()?;
-        self.since.is_none_or(|since| record.at >= since).then(|| line.to_owned())
+    fn wanted(&self, line: Vec<u8>) -> Option<String> {
+        let mut line = String::from_utf8(line).ok()?;
+        line.truncate(line.trim_end().len());
+        let record = EventRecord::from_json_line(&line).ok()?;
+        self.since.is_none_or(|since| record.at >= since).then_some(line)
     }
 
-    fn open_current(&mut self) {
-        self.files.extend(File::open(&self.current).ok().map(BufReader::new));
+    fn open_current(&mut self) -> bool {
+        let Ok(file) = File::open(&self.current) else { return false };
+        self.files.push_back(BufReader::new(file));
+        true
     }
 
     /// The log goes on in another file than the one being read.
@@ -415,12 +346,51 @@ mod tests {
         let mut log = EventLog::open(settings(folder.path()));
         log.append(Timestamp(1), stopped());
         drop(log);
-        let file = folder.path().join(CURRENT);
+        let file = folder.path().join("events.jsonl");
         let mut text = std::fs::read_to_string(&file).unwrap();
         text.push_str("{\"at_ms\":2,\"sou");
         std::fs::write(&file, text).unwrap();
         EventLog::open(settings(folder.path())).append(Timestamp(3), stopped());
         assert_eq!(read(folder.path(), None).len(), 2);
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes.extend_from_slice(b"\xff\xfe no text\n");
+        std::fs::write(&file, bytes).unwrap();
+        EventLog::open(settings(folder.path())).append(Timestamp(4), stopped());
+        assert_eq!(read(folder.path(), None).len(), 3, "what is no text is passed over");
+    }
+
+    /// Everything of a line but its end is no line: else what is sent again would be there twice.
+    #[test]
+    fn an_event_cut_before_its_end_is_logged_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = EventLog::open(settings(folder.path()));
+        log.append_agents(Timestamp(9), &agents(1..=2)).unwrap();
+        drop(log);
+        let file = folder.path().join("events.jsonl");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.trim_end()).unwrap();
+        let mut log = EventLog::open(settings(folder.path()));
+        assert_eq!(log.through(&HostId::new("h1").unwrap(), 5), 1);
+        log.append_agents(Timestamp(9), &agents(2..=3)).unwrap();
+        assert_eq!(read(folder.path(), None).len(), 3);
+    }
+
+    #[test]
+    fn a_reader_sees_what_came_in_place_of_a_line_taken_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = EventLog::open(settings(folder.path()));
+        log.append(Timestamp(1), stopped());
+        drop(log);
+        let mut reader = EventReader::open(folder.path(), None);
+        let file = folder.path().join("events.jsonl");
+        let mut text = std::fs::read_to_string(&file).unwrap();
+        text.push_str("{\"at_ms\":2,\"sou");
+        std::fs::write(&file, text).unwrap();
+        assert_eq!(reader.next_lines(10).unwrap().len(), 1);
+        EventLog::open(settings(folder.path())).append(Timestamp(3), stopped());
+        let lines = reader.next_lines(10).unwrap();
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].contains("\"at_ms\":3"), "{lines:?}");
     }
 
     #[test]
@@ -430,7 +400,7 @@ mod tests {
         for at in 0..40 {
             log.append(Timestamp(at), stopped());
         }
-        assert_eq!(files(folder.path()).len(), 4);
+        assert_eq!(oldest_first(folder.path(), STEM).len(), 4);
         let times: Vec<u64> =
             read(folder.path(), None).iter().map(|line| EventRecord::from_json_line(line).unwrap().at.0).collect();
         assert!(times.is_sorted() && times.last() == Some(&39) && times.len() < 40, "{times:?}");
@@ -458,7 +428,7 @@ mod tests {
         log.sync();
         assert_eq!(log.error(), None);
         // A device without storage refuses to be synced.
-        log.open = Some((File::open("/dev/null").unwrap(), 0));
+        log.writer.write_to(File::open("/dev/null").unwrap());
         log.sync();
         assert!(log.error().is_some_and(|error| error.contains("cannot be written")), "{:?}", log.error());
         log.retry(Timestamp(2));

@@ -16,6 +16,7 @@ pub mod fuzzing;
 mod http;
 mod joining;
 pub mod journal;
+mod line_files;
 mod metrics;
 pub mod operators;
 pub mod response_times;

@@ -156,8 +156,9 @@ impl Checks {
         *told = through.max(*told);
     }
 
-    /// What the log holds in the end.
-    pub fn log(&mut self, folder: &Path) {
+    /// What the log holds in the end; gives its lines.
+    pub fn log(&mut self, folder: &Path) -> Vec<String> {
+        let mut all = Vec::new();
         let mut logged: BTreeMap<(HostId, u64), BTreeSet<u64>> = BTreeMap::new();
         let mut reader = EventReader::open(folder, None);
         loop {
@@ -169,8 +170,8 @@ impl Checks {
                     break;
                 }
             };
-            for line in lines {
-                match EventRecord::from_json_line(&line) {
+            for line in &lines {
+                match EventRecord::from_json_line(line) {
                     Ok(EventRecord { source: EventSource::Agent { host, incarnation, sequence }, .. }) => {
                         let twice = !logged.entry((host.clone(), incarnation)).or_default().insert(sequence);
                         self.demand(!twice, || format!("event {sequence} of {host} is in the log twice"));
@@ -183,6 +184,7 @@ impl Checks {
                     Err(_) => {}
                 }
             }
+            all.extend(lines);
         }
         for ((host, incarnation), through) in std::mem::take(&mut self.told) {
             let own = logged.get(&(host.clone(), incarnation));
@@ -191,6 +193,7 @@ impl Checks {
                 format!("event {missing:?} of {host} was acknowledged and is not in the log")
             });
         }
+        all
     }
 
     /// Every decision can be reproduced.

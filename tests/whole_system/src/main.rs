@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -30,6 +30,9 @@ struct Arguments {
     /// One seed alone, with what happens in it.
     #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
+    /// Run every seed twice; one whose runs differ fails, as it could not be replayed.
+    #[arg(long)]
+    twice: bool,
     /// Threads; as many as there are CPUs without it.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -52,27 +55,31 @@ struct Sums {
     failed: Vec<(u64, Vec<String>)>,
 }
 
-/// Runs a seed in a folder of its own. A panic is a failure like any other.
+/// Runs a seed, or with `--twice` two times. A panic is a failure like any other.
 fn run(seed: u64, arguments: &Arguments) -> (Option<world::Outcome>, Vec<String>) {
-    let trace = arguments.seed.is_some();
-    let result = tempfile::Builder::new().prefix("gleaner-").tempdir_in(&arguments.folder).map(|folder| {
-        let result = catch_unwind(AssertUnwindSafe(|| world::run(seed, folder.path(), trace)));
-        // The disks are unmounted when the world is gone; what is left is plain files.
-        drop(folder);
-        result
-    });
-    match result {
-        Ok(Ok(Ok(outcome))) => {
+    let (outcome, mut breaches) = run_once(seed, arguments);
+    if let Some(one) = outcome.as_ref().filter(|_| arguments.twice && breaches.is_empty()) {
+        let (other, others_breaches) = run_once(seed, arguments);
+        breaches.extend(others_breaches);
+        if other.is_some_and(|other| (other.digest, other.lasted) != (one.digest, one.lasted)) {
+            breaches.push("two runs of it differ".to_owned());
+        }
+    }
+    (outcome, breaches)
+}
+
+fn run_once(seed: u64, arguments: &Arguments) -> (Option<world::Outcome>, Vec<String>) {
+    match catch_unwind(|| world::run(seed, &arguments.folder, arguments.seed.is_some())) {
+        Ok(Ok(outcome)) => {
             let breaches = outcome.breaches.clone();
             (Some(outcome), breaches)
         }
-        Ok(Ok(Err(error))) => (None, vec![format!("the bed cannot be made: {error:#}")]),
-        Ok(Err(panic)) => {
+        Ok(Err(error)) => (None, vec![format!("the bed cannot be made in {}: {error:#}", arguments.folder.display())]),
+        Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
             (None, vec![format!("panicked: {}", text.unwrap_or_default())])
         }
-        Err(error) => (None, vec![format!("no folder in {}: {error}", arguments.folder.display())]),
     }
 }
 

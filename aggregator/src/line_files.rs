@@ -1,0 +1,217 @@
+//! Files of lines that only grow, rotated by size. A line is there whole or not at all, whatever the disk does.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes looked at at once for the last end of a line. Chosen.
+const BLOCK: usize = 4_096;
+
+/// What the files are called and how much is kept.
+#[derive(Debug, Clone)]
+pub(crate) struct LineFiles {
+    /// Where they are.
+    pub(crate) folder: PathBuf,
+    /// The current one is `STEM.jsonl`, older ones are `STEM.1.jsonl`, `STEM.2.jsonl`, …
+    pub(crate) stem: &'static str,
+    /// Who may read a new one, as of chmod(1).
+    pub(crate) mode: u32,
+    /// A file that has grown to this many bytes is set aside.
+    pub(crate) max_bytes: u64,
+    /// Files kept beside the current one.
+    pub(crate) files: usize,
+}
+
+impl LineFiles {
+    /// The file that grows.
+    pub(crate) fn current(&self) -> PathBuf {
+        self.folder.join(format!("{}.jsonl", self.stem))
+    }
+
+    fn older(&self, number: usize) -> PathBuf {
+        self.folder.join(format!("{}.{number}.jsonl", self.stem))
+    }
+
+    fn rotate(&self) -> io::Result<()> {
+        for number in (1..self.files).rev() {
+            match std::fs::rename(self.older(number), self.older(number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        std::fs::rename(self.current(), self.older(1))
+    }
+}
+
+/// The files' one writer.
+#[derive(Debug)]
+pub(crate) struct LineWriter {
+    pub(crate) files: LineFiles,
+    /// The current file and how long it is.
+    open: Option<(File, u64)>,
+}
+
+impl LineWriter {
+    /// A writer that opens the current file with the first line.
+    pub(crate) const fn new(files: LineFiles) -> Self {
+        Self { files, open: None }
+    }
+
+    /// Appends a line, given without its end; with `sync` it is on the disk on return.
+    ///
+    /// # Errors
+    /// When it is not there; then nothing of it is.
+    pub(crate) fn append(&mut self, mut line: Vec<u8>, sync: bool) -> io::Result<()> {
+        line.push(b'\n');
+        if self.open.as_ref().is_some_and(|(_, length)| *length >= self.files.max_bytes) {
+            self.sync()?;
+            self.open = None;
+            self.files.rotate()?;
+        }
+        let (mut file, length) = match self.open.take() {
+            Some(open) => open,
+            None => self.opened()?,
+        };
+        let written = file.write_all(&line).and_then(|()| if sync { file.sync_data() } else { Ok(()) });
+        match written {
+            Ok(()) => self.open = Some((file, length + line.len() as u64)),
+            // A part of it may be there, even all but its end, and the next line would end it. Where it cannot be
+            // taken back now, opening the file again does.
+            Err(_) => _ = file.set_len(length),
+        }
+        written
+    }
+
+    /// Pushes what was appended out to the disk.
+    ///
+    /// # Errors
+    /// When some of it may not be there.
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        let Some((file, _)) = &self.open else { return Ok(()) };
+        let synced = file.sync_data();
+        if synced.is_err() {
+            self.open = None;
+        }
+        synced
+    }
+
+    /// The current file, without a last line that a crash cut short: nothing was promised of that one.
+    fn opened(&self) -> io::Result<(File, u64)> {
+        std::fs::create_dir_all(&self.files.folder)?;
+        let mut options = OpenOptions::new();
+        let file = options.create(true).read(true).append(true).mode(self.files.mode).open(self.files.current())?;
+        let (all, whole) = (file.metadata()?.len(), end_of_whole_lines(&file)?);
+        if whole < all {
+            file.set_len(whole)?;
+        }
+        Ok((file, whole))
+    }
+
+    /// Writes to this file from now on: for tests of disks that fail.
+    #[cfg(test)]
+    pub(crate) fn write_to(&mut self, file: File) {
+        self.open = Some((file, 0));
+    }
+}
+
+/// Bytes up to and with the last end of a line.
+fn end_of_whole_lines(file: &File) -> io::Result<u64> {
+    let mut block = [0; BLOCK];
+    let mut end = file.metadata()?.len();
+    while end > 0 {
+        let start = end.saturating_sub(BLOCK as u64);
+        let part = &mut block[..usize::try_from(end - start).unwrap_or(BLOCK)];
+        file.read_exact_at(part, start)?;
+        if let Some(last) = part.iter().rposition(|byte| *byte == b'\n') {
+            return Ok(start + last as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+/// The files of a log, oldest first; the last is the current one, which need not be there.
+pub(crate) fn oldest_first(folder: &Path, stem: &str) -> Vec<PathBuf> {
+    let mut older: Vec<(usize, PathBuf)> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let name = path.file_name()?.to_str()?.strip_prefix(stem)?.strip_prefix('.')?;
+            let number = name.strip_suffix(".jsonl")?.parse().ok()?;
+            Some((number, path))
+        })
+        .collect();
+    older.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+    older.into_iter().map(|(_, path)| path).chain([folder.join(format!("{stem}.jsonl"))]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writer(folder: &Path) -> LineWriter {
+        let folder = folder.to_owned();
+        LineWriter::new(LineFiles { folder, stem: "log", mode: 0o600, max_bytes: u64::MAX, files: 3 })
+    }
+
+    #[test]
+    fn a_line_cut_short_is_cut_off_wherever_it_was_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("log.jsonl");
+        let (first, second) = (format!("{}\n", "a".repeat(3 * BLOCK)), format!("{}\n", "b".repeat(2 * BLOCK)));
+        for cut in [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK] {
+            std::fs::write(&file, format!("{first}{}", &second[..cut])).unwrap();
+            writer(folder.path()).append(b"c".to_vec(), false).unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{first}c\n"), "cut after {cut}");
+        }
+        std::fs::write(&file, "no end at all").unwrap();
+        writer(folder.path()).append(b"c".to_vec(), false).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "c\n");
+    }
+
+    /// On a real full disk, a tiny tmpfs, that ends at each byte of a line in turn: before its end too.
+    #[test]
+    fn nothing_is_left_of_a_line_that_found_no_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path();
+        let mounted =
+            std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(disk).output();
+        if !mounted.as_ref().is_ok_and(|output| output.status.success()) {
+            eprintln!("SKIPPED: no full disk to test on: a tmpfs cannot be mounted here");
+            return;
+        }
+        let line = "0123456789";
+        let mut failures = 0;
+        for room in 0..=line.len() {
+            let mut log = writer(disk);
+            // Room is given in pages: what is left of the last one is what a line still finds.
+            let before = "x".repeat(4_096 - room - 1);
+            log.append(before.clone().into_bytes(), false).unwrap();
+            _ = std::fs::write(disk.join("ballast"), vec![0; 1 << 20]);
+            let refused = log.append(line.into(), false).is_err();
+            let left = std::fs::read_to_string(log.files.current()).unwrap();
+            std::fs::remove_file(disk.join("ballast")).unwrap();
+            log.append(line.into(), false).unwrap();
+            let whole = std::fs::read_to_string(log.files.current()).unwrap();
+            std::fs::remove_file(log.files.current()).unwrap();
+            failures += usize::from(refused && left == format!("{before}\n"));
+            assert_eq!(whole, format!("{before}\n{line}\n"), "{room} bytes of room");
+        }
+        assert!(std::process::Command::new("umount").arg(disk).status().unwrap().success());
+        assert_eq!(failures, line.len() + 1);
+    }
+
+    #[test]
+    fn a_line_that_did_not_reach_the_disk_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = writer(folder.path());
+        log.append(b"a".to_vec(), true).unwrap();
+        // A device without storage takes lines but no sync.
+        log.write_to(OpenOptions::new().write(true).open("/dev/null").unwrap());
+        log.append(b"b".to_vec(), true).unwrap_err();
+        log.append(b"c".to_vec(), true).unwrap();
+        assert_eq!(std::fs::read_to_string(log.files.current()).unwrap(), "a\nc\n");
+    }
+}
