@@ -78,7 +78,7 @@ impl LineWriter {
             Ok(()) => self.open = Some((file, length + line.len() as u64)),
             // A part of it may be there, even all but its end, and the next line would end it. Where it cannot be
             // taken back now, opening the file again does.
-            Err(_) => _ = file.set_len(length),
+            Err(_) => _ = shorten(&file, length),
         }
         written
     }
@@ -101,10 +101,8 @@ impl LineWriter {
         std::fs::create_dir_all(&self.files.folder)?;
         let mut options = OpenOptions::new();
         let file = options.create(true).read(true).append(true).mode(self.files.mode).open(self.files.current())?;
-        let (all, whole) = (file.metadata()?.len(), end_of_whole_lines(&file)?);
-        if whole < all {
-            file.set_len(whole)?;
-        }
+        let whole = end_of_whole_lines(&file)?;
+        shorten(&file, whole)?;
         Ok((file, whole))
     }
 
@@ -113,6 +111,11 @@ impl LineWriter {
     pub(crate) fn write_to(&mut self, file: File) {
         self.open = Some((file, 0));
     }
+}
+
+/// Never makes it longer: somebody else may have emptied it.
+fn shorten(file: &File, length: u64) -> io::Result<()> {
+    if file.metadata()?.len() > length { file.set_len(length) } else { Ok(()) }
 }
 
 /// Bytes up to and with the last end of a line.

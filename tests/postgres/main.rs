@@ -6,6 +6,8 @@
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../end_to_end/bench.rs"]
 mod bench;
+#[path = "../end_to_end/pace.rs"]
+mod pace;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../end_to_end/pair.rs"]
 mod pair;
@@ -17,13 +19,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bench::{Running, text, until};
+use pace::{Pace, STEADY};
 use pair::{HOST, Pair};
 
 /// Target of both databases. Chosen: well above what a report takes alone, well below what overload makes of it.
 const TARGET_MS: f64 = 15.0;
 /// What a report is made to take on the machine at hand, while nothing but the third user is there. Under the full load
-/// it takes up to half as much again: with more the two loads would be beyond two CPUs, however they are divided.
-const REPORT_MS: f64 = 2.6;
+/// it takes up to half as much again, and on a virtual machine whose neighbours are busy as much again: with more the two
+/// loads would be beyond two CPUs, however they are divided.
+const REPORT_MS: f64 = 1.8;
 /// Rows of a report that is measured first.
 const ROWS: f64 = 20_000.0;
 /// Clients of the busy and of the quiet database; each thinks 100 ms between two reports.
@@ -197,7 +201,8 @@ fn hog() -> Running {
     Running(hog.spawn().unwrap())
 }
 
-fn prepare() -> Result<(tempfile::TempDir, [Database; 2], String), String> {
+/// The databases, their group, and the machine's pace when their reports were cut to it.
+fn prepare() -> Result<(tempfile::TempDir, [Database; 2], String, f64), String> {
     if !bench::cgroups_writable("a real PostgreSQL") {
         return Err("no control group can be made here".to_owned());
     }
@@ -220,20 +225,20 @@ fn prepare() -> Result<(tempfile::TempDir, [Database; 2], String), String> {
     let mut second = Database::start(folder.path(), &group, "two")?;
     let (hog, load) = (hog(), first.load(1));
     std::thread::sleep(Duration::from_secs(2));
-    let before = first.spent();
+    let (before, pace) = (first.spent(), Pace::start());
     std::thread::sleep(Duration::from_secs(8));
-    let now = first.spent();
+    let (now, little_ms) = (first.spent(), pace.mean_ms());
     drop((hog, load));
     let report_ms = (now.0 - before.0) / (now.1 - before.1).max(1.0);
     let rows = ROWS * REPORT_MS / report_ms;
     eprintln!("a report of {ROWS} rows takes {report_ms:.2} ms beside the third user, so one of {rows:.0} is asked");
     (first.rows, second.rows) = (rows, rows);
-    Ok((folder, [first, second], group))
+    Ok((folder, [first, second], group, little_ms))
 }
 
 #[test]
 fn two_databases_keep_their_targets_where_static_limits_do_not() {
-    let (_folder, databases, group) = match prepare() {
+    let (_folder, databases, group, little_ms) = match prepare() {
         Ok(bed) => bed,
         Err(why) => {
             // Past the harness, which would swallow it.
@@ -249,11 +254,16 @@ fn two_databases_keep_their_targets_where_static_limits_do_not() {
     until("both databases are seen", || workloads(&pair).len() == 2);
     let hog = hog();
 
+    let pace = Pace::start();
     let (balanced, means) = controlled(&pair, &databases, "balance");
+    let slower = pace.mean_ms() / little_ms;
+    eprintln!("the machine was {slower:.2} times as slow as when the reports were cut to it");
     for (database, mean) in databases.iter().zip(means) {
         database.run(&["limit", &format!("{mean:.0}")]).unwrap();
     }
+    let pace = Pace::start();
     let fixed = run(&databases, FIXED, || {});
+    let slower_fixed = pace.mean_ms() / little_ms;
     fixed.say(&format!("the same mean shares ({:.0} % and {:.0} % of a core), fixed", means[0], means[1]));
     databases.iter().for_each(|database| _ = database.run(&["limit", "-"]).unwrap());
     if std::env::var_os("GLEANER_ALL_CONTROLLERS").is_some() {
@@ -265,10 +275,24 @@ fn two_databases_keep_their_targets_where_static_limits_do_not() {
 
     for (phase, database) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let mean_ms = balanced.mean(phase, database);
-        assert!(mean_ms < 1.35 * TARGET_MS, "phase {phase}, database {database}: {mean_ms} ms");
+        let kept = mean_ms < 1.35 * TARGET_MS;
+        if !kept && slower > STEADY {
+            return not_judged(&format!("{mean_ms:.1} ms with a machine {slower:.2} times slower than at first"));
+        }
+        assert!(kept, "phase {phase}, database {database}: {mean_ms} ms");
     }
     let worst = [(0, 0), (1, 1)].map(|(phase, database)| fixed.mean(phase, database)).into_iter().fold(0.0, f64::max);
-    assert!(worst > 1.35 * TARGET_MS, "a fixed share of the same mean misses a target: {worst} ms");
+    let missed = worst > 1.35 * TARGET_MS;
+    if !missed && slower > STEADY * slower_fixed {
+        let faster = slower / slower_fixed;
+        return not_judged(&format!("fixed shares had a machine {faster:.2} times faster ({worst:.1} ms)"));
+    }
+    assert!(missed, "a fixed share of the same mean misses a target: {worst} ms");
+}
+
+/// Said past the harness, which would swallow it.
+fn not_judged(why: &str) {
+    _ = writeln!(std::io::stderr(), "SKIPPED: the targets of two real databases: others slow this machine down: {why}");
 }
 
 /// Names of the workloads that the agent sees.

@@ -5,6 +5,8 @@
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../end_to_end/bench.rs"]
 mod bench;
+#[path = "../end_to_end/pace.rs"]
+mod pace;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../end_to_end/pair.rs"]
 mod pair;
@@ -19,20 +21,26 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bench::{Running, text, until};
+use pace::{Pace, STEADY};
 use pair::{HOST, Pair};
 use serde_json::Value;
 
 /// Tasks of the first stage, a few more by how the files are cut.
 const TASKS: u32 = 150;
-/// CPU time of a task on the machine at hand. The dedicated worker alone would be late with these, so that the job needs a
-/// volunteer for most of its time, and two are more than it needs.
-const TASK_S: f64 = 0.9;
+/// CPU time of a task. The dedicated worker alone would be late with these, so that the job needs a volunteer for most of
+/// its time, and two are more than it needs. Like every time of the job it is longer on a machine slower than
+/// [`MILLION_S`] tells, where all the rest of Spark takes longer too.
+const TASK_S: f64 = 0.6;
+/// CPU time of a million hashes on a machine on which the job's times are as they stand here.
+const MILLION_S: f64 = 0.55;
 /// The text: files, lines of each and words of each line.
 const TEXT: (u32, u32, u32) = (8, 2_500, 12);
 /// From submission to completion.
-const DEADLINE_S: u32 = 210;
+const DEADLINE_S: f64 = 210.0;
+/// From a worker's start until it works.
+const SET_UP_S: f64 = 15.0;
 /// CPU of the dedicated worker: a small host of its own.
-const DEDICATED_CORES: f64 = 0.6;
+const DEDICATED_CORES: f64 = 0.35;
 const VOLUNTEERS: [&str; 2] = ["host-2", "host-3"];
 
 /// Spark, fetched and ready.
@@ -42,6 +50,10 @@ struct Spark {
     port: u16,
     web_port: u16,
     driver_port: u16,
+    /// CPU time of a million hashes here.
+    million_s: f64,
+    /// The machine's pace at that time.
+    little_ms: f64,
 }
 
 impl Spark {
@@ -76,7 +88,14 @@ impl Spark {
         let python = home.ancestors().nth(4).unwrap().join("bin/python");
         let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [port, web_port, driver_port] = listeners.map(|listener| listener.local_addr().unwrap().port());
-        Ok(Self { home, python, port, web_port, driver_port })
+        let pace = Pace::start();
+        let million_s = million_hashes(&python);
+        Ok(Self { home, python, port, web_port, driver_port, million_s, little_ms: pace.mean_ms() })
+    }
+
+    /// A time of the job on this machine.
+    fn here(&self, time_s: f64) -> f64 {
+        time_s * (self.million_s / MILLION_S).max(1.0)
     }
 
     fn url(&self) -> String {
@@ -107,14 +126,8 @@ impl Spark {
 
     /// How often each word is to be hashed, so that a task takes [`TASK_S`].
     fn rounds(&self) -> String {
-        let hashes = "import hashlib, time; digest = b'word'; start = time.process_time()\n\
-                      for _ in range(1_000_000): digest = hashlib.sha256(digest).digest()\n\
-                      print(time.process_time() - start)";
-        let output = Command::new(&self.python).args(["-c", hashes]).output().unwrap();
-        let million_s: f64 = text(&output.stdout).trim().parse().unwrap();
         let words = f64::from(TEXT.0 * TEXT.1 * TEXT.2) / f64::from(TASKS);
-        eprintln!("a million hashes take {million_s:.3} s");
-        format!("{:.0}", TASK_S / (million_s / 1e6) / words)
+        format!("{:.0}", self.here(TASK_S) / (self.million_s / 1e6) / words)
     }
 
     /// The command that runs the driver to its end.
@@ -138,6 +151,20 @@ impl Spark {
         ];
         [vec!["/usr/bin/env".to_owned()], variables.to_vec(), arguments.to_vec()].concat()
     }
+}
+
+/// CPU time of a million hashes, in seconds: the middle of five, as a machine may have slow moments.
+fn million_hashes(python: &Path) -> f64 {
+    let hashes = "import hashlib, time; digest = b'word'; start = time.process_time()\n\
+                  for _ in range(1_000_000): digest = hashlib.sha256(digest).digest()\n\
+                  print(time.process_time() - start)";
+    let mut all = [(); 5].map(|()| {
+        let output = Command::new(python).args(["-c", hashes]).output().unwrap();
+        text(&output.stdout).trim().parse::<f64>().unwrap()
+    });
+    all.sort_by(f64::total_cmp);
+    eprintln!("a million hashes take {:.3} s ({:.3} to {:.3})", all[2], all[0], all[4]);
+    all[2]
 }
 
 /// A file of this repository.
@@ -379,18 +406,22 @@ fn a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected()
     pair.bench.write(
         "words.toml",
         &format!(
-            "name = 'words'\nset_up_s = 15\nmemory_per_slot_mib = 700\nmax_slots_per_host = 1\n\
-             [goal.deadline]\nwithin_s = {DEADLINE_S}\n\
+            "name = 'words'\nset_up_s = {}\nmemory_per_slot_mib = 700\nmax_slots_per_host = 1\n\
+             [goal.deadline]\nwithin_s = {}\n\
              [spark]\nmaster = 'http://127.0.0.1:{}'\ndriver = 'http://127.0.0.1:{}'\napplication = 'word-count'\n\
              submit = {submit:?}\nworking_dir = {folder:?}\n\
              [spark.workers]\nhost-1 = '127.0.0.2'\nhost-2 = '127.0.0.3'\nhost-3 = '127.0.0.4'\n\
              [[dedicated]]\nhost = 'host-1'\n",
-            spark.web_port, spark.driver_port,
+            spark.here(SET_UP_S),
+            spark.here(DEADLINE_S),
+            spark.web_port,
+            spark.driver_port,
         ),
     );
     let submitted = pair.ask(&["job", "submit-cluster", "words.toml"]);
     assert!(submitted.status.success(), "{}", text(&submitted.stderr));
     let watch = Watch { pair: &pair, started: Instant::now() };
+    let pace = Pace::start();
     watch.goes_on_until("a volunteer has done three tasks", |watch| {
         VOLUNTEERS.iter().any(|host| watch.finished(host) >= 3.0)
     });
@@ -420,15 +451,30 @@ fn a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected()
     });
     assert!(pair.ask(&["host", "release", first]).status.success());
 
-    until("the end", || watch.job()["ended"].is_number());
+    let patience = Duration::from_secs_f64(2.0 * spark.here(DEADLINE_S));
+    while !watch.job()["ended"].is_number() {
+        assert!(watch.started.elapsed() < patience, "no end within {patience:?}: {}", pair.events());
+        std::thread::sleep(Duration::from_millis(300));
+    }
     let job = watch.job();
     watch.say("the end");
     let sizes = watch.sizes();
     eprintln!("sizes {sizes:?}; {}", text(&pair.ask(&["explain", "words"]).stdout));
     assert_eq!(job["phase"], "completed", "{job}");
-    assert!(pair.events().lines().any(|line| line.contains("\"deadline_met\":true")), "{}", pair.events());
-    assert!(sizes.windows(2).any(|pair| pair[0] < pair[1]) || sizes[0] > 0, "up: {sizes:?}");
-    assert!(sizes.windows(2).any(|pair| pair[0] > pair[1]), "and down: {sizes:?}");
+    let slower = pace.mean_ms() / spark.little_ms;
+    eprintln!("the machine was {slower:.2} times as slow as when the work was cut to it");
+    let met = pair.events().lines().any(|line| line.contains("\"deadline_met\":true"));
+    let up = sizes.windows(2).any(|pair| pair[0] < pair[1]) || sizes[0] > 0;
+    let down = sizes.windows(2).any(|pair| pair[0] > pair[1]);
+    if slower > STEADY && !(met && up && down) {
+        // Past the harness, which would swallow it.
+        let what = "the deadline of a real Spark job and the sizes on the way to it";
+        _ = writeln!(std::io::stderr(), "SKIPPED: {what}: others made this machine {slower:.2} times slower meanwhile");
+    } else {
+        assert!(met, "{}", pair.events());
+        assert!(up, "up: {sizes:?}");
+        assert!(down, "and down: {sizes:?}");
+    }
     until("no volunteer is left", || VOLUNTEERS.iter().all(|host| watch.processes(host).is_empty()));
     let counts = std::fs::read_to_string(folder.join("counts.json")).unwrap();
     let counts: BTreeMap<String, u64> = serde_json::from_str(&counts).unwrap();

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # host.sh [options] IMAGES SCRIPT [FILE...]: boots Xen with a control domain under software emulation, runs SCRIPT there
 # as root with the FILEs beside it in /t, shows its output, and exits as it did.
-#   -s credit2|credit   scheduler (credit2)   -c N  physical CPUs (2)   -m MIB  memory (1536)   -T S  time limit (110)
+#   -s credit2|credit   scheduler (credit2)   -c N  physical CPUs (2)   -m MIB  memory (1536)   -T S  time limit (300)
 # Programs among the FILEs must do with the libraries that are there: glibc and libgcc of the release the images were built
 # on. In the control domain: xl, xenstore-*, busybox, and
 #   mkdom NAME [burn|idle|duty=NN]   a guest of one page of code, 8 MiB, there at once
 # Exit 124: time limit; 125: the host broke.
 set -euo pipefail
-scheduler=credit2 cpus=2 mem=1536 limit=110
+scheduler=credit2 cpus=2 mem=1536 limit=300
 while getopts s:c:m:T: option; do case $option in
   s) scheduler=$OPTARG;; c) cpus=$OPTARG;; m) mem=$OPTARG;; T) limit=$OPTARG;; *) exit 64;;
 esac; done; shift $((OPTIND - 1))
