@@ -6,8 +6,6 @@
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../end_to_end/bench.rs"]
 mod bench;
-#[path = "../end_to_end/pace.rs"]
-mod pace;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../end_to_end/pair.rs"]
 mod pair;
@@ -19,7 +17,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bench::{Running, text, until};
-use pace::{Pace, STEADY};
 use pair::{HOST, Pair};
 
 /// Target of both databases. Chosen: well above what a report takes alone, well below what overload makes of it.
@@ -27,7 +24,9 @@ const TARGET_MS: f64 = 15.0;
 /// What a report is made to take on the machine at hand, while nothing but the third user is there. Under the full load
 /// it takes up to half as much again, and on a virtual machine whose neighbours are busy as much again: with more the two
 /// loads would be beyond two CPUs, however they are divided.
-const REPORT_MS: f64 = 1.8;
+const REPORT_MS: f64 = 1.9;
+/// Times that the reports are cut to the machine, at most.
+const ATTEMPTS: u32 = 3;
 /// Rows of a report that is measured first.
 const ROWS: f64 = 20_000.0;
 /// Clients of the busy and of the quiet database; each thinks 100 ms between two reports.
@@ -201,8 +200,7 @@ fn hog() -> Running {
     Running(hog.spawn().unwrap())
 }
 
-/// The databases, their group, and the machine's pace when their reports were cut to it.
-fn prepare() -> Result<(tempfile::TempDir, [Database; 2], String, f64), String> {
+fn prepare() -> Result<(tempfile::TempDir, [Database; 2], String), String> {
     if !bench::cgroups_writable("a real PostgreSQL") {
         return Err("no control group can be made here".to_owned());
     }
@@ -225,25 +223,39 @@ fn prepare() -> Result<(tempfile::TempDir, [Database; 2], String, f64), String> 
     let mut second = Database::start(folder.path(), &group, "two")?;
     let (hog, load) = (hog(), first.load(1));
     std::thread::sleep(Duration::from_secs(2));
-    let (before, pace) = (first.spent(), Pace::start());
+    let before = first.spent();
     std::thread::sleep(Duration::from_secs(8));
-    let (now, little_ms) = (first.spent(), pace.mean_ms());
+    let now = first.spent();
     drop((hog, load));
     let report_ms = (now.0 - before.0) / (now.1 - before.1).max(1.0);
     let rows = ROWS * REPORT_MS / report_ms;
     eprintln!("a report of {ROWS} rows takes {report_ms:.2} ms beside the third user, so one of {rows:.0} is asked");
     (first.rows, second.rows) = (rows, rows);
-    Ok((folder, [first, second], group, little_ms))
+    Ok((folder, [first, second], group))
 }
 
 #[test]
 fn two_databases_keep_their_targets_where_static_limits_do_not() {
-    let (_folder, databases, group, little_ms) = match prepare() {
+    // A virtual machine may be half or twice as fast a minute after the reports were cut to it, which is then too much
+    // for any division of its CPUs, or too little for fixed shares to matter.
+    for _ in 1..ATTEMPTS {
+        match judge() {
+            Ok(()) => return,
+            Err(why) => eprintln!("once more, with reports cut to the machine anew: {why}"),
+        }
+    }
+    judge().unwrap();
+}
+
+/// # Errors
+/// What did not hold.
+fn judge() -> Result<(), String> {
+    let (_folder, databases, group) = match prepare() {
         Ok(bed) => bed,
         Err(why) => {
             // Past the harness, which would swallow it.
             _ = writeln!(std::io::stderr(), "SKIPPED: a real PostgreSQL: {why}");
-            return;
+            return Ok(());
         }
     };
     let mut pair = Pair::with_controller(&[HOST], &format!("control_interval_s = {INTERVAL_S}\n"));
@@ -254,16 +266,11 @@ fn two_databases_keep_their_targets_where_static_limits_do_not() {
     until("both databases are seen", || workloads(&pair).len() == 2);
     let hog = hog();
 
-    let pace = Pace::start();
     let (balanced, means) = controlled(&pair, &databases, "balance");
-    let slower = pace.mean_ms() / little_ms;
-    eprintln!("the machine was {slower:.2} times as slow as when the reports were cut to it");
     for (database, mean) in databases.iter().zip(means) {
         database.run(&["limit", &format!("{mean:.0}")]).unwrap();
     }
-    let pace = Pace::start();
     let fixed = run(&databases, FIXED, || {});
-    let slower_fixed = pace.mean_ms() / little_ms;
     fixed.say(&format!("the same mean shares ({:.0} % and {:.0} % of a core), fixed", means[0], means[1]));
     databases.iter().for_each(|database| _ = database.run(&["limit", "-"]).unwrap());
     if std::env::var_os("GLEANER_ALL_CONTROLLERS").is_some() {
@@ -275,24 +282,15 @@ fn two_databases_keep_their_targets_where_static_limits_do_not() {
 
     for (phase, database) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let mean_ms = balanced.mean(phase, database);
-        let kept = mean_ms < 1.35 * TARGET_MS;
-        if !kept && slower > STEADY {
-            return not_judged(&format!("{mean_ms:.1} ms with a machine {slower:.2} times slower than at first"));
+        if mean_ms >= 1.35 * TARGET_MS {
+            return Err(format!("phase {phase}, database {database}: {mean_ms} ms"));
         }
-        assert!(kept, "phase {phase}, database {database}: {mean_ms} ms");
     }
     let worst = [(0, 0), (1, 1)].map(|(phase, database)| fixed.mean(phase, database)).into_iter().fold(0.0, f64::max);
-    let missed = worst > 1.35 * TARGET_MS;
-    if !missed && slower > STEADY * slower_fixed {
-        let faster = slower / slower_fixed;
-        return not_judged(&format!("fixed shares had a machine {faster:.2} times faster ({worst:.1} ms)"));
+    match worst > 1.35 * TARGET_MS {
+        true => Ok(()),
+        false => Err(format!("a fixed share of the same mean misses no target: {worst} ms")),
     }
-    assert!(missed, "a fixed share of the same mean misses a target: {worst} ms");
-}
-
-/// Said past the harness, which would swallow it.
-fn not_judged(why: &str) {
-    _ = writeln!(std::io::stderr(), "SKIPPED: the targets of two real databases: others slow this machine down: {why}");
 }
 
 /// Names of the workloads that the agent sees.

@@ -469,7 +469,7 @@ fn a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected()
     if slower > STEADY && !(met && up && down) {
         // Past the harness, which would swallow it.
         let what = "the deadline of a real Spark job and the sizes on the way to it";
-        _ = writeln!(std::io::stderr(), "SKIPPED: {what}: others made this machine {slower:.2} times slower meanwhile");
+        _ = writeln!(std::io::stderr(), "SKIPPED: {what}: this machine was {slower:.2} times slower meanwhile");
     } else {
         assert!(met, "{}", pair.events());
         assert!(up, "up: {sizes:?}");
