@@ -1,14 +1,14 @@
 //! Hellos and reports as a host's agent would send them, for load and for hostile neighbours.
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::id::{HostId, WorkloadId};
-use gleaner_common::report::{
+use gleaner_types::id::{HostId, WorkloadId};
+use gleaner_types::report::{
     AbsenceKind, Bounded, CgroupMode, DiskSample, ForecastMethod, HostFacts, HostReport, Levers, MachineSample,
     PromiseRecord, Reading, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind,
     WorkloadSample,
 };
-use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
-use gleaner_common::wire::{FromAgent, Hello};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
+use gleaner_wire::{FromAgent, Hello};
 
 /// The hello of an agent that acts, with a volunteer.
 pub(crate) fn hello(host: &HostId, incarnation: u64) -> FromAgent {

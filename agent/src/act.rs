@@ -24,13 +24,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target, Version, Weight};
-use gleaner_common::event::Event;
-use gleaner_common::id::WorkloadId;
-use gleaner_common::report::{Levers, MAX_WORKLOADS, VolunteerKind};
-use gleaner_common::units::CoreShare;
 use gleaner_planner::reclaim::{MemoryState, Reclaim};
+use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target, Version, Weight};
+use gleaner_types::event::Event;
+use gleaner_types::id::WorkloadId;
+use gleaner_types::report::{Levers, MAX_WORKLOADS, VolunteerKind};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::CoreShare;
 
 use self::fence::Fence;
 use self::knob::KnobError;

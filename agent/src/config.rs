@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gleaner_common::config::{Key, Problems, Section, Source};
-use gleaner_common::id::HostId;
-use gleaner_common::report::ForecastMethod;
-use gleaner_common::tls::IdentityFiles;
-use gleaner_common::transport::DEFAULT_PORT;
-use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, Fraction};
+use gleaner_daemon::config::{Key, Problems, Section, Source};
+use gleaner_net::tls::IdentityFiles;
+use gleaner_net::transport::DEFAULT_PORT;
 use gleaner_planner::forecast::ForecastSettings;
 use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
+use gleaner_types::id::HostId;
+use gleaner_types::report::ForecastMethod;
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
 use crate::act::{ActSettings, VolunteerChoice};
 use crate::sense::{Roots, SenseSettings};
@@ -422,7 +422,7 @@ mod tests {
         let keys = |text: &str| Config::with_keys(&Source::from_text(Path::new("agent.toml"), text)).unwrap();
         let (mut config, before) = keys("");
         let (new, after) = keys(all);
-        let changes = gleaner_common::config::Running::new(before, AT_RUN_TIME).take_over(after);
+        let changes = gleaner_daemon::config::Running::new(before, AT_RUN_TIME).take_over(after);
         assert_eq!(changes.taken_over.len(), AT_RUN_TIME.len(), "{changes}");
         assert_eq!(changes.need_restart, ["state_dir", "act.enabled", "guard.period_ms", "sense.counters"]);
 

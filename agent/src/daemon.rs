@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{CommandFactory, Parser, Subcommand};
-use gleaner_common::clock::Clock;
-use gleaner_common::config::{Running, Source};
-use gleaner_common::event::Event;
-use gleaner_common::monitoring;
-use gleaner_common::report::Levers;
-use gleaner_common::service;
+use gleaner_daemon::clock::Clock;
+use gleaner_daemon::config::{Running, Source};
+use gleaner_daemon::monitoring;
+use gleaner_daemon::service;
+use gleaner_types::event::Event;
+use gleaner_types::report::Levers;
 use tracing::{error, info, warn};
 
 use crate::act::{self, Actor};

@@ -6,8 +6,8 @@ mod glob;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use gleaner_common::id::WorkloadId;
-use gleaner_common::report::{MAX_WORKLOADS, WorkloadKind};
+use gleaner_types::id::WorkloadId;
+use gleaner_types::report::{MAX_WORKLOADS, WorkloadKind};
 
 use crate::hierarchies::Hierarchies;
 use crate::sense::Roots;

@@ -1,6 +1,6 @@
 //! `gleaner-agent doctor`: what this host offers, what is missing, what each absence costs and how to enable it.
 
-use gleaner_common::report::{HostFacts, Offer, Reading};
+use gleaner_types::report::{HostFacts, Offer, Reading};
 use serde_json::{Value, json};
 
 use crate::probe::advice;
@@ -62,8 +62,8 @@ fn word(value: &impl serde::Serialize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::report::{AbsenceKind, Capability, CgroupMode, Levers};
-    use gleaner_common::units::Bytes;
+    use gleaner_types::report::{AbsenceKind, Capability, CgroupMode, Levers};
+    use gleaner_types::units::Bytes;
 
     use super::*;
 

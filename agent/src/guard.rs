@@ -13,11 +13,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gleaner_common::command::Quota;
-use gleaner_common::event::Event;
-use gleaner_common::report::{Absence, AbsenceKind, VolunteerState};
-use gleaner_common::units::CoreShare;
 use gleaner_planner::guard::{Guard as Law, GuardSettings};
+use gleaner_types::command::Quota;
+use gleaner_types::event::Event;
+use gleaner_types::report::{Absence, AbsenceKind, VolunteerState};
+use gleaner_types::units::CoreShare;
 
 pub use self::meter::{Meter, MeterError, MeterPaths};
 use crate::act::managed::ForeignWrite;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use gleaner_common::report::CgroupMode;
+use gleaner_types::report::CgroupMode;
 use procfs::process::MountInfo;
 
 /// The cgroup hierarchies of a machine.

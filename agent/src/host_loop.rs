@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use gleaner_common::clock::Clock;
-use gleaner_common::command::Command;
-use gleaner_common::event::Event;
-use gleaner_common::id::WorkloadId;
-use gleaner_common::report::{
-    AbsenceKind, HostReport, Reading, VolunteerKind, VolunteerSample, VolunteerState, WorkloadSample,
-};
-use gleaner_common::service::Watchdog;
-use gleaner_common::units::Bytes;
+use gleaner_daemon::clock::Clock;
+use gleaner_daemon::service::Watchdog;
 use gleaner_planner::forecast::ResidualForecaster;
 use gleaner_planner::reclaim::MemoryState;
+use gleaner_types::command::Command;
+use gleaner_types::event::Event;
+use gleaner_types::id::WorkloadId;
+use gleaner_types::report::{
+    AbsenceKind, HostReport, Reading, VolunteerKind, VolunteerSample, VolunteerState, WorkloadSample,
+};
+use gleaner_types::units::Bytes;
 use tracing::{debug, error};
 
 use crate::act::Actor;

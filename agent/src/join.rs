@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use gleaner_common::join::{JoinToken, MAX_TOKEN};
-use gleaner_common::tls::{CertificateRequest, IdentityFiles, write_file};
-use gleaner_common::transport;
-use gleaner_common::wire::{FromJoiner, JoinRequest, MAX_JOIN_MESSAGE, ToJoiner, read_short_message, write_message};
+use gleaner_net::join::{JoinToken, MAX_TOKEN};
+use gleaner_net::stream::{read_short_message, write_message};
+use gleaner_net::tls::{CertificateRequest, IdentityFiles, write_file};
+use gleaner_net::transport;
+use gleaner_wire::{FromJoiner, JoinRequest, MAX_JOIN_MESSAGE, ToJoiner};
 
 use crate::config::Config;
 
@@ -249,10 +250,10 @@ fn toml_text(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::config::Source;
-    use gleaner_common::id::HostId;
-    use gleaner_common::join::JoinSecret;
-    use gleaner_common::tls::Authority;
+    use gleaner_daemon::config::Source;
+    use gleaner_net::join::new_secret;
+    use gleaner_net::tls::Authority;
+    use gleaner_types::id::HostId;
 
     use super::*;
 
@@ -261,7 +262,7 @@ mod tests {
             addresses: vec!["10.0.0.5:7441".to_owned()],
             authority,
             host: HostId::new("h1").unwrap(),
-            secret: JoinSecret::random().unwrap(),
+            secret: new_secret().unwrap(),
         }
     }
 

@@ -13,11 +13,11 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use gleaner_common::clock::Clock;
-use gleaner_common::report::HostFacts;
-use gleaner_common::tls::{Identity, IdentityFiles};
-use gleaner_common::transport;
-use gleaner_common::wire::StandsBy;
+use gleaner_daemon::clock::Clock;
+use gleaner_net::tls::{Identity, IdentityFiles};
+use gleaner_net::transport;
+use gleaner_types::report::HostFacts;
+use gleaner_wire::StandsBy;
 use quinn::{Connection, Endpoint};
 use tracing::{info, warn};
 
@@ -54,7 +54,7 @@ pub struct LinkSettings {
 #[derive(Debug, Clone)]
 pub struct Introduction {
     /// Its host.
-    pub host: gleaner_common::id::HostId,
+    pub host: gleaner_types::id::HostId,
     /// When the agent started, in milliseconds since the Unix epoch.
     pub incarnation: u64,
     /// Static facts.

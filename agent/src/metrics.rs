@@ -4,10 +4,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gleaner_common::metrics::{Durations, Page};
-use gleaner_common::monitoring::{Health, Monitored};
-use gleaner_common::report::{Bounded, HostReport, MachineSample, ResidualForecast, VolunteerSample, VolunteerState};
-use gleaner_common::units::{Bytes, CoreShare};
+use gleaner_daemon::metrics::{Durations, Page};
+use gleaner_daemon::monitoring::{Health, Monitored};
+use gleaner_types::report::{Bounded, HostReport, MachineSample, ResidualForecast, VolunteerSample, VolunteerState};
+use gleaner_types::units::{Bytes, CoreShare};
 
 use crate::act::Actor;
 use crate::guard::GuardStatus;
@@ -274,7 +274,7 @@ impl Monitored for Monitor {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::id::HostId;
+    use gleaner_types::id::HostId;
 
     use super::*;
     use crate::link::OutboxLimits;

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use gleaner_common::report::{Absence, AbsenceKind, Capability, HostFacts, Levers, Offer};
-use gleaner_common::units::Bytes;
+use gleaner_types::report::{Absence, AbsenceKind, Capability, HostFacts, Levers, Offer};
+use gleaner_types::units::Bytes;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 use crate::device_mapper::DeviceMapper;
@@ -266,7 +266,7 @@ pub const fn advice(capability: Capability) -> (&'static str, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::report::Reading;
+    use gleaner_types::report::Reading;
 
     use super::*;
 

@@ -16,10 +16,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use gleaner_common::event::Event;
-use gleaner_common::id::WorkloadId;
-use gleaner_common::report::{Absence, AbsenceKind, MachineSample, Reading, WorkloadSample};
-use gleaner_common::units::{Bytes, CoreShare};
+use gleaner_types::event::Event;
+use gleaner_types::id::WorkloadId;
+use gleaner_types::report::{Absence, AbsenceKind, MachineSample, Reading, WorkloadSample};
+use gleaner_types::units::{Bytes, CoreShare};
 
 use crate::act::plan::WorkloadKnobs;
 use crate::act::workload::{GuestTrace, WorkloadTrace, knobs_of};

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use gleaner_common::clock::Clock;
-use gleaner_common::command::{
+use gleaner_daemon::clock::Clock;
+use gleaner_types::command::{
     Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Target, Version, Weight,
 };
-use gleaner_common::id::WorkloadId;
-use gleaner_common::report::{Reading, WorkloadSample};
-use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, PerSec};
+use gleaner_types::id::WorkloadId;
+use gleaner_types::report::{Reading, WorkloadSample};
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 use serde_json::{Value, json};
 
 use crate::act::restore::RestoreReport;

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gleaner_aggregator::api::{Client, Request, Response};
-use gleaner_common::id::HostId;
-use gleaner_common::tls::{Authority, Identity};
-use gleaner_common::transport;
-use gleaner_common::wire::{FromAggregator, read_message, write_message};
+use gleaner_net::stream::{read_message, write_message};
+use gleaner_net::tls::{Authority, Identity};
+use gleaner_net::transport;
+use gleaner_types::id::HostId;
+use gleaner_wire::FromAggregator;
 use tokio::task::JoinSet;
 
 /// Agents that connect per second: handshakes are not what is measured.

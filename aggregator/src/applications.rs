@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use gleaner_common::application::{ApplicationSpec, ApplicationStatus, Bounds, Control, ResponseTime, TierSpec};
-use gleaner_common::id::ApplicationId;
+use gleaner_types::application::{ApplicationSpec, ApplicationStatus, Bounds, Control, ResponseTime, TierSpec};
+use gleaner_types::id::ApplicationId;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -175,8 +175,8 @@ pub(crate) fn no_such(name: &ApplicationId) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::application::ResponseSource;
-    use gleaner_common::id::{HostId, TierId, WorkloadId};
+    use gleaner_types::application::ResponseSource;
+    use gleaner_types::id::{HostId, TierId, WorkloadId};
 
     use super::*;
 

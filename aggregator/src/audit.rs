@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
-use gleaner_common::clock::Timestamp;
+use gleaner_types::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::line_files::{LineFiles, LineWriter, oldest_first};

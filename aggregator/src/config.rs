@@ -4,12 +4,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gleaner_common::config::{Key, Problems, Section, Source};
-use gleaner_common::id::HostId;
-use gleaner_common::join::is_address;
-use gleaner_common::tls::CERTIFICATE_LIFETIME;
-use gleaner_common::transport::DEFAULT_PORT;
+use gleaner_daemon::config::{Key, Problems, Section, Source};
+use gleaner_net::join::is_address;
+use gleaner_net::tls::CERTIFICATE_LIFETIME;
+use gleaner_net::transport::DEFAULT_PORT;
 use gleaner_planner::controller::Settings;
+use gleaner_types::id::HostId;
 
 use crate::event_log::EventLogSettings;
 use crate::journal::JournalSettings;

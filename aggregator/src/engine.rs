@@ -15,10 +15,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gleaner_common::event::Event;
-use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{ClusterSystem, EngineAction, EngineEnd, EngineProgress, JobSpec};
-use gleaner_common::report::VolunteerKind;
+use gleaner_types::event::Event;
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::job::{ClusterSystem, EngineAction, EngineEnd, EngineProgress, JobSpec};
+use gleaner_types::report::VolunteerKind;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 

@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::id::HostId;
-use gleaner_common::join::JoinSecret;
-use gleaner_common::tls::Validity;
+use gleaner_net::join::hash_of;
+use gleaner_net::tls::Validity;
+use gleaner_types::id::HostId;
+use gleaner_types::time::Timestamp;
+use gleaner_wire::JoinSecret;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
@@ -70,7 +71,7 @@ impl Admissions {
     /// # Errors
     /// Why not, for the operator and for whoever asks.
     pub fn redeem(&mut self, secret: &JoinSecret, now: Timestamp) -> Result<HostId, String> {
-        let hash = secret.hash();
+        let hash = hash_of(secret);
         // All are compared, each in constant time, so that how long it takes tells nothing.
         let mut found = None;
         for (host, invitation) in &self.invitations {
@@ -173,6 +174,8 @@ impl Failures {
 
 #[cfg(test)]
 mod tests {
+    use gleaner_net::join::new_secret;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp(1_000_000_500);
@@ -188,19 +191,19 @@ mod tests {
     #[test]
     fn an_invitation_serves_once_and_in_time() {
         let mut admissions = Admissions::default();
-        let secrets = [JoinSecret::random().unwrap(), JoinSecret::random().unwrap()];
-        assert_eq!(admissions.invite(&host("h1"), secrets[0].hash(), NOW, later(60)), Ok(false));
+        let secrets = [new_secret().unwrap(), new_secret().unwrap()];
+        assert_eq!(admissions.invite(&host("h1"), hash_of(&secrets[0]), NOW, later(60)), Ok(false));
         assert!(admissions.redeem(&secrets[1], NOW).unwrap_err().contains("no open invitation"));
         assert_eq!(admissions.redeem(&secrets[0], later(59)), Ok(host("h1")));
         assert!(admissions.redeem(&secrets[0], later(59)).unwrap_err().contains("it was used"));
 
-        admissions.invite(&host("h1"), secrets[0].hash(), NOW, later(60)).unwrap();
+        admissions.invite(&host("h1"), hash_of(&secrets[0]), NOW, later(60)).unwrap();
         assert!(admissions.redeem(&secrets[0], later(60)).unwrap_err().contains("expired at"));
         assert_eq!(admissions.invitations(later(60)).count(), 0);
 
         // A newer one takes the older one's place.
-        assert_eq!(admissions.invite(&host("h1"), secrets[0].hash(), later(60), later(120)), Ok(false));
-        assert_eq!(admissions.invite(&host("h1"), secrets[1].hash(), later(61), later(120)), Ok(true));
+        assert_eq!(admissions.invite(&host("h1"), hash_of(&secrets[0]), later(60), later(120)), Ok(false));
+        assert_eq!(admissions.invite(&host("h1"), hash_of(&secrets[1]), later(61), later(120)), Ok(true));
         assert!(admissions.redeem(&secrets[0], later(62)).is_err());
         assert!(admissions.withdraw(&host("h1"), later(62)));
         assert!(!admissions.withdraw(&host("h1"), later(62)));
@@ -210,7 +213,7 @@ mod tests {
     #[test]
     fn invitations_are_bounded_and_old_ones_forgotten() {
         let mut admissions = Admissions::default();
-        let hash = JoinSecret::random().unwrap().hash();
+        let hash = hash_of(&new_secret().unwrap());
         for number in 0..MOST_INVITATIONS {
             admissions.invite(&host(&format!("h{number}")), hash, NOW, later(60)).unwrap();
         }
@@ -223,8 +226,8 @@ mod tests {
     fn a_revocation_counts_for_what_was_issued_before_it_only() {
         let mut admissions = Admissions::default();
         let day = Duration::from_secs(86_400);
-        let secret = JoinSecret::random().unwrap();
-        admissions.invite(&host("h1"), secret.hash(), NOW, later(60)).unwrap();
+        let secret = new_secret().unwrap();
+        admissions.invite(&host("h1"), hash_of(&secret), NOW, later(60)).unwrap();
         let old = admissions.validity(&host("h1"), NOW, day);
         assert_eq!(old.from, Timestamp(NOW.0 - 300_000));
         admissions.revoke(&host("h1"), NOW).unwrap();

@@ -8,9 +8,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::event::{Event, EventRecord, EventSource};
-use gleaner_common::id::HostId;
+use gleaner_types::event::{Event, EventRecord, EventSource};
+use gleaner_types::id::HostId;
+use gleaner_types::time::Timestamp;
 use tokio::sync::watch;
 
 use crate::line_files::{LineFiles, LineWriter, oldest_first};

@@ -4,7 +4,7 @@
 
 use crate::api::{Request, SubmitCluster};
 use crate::{applications, engine, journal, response_times, standby};
-use gleaner_common::application::ApplicationSpec;
+use gleaner_types::application::ApplicationSpec;
 
 /// Requests of the local API.
 pub fn requests(data: &[u8]) {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gleaner_common::wire::{FromJoiner, MAX_JOIN_MESSAGE, ToJoiner, read_short_message};
+use gleaner_net::stream::read_short_message;
+use gleaner_wire::{FromJoiner, MAX_JOIN_MESSAGE, ToJoiner};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::server::say;

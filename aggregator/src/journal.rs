@@ -10,9 +10,9 @@ use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::wire::{FrameError, decode_stored, encode_value};
 use gleaner_planner::controller::{Controller, Input, Output};
+use gleaner_types::time::Timestamp;
+use gleaner_wire::{FrameError, decode_stored, encode_value};
 use serde::{Deserialize, Serialize};
 
 /// Version of the format; a file of another version is refused.
@@ -333,8 +333,8 @@ impl<R: Read> Reader<R> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use gleaner_common::id::HostId;
     use gleaner_planner::controller::Settings;
+    use gleaner_types::id::HostId;
 
     use super::*;
 
@@ -383,7 +383,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut journal = journal(folder.path(), u64::MAX);
         run(&mut journal, 2);
-        let wrong = [Output::Event(gleaner_common::event::Event::AggregatorStopped {})];
+        let wrong = [Output::Event(gleaner_types::event::Event::AggregatorStopped {})];
         journal.step(Timestamp(9_000), Input::Tick, &wrong);
         let difference = replay(&only_file(folder.path())).unwrap().difference.unwrap();
         assert_eq!((difference.step, difference.input, difference.replayed), (3, Input::Tick, vec![]));

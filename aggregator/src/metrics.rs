@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gleaner_common::application::ApplicationStatus;
-use gleaner_common::clock::Timestamp;
-use gleaner_common::event::Event;
-use gleaner_common::id::HostId;
-use gleaner_common::job::JobStatus;
-use gleaner_common::metrics::{Durations, Page};
-use gleaner_common::monitoring::{Health, Monitored};
-use gleaner_common::report::{Bounded, HostReport, Reading, VolunteerState};
-use gleaner_common::units::CoreShare;
+use gleaner_daemon::metrics::{Durations, Page};
+use gleaner_daemon::monitoring::{Health, Monitored};
 use gleaner_planner::controller::{Controller, HostGlance, Input, Output};
+use gleaner_types::application::ApplicationStatus;
+use gleaner_types::event::Event;
+use gleaner_types::id::HostId;
+use gleaner_types::job::JobStatus;
+use gleaner_types::report::{Bounded, HostReport, Reading, VolunteerState};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::CoreShare;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::shell::Arrival;
@@ -339,8 +339,8 @@ fn applications(page: &mut Page, controller: &Controller) {
     page.gauges("gleaner_application_share_ratio", "Part of its host that a tier of an application has.", shares);
 }
 
-const fn resource(resource: gleaner_common::application::Resource) -> &'static str {
-    use gleaner_common::application::Resource;
+const fn resource(resource: gleaner_types::application::Resource) -> &'static str {
+    use gleaner_types::application::Resource;
     match resource {
         Resource::Cpu => "cpu",
         Resource::Memory => "memory",

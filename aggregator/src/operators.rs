@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use gleaner_common::config::Section;
+use gleaner_daemon::config::Section;
 use nix::unistd::{Group, Uid, User};
 use tokio::net::UnixStream;
 
@@ -162,7 +162,7 @@ fn peer_groups(stream: &UnixStream) -> io::Result<Vec<u32>> {
 mod tests {
     use std::path::Path;
 
-    use gleaner_common::config::{Problems, Source};
+    use gleaner_daemon::config::{Problems, Source};
 
     use super::*;
 

@@ -15,7 +15,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gleaner_common::application::{ResponseSource, ResponseTime};
+use gleaner_types::application::{ResponseSource, ResponseTime};
 
 pub use push::Pushed;
 

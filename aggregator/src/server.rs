@@ -11,15 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use gleaner_common::clock::Clock;
-use gleaner_common::event::{Event, EventRecord, EventSource};
-use gleaner_common::id::HostId;
-use gleaner_common::report::MAX_WORKLOADS;
-use gleaner_common::tls::{MAX_REQUEST, Validity};
-use gleaner_common::transport;
-use gleaner_common::wire::{
-    AgentEvents, FromAgent, FromAggregator, Hello, Message, Welcome, read_message, read_short_message, write_message,
-};
+use gleaner_daemon::clock::Clock;
+use gleaner_net::stream::{read_message, read_short_message, write_message};
+use gleaner_net::tls::{MAX_REQUEST, Validity};
+use gleaner_net::transport;
+use gleaner_types::event::{Event, EventRecord, EventSource};
+use gleaner_types::id::HostId;
+use gleaner_types::report::MAX_WORKLOADS;
+use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, Hello, Message, Welcome};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -423,8 +422,8 @@ impl Peer {
                     Err(reason) => reason,
                 },
                 Ok(None) => return "the agent closed the connection".to_owned(),
-                Err(gleaner_common::wire::ReadError::Io(error)) => return error.to_string(),
-                Err(gleaner_common::wire::ReadError::Frame(error)) => error.to_string(),
+                Err(gleaner_net::stream::ReadError::Io(error)) => return error.to_string(),
+                Err(gleaner_net::stream::ReadError::Frame(error)) => error.to_string(),
             };
             let event = Event::MessageRefused { host: self.host.clone(), reason: refusal.clone() };
             _ = self.arrivals.send(Arrival::Noticed(event)).await;
@@ -546,10 +545,10 @@ impl Rate {
 mod tests {
     use std::net::SocketAddr;
 
-    use gleaner_common::clock::Timestamp;
-    use gleaner_common::command::{Ack, Limits, Outcome, Target, Version};
-    use gleaner_common::report::Levers;
-    use gleaner_common::tls::{Authority, Identity};
+    use gleaner_net::tls::{Authority, Identity};
+    use gleaner_types::command::{Ack, Limits, Outcome, Target, Version};
+    use gleaner_types::report::Levers;
+    use gleaner_types::time::Timestamp;
     use quinn::crypto::rustls::QuicClientConfig;
 
     use super::*;

@@ -18,12 +18,12 @@ mod replica;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gleaner_common::config::Section;
-use gleaner_common::id::HostId;
-use gleaner_common::metrics::Page;
-use gleaner_common::service::Watchdog;
-use gleaner_common::wire::StandsBy;
+use gleaner_daemon::config::Section;
+use gleaner_daemon::metrics::Page;
+use gleaner_daemon::service::Watchdog;
 use gleaner_planner::controller::Controller;
+use gleaner_types::id::HostId;
+use gleaner_wire::StandsBy;
 use tokio::sync::{mpsc, watch};
 
 use crate::api::{ApiError, ErrorCode, Leadership, Overview, Request, Response};
@@ -222,7 +222,7 @@ mod tests;
 mod config_tests {
     use std::path::Path;
 
-    use gleaner_common::config::Source;
+    use gleaner_daemon::config::Source;
 
     use super::*;
 

@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use gleaner_common::wire::{decode_stored, encode_value};
 use gleaner_planner::controller::Controller;
+use gleaner_wire::{decode_stored, encode_value};
 use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase, TableDefinition};
 use serde::Serialize;
@@ -192,8 +192,8 @@ fn private(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::clock::Timestamp;
     use gleaner_planner::controller::Settings;
+    use gleaner_types::time::Timestamp;
 
     use super::*;
 
@@ -248,20 +248,20 @@ mod tests {
     /// What the state of ten thousand hosts comes to is far more than a frame may hold.
     #[test]
     fn a_state_larger_than_a_frame_survives() {
-        use gleaner_common::id::HostId;
         use gleaner_planner::controller::Input;
+        use gleaner_types::id::HostId;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("state.redb");
         let mut state = Controller::new(Settings::default(), Timestamp(1));
-        let levers = gleaner_common::report::Levers::without_volunteer(false, Vec::new());
+        let levers = gleaner_types::report::Levers::without_volunteer(false, Vec::new());
         let facts =
-            gleaner_common::report::HostFacts { cpu_model: "x".repeat(2_000), ..crate::shell::tests::facts(levers) };
+            gleaner_types::report::HostFacts { cpu_model: "x".repeat(2_000), ..crate::shell::tests::facts(levers) };
         for number in 0..4_000 {
             let host = HostId::new(format!("host-{number}")).unwrap();
             state.handle(Input::HostJoined { host, incarnation: 1, facts: Box::new(facts.clone()) }, Timestamp(2));
         }
         Store::open(&file).unwrap().save(&state).unwrap();
-        assert!(std::fs::metadata(&file).unwrap().len() > gleaner_common::wire::MAX_FRAME as u64);
+        assert!(std::fs::metadata(&file).unwrap().len() > gleaner_wire::MAX_FRAME as u64);
         assert!(Store::open(&file).unwrap().load().unwrap() == Some(state));
     }
 

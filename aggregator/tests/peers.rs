@@ -7,17 +7,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use gleaner_aggregator::api::{Client, Request, Response};
-use gleaner_common::clock::Timestamp;
-use gleaner_common::id::HostId;
-use gleaner_common::join::JoinSecret;
-use gleaner_common::report::{CgroupMode, HostFacts, Levers};
-use gleaner_common::tls::{AGGREGATOR_NAME, Authority, CertificateRequest, Identity, IdentityFiles};
-use gleaner_common::transport;
-use gleaner_common::units::Bytes;
-use gleaner_common::wire::{
-    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, ToJoiner, encode, read_message,
-    write_message,
-};
+use gleaner_net::join::new_secret;
+use gleaner_net::stream::{read_message, write_message};
+use gleaner_net::tls::{AGGREGATOR_NAME, Authority, CertificateRequest, Identity, IdentityFiles};
+use gleaner_net::transport;
+use gleaner_types::id::HostId;
+use gleaner_types::report::{CgroupMode, HostFacts, Levers};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::Bytes;
+use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, ToJoiner, encode};
 
 struct Aggregator {
     folder: tempfile::TempDir,
@@ -260,8 +258,8 @@ async fn requests_that_make_no_sense_are_answered() {
 async fn without_a_certificate_only_joining_is_spoken_and_only_once() {
     let aggregator = Aggregator::start().await;
     // The agents' protocol without a certificate: the handshake works, nothing else does.
-    let mut joining = gleaner_common::tls::joining_client(&aggregator.roots()).unwrap();
-    joining.alpn_protocols = vec![gleaner_common::wire::ALPN.to_vec()];
+    let mut joining = gleaner_net::tls::joining_client(&aggregator.roots()).unwrap();
+    joining.alpn_protocols = vec![gleaner_wire::ALPN.to_vec()];
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(joining).unwrap();
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let config = quinn::ClientConfig::new(std::sync::Arc::new(crypto));
@@ -274,8 +272,8 @@ async fn without_a_certificate_only_joining_is_spoken_and_only_once() {
     assert!(aggregator.connected().await.is_empty());
 
     // An agent's messages on the joining protocol, too long ones, and half ones.
-    let long = FromJoiner::Join(JoinRequest { secret: JoinSecret::random().unwrap(), request: vec![0; 9_000] });
-    let good = FromJoiner::Join(JoinRequest { secret: JoinSecret::random().unwrap(), request: vec![0; 10] });
+    let long = FromJoiner::Join(JoinRequest { secret: new_secret().unwrap(), request: vec![0; 9_000] });
+    let good = FromJoiner::Join(JoinRequest { secret: new_secret().unwrap(), request: vec![0; 10] });
     for bytes in [encode(&hello("x")).unwrap(), encode(&long).unwrap(), u32::MAX.to_le_bytes().to_vec()] {
         let mut joiner = aggregator.joiner().await;
         joiner.send.write_all(&bytes).await.unwrap();
@@ -302,7 +300,7 @@ async fn guesses_are_limited() {
     let mut limited = 0;
     for _ in 0..30 {
         let mut joiner = aggregator.joiner().await;
-        let guess = JoinRequest { secret: JoinSecret::random().unwrap(), request: vec![0; 10] };
+        let guess = JoinRequest { secret: new_secret().unwrap(), request: vec![0; 10] };
         write_message(&mut joiner.send, &FromJoiner::Join(guess)).await.unwrap();
         let Some(ToJoiner::Refused(why)) = read_message(&mut joiner.receive).await.unwrap() else { panic!("joined") };
         joiner.connection.close(0u8.into(), b"");

@@ -17,12 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gleaner_aggregator::api::{Client, Request, Response};
-use gleaner_common::clock::Timestamp;
-use gleaner_common::event::{Event, EventRecord, EventSource};
-use gleaner_common::id::HostId;
-use gleaner_common::tls::{Authority, Identity};
-use gleaner_common::transport;
-use gleaner_common::wire::{AgentEvents, FromAgent, FromAggregator, encode, read_message, write_message};
+use gleaner_net::stream::{read_message, write_message};
+use gleaner_net::tls::{Authority, Identity};
+use gleaner_net::transport;
+use gleaner_types::event::{Event, EventRecord, EventSource};
+use gleaner_types::id::HostId;
+use gleaner_types::time::Timestamp;
+use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, encode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gleaner_aggregator::config::DEFAULT_SOCKET;
-use gleaner_common::id::{ApplicationId, HostId, JobId};
-use gleaner_common::job::{Goal, Prices};
-use gleaner_common::units::{Bytes, Dollars, DollarsPerHour};
+use gleaner_types::id::{ApplicationId, HostId, JobId};
+use gleaner_types::job::{Goal, Prices};
+use gleaner_types::units::{Bytes, Dollars, DollarsPerHour};
 
 /// Harvests the CPU that interactive workloads leave idle, without their noticing.
 ///
@@ -438,7 +438,7 @@ pub(crate) enum JobCommand {
 }
 
 /// Days that certificates hold, unless said otherwise.
-const DAYS: u64 = gleaner_common::tls::CERTIFICATE_LIFETIME.as_secs() / 86_400;
+const DAYS: u64 = gleaner_net::tls::CERTIFICATE_LIFETIME.as_secs() / 86_400;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PkiCommand {

@@ -87,7 +87,7 @@ pub(crate) fn read_document<T: serde::de::DeserializeOwned>(path: &std::path::Pa
 /// JSON has them as numbers. An error (a closed pipe) ends the command instead of panicking.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     use std::io::Write;
-    let text: Vec<String> = text.split('\x1b').map(gleaner_common::text::harmless_json).collect();
+    let text: Vec<String> = text.split('\x1b').map(gleaner_types::text::harmless_json).collect();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", text.join("\x1b"))?;
     Ok(out.flush()?)

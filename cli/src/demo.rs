@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::bail;
 use gleaner_aggregator::api::{Client, Request, Response, SubmitJob};
-use gleaner_common::id::JobId;
-use gleaner_common::job::{Goal, Prices};
-use gleaner_common::units::{Bytes, CoreShare};
 use gleaner_planner::controller::HostView;
+use gleaner_types::id::JobId;
+use gleaner_types::job::{Goal, Prices};
+use gleaner_types::units::{Bytes, CoreShare};
 
 use crate::End;
 use crate::args::DemoArgs;
@@ -177,14 +177,13 @@ async fn submit(client: &Client, text: &Text) -> anyhow::Result<JobId> {
 }
 
 /// The sizes the job was given, and why.
-async fn decisions(client: &Client) -> anyhow::Result<Vec<gleaner_common::job::Decision>> {
+async fn decisions(client: &Client) -> anyhow::Result<Vec<gleaner_types::job::Decision>> {
     let mut decisions = Vec::new();
     let mut lines = client.events(None, false).await?;
     while let Some(line) = lines.next().await? {
-        let record = gleaner_common::event::EventRecord::from_json_line(&line);
-        if let Ok(gleaner_common::event::EventRecord {
-            event: gleaner_common::event::Event::JobSized { decision },
-            ..
+        let record = gleaner_types::event::EventRecord::from_json_line(&line);
+        if let Ok(gleaner_types::event::EventRecord {
+            event: gleaner_types::event::Event::JobSized { decision }, ..
         }) = record
         {
             decisions.push(decision);

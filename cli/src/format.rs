@@ -2,13 +2,13 @@
 
 use gleaner_aggregator::api::{InvitationView, RevocationView};
 use gleaner_aggregator::audit::AuditRecord;
-use gleaner_common::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
-use gleaner_common::event::{EventRecord, EventSource};
-use gleaner_common::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus};
-use gleaner_common::report::{Absence, Bounded, Reading};
-use gleaner_common::text::harmless;
-use gleaner_common::units::CoreShare;
 use gleaner_planner::controller::HostView;
+use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
+use gleaner_types::event::{EventRecord, EventSource};
+use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus};
+use gleaner_types::report::{Absence, Bounded, Reading};
+use gleaner_types::text::harmless;
+use gleaner_types::units::CoreShare;
 use serde_json::Value;
 
 /// A table with columns as wide as their widest cell.
@@ -417,7 +417,7 @@ pub(crate) fn event(record: &EventRecord) -> String {
         EventSource::Agent { host, .. } => host.to_string(),
     };
     let mut text = format!("{}  {:<12} {}", record.at, source, record.event.name());
-    if let gleaner_common::event::Event::JobSized { decision } = &record.event {
+    if let gleaner_types::event::Event::JobSized { decision } = &record.event {
         return text + &format!("  job={} size={} ({})", decision.job, decision.size, clean(&decision.reason));
     }
     if let Ok(Value::Object(fields)) = serde_json::to_value(&record.event) {
@@ -439,9 +439,9 @@ pub(crate) fn event(record: &EventRecord) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::clock::Timestamp;
-    use gleaner_common::event::Event;
-    use gleaner_common::report::AbsenceKind;
+    use gleaner_types::event::Event;
+    use gleaner_types::report::AbsenceKind;
+    use gleaner_types::time::Timestamp;
 
     use super::*;
 
@@ -478,7 +478,7 @@ mod tests {
     #[test]
     fn events_are_one_harmless_line() {
         let event =
-            Event::HostLost { host: gleaner_common::id::HostId::new("h1").unwrap(), reason: "a\u{1b}[2Jb\nc".into() };
+            Event::HostLost { host: gleaner_types::id::HostId::new("h1").unwrap(), reason: "a\u{1b}[2Jb\nc".into() };
         let line = self::event(&EventRecord { at: Timestamp(0), source: EventSource::Aggregator, event });
         assert_eq!(line, "1970-01-01T00:00:00.000Z  aggregator   host_lost  host=h1  reason=a?[2Jb?c");
     }

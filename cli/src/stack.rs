@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gleaner_aggregator::api::{Client, Overview, Request, Response};
-use gleaner_common::id::HostId;
-use gleaner_common::tls::Authority;
+use gleaner_net::tls::Authority;
 use gleaner_planner::controller::HostView;
+use gleaner_types::id::HostId;
 use rustix::process::{Pid, Signal};
 
 use crate::args::Containment;

@@ -4,9 +4,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use gleaner_aggregator::api::{Client, JobDetail, Request, Response};
-use gleaner_common::clock::{Clock, Timestamp};
-use gleaner_common::id::JobId;
-use gleaner_common::job::{JobPhase, JobStatus};
+use gleaner_daemon::clock::Clock;
+use gleaner_types::id::JobId;
+use gleaner_types::job::{JobPhase, JobStatus};
+use gleaner_types::time::Timestamp;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::format;

@@ -1,7 +1,7 @@
 #![no_main]
 use std::path::Path;
 
-use gleaner_common::config::Source;
+use gleaner_daemon::config::Source;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };

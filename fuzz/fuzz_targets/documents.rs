@@ -1,10 +1,10 @@
 #![no_main]
 //! Documents of operators, in TOML and JSON: applications, scenarios, what-if questions.
-use gleaner_common::application::ApplicationSpec;
 use gleaner_planner::snapshot::balance::{ArbitrateQuestion, BalanceQuestion, arbitrate_question, balance_question};
 use gleaner_planner::snapshot::tune::{TuneQuestion, tune};
 use gleaner_planner::snapshot::{SizeQuestion, size};
 use gleaner_simulator::scenario::ClusterScenario;
+use gleaner_types::application::ApplicationSpec;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };

@@ -1,5 +1,5 @@
 #![no_main]
-use gleaner_common::event::EventRecord;
+use gleaner_types::event::EventRecord;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };

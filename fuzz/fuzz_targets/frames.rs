@@ -1,6 +1,6 @@
 #![no_main]
-use gleaner_common::join::JoinToken;
-use gleaner_common::wire::{FromAgent, FromAggregator, FromJoiner, ToJoiner, decode};
+use gleaner_net::join::JoinToken;
+use gleaner_wire::{FromAgent, FromAggregator, FromJoiner, ToJoiner, decode};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     _ = decode::<FromAgent>(data);

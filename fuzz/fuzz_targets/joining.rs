@@ -3,11 +3,11 @@
 
 use std::sync::OnceLock;
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::id::HostId;
-use gleaner_common::join::JoinToken;
-use gleaner_common::tls::{Authority, Validity};
-use gleaner_common::wire::decode_value;
+use gleaner_net::join::JoinToken;
+use gleaner_net::tls::{Authority, Validity};
+use gleaner_types::id::HostId;
+use gleaner_types::time::Timestamp;
+use gleaner_wire::decode_value;
 
 fn pieces() -> &'static (Authority, HostId) {
     static PIECES: OnceLock<(Authority, HostId)> = OnceLock::new();

@@ -6,12 +6,12 @@ use std::hint::black_box;
 use clarabel::algebra::CscMatrix;
 use clarabel::solver::{DefaultSettings, DefaultSolver, IPSolver, NonnegativeConeT, ZeroConeT};
 use criterion::{Criterion, criterion_group, criterion_main};
-use gleaner_common::units::Fraction;
 use gleaner_planner::balance::application::{Application, Observation, Seen, Settings};
 use gleaner_planner::balance::arbitration::{Demand, arbitrate};
 use gleaner_planner::balance::model::{Kind, Model, Orders, Sample};
 use gleaner_planner::balance::mpc::{Variable, balance};
 use gleaner_planner::balance::{NormalShare, Resource, Share};
+use gleaner_types::units::Fraction;
 
 const RESOURCES: [Resource; 4] = [Resource::Cpu, Resource::Memory, Resource::Disk, Resource::Network];
 

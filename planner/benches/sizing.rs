@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use gleaner_common::clock::Timestamp;
-use gleaner_common::id::HostId;
-use gleaner_common::job::{Goal, PowerModel, PowerModels, Prices};
-use gleaner_common::report::Bounded;
-use gleaner_common::units::{CoreShare, Dollars, Fraction};
 use gleaner_planner::advice::{History, Question};
 use gleaner_planner::goal::Margins;
 use gleaner_planner::io_model::{IoModel, IoPoint};
 use gleaner_planner::selection::{Offer, ranked};
 use gleaner_planner::sizing::{Response, Sizing};
 use gleaner_planner::snapshot::{Dedicated, Interactive, JobState, Observation, Search, SizeQuestion, VERSION, size};
+use gleaner_types::id::HostId;
+use gleaner_types::job::{Goal, PowerModel, PowerModels, Prices};
+use gleaner_types::report::Bounded;
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{CoreShare, Dollars, Fraction};
 
 fn offers(hosts: u32) -> Vec<Offer> {
     (0..hosts)

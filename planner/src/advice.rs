@@ -12,12 +12,10 @@
 
 use std::collections::VecDeque;
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::id::{HostId, JobId};
-use gleaner_common::report::{
-    Absence, AbsenceKind, Bounded, Capability, HostFacts, HostReport, Reading, VolunteerKind,
-};
-use gleaner_common::units::{Bytes, CoreShare};
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::report::{Absence, AbsenceKind, Bounded, Capability, HostFacts, HostReport, Reading, VolunteerKind};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
 
 /// Length of a step of a history, in milliseconds.

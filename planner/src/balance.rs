@@ -17,7 +17,7 @@ pub mod model;
 pub mod mpc;
 pub mod scaler;
 
-pub use gleaner_common::application::Resource;
+pub use gleaner_types::application::Resource;
 use serde::{Deserialize, Serialize};
 
 /// Margin g_r of Eq. 4.8. The paper gives those of CPU and disk; those of memory and network are chosen: memory is moved

@@ -1,7 +1,7 @@
 //! Ways to size a cluster that Gleaner is compared with, in the same frame and with the same selection of hosts
 //! (RHIC §5.3): fuzzy control, and a threshold. Not meant for use.
 
-use gleaner_common::units::Fraction;
+use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
 /// Relative change of the efficiency below which FUZZY does nothing. Chosen: the paper says only "a threshold".

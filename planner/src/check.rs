@@ -1,12 +1,12 @@
 //! Verifies what the controller wants to do, without having planned it: shares no rule-making code with the
 //! planner. Runs in tests, in the simulator and, as the last gate, in production.
 
-use gleaner_common::command::{Desired, DiskLimit, Limits, Quota, Target};
-use gleaner_common::event::Event;
-use gleaner_common::id::{HostId, WorkloadId};
-use gleaner_common::job::{Bound, ClusterSpec, Decision, EngineAction, EngineSpec};
-use gleaner_common::report::{Capability, VolunteerKind};
-use gleaner_common::units::Bytes;
+use gleaner_types::command::{Desired, DiskLimit, Limits, Quota, Target};
+use gleaner_types::event::Event;
+use gleaner_types::id::{HostId, WorkloadId};
+use gleaner_types::job::{Bound, ClusterSpec, Decision, EngineAction, EngineSpec};
+use gleaner_types::report::{Capability, VolunteerKind};
+use gleaner_types::units::Bytes;
 
 use crate::controller::{Controller, Output};
 

@@ -16,13 +16,13 @@ pub use interface::{HostGlance, HostView, Input, Output, Settings};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gleaner_common::application::ApplicationStatus;
-use gleaner_common::clock::Timestamp;
-use gleaner_common::command::Version;
-use gleaner_common::event::Event;
-use gleaner_common::id::{ApplicationId, HostId, JobId};
-use gleaner_common::job::{Decision, JobStatus};
-use gleaner_common::report::HostFacts;
+use gleaner_types::application::ApplicationStatus;
+use gleaner_types::command::Version;
+use gleaner_types::event::Event;
+use gleaner_types::id::{ApplicationId, HostId, JobId};
+use gleaner_types::job::{Decision, JobStatus};
+use gleaner_types::report::HostFacts;
+use gleaner_types::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::advice::{self, Advice, Candidate, History, Question};

@@ -7,8 +7,8 @@ mod window;
 
 use std::collections::VecDeque;
 
-use gleaner_common::report::{AbsenceKind, Bounded, ForecastMethod, PromiseRecord, Reading, ResidualForecast};
-use gleaner_common::units::{Bytes, CoreShare};
+use gleaner_types::report::{AbsenceKind, Bounded, ForecastMethod, PromiseRecord, Reading, ResidualForecast};
+use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
 
 use choice::Choice;

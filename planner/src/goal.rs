@@ -1,7 +1,7 @@
 //! What a job should achieve, as a score of candidates (RHIC §4.4, "Goal estimation").
 
-use gleaner_common::job::Goal;
-use gleaner_common::units::Dollars;
+use gleaner_types::job::Goal;
+use gleaner_types::units::Dollars;
 
 /// What deadline plans keep in hand, so that a burst of the foreground after the last decision does not turn a deadline
 /// hugged into a deadline missed. All chosen, on the simulator's calibration mixes.

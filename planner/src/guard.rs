@@ -5,7 +5,7 @@
 //! share of the host per second. Under a floor the volunteer is frozen, because a quota that small only
 //! lets it hold locks and caches. The law begins at zero, so a volunteer that starts also grows slowly.
 
-use gleaner_common::units::{CoreShare, Fraction};
+use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
 /// Constants of the law.

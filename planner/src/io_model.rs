@@ -7,8 +7,8 @@
 
 use std::collections::VecDeque;
 
-use gleaner_common::job::IoKnot;
-use gleaner_common::units::{CoreShare, Fraction};
+use gleaner_types::job::IoKnot;
+use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
 /// Utilisation from which a disk counts as saturated. Chosen: iostat's figure rarely reaches 100 %.

@@ -1,7 +1,7 @@
 //! What running costs in energy: a model fitted to measured samples, and the part of it a volunteer answers for
 //! (RHIC §4.4, "Energy").
 
-use gleaner_common::job::PowerModel;
+use gleaner_types::job::PowerModel;
 use serde::{Deserialize, Serialize};
 
 /// One measurement of a whole host.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_common::units::{Bytes, CoreShare};
+use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
 
 /// Slots that fit into a host's residual memory: RHIC's N_slots. A job that needs no memory fits any number.

@@ -1,7 +1,7 @@
 //! How fast a job gets on, and when it will be complete (RHIC §4.4, Eq. 5 and 6).
 
-use gleaner_common::job::Goal;
-use gleaner_common::units::{CoreShare, Fraction};
+use gleaner_types::job::Goal;
+use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
 /// The processing rate R_proc of a job, learned from what it completed and what CPU that took.

@@ -2,7 +2,7 @@
 //! for memory. A limit that is set at once makes the kernel (or a balloon) reclaim everything at once, which is
 //! just the stutter the foreground must never have.
 
-use gleaner_common::units::{Bytes, Fraction};
+use gleaner_types::units::{Bytes, Fraction};
 
 /// How gently.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_common::id::HostId;
-use gleaner_common::units::CoreShare;
+use gleaner_types::id::HostId;
+use gleaner_types::units::CoreShare;
 
 use crate::productivity::potential;
 

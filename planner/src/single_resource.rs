@@ -9,8 +9,8 @@ pub mod arma;
 pub mod kalman;
 pub mod stfc;
 
-use gleaner_common::application::Control;
-use gleaner_common::units::{CoreShare, Fraction};
+use gleaner_types::application::Control;
+use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
 pub use adaptive_pi::AdaptivePi;

@@ -1,8 +1,8 @@
 //! How many volunteers a job gets: every size from none to all is tried, each the prefix of the ranked offers,
 //! and the best on the goal is taken (RHIC §4.1, exhaustive search). Linear in the number of offers.
 
-use gleaner_common::job::{Bound, Candidate, Decision, Goal, PowerModels, Prices};
-use gleaner_common::units::{CoreShare, Dollars, Fraction};
+use gleaner_types::job::{Bound, Candidate, Decision, Goal, PowerModels, Prices};
+use gleaner_types::units::{CoreShare, Dollars, Fraction};
 
 use crate::goal::{Margins, Score, plan_deadline};
 use crate::io_model::IoCurve;

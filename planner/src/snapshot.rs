@@ -6,9 +6,9 @@ pub mod tune;
 
 use std::collections::BTreeMap;
 
-use gleaner_common::id::HostId;
-use gleaner_common::job::{Bound, Candidate, Goal, PowerModels, Prices};
-use gleaner_common::units::{Bytes, CoreShare, Dollars, Fraction};
+use gleaner_types::id::HostId;
+use gleaner_types::job::{Bound, Candidate, Goal, PowerModels, Prices};
+use gleaner_types::units::{Bytes, CoreShare, Dollars, Fraction};
 use serde::{Deserialize, Serialize};
 
 use crate::goal::{Margins, Score};
@@ -438,7 +438,7 @@ pub fn size(question: &SizeQuestion) -> Result<SizeAnswer, Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::units::DollarsPerHour;
+    use gleaner_types::units::DollarsPerHour;
 
     use super::*;
 

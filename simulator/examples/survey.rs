@@ -1,9 +1,9 @@
 //! Cost and energy of each of the papers' jobs over all sizes: for calibrating their profiles.
 
-use gleaner_common::job::{Goal, SizingPolicy};
 use gleaner_simulator::reproduce::jobs::PaperJob;
 use gleaner_simulator::reproduce::pool::run_all;
 use gleaner_simulator::scenario::ClusterScenario;
+use gleaner_types::job::{Goal, SizingPolicy};
 
 fn main() {
     let begin = std::time::Instant::now();

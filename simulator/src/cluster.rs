@@ -3,23 +3,23 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::command::{Ack, Command, Desired, Limits, Outcome, Quota};
-use gleaner_common::event::Event;
-use gleaner_common::id::{HostId, InvalidId, JobId};
-use gleaner_common::job::{
-    ClusterSpec, ClusterSystem, Decision, DedicatedHost, EngineAction, EngineEnd, EngineProgress, EngineSpec, JobSpec,
-    JobStatus, WorkerProgress,
-};
-use gleaner_common::report::{
-    AbsenceKind, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, Reading, VolunteerKind,
-    VolunteerSample, VolunteerState,
-};
-use gleaner_common::units::{Bytes, CoreShare, Fraction};
 use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
 use gleaner_planner::power::marginal_watts;
 use gleaner_planner::productivity::Efficiency;
+use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota};
+use gleaner_types::event::Event;
+use gleaner_types::id::{HostId, InvalidId, JobId};
+use gleaner_types::job::{
+    ClusterSpec, ClusterSystem, Decision, DedicatedHost, EngineAction, EngineEnd, EngineProgress, EngineSpec, JobSpec,
+    JobStatus, WorkerProgress,
+};
+use gleaner_types::report::{
+    AbsenceKind, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, Reading, VolunteerKind,
+    VolunteerSample, VolunteerState,
+};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, CoreShare, Fraction};
 use serde::Serialize;
 
 use crate::batch::{Batch, Worker};
@@ -636,7 +636,7 @@ fn facts(class: &HostClass, acting: bool) -> HostFacts {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::job::{Goal, JobPhase, SizingPolicy};
+    use gleaner_types::job::{Goal, JobPhase, SizingPolicy};
 
     use super::*;
 

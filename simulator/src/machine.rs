@@ -1,20 +1,20 @@
 //! A virtual machine room of one host: a foreground that replays a session, a guarded volunteer that runs tasks
 //! in what is left, and the production controller deciding about it on a virtual clock. No policy of its own.
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::command::{Ack, Command, Desired, Limits, Outcome, Quota};
-use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{
-    EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobSpec, JobStatus, LocalSpec, Prices,
-};
-use gleaner_common::report::{
-    AbsenceKind, CgroupMode, HostFacts, HostReport, Levers, MachineSample, Reading, VolunteerKind, VolunteerSample,
-    VolunteerState,
-};
-use gleaner_common::units::{Bytes, CoreShare, Fraction};
 use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
 use gleaner_planner::guard::{Guard, GuardSample, GuardSettings};
+use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota};
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::job::{
+    EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobSpec, JobStatus, LocalSpec, Prices,
+};
+use gleaner_types::report::{
+    AbsenceKind, CgroupMode, HostFacts, HostReport, Levers, MachineSample, Reading, VolunteerKind, VolunteerSample,
+    VolunteerState,
+};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
 use crate::foreground::{Session, SessionTrace};
@@ -260,15 +260,15 @@ fn spec(scenario: &Scenario) -> JobSpec {
         prices: Prices::default(),
         memory_per_slot: Bytes(0),
         set_up_s: 0.0,
-        sizing: gleaner_common::job::SizingPolicy::Adaptive,
+        sizing: gleaner_types::job::SizingPolicy::Adaptive,
         power: None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::event::Event;
-    use gleaner_common::job::JobPhase;
+    use gleaner_types::event::Event;
+    use gleaner_types::job::JobPhase;
 
     use super::*;
 

@@ -6,9 +6,9 @@
 
 use std::path::Path;
 
-use gleaner_common::report::ForecastMethod;
-use gleaner_common::units::CoreShare;
 use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
+use gleaner_types::report::ForecastMethod;
+use gleaner_types::units::CoreShare;
 use serde::Serialize;
 
 use crate::foreground::{Session, SessionTrace};

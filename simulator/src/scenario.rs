@@ -1,8 +1,8 @@
 //! What a simulated cluster is made of, as a file a user can write (TOML or JSON). Everything has a default taken from
 //! the papers' test bed (RHIC §5.1): 6 dedicated and 36 interactive hosts of 16 cores.
 
-use gleaner_common::job::{Goal, PowerModel, PowerModels, Prices, SizingPolicy};
-use gleaner_common::units::{DollarsPerHour, Fraction};
+use gleaner_types::job::{Goal, PowerModel, PowerModels, Prices, SizingPolicy};
+use gleaner_types::units::{DollarsPerHour, Fraction};
 use serde::{Deserialize, Serialize};
 
 use crate::foreground::Session;

@@ -5,7 +5,7 @@
 //! from one interval to the next it relaxes in the time that clients take to go round once. The model, its
 //! calibration and what it leaves out are in `docs/services.md`.
 
-use gleaner_common::units::Fraction;
+use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
 use crate::random::Random;

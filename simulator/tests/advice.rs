@@ -2,12 +2,12 @@
 //! promise is written down and then compared with what was really free. It knows what came before it and nothing else.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops where it fails, and tells its figures")]
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::units::CoreShare;
 use gleaner_planner::advice::{Basis, History, Question};
 use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
 use gleaner_simulator::foreground::{Session, SessionTrace};
 use gleaner_simulator::random::Random;
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::CoreShare;
 
 const HOSTS: u64 = 12;
 const DAY_S: usize = 86_400;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use base64::Engine;
-use gleaner_common::join::{JoinSecret, JoinToken};
-use gleaner_common::tls::{Authority, IdentityFiles};
+use gleaner_net::join::{JoinToken, new_secret};
+use gleaner_net::tls::{Authority, IdentityFiles};
 
 use crate::bench::{Running, kill, text, until};
 use crate::pair::{HOST, Pair};
@@ -173,7 +173,7 @@ fn a_token_serves_in_time_unchanged_and_for_the_right_aggregator() {
     refused(&format!("{}{changed}", &token[..token.len() - 1]), "the join token");
     refused(&token[..token.len() - 10], "the join token is damaged");
     let read = JoinToken::from_text(&token).unwrap();
-    let guessed = JoinToken { secret: JoinSecret::random().unwrap(), ..read.clone() };
+    let guessed = JoinToken { secret: new_secret().unwrap(), ..read.clone() };
     refused(&guessed.to_text().unwrap(), "no open invitation");
     // Somebody in the middle has a certificate of another authority: it never sees the secret.
     Authority::create().unwrap().write(pair.bench.folder.path()).unwrap();
@@ -377,13 +377,13 @@ fn a_hostile_guests_name_reaches_no_terminal() {
         &["audit", "--json"],
     ] {
         let shown = text(&pair.ask(words).stdout);
-        let bad: Vec<char> = shown.chars().filter(|c| !gleaner_common::text::is_harmless(*c) && *c != '\n').collect();
+        let bad: Vec<char> = shown.chars().filter(|c| !gleaner_types::text::is_harmless(*c) && *c != '\n').collect();
         assert!(bad.is_empty(), "{words:?} shows {bad:?}");
     }
     let hosts = text(&pair.ask(&["hosts", "--json"]).stdout);
     assert!(hosts.contains("web?]0;owned??[2J?forged?31m?x?y"), "{hosts}");
     let log = std::fs::read_to_string(pair.bench.path("state/events/events.jsonl")).unwrap();
-    assert!(log.chars().all(|c| gleaner_common::text::is_harmless(c) || c == '\n'));
+    assert!(log.chars().all(|c| gleaner_types::text::is_harmless(c) || c == '\n'));
     assert!(log.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "no line is forged");
     drop(guest);
 }

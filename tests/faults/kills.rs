@@ -8,13 +8,14 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::command::{Command, Desired, DiskLimit, Limits, Quota, Target, Version, Weight};
-use gleaner_common::id::WorkloadId;
-use gleaner_common::tls::Identity;
-use gleaner_common::transport;
-use gleaner_common::units::{Bytes, BytesPerSec, CoreShare};
-use gleaner_common::wire::{FromAgent, FromAggregator, Welcome, read_message, write_message};
+use gleaner_net::stream::{read_message, write_message};
+use gleaner_net::tls::Identity;
+use gleaner_net::transport;
+use gleaner_types::command::{Command, Desired, DiskLimit, Limits, Quota, Target, Version, Weight};
+use gleaner_types::id::WorkloadId;
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare};
+use gleaner_wire::{FromAgent, FromAggregator, Welcome};
 
 use crate::bench::{Bench, kill, processes, text, until};
 use crate::groups::{Groups, differences};

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gleaner_aggregator::api::{Client, Request};
-use gleaner_common::id::HostId;
+use gleaner_types::id::HostId;
 use serde_json::Value;
 
 use crate::bench::{Bench, Running, kill, text, until};

@@ -10,9 +10,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gleaner_common::clock::{Clock, Timestamp};
-use gleaner_common::command::Refusal;
-use gleaner_common::event::Event;
+use gleaner_daemon::clock::Clock;
+use gleaner_types::command::Refusal;
+use gleaner_types::event::Event;
+use gleaner_types::time::Timestamp;
 
 use super::Refused;
 use super::cgroup::read_bounded;

@@ -11,8 +11,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use gleaner_common::command::Weight;
-use gleaner_common::units::CoreShare;
+use gleaner_types::command::Weight;
+use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
 pub use cgroup::{CgroupKnob, CgroupVersion, DeviceNumber, KnobKind};

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use gleaner_common::command::Target;
+use gleaner_types::command::Target;
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::{hold, read_bounded};

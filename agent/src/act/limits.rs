@@ -1,9 +1,9 @@
 //! Limits on a foreground workload: what a command may ask for, what is set now, and the next step of memory.
 
-use gleaner_common::command::{Desired, Limits, Outcome, Quota, Refusal, Target};
-use gleaner_common::id::WorkloadId;
-use gleaner_common::units::{Bytes, BytesPerSec};
 use gleaner_planner::reclaim::{MemoryState, Reclaim};
+use gleaner_types::command::{Desired, Limits, Outcome, Quota, Refusal, Target};
+use gleaner_types::id::WorkloadId;
+use gleaner_types::units::{Bytes, BytesPerSec};
 
 use super::execute::execute;
 use super::knob::{Fault, Knob, KnobError, KnobValue};

@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-use gleaner_common::command::{DiskLimit, Limits, NetworkLimit, Quota};
-use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, PerSec};
+use gleaner_types::command::{DiskLimit, Limits, NetworkLimit, Quota};
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 
 use super::knob::{CgroupVersion, Knob, KnobKind, KnobValue, MonitorKind, MonitorKnob, Throttle, whole};
 
@@ -314,7 +314,7 @@ fn without_emulator_headroom(set: CoreShare) -> CoreShare {
 mod tests {
     use std::path::Path;
 
-    use gleaner_common::command::Weight;
+    use gleaner_types::command::Weight;
 
     use super::*;
 

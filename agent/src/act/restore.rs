@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gleaner_common::event::Event;
+use gleaner_types::event::Event;
 
 use super::cgroup;
 use super::execute::execute;
@@ -265,8 +265,8 @@ fn remove_groups(mut created: Vec<PathBuf>, volunteer: &[PathBuf], report: &mut 
 mod tests {
     use std::fs;
 
-    use gleaner_common::command::Target;
-    use gleaner_common::id::WorkloadId;
+    use gleaner_types::command::Target;
+    use gleaner_types::id::WorkloadId;
 
     use super::*;
     use crate::act::knob::{DomainKind, DomainKnob, KnobValue};

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gleaner_common::command::Weight;
-use gleaner_common::units::{BytesPerSec, CoreShare};
 use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
+use gleaner_types::command::Weight;
+use gleaner_types::units::{BytesPerSec, CoreShare};
 
 use crate::sense::Roots;
 

@@ -16,9 +16,9 @@ use super::volunteer::VolunteerUsage;
 use super::*;
 use crate::qmp::tests::Balloonist;
 use crate::sense::Roots;
-use gleaner_common::command::{DiskLimit, NetworkLimit};
-use gleaner_common::units::{Bytes, BytesPerSec, PerSec};
 use gleaner_planner::reclaim::ReclaimSettings;
+use gleaner_types::command::{DiskLimit, NetworkLimit};
+use gleaner_types::units::{Bytes, BytesPerSec, PerSec};
 use scene::{Burner, Scene, eventually};
 
 const LEASE_MS: u32 = 10_000;

@@ -11,8 +11,8 @@ pub(crate) mod groups;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gleaner_common::report::{Levers, VolunteerKind};
-use gleaner_common::units::CoreShare;
+use gleaner_types::report::{Levers, VolunteerKind};
+use gleaner_types::units::CoreShare;
 
 use self::adopted::Adopted;
 use self::cgroup::{CgroupVolunteer, OpenError};

@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use gleaner_common::units::CoreShare;
 use gleaner_planner::guard::GuardSample;
+use gleaner_types::units::CoreShare;
 
 use crate::act::volunteer::VolunteerUsage;
 use crate::hierarchies::Hierarchies;

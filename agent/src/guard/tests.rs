@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use gleaner_common::report::VolunteerKind;
-use gleaner_common::units::Fraction;
+use gleaner_types::report::VolunteerKind;
+use gleaner_types::units::Fraction;
 
 use super::*;
 use crate::act::ledger::Ledger;

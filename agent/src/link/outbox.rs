@@ -4,11 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::command::Ack;
-use gleaner_common::event::{Event, EventRecord, EventSource};
-use gleaner_common::id::HostId;
-use gleaner_common::report::HostReport;
+use gleaner_types::command::Ack;
+use gleaner_types::event::{Event, EventRecord, EventSource};
+use gleaner_types::id::HostId;
+use gleaner_types::report::HostReport;
+use gleaner_types::time::Timestamp;
 use tokio::sync::Notify;
 
 /// Most events sent in one message.
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn acknowledgements_do_not_outlive_their_connection() {
-        use gleaner_common::command::{Outcome, Refusal, Target, Version};
+        use gleaner_types::command::{Outcome, Refusal, Target, Version};
         let ack = |number| Ack {
             target: Target::Volunteer,
             version: Version { epoch: 1, number },

@@ -3,10 +3,11 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gleaner_common::clock::{Clock, Timestamp};
-use gleaner_common::event::Event;
-use gleaner_common::id::HostId;
-use gleaner_common::tls::{CertificateRequest, IdentityFiles, TlsError, Validity};
+use gleaner_daemon::clock::Clock;
+use gleaner_net::tls::{CertificateRequest, IdentityFiles, TlsError, Validity};
+use gleaner_types::event::Event;
+use gleaner_types::id::HostId;
+use gleaner_types::time::Timestamp;
 use tracing::{info, warn};
 
 use super::jittered;

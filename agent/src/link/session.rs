@@ -4,10 +4,9 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use gleaner_common::clock::Clock;
-use gleaner_common::wire::{
-    AgentEvents, FromAgent, FromAggregator, Hello, StandsBy, Welcome, read_message, write_message,
-};
+use gleaner_daemon::clock::Clock;
+use gleaner_net::stream::{read_message, write_message};
+use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, Hello, StandsBy, Welcome};
 
 use super::renewal::Renewal;
 use super::{Introduction, Outbox};

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use gleaner_common::report::{Absence, AbsenceKind, Reading};
-use gleaner_common::units::Bytes;
+use gleaner_types::report::{Absence, AbsenceKind, Reading};
+use gleaner_types::units::Bytes;
 
 use super::file::{KeptFile, fields, lines, malformed, number};
 use super::machine::parse_pressure;

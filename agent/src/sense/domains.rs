@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_common::report::{Absence, AbsenceKind, Reading};
-use gleaner_common::units::Bytes;
+use gleaner_types::report::{Absence, AbsenceKind, Reading};
+use gleaner_types::units::Bytes;
 
 use super::machine::CpuTimes;
 use super::process::gone;

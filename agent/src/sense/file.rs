@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use gleaner_common::report::{Absence, AbsenceKind};
+use gleaner_types::report::{Absence, AbsenceKind};
 
 /// Most that is read of one file; none of those read here comes near it.
 const MAX_BYTES: usize = 1 << 20;

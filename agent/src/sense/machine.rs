@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use gleaner_common::report::{Absence, AbsenceKind, Reading};
-use gleaner_common::units::{Bytes, Fraction};
+use gleaner_types::report::{Absence, AbsenceKind, Reading};
+use gleaner_types::units::{Bytes, Fraction};
 
 use super::Roots;
 use super::file::{KeptFile, fields, lines, malformed, number};

@@ -9,8 +9,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gleaner_common::report::{Absence, AbsenceKind, Reading, WorkloadSample};
-use gleaner_common::units::{BytesPerSec, PerSec};
+use gleaner_types::report::{Absence, AbsenceKind, Reading, WorkloadSample};
+use gleaner_types::units::{BytesPerSec, PerSec};
 use serde_json::Value;
 
 use crate::discover::Key;

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 
-use gleaner_common::report::{Absence, AbsenceKind};
+use gleaner_types::report::{Absence, AbsenceKind};
 use perf_event::events::{Event, Hardware, Software};
 use perf_event::{Builder, Counter, Group, ReadFormat};
 

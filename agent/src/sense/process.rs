@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use gleaner_common::report::{Absence, AbsenceKind};
-use gleaner_common::units::Bytes;
+use gleaner_types::report::{Absence, AbsenceKind};
+use gleaner_types::units::Bytes;
 
 use super::file::{fields, lines, malformed, number};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gleaner_common::report::{Absence, AbsenceKind, Reading};
+use gleaner_types::report::{Absence, AbsenceKind, Reading};
 
 use super::Roots;
 use super::file::KeptFile;

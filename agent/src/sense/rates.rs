@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_common::id::WorkloadId;
-use gleaner_common::report::{Absence, AbsenceKind, DiskSample, MachineSample, Reading, WorkloadKind, WorkloadSample};
-use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
+use gleaner_types::id::WorkloadId;
+use gleaner_types::report::{Absence, AbsenceKind, DiskSample, MachineSample, Reading, WorkloadKind, WorkloadSample};
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
 
 use super::machine::{Disk, RawMachine};
 use super::perf::Counts;

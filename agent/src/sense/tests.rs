@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use gleaner_common::report::WorkloadKind;
+use gleaner_types::report::WorkloadKind;
 
 use std::path::Path;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use gleaner_common::report::{Absence, AbsenceKind, Reading};
-use gleaner_common::units::{Bytes, CoreShare};
+use gleaner_types::report::{Absence, AbsenceKind, Reading};
+use gleaner_types::units::{Bytes, CoreShare};
 
 use super::Roots;
 use super::cgroup::CgroupReader;

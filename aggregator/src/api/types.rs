@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use gleaner_common::application::{ApplicationSpec, ApplicationStatus};
-use gleaner_common::clock::Timestamp;
-use gleaner_common::id::{ApplicationId, HostId, JobId};
-use gleaner_common::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices, SizingPolicy, SparkSpec};
-use gleaner_common::units::Bytes;
 use gleaner_planner::advice::{Advice, Question};
 use gleaner_planner::controller::HostView;
+use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
+use gleaner_types::id::{ApplicationId, HostId, JobId};
+use gleaner_types::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices, SizingPolicy, SparkSpec};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::Bytes;
 
 /// A question or an order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

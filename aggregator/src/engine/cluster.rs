@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{ClusterSpec, ClusterSystem, EngineSpec, Goal, JobSpec, SparkSpec};
-use gleaner_common::units::Bytes;
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::job::{ClusterSpec, ClusterSystem, EngineSpec, Goal, JobSpec, SparkSpec};
+use gleaner_types::units::Bytes;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -174,7 +174,7 @@ pub(crate) fn prepare(job: &JobId, submit: &SubmitCluster) -> Result<JobSpec, Ap
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::job::{DedicatedHost, Prices, SizingPolicy};
+    use gleaner_types::job::{DedicatedHost, Prices, SizingPolicy};
 
     use super::*;
 

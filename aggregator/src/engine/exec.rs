@@ -7,9 +7,9 @@ use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
-use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{EngineEnd, EngineProgress, WorkerProgress};
-use gleaner_common::units::Fraction;
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::job::{EngineEnd, EngineProgress, WorkerProgress};
+use gleaner_types::units::Fraction;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use gleaner_common::clock::Timestamp;
+use gleaner_types::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The commands of a job.

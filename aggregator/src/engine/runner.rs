@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use gleaner_common::clock::{Clock, Timestamp};
-use gleaner_common::event::Event;
-use gleaner_common::id::JobId;
-use gleaner_common::job::{EngineEnd, EngineProgress, LocalSpec};
-use gleaner_common::report::VolunteerKind;
+use gleaner_daemon::clock::Clock;
+use gleaner_types::event::Event;
+use gleaner_types::id::JobId;
+use gleaner_types::job::{EngineEnd, EngineProgress, LocalSpec};
+use gleaner_types::report::VolunteerKind;
+use gleaner_types::time::Timestamp;
 use rustix::process::Signal;
 use tokio::process::Child;
 use tokio::sync::{mpsc, watch};

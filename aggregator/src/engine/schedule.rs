@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use gleaner_common::job::EngineProgress;
-use gleaner_common::units::Fraction;
+use gleaner_types::job::EngineProgress;
+use gleaner_types::units::Fraction;
 
 use super::records::Outcome;
 

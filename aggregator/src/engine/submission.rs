@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{EngineSpec, Goal, JobSpec, LocalSpec, SizingPolicy};
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::job::{EngineSpec, Goal, JobSpec, LocalSpec, SizingPolicy};
 
 use super::records::{Records, Tasks};
 use super::runner;

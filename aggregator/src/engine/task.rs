@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::LazyLock;
 
-use gleaner_common::report::VolunteerKind;
+use gleaner_types::report::VolunteerKind;
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, fstatfs, open, openat, unlinkat};
 use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 use tokio::io::AsyncWriteExt;

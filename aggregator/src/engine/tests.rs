@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use gleaner_common::job::{Goal, Prices};
-use gleaner_common::units::Bytes;
+use gleaner_types::job::{Goal, Prices};
+use gleaner_types::units::Bytes;
 
 use super::*;
 

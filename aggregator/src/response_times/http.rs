@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gleaner_common::application::{ResponseTime, TimeUnit};
+use gleaner_types::application::{ResponseTime, TimeUnit};
 use serde_json::Value;
 
 use super::{WITHHELD, missing, quoted, shortened};

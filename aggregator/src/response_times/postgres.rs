@@ -8,7 +8,7 @@ mod tests;
 use std::time::{Duration, Instant};
 
 use connection::Connection;
-use gleaner_common::application::ResponseTime;
+use gleaner_types::application::ResponseTime;
 use tokio::time::timeout;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gleaner_common::application::ResponseTime;
+use gleaner_types::application::ResponseTime;
 use serde_json::Value;
 
 use super::http::{Address, shown};

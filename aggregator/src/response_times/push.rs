@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gleaner_common::application::ResponseTime;
+use gleaner_types::application::ResponseTime;
 
 /// Most values between two looks. Chosen: some 300 a second at the usual interval.
 const MOST_VALUES: usize = 10_000;

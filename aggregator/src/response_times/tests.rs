@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use gleaner_common::application::TimeUnit;
+use gleaner_types::application::TimeUnit;
 use proptest::prelude::*;
 
 use super::*;

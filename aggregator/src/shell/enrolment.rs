@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gleaner_common::clock::{Clock, Timestamp};
-use gleaner_common::event::Event;
-use gleaner_common::id::HostId;
-use gleaner_common::join::{JoinSecret, JoinToken, is_address};
-use gleaner_common::tls::{AGGREGATOR_NAME, Authority, Validity};
-use gleaner_common::wire::{FromAggregator, JoinRequest};
+use gleaner_daemon::clock::Clock;
+use gleaner_net::join::{JoinToken, hash_of, is_address, new_secret};
+use gleaner_net::tls::{AGGREGATOR_NAME, Authority, Validity};
+use gleaner_types::event::Event;
+use gleaner_types::id::HostId;
+use gleaner_types::time::Timestamp;
+use gleaner_wire::{FromAggregator, JoinRequest};
 
 use super::requests::invalid;
 use super::{Joining, Shell};
@@ -239,8 +240,8 @@ impl Shell {
         let roots = credentials.roots.clone();
         let now = self.latest();
         let expires = now.after(duration);
-        let secret = JoinSecret::random().ok_or_else(|| unavailable("the system gives no randomness".to_owned()))?;
-        let hash = secret.hash();
+        let secret = new_secret().ok_or_else(|| unavailable("the system gives no randomness".to_owned()))?;
+        let hash = hash_of(&secret);
         let token = JoinToken { addresses, authority: roots, host: host.clone(), secret };
         let token = token.to_text().map_err(|error| invalid(error.to_string()))?;
         let before = self.enrolment.admissions.clone();

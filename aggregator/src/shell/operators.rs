@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::event::Event;
-use gleaner_common::id::ApplicationId;
+use gleaner_types::event::Event;
+use gleaner_types::id::ApplicationId;
+use gleaner_types::time::Timestamp;
 
 use super::Shell;
 use crate::api::{ApiError, ErrorCode, Request, Response};

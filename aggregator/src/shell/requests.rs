@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use gleaner_common::application::ApplicationSpec;
-use gleaner_common::id::{ApplicationId, HostId, JobId};
-use gleaner_common::job::{JobSpec, JobStatus};
 use gleaner_planner::controller::Input;
+use gleaner_types::application::ApplicationSpec;
+use gleaner_types::id::{ApplicationId, HostId, JobId};
+use gleaner_types::job::{JobSpec, JobStatus};
 
 use super::Shell;
 use crate::api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use gleaner_common::application::{ApplicationSpec, Bounds, Control, ResponseSource, TierSpec, TimeUnit};
-use gleaner_common::clock::ClockHand;
-use gleaner_common::id::{TierId, WorkloadId};
-use gleaner_common::job::{ClusterSystem, EngineSpec};
-use gleaner_common::join::JoinSecret;
-use gleaner_common::report::{CgroupMode, Levers};
-use gleaner_common::tls::Authority;
-use gleaner_common::units::Bytes;
+use gleaner_daemon::clock::ClockHand;
+use gleaner_net::join::{hash_of, new_secret};
+use gleaner_net::tls::Authority;
 use gleaner_planner::controller::Settings;
+use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, TierSpec, TimeUnit};
+use gleaner_types::id::{TierId, WorkloadId};
+use gleaner_types::job::{ClusterSystem, EngineSpec};
+use gleaner_types::report::{CgroupMode, Levers};
+use gleaner_types::units::Bytes;
 use serde_json::json;
 
 use super::*;
@@ -216,8 +216,8 @@ async fn a_token_expires_while_the_aggregators_machine_is_suspended() {
     let (hour, host) = (Duration::from_secs(3_600), HostId::new("h1").unwrap());
     // The machine was suspended for a day, which its processes' clocks do not count.
     let asleep = ClockHand::new(Timestamp(Clock::start().now().0 - 86_400_000)).clock();
-    let (old, mut admissions) = (JoinSecret::random().unwrap(), Admissions::default());
-    admissions.invite(&host, old.hash(), asleep.now(), asleep.now().after(hour)).unwrap();
+    let (old, mut admissions) = (new_secret().unwrap(), Admissions::default());
+    admissions.invite(&host, hash_of(&old), asleep.now(), asleep.now().after(hour)).unwrap();
     let own = Validity { from: Timestamp(0), until: Timestamp(u64::MAX) };
     let authority = Authority::create().unwrap();
     let credentials =

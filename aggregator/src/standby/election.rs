@@ -4,8 +4,8 @@ use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gleaner_common::clock::Clock;
-use gleaner_common::id::HostId;
+use gleaner_daemon::clock::Clock;
+use gleaner_types::id::HostId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
-use gleaner_common::wire::{MAX_STORED, decode_stored, encode_value};
 use gleaner_planner::controller::Controller;
+use gleaner_wire::{MAX_STORED, decode_stored, encode_value};
 use serde::{Deserialize, Serialize};
 
 use super::StandbySettings;

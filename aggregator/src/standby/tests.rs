@@ -4,8 +4,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use gleaner_common::clock::{Clock, Timestamp};
+use gleaner_daemon::clock::Clock;
 use gleaner_planner::controller::{Input, Settings};
+use gleaner_types::time::Timestamp;
 
 use super::*;
 

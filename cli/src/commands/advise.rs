@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::bail;
 use gleaner_aggregator::api::{Client, Request, Response};
-use gleaner_common::report::Reading;
 use gleaner_planner::advice::{Advice, Basis, HostAdvice, Question, Standing};
+use gleaner_types::report::Reading;
 
 use super::print;
 use crate::End;
@@ -68,7 +68,7 @@ fn row(own: &HostAdvice, notes: &mut Footnotes) -> Vec<String> {
         Standing::Held { until } => format!("held until {until}"),
         Standing::Unable { .. } => "unable".to_owned(),
     };
-    let cores = |share: gleaner_common::units::CoreShare| format!("{:.1}", share.cores());
+    let cores = |share: gleaner_types::units::CoreShare| format!("{:.1}", share.cores());
     let mut cells = vec![own.host.to_string(), state];
     cells.push(notes.cell(&own.promise, |promise| cores(promise.cpu)));
     match &own.promise {
@@ -93,10 +93,10 @@ fn row(own: &HostAdvice, notes: &mut Footnotes) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::id::HostId;
-    use gleaner_common::report::AbsenceKind;
-    use gleaner_common::units::CoreShare;
     use gleaner_planner::advice::{Promise, total};
+    use gleaner_types::id::HostId;
+    use gleaner_types::report::AbsenceKind;
+    use gleaner_types::units::CoreShare;
 
     use super::*;
 

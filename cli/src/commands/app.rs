@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use gleaner_aggregator::api::{Client, Request, Response};
-use gleaner_common::application::ApplicationSpec;
+use gleaner_types::application::ApplicationSpec;
 
 use super::{print, read_document};
 use crate::args::AppCommand;

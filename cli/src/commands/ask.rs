@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::bail;
 use gleaner_aggregator::api::{Client, Leadership, Overview, Request, Response, SubmitCluster};
 use gleaner_aggregator::audit::AuditRecord;
-use gleaner_common::clock::{Clock, Timestamp};
-use gleaner_common::event::EventRecord;
+use gleaner_daemon::clock::Clock;
+use gleaner_types::event::EventRecord;
+use gleaner_types::time::Timestamp;
 
 use super::print;
 use crate::args::{HostCommand, JobCommand, Since};

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use gleaner_aggregator::api::{Client, JobDetail, Request, Response};
-use gleaner_common::application::ApplicationStatus;
-use gleaner_common::id::JobId;
+use gleaner_types::application::ApplicationStatus;
+use gleaner_types::id::JobId;
 
 use super::{Saved, print};
 use crate::{End, format, watch};

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use gleaner_common::clock::Clock;
-use gleaner_common::tls::{Authority, Validity};
+use gleaner_daemon::clock::Clock;
+use gleaner_net::tls::{Authority, Validity};
 
 use super::print;
 use crate::End;

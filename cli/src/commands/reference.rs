@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use clap::CommandFactory;
-use gleaner_common::config::{Key, Source};
+use gleaner_daemon::config::{Key, Source};
 
 use super::print;
 use crate::End;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use gleaner_aggregator::api::{Client, JobDetail, Request, Response, SubmitJob};
-use gleaner_common::id::JobId;
-use gleaner_common::job::{Goal, JobPhase, JobStatus};
+use gleaner_types::id::JobId;
+use gleaner_types::job::{Goal, JobPhase, JobStatus};
 use serde_json::json;
 
 use super::print;

@@ -1,7 +1,7 @@
 //! What the demo tells at its end.
 
 use gleaner_aggregator::api::JobDetail;
-use gleaner_common::job::{Decision, JobPhase};
+use gleaner_types::job::{Decision, JobPhase};
 use serde_json::{Value, json};
 
 use super::Used;

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gleaner_aggregator::api::{Client, ClientError, Request, Response};
-use gleaner_common::clock::{Clock, Timestamp};
-use gleaner_common::event::EventRecord;
+use gleaner_daemon::clock::Clock;
+use gleaner_types::event::EventRecord;
+use gleaner_types::time::Timestamp;
 use tokio::sync::mpsc;
 
 use super::state::{News, Snapshot};

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use gleaner_aggregator::api::Overview;
-use gleaner_common::application::ApplicationStatus;
-use gleaner_common::id::HostId;
-use gleaner_common::job::JobStatus;
 use gleaner_planner::controller::HostView;
+use gleaner_types::application::ApplicationStatus;
+use gleaner_types::id::HostId;
+use gleaner_types::job::JobStatus;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// Seconds of residual kept per host: more than the widest terminal shows.

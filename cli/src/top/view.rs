@@ -1,11 +1,11 @@
 //! What the screen looks like. Everything is drawn from the state, at any size; names that others chose are cleaned.
 
-use gleaner_common::application::{ApplicationStatus, ShareDecision};
-use gleaner_common::clock::Timestamp;
-use gleaner_common::job::{JobPhase, JobStatus};
-use gleaner_common::report::{HostReport, Reading, VolunteerState};
-use gleaner_common::units::CoreShare;
 use gleaner_planner::controller::HostView;
+use gleaner_types::application::{ApplicationStatus, ShareDecision};
+use gleaner_types::job::{JobPhase, JobStatus};
+use gleaner_types::report::{HostReport, Reading, VolunteerState};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::CoreShare;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};

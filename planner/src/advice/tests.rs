@@ -1,4 +1,4 @@
-use gleaner_common::report::{
+use gleaner_types::report::{
     Bounded, CgroupMode, ForecastMethod, Levers, MachineSample, Offer, PromiseRecord, ResidualForecast,
     VolunteerSample, VolunteerState,
 };

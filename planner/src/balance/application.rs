@@ -1,7 +1,7 @@
 //! The controller of one application (AppIMAP, §4.4): model, scaler and balancer put together. Once a control interval it
 //! takes what was seen and says what shares the application asks for, and why.
 
-use gleaner_common::units::Fraction;
+use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
 use super::model::{Kind, Model, Orders, Prediction, Sample};

@@ -135,7 +135,7 @@ pub fn partition(demands: &[Demand], capacity: f64) -> Vec<Share> {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_common::units::Fraction;
+    use gleaner_types::units::Fraction;
 
     use super::super::application::Seen;
     use super::*;

@@ -14,8 +14,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-pub use gleaner_common::application::ModelKind as Kind;
-use gleaner_common::units::Fraction;
+pub use gleaner_types::application::ModelKind as Kind;
+use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
 use super::least_squares::Normal;

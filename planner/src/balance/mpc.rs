@@ -6,7 +6,7 @@
 //! is found by its ends, the shares then exactly. When the bounds do not allow the target (the load has jumped), μ goes
 //! to its end: the point of the box closest to the target, and among those the cheapest.
 
-pub use gleaner_common::application::Reach;
+pub use gleaner_types::application::Reach;
 
 use super::NormalShare;
 

@@ -1,8 +1,8 @@
 //! The scaler (Eq. 4.8–4.10 and Table 4.2): how far each share may move in one control interval, by how far the
 //! performance is from its target and how loaded the resource is.
 
-pub use gleaner_common::application::Load;
-use gleaner_common::units::Fraction;
+pub use gleaner_types::application::Load;
+use gleaner_types::units::Fraction;
 
 use super::{Resource, margin};
 

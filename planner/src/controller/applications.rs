@@ -8,15 +8,15 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_common::application::{
+use gleaner_types::application::{
     ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Control, Reach, ResponseTime, ShareDecision, TierSpec,
 };
-use gleaner_common::clock::Timestamp;
-use gleaner_common::command::{Desired, DiskLimit, Limits, Quota, Target};
-use gleaner_common::event::Event;
-use gleaner_common::id::{ApplicationId, HostId};
-use gleaner_common::report::{Capability, HostReport, WorkloadSample};
-use gleaner_common::units::{Bytes, BytesPerSec, CoreShare, Fraction};
+use gleaner_types::command::{Desired, DiskLimit, Limits, Quota, Target};
+use gleaner_types::event::Event;
+use gleaner_types::id::{ApplicationId, HostId};
+use gleaner_types::report::{Capability, HostReport, WorkloadSample};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
 use super::hosts::Host;

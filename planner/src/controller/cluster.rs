@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::event::Event;
-use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{Bound, ClusterSpec, EngineAction, EngineSpec, Goal, JobPhase, SizingPolicy};
-use gleaner_common::report::HostReport;
-use gleaner_common::units::{CoreShare, Fraction};
+use gleaner_types::event::Event;
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::job::{Bound, ClusterSpec, EngineAction, EngineSpec, Goal, JobPhase, SizingPolicy};
+use gleaner_types::report::HostReport;
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
 use super::hosts::Host;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::command::{Ack, Command, Desired, Outcome, Quota, Target};
-use gleaner_common::event::Event;
-use gleaner_common::id::HostId;
-use gleaner_common::job::JobPhase;
-use gleaner_common::report::{Bounded, HostFacts, HostReport, VolunteerKind};
-use gleaner_common::units::{Bytes, CoreShare};
+use gleaner_types::command::{Ack, Command, Desired, Outcome, Quota, Target};
+use gleaner_types::event::Event;
+use gleaner_types::id::HostId;
+use gleaner_types::job::JobPhase;
+use gleaner_types::report::{Bounded, HostFacts, HostReport, VolunteerKind};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
 
 use super::{Controller, Output, seconds};
@@ -57,12 +57,12 @@ impl Host {
         let report = self.report.as_ref().filter(|_| !self.silent).ok_or("it has not reported lately")?;
         let expected = |absent: &dyn std::fmt::Display, what: &str| format!("its residual {what} is {absent}");
         let cpu = match &report.residual.cpu {
-            gleaner_common::report::Reading::Value(Bounded { expected, .. }) => *expected,
-            gleaner_common::report::Reading::Absent(absence) => return Err(expected(absence, "CPU")),
+            gleaner_types::report::Reading::Value(Bounded { expected, .. }) => *expected,
+            gleaner_types::report::Reading::Absent(absence) => return Err(expected(absence, "CPU")),
         };
         let memory = match &report.residual.memory {
-            gleaner_common::report::Reading::Value(Bounded { safe, .. }) => *safe,
-            gleaner_common::report::Reading::Absent(absence) => return Err(expected(absence, "memory")),
+            gleaner_types::report::Reading::Value(Bounded { safe, .. }) => *safe,
+            gleaner_types::report::Reading::Absent(absence) => return Err(expected(absence, "memory")),
         };
         Ok((cpu, memory))
     }

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use gleaner_common::application::{ApplicationSpec, ResponseTime};
-use gleaner_common::clock::Timestamp;
-use gleaner_common::command::{Ack, Command, Outcome, Target};
-use gleaner_common::event::Event;
-use gleaner_common::id::{ApplicationId, HostId, JobId};
-use gleaner_common::job::{EngineAction, EngineEnd, EngineProgress, JobSpec};
-use gleaner_common::report::{HostFacts, HostReport};
+use gleaner_types::application::{ApplicationSpec, ResponseTime};
+use gleaner_types::command::{Ack, Command, Outcome, Target};
+use gleaner_types::event::Event;
+use gleaner_types::id::{ApplicationId, HostId, JobId};
+use gleaner_types::job::{EngineAction, EngineEnd, EngineProgress, JobSpec};
+use gleaner_types::report::{HostFacts, HostReport};
+use gleaner_types::time::Timestamp;
 
 /// Times the controller works by.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

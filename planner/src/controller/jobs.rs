@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::event::Event;
-use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{
+use gleaner_types::event::Event;
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::job::{
     Candidate, Decision, EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobPhase, JobSpec, JobStatus,
     LocalSpec,
 };
-use gleaner_common::report::HostReport;
-use gleaner_common::units::{CoreShare, Dollars};
+use gleaner_types::report::HostReport;
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{CoreShare, Dollars};
 use serde::{Deserialize, Serialize};
 
 use super::cluster::Cluster;

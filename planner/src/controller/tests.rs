@@ -1,13 +1,13 @@
-use gleaner_common::command::{Ack, Desired, Outcome, Quota, Refusal, Target};
-use gleaner_common::job::{
+use gleaner_types::command::{Ack, Desired, Outcome, Quota, Refusal, Target};
+use gleaner_types::job::{
     EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobPhase, JobSpec, LocalSpec, Prices,
 };
-use gleaner_common::report::{
+use gleaner_types::report::{
     AbsenceKind, Bounded, CgroupMode, ForecastMethod, HostReport, Levers, MachineSample, PromiseRecord, Reading,
     ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
 };
-use gleaner_common::units::{Bytes, CoreShare, Fraction};
-use gleaner_common::wire::{decode_value, encode_value};
+use gleaner_types::units::{Bytes, CoreShare, Fraction};
+use gleaner_wire::{decode_value, encode_value};
 use proptest::prelude::*;
 
 use super::*;
@@ -105,7 +105,7 @@ fn spec(name: &str, goal: Goal) -> JobSpec {
         prices: Prices::default(),
         memory_per_slot: Bytes::from_mib(64),
         set_up_s: 0.0,
-        sizing: gleaner_common::job::SizingPolicy::Adaptive,
+        sizing: gleaner_types::job::SizingPolicy::Adaptive,
         power: None,
     }
 }
@@ -471,7 +471,7 @@ fn any_input() -> impl Strategy<Value = Input> {
     let goal = prop_oneof![
         (0.0..100.0f64).prop_map(|within_s| Goal::Deadline { within_s }),
         Just(Goal::Cost { budget: None }),
-        (0.0..0.1f64).prop_map(|b| Goal::Cost { budget: Some(gleaner_common::units::Dollars::clamped(b)) }),
+        (0.0..0.1f64).prop_map(|b| Goal::Cost { budget: Some(gleaner_types::units::Dollars::clamped(b)) }),
     ];
     prop_oneof![
         any::<bool>().prop_map(|acting| Input::HostJoined {

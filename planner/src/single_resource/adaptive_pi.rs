@@ -1,7 +1,7 @@
 //! Adaptive integral control in the sense of Padala et al. (EuroSys 2007), to compare with: an integral controller whose
 //! gain follows what the service uses. Not meant for use.
 
-use gleaner_common::units::CoreShare;
+use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
 use super::{Observed, SingleResource};

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use gleaner_common::units::CoreShare;
+use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
 use super::{Observed, SingleResource};

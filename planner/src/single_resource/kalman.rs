@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use gleaner_common::units::CoreShare;
+use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
 use super::{Observed, SingleResource};
@@ -65,7 +65,7 @@ impl SingleResource for Kalman {
 mod tests {
     use super::super::tests::observed;
     use super::*;
-    use gleaner_common::units::Fraction;
+    use gleaner_types::units::Fraction;
 
     #[test]
     fn by_hand() {

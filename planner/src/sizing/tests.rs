@@ -1,5 +1,5 @@
-use gleaner_common::id::HostId;
-use gleaner_common::job::PowerModel;
+use gleaner_types::id::HostId;
+use gleaner_types::job::PowerModel;
 use proptest::prelude::*;
 
 use super::*;

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gleaner_common::id::{ApplicationId, HostId, TierId};
-use gleaner_common::units::Fraction;
+use gleaner_types::id::{ApplicationId, HostId, TierId};
+use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
 use super::VERSION;

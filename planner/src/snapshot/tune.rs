@@ -1,8 +1,8 @@
 //! One resource by response time as a question and an answer, for `gleaner plan tune`. What was seen goes through one of the
 //! controllers of [`crate::single_resource`], interval by interval.
 
-use gleaner_common::application::Control;
-use gleaner_common::units::{CoreShare, Fraction};
+use gleaner_types::application::Control;
+use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
 use super::VERSION;

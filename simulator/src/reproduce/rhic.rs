@@ -14,9 +14,9 @@ use crate::cluster::{ClusterRun, ScenarioError};
 use crate::foreground::Session;
 use crate::predictors::{Extent, Predictor, Row, table};
 use crate::scenario::{ClusterScenario, HostClass, JobProfile};
-use gleaner_common::job::{Goal, Prices, SizingPolicy};
-use gleaner_common::report::ForecastMethod;
-use gleaner_common::units::{DollarsPerHour, Fraction};
+use gleaner_types::job::{Goal, Prices, SizingPolicy};
+use gleaner_types::report::ForecastMethod;
+use gleaner_types::units::{DollarsPerHour, Fraction};
 
 /// Prices of a volunteer in the survey, in dollars an hour (RHIC Fig. 11).
 pub const VOLUNTEER_PRICES: [f64; 4] = [0.20, 0.42, 0.60, 0.80];

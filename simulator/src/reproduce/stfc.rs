@@ -5,9 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use gleaner_common::units::{CoreShare, Fraction};
 use gleaner_planner::single_resource::arma::Output;
 use gleaner_planner::single_resource::{AdaptivePi, Arma, Kalman, Observed, SingleResource, Stfc};
+use gleaner_types::units::{CoreShare, Fraction};
 
 use super::{Detail, Figure, ReproduceError, Reproduction, Series};
 use crate::random::Random;

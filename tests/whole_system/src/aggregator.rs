@@ -7,11 +7,11 @@ use gleaner_aggregator::event_log::{EventLog, EventLogSettings};
 use gleaner_aggregator::journal::{Journal, JournalSettings};
 use gleaner_aggregator::shell::{Arrival, Audit, Enrolment, Parts, Shell};
 use gleaner_aggregator::store::Store;
-use gleaner_common::application::ResponseTime;
-use gleaner_common::clock::ClockHand;
-use gleaner_common::id::{ApplicationId, HostId, JobId};
-use gleaner_common::job::EngineAction;
+use gleaner_daemon::clock::ClockHand;
 use gleaner_planner::controller::{Controller, Settings};
+use gleaner_types::application::ResponseTime;
+use gleaner_types::id::{ApplicationId, HostId, JobId};
+use gleaner_types::job::EngineAction;
 use tokio::sync::mpsc;
 
 use crate::disk::Disk;

@@ -6,11 +6,11 @@ use std::path::Path;
 use gleaner_aggregator::event_log::EventReader;
 use gleaner_aggregator::journal::{journal_files, replay};
 use gleaner_aggregator::shell::MAX_UNLOGGED;
-use gleaner_common::clock::Timestamp;
-use gleaner_common::command::{Command, Desired, Quota, Target, Version};
-use gleaner_common::event::{Event, EventRecord, EventSource};
-use gleaner_common::id::HostId;
-use gleaner_common::report::{Capability, VolunteerKind};
+use gleaner_types::command::{Command, Desired, Quota, Target, Version};
+use gleaner_types::event::{Event, EventRecord, EventSource};
+use gleaner_types::id::HostId;
+use gleaner_types::report::{Capability, VolunteerKind};
+use gleaner_types::time::Timestamp;
 
 use crate::host::{FLOOR_PERCENT, Host, LIMITS, MEMORY_FLOOR};
 

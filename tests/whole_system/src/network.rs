@@ -2,11 +2,11 @@
 //! transport keeps the order of each stream and loses nothing on a connection that lives; events rely on that. Everything
 //! else is made to do without: the weather loses reports, commands and their answers, and lets them overtake each other.
 
-use gleaner_common::command::Ack;
-use gleaner_common::event::EventRecord;
-use gleaner_common::report::HostReport;
-use gleaner_common::wire::FromAggregator;
 use gleaner_simulator::random::Random;
+use gleaner_types::command::Ack;
+use gleaner_types::event::EventRecord;
+use gleaner_types::report::HostReport;
+use gleaner_wire::FromAggregator;
 use tokio::sync::mpsc;
 
 use crate::faults::{Time, Weather};

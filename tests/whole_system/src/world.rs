@@ -9,11 +9,11 @@ use std::path::Path;
 use gleaner_aggregator::api::{Request, Response};
 use gleaner_aggregator::operators::{Operator, Role};
 use gleaner_aggregator::shell::Arrival;
-use gleaner_common::application::ApplicationSpec;
-use gleaner_common::command::Desired;
-use gleaner_common::job::{EngineAction, JobPhase};
-use gleaner_common::wire::FromAggregator;
 use gleaner_simulator::random::Random;
+use gleaner_types::application::ApplicationSpec;
+use gleaner_types::command::Desired;
+use gleaner_types::job::{EngineAction, JobPhase};
+use gleaner_wire::FromAggregator;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::aggregator::Aggregator;

@@ -318,8 +318,8 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use gleaner_common::command::Weight;
-    use gleaner_common::units::CoreShare;
+    use gleaner_types::command::Weight;
+    use gleaner_types::units::CoreShare;
 
     use super::*;
     use crate::act::knob::{Fault, Knob};

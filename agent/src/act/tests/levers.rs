@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use gleaner_common::command::DiskLimit;
+use gleaner_types::command::DiskLimit;
 
 use super::scene::disks;
 use super::*;
@@ -182,7 +182,7 @@ fn memory_is_taken_in_steps_without_killing_anybody() {
     assert_eq!(refusal_of(&actor.apply(&command, now)), None);
     eventually("it holds what it may", || {
         let used = Bytes(number("memory.current"));
-        let state = MemoryState { used, pressure: Some(gleaner_common::units::Fraction::ZERO) };
+        let state = MemoryState { used, pressure: Some(gleaner_types::units::Fraction::ZERO) };
         actor.set_memory(BTreeMap::from([(guest(), state)]));
         now = now.after(Duration::from_secs(1));
         assert_eq!(refusal_of(&actor.apply(&command, now)), None);

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gleaner_common::command::{Target, Weight};
-use gleaner_common::units::CoreShare;
+use gleaner_types::command::{Target, Weight};
+use gleaner_types::units::CoreShare;
 
 use super::adopted::Adopted;
 use super::{VolunteerError, VolunteerUsage};

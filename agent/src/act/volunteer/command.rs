@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use gleaner_common::clock::Timestamp;
-use gleaner_common::event::Event;
-use gleaner_common::report::VolunteerKind;
+use gleaner_types::event::Event;
+use gleaner_types::report::VolunteerKind;
+use gleaner_types::time::Timestamp;
 
 use crate::act::restore::chain;
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gleaner_common::units::CoreShare;
+use gleaner_types::units::CoreShare;
 use rustix::process::{Pid, Signal};
 
 use super::VolunteerError;

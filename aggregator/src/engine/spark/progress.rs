@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use gleaner_common::job::EngineProgress;
-use gleaner_common::units::Fraction;
+use gleaner_types::job::EngineProgress;
+use gleaner_types::units::Fraction;
 
 /// A running task counts at most this much, however long it takes. As engine `local` does.
 const MOST_OF_RUNNING: f64 = 0.95;

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use gleaner_common::id::{HostId, JobId};
-use gleaner_common::job::{EngineEnd, EngineProgress, SparkSpec, WorkerProgress};
-use gleaner_common::units::Fraction;
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::job::{EngineEnd, EngineProgress, SparkSpec, WorkerProgress};
+use gleaner_types::units::Fraction;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};

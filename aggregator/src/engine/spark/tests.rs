@@ -460,8 +460,8 @@ mod running {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::Mutex;
 
-    use gleaner_common::id::{HostId, JobId};
-    use gleaner_common::job::{EngineEnd, SparkSpec};
+    use gleaner_types::id::{HostId, JobId};
+    use gleaner_types::job::{EngineEnd, SparkSpec};
     use tokio::sync::{mpsc, watch};
 
     use super::*;
@@ -503,7 +503,7 @@ mod running {
     }
 
     impl Run {
-        async fn progress(&mut self) -> gleaner_common::job::EngineProgress {
+        async fn progress(&mut self) -> gleaner_types::job::EngineProgress {
             match self.told.recv().await {
                 Some(EngineReport::Progress { progress, .. }) => progress,
                 other => panic!("{other:?}"),

@@ -124,7 +124,7 @@ async fn failed_attempts_are_remembered_across_a_restart() {
 async fn a_task_that_finished_while_the_aggregator_was_away_took_only_its_own_time() {
     let mut bench = Bench::new(submission(&["true", "true"]));
     let job = bench.folder.path().join("jobs/j");
-    let now_ms = gleaner_common::clock::Clock::start().now().0;
+    let now_ms = gleaner_daemon::clock::Clock::start().now().0;
     // Started an hour ago by a process that is gone, over two seconds later.
     let started_ms = now_ms - 3_600_000;
     let run = format!(r#"{{"attempt":1,"pid":{},"start_ticks":1,"boot":1,"started_ms":{started_ms}}}"#, i32::MAX);

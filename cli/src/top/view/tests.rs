@@ -1,12 +1,12 @@
 use gleaner_aggregator::api::Overview;
-use gleaner_common::application::{ApplicationSpec, ResponseSource, ResponseTime};
-use gleaner_common::id::{ApplicationId, HostId, JobId};
-use gleaner_common::job::{EngineSpec, Goal, JobSpec, LocalSpec, Prices, SizingPolicy};
-use gleaner_common::report::{
+use gleaner_types::application::{ApplicationSpec, ResponseSource, ResponseTime};
+use gleaner_types::id::{ApplicationId, HostId, JobId};
+use gleaner_types::job::{EngineSpec, Goal, JobSpec, LocalSpec, Prices, SizingPolicy};
+use gleaner_types::report::{
     AbsenceKind, Bounded, CgroupMode, ForecastMethod, HostFacts, Levers, MachineSample, PromiseRecord,
     ResidualForecast, VolunteerKind, VolunteerSample,
 };
-use gleaner_common::units::{Bytes, Dollars};
+use gleaner_types::units::{Bytes, Dollars};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -137,7 +137,7 @@ fn application() -> ApplicationStatus {
             name: ApplicationId::new("shop").unwrap(),
             target_ms: 100.0,
             response_time: ResponseSource::Push,
-            control: gleaner_common::application::Control::Balance,
+            control: gleaner_types::application::Control::Balance,
             tiers: Vec::new(),
         },
         response: Some((Timestamp(0), ResponseTime::Mean { mean_ms: 250.0 })),

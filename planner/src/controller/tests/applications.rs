@@ -1,8 +1,8 @@
 //! Applications with response-time targets: shares follow the target, what is not known holds, and volunteers give way.
 
-use gleaner_common::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec};
-use gleaner_common::id::{ApplicationId, TierId, WorkloadId};
-use gleaner_common::report::{Capability, Offer, WorkloadKind, WorkloadSample};
+use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec};
+use gleaner_types::id::{ApplicationId, TierId, WorkloadId};
+use gleaner_types::report::{Capability, Offer, WorkloadKind, WorkloadSample};
 
 use super::*;
 

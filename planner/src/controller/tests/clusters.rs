@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gleaner_common::job::{ClusterSpec, ClusterSystem, DedicatedHost, SizingPolicy, WorkerProgress};
+use gleaner_types::job::{ClusterSpec, ClusterSystem, DedicatedHost, SizingPolicy, WorkerProgress};
 
 use super::*;
 

@@ -1,10 +1,10 @@
 //! The applications of the experiments, where they run and with what load, who controls them, and what became of them.
 
-use gleaner_common::units::Fraction;
 use gleaner_planner::balance::application::{Application, Observation, Seen, Settings};
 use gleaner_planner::balance::arbitration::{Demand, arbitrate};
 use gleaner_planner::balance::autocontrol::{AutoControl, partition};
 use gleaner_planner::balance::{Resource, Share};
+use gleaner_types::units::Fraction;
 
 use crate::random::Random;
 use crate::service::{Interval, Load, Service, ServiceSpec, Shares};

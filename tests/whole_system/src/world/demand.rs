@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use gleaner_aggregator::engine::EngineReport;
 use gleaner_aggregator::shell::Arrival;
-use gleaner_common::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec};
-use gleaner_common::id::{ApplicationId, HostId, JobId, TierId};
-use gleaner_common::job::{
+use gleaner_simulator::random::Random;
+use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec};
+use gleaner_types::id::{ApplicationId, HostId, JobId, TierId};
+use gleaner_types::job::{
     ClusterSpec, ClusterSystem, DedicatedHost, EngineEnd, EngineProgress, EngineSpec, Goal, JobSpec, Prices,
     SizingPolicy, WorkerProgress,
 };
-use gleaner_common::units::{Bytes, Fraction};
-use gleaner_simulator::random::Random;
+use gleaner_types::units::{Bytes, Fraction};
 
 use super::World;
 use crate::faults::Time;

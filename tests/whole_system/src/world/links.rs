@@ -1,9 +1,9 @@
 //! The connections between agents and aggregator: made, lost, noticed to be lost, made again.
 
 use gleaner_aggregator::shell::{Arrival, Joined};
-use gleaner_common::clock::Timestamp;
-use gleaner_common::tls::Validity;
-use gleaner_common::wire::FromAggregator;
+use gleaner_net::tls::Validity;
+use gleaner_types::time::Timestamp;
+use gleaner_wire::FromAggregator;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Happening, IDLE, OUTGOING, World};

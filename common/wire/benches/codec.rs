@@ -2,14 +2,14 @@
 #![expect(clippy::expect_used, reason = "a bench may stop on a broken fixture")]
 
 #[allow(dead_code, reason = "shared with the generator of load")]
-#[path = "../../benches/synthetic.rs"]
+#[path = "../../../benches/synthetic.rs"]
 mod synthetic;
 
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use gleaner_common::id::HostId;
-use gleaner_common::wire::{FromAgent, decode, encode};
+use gleaner_types::id::HostId;
+use gleaner_wire::{FromAgent, decode, encode};
 use synthetic::report;
 
 fn codec(criterion: &mut Criterion) {

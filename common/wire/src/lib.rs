@@ -5,15 +5,14 @@
 
 mod codec;
 mod message;
-mod stream;
 
 pub use codec::{
-    FrameError, MAX_FRAME, MAX_STORED, Message, decode, decode_stored, decode_value, encode, encode_value,
+    FrameError, MAX_FRAME, MAX_STORED, Message, body_length, decode, decode_body, decode_stored, decode_value, encode,
+    encode_value,
 };
 pub use message::{
-    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, StandsBy, ToJoiner, Welcome,
+    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, ToJoiner, Welcome,
 };
-pub use stream::{ReadError, read_message, read_short_message, write_message};
 
 /// Name and version of the protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"gleaner/1";

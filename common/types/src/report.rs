@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Timestamp;
 use crate::id::{HostId, WorkloadId};
+use crate::time::Timestamp;
 use crate::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
 
 /// Most workloads one report may carry.

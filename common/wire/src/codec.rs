@@ -156,7 +156,7 @@ pub fn decode<M: Message>(bytes: &[u8]) -> Result<Option<(M, usize)>, FrameError
 }
 
 /// Checks a frame's length field.
-pub(crate) fn body_length(field: [u8; 4]) -> Result<usize, FrameError> {
+pub fn body_length(field: [u8; 4]) -> Result<usize, FrameError> {
     let length = u32::from_le_bytes(field) as usize;
     if length > MAX_FRAME {
         Err(FrameError::Oversized { length })
@@ -168,7 +168,7 @@ pub(crate) fn body_length(field: [u8; 4]) -> Result<usize, FrameError> {
 }
 
 /// The message of a frame without its length field.
-pub(crate) fn decode_body<M: Message>(body: &[u8]) -> Result<M, FrameError> {
+pub fn decode_body<M: Message>(body: &[u8]) -> Result<M, FrameError> {
     match body.split_first_chunk::<2>() {
         Some((tag, payload)) => M::decode_payload(u16::from_le_bytes(*tag), payload),
         None => Err(FrameError::Truncated { have: body.len(), want: HEADER - 4 }),

@@ -7,9 +7,9 @@ use std::time::Duration;
 use quinn::crypto::rustls::{HandshakeData, NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
 use rustls_pki_types::CertificateDer;
 
-use crate::id::HostId;
 use crate::tls::{AGGREGATOR_NAME, Identity, TlsError, Validity, joining_client};
-use crate::wire::JOIN_ALPN;
+use gleaner_types::id::HostId;
+use gleaner_wire::JOIN_ALPN;
 
 /// Default UDP port of an aggregator. Chosen; registered for nothing else.
 pub const DEFAULT_PORT: u16 = 7441;

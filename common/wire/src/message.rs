@@ -1,14 +1,15 @@
 //! The messages, one enum per direction, and their tags.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::codec::{FrameError, Message, decode_value, encode_value};
-use crate::clock::Timestamp;
-use crate::command::{Ack, Command};
-use crate::event::EventRecord;
-use crate::id::HostId;
-use crate::join::JoinSecret;
-use crate::report::{HostFacts, HostReport};
+use gleaner_types::command::{Ack, Command};
+use gleaner_types::event::EventRecord;
+use gleaner_types::id::HostId;
+use gleaner_types::report::{HostFacts, HostReport};
+use gleaner_types::time::Timestamp;
 
 /// First message of an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,6 +49,30 @@ pub struct StandsBy {
 pub struct AgentEvents {
     /// The events; their source is the agent.
     pub events: Vec<EventRecord>,
+}
+
+/// The secret of an invitation: 128 random bits. Never shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinSecret([u8; 16]);
+
+impl JoinSecret {
+    /// A secret of these bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for JoinSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JoinSecret")
+    }
 }
 
 /// The only message of a host that joins.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
@@ -14,8 +14,8 @@ use time::OffsetDateTime;
 
 use super::files::{IdentityFiles, read, write_file};
 use super::{AGGREGATOR_NAME, Identity, TlsError, Validity};
-use crate::clock::{Clock, Timestamp};
-use crate::id::HostId;
+use gleaner_types::id::HostId;
+use gleaner_types::time::Timestamp;
 
 /// How long an authority holds: ten years.
 pub const AUTHORITY_LIFETIME: Duration = Duration::from_secs(3_652 * 86_400);
@@ -111,7 +111,7 @@ impl Authority {
     pub fn create() -> Result<Self, TlsError> {
         let key = KeyPair::generate()?;
         let mut params = authority_params();
-        set_validity(&mut params, Validity::starting(Clock::start().now(), AUTHORITY_LIFETIME))?;
+        set_validity(&mut params, Validity::starting(wall_now(), AUTHORITY_LIFETIME))?;
         let certificate = params.self_signed(&key)?.pem();
         Ok(Self { issuer: Issuer::new(params, key), certificate })
     }
@@ -157,7 +157,7 @@ impl Authority {
     /// # Errors
     /// [`TlsError::Reserved`] for the aggregator's name, [`TlsError::Issue`].
     pub fn issue_agent(&self, host: &HostId) -> Result<Issued, TlsError> {
-        self.issue_agent_for(host, Validity::starting(Clock::start().now(), CERTIFICATE_LIFETIME))
+        self.issue_agent_for(host, Validity::starting(wall_now(), CERTIFICATE_LIFETIME))
     }
 
     /// The same, with its validity.
@@ -174,7 +174,7 @@ impl Authority {
     /// # Errors
     /// [`TlsError::Issue`].
     pub fn issue_aggregator(&self) -> Result<Issued, TlsError> {
-        self.issue_aggregator_for(Validity::starting(Clock::start().now(), CERTIFICATE_LIFETIME))
+        self.issue_aggregator_for(Validity::starting(wall_now(), CERTIFICATE_LIFETIME))
     }
 
     /// The same, with its validity.
@@ -230,6 +230,12 @@ fn agent_or_aggregator(
     Ok(params)
 }
 
+/// The wall clock's time: what the dates of a certificate are in, whoever reads it.
+fn wall_now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(0).after(since)
+}
+
 fn set_validity(params: &mut CertificateParams, validity: Validity) -> Result<(), TlsError> {
     let moment = |at: Timestamp| {
         let seconds = i64::try_from(at.0 / 1_000).unwrap_or(i64::MAX);
@@ -265,7 +271,7 @@ mod tests {
     }
 
     fn now() -> Validity {
-        Validity::starting(Clock::start().now(), CERTIFICATE_LIFETIME)
+        Validity::starting(wall_now(), CERTIFICATE_LIFETIME)
     }
 
     #[test]
@@ -274,7 +280,7 @@ mod tests {
         let issued = authority.issue_agent(&host).unwrap();
         let der = CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap();
         let validity = Validity::of(&der).unwrap();
-        let now = Clock::start().now();
+        let now = wall_now();
         assert!(validity.from < now && now.since(validity.from) < Duration::from_secs(400));
         let left = validity.until.since(now);
         assert!(left > Duration::from_secs(89 * 86_400) && left <= CERTIFICATE_LIFETIME, "{left:?}");

@@ -21,9 +21,9 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub use authority::{AUTHORITY_LIFETIME, Authority, CERTIFICATE_LIFETIME, CertificateRequest, Issued, MAX_REQUEST};
 pub use files::{IdentityFiles, write_file};
 
-use crate::clock::Timestamp;
-use crate::id::HostId;
-use crate::wire::{ALPN, JOIN_ALPN};
+use gleaner_types::id::HostId;
+use gleaner_types::time::Timestamp;
+use gleaner_wire::{ALPN, JOIN_ALPN};
 
 /// The name in the aggregator's certificate, whatever machine it runs on. No host may have it.
 pub const AGGREGATOR_NAME: &str = "aggregator.gleaner.internal";

@@ -140,7 +140,7 @@ pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
 mod tests {
     use super::super::Authority;
     use super::*;
-    use crate::id::HostId;
+    use gleaner_types::id::HostId;
 
     #[test]
     fn a_replacement_cut_off_at_any_step_leaves_a_pair_that_works() {

@@ -1,15 +1,13 @@
 //! Join tokens: what a host that has no certificate yet needs to get one, in one line of text.
 
-use std::fmt;
-
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::{DecodeError, Engine};
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
-use crate::id::HostId;
-use crate::wire::{decode_value, encode_value};
+use gleaner_types::id::HostId;
+use gleaner_wire::{JoinSecret, decode_value, encode_value};
 
 /// Longest token, in characters. Usual ones have some 900.
 pub const MAX_TOKEN: usize = 16 << 10;
@@ -23,30 +21,18 @@ const CHECKSUM: usize = 4;
 /// Most addresses and most certificates in a token. Chosen.
 const MOST: usize = 8;
 
-/// The secret of an invitation: 128 random bits. Never shown.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JoinSecret([u8; 16]);
-
-impl fmt::Debug for JoinSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JoinSecret")
-    }
+/// A new secret from the system's randomness; `None` if it has none.
+#[must_use]
+pub fn new_secret() -> Option<JoinSecret> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).ok()?;
+    Some(JoinSecret::from_bytes(bytes))
 }
 
-impl JoinSecret {
-    /// A new secret from the system's randomness; `None` if it has none.
-    #[must_use]
-    pub fn random() -> Option<Self> {
-        let mut bytes = [0; 16];
-        SystemRandom::new().fill(&mut bytes).ok()?;
-        Some(Self(bytes))
-    }
-
-    /// What may be kept of it: its SHA-256.
-    #[must_use]
-    pub fn hash(&self) -> [u8; 32] {
-        sha256(&self.0)
-    }
+/// What may be kept of a secret: its SHA-256.
+#[must_use]
+pub fn hash_of(secret: &JoinSecret) -> [u8; 32] {
+    sha256(secret.as_bytes())
 }
 
 fn sha256(bytes: &[u8]) -> [u8; 32] {
@@ -163,7 +149,7 @@ mod tests {
             addresses: vec!["10.0.0.5:7441".to_owned(), "[fe80::1]:7441".to_owned()],
             authority: vec![vec![7; 400]],
             host: HostId::new("h1").unwrap(),
-            secret: JoinSecret::random().unwrap(),
+            secret: new_secret().unwrap(),
         }
     }
 
@@ -190,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_secret_is_not_shown_and_its_hash_is_its_own() {
-        let (a, b) = (JoinSecret::random().unwrap(), JoinSecret::random().unwrap());
-        assert_ne!(a.hash(), b.hash());
+        let (a, b) = (new_secret().unwrap(), new_secret().unwrap());
+        assert_ne!(hash_of(&a), hash_of(&b));
         assert_eq!(format!("{a:?}"), "JoinSecret");
     }
 

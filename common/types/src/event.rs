@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::application::{BalanceDecision, ResponseTime};
-use crate::clock::Timestamp;
 use crate::command::{Refusal, Target, Version};
 use crate::id::{ApplicationId, HostId, JobId, WorkloadId};
 use crate::job::{Decision, EngineProgress, Goal};
 use crate::report::{Absence, WorkloadKind};
 use crate::text::harmless_json;
+use crate::time::Timestamp;
 use crate::units::{CoreShare, Dollars};
 
 /// Who noticed an event.
@@ -592,7 +592,7 @@ mod tests {
 
     #[test]
     fn every_event_is_documented() {
-        let docs = include_str!("../../docs/events.md");
+        let docs = include_str!("../../../docs/events.md");
         let names = names();
         assert!(names.len() > 25, "{names:?}");
         for name in names {

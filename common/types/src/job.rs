@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Timestamp;
 use crate::id::{HostId, JobId};
+use crate::time::Timestamp;
 use crate::units::{Bytes, CoreShare, Dollars, DollarsPerHour, Fraction};
 
 /// What a job should achieve.

@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::codec::{FrameError, MAX_FRAME, Message, body_length, decode_body, encode};
+use gleaner_wire::{FrameError, MAX_FRAME, Message, body_length, decode_body, encode};
 
 /// A message could not be read.
 #[derive(Debug, thiserror::Error)]

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Timestamp;
 use crate::id::{ApplicationId, HostId, TierId, WorkloadId};
+use crate::time::Timestamp;
 
 /// An application as an operator describes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

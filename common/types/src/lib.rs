@@ -1,0 +1,15 @@
+//! Gleaner's vocabulary: units, identifiers, time stamps, the report an agent makes, the commands it takes, jobs,
+//! applications, decisions and events.
+//!
+//! Here live data types, their validation and their serde form. What must not be here: how they travel
+//! (`gleaner-wire`), I/O, clocks, runtimes, decisions.
+
+pub mod application;
+pub mod command;
+pub mod event;
+pub mod id;
+pub mod job;
+pub mod report;
+pub mod text;
+pub mod time;
+pub mod units;
