@@ -19,7 +19,7 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 command -v cargo-deb >/dev/null || cargo install cargo-deb --locked --version 3.8.0 --quiet
 
 if [ -n "$build" ]; then
-    cargo build --release --locked -p gleaner-agent -p gleaner-aggregator -p gleaner-cli --bins
+    cargo build --release --locked -p gleaner-agent -p gleaner-aggregator -p gleaner --bins
 fi
 extra=$target/release/packaging
 rm -rf "$extra" && mkdir -p "$extra/completions"
@@ -29,6 +29,6 @@ gzip -9n "$extra"/man/*/*.1
 "$target/release/gleaner" completions zsh >"$extra/completions/_gleaner"
 "$target/release/gleaner" completions fish >"$extra/completions/gleaner.fish"
 
-for package in gleaner-agent gleaner-aggregator gleaner-cli; do
+for package in gleaner-agent gleaner-aggregator gleaner; do
     cargo deb --package "$package" --no-build --quiet --output "$out/" "${version[@]}"
 done

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_api::{Client, Request, Response};
 use gleaner_net::stream::{read_message, write_message};
 use gleaner_net::tls::{Authority, Identity};
 use gleaner_net::transport;

@@ -9,8 +9,8 @@ use gleaner_types::id::ApplicationId;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::api::{ApiError, ErrorCode};
 use crate::response_times::{Pushed, ResponseReader, check as check_source, shown as shown_source};
+use gleaner_api::{ApiError, ErrorCode};
 
 /// Most applications, and most tiers of one.
 const MOST_APPLICATIONS: usize = 10_000;

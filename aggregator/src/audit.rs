@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
+use gleaner_api::AuditRecord;
 use gleaner_types::time::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use crate::line_files::{LineFiles, LineWriter, oldest_first};
 
@@ -21,27 +21,6 @@ const LONGEST: usize = 300;
 
 /// Name of the files: `audit.jsonl` is the current one, older ones are `audit.1.jsonl`, `audit.2.jsonl`, …
 const STEM: &str = "audit";
-
-/// One line of the audit log. An order has two with the same `id`: one before it is done, one with its outcome.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditRecord {
-    /// When, as RFC 3339 in UTC.
-    pub time: String,
-    /// When, in milliseconds since the Unix epoch.
-    pub at_ms: u64,
-    /// The order; counts up.
-    pub id: u64,
-    /// Who: the user's number.
-    pub uid: u32,
-    /// The user's name.
-    pub user: String,
-    /// The process that asked.
-    pub pid: Option<i32>,
-    /// What, in the words of the command line.
-    pub request: String,
-    /// `asked`, `done`, or `refused: ` with the reason.
-    pub outcome: String,
-}
 
 /// The audit log; one owner writes it.
 #[derive(Debug)]

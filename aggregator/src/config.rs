@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gleaner_api::DEFAULT_SOCKET;
 use gleaner_daemon::config::{Key, Problems, Section, Source};
 use gleaner_net::join::is_address;
 use gleaner_net::tls::CERTIFICATE_LIFETIME;
@@ -18,9 +19,6 @@ use crate::standby::StandbySettings;
 
 /// Where the packaged config lies.
 pub const DEFAULT_FILE: &str = "/etc/gleaner/aggregator.toml";
-
-/// Where the API's socket lies, unless the config says otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/gleaner/aggregator.sock";
 
 /// Keys that a running aggregator takes over when it reloads its config; every other one needs a restart.
 pub const AT_RUN_TIME: &[&str] = &[

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{CommandFactory, Parser};
+use gleaner_api::{Leadership, Overview};
 use gleaner_daemon::clock::Clock;
 use gleaner_daemon::config::{Running, Source};
 use gleaner_daemon::monitoring;
@@ -22,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
-use crate::api::{self, Leadership, Overview};
+use crate::api;
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE};
 use crate::engine::Engines;
 use crate::enrolment::Admissions;

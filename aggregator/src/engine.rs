@@ -22,9 +22,9 @@ use gleaner_types::report::VolunteerKind;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::api::{ApiError, ErrorCode, SubmitJob};
 pub(crate) use cluster::prepare as prepare_cluster;
 use cluster::{ClusterOrders, RunningCluster};
+use gleaner_api::{ApiError, ErrorCode, SubmitJob};
 use records::Records;
 use runner::{Orders, Runner};
 

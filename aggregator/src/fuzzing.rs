@@ -2,8 +2,8 @@
 //! files say.
 //! Nothing may panic, whatever the bytes.
 
-use crate::api::{Request, SubmitCluster};
 use crate::{applications, engine, journal, response_times, standby};
+use gleaner_api::{Request, SubmitCluster};
 use gleaner_types::application::ApplicationSpec;
 
 /// Requests of the local API.

@@ -3,9 +3,9 @@
 //! Here live the connections to agents, the journal, the event log, the store, the engines and the local API.
 //! What must not be here: decisions. Whatever is decided comes out of `gleaner_planner::controller`.
 
-pub mod api;
+mod api;
 mod applications;
-pub mod audit;
+mod audit;
 pub mod config;
 mod daemon;
 pub mod engine;

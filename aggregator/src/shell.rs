@@ -27,7 +27,6 @@ use gleaner_types::time::Timestamp;
 use gleaner_wire::{FromAggregator, JoinRequest, StandsBy};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::api::{Request, Response};
 use crate::applications::Sources;
 use crate::engine::{EngineReport, Engines};
 use crate::event_log::{EventLog, EventLogSettings};
@@ -36,6 +35,7 @@ use crate::metrics::{self, Counters, Outgoing, Pulse, Records};
 use crate::operators::Operator;
 use crate::standby::{Leading, Mandate};
 use crate::store::{Store, StoreError};
+use gleaner_api::{Request, Response};
 
 pub use enrolment::{Credentials, Enrolment};
 pub use operators::Audit;

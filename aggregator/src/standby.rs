@@ -26,12 +26,12 @@ use gleaner_types::id::HostId;
 use gleaner_wire::StandsBy;
 use tokio::sync::{mpsc, watch};
 
-use crate::api::{ApiError, ErrorCode, Leadership, Overview, Request, Response};
 use crate::enrolment::Admissions;
 use crate::metrics::Pulse;
 use crate::shell::{Arrival, Declined, Joining};
 pub(crate) use election::{Election, Role, Won};
 pub(crate) use etcd::TlsFiles;
+use gleaner_api::{ApiError, ErrorCode, Leadership, Overview, Request, Response};
 pub(crate) use mandate::Mandate;
 pub(crate) use replica::Replica;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_api::{Client, Request, Response};
 use gleaner_net::join::new_secret;
 use gleaner_net::stream::{read_message, write_message};
 use gleaner_net::tls::{AGGREGATOR_NAME, Authority, CertificateRequest, Identity, IdentityFiles};

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_api::{Client, Request, Response};
 use gleaner_net::stream::{read_message, write_message};
 use gleaner_net::tls::{Authority, Identity};
 use gleaner_net::transport;

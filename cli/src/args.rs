@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use gleaner_aggregator::config::DEFAULT_SOCKET;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use gleaner_api::DEFAULT_SOCKET;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{Goal, Prices};
 use gleaner_types::units::{Bytes, Dollars, DollarsPerHour};
@@ -25,6 +25,12 @@ pub(crate) struct Arguments {
     pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The whole command line, for manual pages.
+#[must_use]
+pub fn command_line() -> clap::Command {
+    Arguments::command()
 }
 
 #[derive(Debug, Subcommand)]
@@ -125,8 +131,9 @@ pub(crate) enum Command {
     Reference(ReferenceCommand),
 }
 
+/// `gleaner reference`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum ReferenceCommand {
+pub enum ReferenceCommand {
     /// Writes the man pages of all three programs.
     Man {
         /// Where; each program's go into a folder of its own name below it.

@@ -7,8 +7,6 @@ mod calibrate;
 mod explain;
 mod pki;
 mod plan;
-mod reference;
-mod replay;
 mod reproduce;
 mod run;
 mod simulate;
@@ -18,13 +16,13 @@ use std::io::IsTerminal;
 use anyhow::Context;
 use clap::CommandFactory;
 
-use crate::End;
 use crate::args::{Arguments, Command};
+use crate::{End, WithDaemons};
 
 pub(crate) use run::{Saved, goal_met, submission};
 
 /// Runs the command that was asked for.
-pub(crate) fn run(arguments: Arguments) -> anyhow::Result<End> {
+pub(crate) fn run(arguments: Arguments, with_daemons: WithDaemons) -> anyhow::Result<End> {
     let Arguments { socket, json, command } = arguments;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match command {
@@ -47,12 +45,12 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<End> {
         Command::Simulate { scenario } => simulate::run(&scenario, json),
         Command::Reproduce(reproduce) => reproduce::run(&reproduce, json),
         Command::Calibrate(calibrate) => calibrate::run(&calibrate, json),
-        Command::Replay { journal } => replay::run(&journal, json),
+        Command::Replay { journal } => (with_daemons.replay)(&journal, json),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "gleaner", &mut std::io::stdout());
             Ok(End::Good)
         }
-        Command::Reference(reference) => reference::run(&reference),
+        Command::Reference(reference) => (with_daemons.reference)(&reference),
     }
 }
 
@@ -85,7 +83,10 @@ pub(crate) fn read_document<T: serde::de::DeserializeOwned>(path: &std::path::Pa
 
 /// Prints a line without what acts on a terminal, but for our own escape sequences: texts were cleaned of theirs, and
 /// JSON has them as numbers. An error (a closed pipe) ends the command instead of panicking.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print(text: &str) -> anyhow::Result<()> {
     use std::io::Write;
     let text: Vec<String> = text.split('\x1b').map(gleaner_types::text::harmless_json).collect();
     let mut out = std::io::stdout().lock();

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use gleaner_aggregator::api::{Client, Request, Response, SubmitJob};
+use gleaner_api::{Client, Request, Response, SubmitJob};
 use gleaner_planner::controller::HostView;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{Goal, Prices};

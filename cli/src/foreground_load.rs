@@ -56,7 +56,9 @@ impl Responses {
     }
 }
 
-pub(crate) fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+/// Replays a session, as its own command line says, and writes what its requests took.
+#[must_use]
+pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {

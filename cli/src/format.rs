@@ -1,7 +1,6 @@
 //! How things look on a terminal. Nothing that a guest or a task wrote reaches it with control characters.
 
-use gleaner_aggregator::api::{InvitationView, RevocationView};
-use gleaner_aggregator::audit::AuditRecord;
+use gleaner_api::{AuditRecord, InvitationView, RevocationView};
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
 use gleaner_types::event::{EventRecord, EventSource};

@@ -1,7 +1,9 @@
 //! The operator's command: asks a running aggregator, or starts a private one for this machine.
 //!
-//! Here lives what a person sees: arguments, tables, progress, exit codes. What must not be here: decisions,
-//! and anything that reads or changes a host by itself; the daemons, started as processes, do that.
+//! In: a command line. Out: tables, JSON, progress and an exit code; requests to an aggregator through
+//! [`gleaner_api`]. The program `gleaner` calls [`main_from_args`] and hands in the commands that need a daemon's code
+//! ([`WithDaemons`]); no daemon is linked here. What must not be here: decisions, and anything that reads or changes a
+//! host by itself; the daemons, started as processes, do that.
 
 mod args;
 mod commands;
@@ -16,13 +18,29 @@ mod watch;
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use gleaner_api::ClientError;
+
+pub use args::{ReferenceCommand, command_line};
+pub use commands::print;
+pub use foreground_load::main_from_args as foreground_load;
+
+/// The commands that need the code of both daemons; the program `gleaner`, which links them, hands them in.
+#[derive(Debug, Clone, Copy)]
+pub struct WithDaemons {
+    /// `gleaner replay`: a journal or a folder of them, and whether the answer is JSON.
+    pub replay: fn(&Path, bool) -> anyhow::Result<End>,
+    /// `gleaner reference`.
+    pub reference: fn(&ReferenceCommand) -> anyhow::Result<End>,
+}
 
 /// How a command ended, beyond errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
+    /// It did what was asked.
     Good,
     /// The deadline or the budget was missed.
     GoalMissed,
@@ -43,14 +61,9 @@ impl From<End> for ExitCode {
     }
 }
 
-/// Runs `gleaner` with a command line, the program's name first.
+/// Runs a command line, the program's name first.
 #[must_use]
-pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
-    // The daemons parse their own arguments; they are started by `gleaner` itself.
-    if arguments.get(1).is_some_and(|word| word == "daemon") {
-        return daemon(&arguments[2..]);
-    }
+pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, with_daemons: WithDaemons) -> ExitCode {
     let arguments = match args::Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -58,14 +71,14 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> ExitCode
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    match commands::run(arguments) {
+    match commands::run(arguments, with_daemons) {
         Ok(end) => end.into(),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gleaner: {error:#}");
             let unreachable = error
-                .downcast_ref::<gleaner_aggregator::api::ClientError>()
-                .is_some_and(|error| matches!(error, gleaner_aggregator::api::ClientError::Unreachable { .. }));
+                .downcast_ref::<ClientError>()
+                .is_some_and(|error| matches!(error, ClientError::Unreachable { .. }));
             ExitCode::from(if unreachable { 5 } else { 1 })
         }
     }
@@ -76,15 +89,4 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
         .any(|cause| cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe))
-}
-
-fn daemon(arguments: &[OsString]) -> ExitCode {
-    let Some((which, rest)) = arguments.split_first() else { return ExitCode::from(2) };
-    let with_name = |name: &str| std::iter::once(OsString::from(name)).chain(rest.iter().cloned());
-    match which.to_str() {
-        Some("agent") => gleaner_agent::main_from_args(with_name("gleaner-agent"), &["daemon", "agent"]),
-        Some("aggregator") => gleaner_aggregator::main_from_args(with_name("gleaner-aggregator")),
-        Some("foreground-load") => foreground_load::main_from_args(with_name("foreground-load")),
-        _ => ExitCode::from(2),
-    }
 }

@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use gleaner_aggregator::api::{Client, Overview, Request, Response};
+use gleaner_api::{Client, Overview, Request, Response};
 use gleaner_net::tls::Authority;
 use gleaner_planner::controller::HostView;
 use gleaner_types::id::HostId;

@@ -34,7 +34,7 @@ impl Drop for Restored {
 /// Shows the screen until a key or a signal ends it.
 pub(crate) async fn run(socket: &Path) -> anyhow::Result<End> {
     // Before the screen: whoever has no aggregator learns it as from any other command.
-    gleaner_aggregator::api::Client::connect(socket).await?;
+    gleaner_api::Client::connect(socket).await?;
     let (mut terminate, mut interrupt, mut hang_up) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
     // It also makes a panic restore the terminal before it is told.

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use gleaner_aggregator::api::{Client, JobDetail, Request, Response};
+use gleaner_api::{Client, JobDetail, Request, Response};
 use gleaner_daemon::clock::Clock;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{JobPhase, JobStatus};

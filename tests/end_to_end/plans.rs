@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::bench::{Bench, text};
 
-const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples");
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples");
 
 fn json(bench: &Bench, arguments: &[&str]) -> Value {
     let output = bench.run(arguments);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_api::{Client, Request, Response};
 use serde_json::Value;
 
 use crate::bench::{Bench, kill, text};

@@ -38,7 +38,7 @@ const CONTROLLED: (u32, u32) = (60, 27);
 const FIXED: (u32, u32) = (30, 9);
 
 fn script() -> PathBuf {
-    std::fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/lab/postgres/postgres.sh")).unwrap()
+    std::fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/lab/postgres/postgres.sh")).unwrap()
 }
 
 /// A database; stopped and its groups removed when dropped.

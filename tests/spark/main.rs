@@ -169,7 +169,7 @@ fn million_hashes(python: &Path) -> f64 {
 
 /// A file of this repository.
 fn file(name: &str) -> PathBuf {
-    std::fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)).unwrap()
+    std::fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)).unwrap()
 }
 
 /// A process that leads a group of its own; the group is ended when this is dropped.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use gleaner_aggregator::api::{Client, Request};
+use gleaner_api::{Client, Request};
 use gleaner_types::id::HostId;
 use serde_json::Value;
 

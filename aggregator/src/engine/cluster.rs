@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::EngineReport;
 use super::exec::{self, ExecRunner};
 use super::spark::{self, SparkRunner};
-use crate::api::{ApiError, ErrorCode, SubmitCluster};
+use gleaner_api::{ApiError, ErrorCode, SubmitCluster};
 
 /// Most hosts of a job.
 pub(super) const MOST_HOSTS: usize = 20_000;

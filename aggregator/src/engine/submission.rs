@@ -7,7 +7,7 @@ use gleaner_types::job::{EngineSpec, Goal, JobSpec, LocalSpec, SizingPolicy};
 
 use super::records::{Records, Tasks};
 use super::runner;
-use crate::api::{ApiError, ErrorCode, SubmitJob};
+use gleaner_api::{ApiError, ErrorCode, SubmitJob};
 
 /// Most tasks of a job.
 const MAX_TASKS: usize = 100_000;

@@ -13,8 +13,8 @@ use gleaner_wire::{FromAggregator, JoinRequest};
 
 use super::requests::invalid;
 use super::{Joining, Shell};
-use crate::api::{ApiError, ErrorCode, InvitationView, Invited, Response, RevocationView};
 use crate::enrolment::{Admissions, Failures};
+use gleaner_api::{ApiError, ErrorCode, InvitationView, Invited, Response, RevocationView};
 
 /// Longest an invitation may serve, in seconds: 30 days.
 const LONGEST_INVITATION_S: f64 = 30.0 * 86_400.0;

@@ -8,10 +8,10 @@ use gleaner_types::id::ApplicationId;
 use gleaner_types::time::Timestamp;
 
 use super::Shell;
-use crate::api::{ApiError, ErrorCode, Request, Response};
-use crate::audit::{AuditLog, AuditRecord, cut};
+use crate::audit::{AuditLog, cut};
 use crate::enrolment::Failures;
 use crate::operators::{Operator, Role};
+use gleaner_api::{ApiError, AuditRecord, ErrorCode, Request, Response};
 
 /// Most pairs of user and application of which it is remembered that they hand in response times.
 const MOST_RESPONDERS: usize = 1_000;

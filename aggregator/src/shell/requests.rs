@@ -8,9 +8,9 @@ use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{JobSpec, JobStatus};
 
 use super::Shell;
-use crate::api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};
 use crate::applications::{no_such as no_such_application, shown};
 use crate::standby::Leading;
+use gleaner_api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};
 
 /// Longest hold, in seconds. Chosen: who wants a host left alone for a year takes it out of the fleet.
 const LONGEST_HOLD_S: f64 = 366.0 * 86_400.0;

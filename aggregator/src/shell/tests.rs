@@ -15,12 +15,12 @@ use gleaner_types::units::Bytes;
 use serde_json::json;
 
 use super::*;
-use crate::api::{ErrorCode, SubmitCluster};
 use crate::enrolment::Admissions;
 use crate::event_log::{EventLogSettings, EventReader};
 use crate::journal::JournalSettings;
 use crate::operators::Role;
 use crate::standby::Replica;
+use gleaner_api::{ErrorCode, SubmitCluster};
 
 /// A host of which only its levers matter.
 pub(crate) fn facts(levers: Levers) -> HostFacts {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::bail;
-use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_api::{Client, Request, Response};
 use gleaner_planner::advice::{Advice, Basis, HostAdvice, Question, Standing};
 use gleaner_types::report::Reading;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::bail;
-use gleaner_aggregator::api::{Client, Request, Response};
+use gleaner_api::{Client, Request, Response};
 use gleaner_types::application::ApplicationSpec;
 
 use super::{print, read_document};

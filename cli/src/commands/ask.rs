@@ -4,8 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
-use gleaner_aggregator::api::{Client, Leadership, Overview, Request, Response, SubmitCluster};
-use gleaner_aggregator::audit::AuditRecord;
+use gleaner_api::{AuditRecord, Client, Leadership, Overview, Request, Response, SubmitCluster};
 use gleaner_daemon::clock::Clock;
 use gleaner_types::event::EventRecord;
 use gleaner_types::time::Timestamp;

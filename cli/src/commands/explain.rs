@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use gleaner_aggregator::api::{Client, JobDetail, Request, Response};
+use gleaner_api::{Client, JobDetail, Request, Response};
 use gleaner_types::application::ApplicationStatus;
 use gleaner_types::id::JobId;
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use gleaner_aggregator::api::{Client, JobDetail, Request, Response, SubmitJob};
+use gleaner_api::{Client, JobDetail, Request, Response, SubmitJob};
 use gleaner_types::id::JobId;
 use gleaner_types::job::{Goal, JobPhase, JobStatus};
 use serde_json::json;

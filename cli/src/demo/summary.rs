@@ -1,6 +1,6 @@
 //! What the demo tells at its end.
 
-use gleaner_aggregator::api::JobDetail;
+use gleaner_api::JobDetail;
 use gleaner_types::job::{Decision, JobPhase};
 use serde_json::{Value, json};
 

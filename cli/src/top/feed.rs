@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gleaner_aggregator::api::{Client, ClientError, Request, Response};
+use gleaner_api::{Client, ClientError, Request, Response};
 use gleaner_daemon::clock::Clock;
 use gleaner_types::event::EventRecord;
 use gleaner_types::time::Timestamp;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gleaner_aggregator::api::Overview;
+use gleaner_api::Overview;
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::ApplicationStatus;
 use gleaner_types::id::HostId;

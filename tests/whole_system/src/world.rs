@@ -6,9 +6,9 @@ mod links;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gleaner_aggregator::api::{Request, Response};
 use gleaner_aggregator::operators::{Operator, Role};
 use gleaner_aggregator::shell::Arrival;
+use gleaner_api::{Request, Response};
 use gleaner_simulator::random::Random;
 use gleaner_types::application::ApplicationSpec;
 use gleaner_types::command::Desired;

@@ -1,4 +1,4 @@
-use gleaner_aggregator::api::Overview;
+use gleaner_api::Overview;
 use gleaner_types::application::{ApplicationSpec, ResponseSource, ResponseTime};
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{EngineSpec, Goal, JobSpec, LocalSpec, Prices, SizingPolicy};

@@ -4,11 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use gleaner_aggregator::journal::{journal_files, replay};
+use gleaner_cli::{End, print};
 
-use super::print;
-use crate::End;
-
-pub(super) fn run(journal: &Path, json: bool) -> anyhow::Result<End> {
+pub(crate) fn run(journal: &Path, json: bool) -> anyhow::Result<End> {
     let files: Vec<PathBuf> = match journal.is_dir() {
         true => journal_files(journal).with_context(|| format!("failed to read {}", journal.display()))?,
         false => vec![journal.to_owned()],

@@ -6,17 +6,15 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use clap::CommandFactory;
+use gleaner_cli::{End, ReferenceCommand, print};
 use gleaner_daemon::config::{Key, Source};
 
-use super::print;
-use crate::End;
-use crate::args::{Arguments, ReferenceCommand};
-
-pub(super) fn run(command: &ReferenceCommand) -> anyhow::Result<End> {
+pub(crate) fn run(command: &ReferenceCommand) -> anyhow::Result<End> {
     match command {
         ReferenceCommand::Man { folder } => {
-            for program in [Arguments::command(), gleaner_agent::command_line(), gleaner_aggregator::command_line()] {
+            for program in
+                [gleaner_cli::command_line(), gleaner_agent::command_line(), gleaner_aggregator::command_line()]
+            {
                 let folder = folder.join(program.get_name());
                 std::fs::create_dir_all(&folder)
                     .and_then(|()| clap_mangen::generate_to(program, &folder))
@@ -160,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_reference_of_the_configuration_is_up_to_date() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
         let have = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(
             have == configuration().unwrap(),
@@ -211,9 +209,9 @@ mod tests {
     /// The first column of docs/troubleshooting.md quotes what programs say, with … for what varies.
     #[test]
     fn troubleshooting_quotes_what_the_programs_say() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut sources = std::fs::read_to_string(root.join("docs/events.md")).unwrap();
-        for folder in ["common/src", "planner/src", "agent/src", "aggregator/src", "cli/src"] {
+        for folder in ["common", "planner", "agent/src", "aggregator", "cli"] {
             text_of(&root.join(folder), ".rs", &mut sources);
         }
         // A message that is broken over two lines, and what a format string escapes.

@@ -7,7 +7,7 @@ use gleaner_types::time::Timestamp;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 
-use super::{ApiError, Request, Response};
+use crate::{ApiError, Request, Response};
 
 /// A request got no good answer.
 #[derive(Debug, thiserror::Error)]
