@@ -1,0 +1,445 @@
+//! One message of every kind, each nested variant at least once, under the names of their golden files.
+
+use gleaner_types::command::{
+    Ack, Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Refusal, Target, Version, Weight,
+};
+use gleaner_types::event::{Event, EventRecord, EventSource};
+use gleaner_types::id::{HostId, WorkloadId};
+use gleaner_types::report::{
+    Absence, AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, ForecastMethod, HostFacts, HostReport, Levers,
+    MachineSample, Offer, PromiseRecord, Reading, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
+    WorkloadKind, WorkloadSample,
+};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
+use gleaner_wire::{
+    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, ToJoiner, Welcome,
+};
+
+/// A message of any direction.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Sample {
+    FromAgent(FromAgent),
+    FromAggregator(FromAggregator),
+    FromJoiner(FromJoiner),
+    ToJoiner(ToJoiner),
+}
+
+pub(crate) fn host() -> HostId {
+    HostId::new("lab-07.example.org").unwrap()
+}
+
+fn workload(name: &str) -> WorkloadId {
+    WorkloadId::new(name).unwrap()
+}
+
+fn absence(kind: AbsenceKind, detail: &str) -> Absence {
+    Absence { kind, detail: detail.to_owned() }
+}
+
+fn absent<T>(kind: AbsenceKind, detail: &str) -> Reading<T> {
+    Reading::Absent(absence(kind, detail))
+}
+
+fn cpu(percent: f64) -> Reading<CoreShare> {
+    Reading::Value(CoreShare::new(percent).unwrap())
+}
+
+fn rate(per_s: f64) -> Reading<BytesPerSec> {
+    Reading::Value(BytesPerSec::new(per_s).unwrap())
+}
+
+fn events_per_s(per_s: f64) -> Reading<PerSec> {
+    Reading::Value(PerSec::new(per_s).unwrap())
+}
+
+fn part(value: f64) -> Reading<Fraction> {
+    Reading::Value(Fraction::new(value).unwrap())
+}
+
+fn bytes(bytes: u64) -> Reading<Bytes> {
+    Reading::Value(Bytes(bytes))
+}
+
+const CAPABILITIES: [Capability; 15] = [
+    Capability::Guests,
+    Capability::XenDomains,
+    Capability::CpuQuota,
+    Capability::CpuWeight,
+    Capability::CpuIdle,
+    Capability::Freezer,
+    Capability::MemoryLimit,
+    Capability::DiskLimit,
+    Capability::DiskWeight,
+    Capability::NetworkReceive,
+    Capability::NetworkTransmit,
+    Capability::Pressure,
+    Capability::Counters,
+    Capability::CacheMonitoring,
+    Capability::Ioband,
+];
+
+const METHODS: [(&str, ForecastMethod); 7] = [
+    ("moving_average", ForecastMethod::MovingAverage),
+    ("mean_plus_sigma", ForecastMethod::MeanPlusSigma),
+    ("windowed_maximum", ForecastMethod::WindowedMaximum),
+    ("autoregression", ForecastMethod::Autoregression),
+    ("autocorrelation", ForecastMethod::Autocorrelation),
+    ("signature", ForecastMethod::Signature),
+    ("best", ForecastMethod::Best),
+];
+
+const REFUSALS: [(&str, Refusal); 7] = [
+    ("observe_only", Refusal::ObserveOnly),
+    ("stale", Refusal::Stale),
+    ("unknown_target", Refusal::UnknownTarget),
+    ("no_lever", Refusal::NoLever),
+    ("foreign_write", Refusal::ForeignWrite),
+    ("forbidden", Refusal::Forbidden),
+    ("failed", Refusal::Failed),
+];
+
+fn hello(cgroups: CgroupMode, volunteer: VolunteerKind, offers: Vec<Offer>) -> FromAgent {
+    let levers = Levers {
+        acting: true,
+        volunteer,
+        quota: true,
+        weight: false,
+        idle: true,
+        freeze: false,
+        weaknesses: vec!["processes can leave the volunteer".to_owned()],
+    };
+    let facts = HostFacts {
+        cpu_model: "AMD EPYC 7313 16-Core Processor".to_owned(),
+        cores: 300,
+        memory: Bytes(68_719_476_736),
+        kernel: "6.18.0-lab".to_owned(),
+        cgroups,
+        offers,
+        levers,
+    };
+    FromAgent::Hello(Box::new(Hello {
+        host: host(),
+        incarnation: 1_795_132_799_123,
+        software: "0.1.0".to_owned(),
+        now: Timestamp(1_795_132_800_456),
+        facts,
+    }))
+}
+
+fn hellos(all: &mut Vec<(String, Sample)>) {
+    let state = |index: usize| match index % 2 {
+        0 => Reading::Value("cpu.max".to_owned()),
+        _ => absent(AbsenceKind::NotSupported, "the kernel was built without CONFIG_CFS_BANDWIDTH"),
+    };
+    let offers = CAPABILITIES.iter().enumerate();
+    let offers = offers.map(|(index, capability)| Offer { capability: *capability, state: state(index) }).collect();
+    let procs_files = vec!["/sys/fs/cgroup/gleaner/volunteer/cgroup.procs".to_owned()];
+    let hellos = [
+        ("cgroup", CgroupMode::V2, VolunteerKind::Cgroup { procs_files }, offers),
+        (
+            "process_groups",
+            CgroupMode::None,
+            VolunteerKind::ProcessGroups { registry: "/run/gleaner".to_owned() },
+            vec![],
+        ),
+        ("guest", CgroupMode::Hybrid, VolunteerKind::Guest { name: "batch-1".to_owned() }, vec![]),
+        ("unit", CgroupMode::V1, VolunteerKind::Unit { name: "batch.service".to_owned() }, vec![]),
+        ("no_volunteer", CgroupMode::V2, VolunteerKind::None, vec![]),
+    ];
+    for (name, cgroups, volunteer, offers) in hellos {
+        all.push((format!("from_agent.hello.{name}"), Sample::FromAgent(hello(cgroups, volunteer, offers))));
+    }
+}
+
+fn guest(name: &str, kind: WorkloadKind) -> WorkloadSample {
+    WorkloadSample {
+        id: workload(name),
+        kind,
+        cpu: cpu(37.5),
+        cpu_vcpu: cpu(35.0),
+        cpu_emulator: cpu(2.5),
+        cpu_wait: cpu(0.125),
+        memory: bytes(536_870_912),
+        memory_pressure: part(0.015_625),
+        disk_read: rate(4_096.0),
+        disk_write: rate(8_192.5),
+        disk_operations: events_per_s(3.0),
+        network_receive: rate(1_500.0),
+        network_transmit: rate(750.0),
+        llc_references: events_per_s(1e9),
+        llc_misses: events_per_s(1e7),
+        instructions: events_per_s(3e9),
+    }
+}
+
+/// A workload of which every reading is missing for another reason.
+fn blind(name: &str, kind: WorkloadKind) -> WorkloadSample {
+    WorkloadSample {
+        id: workload(name),
+        kind,
+        cpu: absent(AbsenceKind::NotSupported, "this machine has no such counters (usual inside virtual machines)"),
+        cpu_vcpu: absent(AbsenceKind::Denied, "kernel.perf_event_paranoid is 4; set it to 2"),
+        cpu_emulator: absent(AbsenceKind::NotYet, "it takes two samples"),
+        cpu_wait: absent(AbsenceKind::Vanished, "its process has ended"),
+        memory: absent(AbsenceKind::Malformed, "memory.current holds \"x\""),
+        memory_pressure: absent(AbsenceKind::WentBack, "its counter went back from 9 to 5"),
+        disk_read: absent(AbsenceKind::Disabled, "the machine's counters are not in use"),
+        disk_write: absent(AbsenceKind::NotSupported, "no blkio hierarchy is mounted"),
+        disk_operations: absent(AbsenceKind::NotSupported, ""),
+        network_receive: absent(AbsenceKind::NotSupported, "the guest has no tap interface on its command line"),
+        network_transmit: absent(AbsenceKind::NotSupported, "ä text of whatever kind"),
+        llc_references: absent(AbsenceKind::NotYet, "its monitor has not answered yet"),
+        llc_misses: absent(AbsenceKind::NotYet, "its monitor has not answered yet"),
+        instructions: absent(AbsenceKind::NotYet, "its monitor has not answered yet"),
+    }
+}
+
+fn report(method: ForecastMethod, state: VolunteerState, workloads: Vec<WorkloadSample>) -> HostReport {
+    HostReport {
+        host: host(),
+        sequence: 70_000,
+        at: Timestamp(1_795_132_801_456),
+        interval_s: 1.003,
+        machine: MachineSample {
+            cpu_capacity: CoreShare::from_cores(16),
+            cpu_busy: cpu(812.5),
+            cpu_foreground: cpu(400.25),
+            cpu_steal: cpu(0.0),
+            load_1min: Reading::Value(3.25),
+            cpu_pressure: part(0.25),
+            memory_pressure: part(0.5),
+            io_pressure: part(0.75),
+            memory_total: bytes(68_719_476_736),
+            memory_available: bytes(34_359_738_368),
+            cache_occupancy: bytes(12_582_912),
+            memory_bandwidth: rate(1e9),
+            disks: vec![DiskSample {
+                name: "nvme0n1".to_owned(),
+                read: rate(1e6),
+                write: rate(2e6),
+                operations: events_per_s(250.0),
+                utilisation: part(0.1),
+            }],
+            network_receive: rate(10_000.0),
+            network_transmit: rate(20_000.0),
+        },
+        workloads,
+        volunteer: VolunteerSample {
+            state,
+            cpu: cpu(395.0),
+            allowance: cpu(400.0),
+            memory: bytes(1_073_741_824),
+            processes: Reading::Value(12),
+            guard_shrinks: 3,
+            guard_freezes: 1,
+        },
+        residual: ResidualForecast {
+            method,
+            history_s: 600.0,
+            lookahead_s: 300.0,
+            cpu: Reading::Value(Bounded {
+                expected: CoreShare::new(900.0).unwrap(),
+                safe: CoreShare::new(800.0).unwrap(),
+            }),
+            memory: Reading::Value(Bounded { expected: Bytes(2_000_000), safe: Bytes(1_000_000) }),
+            record: PromiseRecord { judged: 1_000, broken: 7 },
+        },
+        reports_dropped: 2,
+    }
+}
+
+fn reports(all: &mut Vec<(String, Sample)>) {
+    let mut add = |name: &str, report: HostReport| {
+        all.push((format!("from_agent.report.{name}"), Sample::FromAgent(FromAgent::Report(Box::new(report)))));
+    };
+    for (name, method) in METHODS {
+        add(name, report(method, VolunteerState::Active, vec![]));
+    }
+    let kinds = [
+        ("cgroup", WorkloadKind::Cgroup),
+        ("domain", WorkloadKind::XenDomain),
+        ("guest", WorkloadKind::Qemu),
+        ("the rest", WorkloadKind::Remainder),
+    ];
+    let seen = kinds.iter().map(|(name, kind)| guest(name, *kind)).collect();
+    add("workloads", report(ForecastMethod::Best, VolunteerState::Frozen, seen));
+    let blind = kinds.iter().map(|(name, kind)| blind(name, *kind)).collect();
+    let mut absent_everywhere = report(ForecastMethod::Best, VolunteerState::Latent, blind);
+    absent_everywhere.machine.cpu_busy = absent(AbsenceKind::Malformed, "/proc/stat holds \"\"");
+    absent_everywhere.machine.load_1min = absent(AbsenceKind::Denied, "/proc/loadavg cannot be read");
+    absent_everywhere.machine.cache_occupancy =
+        absent(AbsenceKind::NotSupported, "no resctrl file system with monitoring is mounted");
+    absent_everywhere.volunteer.processes = absent(AbsenceKind::NotSupported, "the host has no volunteer");
+    absent_everywhere.residual.cpu = absent(AbsenceKind::NotYet, "20 more samples are needed");
+    absent_everywhere.residual.memory = absent(AbsenceKind::NotYet, "no sample of available memory has been taken");
+    add("absent", absent_everywhere);
+}
+
+fn version() -> Version {
+    Version { epoch: 1_795_132_799_000, number: 260 }
+}
+
+/// Limits with everything in them.
+fn limits() -> Limits {
+    Limits {
+        quota: Quota::AtMost(CoreShare::new(150.0).unwrap()),
+        weight: Some(Weight::new(300).unwrap()),
+        memory: Some(Bytes(1_073_741_824)),
+        disk: DiskLimit {
+            read: Some(BytesPerSec::new(1e6).unwrap()),
+            write: Some(BytesPerSec::new(2e6).unwrap()),
+            read_operations: Some(PerSec::new(100.0).unwrap()),
+            write_operations: Some(PerSec::new(200.0).unwrap()),
+        },
+        disk_weight: Some(Weight::LEAST),
+        network: NetworkLimit {
+            receive: Some(BytesPerSec::new(3e6).unwrap()),
+            transmit: Some(BytesPerSec::new(4e6).unwrap()),
+        },
+    }
+}
+
+fn acks(all: &mut Vec<(String, Sample)>) {
+    let mut add = |name: &str, target: Target, outcome: Outcome| {
+        let ack = Ack { target, version: version(), outcome };
+        all.push((format!("from_agent.ack.{name}"), Sample::FromAgent(FromAgent::Ack(ack))));
+    };
+    let applied = Outcome::Applied { limits: limits(), shortfalls: vec!["no lever for the network here".to_owned()] };
+    add("applied", Target::Workload(workload("guest-1")), applied);
+    add("applied_nothing", Target::Volunteer, Outcome::Applied { limits: Limits::NONE, shortfalls: vec![] });
+    for (name, reason) in REFUSALS {
+        let detail = format!("refused: {name}");
+        add(&format!("refused_{name}"), Target::Volunteer, Outcome::Refused { reason, detail });
+    }
+}
+
+/// Every event that agents send.
+fn agents_events() -> Vec<(&'static str, Event)> {
+    vec![
+        ("agent_started", Event::AgentStarted { version: "0.1.0".to_owned(), acting: true, knobs_restored: 3 }),
+        ("agent_stopped", Event::AgentStopped { knobs_restored: 4 }),
+        ("workload_appeared", Event::WorkloadAppeared { workload: workload("guest-1"), kind: WorkloadKind::Qemu }),
+        ("workload_vanished", Event::WorkloadVanished { workload: workload("guest-1") }),
+        ("workload_renamed", Event::WorkloadRenamed { from: workload("guest-1"), to: workload("guest-2") }),
+        (
+            "sensor_absent",
+            Event::SensorChanged {
+                sensor: "disk".to_owned(),
+                absent: Some(absence(AbsenceKind::Denied, "device-mapper is for root alone")),
+            },
+        ),
+        ("sensor_back", Event::SensorChanged { sensor: "disk".to_owned(), absent: None }),
+        (
+            "guard_acted",
+            Event::GuardActed {
+                foreground: CoreShare::new(390.0).unwrap(),
+                allowance: CoreShare::new(40.0).unwrap(),
+                shrinks: 2,
+                freezes: 1,
+                reaction_ms: 0.75,
+            },
+        ),
+        ("volunteer_command_ended", Event::VolunteerCommandEnded { how: "exit status: 1".to_owned(), again_in_s: 2.0 }),
+        (
+            "foreign_write",
+            Event::ForeignWrite {
+                knob: "cpu.max".to_owned(),
+                expected: "50000 100000".to_owned(),
+                found: "max".to_owned(),
+            },
+        ),
+        ("lease_expired", Event::LeaseExpired { target: Target::Volunteer, version: version() }),
+        (
+            "restore_failed",
+            Event::RestoreFailed {
+                knob: "cpu.max".to_owned(),
+                wanted: "max".to_owned(),
+                error: "No such device".to_owned(),
+            },
+        ),
+        ("reports_dropped", Event::ReportsDropped { count: 300 }),
+        (
+            "certificate_not_renewed",
+            Event::CertificateNotRenewed { reason: "not now".to_owned(), expires: Timestamp(1_800_000_000_000) },
+        ),
+        ("epoch_raised", Event::EpochRaised { from: 1, to: 1_795_132_799_000 }),
+        ("old_epoch_refused", Event::OldEpochRefused { epoch: 1, highest: 2 }),
+    ]
+}
+
+fn record(sequence: u64, event: Event) -> EventRecord {
+    let source = EventSource::Agent { host: host(), incarnation: 1_795_132_799_123, sequence };
+    EventRecord { at: Timestamp(1_795_132_802_000 + sequence), source, event }
+}
+
+fn events(all: &mut Vec<(String, Sample)>) {
+    let mut add = |name: &str, events: Vec<EventRecord>| {
+        let message = FromAgent::Events(AgentEvents { events });
+        all.push((format!("from_agent.events.{name}"), Sample::FromAgent(message)));
+    };
+    for (name, event) in agents_events() {
+        add(name, vec![record(1, event)]);
+    }
+    add("none", vec![]);
+    add("several", (1_u64..).zip(agents_events()).map(|(sequence, (_, event))| record(sequence, event)).collect());
+}
+
+fn commands(all: &mut Vec<(String, Sample)>) {
+    let mut add = |name: &str, target: Target, desired: Desired| {
+        let command = Command { target, version: version(), lease_ms: 10_000, desired };
+        all.push((format!("from_aggregator.command.{name}"), Sample::FromAggregator(FromAggregator::Command(command))));
+    };
+    let guest = || Target::Workload(workload("guest-1"));
+    add("run", Target::Volunteer, Desired::Run { cap: Quota::AtMost(CoreShare::new(250.0).unwrap()) });
+    add("run_unlimited", Target::Volunteer, Desired::Run { cap: Quota::Unlimited });
+    add("stop", Target::Volunteer, Desired::Stop);
+    add("limit", guest(), Desired::Limit(limits()));
+    add("limit_nothing", guest(), Desired::Limit(Limits::NONE));
+    add("release", guest(), Desired::Release);
+}
+
+fn others(all: &mut Vec<(String, Sample)>) {
+    let pem = || "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n".to_owned();
+    let welcome =
+        Welcome { software: "0.1.0".to_owned(), now: Timestamp(1_795_132_800_460), events_through: 4_294_967_296 };
+    let request = JoinRequest { secret: JoinSecret::from_bytes(*b"sixteen bytes ok"), request: vec![48, 130, 1, 0] };
+    let more = [
+        ("from_agent.certificate_request", Sample::FromAgent(FromAgent::CertificateRequest(vec![48, 130, 1, 0, 255]))),
+        ("from_aggregator.welcome", Sample::FromAggregator(FromAggregator::Welcome(welcome))),
+        (
+            "from_aggregator.refused",
+            Sample::FromAggregator(FromAggregator::Refused("the certificates of host h1 are revoked".to_owned())),
+        ),
+        ("from_aggregator.events_through", Sample::FromAggregator(FromAggregator::EventsThrough(70_000))),
+        (
+            "from_aggregator.stands_by",
+            Sample::FromAggregator(FromAggregator::StandsBy(StandsBy { leader: Some(host()) })),
+        ),
+        (
+            "from_aggregator.stands_by_for_none",
+            Sample::FromAggregator(FromAggregator::StandsBy(StandsBy { leader: None })),
+        ),
+        ("from_aggregator.certificate", Sample::FromAggregator(FromAggregator::Certificate(pem()))),
+        (
+            "from_aggregator.certificate_refused",
+            Sample::FromAggregator(FromAggregator::CertificateRefused("it is too early".to_owned())),
+        ),
+        ("from_joiner.join", Sample::FromJoiner(FromJoiner::Join(request))),
+        ("to_joiner.joined", Sample::ToJoiner(ToJoiner::Joined(pem()))),
+        ("to_joiner.refused", Sample::ToJoiner(ToJoiner::Refused("there is no open invitation".to_owned()))),
+    ];
+    all.extend(more.map(|(name, sample)| (name.to_owned(), sample)));
+}
+
+/// Every message that version 1 can say, by the name of its golden file.
+pub(crate) fn of_version_1() -> Vec<(String, Sample)> {
+    let mut all = Vec::new();
+    hellos(&mut all);
+    reports(&mut all);
+    acks(&mut all);
+    events(&mut all);
+    commands(&mut all);
+    others(&mut all);
+    all
+}
