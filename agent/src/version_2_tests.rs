@@ -1,21 +1,20 @@
 //! The tests of this crate once more, on a booted host whose cgroups are of version 2, with a kernel and a disk of
 //! its own.
 
-#[path = "../../tests/lab/bed.rs"]
-mod bed;
+use gleaner_test_support::lab;
 
 #[test]
 fn every_test_holds_on_a_version_2_host() {
-    if bed::inside() {
+    if lab::inside() {
         return;
     }
-    let Some(images) = bed::images("every_test_holds_on_a_version_2_host") else { return };
+    let Some(images) = lab::images("every_test_holds_on_a_version_2_host") else { return };
     // Without symbols it is a quarter the size, which the host's memory has to hold.
-    let tests = bed::cache("agent-tests");
+    let tests = lab::cache("agent-tests");
     let strip =
         std::process::Command::new("strip").arg("-o").arg(&tests).arg(std::env::current_exe().unwrap()).status();
     assert!(strip.unwrap().success());
-    let output = bed::on_host(&images, &[], "kvm/agent-tests.sh", &[&tests]);
+    let output = lab::on_host(&images, &[], "kvm/agent-tests.sh", &[&tests]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("act::tests::levers::memory_is_taken_in_steps_without_killing_anybody ... ok"), "{said}");

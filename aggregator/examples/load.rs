@@ -1,9 +1,6 @@
 //! Stands for many agents: each with a connection and a certificate of its own, each sending a report a second.
 //! `load ADDRESS SOCKET AUTHORITY HOSTS WORKLOADS SECONDS`; see `benches/load.sh`.
 
-#[path = "../../benches/synthetic.rs"]
-mod synthetic;
-
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,6 +13,7 @@ use gleaner_api::{Client, Request, Response};
 use gleaner_net::stream::{read_message, write_message};
 use gleaner_net::tls::{Authority, Identity};
 use gleaner_net::transport;
+use gleaner_test_support::synthetic;
 use gleaner_types::id::HostId;
 use gleaner_wire::FromAggregator;
 use tokio::task::JoinSet;

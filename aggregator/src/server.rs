@@ -547,12 +547,11 @@ mod tests {
 
     use gleaner_net::tls::{Authority, Identity};
     use gleaner_types::command::{Ack, Limits, Outcome, Target, Version};
-    use gleaner_types::report::Levers;
+    use gleaner_types::report::{HostFacts, Levers};
     use gleaner_types::time::Timestamp;
     use quinn::crypto::rustls::QuicClientConfig;
 
     use super::*;
-    use crate::shell::tests::facts;
 
     fn door() -> Arc<Door> {
         let (arrivals, _) = mpsc::channel(1);
@@ -618,7 +617,7 @@ mod tests {
         tokio::spawn(serve(endpoint, 1, Clock::start(), arrivals, Mandate::alone()));
         let levers =
             Levers::without_volunteer(true, vec!["it pushes everything else out of the log".to_owned(); 1_000]);
-        let facts = facts(levers);
+        let facts = HostFacts { levers, ..gleaner_test_support::report::facts(true) };
         let hello = Hello { host: host("h1"), incarnation: 1, software: String::new(), now: Timestamp(1), facts };
         let client = transport::client_endpoint(address, &agent).unwrap();
         let connection = transport::connect(&client, address).unwrap().await.unwrap();

@@ -250,12 +250,11 @@ mod tests {
     fn a_state_larger_than_a_frame_survives() {
         use gleaner_planner::controller::Input;
         use gleaner_types::id::HostId;
+        use gleaner_types::report::HostFacts;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("state.redb");
         let mut state = Controller::new(Settings::default(), Timestamp(1));
-        let levers = gleaner_types::report::Levers::without_volunteer(false, Vec::new());
-        let facts =
-            gleaner_types::report::HostFacts { cpu_model: "x".repeat(2_000), ..crate::shell::tests::facts(levers) };
+        let facts = HostFacts { cpu_model: "x".repeat(2_000), ..gleaner_test_support::report::facts(false) };
         for number in 0..4_000 {
             let host = HostId::new(format!("host-{number}")).unwrap();
             state.handle(Input::HostJoined { host, incarnation: 1, facts: Box::new(facts.clone()) }, Timestamp(2));

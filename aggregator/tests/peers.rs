@@ -11,10 +11,9 @@ use gleaner_net::join::new_secret;
 use gleaner_net::stream::{read_message, write_message};
 use gleaner_net::tls::{AGGREGATOR_NAME, Authority, CertificateRequest, Identity, IdentityFiles};
 use gleaner_net::transport;
+use gleaner_test_support::report;
 use gleaner_types::id::HostId;
-use gleaner_types::report::{CgroupMode, HostFacts, Levers};
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::Bytes;
 use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, ToJoiner, encode};
 
 struct Aggregator {
@@ -132,21 +131,12 @@ impl Agent {
 }
 
 fn hello(host: &str) -> FromAgent {
-    let levers = Levers::without_volunteer(false, Vec::new());
     FromAgent::Hello(Box::new(Hello {
         host: HostId::new(host).unwrap(),
         incarnation: 1,
         software: "test".into(),
         now: Timestamp(1),
-        facts: HostFacts {
-            cpu_model: "test".into(),
-            cores: 4,
-            memory: Bytes::from_mib(1),
-            kernel: "test".into(),
-            cgroups: CgroupMode::V2,
-            offers: Vec::new(),
-            levers,
-        },
+        facts: report::facts(false),
     }))
 }
 

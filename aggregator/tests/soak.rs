@@ -4,9 +4,6 @@
 //! `GLEANER_SOAK_SECONDS` is how long (20 without it).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
-#[path = "../../benches/synthetic.rs"]
-mod synthetic;
-
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -20,6 +17,7 @@ use gleaner_api::{Client, Request, Response};
 use gleaner_net::stream::{read_message, write_message};
 use gleaner_net::tls::{Authority, Identity};
 use gleaner_net::transport;
+use gleaner_test_support::synthetic;
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;

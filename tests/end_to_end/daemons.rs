@@ -1,7 +1,7 @@
 //! A standing pair, as an operator would set it up: `gleaner pki`, config files, both daemons, the commands.
 
-use crate::bench::{Bench, Running, text, until};
-use crate::pair::{HOST, Pair};
+use gleaner_test_support::bench::{Bench, Running, text, until};
+use gleaner_test_support::pair::{HOST, Pair};
 
 #[test]
 fn an_observing_host_is_seen_and_not_touched() {
@@ -16,7 +16,7 @@ fn an_observing_host_is_seen_and_not_touched() {
         pair.job("j")["status"]["phase"]["waiting"]["reason"].as_str().is_some_and(|reason| reason.contains("--act"))
     });
     assert!(pair.ask(&["top", "--once"]).status.success());
-    assert_eq!(crate::bench::cgroups_of(pair.port.into()), Vec::<std::path::PathBuf>::new());
+    assert_eq!(gleaner_test_support::bench::cgroups_of(pair.port.into()), Vec::<std::path::PathBuf>::new());
     let path = format!("/sys/fs/cgroup/cpu/gleaner-e2e-{}", pair.port);
     assert!(!std::path::Path::new(&path).exists());
 }
@@ -160,7 +160,7 @@ fn a_held_host_is_left_alone_and_given_back() {
     until("some tasks have finished", || pair.bench.lines("finished").len() >= 2);
     let held = pair.ask(&["host", "hold", HOST, "--for", "1h"]);
     assert!(text(&held.stdout).contains("left alone until"), "{}", text(&held.stderr));
-    until("its volunteer is empty", || crate::bench::processes(&["sleep 0.5", &folder]).is_empty());
+    until("its volunteer is empty", || gleaner_test_support::bench::processes(&["sleep 0.5", &folder]).is_empty());
     let finished = pair.bench.lines("finished").len();
     assert!(text(&pair.ask(&["hosts"]).stdout).contains("held for "));
     let reason = pair.job("j")["status"]["phase"]["waiting"]["reason"].to_string();
@@ -322,7 +322,9 @@ impl Drop for Service {
 
 #[test]
 fn an_applications_share_follows_its_response_time_and_is_given_back() {
-    if !crate::bench::cgroups_writable("an_applications_share_follows_its_response_time_and_is_given_back") {
+    if !gleaner_test_support::bench::cgroups_writable(
+        "an_applications_share_follows_its_response_time_and_is_given_back",
+    ) {
         return;
     }
     let mut pair = Pair::with_controller(&[HOST], "control_interval_s = 2\n");
@@ -372,7 +374,9 @@ fn an_applications_share_follows_its_response_time_and_is_given_back() {
 
 #[test]
 fn two_real_services_that_contend_get_the_shares_that_were_computed() {
-    if !crate::bench::cgroups_writable("two_real_services_that_contend_get_the_shares_that_were_computed") {
+    if !gleaner_test_support::bench::cgroups_writable(
+        "two_real_services_that_contend_get_the_shares_that_were_computed",
+    ) {
         return;
     }
     let mut pair = Pair::with_controller(&[HOST], "control_interval_s = 2\n");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::bench::{Bench, Running, cgroups_of, daemon_of, kill, processes, text, until};
+use gleaner_test_support::bench::{Bench, Running, cgroups_of, daemon_of, kill, processes, text, until};
 
 /// A job of some seconds whose tasks say when they start and when they finish, running.
 fn running(bench: &Bench, tasks: u32) -> (Running, u32) {

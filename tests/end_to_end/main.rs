@@ -2,12 +2,10 @@
 //! leaves the machine as it found it, and says so.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
-mod bench;
 mod daemons;
 mod kills;
 mod monitoring;
 mod openmetrics;
-mod pair;
 mod plans;
 mod runs;
 mod screen;

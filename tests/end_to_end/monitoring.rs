@@ -5,9 +5,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use crate::bench::{text, until};
 use crate::openmetrics::{Families, names, read, value};
-use crate::pair::{HOST, Pair};
+use gleaner_test_support::bench::{text, until};
+use gleaner_test_support::pair::{HOST, Pair};
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()

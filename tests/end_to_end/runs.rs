@@ -1,6 +1,6 @@
 //! `gleaner run` from the first task to the summary.
 
-use crate::bench::{Bench, cgroups_of, cgroups_writable, text};
+use gleaner_test_support::bench::{Bench, cgroups_of, cgroups_writable, text};
 
 fn assert_nothing_left(owner: u32) {
     assert_eq!(cgroups_of(owner), Vec::<std::path::PathBuf>::new());

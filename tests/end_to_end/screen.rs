@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
-use crate::bench::{Running, text, until};
-use crate::pair::{HOST, Pair};
+use gleaner_test_support::bench::{Running, text, until};
+use gleaner_test_support::pair::{HOST, Pair};
 
 const ENTER_SCREEN: &str = "\x1b[?1049h";
 const LEAVE_SCREEN: &str = "\x1b[?1049l";
@@ -89,7 +89,7 @@ fn top_shows_the_host_and_gives_the_terminal_back() {
     {
         let terminal = Terminal::start(&pair, "signal");
         until("the host is shown", || terminal.shown().contains("observing"));
-        crate::bench::kill(terminal.file("pid").trim().parse().unwrap(), "TERM");
+        gleaner_test_support::bench::kill(terminal.file("pid").trim().parse().unwrap(), "TERM");
         terminal.ends("0");
     }
     // An aggregator that is started again is found again, and what happened meanwhile is shown.
@@ -105,7 +105,7 @@ fn top_shows_the_host_and_gives_the_terminal_back() {
     let starts = || terminal.shown().matches("aggregator_started").count();
     until("the new start is shown", || starts() >= 2);
     drop(terminal.child.0.stdin.take());
-    crate::bench::kill(terminal.file("pid").trim().parse().unwrap(), "HUP");
+    gleaner_test_support::bench::kill(terminal.file("pid").trim().parse().unwrap(), "HUP");
     terminal.ends("0");
 }
 

@@ -9,8 +9,8 @@ use base64::Engine;
 use gleaner_net::join::{JoinToken, new_secret};
 use gleaner_net::tls::{Authority, IdentityFiles};
 
-use crate::bench::{Running, kill, text, until};
-use crate::pair::{HOST, Pair};
+use gleaner_test_support::bench::{Running, kill, text, until};
+use gleaner_test_support::pair::{HOST, Pair};
 
 /// An aggregator that logs everything it can, to a file.
 fn site(tls: &str, more: &str) -> Pair {

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use crate::bench::{Running, kill, text, until};
-use crate::pair::{HOST, Pair};
+use gleaner_test_support::bench::{Running, kill, text, until};
+use gleaner_test_support::pair::{HOST, Pair};
 
 /// A daemon of a pair under what looks to it like systemd with `WatchdogSec=3`; its log is the file `DAEMON.log`.
 fn start(pair: &Pair, daemon: &str) -> (Running, UnixDatagram) {
     let socket = pair.bench.path(&format!("{daemon}.notify"));
     let told = UnixDatagram::bind(&socket).unwrap();
-    told.set_read_timeout(Some(crate::bench::PATIENCE)).unwrap();
+    told.set_read_timeout(Some(gleaner_test_support::bench::TIMEOUT)).unwrap();
     let config = pair.bench.path(&format!("{daemon}.toml"));
     let mut command = pair.bench.gleaner(&["daemon", daemon, "--config", config.to_str().unwrap()]);
     command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", Duration::from_secs(3).as_micros().to_string());

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use gleaner_api::{Client, Request, Response};
 use serde_json::Value;
 
-use crate::bench::{Bench, kill, text};
 use crate::groups::Groups;
 use crate::network::{Network, Relays};
+use gleaner_test_support::bench::{Bench, kill, text};
 
 /// A command lease, in seconds: the least the config takes.
 pub(crate) const LEASE_S: u64 = 3;
@@ -239,7 +239,7 @@ impl Fleet {
     pub(crate) fn until(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) -> Duration {
         let started = Instant::now();
         while !condition(self) {
-            assert!(started.elapsed() < crate::bench::PATIENCE, "{what}: not in {:?}", started.elapsed());
+            assert!(started.elapsed() < gleaner_test_support::bench::TIMEOUT, "{what}: not in {:?}", started.elapsed());
             self.mind();
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::bench::{kill, until};
+use gleaner_test_support::bench::{kill, until};
 
 /// Files that hold a setting somebody may care for.
 const KNOBS: [&str; 24] = [

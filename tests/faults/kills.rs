@@ -17,9 +17,9 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare};
 use gleaner_wire::{FromAgent, FromAggregator, Welcome};
 
-use crate::bench::{Bench, kill, processes, text, until};
 use crate::groups::{Groups, differences};
 use crate::random::{Random, number, seed};
+use gleaner_test_support::bench::{Bench, kill, processes, text, until};
 
 /// Rounds that run side by side, each on groups and with an aggregator of its own.
 const LANES: u64 = 8;
@@ -249,7 +249,7 @@ impl Commander {
 
 #[test]
 fn an_agent_killed_at_any_moment_leaves_no_limit_behind() {
-    if !crate::bench::cgroups_writable("an_agent_killed_at_any_moment_leaves_no_limit_behind") {
+    if !gleaner_test_support::bench::cgroups_writable("an_agent_killed_at_any_moment_leaves_no_limit_behind") {
         return;
     }
     let _machine = crate::machine();
@@ -288,7 +288,7 @@ fn an_agent_killed_at_any_moment_leaves_no_limit_behind() {
 
 #[test]
 fn an_agent_that_is_stopped_for_good_is_ended_by_its_keeper() {
-    if !crate::bench::cgroups_writable("an_agent_that_is_stopped_for_good_is_ended_by_its_keeper") {
+    if !gleaner_test_support::bench::cgroups_writable("an_agent_that_is_stopped_for_good_is_ended_by_its_keeper") {
         return;
     }
     let _machine = crate::machine();

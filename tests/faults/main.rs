@@ -2,9 +2,6 @@
 //! must leave the machine as it was, and lose nothing that was promised.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../end_to_end/bench.rs"]
-mod bench;
 mod checker;
 mod fleet;
 mod groups;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::bench::text;
 use crate::random::Random;
+use gleaner_test_support::bench::text;
 
 /// The aggregator's port on the hub; relays have those from the one after it on.
 pub(crate) const PORT: u16 = 7_441;

@@ -203,7 +203,10 @@ impl Storm {
         let free = |fleet: &mut Fleet, checker: &Checker, agent: usize, what: &str| {
             let started = Instant::now();
             while checker.limited(agent) {
-                assert!(started.elapsed() < crate::bench::PATIENCE, "{what}: host {agent} is still limited");
+                assert!(
+                    started.elapsed() < gleaner_test_support::bench::TIMEOUT,
+                    "{what}: host {agent} is still limited"
+                );
                 std::thread::sleep(Duration::from_millis(5));
             }
             _ = fleet.connected();
@@ -247,7 +250,7 @@ impl Storm {
         self.fleet.aggregator.signal("STOP");
         let started = Instant::now();
         while (0..AGENTS).any(|agent| self.checker.limited(agent)) {
-            assert!(started.elapsed() < crate::bench::PATIENCE, "limits stay without an aggregator");
+            assert!(started.elapsed() < gleaner_test_support::bench::TIMEOUT, "limits stay without an aggregator");
             std::thread::sleep(Duration::from_millis(5));
         }
         times.push((format!("aggregator stopped: all {AGENTS} hosts have put their limits back"), started.elapsed()));
@@ -264,7 +267,7 @@ fn say(what: &str) {
 #[test]
 fn an_hour_of_faults_in_minutes_hurts_no_foreground_and_loses_nothing() {
     let test = "an_hour_of_faults_in_minutes_hurts_no_foreground_and_loses_nothing";
-    if !crate::bench::cgroups_writable(test) {
+    if !gleaner_test_support::bench::cgroups_writable(test) {
         return;
     }
     let _machine = crate::machine();

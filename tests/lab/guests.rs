@@ -7,9 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use gleaner_test_support::lab;
 use serde_json::Value;
-
-use crate::bed;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -58,7 +57,7 @@ impl Bed {
         let number = std::process::id() % 100_000;
         let (tap, group) = (format!("gl{number}"), format!("gleaner-lab-{number}"));
         sh(&format!("ip tuntap add {tap} mode tap && ip link set {tap} up"));
-        let accel = if Path::new("/dev/kvm").exists() && bed::inside() { "kvm" } else { "tcg" };
+        let accel = if Path::new("/dev/kvm").exists() && lab::inside() { "kvm" } else { "tcg" };
         let mut bed = Self { folder, tap, group, guests: Vec::new() };
         let (tap, group) = (bed.tap.clone(), bed.group.clone());
         let busy = ["-a", accel, "-d", "100", "-D", "64", "-W", "4000", "-t", &tap, "-S", "100"];
@@ -79,7 +78,7 @@ impl Bed {
 
     fn guest(&mut self, images: &Path, name: &str, options: &[&str]) {
         let script = std::env::var_os("GLEANER_LAB_IMAGES")
-            .map_or_else(|| bed::script("kvm/guest.sh"), |inside| Path::new(&inside).join("guest.sh"));
+            .map_or_else(|| lab::script("kvm/guest.sh"), |inside| Path::new(&inside).join("guest.sh"));
         let mut command = Command::new(script);
         command.arg(images).arg(self.folder.path()).arg(name).args(options);
         self.guests.push(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
@@ -388,8 +387,8 @@ fn nothing_is_left_behind(bed: &Bed) {
 
 #[test]
 fn guests_are_shown_limited_and_left_as_they_were() {
-    let _alone = bed::alone();
-    let Some(images) = bed::images("guests_are_shown_limited_and_left_as_they_were") else { return };
+    let _alone = lab::alone();
+    let Some(images) = lab::images("guests_are_shown_limited_and_left_as_they_were") else { return };
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: guests_are_shown_limited_and_left_as_they_were: it takes root to make taps and cgroups");
         return;
@@ -403,20 +402,20 @@ fn guests_are_shown_limited_and_left_as_they_were() {
 
 #[test]
 fn the_same_on_a_version_2_host_with_kvm() {
-    let _alone = bed::alone();
-    if bed::inside() {
+    let _alone = lab::alone();
+    if lab::inside() {
         return;
     }
-    let Some(images) = bed::images("the_same_on_a_version_2_host_with_kvm") else { return };
+    let Some(images) = lab::images("the_same_on_a_version_2_host_with_kvm") else { return };
     let files = [("gleaner-agent", agent()), ("lab-tests", std::env::current_exe().unwrap())].map(|(name, file)| {
-        let small = bed::cache(name);
+        let small = lab::cache(name);
         sh(&format!("strip -o {} {}", small.display(), file.display()));
         small
     });
     let pidstat = PathBuf::from(sh("command -v pidstat"));
     // A run takes some 100 s.
     let attempt = || {
-        bed::on_host(&images, &["-q", "-m", "1500", "-T", "160"], "kvm/lab-tests.sh", &[&files[0], &files[1], &pidstat])
+        lab::on_host(&images, &["-q", "-m", "1500", "-T", "160"], "kvm/lab-tests.sh", &[&files[0], &files[1], &pidstat])
     };
     // Virtualisation on an emulated CPU is not reliable: a guest's QEMU ends by itself, the host ends, or it stands still.
     // That is the bed's fault, and says nothing of Gleaner.

@@ -3,6 +3,5 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
-mod bed;
 mod guests;
 mod xen;

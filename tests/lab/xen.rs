@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use gleaner_test_support::lab;
 use serde_json::Value;
 
-use crate::bed;
 use crate::guests::{agent, number, sh, until};
 
 fn run(arguments: &[&str]) -> String {
@@ -146,7 +146,7 @@ fn pausing_stops_a_domain() {
 
 #[test]
 fn xen_domains_from_inside() {
-    if !bed::inside() {
+    if !lab::inside() {
         return;
     }
     sh("MEMORY=32 mkdom one burn && mkdom two burn");
@@ -165,13 +165,13 @@ fn xen_domains_from_inside() {
 
 #[test]
 fn xen_domains_are_shown_limited_and_left_as_they_were() {
-    let _alone = bed::alone();
+    let _alone = lab::alone();
     const TEST: &str = "xen_domains_are_shown_limited_and_left_as_they_were";
-    if bed::inside() {
+    if lab::inside() {
         return;
     }
-    let Some(images) = bed::xen_images(TEST) else { return };
-    let helper = match bed::build_xen_helper() {
+    let Some(images) = lab::xen_images(TEST) else { return };
+    let helper = match lab::build_xen_helper() {
         Ok(helper) => helper,
         Err(why) => {
             eprintln!("SKIPPED: {TEST}: {why}");
@@ -179,14 +179,14 @@ fn xen_domains_are_shown_limited_and_left_as_they_were() {
         }
     };
     let strip = |name: &str, file: PathBuf| {
-        let small = bed::cache(name);
+        let small = lab::cache(name);
         sh(&format!("strip -o {} {}", small.display(), file.display()));
         small
     };
     let files = [strip("gleaner-agent", agent()), strip("lab-tests", std::env::current_exe().unwrap()), helper];
     for scheduler in ["credit2", "credit"] {
-        let mut command = Command::new(bed::script("xen/host.sh"));
-        command.args(["-s", scheduler]).arg(&images).arg(bed::script("xen/lab-tests.sh")).args(&files);
+        let mut command = Command::new(lab::script("xen/host.sh"));
+        command.args(["-s", scheduler]).arg(&images).arg(lab::script("xen/lab-tests.sh")).args(&files);
         let output = command.stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(

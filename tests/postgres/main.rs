@@ -3,21 +3,14 @@
 //! them. Figures are printed. With GLEANER_ALL_CONTROLLERS set the controllers of one resource run too, two minutes each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../end_to_end/bench.rs"]
-mod bench;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../end_to_end/pair.rs"]
-mod pair;
-
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bench::{Running, text, until};
-use pair::{HOST, Pair};
+use gleaner_test_support::bench::{self, Running, text, until};
+use gleaner_test_support::pair::{HOST, Pair};
 
 /// Target of both databases. Chosen: well above what a report takes alone, well below what overload makes of it.
 const TARGET_MS: f64 = 15.0;

@@ -2,15 +2,6 @@
 //! which the aggregator adds, drains and loses while the foreground is protected and the deadline is met.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../end_to_end/bench.rs"]
-mod bench;
-#[path = "../end_to_end/pace.rs"]
-mod pace;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../end_to_end/pair.rs"]
-mod pair;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -20,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bench::{Running, text, until};
-use pace::{Pace, STEADY};
-use pair::{HOST, Pair};
+use gleaner_test_support::bench::{self, Running, text, until};
+use gleaner_test_support::pace::{Pace, STEADY};
+use gleaner_test_support::pair::{HOST, Pair};
 use serde_json::Value;
 
 /// Tasks of the first stage, a few more by how the files are cut.

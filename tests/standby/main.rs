@@ -6,13 +6,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 #[allow(dead_code, reason = "shared with other tests")]
-#[path = "../end_to_end/bench.rs"]
-mod bench;
 mod site;
 
 use std::time::{Duration, Instant};
 
-use bench::{text, until};
+use gleaner_test_support::bench::{text, until};
 use site::{Site, Watch, etcd_is_here};
 
 /// The leader's lease, in seconds: short, unless others are to be measured.
@@ -27,7 +25,7 @@ fn seconds_since(start: Instant) -> f64 {
 #[test]
 fn a_standby_takes_over_whatever_happens_to_the_leader() {
     let name = "a_standby_takes_over_whatever_happens_to_the_leader";
-    if !bench::cgroups_writable(name) || !etcd_is_here(name) {
+    if !gleaner_test_support::bench::cgroups_writable(name) || !etcd_is_here(name) {
         return;
     }
     let ttl_s = ttl_s();

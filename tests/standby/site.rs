@@ -15,7 +15,7 @@ use gleaner_api::{Client, Request};
 use gleaner_types::id::HostId;
 use serde_json::Value;
 
-use crate::bench::{Bench, Running, kill, text, until};
+use gleaner_test_support::bench::{Bench, Running, kill, text, until};
 
 /// The foreground is never held below this, in percent of a core.
 pub(crate) const FLOOR_PERCENT: f64 = 20.0;

@@ -7,11 +7,11 @@ use gleaner_daemon::clock::ClockHand;
 use gleaner_net::join::{hash_of, new_secret};
 use gleaner_net::tls::Authority;
 use gleaner_planner::controller::Settings;
+use gleaner_test_support::report;
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, TierSpec, TimeUnit};
 use gleaner_types::id::{TierId, WorkloadId};
 use gleaner_types::job::{ClusterSystem, EngineSpec};
-use gleaner_types::report::{CgroupMode, Levers};
-use gleaner_types::units::Bytes;
+use gleaner_types::report::Levers;
 use serde_json::json;
 
 use super::*;
@@ -21,19 +21,6 @@ use crate::journal::JournalSettings;
 use crate::operators::Role;
 use crate::standby::Replica;
 use gleaner_api::{ErrorCode, SubmitCluster};
-
-/// A host of which only its levers matter.
-pub(crate) fn facts(levers: Levers) -> HostFacts {
-    HostFacts {
-        cpu_model: String::new(),
-        cores: 1,
-        memory: Bytes(0),
-        kernel: String::new(),
-        cgroups: CgroupMode::None,
-        offers: Vec::new(),
-        levers,
-    }
-}
 
 fn shell(folder: &std::path::Path) -> Shell {
     shell_with(folder, Clock::start(), Enrolment::closed())
@@ -195,7 +182,7 @@ async fn a_certificate_dated_ahead_is_revoked_with_the_others() {
     // Signed while the clock was an hour ahead.
     let from = Clock::start().now().after(Duration::from_secs(3_600));
     let certificate = Validity { from, until: from.after(Duration::from_secs(86_400)) };
-    let facts = facts(Levers::without_volunteer(false, Vec::new()));
+    let facts = HostFacts { levers: Levers::without_volunteer(false, Vec::new()), ..report::facts(false) };
     let join = |shell: &mut Shell, connection| {
         let ((sender, _), (closer, _), (events_through, mut answer)) =
             (mpsc::channel(1), oneshot::channel(), oneshot::channel());

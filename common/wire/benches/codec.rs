@@ -1,16 +1,12 @@
 //! Encoding and decoding a report: what every second of every host costs on the wire.
 #![expect(clippy::expect_used, reason = "a bench may stop on a broken fixture")]
 
-#[allow(dead_code, reason = "shared with the generator of load")]
-#[path = "../../../benches/synthetic.rs"]
-mod synthetic;
-
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use gleaner_test_support::synthetic::report;
 use gleaner_types::id::HostId;
 use gleaner_wire::{FromAgent, decode, encode};
-use synthetic::report;
 
 fn codec(criterion: &mut Criterion) {
     let host = HostId::new("host-1").expect("a valid name");

@@ -1,7 +1,5 @@
-use gleaner_types::report::{
-    Bounded, CgroupMode, ForecastMethod, Levers, MachineSample, Offer, PromiseRecord, ResidualForecast,
-    VolunteerSample, VolunteerState,
-};
+use gleaner_test_support::report as support;
+use gleaner_types::report::{Offer, VolunteerState};
 
 use super::*;
 
@@ -105,75 +103,22 @@ fn gaps_and_clocks_that_go_back_leave_windows_out() {
 }
 
 fn facts(acting: bool) -> HostFacts {
-    let absent = |detail: &str| Reading::absent(AbsenceKind::NotSupported, detail);
-    HostFacts {
-        cpu_model: "test".into(),
-        cores: 1,
-        memory: Bytes::from_mib(1_024),
-        kernel: "6".into(),
-        cgroups: CgroupMode::V2,
-        offers: vec![
-            Offer { capability: Capability::CpuQuota, state: Reading::Value("cpu.max".into()) },
-            Offer { capability: Capability::Freezer, state: absent("there is no cgroup.freeze") },
-        ],
-        levers: Levers {
-            acting,
-            volunteer: VolunteerKind::Cgroup { procs_files: Vec::new() },
-            quota: true,
-            weight: true,
-            idle: true,
-            freeze: true,
-            weaknesses: Vec::new(),
+    let offers = vec![
+        Offer { capability: Capability::CpuQuota, state: Reading::Value("cpu.max".into()) },
+        Offer {
+            capability: Capability::Freezer,
+            state: Reading::absent(AbsenceKind::NotSupported, "there is no cgroup.freeze"),
         },
-    }
+    ];
+    HostFacts { cores: 1, memory: Bytes::from_mib(1_024), offers, ..support::facts(acting) }
 }
 
 fn report(expected: f64) -> HostReport {
-    fn nothing<T>() -> Reading<T> {
-        Reading::absent(AbsenceKind::NotYet, "this is a test")
-    }
-    HostReport {
-        host: HostId::new("h1").unwrap(),
-        sequence: 1,
-        at: Timestamp(0),
-        interval_s: 1.0,
-        machine: MachineSample {
-            cpu_capacity: share(100.0),
-            cpu_busy: nothing(),
-            cpu_foreground: nothing(),
-            cpu_steal: nothing(),
-            load_1min: nothing(),
-            cpu_pressure: nothing(),
-            memory_pressure: nothing(),
-            io_pressure: nothing(),
-            memory_total: nothing(),
-            memory_available: nothing(),
-            disks: Vec::new(),
-            network_receive: nothing(),
-            network_transmit: nothing(),
-            cache_occupancy: nothing(),
-            memory_bandwidth: nothing(),
-        },
-        workloads: Vec::new(),
-        volunteer: VolunteerSample {
-            state: VolunteerState::Latent,
-            cpu: nothing(),
-            allowance: nothing(),
-            memory: nothing(),
-            processes: nothing(),
-            guard_shrinks: 0,
-            guard_freezes: 0,
-        },
-        residual: ResidualForecast {
-            method: ForecastMethod::MovingAverage,
-            history_s: 600.0,
-            lookahead_s: 300.0,
-            cpu: Reading::Value(Bounded { expected: share(expected), safe: share(expected) }),
-            memory: nothing(),
-            record: PromiseRecord::default(),
-        },
-        reports_dropped: 0,
-    }
+    let residual = support::residual(expected, expected);
+    let mut report = HostReport { residual, ..support::report(&HostId::new("h1").unwrap(), 1) };
+    report.machine.cpu_capacity = share(100.0);
+    report.volunteer.state = VolunteerState::Latent;
+    report
 }
 
 #[test]

@@ -1,11 +1,9 @@
+use gleaner_test_support::report::{self as support, facts};
 use gleaner_types::command::{Ack, Desired, Outcome, Quota, Refusal, Target};
 use gleaner_types::job::{
     EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobPhase, JobSpec, LocalSpec, Prices,
 };
-use gleaner_types::report::{
-    AbsenceKind, Bounded, CgroupMode, ForecastMethod, HostReport, Levers, MachineSample, PromiseRecord, Reading,
-    ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
-};
+use gleaner_types::report::{Bounded, HostReport, Reading, ResidualForecast};
 use gleaner_types::units::{Bytes, CoreShare, Fraction};
 use gleaner_wire::{decode_value, encode_value};
 use proptest::prelude::*;
@@ -19,73 +17,20 @@ fn id() -> HostId {
     HostId::new("h1").unwrap()
 }
 
-fn facts(acting: bool) -> HostFacts {
-    HostFacts {
-        cpu_model: "test".into(),
-        cores: 4,
-        memory: Bytes::from_mib(8192),
-        kernel: "6".into(),
-        cgroups: CgroupMode::V2,
-        offers: Vec::new(),
-        levers: Levers {
-            acting,
-            volunteer: VolunteerKind::Cgroup { procs_files: vec!["/x/cgroup.procs".into()] },
-            quota: true,
-            weight: true,
-            idle: true,
-            freeze: true,
-            weaknesses: vec![],
-        },
-    }
-}
-
 fn report(sequence: u64, residual_percent: f64, used_percent: f64) -> HostReport {
-    let nothing = || Reading::absent(AbsenceKind::NotYet, "this is a test");
-    HostReport {
-        host: id(),
-        sequence,
-        at: Timestamp(0),
-        interval_s: 1.0,
-        machine: MachineSample {
-            cpu_capacity: CoreShare::from_cores(4),
-            cpu_busy: nothing(),
-            cpu_foreground: nothing(),
-            cpu_steal: nothing(),
-            load_1min: Reading::absent(AbsenceKind::NotYet, ""),
-            cpu_pressure: Reading::absent(AbsenceKind::NotYet, ""),
-            memory_pressure: Reading::absent(AbsenceKind::NotYet, ""),
-            io_pressure: Reading::absent(AbsenceKind::NotYet, ""),
-            memory_total: Reading::Value(Bytes::from_mib(8192)),
-            memory_available: Reading::Value(Bytes::from_mib(4096)),
-            disks: vec![],
-            network_receive: Reading::absent(AbsenceKind::NotYet, ""),
-            network_transmit: Reading::absent(AbsenceKind::NotYet, ""),
-            cache_occupancy: Reading::absent(AbsenceKind::NotYet, ""),
-            memory_bandwidth: Reading::absent(AbsenceKind::NotYet, ""),
-        },
-        workloads: vec![],
-        volunteer: VolunteerSample {
-            state: VolunteerState::Active,
-            cpu: Reading::Value(CoreShare::clamped(used_percent)),
-            allowance: nothing(),
-            memory: Reading::Value(Bytes(0)),
-            processes: Reading::Value(1),
-            guard_shrinks: 0,
-            guard_freezes: 0,
-        },
-        residual: ResidualForecast {
-            method: ForecastMethod::MovingAverage,
-            history_s: 10.0,
-            lookahead_s: 10.0,
-            cpu: Reading::Value(Bounded {
-                expected: CoreShare::clamped(residual_percent),
-                safe: CoreShare::clamped(residual_percent / 2.0),
-            }),
-            memory: Reading::Value(Bounded { expected: Bytes::from_mib(4096), safe: Bytes::from_mib(4096) }),
-            record: PromiseRecord::default(),
-        },
-        reports_dropped: 0,
-    }
+    let mut report = support::report(&id(), sequence);
+    report.machine.memory_total = Reading::Value(Bytes::from_mib(8192));
+    report.machine.memory_available = Reading::Value(Bytes::from_mib(4096));
+    report.volunteer.cpu = Reading::Value(CoreShare::clamped(used_percent));
+    report.volunteer.memory = Reading::Value(Bytes(0));
+    report.volunteer.processes = Reading::Value(1);
+    report.residual = ResidualForecast {
+        history_s: 10.0,
+        lookahead_s: 10.0,
+        memory: Reading::Value(Bounded { expected: Bytes::from_mib(4096), safe: Bytes::from_mib(4096) }),
+        ..support::residual(residual_percent, residual_percent / 2.0)
+    };
+    report
 }
 
 fn spec(name: &str, goal: Goal) -> JobSpec {

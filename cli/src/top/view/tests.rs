@@ -1,11 +1,8 @@
 use gleaner_api::Overview;
+use gleaner_test_support::report::{facts, report, residual, share};
 use gleaner_types::application::{ApplicationSpec, ResponseSource, ResponseTime};
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{EngineSpec, Goal, JobSpec, LocalSpec, Prices, SizingPolicy};
-use gleaner_types::report::{
-    AbsenceKind, Bounded, CgroupMode, ForecastMethod, HostFacts, Levers, MachineSample, PromiseRecord,
-    ResidualForecast, VolunteerKind, VolunteerSample,
-};
 use gleaner_types::units::{Bytes, Dollars};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -14,80 +11,20 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::super::state::{News, Snapshot};
 use super::*;
 
-fn nothing<T>() -> Reading<T> {
-    Reading::absent(AbsenceKind::NotYet, "this is a test")
-}
-
 fn host(name: &str, expected: f64) -> HostView {
-    let share = |percent| Reading::Value(CoreShare::clamped(percent));
     let id = HostId::new(name).unwrap();
+    let mut report = HostReport { residual: residual(expected, expected - 50.0), ..report(&id, 1) };
+    report.machine.cpu_busy = share(120.0);
+    report.machine.cpu_foreground = share(110.0);
+    report.volunteer.cpu = share(80.0);
+    report.volunteer.allowance = share(150.0);
     HostView {
-        host: id.clone(),
+        host: id,
         connected: true,
         incarnation: 1,
-        facts: HostFacts {
-            cpu_model: "test".into(),
-            cores: 4,
-            memory: Bytes::from_mib(8_192),
-            kernel: "6".into(),
-            cgroups: CgroupMode::V2,
-            offers: Vec::new(),
-            levers: Levers {
-                acting: true,
-                volunteer: VolunteerKind::None,
-                quota: true,
-                weight: true,
-                idle: true,
-                freeze: true,
-                weaknesses: Vec::new(),
-            },
-        },
+        facts: facts(true),
         reported: Some(Timestamp(1_000)),
-        report: Some(HostReport {
-            host: id,
-            sequence: 1,
-            at: Timestamp(1_000),
-            interval_s: 1.0,
-            machine: MachineSample {
-                cpu_capacity: CoreShare::from_cores(4),
-                cpu_busy: share(120.0),
-                cpu_foreground: share(110.0),
-                cpu_steal: nothing(),
-                load_1min: nothing(),
-                cpu_pressure: nothing(),
-                memory_pressure: nothing(),
-                io_pressure: nothing(),
-                memory_total: nothing(),
-                memory_available: nothing(),
-                disks: Vec::new(),
-                network_receive: nothing(),
-                network_transmit: nothing(),
-                cache_occupancy: nothing(),
-                memory_bandwidth: nothing(),
-            },
-            workloads: Vec::new(),
-            volunteer: VolunteerSample {
-                state: VolunteerState::Active,
-                cpu: share(80.0),
-                allowance: share(150.0),
-                memory: nothing(),
-                processes: nothing(),
-                guard_shrinks: 0,
-                guard_freezes: 0,
-            },
-            residual: ResidualForecast {
-                method: ForecastMethod::MovingAverage,
-                history_s: 600.0,
-                lookahead_s: 300.0,
-                cpu: Reading::Value(Bounded {
-                    expected: CoreShare::clamped(expected),
-                    safe: CoreShare::clamped(expected - 50.0),
-                }),
-                memory: nothing(),
-                record: PromiseRecord::default(),
-            },
-            reports_dropped: 0,
-        }),
+        report: Some(report),
         targets: Vec::new(),
         job: None,
         held_until: None,

@@ -1,8 +1,9 @@
 //! Applications with response-time targets: shares follow the target, what is not known holds, and volunteers give way.
 
+use gleaner_test_support::report::workload;
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec};
 use gleaner_types::id::{ApplicationId, TierId, WorkloadId};
-use gleaner_types::report::{Capability, Offer, WorkloadKind, WorkloadSample};
+use gleaner_types::report::{Capability, Offer};
 
 use super::*;
 
@@ -38,28 +39,6 @@ fn application(text: &str, ceiling: f64) -> ApplicationSpec {
             memory_mib: None,
             disk_mb_s: None,
         }],
-    }
-}
-
-fn sample(id: &str, used: f64) -> WorkloadSample {
-    let none = || Reading::absent(AbsenceKind::NotYet, "");
-    WorkloadSample {
-        id: WorkloadId::new(id).unwrap(),
-        kind: WorkloadKind::Cgroup,
-        cpu: Reading::Value(CoreShare::clamped(used)),
-        cpu_vcpu: none(),
-        cpu_emulator: none(),
-        cpu_wait: none(),
-        memory: Reading::absent(AbsenceKind::NotYet, ""),
-        memory_pressure: Reading::absent(AbsenceKind::NotYet, ""),
-        disk_read: Reading::absent(AbsenceKind::NotYet, ""),
-        disk_write: Reading::absent(AbsenceKind::NotYet, ""),
-        disk_operations: Reading::absent(AbsenceKind::NotYet, ""),
-        network_receive: Reading::absent(AbsenceKind::NotYet, ""),
-        network_transmit: Reading::absent(AbsenceKind::NotYet, ""),
-        llc_references: Reading::absent(AbsenceKind::NotYet, ""),
-        llc_misses: Reading::absent(AbsenceKind::NotYet, ""),
-        instructions: Reading::absent(AbsenceKind::NotYet, ""),
     }
 }
 
@@ -126,7 +105,7 @@ impl Services {
             let mut report = report(self.bench.sequence, 300.0, self.volunteer);
             // Each uses most of what it needs, as much as its limit allows.
             let used = |(service, need): (&&'static str, &f64)| {
-                sample(service, (0.8 * need).min(self.limits.get(service).copied().unwrap_or(400.0)))
+                workload(service, (0.8 * need).min(self.limits.get(service).copied().unwrap_or(400.0)))
             };
             report.workloads = self.needs.iter().map(used).collect();
             let all: f64 = report.workloads.iter().filter_map(|own| own.cpu.value()).map(|cpu| cpu.percent()).sum();

@@ -7,22 +7,31 @@ use crate::bench::{Bench, Running, text, until};
 /// An aggregator with its agent, both as separate processes with their own configs.
 ///
 /// They end before their folder goes, in which an agent finds what it has to restore.
-pub(crate) struct Pair {
-    pub(crate) agent: Option<Running>,
-    pub(crate) aggregator: Option<Running>,
-    pub(crate) bench: Bench,
-    pub(crate) port: u16,
+#[derive(Debug)]
+pub struct Pair {
+    /// The agent, once started.
+    pub agent: Option<Running>,
+    /// The aggregator, once started.
+    pub aggregator: Option<Running>,
+    /// Folder and binary.
+    pub bench: Bench,
+    /// The aggregator's port for agents.
+    pub port: u16,
 }
 
-pub(crate) const HOST: &str = "host-1";
+/// The host of the agent.
+pub const HOST: &str = "host-1";
 
 impl Pair {
     /// For these hosts; decisions every two seconds.
-    pub(crate) fn new(hosts: &[&str]) -> Self {
+    #[must_use]
+    pub fn new(hosts: &[&str]) -> Self {
         Self::with_controller(hosts, "evaluation_interval_s = 2\nprofile_period_s = 2\n")
     }
 
-    pub(crate) fn with_controller(hosts: &[&str], controller: &str) -> Self {
+    /// For these hosts, with this section `controller`.
+    #[must_use]
+    pub fn with_controller(hosts: &[&str], controller: &str) -> Self {
         let bench = Bench::new();
         let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let pki = bench.path("pki");
@@ -47,7 +56,7 @@ impl Pair {
 
     /// A config of an agent that calls itself `name` and shows the certificate of `certificate`. More of the section
     /// `volunteer`, and sections after it, may follow.
-    pub(crate) fn agent_config(&self, file: &str, name: &str, certificate: &str, more: &str) {
+    pub fn agent_config(&self, file: &str, name: &str, certificate: &str, more: &str) {
         let (dir, port) = (self.bench.folder.path().display(), self.port);
         let text = format!(
             "state_dir = '{dir}/{file}-state'\n[host]\nname = '{name}'\n[aggregator]\naddress = '127.0.0.1:{port}'\n\
@@ -57,14 +66,16 @@ impl Pair {
         self.bench.write(file, &text);
     }
 
-    pub(crate) fn start_aggregator(&mut self) {
+    /// Starts the aggregator and waits until it answers.
+    pub fn start_aggregator(&mut self) {
         let config = self.bench.path("aggregator.toml");
         let command = self.bench.gleaner(&["daemon", "aggregator", "--config", config.to_str().unwrap()]);
         self.aggregator = Some(Running::start(command));
         until("the aggregator answers", || self.ask(&["job", "list"]).status.success());
     }
 
-    pub(crate) fn start_agent(&mut self, arguments: &[&str]) {
+    /// Starts the agent and waits for its first report.
+    pub fn start_agent(&mut self, arguments: &[&str]) {
         let config = self.bench.path("agent.toml");
         let all: Vec<&str> = ["daemon", "agent", "--config", config.to_str().unwrap()]
             .into_iter()
@@ -76,22 +87,30 @@ impl Pair {
         });
     }
 
-    pub(crate) fn ask(&self, arguments: &[&str]) -> std::process::Output {
+    /// Runs `gleaner` against this aggregator.
+    #[must_use]
+    pub fn ask(&self, arguments: &[&str]) -> std::process::Output {
         let socket = self.bench.path("a.sock");
         let all: Vec<&str> =
             ["--socket", socket.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
         self.bench.run(&all)
     }
 
-    pub(crate) fn hosts(&self) -> Vec<serde_json::Value> {
+    /// `gleaner hosts`.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<serde_json::Value> {
         serde_json::from_slice(&self.ask(&["hosts", "--json"]).stdout).unwrap_or_default()
     }
 
-    pub(crate) fn job(&self, name: &str) -> serde_json::Value {
+    /// `gleaner job show`.
+    #[must_use]
+    pub fn job(&self, name: &str) -> serde_json::Value {
         serde_json::from_slice(&self.ask(&["job", "show", name, "--json"]).stdout).unwrap_or_default()
     }
 
-    pub(crate) fn events(&self) -> String {
+    /// `gleaner events`.
+    #[must_use]
+    pub fn events(&self) -> String {
         text(&self.ask(&["events", "--json"]).stdout)
     }
 }

@@ -1,29 +1,31 @@
-//! The scripts beside this file, for tests: images built once into the target folder, hosts booted from them.
+//! The scripts of tests/lab, for tests: images built once into the target folder, hosts booted from them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 /// A script of the lab.
-pub(crate) fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/lab").join(name)
+#[must_use]
+pub fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab").join(name)
 }
 
 /// This process runs inside a booted host.
-pub(crate) fn inside() -> bool {
+#[must_use]
+pub fn inside() -> bool {
     std::env::var_os("GLEANER_INSIDE_LAB").is_some()
 }
 
 /// One bed at a time: two would measure each other.
-#[allow(dead_code, reason = "one of the two programs that share this file has no use for it")]
-pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+pub fn alone() -> std::sync::MutexGuard<'static, ()> {
     static BED: std::sync::Mutex<()> = std::sync::Mutex::new(());
     // A test that failed has taken its bed away with it.
     BED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A folder for images in the build's own target folder, so that they are built once and go with `cargo clean`.
-pub(crate) fn cache(name: &str) -> PathBuf {
+#[must_use]
+pub fn cache(name: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.ancestors().nth(2).unwrap().join("lab").join(name)
 }
@@ -45,7 +47,8 @@ fn build(script_name: &str, name: &str, programs: &[&str]) -> Result<PathBuf, St
 
 /// Images of guests and of the version 2 host; without what it takes to build them, says loudly that `test` is
 /// skipped.
-pub(crate) fn images(test: &str) -> Option<PathBuf> {
+#[must_use]
+pub fn images(test: &str) -> Option<PathBuf> {
     if let Some(images) = std::env::var_os("GLEANER_LAB_IMAGES") {
         return Some(images.into());
     }
@@ -56,16 +59,18 @@ pub(crate) fn images(test: &str) -> Option<PathBuf> {
 }
 
 /// Xen, a control domain and guests.
-#[allow(dead_code, reason = "one of the two programs that share this file has no use for it")]
-pub(crate) fn xen_images(test: &str) -> Option<PathBuf> {
+#[must_use]
+pub fn xen_images(test: &str) -> Option<PathBuf> {
     let programs = ["qemu-system-x86_64", "busybox", "cpio", "apt-get", "gcc", "xz"];
     build("xen/images.sh", "xen", &programs).map_err(|why| eprintln!("SKIPPED: {test}: {why}")).ok()
 }
 
 /// The agent's helper for Xen, built by itself because nothing else may link it.
-#[allow(dead_code, reason = "as above")]
-pub(crate) fn build_xen_helper() -> Result<PathBuf, String> {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent-xen/Cargo.toml");
+///
+/// # Errors
+/// Why it does not build.
+pub fn build_xen_helper() -> Result<PathBuf, String> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../agent-xen/Cargo.toml");
     let target = cache("agent-xen");
     let mut command = Command::new(env!("CARGO"));
     command
@@ -81,7 +86,8 @@ pub(crate) fn build_xen_helper() -> Result<PathBuf, String> {
 }
 
 /// Boots a version 2 host and runs a script of the lab in it.
-pub(crate) fn on_host(images: &Path, options: &[&str], script_name: &str, files: &[&Path]) -> Output {
+#[must_use]
+pub fn on_host(images: &Path, options: &[&str], script_name: &str, files: &[&Path]) -> Output {
     let mut command = Command::new(script("kvm/host.sh"));
     command.args(options).arg(images).arg(script(script_name)).args(files);
     command.stdin(Stdio::null()).output().unwrap()

@@ -11,7 +11,8 @@ use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
 use gleaner_wire::{FromAgent, Hello};
 
 /// The hello of an agent that acts, with a volunteer.
-pub(crate) fn hello(host: &HostId, incarnation: u64) -> FromAgent {
+#[must_use]
+pub fn hello(host: &HostId, incarnation: u64) -> FromAgent {
     let levers = Levers {
         acting: true,
         volunteer: VolunteerKind::Cgroup { procs_files: vec!["/sys/fs/cgroup/gleaner/volunteer/cgroup.procs".into()] },
@@ -35,7 +36,8 @@ pub(crate) fn hello(host: &HostId, incarnation: u64) -> FromAgent {
 }
 
 /// A report of a host with some guests.
-pub(crate) fn report(host: &HostId, sequence: u64, workloads: u32) -> FromAgent {
+#[must_use]
+pub fn report(host: &HostId, sequence: u64, workloads: u32) -> FromAgent {
     let cpu = || Reading::Value(CoreShare::clamped(12.5));
     let rate = || Reading::Value(BytesPerSec::clamped(4_096.0));
     let absent = || Reading::<PerSec>::absent(AbsenceKind::NotSupported, "this machine has no such counters");

@@ -8,16 +8,19 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A machine that became slower than this many times is another machine. Chosen.
-pub(crate) const STEADY: f64 = 1.2;
+pub const STEADY: f64 = 1.2;
 
 /// Does a little every half second and notes the CPU time it takes.
-pub(crate) struct Pace {
+#[derive(Debug)]
+pub struct Pace {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<f64>>,
 }
 
 impl Pace {
-    pub(crate) fn start() -> Self {
+    /// Starts to measure.
+    #[must_use]
+    pub fn start() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -32,7 +35,8 @@ impl Pace {
     }
 
     /// What a little took since the start, in milliseconds of CPU time, in the mean.
-    pub(crate) fn mean_ms(self) -> f64 {
+    #[must_use]
+    pub fn mean_ms(self) -> f64 {
         self.stop.store(true, Ordering::Relaxed);
         let all = self.thread.join().unwrap();
         all.iter().sum::<f64>() / all.len() as f64

@@ -5,71 +5,103 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+pub const TIMEOUT: Duration = Duration::from_secs(180);
+
+/// The built `gleaner`. Cargo builds it for the tests of its own package and lays it beside their folder.
+fn program() -> PathBuf {
+    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("gleaner")
+}
 
 /// A folder of a test, and the binary.
-pub(crate) struct Bench {
-    pub(crate) folder: tempfile::TempDir,
+#[derive(Debug)]
+pub struct Bench {
+    /// Gone when this is dropped.
+    pub folder: tempfile::TempDir,
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Bench {
-    pub(crate) fn new() -> Self {
+    /// An empty folder.
+    #[must_use]
+    pub fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    /// A file in the folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+    /// Writes a file into the folder.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
         std::fs::write(self.path(name), text).unwrap();
         self.path(name)
     }
 
-    pub(crate) fn gleaner(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+    /// `gleaner` in the folder, with no input.
+    #[must_use]
+    pub fn gleaner(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program());
         command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
         // No aggregator of the machine the tests run on.
         command.env("GLEANER_SOCKET", self.path("no.sock"));
         command
     }
 
-    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+    /// Runs `gleaner` to its end.
+    #[must_use]
+    pub fn run(&self, arguments: &[&str]) -> Output {
         self.gleaner(arguments).output().unwrap()
     }
 
-    pub(crate) fn lines(&self, name: &str) -> Vec<String> {
+    /// The lines of a file in the folder; none if there is no file.
+    #[must_use]
+    pub fn lines(&self, name: &str) -> Vec<String> {
         let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 }
 
-pub(crate) fn text(bytes: &[u8]) -> String {
+/// What a program said.
+#[must_use]
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Waits for a condition, or fails saying what was waited for.
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < deadline, "{what}: not in {} s", PATIENCE.as_secs());
+        assert!(Instant::now() < deadline, "{what}: not in {} s", TIMEOUT.as_secs());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 /// A child that does not outlive its test.
-pub(crate) struct Running(pub(crate) Child);
+#[derive(Debug)]
+pub struct Running(pub Child);
 
 impl Running {
-    pub(crate) fn start(mut command: Command) -> Self {
+    /// Starts a command; its output is kept for [`Self::output`].
+    #[must_use]
+    pub fn start(mut command: Command) -> Self {
         Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    pub(crate) fn kill(&self, pid: u32) {
+    /// Kills a process.
+    pub fn kill(&self, pid: u32) {
         kill(pid, "KILL");
     }
 
-    pub(crate) fn output(mut self) -> Output {
+    /// Waits for the end, and what was said until then.
+    #[must_use]
+    pub fn output(mut self) -> Output {
         use std::io::Read;
         let (mut out, mut err) = (Vec::new(), Vec::new());
         self.0.stdout.take().unwrap().read_to_end(&mut out).unwrap();
@@ -93,12 +125,14 @@ impl Drop for Running {
     }
 }
 
-pub(crate) fn kill(pid: u32, signal: &str) {
+/// Sends a signal by its name.
+pub fn kill(pid: u32, signal: &str) {
     _ = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
 /// Living processes whose command line holds all the words.
-pub(crate) fn processes(words: &[&str]) -> Vec<u32> {
+#[must_use]
+pub fn processes(words: &[&str]) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -112,12 +146,14 @@ pub(crate) fn processes(words: &[&str]) -> Vec<u32> {
 }
 
 /// A daemon of the private pair of a `gleaner run` with this process id.
-pub(crate) fn daemon_of(owner: u32, which: &str) -> Option<u32> {
+#[must_use]
+pub fn daemon_of(owner: u32, which: &str) -> Option<u32> {
     processes(&["daemon", which, "--config", &format!("gleaner-private-{owner}/")]).first().copied()
 }
 
 /// Cgroups of the private pair of a `gleaner run` with this process id.
-pub(crate) fn cgroups_of(owner: u32) -> Vec<PathBuf> {
+#[must_use]
+pub fn cgroups_of(owner: u32) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let hierarchies = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
     for hierarchy in hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]) {
@@ -130,7 +166,8 @@ pub(crate) fn cgroups_of(owner: u32) -> Vec<PathBuf> {
 }
 
 /// The volunteer can be a cgroup here; says loudly if not.
-pub(crate) fn cgroups_writable(test: &str) -> bool {
+#[must_use]
+pub fn cgroups_writable(test: &str) -> bool {
     let probe = Path::new("/sys/fs/cgroup/cpu").join(format!("gleaner-probe-{}", std::process::id()));
     let unified = Path::new("/sys/fs/cgroup").join(format!("gleaner-probe-{}", std::process::id()));
     let writable = [probe, unified].iter().any(|folder| {
