@@ -14,7 +14,7 @@ pub fn requests(data: &[u8]) {
     if let Ok(submit) = serde_json::from_slice::<SubmitCluster>(data)
         && let Ok(job) = "job".parse()
     {
-        _ = engine::prepare_cluster(&job, &submit);
+        engine::fuzz_submission(&job, &submit);
     }
 }
 

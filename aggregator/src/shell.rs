@@ -442,15 +442,15 @@ impl Shell {
         self.connections.clear();
     }
 
-    /// The tasks and results of a job of engine `local` are on the machine of the aggregator that took it. Another one
+    /// The tasks and results of a job on one machine are there, with the aggregator that took it. Another one
     /// cannot go on with it, and lets it fail at once rather than wait for a machine that may be gone for good.
     fn give_up_jobs_of_others(&mut self) {
         if self.leading.is_none() {
             return;
         }
-        let local = |job: &JobStatus| job.spec.engine.local().map(|local| local.host.clone());
+        let machine = |job: &JobStatus| job.spec.workers.slots().map(|slots| slots.host.clone());
         let unfinished = self.controller.jobs().filter(|job| !job.phase.is_final());
-        let others = unfinished.filter_map(|job| Some((job.spec.id.clone(), local(job)?)));
+        let others = unfinished.filter_map(|job| Some((job.spec.id.clone(), machine(job)?)));
         let others: Vec<(JobId, HostId)> = others.filter(|(_, host)| *host != self.local_host).collect();
         for (job, host) in others {
             let reason = format!(
@@ -575,7 +575,7 @@ impl Shell {
         }
         let Some(status) = self.controller.job(job) else { return };
         // To tell a batch system of the end of a job that it never had would begin it first.
-        if action == EngineAction::Cancel && status.started.is_none() && status.spec.engine.cluster().is_some() {
+        if action == EngineAction::Cancel && status.started.is_none() && status.spec.workers.hosts().is_some() {
             return;
         }
         let spec = status.spec.clone();

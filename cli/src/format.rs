@@ -328,8 +328,8 @@ pub(crate) fn job(job: &JobStatus) -> String {
     if let Some(energy_wh) = job.energy_wh {
         line("energy", format!("{energy_wh:.1} Wh"));
     }
-    if let Some(local) = job.spec.engine.local() {
-        line("output", clean(&local.output_dir));
+    if let Some(output_dir) = job.spec.engine.options.text("output_dir") {
+        line("output", clean(&output_dir));
     }
     lines.join("\n")
 }

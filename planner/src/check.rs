@@ -4,7 +4,7 @@
 use gleaner_types::command::{Desired, DiskLimit, Limits, Quota, Target};
 use gleaner_types::event::Event;
 use gleaner_types::id::{HostId, WorkloadId};
-use gleaner_types::job::{Bound, ClusterSpec, Decision, EngineAction, EngineSpec};
+use gleaner_types::job::{Bound, ClusterSpec, Decision, EngineAction, Workers};
 use gleaner_types::report::{Capability, VolunteerKind};
 use gleaner_types::units::Bytes;
 
@@ -82,9 +82,9 @@ pub fn output(controller: &Controller, output: &Output) -> Result<(), String> {
         }
         Output::Engine { job, action: EngineAction::SetSlots(slots) } => {
             let status = controller.job(job).ok_or_else(|| format!("slots for unknown job {job}"))?;
-            let local = match &status.spec.engine {
-                EngineSpec::Local(local) => local,
-                EngineSpec::Cluster(cluster) => {
+            let local = match &status.spec.workers {
+                Workers::Slots(local) => local,
+                Workers::Hosts(cluster) => {
                     return slots.iter().try_for_each(|(host, slots)| cluster_slots(controller, cluster, host, *slots));
                 }
             };

@@ -8,11 +8,12 @@ use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
 use gleaner_planner::power::marginal_watts;
 use gleaner_planner::productivity::Efficiency;
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota};
+use gleaner_types::engine::EngineSpec;
 use gleaner_types::event::Event;
 use gleaner_types::id::{HostId, InvalidId, JobId};
 use gleaner_types::job::{
-    ClusterSpec, ClusterSystem, Decision, DedicatedHost, EngineAction, EngineEnd, EngineProgress, EngineSpec, JobSpec,
-    JobStatus, WorkerProgress,
+    ClusterSpec, Decision, DedicatedHost, EngineAction, EngineEnd, EngineProgress, JobSpec, JobStatus, WorkerProgress,
+    Workers,
 };
 use gleaner_types::report::{
     AbsenceKind, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, Reading, VolunteerKind,
@@ -259,8 +260,8 @@ impl<'s> Cluster<'s> {
         let dedicated = self.hosts.iter().filter(|host| host.dedicated);
         JobSpec {
             id: self.job.clone(),
-            engine: EngineSpec::Cluster(ClusterSpec {
-                system: ClusterSystem::Simulated,
+            engine: EngineSpec::without_options("simulated"),
+            workers: Workers::Hosts(ClusterSpec {
                 dedicated: dedicated
                     .map(|host| DedicatedHost { host: host.id.clone(), disk: host.class.disk_mb_s / base })
                     .collect(),

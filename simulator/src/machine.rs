@@ -5,9 +5,10 @@ use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
 use gleaner_planner::guard::{Guard, GuardSample, GuardSettings};
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota};
+use gleaner_types::engine::EngineSpec;
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{
-    EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobSpec, JobStatus, LocalSpec, Prices,
+    EngineAction, EngineEnd, EngineProgress, Goal, JobSpec, JobStatus, Prices, SlotSpec, Workers,
 };
 use gleaner_types::report::{
     AbsenceKind, CgroupMode, HostFacts, HostReport, Levers, MachineSample, Reading, VolunteerKind, VolunteerSample,
@@ -246,15 +247,12 @@ fn facts(cores: u32) -> HostFacts {
 fn spec(scenario: &Scenario) -> JobSpec {
     JobSpec {
         id: scenario.job.clone(),
-        engine: EngineSpec::Local(LocalSpec {
+        engine: EngineSpec::without_options("simulated"),
+        workers: Workers::Slots(SlotSpec {
             host: scenario.host.clone(),
             tasks: scenario.tasks,
             dedicated_slots: 1,
             max_slots: None,
-            max_attempts: 1,
-            task_timeout_s: None,
-            working_dir: "/".into(),
-            output_dir: "/".into(),
         }),
         goal: scenario.goal,
         prices: Prices::default(),

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use gleaner_planner::advice::{Advice, Question};
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_types::id::{ApplicationId, HostId, JobId};
-use gleaner_types::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices, SizingPolicy, SparkSpec};
+use gleaner_types::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices, SizingPolicy};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::Bytes;
 
@@ -171,7 +172,6 @@ pub struct SubmitJob {
 
 /// A job of a batch system over many hosts, as an operator writes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SubmitCluster {
     /// Name; `None` lets the aggregator choose one.
     #[serde(default)]
@@ -179,15 +179,6 @@ pub struct SubmitCluster {
     /// How its volunteers are chosen.
     #[serde(default)]
     pub sizing: SizingPolicy,
-    /// Engine `exec`: the program that speaks for the batch system, with its arguments; absolute.
-    #[serde(default)]
-    pub program: Vec<String>,
-    /// Folder the program runs in; absolute.
-    #[serde(default)]
-    pub working_dir: String,
-    /// Engine `spark`, in place of the program.
-    #[serde(default)]
-    pub spark: Option<SparkSpec>,
     /// Most volunteers at once.
     #[serde(default)]
     pub max_volunteers: Option<u32>,
@@ -210,6 +201,9 @@ pub struct SubmitCluster {
     /// Power of the hosts; needed for the goal `energy`.
     #[serde(default)]
     pub power: Option<PowerModels>,
+    /// The rest is for the engine: its options under its name, or those of the default engine as they are.
+    #[serde(flatten)]
+    pub engine: Map<String, Value>,
 }
 
 /// An answer.

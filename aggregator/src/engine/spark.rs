@@ -1,178 +1,75 @@
 //! Engine `spark`: Apache Spark standalone. Its web interfaces are asked how far an application is and told which
-//! workers to let go; [`runner`] makes an engine of that.
+//! workers to let go; [`runner`] does so once a second, for one job.
 //!
-//! Questions block for at most the time limit of each server they ask (see [`DEFAULT_TIME_LIMIT`]). What a cluster must be set up with is in `docs/engines.md`. Sources: Spark's manual,
+//! Questions block for at most the time limit of each server they ask (see [`error::DEFAULT_TIME_LIMIT`]). What a cluster must be set up with is in `docs/engines.md`. Sources: Spark's manual,
 //! "Monitoring and Instrumentation" (REST API) and "Spark Standalone Mode"; behaviour observed on 3.5.7.
 
 mod application;
+mod error;
 mod http;
 mod json;
 mod master;
+mod options;
 mod progress;
 mod runner;
 
-use std::fmt;
-use std::str::FromStr;
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use application::{ApplicationEnd, Look, SparkApplication};
-use master::{ApplicationState, Decommission, SparkMaster};
-use progress::SparkProgress;
-pub(super) use runner::SparkRunner;
+use gleaner_types::id::HostId;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::Instrument;
 
-/// How long one server may take to answer everything a call asks of it. Chosen: the runner looks once a second.
-pub(super) const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(2);
+use super::interface::{Engine, Job, Problems, Setting};
+use super::runners::{Orders, Runners};
+use options::SparkOptions;
+use runner::SparkRunner;
 
-/// What callers do about an error depends on this alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ErrorKind {
-    /// What was asked for is not there.
-    Absent,
-    /// The answer, or an argument, is not what it must be.
-    Malformed,
-    /// The server refuses; asking again changes nothing.
-    Denied,
-    /// Asking again later may help.
-    Transient,
+/// The engine.
+#[derive(Debug)]
+pub(super) struct SparkEngine {
+    setting: Setting,
+    runners: Runners,
 }
 
-/// Spark could not be asked, or its answer not be used.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SparkError {
-    /// No answer, or not in time.
-    #[error("failed to get an answer from {url}")]
-    Unreachable {
-        /// What was asked.
-        url: String,
-        /// Why there is none.
-        source: Box<ureq::Error>,
-    },
-    /// A driver answers before its application is ready.
-    #[error("{url} says that Spark is still starting up")]
-    StartingUp {
-        /// What was asked.
-        url: String,
-    },
-    /// An HTTP status that is no success.
-    #[error("{url} answered with HTTP status {status}")]
-    Status {
-        /// What was asked.
-        url: String,
-        /// The status.
-        status: u16,
-    },
-    /// The master's web interface may not be used to let workers go.
-    #[error(
-        "{url} refuses to decommission workers (HTTP status {status}); the master needs spark.decommission.enabled=true \
-         and, unless asked from its own machine, spark.master.ui.decommission.allow.mode=ALLOW"
-    )]
-    DecommissionRefused {
-        /// What was asked.
-        url: String,
-        /// The status.
-        status: u16,
-    },
-    /// An answer longer than any sensible one.
-    #[error("the answer of {url} exceeds {limit_bytes} bytes")]
-    TooLarge {
-        /// What was asked.
-        url: String,
-        /// The most that is read.
-        limit_bytes: u64,
-    },
-    /// An answer that is no JSON.
-    #[error("the answer of {url} is not JSON")]
-    NotJson {
-        /// What was asked.
-        url: String,
-        /// Where it is wrong.
-        source: serde_json::Error,
-    },
-    /// A field that is missing or of the wrong type or size.
-    #[error("in the answer of {url}, {field} is {found} and not {expected}")]
-    Malformed {
-        /// What was asked.
-        url: String,
-        /// The field's path within the answer.
-        field: String,
-        /// Its value, shortened, or "missing".
-        found: String,
-        /// What it must be.
-        expected: &'static str,
-    },
-    /// An argument that cannot be used.
-    #[error("{what} {value:?} cannot be used: {problem}")]
-    Argument {
-        /// Which.
-        what: &'static str,
-        /// Its value.
-        value: String,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
+impl SparkEngine {
+    pub(super) fn open(setting: &Setting) -> Self {
+        Self { setting: setting.clone(), runners: Runners::default() }
+    }
 }
 
-impl SparkError {
-    /// What kind of error it is.
-    #[must_use]
-    pub(super) const fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Unreachable { .. } | Self::StartingUp { .. } => ErrorKind::Transient,
-            Self::Status { status: 404 | 410, .. } => ErrorKind::Absent,
-            Self::Status { status: 400..=499, .. } | Self::DecommissionRefused { .. } => ErrorKind::Denied,
-            Self::Status { .. } => ErrorKind::Transient,
-            Self::TooLarge { .. } | Self::NotJson { .. } | Self::Malformed { .. } | Self::Argument { .. } => {
-                ErrorKind::Malformed
-            }
+impl Engine for SparkEngine {
+    fn check(&self, options: &Value, problems: &mut Problems) {
+        options::check(options, problems);
+    }
+
+    fn set_slots(&mut self, job: &Job<'_>, slots: BTreeMap<HostId, u32>) {
+        self.runners.set_slots(job, slots, |orders| start(job, &self.setting, orders));
+    }
+
+    fn cancel(&mut self, job: &Job<'_>) {
+        self.runners.cancel(job, |orders| start(job, &self.setting, orders));
+    }
+
+    fn stop(&mut self) -> Vec<JoinHandle<()>> {
+        self.runners.stop()
+    }
+}
+
+fn start(job: &Job<'_>, setting: &Setting, orders: watch::Receiver<Orders>) -> Option<JoinHandle<()>> {
+    let id = job.spec.id.clone();
+    let options: SparkOptions = match job.spec.engine.options.read() {
+        Ok(options) => options,
+        Err(error) => {
+            setting.report_broken(&id, format!("its options cannot be read: {:#}", anyhow::Error::from(error)));
+            return None;
         }
-    }
-}
-
-/// An application's name in its cluster, such as `app-20261121064910-0000`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct ApplicationId(String);
-
-impl fmt::Display for ApplicationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// At most 128 letters, digits, `-` and `_`, because it becomes part of an address.
-impl FromStr for ApplicationId {
-    type Err = SparkError;
-    fn from_str(text: &str) -> Result<Self, SparkError> {
-        let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        if (1..=128).contains(&text.len()) && text.bytes().all(good) {
-            return Ok(Self(text.to_owned()));
-        }
-        let problem = "it must be 1 to 128 letters, digits, - and _";
-        Err(SparkError::Argument { what: "the application", value: shortened(text), problem })
-    }
-}
-
-/// Checks the address of a web interface.
-pub(super) fn check_web_interface(url: &str) -> Result<(), SparkError> {
-    http::Server::new(url, DEFAULT_TIME_LIMIT).map(|_| ())
-}
-
-/// Checks a worker's host: a name or an address without a port.
-pub(super) fn check_host(host: &str) -> Result<(), SparkError> {
-    let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'[' | b']');
-    if (1..=253).contains(&host.len()) && !host.starts_with('-') && host.bytes().all(good) {
-        return Ok(());
-    }
-    let problem = "it must be a host name or an address";
-    Err(SparkError::Argument { what: "the host", value: shortened(host), problem })
-}
-
-/// The beginning of something that is quoted in a message.
-fn shortened(text: &str) -> String {
-    const LONGEST: usize = 80;
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
+    };
+    let span = tracing::info_span!("job", job = %id, engine = "spark");
+    let (folder, reports) = (job.folder.to_owned(), setting.reports.clone());
+    let runner = SparkRunner { job: id, options, folder, reports, orders };
+    Some(tokio::spawn(runner.run().instrument(span)))
 }
 
 /// The parsers of Spark's documents, for the fuzz targets.

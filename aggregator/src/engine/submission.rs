@@ -1,161 +1,155 @@
-//! Checks a submitted task list, field by field, and stores it durably.
+//! Submissions, from the requests of operators' tools to the specification of a job: what every engine has in common is
+//! checked here, the rest by the engine that is named.
 
-use std::path::Path;
-
+use gleaner_types::engine::EngineName;
 use gleaner_types::id::{HostId, JobId};
-use gleaner_types::job::{EngineSpec, Goal, JobSpec, LocalSpec, SizingPolicy};
+use gleaner_types::job::{ClusterSpec, Goal, JobSpec, SizingPolicy, SlotSpec, Workers};
+use gleaner_types::units::Bytes;
+use serde_json::{Map, Value, json};
 
-use super::records::{Records, Tasks};
-use super::runner;
-use gleaner_api::{ApiError, ErrorCode, SubmitJob};
+use super::interface::{Problems, SubmissionError, WorkerShape};
+use super::runners::MOST_HOSTS;
+use super::{Engines, registry};
+use gleaner_api::{ApiError, ErrorCode, SubmitCluster, SubmitJob};
 
-/// Most tasks of a job.
-const MAX_TASKS: usize = 100_000;
-/// Longest command or environment entry, in bytes: what the kernel takes as one argument, less the NUL at its
-/// end (execve(2), MAX_ARG_STRLEN).
-const MAX_COMMAND: usize = (128 << 10) - 1;
-/// Most bytes of environment. Chosen: with a command passed on twice it is well within the 2 MiB that the
-/// kernel takes in all under the usual stack limit.
-const MAX_ENVIRONMENT: usize = 1 << 20;
-/// Most slots of a job.
+/// Most slots of a job on one machine.
 const MAX_SLOTS: u32 = 1_024;
-/// Longest list of mistakes reported.
-const MAX_PROBLEMS: usize = 20;
+/// Longest time until a deadline of a job on one machine.
+const LONGEST_S: f64 = 366.0 * 86_400.0;
 
-pub(super) fn prepare(jobs_dir: &Path, host: &HostId, job: &JobId, submit: &SubmitJob) -> Result<JobSpec, ApiError> {
-    let problems = problems(submit);
-    if !problems.is_empty() {
-        return Err(ApiError { code: ErrorCode::Invalid, message: problems.join("\n") });
+impl From<SubmissionError> for ApiError {
+    fn from(error: SubmissionError) -> Self {
+        let code = match &error {
+            SubmissionError::Invalid { .. } | SubmissionError::Options(_) => ErrorCode::Invalid,
+            SubmissionError::OutputInUse { .. } => ErrorCode::Conflict,
+            SubmissionError::Disk { .. } => ErrorCode::Unavailable,
+        };
+        Self { code, message: format!("{:#}", anyhow::Error::from(error)) }
     }
-    let folder = jobs_dir.join(job.as_str());
-    let output_dir = match &submit.output_dir {
-        Some(output_dir) => output_dir.clone(),
-        None => jobs_dir.with_file_name("output").join(job.as_str()).display().to_string(),
-    };
-    let failed = |what: &Path, error: std::io::Error| ApiError {
-        code: ErrorCode::Unavailable,
-        message: format!("failed to write {}: {error}", what.display()),
-    };
-    std::fs::create_dir_all(&output_dir).map_err(|e| failed(Path::new(&output_dir), e))?;
-    let tasks = Tasks { commands: submit.tasks.clone(), environment: submit.environment.clone() };
-    let records = Records::new(folder.clone());
-    // What a job of the same name may have left would pass for this one's results.
-    runner::end_left_behind(&records);
-    records.remove().and_then(|()| records.write_tasks(&tasks)).map_err(|e| failed(&folder, e))?;
-    Ok(JobSpec {
-        id: job.clone(),
-        engine: EngineSpec::Local(LocalSpec {
-            host: host.clone(),
-            tasks: u32::try_from(submit.tasks.len()).unwrap_or(u32::MAX),
-            dedicated_slots: submit.dedicated_slots,
-            max_slots: submit.max_slots,
-            max_attempts: submit.max_attempts,
-            task_timeout_s: submit.task_timeout_s,
-            working_dir: submit.working_dir.clone(),
-            output_dir,
-        }),
-        goal: submit.goal,
-        prices: submit.prices,
-        memory_per_slot: submit.memory_per_slot,
-        // A slot works as soon as its shell has started.
-        set_up_s: 0.0,
-        sizing: SizingPolicy::Adaptive,
-        power: None,
+}
+
+/// What the engine of a task list reads.
+pub(super) fn options_of(submit: SubmitJob) -> Value {
+    json!({
+        "tasks": submit.tasks,
+        "environment": submit.environment,
+        "working_dir": submit.working_dir,
+        "output_dir": submit.output_dir,
+        "max_attempts": submit.max_attempts,
+        "task_timeout_s": submit.task_timeout_s,
     })
 }
 
-fn problems(submit: &SubmitJob) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut check = |good: bool, problem: String| {
-        if !good && found.len() < MAX_PROBLEMS {
-            found.push(problem);
+impl Engines {
+    /// Takes a task list for this machine. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`SubmissionError`] naming every field that is wrong, or what is in the way.
+    pub fn prepare(&mut self, host: HostId, job: &JobId, submit: SubmitJob) -> Result<JobSpec, SubmissionError> {
+        let name = registry::default_of(WorkerShape::Slots);
+        let SubmitJob { dedicated_slots, max_slots, goal, prices, memory_per_slot, .. } = submit;
+        let options = options_of(submit);
+        let mut problems = Problems::default();
+        self.check(&name, &options, &mut problems);
+        problems.check((1..=MAX_SLOTS).contains(&dedicated_slots), || {
+            format!("dedicated_slots: is {dedicated_slots}; it must be 1 to {MAX_SLOTS}")
+        });
+        if let Some(most) = max_slots {
+            problems.check((dedicated_slots.max(1)..=MAX_SLOTS).contains(&most), || {
+                format!("max_slots: is {most}; it must be dedicated_slots ({dedicated_slots}) to {MAX_SLOTS}")
+            });
         }
-    };
-    let tasks = submit.tasks.len();
-    check((1..=MAX_TASKS).contains(&tasks), format!("tasks: there are {tasks}; it must be 1 to {MAX_TASKS}"));
-    for (index, task) in submit.tasks.iter().take(MAX_TASKS).enumerate() {
-        let number = index + 1;
-        check(!task.trim().is_empty(), format!("task {number}: is empty"));
-        check(!task.contains('\0'), format!("task {number}: holds a NUL byte"));
-        check(task.len() <= MAX_COMMAND, format!("task {number}: has {} bytes; at most {MAX_COMMAND}", task.len()));
+        if let Goal::Deadline { within_s } = goal {
+            problems.check(within_s > 0.0 && within_s <= LONGEST_S, || {
+                format!("goal.deadline.within_s: is {within_s}; it must be more than 0 and at most a year")
+            });
+        }
+        problems.none()?;
+        let (engine, tasks) = self.take(&name, job, &options)?;
+        Ok(JobSpec {
+            id: job.clone(),
+            engine,
+            workers: Workers::Slots(SlotSpec { host, tasks, dedicated_slots, max_slots }),
+            goal,
+            prices,
+            memory_per_slot,
+            // A slot works as soon as its task has started.
+            set_up_s: 0.0,
+            sizing: SizingPolicy::Adaptive,
+            power: None,
+        })
     }
-    for (name, value) in &submit.environment {
-        let good = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
-        check(good, format!("environment: {name:?} cannot be set"));
-        let bytes = name.len() + 1 + value.len();
-        check(bytes <= MAX_COMMAND, format!("environment: {name:?} has {bytes} bytes; at most {MAX_COMMAND}"));
-    }
-    // Each entry also costs a NUL and a pointer.
-    let bytes: usize = submit.environment.iter().map(|(name, value)| name.len() + value.len() + 10).sum();
-    check(bytes <= MAX_ENVIRONMENT, format!("environment: has {bytes} bytes in all; at most {MAX_ENVIRONMENT}"));
-    let folder = Path::new(&submit.working_dir);
-    check(
-        folder.is_absolute() && folder.is_dir(),
-        format!("working_dir: {:?} is not an absolute path of a folder", submit.working_dir),
-    );
-    if let Some(output_dir) = &submit.output_dir {
-        check(Path::new(output_dir).is_absolute(), format!("output_dir: {output_dir:?} is not absolute"));
-    }
-    let dedicated = submit.dedicated_slots;
-    check(
-        (1..=MAX_SLOTS).contains(&dedicated),
-        format!("dedicated_slots: is {dedicated}; it must be 1 to {MAX_SLOTS}"),
-    );
-    if let Some(most) = submit.max_slots {
-        let good = (dedicated.max(1)..=MAX_SLOTS).contains(&most);
-        check(good, format!("max_slots: is {most}; it must be dedicated_slots ({dedicated}) to {MAX_SLOTS}"));
-    }
-    let attempts = submit.max_attempts;
-    check((1..=100).contains(&attempts), format!("max_attempts: is {attempts}; it must be 1 to 100"));
-    if let Some(timeout_s) = submit.task_timeout_s {
-        let good = timeout_s > 0.0 && timeout_s.is_finite();
-        check(good, format!("task_timeout_s: is {timeout_s}; it must be more than 0"));
-    }
-    if let Goal::Deadline { within_s } = submit.goal {
-        let good = within_s > 0.0 && within_s <= 366.0 * 86_400.0;
-        check(good, format!("goal.deadline.within_s: is {within_s}; it must be more than 0 and at most a year"));
-    }
-    found
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::tests::submission;
+    /// Takes a job of a batch system over many hosts.
+    ///
+    /// # Errors
+    /// [`SubmissionError`] naming every field that is wrong.
+    pub fn prepare_cluster(&mut self, job: &JobId, submit: &SubmitCluster) -> Result<JobSpec, SubmissionError> {
+        let mut problems = Problems::default();
+        let (name, options) = self.named(&submit.engine, &mut problems);
+        self.check(&name, &options, &mut problems);
+        let dedicated = submit.dedicated.len();
+        problems.check((1..=MOST_HOSTS).contains(&dedicated), || {
+            format!("dedicated: has {dedicated} hosts; it must be 1 to {MOST_HOSTS}")
+        });
+        let mut names = std::collections::BTreeSet::new();
+        for (index, own) in submit.dedicated.iter().enumerate() {
+            let disk = own.disk;
+            let good = disk > 0.0 && disk.is_finite();
+            problems.check(good, || format!("dedicated[{index}].disk: is {disk}; it must be more than 0"));
+            problems.check(names.insert(&own.host), || format!("dedicated[{index}].host: {} is named twice", own.host));
+        }
+        let set_up_s = submit.set_up_s;
+        problems
+            .check((0.0..=86_400.0).contains(&set_up_s), || format!("set_up_s: is {set_up_s}; it must be 0 to 86400"));
+        if let Goal::Deadline { within_s } = submit.goal {
+            problems.check(within_s > 0.0 && within_s.is_finite(), || {
+                format!("goal.deadline.within_s: is {within_s}; it must be more than 0")
+            });
+        }
+        let powered = submit.goal != Goal::Energy || submit.power.is_some();
+        problems.check(powered, || "power: the goal `energy` needs power models".into());
+        problems.none()?;
+        let (engine, _) = self.take(&name, job, &options)?;
+        Ok(JobSpec {
+            id: job.clone(),
+            engine,
+            workers: Workers::Hosts(ClusterSpec {
+                dedicated: submit.dedicated.clone(),
+                max_volunteers: submit.max_volunteers,
+                max_slots_per_host: submit.max_slots_per_host,
+            }),
+            goal: submit.goal,
+            prices: submit.prices,
+            memory_per_slot: Bytes::from_mib(submit.memory_per_slot_mib),
+            set_up_s,
+            sizing: submit.sizing,
+            power: submit.power,
+        })
+    }
 
-    #[test]
-    fn every_wrong_field_is_named() {
-        let submit = SubmitJob {
-            tasks: vec!["true".into(), " ".into(), "a\0".into()],
-            working_dir: "here".into(),
-            output_dir: Some("there".into()),
-            dedicated_slots: 3,
-            max_slots: Some(2),
-            max_attempts: 0,
-            task_timeout_s: Some(f64::NAN),
-            goal: Goal::Deadline { within_s: -1.0 },
-            environment: [("A=B".to_owned(), String::new()), ("LONG".to_owned(), "x".repeat(2 << 20))].into(),
-            ..submission(&[])
+    /// The engine that the rest of a submission names: a table of its name has its options. Without one, the rest is what the
+    /// default engine takes.
+    fn named(&self, rest: &Map<String, Value>, problems: &mut Problems) -> (EngineName, Value) {
+        let default = registry::default_of(WorkerShape::Hosts);
+        let known = |key: &str| EngineName::try_from(key.to_owned()).ok().filter(|name| self.shape(name).is_some());
+        let mut named = rest.iter().filter_map(|(key, options)| Some((known(key)?, options)));
+        let Some((name, options)) = named.next() else {
+            for (key, _) in rest.iter().filter(|(_, value)| value.is_object()) {
+                problems.add(format!("{key}: is no engine; there are {}", self.names(WorkerShape::Hosts)));
+            }
+            return (default, Value::Object(rest.clone()));
         };
-        let host = HostId::new("h1").unwrap();
-        let error = prepare(Path::new("/nonexistent"), &host, &JobId::new("j").unwrap(), &submit).unwrap_err();
-        assert_eq!(error.code, ErrorCode::Invalid);
-        for part in [
-            "task 2: is empty",
-            "task 3: holds a NUL",
-            "working_dir: \"here\"",
-            "output_dir: \"there\"",
-            "max_slots: is 2",
-            "max_attempts: is 0",
-            "task_timeout_s: is NaN",
-            "within_s: is -1",
-            "environment: \"A=B\" cannot be set",
-            "environment: \"LONG\" has 2097157 bytes; at most 131071",
-            "bytes in all; at most 1048576",
-        ] {
-            assert!(error.message.contains(part), "{part}\nnot in\n{}", error.message);
+        if let Some((other, _)) = named.next() {
+            problems.add(format!("{name}, {other}: a job has one engine"));
         }
-        let none = prepare(Path::new("/nonexistent"), &host, &JobId::new("j").unwrap(), &submission(&[])).unwrap_err();
-        assert!(none.message.contains("tasks: there are 0"));
+        let others: Vec<&str> = rest.keys().map(String::as_str).filter(|key| known(key).is_none()).collect();
+        problems.check(others.is_empty(), || {
+            format!("{}: belong to the engine `{default}`; with `{name}` leave them out", others.join(", "))
+        });
+        problems.check(self.shape(&name) == Some(WorkerShape::Hosts), || {
+            format!("{name}: works with slots of one machine; there are {}", self.names(WorkerShape::Hosts))
+        });
+        (name, options.clone())
     }
 }

@@ -1,285 +1,171 @@
-//! The engine on real processes, in a real volunteer.
+//! Submissions, whatever the engine, and what all engines are asked alike.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use gleaner_types::job::{Goal, Prices};
-use gleaner_types::units::Bytes;
+use gleaner_types::job::{DedicatedHost, Goal, Prices};
+use serde_json::json;
 
+use super::local::tests::submission;
 use super::*;
+use gleaner_api::{ApiError, ErrorCode, SubmitCluster, SubmitJob};
 
-mod faults;
+fn engines(folder: &Path) -> Engines {
+    let (reports, _) = mpsc::channel(64);
+    Engines::new(folder.join("jobs"), HostId::new("h1").unwrap(), reports)
+}
 
-pub(super) fn submission(tasks: &[&str]) -> SubmitJob {
-    SubmitJob {
-        job: None,
-        goal: Goal::Cost { budget: None },
+fn wrong(submit: SubmitJob) -> ApiError {
+    let (host, job) = (HostId::new("h1").unwrap(), JobId::new("j").unwrap());
+    engines(Path::new("/nonexistent")).prepare(host, &job, submit).unwrap_err().into()
+}
+
+fn wrong_cluster(submit: &SubmitCluster) -> String {
+    let job = JobId::new("j").unwrap();
+    ApiError::from(engines(Path::new("/nonexistent")).prepare_cluster(&job, submit).unwrap_err()).message
+}
+
+#[test]
+fn every_wrong_field_is_named() {
+    let submit = SubmitJob {
+        tasks: vec!["true".into(), " ".into(), "a\0".into()],
+        working_dir: "here".into(),
+        output_dir: Some("there".into()),
+        dedicated_slots: 3,
+        max_slots: Some(2),
+        max_attempts: 0,
+        task_timeout_s: Some(-1.0),
+        goal: Goal::Deadline { within_s: -1.0 },
+        environment: [("A=B".to_owned(), String::new()), ("LONG".to_owned(), "x".repeat(2 << 20))].into(),
+        ..submission(&[])
+    };
+    let error = wrong(submit);
+    assert_eq!(error.code, ErrorCode::Invalid);
+    for part in [
+        "task 2: is empty",
+        "task 3: holds a NUL",
+        "working_dir: \"here\"",
+        "output_dir: \"there\"",
+        "max_slots: is 2",
+        "max_attempts: is 0",
+        "task_timeout_s: is -1",
+        "within_s: is -1",
+        "environment: \"A=B\" cannot be set",
+        "environment: \"LONG\" has 2097157 bytes; at most 131071",
+        "bytes in all; at most 1048576",
+    ] {
+        assert!(error.message.contains(part), "{part}\nnot in\n{}", error.message);
+    }
+    let none = wrong(submission(&[]));
+    assert!(none.message.contains("tasks: there are 0"));
+}
+
+fn cluster(engine: Value) -> SubmitCluster {
+    let own = |disk| DedicatedHost { host: HostId::new("d1").unwrap(), disk };
+    let Value::Object(engine) = engine else { panic!("{engine}") };
+    SubmitCluster {
+        name: None,
+        sizing: Default::default(),
+        engine,
+        max_volunteers: None,
+        max_slots_per_host: None,
+        memory_per_slot_mib: 0,
+        set_up_s: -1.0,
+        goal: Goal::Energy,
         prices: Prices::default(),
-        tasks: tasks.iter().map(|task| (*task).to_owned()).collect(),
-        environment: BTreeMap::new(),
-        working_dir: "/tmp".into(),
-        output_dir: None,
-        dedicated_slots: 1,
-        max_slots: None,
-        memory_per_slot: Bytes(0),
-        max_attempts: 2,
-        task_timeout_s: None,
+        dedicated: vec![own(1.0), own(0.0)],
+        power: None,
     }
 }
 
-/// An engine with a job in a folder of its own; tasks may use `$D` for the folder.
-struct Bench {
-    folder: tempfile::TempDir,
-    volunteer: VolunteerKind,
-    cgroups: Vec<PathBuf>,
-    reports: mpsc::Receiver<EngineReport>,
-    engines: Engines,
-    spec: JobSpec,
-    seen: Vec<EngineReport>,
-}
-
-impl Bench {
-    fn new(submit: SubmitJob) -> Self {
-        Self::within(tempfile::tempdir().unwrap(), submit)
-    }
-
-    fn within(folder: tempfile::TempDir, mut submit: SubmitJob) -> Self {
-        let registry = folder.path().join("volunteer");
-        std::fs::create_dir(&registry).unwrap();
-        submit.environment.insert("D".into(), folder.path().display().to_string());
-        let (reports, engines) = Self::engines(folder.path());
-        let spec = engines.prepare(&JobId::new("j").unwrap(), &submit).unwrap();
-        let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
-        Self { folder, volunteer, cgroups: vec![], reports, engines, spec, seen: vec![] }
-    }
-
-    fn engines(folder: &Path) -> (mpsc::Receiver<EngineReport>, Engines) {
-        let (sender, receiver) = mpsc::channel(64);
-        (receiver, Engines::new(folder.join("jobs"), HostId::new("h1").unwrap(), sender))
-    }
-
-    /// Uses a cgroup as the volunteer; `false`, with a word why, where none can be made.
-    fn use_cgroup(&mut self, name: &str) -> bool {
-        let mut procs_files = Vec::new();
-        for controller in ["cpu", "cpuacct", "freezer"] {
-            let group =
-                PathBuf::from(format!("/sys/fs/cgroup/{controller}/gleaner-engine-{name}-{}", std::process::id()));
-            if let Err(error) = std::fs::create_dir(&group) {
-                eprintln!("SKIPPED: no real cgroup for the volunteer: {}: {error}", group.display());
-                return false;
-            }
-            procs_files.push(group.join("cgroup.procs").display().to_string());
-            self.cgroups.push(group);
-        }
-        self.volunteer = VolunteerKind::Cgroup { procs_files };
-        true
-    }
-
-    fn slots(&mut self, slots: u32) {
-        let action = EngineAction::SetSlots(BTreeMap::from([(HostId::new("h1").unwrap(), slots)]));
-        self.engines.act(&self.spec, action, &self.volunteer);
-    }
-
-    async fn next(&mut self) -> EngineReport {
-        let report = tokio::time::timeout(Duration::from_secs(30), self.reports.recv()).await;
-        let report = report.expect("a report within 30 s").expect("engines are there");
-        self.seen.push(report.clone());
-        report
-    }
-
-    async fn end(&mut self) -> (EngineEnd, EngineProgress) {
-        loop {
-            if let EngineReport::Ended { end, progress, .. } = self.next().await {
-                return (end, progress.unwrap());
-            }
-        }
-    }
-
-    async fn until(&mut self, condition: impl Fn(&Path) -> bool) {
-        let folder = self.folder.path().to_owned();
-        let waiting = async {
-            while !condition(&folder) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("the condition within 30 s");
-    }
-
-    fn log(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
+#[test]
+fn every_wrong_field_of_a_submission_is_named() {
+    let said = wrong_cluster(&cluster(json!({ "program": ["relative"], "working_dir": "nowhere" })));
+    for part in ["program", "working_dir", "set_up_s: is -1", "dedicated[1].disk", "named twice", "power"] {
+        assert!(said.contains(part), "{part} in {said}");
     }
 }
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        for group in &self.cgroups {
-            for _ in 0..100 {
-                for pid in std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
-                    kill(pid.parse().unwrap_or_default());
-                }
-                if std::fs::remove_dir(group).is_ok() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-    }
-}
-
-fn kill(pid: i32) {
-    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-        _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
-}
-
-fn lines(path: &Path, file: &str) -> usize {
-    std::fs::read_to_string(path.join(file)).unwrap_or_default().lines().count()
-}
-
-#[tokio::test]
-async fn tasks_run_in_the_volunteers_cgroup_and_keep_their_output() {
-    let mut bench = Bench::new(submission(&["cat /proc/self/cgroup; echo $GLEANER_JOB.$GLEANER_TASK; echo oops >&2"]));
-    if !bench.use_cgroup("run") {
-        return;
-    }
-    bench.slots(1);
-    let (end, progress) = bench.end().await;
-    assert_eq!((end, progress.tasks_done), (EngineEnd::Completed, 1));
-    let output = Path::new(&bench.folder.path().join("output/j")).to_owned();
-    let out = std::fs::read_to_string(output.join("1.out")).unwrap();
-    assert!(out.contains("cpu:/gleaner-engine-run-") && out.contains("freezer:/gleaner-engine-run-"), "{out}");
-    assert!(out.ends_with("j.1\n"), "{out}");
-    assert_eq!(std::fs::read_to_string(output.join("1.err")).unwrap(), "oops\n");
-}
-
-#[tokio::test]
-async fn without_a_cgroup_tasks_run_in_the_idle_class_and_register() {
-    let mut bench = Bench::new(submission(&["ls \"$D/volunteer\" | wc -l; cut -d' ' -f41 /proc/self/stat"]));
-    bench.slots(1);
-    assert_eq!(bench.end().await.0, EngineEnd::Completed);
-    let out = std::fs::read_to_string(bench.folder.path().join("output/j/1.out")).unwrap();
-    // One group was registered; field 41 of stat is the policy: SCHED_IDLE is 5.
-    assert_eq!(out.split_whitespace().collect::<Vec<_>>(), ["1", "5"]);
-    assert_eq!(std::fs::read_dir(bench.folder.path().join("volunteer")).unwrap().count(), 0);
-}
-
-#[tokio::test]
-async fn failures_are_tried_again_and_then_given_up() {
-    let mut bench = Bench::new(submission(&["true", "echo x >>\"$D/log\"; exit 3", "[ $GLEANER_ATTEMPT = 2 ]"]));
-    bench.slots(3);
-    let (end, progress) = bench.end().await;
-    assert_eq!(end, EngineEnd::CompletedWithFailures { failed: 1 });
-    assert_eq!((progress.tasks_done, progress.tasks_failed, progress.tasks_retried), (2, 1, 2));
-    assert_eq!(bench.log().len(), 2);
-    let given_up = bench.seen.iter().any(|report| {
-        matches!(report, EngineReport::Event(Event::TaskFailed { task: 2, attempt: 2, how, retried: false, .. }) if how == "exited with 3")
+#[test]
+fn every_wrong_field_of_a_spark_application_is_named() {
+    let spark = json!({
+        "master": "spark://m:7077",
+        "driver": "m:4040",
+        "application": "",
+        "submit": ["spark-submit"],
+        "working_dir": "here",
+        "workers": { "i1": "10.0.0.1", "i2": "10.0.0.1", "i3": "-x" },
     });
-    assert!(given_up, "{:?}", bench.seen);
-}
-
-#[tokio::test]
-async fn a_task_that_never_ends_runs_out_of_time() {
-    let mut submit = submission(&["trap '' TERM; while :; do sleep 0.05; done", "true"]);
-    (submit.task_timeout_s, submit.max_attempts) = (Some(0.3), 1);
-    let mut bench = Bench::new(submit);
-    bench.slots(2);
-    let (end, progress) = bench.end().await;
-    assert_eq!((end, progress.tasks_done), (EngineEnd::CompletedWithFailures { failed: 1 }, 1));
-}
-
-#[tokio::test]
-async fn a_task_killed_from_outside_has_lost_its_slot_and_runs_again() {
-    // The first attempt kills its own process group, as the end of a volunteer does.
-    let mut bench =
-        Bench::new(submission(&["[ -e \"$D/log\" ] || { echo x >>\"$D/log\"; kill -9 -$PPID; sleep 60; }"]));
-    bench.slots(1);
-    let (end, progress) = bench.end().await;
-    assert_eq!((end, progress.tasks_done, progress.tasks_retried), (EngineEnd::Completed, 1, 1));
-}
-
-#[tokio::test]
-async fn shrinking_drains() {
-    let tasks: Vec<String> =
-        (0..6).map(|i| format!("echo {i} >>\"$D/log\"; while [ ! -e \"$D/go\" ]; do sleep 0.02; done")).collect();
-    let tasks: Vec<&str> = tasks.iter().map(String::as_str).collect();
-    let mut bench = Bench::new(submission(&tasks));
-    bench.slots(3);
-    bench.until(|folder| lines(folder, "log") == 3).await;
-    bench.slots(1);
-    loop {
-        if let EngineReport::Progress { progress, .. } = bench.next().await
-            && progress.tasks_running == 3
-        {
-            assert_eq!(progress.slots_in_use, 3, "draining slots are in use");
-            break;
-        }
+    let said = wrong_cluster(&cluster(json!({ "program": ["relative"], "working_dir": "nowhere", "spark": spark })));
+    for part in [
+        "program, working_dir: belong to the engine `exec`; with `spark`",
+        "spark.master: the web interface \"spark://m:7077\"",
+        "spark.driver",
+        "spark.application: has 0",
+        "spark.submit: \"spark-submit\" is not an absolute path",
+        "spark.working_dir: \"here\"",
+        "spark.workers.i2: \"10.0.0.1\" is another's too",
+        "spark.workers.i3: the host \"-x\"",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
     }
-    assert_eq!(bench.log().len(), 3, "no new task while more run than there are slots");
-    std::fs::write(bench.folder.path().join("go"), "").unwrap();
-    assert_eq!(bench.end().await.1.tasks_done, 6);
 }
 
-#[tokio::test]
-async fn no_task_runs_outside_the_volunteer() {
-    let mut bench = Bench::new(submission(&["echo ran >>\"$D/log\""]));
-    let missing = bench.folder.path().join("gone/cgroup.procs").display().to_string();
-    bench.volunteer = VolunteerKind::Cgroup { procs_files: vec![missing] };
-    bench.slots(1);
-    let EngineReport::Event(Event::JobWaiting { reason, .. }) = bench.next().await else { panic!("{:?}", bench.seen) };
-    assert!(reason.contains("gone/cgroup.procs"), "{reason}");
-    assert!(bench.log().is_empty());
-    // The volunteer comes back, elsewhere: the job goes on.
-    bench.volunteer =
-        VolunteerKind::ProcessGroups { registry: bench.folder.path().join("volunteer").display().to_string() };
-    bench.slots(1);
-    assert_eq!(bench.end().await.0, EngineEnd::Completed);
-    assert_eq!(bench.log(), ["ran"]);
-}
-
-#[tokio::test]
-async fn a_killed_aggregator_runs_no_finished_task_twice() {
-    let tasks: Vec<String> = (0..8)
-        .map(|i| format!("echo {i} >>\"$D/log\"; [ {i} -lt 3 ] || sleep 0.4; echo {i} >>\"$D/finished\""))
-        .collect();
-    let tasks: Vec<&str> = tasks.iter().map(String::as_str).collect();
-    let mut bench = Bench::new(submission(&tasks));
-    bench.slots(2);
-    bench.until(|folder| lines(folder, "log") >= 4).await;
-    // What kill -9 leaves: the engine is gone without a word, its tasks run on.
-    for running in bench.engines.running.values() {
-        running.task.abort();
+#[test]
+fn an_engine_and_its_options_are_named_where_they_are_wrong() {
+    for (engine, part) in [
+        (json!({ "sprak": {} }), "sprak: is no engine; there are `exec` (a program"),
+        (json!({ "progam": ["/bin/true"] }), "progam: unknown field `progam`, expected `program` or `working_dir`"),
+        (json!({ "program": "/bin/true" }), "program: invalid type: string"),
+        (json!({ "spark": { "tasks": "many" } }), "spark.tasks: invalid type: string \"many\""),
+        (json!({ "spark": { "master": "http://m:1", "driver": "http://m:2" } }), "spark: missing field `application`"),
+        (json!({ "spark": {}, "exec": {} }), "exec, spark: a job has one engine"),
+        (json!({ "local": {} }), "local: works with slots of one machine; there are `exec`"),
+    ] {
+        let said = wrong_cluster(&cluster(engine));
+        assert!(said.contains(part), "{part}\nnot in\n{said}");
     }
-    let (reports, engines) = Bench::engines(bench.folder.path());
-    (bench.reports, bench.engines) = (reports, engines);
-    bench.slots(2);
-    let (end, progress) = bench.end().await;
-    assert_eq!((end, progress.tasks_done), (EngineEnd::Completed, 8));
-    let mut started = bench.log();
-    started.sort();
-    assert_eq!(started, ["0", "1", "2", "3", "4", "5", "6", "7"]);
-    assert_eq!(lines(bench.folder.path(), "finished"), 8);
+}
+
+#[test]
+fn options_are_written_under_the_engines_name_or_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = json!({ "program": ["/bin/sh"], "working_dir": folder.path() });
+    let mut seen = Vec::new();
+    for engine in [options.clone(), json!({ "exec": options })] {
+        let good = SubmitCluster { set_up_s: 1.0, goal: Goal::Cost { budget: None }, ..cluster(engine) };
+        let good = SubmitCluster { dedicated: good.dedicated[..1].to_vec(), ..good };
+        let spec = engines(folder.path()).prepare_cluster(&JobId::new("j").unwrap(), &good).unwrap();
+        assert_eq!(spec.engine.name, EngineName::of("exec"));
+        seen.push(spec.engine.options);
+    }
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[0].text("working_dir"), Some(folder.path().display().to_string()));
 }
 
 #[tokio::test]
-async fn an_orderly_stop_ends_tasks_and_a_cancelled_job_is_gone() {
-    let mut bench = Bench::new(submission(&["echo $$ >>\"$D/log\"; sleep 60"]));
-    bench.slots(1);
-    bench.until(|folder| lines(folder, "log") == 1).await;
-    bench.engines.shutdown().await;
-    let pid = |bench: &Bench, line: usize| bench.log()[line].parse::<i32>().unwrap();
-    let first = pid(&bench, 0);
-    bench.until(|_| task::start_ticks(first).is_none()).await;
+async fn a_job_of_an_engine_that_is_not_there_fails_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reports, mut told) = mpsc::channel(1);
+    let mut engines = Engines::new(folder.path().join("jobs"), HostId::new("h1").unwrap(), reports);
+    let submit = SubmitJob { output_dir: Some(folder.path().display().to_string()), ..submission(&["true"]) };
+    let mut spec = engines.prepare(HostId::new("h1").unwrap(), &JobId::new("j").unwrap(), submit).unwrap();
+    spec.engine.name = EngineName::of("slurm");
+    engines.act(&spec, EngineAction::SetSlots(BTreeMap::new()), &VolunteerKind::None);
+    let Some(EngineReport::Ended { end, .. }) = told.recv().await else { panic!("no end") };
+    assert!(format!("{end:?}").contains("no engine `slurm`"), "{end:?}");
+}
 
-    let (reports, engines) = Bench::engines(bench.folder.path());
-    (bench.reports, bench.engines) = (reports, engines);
-    bench.slots(1);
-    bench.until(|folder| lines(folder, "log") == 2).await;
-    bench.engines.act(&bench.spec, EngineAction::Cancel, &bench.volunteer);
-    let second = pid(&bench, 1);
-    bench.until(|_| task::start_ticks(second).is_none()).await;
-    bench.engines.forget(&bench.spec.id);
-    assert!(!bench.folder.path().join("jobs/j").exists());
+#[test]
+fn records_of_a_job_that_is_over_are_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut engines = engines(folder.path());
+    let job = JobId::new("j").unwrap();
+    engines.prepare(HostId::new("h1").unwrap(), &job, submission(&["true"])).unwrap();
+    assert!(folder.path().join("jobs/j/tasks.json").exists());
+    engines.forget(&job);
+    engines.forget(&job);
+    assert!(!folder.path().join("jobs/j").exists());
 }
 
 #[tokio::test]
@@ -294,14 +180,15 @@ async fn a_batch_system_is_told_that_a_job_is_cancelled_though_it_was_begun_else
   *cancel*) sleep 0.2; touch cancelled; echo '{"cancel":{}}';;
 esac; done"#;
         std::fs::write(&script, text).unwrap();
-        let submission = serde_json::from_value(serde_json::json!({
+        let submission = serde_json::from_value(json!({
             "program": ["/bin/sh", script],
             "working_dir": folder.path(),
             "goal": { "deadline": { "within_s": 60.0 } },
             "dedicated": [{ "host": "d1", "disk": 1.0 }],
         }));
-        let spec = prepare_cluster(&JobId::new("j").unwrap(), &submission.unwrap()).unwrap();
-        let (_reports, mut engines) = Bench::engines(folder.path());
+        let (reports, _told) = mpsc::channel(64);
+        let mut engines = Engines::new(folder.path().join("jobs"), HostId::new("h1").unwrap(), reports);
+        let spec = engines.prepare_cluster(&JobId::new("j").unwrap(), &submission.unwrap()).unwrap();
         if begun_here {
             let slots = BTreeMap::from([(HostId::new("d1").unwrap(), 1)]);
             engines.act(&spec, EngineAction::SetSlots(slots), &VolunteerKind::None);

@@ -26,7 +26,7 @@ impl Shell {
                 let decision = self.controller.last_decision(&job).cloned();
                 Response::Job(Box::new(JobDetail { status, decision }))
             }
-            Request::Submit(submit) => self.submit(&submit)?,
+            Request::Submit(submit) => self.submit(*submit)?,
             Request::SubmitCluster(submit) => self.submit_cluster(&submit)?,
             Request::Cancel { job } => self.cancel(job)?,
             Request::Hold { host, for_s } => self.hold(host, for_s)?,
@@ -71,30 +71,30 @@ impl Shell {
         }
     }
 
-    pub(super) fn submit(&mut self, submit: &SubmitJob) -> Result<Response, ApiError> {
+    pub(super) fn submit(&mut self, submit: SubmitJob) -> Result<Response, ApiError> {
         let job = self.name(submit.job.as_ref())?;
         let busy = |status: &&JobStatus| {
-            let output_dir = status.spec.engine.local().map(|local| &local.output_dir);
-            !status.phase.is_final() && output_dir.is_some() && output_dir == submit.output_dir.as_ref()
+            let output_dir = status.spec.engine.options.text("output_dir");
+            !status.phase.is_final() && output_dir.is_some() && output_dir == submit.output_dir
         };
         if let Some(other) = self.controller.jobs().find(busy) {
             let message = format!("output_dir: job {} writes to it now; choose another", other.spec.id);
             return Err(ApiError { code: ErrorCode::Conflict, message });
         }
-        let spec = self.engines.prepare(&job, submit)?;
-        let output_dir = spec.engine.local().map(|local| local.output_dir.clone()).unwrap_or_default();
+        let spec = self.engines.prepare(self.local_host.clone(), &job, submit)?;
+        let output_dir = spec.engine.options.text("output_dir").unwrap_or_default();
         self.accept(spec)?;
         Ok(Response::Submitted { job, output_dir })
     }
 
     pub(super) fn submit_cluster(&mut self, submit: &SubmitCluster) -> Result<Response, ApiError> {
         let job = self.name(submit.name.as_ref())?;
-        let spec = crate::engine::prepare_cluster(&job, submit)?;
+        let spec = self.engines.prepare_cluster(&job, submit)?;
+        let output_dir = spec.engine.options.text("working_dir").unwrap_or_default();
         // What an older job of this name left behind, which nobody remembers any more, is not the new one's.
         self.engines.forget(&job);
         self.accept(spec)?;
-        let working_dir = submit.spark.as_ref().map_or(&submit.working_dir, |spark| &spark.working_dir);
-        Ok(Response::Submitted { job, output_dir: working_dir.clone() })
+        Ok(Response::Submitted { job, output_dir })
     }
 
     /// Gives a job to the controller, once it is stored.

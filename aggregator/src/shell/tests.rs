@@ -9,12 +9,13 @@ use gleaner_net::tls::Authority;
 use gleaner_planner::controller::Settings;
 use gleaner_test_support::report;
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, TierSpec, TimeUnit};
+use gleaner_types::engine::EngineName;
 use gleaner_types::id::{TierId, WorkloadId};
-use gleaner_types::job::{ClusterSystem, EngineSpec};
 use gleaner_types::report::Levers;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
+use crate::engine::{Engine, Job, Problems, WorkerShape};
 use crate::enrolment::Admissions;
 use crate::event_log::{EventLogSettings, EventReader};
 use crate::journal::JournalSettings;
@@ -327,17 +328,37 @@ async fn a_new_job_takes_over_no_records_of_an_older_one_of_its_name() {
     assert!(!records.exists());
 }
 
+/// An engine that passes on what it is asked.
+#[derive(Debug)]
+struct Recorder(mpsc::UnboundedSender<EngineAction>);
+
+impl Engine for Recorder {
+    fn check(&self, _: &Value, _: &mut Problems) {}
+
+    fn set_slots(&mut self, _: &Job<'_>, slots: BTreeMap<HostId, u32>) {
+        self.0.send(EngineAction::SetSlots(slots)).unwrap();
+    }
+
+    fn cancel(&mut self, _: &Job<'_>) {
+        self.0.send(EngineAction::Cancel).unwrap();
+    }
+
+    fn stop(&mut self) -> Vec<tokio::task::JoinHandle<()>> {
+        Vec::new()
+    }
+}
+
 #[tokio::test]
 async fn a_batch_system_is_not_told_of_the_end_of_a_job_it_never_had() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = shell(folder.path());
     let (actions, mut told) = mpsc::unbounded_channel();
     let (reports, _) = mpsc::channel(1);
-    shell.engines = Engines::new(folder.path().join("jobs"), HostId::new("here").unwrap(), reports).simulated(actions);
+    let (jobs, host) = (folder.path().join("jobs"), HostId::new("here").unwrap());
+    let recorder = Box::new(Recorder(actions));
+    shell.engines = Engines::new(jobs, host, reports).with(EngineName::of("exec"), WorkerShape::Hosts, recorder);
     let job = JobId::new("j").unwrap();
-    let mut spec = crate::engine::prepare_cluster(&job, &submission(folder.path())).unwrap();
-    let EngineSpec::Cluster(cluster) = &mut spec.engine else { panic!("{spec:?}") };
-    cluster.system = ClusterSystem::Simulated;
+    let spec = shell.engines.prepare_cluster(&job, &submission(folder.path())).unwrap();
     shell.accept(spec).unwrap();
     assert!(shell.controller.job(&job).is_some_and(|status| status.started.is_none()), "its host is not there");
     shell.cancel(job).unwrap();

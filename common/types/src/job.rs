@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::EngineSpec;
 use crate::id::{HostId, JobId};
 use crate::time::Timestamp;
 use crate::units::{Bytes, CoreShare, Dollars, DollarsPerHour, Fraction};
@@ -99,7 +100,7 @@ pub struct PowerModels {
     pub interactive: PowerModel,
 }
 
-/// What a worker costs. A worker is a host, or one slot with engine `local`.
+/// What a worker costs. A worker is a host, or a slot of one machine.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Prices {
     /// A dedicated worker.
@@ -120,8 +121,10 @@ impl Default for Prices {
 pub struct JobSpec {
     /// Its name; unique among the jobs an aggregator knows.
     pub id: JobId,
-    /// Which batch system runs it.
+    /// Which engine runs it.
     pub engine: EngineSpec,
+    /// What its workers are.
+    pub workers: Workers,
     /// What it should achieve.
     pub goal: Goal,
     /// What workers cost.
@@ -130,102 +133,51 @@ pub struct JobSpec {
     pub memory_per_slot: Bytes,
     /// Time from a decision to add a worker until it works, in seconds (RHIC §4.4, "profiled set-up time").
     pub set_up_s: f64,
-    /// How its volunteers are chosen; engine `local` is always sized by the model.
+    /// How its volunteers are chosen; slots of one machine are always sized by the model.
     pub sizing: SizingPolicy,
     /// Power of its hosts, where known.
     pub power: Option<PowerModels>,
 }
 
-/// The batch system of a job.
+/// What the workers of a job are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum EngineSpec {
-    /// Shell commands as tasks in one machine's volunteer. Its workers are slots.
-    Local(LocalSpec),
-    /// A batch system over many hosts. Its workers are hosts.
-    Cluster(ClusterSpec),
+pub enum Workers {
+    /// Slots in one machine's volunteer.
+    Slots(SlotSpec),
+    /// Hosts.
+    Hosts(ClusterSpec),
 }
 
-impl EngineSpec {
-    /// Of engine `local`.
+impl Workers {
+    /// Slots of one machine.
     #[must_use]
-    pub const fn local(&self) -> Option<&LocalSpec> {
+    pub const fn slots(&self) -> Option<&SlotSpec> {
         match self {
-            Self::Local(local) => Some(local),
-            Self::Cluster(_) => None,
+            Self::Slots(slots) => Some(slots),
+            Self::Hosts(_) => None,
         }
     }
 
-    /// Of a batch system over many hosts.
+    /// Hosts.
     #[must_use]
-    pub const fn cluster(&self) -> Option<&ClusterSpec> {
+    pub const fn hosts(&self) -> Option<&ClusterSpec> {
         match self {
-            Self::Local(_) => None,
-            Self::Cluster(cluster) => Some(cluster),
+            Self::Slots(_) => None,
+            Self::Hosts(hosts) => Some(hosts),
         }
     }
 }
 
-/// A job of a batch system that spans hosts: dedicated ones, and volunteers on interactive ones.
+/// Workers that are hosts: dedicated ones, and volunteers on interactive ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterSpec {
-    /// Which system runs it.
-    pub system: ClusterSystem,
     /// Hosts that hold its data and run workers from the first second to the last.
     pub dedicated: Vec<DedicatedHost>,
     /// Most volunteers at once; `None` is all there are.
     pub max_volunteers: Option<u32>,
     /// Most slots on a host; `None` is the number of its CPUs.
     pub max_slots_per_host: Option<u32>,
-}
-
-/// The batch system of a job on a cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ClusterSystem {
-    /// None but the simulator.
-    Simulated,
-    /// Any, through a program that speaks for it (docs/engines.md).
-    Exec {
-        /// The program and its arguments.
-        program: Vec<String>,
-        /// Folder it runs in; absolute.
-        working_dir: String,
-    },
-    /// Apache Spark, a standalone cluster (docs/engines.md).
-    Spark(SparkSpec),
-}
-
-/// An application of a Spark standalone cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SparkSpec {
-    /// Web interface of the master, such as `http://10.0.0.1:8080`.
-    pub master: String,
-    /// Web interface of the application's driver, such as `http://10.0.0.1:4040`.
-    pub driver: String,
-    /// The name that the application's program gives it.
-    pub application: String,
-    /// Command that runs the driver to its end, as client; empty when somebody else starts it.
-    #[serde(default)]
-    pub submit: Vec<String>,
-    /// Folder the driver runs in and writes `driver.log` to; absolute. Needed with `submit`.
-    #[serde(default)]
-    pub working_dir: String,
-    /// Tasks of all its jobs together, if known beforehand; 0 if not.
-    #[serde(default)]
-    pub tasks: u32,
-    /// What Spark calls the workers of hosts, where that is not the name of their agent.
-    #[serde(default)]
-    pub workers: BTreeMap<HostId, String>,
-}
-
-impl SparkSpec {
-    /// What Spark calls a host's worker.
-    #[must_use]
-    pub fn worker_of<'a>(&'a self, host: &'a HostId) -> &'a str {
-        self.workers.get(host).map_or(host.as_str(), String::as_str)
-    }
 }
 
 /// A dedicated host of a job.
@@ -243,25 +195,17 @@ fn one() -> f64 {
     1.0
 }
 
-/// A job of engine `local`.
+/// Workers that are slots of one machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LocalSpec {
-    /// The machine; it must be the one the aggregator runs on.
+pub struct SlotSpec {
+    /// The machine.
     pub host: HostId,
-    /// How many tasks its list has.
+    /// How many tasks the job has; 0 if that is not known beforehand.
     pub tasks: u32,
     /// Slots that run from the first second to the last: the dedicated capacity of the job.
     pub dedicated_slots: u32,
     /// Most slots at once, dedicated ones included; `None` is the number of CPUs.
     pub max_slots: Option<u32>,
-    /// How often a task that fails or loses its slot is tried.
-    pub max_attempts: u32,
-    /// A task that runs longer is killed and counts as failed.
-    pub task_timeout_s: Option<f64>,
-    /// Folder the tasks run in; absolute.
-    pub working_dir: String,
-    /// Folder that receives `NUMBER.out` and `NUMBER.err` of each task; absolute.
-    pub output_dir: String,
 }
 
 /// What an engine reports about a job.
@@ -285,7 +229,7 @@ pub struct EngineProgress {
     pub task_deviation_s: Option<f64>,
     /// Slots the engine works with now, draining ones included.
     pub slots_in_use: u32,
-    /// What each host contributes, where the engine can tell; empty for engine `local`.
+    /// What each host contributes, where the engine can tell; empty for slots of one machine.
     pub workers: BTreeMap<HostId, WorkerProgress>,
 }
 

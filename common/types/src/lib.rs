@@ -6,6 +6,7 @@
 
 pub mod application;
 pub mod command;
+pub mod engine;
 pub mod event;
 pub mod id;
 pub mod job;

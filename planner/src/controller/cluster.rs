@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::event::Event;
 use gleaner_types::id::{HostId, JobId};
-use gleaner_types::job::{Bound, ClusterSpec, EngineAction, EngineSpec, Goal, JobPhase, SizingPolicy};
+use gleaner_types::job::{Bound, ClusterSpec, EngineAction, Goal, JobPhase, SizingPolicy, Workers};
 use gleaner_types::report::HostReport;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{CoreShare, Fraction};
@@ -223,7 +223,7 @@ struct WorkerNow {
 }
 
 fn spec_of(job: &Job) -> Option<&ClusterSpec> {
-    job.status.spec.engine.cluster()
+    job.status.spec.workers.hosts()
 }
 
 /// Utilisation of a host's busiest disk.
@@ -311,7 +311,7 @@ impl Controller {
     pub(super) fn observe_clusters(&mut self, now: Timestamp) {
         let hosts = &self.hosts;
         for job in self.jobs.iter_mut().filter(|job| job.is_active()) {
-            let EngineSpec::Cluster(spec) = &job.status.spec.engine else { continue };
+            let Workers::Hosts(spec) = &job.status.spec.workers else { continue };
             let (Some(cluster), Some(progress)) = (job.cluster.as_deref_mut(), &job.status.progress) else { continue };
             cluster.losses.1 += cluster.volunteers.len() as f64;
             let settled_s = now.seconds_since(cluster.changed);
@@ -456,7 +456,7 @@ impl Controller {
     /// The profile of the dedicated hosts alone is over: what it says about their disks (RHIC Eq. 2–4).
     fn end_profile(&mut self, index: usize, now: Timestamp) {
         let job = &mut self.jobs[index];
-        let EngineSpec::Cluster(spec) = &job.status.spec.engine else { return };
+        let Workers::Hosts(spec) = &job.status.spec.workers else { return };
         let over = job.profiled_until.is_none_or(|until| now >= until);
         // A profile that saw no progress teaches nothing: it goes on until there is some.
         if !over || job.rate.value().is_none() {

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use gleaner_types::event::Event;
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{
-    Candidate, Decision, EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobPhase, JobSpec, JobStatus,
-    LocalSpec,
+    Candidate, Decision, EngineAction, EngineEnd, EngineProgress, Goal, JobPhase, JobSpec, JobStatus, SlotSpec, Workers,
 };
 use gleaner_types::report::HostReport;
 use gleaner_types::time::Timestamp;
@@ -53,7 +52,7 @@ impl Job {
             Goal::Deadline { within_s } => Some(now.after(seconds(within_s))),
             Goal::Cost { .. } | Goal::Energy => None,
         };
-        let cluster = matches!(spec.engine, EngineSpec::Cluster(_)).then(Box::default);
+        let cluster = matches!(spec.workers, Workers::Hosts(_)).then(Box::default);
         let energy_wh = spec.power.filter(|_| cluster.is_some()).map(|_| 0.0);
         let status = JobStatus {
             spec,
@@ -85,8 +84,8 @@ impl Job {
         }
     }
 
-    pub(super) fn local(&self) -> Option<&LocalSpec> {
-        self.status.spec.engine.local()
+    pub(super) fn local(&self) -> Option<&SlotSpec> {
+        self.status.spec.workers.slots()
     }
 
     /// It works, or will work, in the volunteer of this host.
@@ -100,9 +99,9 @@ impl Job {
 
     /// Dedicated workers it has.
     pub(super) fn dedicated(&self) -> u32 {
-        match &self.status.spec.engine {
-            EngineSpec::Local(local) => local.dedicated_slots,
-            EngineSpec::Cluster(cluster) => u32::try_from(cluster.dedicated.len()).unwrap_or(u32::MAX),
+        match &self.status.spec.workers {
+            Workers::Slots(local) => local.dedicated_slots,
+            Workers::Hosts(cluster) => u32::try_from(cluster.dedicated.len()).unwrap_or(u32::MAX),
         }
     }
 
@@ -184,10 +183,10 @@ impl Controller {
         if self.job(&spec.id).is_some() {
             return;
         }
-        let tasks = match &spec.engine {
-            EngineSpec::Local(local) => local.tasks,
+        let tasks = match &spec.workers {
+            Workers::Slots(local) => local.tasks,
             // The engine tells with its first progress.
-            EngineSpec::Cluster(_) => 0,
+            Workers::Hosts(_) => 0,
         };
         let event = Event::JobSubmitted { job: spec.id.clone(), goal: spec.goal, tasks };
         outputs.push(Output::Event(event));
@@ -312,7 +311,7 @@ impl Controller {
     /// The volunteers a job could have now, or why it cannot run.
     fn may_run(&self, index: usize) -> Result<Pool, String> {
         let job = &self.jobs[index];
-        let local = job.local().ok_or("it is no job of engine `local`")?;
+        let local = job.local().ok_or("its workers are no slots of one machine")?;
         let id = &local.host;
         let uses = |other: &&Job| !other.status.phase.is_final() && other.uses(id);
         // A job on a cluster that has the host lets its tasks there end first.
@@ -323,10 +322,11 @@ impl Controller {
         }
         let host = self.hosts.get(id).ok_or_else(|| format!("host {id} is not known yet"))?;
         let (cpu, memory) = self.residual(id).map_err(|why| format!("host {id} cannot run it: {why}"))?;
-        // This engine starts its tasks itself.
+        // Its tasks are started as processes in there.
         if !host.facts.levers.volunteer.takes_processes() {
             return Err(format!(
-                "host {id} cannot run it: its volunteer is a guest or a unit, in which engine `local` cannot start tasks"
+                "host {id} cannot run it: its volunteer is a guest or a unit, in which engine `{}` cannot start tasks",
+                job.status.spec.engine.name
             ));
         }
         // Memory the volunteer holds already is counted as residual by the agent.

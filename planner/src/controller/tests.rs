@@ -1,8 +1,7 @@
 use gleaner_test_support::report::{self as support, facts};
 use gleaner_types::command::{Ack, Desired, Outcome, Quota, Refusal, Target};
-use gleaner_types::job::{
-    EngineAction, EngineEnd, EngineProgress, EngineSpec, Goal, JobPhase, JobSpec, LocalSpec, Prices,
-};
+use gleaner_types::engine::EngineSpec;
+use gleaner_types::job::{EngineAction, EngineEnd, EngineProgress, Goal, JobPhase, JobSpec, Prices, SlotSpec, Workers};
 use gleaner_types::report::{Bounded, HostReport, Reading, ResidualForecast};
 use gleaner_types::units::{Bytes, CoreShare, Fraction};
 use gleaner_wire::{decode_value, encode_value};
@@ -36,16 +35,8 @@ fn report(sequence: u64, residual_percent: f64, used_percent: f64) -> HostReport
 fn spec(name: &str, goal: Goal) -> JobSpec {
     JobSpec {
         id: JobId::new(name).unwrap(),
-        engine: EngineSpec::Local(LocalSpec {
-            host: id(),
-            tasks: 100,
-            dedicated_slots: 1,
-            max_slots: None,
-            max_attempts: 3,
-            task_timeout_s: None,
-            working_dir: "/".into(),
-            output_dir: "/tmp".into(),
-        }),
+        engine: EngineSpec::without_options("local"),
+        workers: Workers::Slots(SlotSpec { host: id(), tasks: 100, dedicated_slots: 1, max_slots: None }),
         goal,
         prices: Prices::default(),
         memory_per_slot: Bytes::from_mib(64),

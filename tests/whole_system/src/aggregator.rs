@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gleaner_aggregator::engine::Engines;
+use gleaner_aggregator::engine::{Engines, WorkerShape};
 use gleaner_aggregator::event_log::{EventLog, EventLogSettings};
 use gleaner_aggregator::journal::{Journal, JournalSettings};
 use gleaner_aggregator::shell::{Arrival, Audit, Enrolment, Parts, Shell};
@@ -10,11 +10,13 @@ use gleaner_aggregator::store::Store;
 use gleaner_daemon::clock::ClockHand;
 use gleaner_planner::controller::{Controller, Settings};
 use gleaner_types::application::ResponseTime;
+use gleaner_types::engine::EngineName;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::EngineAction;
 use tokio::sync::mpsc;
 
 use crate::disk::Disk;
+use crate::engine::{self, SimulatedEngine};
 use crate::faults::Time;
 use crate::host::Dial;
 
@@ -105,7 +107,11 @@ impl Aggregator {
             journal: Journal::new(JournalSettings { folder: self.journal(), max_bytes: 1 << 20, files: 100 }),
             events: EventLog::open(EventLogSettings { folder: self.events(), max_bytes: 1 << 20, files: 100 }),
             store,
-            engines: Engines::new(self.folder("jobs"), local_host, engine_reports).simulated(told),
+            engines: Engines::new(self.folder("jobs"), local_host, engine_reports).with(
+                EngineName::of(engine::NAME),
+                WorkerShape::Hosts,
+                Box::new(SimulatedEngine { actions: told }),
+            ),
             responses: answers,
             enrolment: Enrolment::closed(),
             audit: Audit::new(&self.folder("audit"), clock.now()),

@@ -9,6 +9,7 @@
 pub mod aggregator;
 pub mod checks;
 pub mod disk;
+pub mod engine;
 pub mod faults;
 pub mod host;
 pub mod machine;

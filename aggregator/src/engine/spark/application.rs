@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use super::error::{ApplicationId, DEFAULT_TIME_LIMIT, ErrorKind, SparkError};
 use super::http::Server;
 use super::json::{Document, Field};
-use super::master::parse_id;
-use super::progress::{ExecutorRow, JobRow, JobStatus, Observation, StageRow, TaskRow, Tracker};
-use super::{ApplicationId, ApplicationState, DEFAULT_TIME_LIMIT, ErrorKind, SparkError, SparkMaster, SparkProgress};
+use super::master::{ApplicationState, SparkMaster, parse_id};
+use super::progress::{ExecutorRow, JobRow, JobStatus, Observation, SparkProgress, StageRow, TaskRow, Tracker};
 
 /// Most elements of any list in an answer. Chosen: `spark.ui.retainedJobs` and `…Stages` are 1,000 by default.
 const MOST: usize = 20_000;

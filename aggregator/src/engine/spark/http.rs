@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::error::{SparkError, shortened};
 use super::json::Document;
-use super::{SparkError, shortened};
 use crate::http;
 
 /// Most of an answer that is read. Chosen: a driver that keeps 1,000 jobs answers with less than 1 MB, a master

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{SparkError, shortened};
+use super::error::{SparkError, shortened};
 
 /// An answer.
 #[derive(Debug)]

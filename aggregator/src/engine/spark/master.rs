@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::error::{ApplicationId, DEFAULT_TIME_LIMIT, SparkError, check_host};
 use super::http::Server;
 use super::json::{Document, Field};
-use super::{ApplicationId, DEFAULT_TIME_LIMIT, SparkError, check_host};
 
 /// Most applications in an answer. Chosen.
 const MOST: usize = 20_000;

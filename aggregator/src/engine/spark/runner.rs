@@ -13,21 +13,21 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use gleaner_types::id::{HostId, JobId};
-use gleaner_types::job::{EngineEnd, EngineProgress, SparkSpec, WorkerProgress};
+use gleaner_types::job::{EngineEnd, EngineProgress, WorkerProgress};
 use gleaner_types::units::Fraction;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
-use super::{
-    ApplicationEnd, ApplicationId, Decommission, ErrorKind, Look, SparkApplication, SparkError, SparkMaster,
-    SparkProgress,
-};
-use crate::engine::EngineReport;
-use crate::engine::cluster::ClusterOrders;
-use crate::engine::records::RunRecord;
-use crate::engine::task;
+use super::application::{ApplicationEnd, Look, SparkApplication};
+use super::error::{ApplicationId, ErrorKind, SparkError};
+use super::master::{Decommission, SparkMaster};
+use super::options::SparkOptions;
+use super::progress::SparkProgress;
+use crate::engine::interface::EngineReport;
+use crate::engine::process;
+use crate::engine::runners::Orders;
 
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -40,22 +40,22 @@ const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs one job.
 #[derive(Debug)]
-pub(in crate::engine) struct SparkRunner {
-    pub(in crate::engine) job: JobId,
-    pub(in crate::engine) spec: SparkSpec,
+pub(super) struct SparkRunner {
+    pub(super) job: JobId,
+    pub(super) options: SparkOptions,
     /// Where its record is kept.
-    pub(in crate::engine) folder: PathBuf,
-    pub(in crate::engine) reports: mpsc::Sender<EngineReport>,
-    pub(in crate::engine) orders: watch::Receiver<ClusterOrders>,
+    pub(super) folder: PathBuf,
+    pub(super) reports: mpsc::Sender<EngineReport>,
+    pub(super) orders: watch::Receiver<Orders>,
 }
 
 impl SparkRunner {
     /// Runs the job to its end, or until it is told to leave it.
-    pub(in crate::engine) async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         let cancelled = self.orders.borrow().cancelled;
         let opened = {
-            let (spec, folder) = (self.spec.clone(), self.folder.clone());
-            blocking(move || Session::open(spec, folder, cancelled)).await
+            let (options, folder) = (self.options.clone(), self.folder.clone());
+            blocking(move || Session::open(options, folder, cancelled)).await
         };
         let mut session = match opened {
             Ok(Ok(session)) => session,
@@ -129,7 +129,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 /// What is kept on disk of a job.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Record {
-    driver: Option<RunRecord>,
+    driver: Option<DriverProcess>,
     application: Option<String>,
 }
 
@@ -147,29 +147,46 @@ impl Record {
     }
 }
 
+/// The process of a driver.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct DriverProcess {
+    pid: i32,
+    /// Its start time, in clock ticks since boot.
+    start_ticks: u64,
+    /// The boot of the kernel that counts those ticks.
+    boot: u64,
+}
+
+impl DriverProcess {
+    fn is_alive(self) -> bool {
+        process::is_alive(self.pid, self.start_ticks, self.boot)
+    }
+}
+
 /// A driver that this job started.
 #[derive(Debug)]
 struct Driver {
-    run: RunRecord,
+    run: DriverProcess,
     /// `None` if an earlier aggregator started it: how it ends will not be known then.
     child: Option<Child>,
 }
 
 impl Driver {
-    fn start(spec: &SparkSpec) -> io::Result<Self> {
-        let (program, arguments) = spec.submit.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let log = OpenOptions::new().create(true).append(true).open(Path::new(&spec.working_dir).join("driver.log"))?;
+    fn start(options: &SparkOptions) -> io::Result<Self> {
+        let (program, arguments) = options.submit.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let log =
+            OpenOptions::new().create(true).append(true).open(Path::new(&options.working_dir).join("driver.log"))?;
         let child = Command::new(program)
             .args(arguments)
-            .current_dir(&spec.working_dir)
+            .current_dir(&options.working_dir)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .process_group(0)
             .spawn()?;
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
-        let start_ticks = task::start_ticks(pid).unwrap_or_default();
-        let run = RunRecord { attempt: 1, pid, start_ticks, boot: task::boot(), started_ms: 0 };
+        let start_ticks = process::start_ticks(pid).unwrap_or_default();
+        let run = DriverProcess { pid, start_ticks, boot: process::boot() };
         Ok(Self { run, child: Some(child) })
     }
 
@@ -177,7 +194,7 @@ impl Driver {
     fn end(&mut self) -> Option<Option<ExitStatus>> {
         match &mut self.child {
             Some(child) => child.try_wait().ok().flatten().map(Some),
-            None => (!task::is_alive(self.run)).then_some(None),
+            None => (!self.run.is_alive()).then_some(None),
         }
     }
 
@@ -210,7 +227,7 @@ enum Seen {
 /// Everything that is known of a job; its calls block.
 #[derive(Debug)]
 struct Session {
-    spec: SparkSpec,
+    options: SparkOptions,
     folder: PathBuf,
     record: Record,
     master: SparkMaster,
@@ -230,12 +247,12 @@ struct Session {
 
 impl Session {
     /// Goes on with what was begun, or begins.
-    fn open(spec: SparkSpec, folder: PathBuf, cancelled: bool) -> Result<Self, String> {
+    fn open(options: SparkOptions, folder: PathBuf, cancelled: bool) -> Result<Self, String> {
         let record = Record::read(&folder);
-        let master = SparkMaster::new(&spec.master).map_err(|error| error.to_string())?;
+        let master = SparkMaster::new(&options.master).map_err(|error| error.to_string())?;
         let mut session = Self {
             master,
-            driver: record.driver.filter(|run| task::is_alive(*run)).map(|run| Driver { run, child: None }),
+            driver: record.driver.filter(|run| run.is_alive()).map(|run| Driver { run, child: None }),
             application: None,
             last: None,
             hosts: BTreeSet::new(),
@@ -243,7 +260,7 @@ impl Session {
             leaving: BTreeSet::new(),
             abandoned: BTreeSet::new(),
             failures_after_end: 0,
-            spec,
+            options,
             folder,
             record,
         };
@@ -251,7 +268,7 @@ impl Session {
             session.adopt(id).map_err(|error| error.to_string())?;
         }
         let begun = session.application.is_some() || session.driver.is_some();
-        if !begun && !cancelled && !session.spec.submit.is_empty() {
+        if !begun && !cancelled && !session.options.submit.is_empty() {
             // One that is there already was started before its record could be written.
             session.find().map_err(|error| error.to_string())?;
             if session.application.is_none() {
@@ -262,9 +279,9 @@ impl Session {
     }
 
     fn start_driver(&mut self) -> Result<(), String> {
-        let driver = Driver::start(&self.spec).map_err(|error| {
-            let program = self.spec.submit.first().map(String::as_str).unwrap_or_default();
-            format!("failed to start {program} in {}: {error}", self.spec.working_dir)
+        let driver = Driver::start(&self.options).map_err(|error| {
+            let program = self.options.submit.first().map(String::as_str).unwrap_or_default();
+            format!("failed to start {program} in {}: {error}", self.options.working_dir)
         })?;
         self.record.driver = Some(driver.run);
         self.driver = Some(driver);
@@ -280,9 +297,9 @@ impl Session {
     }
 
     fn adopt(&mut self, id: ApplicationId) -> Result<(), SparkError> {
-        let mut application = SparkApplication::new(&self.spec.driver, id)?;
-        if self.spec.tasks > 0 {
-            application.expect_tasks(self.spec.tasks);
+        let mut application = SparkApplication::new(&self.options.driver, id)?;
+        if self.options.tasks > 0 {
+            application.expect_tasks(self.options.tasks);
         }
         self.application = Some(application);
         Ok(())
@@ -290,7 +307,7 @@ impl Session {
 
     /// Looks for the application at its driver. That nobody answers there is normal before it has begun.
     fn find(&mut self) -> Result<(), SparkError> {
-        match SparkApplication::find(&self.spec.driver, &self.spec.application) {
+        match SparkApplication::find(&self.options.driver, &self.options.application) {
             Ok(Some(id)) => {
                 self.record.application = Some(id.to_string());
                 self.write_record();
@@ -311,8 +328,8 @@ impl Session {
         let driver_end = self.driver.as_mut().and_then(Driver::end);
         let Some(application) = &mut self.application else {
             let Some(status) = driver_end else { return Ok(Seen::Nothing) };
-            let (name, ui) = (&self.spec.application, &self.spec.driver);
-            let log = Path::new(&self.spec.working_dir).join("driver.log");
+            let (name, ui) = (&self.options.application, &self.options.driver);
+            let log = Path::new(&self.options.working_dir).join("driver.log");
             let reason = format!(
                 "the driver ended ({}) before an application called {name:?} was seen at {ui}; see {}",
                 in_words(status),
@@ -356,7 +373,7 @@ impl Session {
         self.hosts.extend(wanted.iter().cloned());
         self.wanted.clone_from(wanted);
         while let Some(host) = self.leaving.pop_first() {
-            match self.master.decommission(self.spec.worker_of(&host)) {
+            match self.master.decommission(self.options.worker_of(&host)) {
                 Ok(Decommission::Told | Decommission::NoSuchWorker) => {}
                 Err(error) if error.kind() == ErrorKind::Transient => {
                     // The next look tries again; others would have to wait as long.
@@ -377,7 +394,7 @@ impl Session {
     fn report(&self, seen: &SparkProgress) -> EngineProgress {
         let all = f64::from(seen.tasks_total.max(1));
         let workers = self.hosts.iter().filter_map(|host| {
-            let work = seen.hosts.get(self.spec.worker_of(host))?;
+            let work = seen.hosts.get(self.options.worker_of(host))?;
             let stays = work.executors > 0 && !self.abandoned.contains(host);
             let tasks_running = if stays { work.tasks_running.max(1) } else { 0 };
             let done = Fraction::clamped(f64::from(work.tasks_done) / all);
@@ -390,12 +407,12 @@ impl Session {
     fn cancel(mut self) {
         if self.driver.is_none() && self.application.is_none() {
             // Another aggregator, whose record is not here, may have begun it.
-            let found = SparkApplication::find(&self.spec.driver, &self.spec.application);
+            let found = SparkApplication::find(&self.options.driver, &self.options.application);
             match found.and_then(|id| id.map(|id| self.adopt(id)).transpose()) {
                 Ok(Some(())) => {}
-                Ok(None) => tracing::info!(application = %self.spec.application, "it runs no more, or never did"),
+                Ok(None) => tracing::info!(application = %self.options.application, "it runs no more, or never did"),
                 Err(error) => {
-                    tracing::warn!(application = %self.spec.application, %error, "its driver does not say whether it runs");
+                    tracing::warn!(application = %self.options.application, %error, "its driver does not say whether it runs");
                 }
             }
         }

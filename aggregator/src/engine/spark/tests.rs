@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::application::{parse_executors, parse_jobs, parse_stages, parse_tasks};
+use super::application::{
+    ApplicationEnd, Look, SparkApplication, parse_executors, parse_jobs, parse_stages, parse_tasks,
+};
+use super::error::{ApplicationId, ErrorKind};
 use super::json::Document;
-use super::master::parse_applications;
+use super::master::{ApplicationState, Decommission, SparkMaster, parse_applications};
 use super::progress::{ExecutorRow, JobRow, JobStatus, Observation, StageRow, TaskRow, Tracker};
 use super::*;
 
@@ -461,19 +464,19 @@ mod running {
     use std::sync::Mutex;
 
     use gleaner_types::id::{HostId, JobId};
-    use gleaner_types::job::{EngineEnd, SparkSpec};
+    use gleaner_types::job::EngineEnd;
     use tokio::sync::{mpsc, watch};
 
     use super::*;
-    use crate::engine::EngineReport;
-    use crate::engine::cluster::ClusterOrders;
+    use crate::engine::interface::EngineReport;
+    use crate::engine::runners::Orders;
 
     fn host(name: &str) -> HostId {
         HostId::new(name).unwrap()
     }
 
-    fn spec(master: &str, driver: &str, folder: &std::path::Path, submit: &str) -> SparkSpec {
-        SparkSpec {
+    fn spec(master: &str, driver: &str, folder: &std::path::Path, submit: &str) -> SparkOptions {
+        SparkOptions {
             master: master.to_owned(),
             driver: driver.to_owned(),
             application: "word-count".into(),
@@ -489,16 +492,16 @@ mod running {
 
     struct Run {
         told: mpsc::Receiver<EngineReport>,
-        orders: watch::Sender<ClusterOrders>,
-        task: tokio::task::JoinHandle<()>,
+        orders: watch::Sender<Orders>,
+        task: JoinHandle<()>,
     }
 
-    fn run(spec: SparkSpec, folder: &std::path::Path, hosts: &[&str]) -> Run {
+    fn run(options: SparkOptions, folder: &std::path::Path, hosts: &[&str]) -> Run {
         let slots = hosts.iter().map(|name| (host(name), 1)).collect();
-        let (orders, receiver) = watch::channel(ClusterOrders { slots, ..ClusterOrders::default() });
+        let (orders, receiver) = watch::channel(Orders { slots, ..Orders::default() });
         let (reports, told) = mpsc::channel(100);
         let folder = folder.join("job");
-        let runner = SparkRunner { job: JobId::new("j").unwrap(), spec, folder, reports, orders: receiver };
+        let runner = SparkRunner { job: JobId::new("j").unwrap(), options, folder, reports, orders: receiver };
         Run { told, orders, task: tokio::spawn(runner.run()) }
     }
 
@@ -592,11 +595,16 @@ mod running {
         let folder = tempfile::tempdir().unwrap();
         let (master, asked) = master("200 OK");
         let spec = spec(&master, &driver(Arc::new(Mutex::new(true))), folder.path(), "touch started");
-        let (orders, receiver) = watch::channel(ClusterOrders { cancelled: true, ..ClusterOrders::default() });
+        let (orders, receiver) = watch::channel(Orders { cancelled: true, ..Orders::default() });
         let (reports, _told) = mpsc::channel(100);
         let folder = folder.path().join("job");
-        let runner =
-            SparkRunner { job: JobId::new("j").unwrap(), spec, folder: folder.clone(), reports, orders: receiver };
+        let runner = SparkRunner {
+            job: JobId::new("j").unwrap(),
+            options: spec,
+            folder: folder.clone(),
+            reports,
+            orders: receiver,
+        };
         runner.run().await;
         drop(orders);
         assert!(asked.lock().unwrap()[0].starts_with("POST /app/kill/?id=app-20261121064910-0000&terminate=true "));

@@ -1,8 +1,9 @@
 use gleaner_api::Overview;
 use gleaner_test_support::report::{facts, report, residual, share};
 use gleaner_types::application::{ApplicationSpec, ResponseSource, ResponseTime};
+use gleaner_types::engine::EngineSpec;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
-use gleaner_types::job::{EngineSpec, Goal, JobSpec, LocalSpec, Prices, SizingPolicy};
+use gleaner_types::job::{Goal, JobSpec, Prices, SizingPolicy, SlotSpec, Workers};
 use gleaner_types::units::{Bytes, Dollars};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -32,20 +33,12 @@ fn host(name: &str, expected: f64) -> HostView {
 }
 
 fn job(name: &str, phase: JobPhase) -> JobStatus {
-    let local = LocalSpec {
-        host: HostId::new("host-1").unwrap(),
-        tasks: 10,
-        dedicated_slots: 1,
-        max_slots: None,
-        max_attempts: 3,
-        task_timeout_s: None,
-        working_dir: "/".into(),
-        output_dir: "/".into(),
-    };
+    let slots = SlotSpec { host: HostId::new("host-1").unwrap(), tasks: 10, dedicated_slots: 1, max_slots: None };
     JobStatus {
         spec: JobSpec {
             id: JobId::new(name).unwrap(),
-            engine: EngineSpec::Local(local),
+            engine: EngineSpec::without_options("local"),
+            workers: Workers::Slots(slots),
             goal: Goal::Deadline { within_s: 600.0 },
             prices: Prices::default(),
             memory_per_slot: Bytes(0),

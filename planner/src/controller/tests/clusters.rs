@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gleaner_types::job::{ClusterSpec, ClusterSystem, DedicatedHost, SizingPolicy, WorkerProgress};
+use gleaner_types::job::{ClusterSpec, DedicatedHost, SizingPolicy, WorkerProgress};
 
 use super::*;
 
@@ -12,13 +12,13 @@ fn host(name: &str) -> HostId {
 
 fn cluster(name: &str, dedicated: &[&str], sizing: SizingPolicy) -> JobSpec {
     let dedicated = dedicated.iter().map(|name| DedicatedHost { host: host(name), disk: 1.0 }).collect();
-    let engine = EngineSpec::Cluster(ClusterSpec {
-        system: ClusterSystem::Simulated,
-        dedicated,
-        max_volunteers: None,
-        max_slots_per_host: None,
-    });
-    JobSpec { engine, sizing, ..spec(name, Goal::Cost { budget: None }) }
+    let workers = Workers::Hosts(ClusterSpec { dedicated, max_volunteers: None, max_slots_per_host: None });
+    JobSpec {
+        engine: EngineSpec::without_options("simulated"),
+        workers,
+        sizing,
+        ..spec(name, Goal::Cost { budget: None })
+    }
 }
 
 /// A bench of several hosts of four cores, whose volunteers use all they may.

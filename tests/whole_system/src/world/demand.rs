@@ -6,10 +6,10 @@ use gleaner_aggregator::engine::EngineReport;
 use gleaner_aggregator::shell::Arrival;
 use gleaner_simulator::random::Random;
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec};
+use gleaner_types::engine::EngineSpec;
 use gleaner_types::id::{ApplicationId, HostId, JobId, TierId};
 use gleaner_types::job::{
-    ClusterSpec, ClusterSystem, DedicatedHost, EngineEnd, EngineProgress, EngineSpec, Goal, JobSpec, Prices,
-    SizingPolicy, WorkerProgress,
+    ClusterSpec, DedicatedHost, EngineEnd, EngineProgress, Goal, JobSpec, Prices, SizingPolicy, WorkerProgress, Workers,
 };
 use gleaner_types::units::{Bytes, Fraction};
 
@@ -41,15 +41,12 @@ impl Batch {
             _ => Goal::Cost { budget: None },
         };
         let dedicated = DedicatedHost { host: dedicated.clone(), disk: 1.0 };
-        let engine = EngineSpec::Cluster(ClusterSpec {
-            system: ClusterSystem::Simulated,
-            dedicated: vec![dedicated],
-            max_volunteers: None,
-            max_slots_per_host: None,
-        });
+        let workers =
+            Workers::Hosts(ClusterSpec { dedicated: vec![dedicated], max_volunteers: None, max_slots_per_host: None });
         let spec = JobSpec {
             id: JobId::new("crawl")?,
-            engine,
+            engine: EngineSpec::without_options(crate::engine::NAME),
+            workers,
             goal,
             prices: Prices::default(),
             memory_per_slot: Bytes::from_mib(256),

@@ -16,11 +16,11 @@ fn written(folder: &Path, file: &str) -> bool {
 
 /// What kill -9 of the aggregator leaves: the engine is gone without a word, its tasks run on.
 async fn killed(bench: &mut Bench) {
-    for (_, running) in std::mem::take(&mut bench.engines.running) {
+    for (_, running) in std::mem::take(&mut bench.engine.running) {
         running.task.abort();
         _ = running.task.await;
     }
-    (bench.reports, bench.engines) = Bench::engines(bench.folder.path());
+    bench.restart();
 }
 
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn a_task_that_ignores_the_polite_signal_is_gone_when_its_time_is_up() {
     bench.slots(1);
     assert_eq!(bench.end().await.0, EngineEnd::CompletedWithFailures { failed: 1 });
     let pid = pid_in(&bench, "pid");
-    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| task::start_ticks(pid).is_none())).await;
+    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| process::start_ticks(pid).is_none())).await;
     kill(pid);
     assert!(gone.is_ok(), "the task was given up, and its process {pid} runs on");
 }
@@ -42,7 +42,7 @@ async fn what_a_finished_task_left_in_the_background_is_ended() {
     bench.slots(1);
     assert_eq!(bench.end().await.0, EngineEnd::Completed);
     let pid = pid_in(&bench, "pid");
-    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| task::start_ticks(pid).is_none())).await;
+    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| process::start_ticks(pid).is_none())).await;
     kill(pid);
     assert!(gone.is_ok(), "process {pid} outlives its task and its slot");
 }
@@ -63,10 +63,10 @@ async fn a_job_cancelled_before_a_restarted_aggregator_resumed_it_ends_its_tasks
     bench.slots(1);
     bench.until(|folder| written(folder, "pid")).await;
     killed(&mut bench).await;
-    bench.engines.act(&bench.spec, EngineAction::Cancel, &bench.volunteer);
-    bench.engines.forget(&bench.spec.id);
+    bench.act(|engine, job| engine.cancel(job));
+    std::fs::remove_dir_all(bench.folder.path().join("jobs/j")).unwrap();
     let pid = pid_in(&bench, "pid");
-    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| task::start_ticks(pid).is_none())).await;
+    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| process::start_ticks(pid).is_none())).await;
     kill(pid);
     assert!(gone.is_ok(), "process {pid} of a cancelled job runs on");
 }
@@ -81,8 +81,8 @@ async fn a_result_that_nobody_has_read_survives_an_orderly_stop() {
     bench.until(|folder| written(folder, "jobs/j/0.exit")).await;
     // Told to start and to stop before it has looked at anything.
     bench.slots(1);
-    bench.engines.shutdown().await;
-    (bench.reports, bench.engines) = Bench::engines(bench.folder.path());
+    bench.stop().await;
+    bench.restart();
     bench.slots(1);
     assert_eq!(bench.end().await.0, EngineEnd::Completed);
     assert_eq!(bench.log(), ["0"], "a finished task ran again");
@@ -94,7 +94,7 @@ async fn an_earlier_job_of_the_same_name_leaves_nothing_to_inherit() {
     std::fs::write(bench.folder.path().join("jobs/j/results.log"), "0 done 1.000\n").unwrap();
     let mut again = submission(&["echo 0 >>\"$D/log\""]);
     again.environment.insert("D".into(), bench.folder.path().display().to_string());
-    bench.spec = bench.engines.prepare(&bench.spec.id, &again).unwrap();
+    bench.spec = bench.prepare("j", again).unwrap();
     bench.slots(1);
     assert_eq!(bench.end().await.0, EngineEnd::Completed);
     assert_eq!(bench.log(), ["0"], "the task never ran");
@@ -144,19 +144,19 @@ async fn a_stranger_with_a_recorded_number_is_neither_adopted_nor_ended() {
     use std::os::unix::process::CommandExt;
     let mut stranger = Command::new("sleep").arg("60").stdin(Stdio::null()).process_group(0).spawn().unwrap();
     let pid = i32::try_from(stranger.id()).unwrap();
-    let ticks = task::start_ticks(pid).unwrap();
+    let ticks = process::start_ticks(pid).unwrap();
     let mut bench = Bench::new(submission(&["echo 0 >>\"$D/log\"", "echo 1 >>\"$D/log\""]));
     let job = bench.folder.path().join("jobs/j");
     // The first has another start time; the second the same one, of another boot.
-    for (task, start_ticks, boot) in [(0, ticks + 1, task::boot()), (1, ticks, task::boot() ^ 1)] {
+    for (task, start_ticks, boot) in [(0, ticks + 1, process::boot()), (1, ticks, process::boot() ^ 1)] {
         let run = format!(r#"{{"attempt":1,"pid":{pid},"start_ticks":{start_ticks},"boot":{boot},"started_ms":1000}}"#);
         std::fs::write(job.join(format!("{task}.run")), run).unwrap();
     }
-    bench.engines.act(&bench.spec, EngineAction::Cancel, &bench.volunteer);
-    let spared = task::start_ticks(pid) == Some(ticks);
+    bench.act(|engine, job| engine.cancel(job));
+    let spared = process::start_ticks(pid) == Some(ticks);
     bench.slots(1);
     let ended = bench.end().await;
-    let spared = spared && task::start_ticks(pid) == Some(ticks);
+    let spared = spared && process::start_ticks(pid) == Some(ticks);
     stranger.kill().unwrap();
     stranger.wait().unwrap();
     assert!(spared, "somebody else's process was ended");
@@ -177,15 +177,15 @@ async fn a_frozen_task_holds_nobody_up() {
     let frozen = |_: &Path| std::fs::read_to_string(&state).is_ok_and(|text| text.trim() == "FROZEN");
     bench.until(frozen).await;
     let asked = std::time::Instant::now();
-    bench.engines.act(&bench.spec, EngineAction::Cancel, &bench.volunteer);
-    bench.engines.forget(&bench.spec.id);
-    bench.engines.shutdown().await;
+    bench.act(|engine, job| engine.cancel(job));
+    std::fs::remove_dir_all(bench.folder.path().join("jobs/j")).unwrap();
+    bench.stop().await;
     let took = asked.elapsed();
     tokio::task::yield_now().await;
     // As the agent does when it ends the volunteer.
     std::fs::write(&state, "THAWED").unwrap();
     let pid = pid_in(&bench, "pid");
-    bench.until(|_| task::start_ticks(pid).is_none()).await;
+    bench.until(|_| process::start_ticks(pid).is_none()).await;
     assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
@@ -263,8 +263,8 @@ async fn the_longest_command_runs_and_a_longer_one_is_refused() {
     let mut bench = Bench::new(submission(&[&longest]));
     bench.slots(1);
     assert_eq!(bench.end().await.0, EngineEnd::Completed);
-    let error = bench.engines.prepare(&bench.spec.id, &submission(&[&format!("{longest}x")])).unwrap_err();
-    assert!(error.message.contains("task 1: has 131072 bytes"), "{error}");
+    let error = bench.prepare("j", submission(&[&format!("{longest}x")])).unwrap_err();
+    assert!(error.to_string().contains("task 1: has 131072 bytes"), "{error}");
 }
 
 #[tokio::test]
@@ -274,7 +274,7 @@ async fn a_running_jobs_output_is_not_written_to_by_another_under_any_spelling()
     bench.until(|folder| folder.join("jobs/j/0.run").exists()).await;
     let mut other = submission(&["true"]);
     other.output_dir = Some(bench.folder.path().join("output/../output/j/").display().to_string());
-    let error = bench.engines.prepare(&JobId::new("k").unwrap(), &other).unwrap_err();
-    assert_eq!(error.code, ErrorCode::Conflict);
-    bench.engines.shutdown().await;
+    let error = bench.prepare("k", other).unwrap_err();
+    assert_eq!(gleaner_api::ApiError::from(error).code, gleaner_api::ErrorCode::Conflict);
+    bench.stop().await;
 }

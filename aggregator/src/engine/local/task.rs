@@ -12,7 +12,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::LazyLock;
 
 use gleaner_types::report::VolunteerKind;
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, fstatfs, open, openat, unlinkat};
@@ -20,7 +19,8 @@ use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
-use super::records::RunRecord;
+use super::records::{Records, RunRecord};
+use crate::engine::process;
 
 /// `$1` is the file for the exit status, `$2` the command.
 ///
@@ -199,28 +199,17 @@ pub(super) fn end_remains(run: RunRecord) {
     }
 }
 
+/// Ends the tasks that records speak of and that no runner has taken over.
+pub(super) fn end_left_behind(records: &Records) {
+    // Without a folder there is nothing to end.
+    for (_, run) in records.read_runs().unwrap_or_default() {
+        signal(run, Signal::KILL);
+    }
+}
+
 /// The process that a record speaks of is alive: not a later one of the same number, nor one of another boot.
 pub(super) fn is_alive(run: RunRecord) -> bool {
-    run.boot == boot() && start_ticks(run.pid) == Some(run.start_ticks)
-}
-
-/// Tells this boot of the kernel from others: the first half of its random id.
-pub(super) fn boot() -> u64 {
-    static BOOT: LazyLock<u64> = LazyLock::new(|| {
-        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-        u64::from_str_radix(&digits, 16).unwrap_or_default()
-    });
-    *BOOT
-}
-
-/// Start time of a living process in clock ticks since boot; `None` if there is none, or only its remains.
-pub(super) fn start_ticks(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, so fields are counted after it (proc(5)).
-    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
-    let state = fields.next()?;
-    (state != "Z" && state != "X").then(|| fields.nth(18)?.parse().ok())?
+    process::is_alive(run.pid, run.start_ticks, run.boot)
 }
 
 #[cfg(test)]

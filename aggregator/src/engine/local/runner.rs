@@ -9,7 +9,7 @@ use std::time::Duration;
 use gleaner_daemon::clock::Clock;
 use gleaner_types::event::Event;
 use gleaner_types::id::JobId;
-use gleaner_types::job::{EngineEnd, EngineProgress, LocalSpec};
+use gleaner_types::job::{EngineEnd, EngineProgress};
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::time::Timestamp;
 use rustix::process::Signal;
@@ -18,10 +18,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::EngineReport;
 use super::records::{Outcome, Records, RunRecord, Tasks};
 use super::schedule::{AttemptEnd, Schedule, Verdict};
+use super::submission::LocalOptions;
 use super::task::{self, Launch, LaunchError};
+use crate::engine::interface::EngineReport;
+use crate::engine::process;
 
 /// Time between two looks at adopted tasks, timeouts and what could not be written.
 const LOOK: Duration = Duration::from_millis(200);
@@ -74,7 +76,9 @@ struct Active {
 #[derive(Debug)]
 pub(super) struct Runner {
     job: JobId,
-    spec: LocalSpec,
+    options: LocalOptions,
+    /// How many tasks there are.
+    count: u32,
     clock: Clock,
     records: Records,
     reports: mpsc::Sender<EngineReport>,
@@ -95,13 +99,14 @@ pub(super) struct Runner {
 impl Runner {
     pub(super) fn new(
         job: JobId,
-        spec: LocalSpec,
+        options: LocalOptions,
+        count: u32,
         folder: PathBuf,
         reports: mpsc::Sender<EngineReport>,
         orders: watch::Receiver<Orders>,
     ) -> Self {
         Self {
-            schedule: Schedule::new(spec.tasks, spec.max_attempts),
+            schedule: Schedule::new(count, options.max_attempts),
             records: Records::new(folder),
             clock: Clock::start(),
             tasks: Tasks { commands: Vec::new(), environment: BTreeMap::new() },
@@ -113,7 +118,8 @@ impl Runner {
             events: 0,
             trouble: String::new(),
             job,
-            spec,
+            options,
+            count,
             reports,
             orders,
         }
@@ -168,7 +174,7 @@ impl Runner {
     /// Reads the records: results count, tasks that still run are adopted, tasks whose shell died are run again.
     fn open(&mut self) -> io::Result<()> {
         self.tasks = self.records.read_tasks()?;
-        std::fs::create_dir_all(&self.spec.output_dir)?;
+        std::fs::create_dir_all(&self.options.output_dir)?;
         let results = self.records.read_results()?;
         self.schedule.recall_all(results.into_iter());
         for (task, run) in self.records.read_runs()? {
@@ -215,13 +221,13 @@ impl Runner {
         attempt: u32,
         volunteer: &VolunteerKind,
     ) -> Result<(Child, RunRecord), LaunchError> {
-        let width = self.spec.tasks.to_string().len();
-        let output = |kind: &str| Path::new(&self.spec.output_dir).join(format!("{:0width$}.{kind}", number + 1));
+        let width = self.count.to_string().len();
+        let output = |kind: &str| Path::new(&self.options.output_dir).join(format!("{:0width$}.{kind}", number + 1));
         let command = self.tasks.commands.get(number as usize).map_or("exit 127", String::as_str);
         let mut child = task::spawn(&Launch {
             command,
             environment: &self.tasks.environment,
-            working_dir: Path::new(&self.spec.working_dir),
+            working_dir: Path::new(&self.options.working_dir),
             stdout: &output("out"),
             stderr: &output("err"),
             exit_file: &self.records.exit_file(number),
@@ -238,9 +244,9 @@ impl Runner {
                 what: "a shell just started".into(),
                 source: io::ErrorKind::NotFound.into(),
             };
-            let start_ticks = task::start_ticks(pid).ok_or_else(gone)?;
+            let start_ticks = process::start_ticks(pid).ok_or_else(gone)?;
             task::enter(pid, start_ticks, volunteer)?;
-            let run = RunRecord { attempt, pid, start_ticks, boot: task::boot(), started_ms: self.clock.now().0 };
+            let run = RunRecord { attempt, pid, start_ticks, boot: process::boot(), started_ms: self.clock.now().0 };
             let record = |source| LaunchError::Prepare {
                 action: "write",
                 what: format!("the record of task {}", number + 1),
@@ -292,7 +298,7 @@ impl Runner {
             self.save(number, outcome);
         }
         let now = self.clock.now();
-        let limit = self.spec.task_timeout_s;
+        let limit = self.options.task_timeout_s;
         let mut gone = Vec::new();
         for (number, active) in &mut self.active {
             if active.adopted {
@@ -382,13 +388,5 @@ impl Runner {
             }
         }
         self.children.detach_all();
-    }
-}
-
-/// Ends the tasks that records speak of and that no runner has taken over.
-pub(super) fn end_left_behind(records: &Records) {
-    // Without a folder there is nothing to end.
-    for (_, run) in records.read_runs().unwrap_or_default() {
-        task::signal(run, Signal::KILL);
     }
 }

@@ -1,0 +1,123 @@
+//! Engine `local`: a list of shell commands, each a task in this machine's volunteer. A submission brings the list, which is
+//! stored before the job is taken; [`runner`] works through it as the slots allow.
+
+mod records;
+mod runner;
+mod schedule;
+mod submission;
+mod task;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use gleaner_types::id::{HostId, JobId};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::Instrument;
+
+use super::interface::{Engine, Job, Prepared, Problems, Setting, SubmissionError};
+use records::Records;
+use runner::{Orders, Runner};
+use submission::LocalOptions;
+
+/// The engine.
+#[derive(Debug)]
+pub(super) struct LocalEngine {
+    setting: Setting,
+    running: BTreeMap<JobId, Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    output_dir: String,
+    orders: watch::Sender<Orders>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    fn writes_to(&self, folder: &Path) -> bool {
+        !self.task.is_finished() && std::fs::canonicalize(&self.output_dir).is_ok_and(|own| own == folder)
+    }
+}
+
+impl LocalEngine {
+    pub(super) fn open(setting: &Setting) -> Self {
+        Self { setting: setting.clone(), running: BTreeMap::new() }
+    }
+
+    fn start(&mut self, job: &Job<'_>, orders: Orders) {
+        let id = &job.spec.id;
+        let options: LocalOptions = match job.spec.engine.options.read() {
+            Ok(options) => options,
+            Err(error) => {
+                let reason = format!("its options cannot be read: {:#}", anyhow::Error::from(error));
+                return self.setting.report_broken(id, reason);
+            }
+        };
+        let count = job.spec.workers.slots().map_or(0, |slots| slots.tasks);
+        let (sender, receiver) = watch::channel(orders);
+        let output_dir = options.output_dir.clone();
+        let folder = job.folder.to_owned();
+        let runner = Runner::new(id.clone(), options, count, folder, self.setting.reports.clone(), receiver);
+        let span = tracing::info_span!("job", job = %id, engine = "local");
+        let task = tokio::spawn(runner.run().instrument(span));
+        self.running.insert(id.clone(), Running { output_dir, orders: sender, task });
+    }
+}
+
+impl Engine for LocalEngine {
+    fn check(&self, options: &Value, problems: &mut Problems) {
+        submission::check(options, problems);
+    }
+
+    /// Blocks on the disk.
+    fn prepare(&mut self, job: &JobId, folder: &Path, options: &Value) -> Result<Prepared, SubmissionError> {
+        // The same folder under any spelling; one that is not there yet cannot be a running job's.
+        if let Some(output_dir) = options.get("output_dir").and_then(Value::as_str)
+            && let Ok(output) = std::fs::canonicalize(output_dir)
+            && let Some((other, _)) = self.running.iter().find(|(_, running)| running.writes_to(&output))
+        {
+            return Err(SubmissionError::OutputInUse { other: other.clone(), output_dir: output_dir.to_owned() });
+        }
+        submission::prepare(job, folder, options)
+    }
+
+    fn set_slots(&mut self, job: &Job<'_>, slots: BTreeMap<HostId, u32>) {
+        self.running.retain(|_, running| !running.task.is_finished());
+        let slots = slots.get(&self.setting.host).copied().unwrap_or(0);
+        let orders = Orders { slots, volunteer: job.volunteer.clone(), cancelled: false, stopping: false };
+        match self.running.get(&job.spec.id) {
+            Some(running) => _ = running.orders.send_replace(orders),
+            None if slots > 0 => self.start(job, orders),
+            None => {}
+        }
+    }
+
+    fn cancel(&mut self, job: &Job<'_>) {
+        // The runner ends its tasks by itself; one that is frozen must not hold anybody up.
+        match self.running.remove(&job.spec.id) {
+            Some(running) => running.orders.send_modify(|orders| orders.cancelled = true),
+            // Tasks may run on from before a restart, after which the job had no slots yet.
+            None => task::end_left_behind(&Records::new(job.folder.to_owned())),
+        }
+    }
+
+    /// Ends every running task, so that none outlives an orderly stop. They are run again after a restart without that
+    /// counting as an attempt.
+    fn stop(&mut self) -> Vec<JoinHandle<()>> {
+        for running in self.running.values() {
+            running.orders.send_modify(|orders| orders.stopping = true);
+        }
+        std::mem::take(&mut self.running).into_values().map(|running| running.task).collect()
+    }
+}
+
+/// The parser of results, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(data: &[u8]) {
+    records::fuzz(data);
+}
+
+#[cfg(test)]
+pub(super) mod tests;

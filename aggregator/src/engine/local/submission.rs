@@ -1,0 +1,111 @@
+//! What a submission says to engine `local`: a task list, checked field by field and stored durably.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use gleaner_types::engine::EngineOptions;
+use gleaner_types::id::JobId;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::records::{Records, Tasks};
+use super::task;
+use crate::engine::interface::{Prepared, Problems, SubmissionError};
+
+/// Most tasks of a job.
+const MAX_TASKS: usize = 100_000;
+/// Longest command or environment entry, in bytes: what the kernel takes as one argument, less the NUL at its
+/// end (execve(2), MAX_ARG_STRLEN).
+const MAX_COMMAND: usize = (128 << 10) - 1;
+/// Most bytes of environment. Chosen: with a command passed on twice it is well within the 2 MiB that the
+/// kernel takes in all under the usual stack limit.
+const MAX_ENVIRONMENT: usize = 1 << 20;
+
+/// As submitted.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Submitted {
+    tasks: Vec<String>,
+    environment: BTreeMap<String, String>,
+    working_dir: String,
+    output_dir: Option<String>,
+    max_attempts: u32,
+    task_timeout_s: Option<f64>,
+}
+
+/// What is kept with the job. The tasks are in its folder.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct LocalOptions {
+    /// How often a task that fails or loses its slot is tried.
+    pub(super) max_attempts: u32,
+    /// A task that runs longer is killed and counts as failed.
+    pub(super) task_timeout_s: Option<f64>,
+    /// Folder the tasks run in; absolute.
+    pub(super) working_dir: String,
+    /// Folder that receives `NUMBER.out` and `NUMBER.err` of each task; absolute.
+    pub(super) output_dir: String,
+}
+
+/// Stores a task list that was checked.
+pub(super) fn prepare(job: &JobId, folder: &Path, options: &Value) -> Result<Prepared, SubmissionError> {
+    let mut problems = Problems::default();
+    let submit = problems.read::<Submitted>("", options);
+    problems.none()?;
+    let Some(submit) = submit else { return Err(SubmissionError::Invalid { problems: Vec::new() }) };
+    let output_dir = submit.output_dir.unwrap_or_else(|| {
+        let state = folder.parent().unwrap_or(folder);
+        state.with_file_name("output").join(job.as_str()).display().to_string()
+    });
+    let failed = |what: &Path, source| SubmissionError::Disk { file: what.to_owned(), source };
+    std::fs::create_dir_all(&output_dir).map_err(|e| failed(Path::new(&output_dir), e))?;
+    let count = u32::try_from(submit.tasks.len()).unwrap_or(u32::MAX);
+    let tasks = Tasks { commands: submit.tasks, environment: submit.environment };
+    let records = Records::new(folder.to_owned());
+    // What a job of the same name may have left would pass for this one's results.
+    task::end_left_behind(&records);
+    records.remove().and_then(|()| records.write_tasks(&tasks)).map_err(|e| failed(folder, e))?;
+    let options = LocalOptions {
+        max_attempts: submit.max_attempts,
+        task_timeout_s: submit.task_timeout_s,
+        working_dir: submit.working_dir,
+        output_dir,
+    };
+    Ok(Prepared { options: EngineOptions::new(&options)?, tasks: count })
+}
+
+/// Adds every mistake.
+pub(super) fn check(options: &Value, problems: &mut Problems) {
+    let Some(submit) = problems.read::<Submitted>("", options) else { return };
+    let mut check = |good: bool, problem: String| problems.check(good, || problem);
+    let tasks = submit.tasks.len();
+    check((1..=MAX_TASKS).contains(&tasks), format!("tasks: there are {tasks}; it must be 1 to {MAX_TASKS}"));
+    for (index, task) in submit.tasks.iter().take(MAX_TASKS).enumerate() {
+        let number = index + 1;
+        check(!task.trim().is_empty(), format!("task {number}: is empty"));
+        check(!task.contains('\0'), format!("task {number}: holds a NUL byte"));
+        check(task.len() <= MAX_COMMAND, format!("task {number}: has {} bytes; at most {MAX_COMMAND}", task.len()));
+    }
+    for (name, value) in &submit.environment {
+        let good = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
+        check(good, format!("environment: {name:?} cannot be set"));
+        let bytes = name.len() + 1 + value.len();
+        check(bytes <= MAX_COMMAND, format!("environment: {name:?} has {bytes} bytes; at most {MAX_COMMAND}"));
+    }
+    // Each entry also costs a NUL and a pointer.
+    let bytes: usize = submit.environment.iter().map(|(name, value)| name.len() + value.len() + 10).sum();
+    check(bytes <= MAX_ENVIRONMENT, format!("environment: has {bytes} bytes in all; at most {MAX_ENVIRONMENT}"));
+    let folder = Path::new(&submit.working_dir);
+    check(
+        folder.is_absolute() && folder.is_dir(),
+        format!("working_dir: {:?} is not an absolute path of a folder", submit.working_dir),
+    );
+    if let Some(output_dir) = &submit.output_dir {
+        check(Path::new(output_dir).is_absolute(), format!("output_dir: {output_dir:?} is not absolute"));
+    }
+    let attempts = submit.max_attempts;
+    check((1..=100).contains(&attempts), format!("max_attempts: is {attempts}; it must be 1 to 100"));
+    if let Some(timeout_s) = submit.task_timeout_s {
+        let good = timeout_s > 0.0 && timeout_s.is_finite();
+        check(good, format!("task_timeout_s: is {timeout_s}; it must be more than 0"));
+    }
+}

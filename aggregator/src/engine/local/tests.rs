@@ -1,0 +1,333 @@
+//! The engine on real processes, in a real volunteer.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use std::time::Duration;
+
+use gleaner_types::engine::EngineSpec;
+use gleaner_types::event::Event;
+use gleaner_types::job::{EngineEnd, EngineProgress, Goal, JobSpec, Prices, SizingPolicy, SlotSpec, Workers};
+use gleaner_types::report::VolunteerKind;
+use gleaner_types::units::Bytes;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::engine::interface::EngineReport;
+use crate::engine::process;
+use crate::engine::submission::options_of;
+use gleaner_api::SubmitJob;
+
+mod faults;
+
+pub(in crate::engine) fn submission(tasks: &[&str]) -> SubmitJob {
+    SubmitJob {
+        job: None,
+        goal: Goal::Cost { budget: None },
+        prices: Prices::default(),
+        tasks: tasks.iter().map(|task| (*task).to_owned()).collect(),
+        environment: BTreeMap::new(),
+        working_dir: "/tmp".into(),
+        output_dir: None,
+        dedicated_slots: 1,
+        max_slots: None,
+        memory_per_slot: Bytes(0),
+        max_attempts: 2,
+        task_timeout_s: None,
+    }
+}
+
+/// An engine with a job in a folder of its own; tasks may use `$D` for the folder.
+struct Bench {
+    folder: tempfile::TempDir,
+    volunteer: VolunteerKind,
+    cgroups: Vec<PathBuf>,
+    reports: mpsc::Receiver<EngineReport>,
+    engine: LocalEngine,
+    spec: JobSpec,
+    seen: Vec<EngineReport>,
+}
+
+impl Bench {
+    fn new(submit: SubmitJob) -> Self {
+        Self::within(tempfile::tempdir().unwrap(), submit)
+    }
+
+    fn within(folder: tempfile::TempDir, mut submit: SubmitJob) -> Self {
+        let registry = folder.path().join("volunteer");
+        std::fs::create_dir(&registry).unwrap();
+        submit.environment.insert("D".into(), folder.path().display().to_string());
+        let (reports, mut engine) = Self::engine();
+        let spec = take(&mut engine, folder.path(), "j", submit).unwrap();
+        let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
+        Self { folder, volunteer, cgroups: vec![], reports, engine, spec, seen: vec![] }
+    }
+
+    fn engine() -> (mpsc::Receiver<EngineReport>, LocalEngine) {
+        let (reports, receiver) = mpsc::channel(64);
+        (receiver, LocalEngine::open(&Setting { host: host(), reports }))
+    }
+
+    /// An aggregator that starts again, with what is on the disk.
+    fn restart(&mut self) {
+        (self.reports, self.engine) = Self::engine();
+    }
+
+    fn prepare(&mut self, job: &str, submit: SubmitJob) -> Result<JobSpec, SubmissionError> {
+        take(&mut self.engine, self.folder.path(), job, submit)
+    }
+
+    fn act(&mut self, action: impl FnOnce(&mut LocalEngine, &Job<'_>)) {
+        let folder = self.folder.path().join("jobs/j");
+        action(&mut self.engine, &Job { spec: &self.spec, folder: &folder, epoch: 0, volunteer: &self.volunteer });
+    }
+
+    async fn stop(&mut self) {
+        for task in self.engine.stop() {
+            task.await.unwrap();
+        }
+    }
+
+    /// Uses a cgroup as the volunteer; `false`, with a word why, where none can be made.
+    fn use_cgroup(&mut self, name: &str) -> bool {
+        let mut procs_files = Vec::new();
+        for controller in ["cpu", "cpuacct", "freezer"] {
+            let group =
+                PathBuf::from(format!("/sys/fs/cgroup/{controller}/gleaner-engine-{name}-{}", std::process::id()));
+            if let Err(error) = std::fs::create_dir(&group) {
+                eprintln!("SKIPPED: no real cgroup for the volunteer: {}: {error}", group.display());
+                return false;
+            }
+            procs_files.push(group.join("cgroup.procs").display().to_string());
+            self.cgroups.push(group);
+        }
+        self.volunteer = VolunteerKind::Cgroup { procs_files };
+        true
+    }
+
+    fn slots(&mut self, slots: u32) {
+        self.act(|engine, job| engine.set_slots(job, BTreeMap::from([(host(), slots)])));
+    }
+
+    async fn next(&mut self) -> EngineReport {
+        let report = tokio::time::timeout(Duration::from_secs(30), self.reports.recv()).await;
+        let report = report.expect("a report within 30 s").expect("engines are there");
+        self.seen.push(report.clone());
+        report
+    }
+
+    async fn end(&mut self) -> (EngineEnd, EngineProgress) {
+        loop {
+            if let EngineReport::Ended { end, progress, .. } = self.next().await {
+                return (end, progress.unwrap());
+            }
+        }
+    }
+
+    async fn until(&mut self, condition: impl Fn(&Path) -> bool) {
+        let folder = self.folder.path().to_owned();
+        let waiting = async {
+            while !condition(&folder) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("the condition within 30 s");
+    }
+
+    fn log(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for group in &self.cgroups {
+            for _ in 0..100 {
+                for pid in std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
+                    kill(pid.parse().unwrap_or_default());
+                }
+                if std::fs::remove_dir(group).is_ok() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// A submission as the shell hands it in.
+fn take(engine: &mut LocalEngine, folder: &Path, job: &str, submit: SubmitJob) -> Result<JobSpec, SubmissionError> {
+    let id = JobId::new(job).unwrap();
+    let (dedicated_slots, max_slots, options) = (submit.dedicated_slots, submit.max_slots, options_of(submit));
+    let mut problems = Problems::default();
+    engine.check(&options, &mut problems);
+    problems.none()?;
+    let Prepared { options, tasks } = engine.prepare(&id, &folder.join("jobs").join(job), &options)?;
+    Ok(JobSpec {
+        id,
+        engine: EngineSpec { options, ..EngineSpec::without_options("local") },
+        workers: Workers::Slots(SlotSpec { host: host(), tasks, dedicated_slots, max_slots }),
+        goal: Goal::Cost { budget: None },
+        prices: Prices::default(),
+        memory_per_slot: Bytes(0),
+        set_up_s: 0.0,
+        sizing: SizingPolicy::Adaptive,
+        power: None,
+    })
+}
+
+fn host() -> HostId {
+    HostId::new("h1").unwrap()
+}
+
+fn kill(pid: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+fn lines(path: &Path, file: &str) -> usize {
+    std::fs::read_to_string(path.join(file)).unwrap_or_default().lines().count()
+}
+
+#[tokio::test]
+async fn tasks_run_in_the_volunteers_cgroup_and_keep_their_output() {
+    let mut bench = Bench::new(submission(&["cat /proc/self/cgroup; echo $GLEANER_JOB.$GLEANER_TASK; echo oops >&2"]));
+    if !bench.use_cgroup("run") {
+        return;
+    }
+    bench.slots(1);
+    let (end, progress) = bench.end().await;
+    assert_eq!((end, progress.tasks_done), (EngineEnd::Completed, 1));
+    let output = Path::new(&bench.folder.path().join("output/j")).to_owned();
+    let out = std::fs::read_to_string(output.join("1.out")).unwrap();
+    assert!(out.contains("cpu:/gleaner-engine-run-") && out.contains("freezer:/gleaner-engine-run-"), "{out}");
+    assert!(out.ends_with("j.1\n"), "{out}");
+    assert_eq!(std::fs::read_to_string(output.join("1.err")).unwrap(), "oops\n");
+}
+
+#[tokio::test]
+async fn without_a_cgroup_tasks_run_in_the_idle_class_and_register() {
+    let mut bench = Bench::new(submission(&["ls \"$D/volunteer\" | wc -l; cut -d' ' -f41 /proc/self/stat"]));
+    bench.slots(1);
+    assert_eq!(bench.end().await.0, EngineEnd::Completed);
+    let out = std::fs::read_to_string(bench.folder.path().join("output/j/1.out")).unwrap();
+    // One group was registered; field 41 of stat is the policy: SCHED_IDLE is 5.
+    assert_eq!(out.split_whitespace().collect::<Vec<_>>(), ["1", "5"]);
+    assert_eq!(std::fs::read_dir(bench.folder.path().join("volunteer")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn failures_are_tried_again_and_then_given_up() {
+    let mut bench = Bench::new(submission(&["true", "echo x >>\"$D/log\"; exit 3", "[ $GLEANER_ATTEMPT = 2 ]"]));
+    bench.slots(3);
+    let (end, progress) = bench.end().await;
+    assert_eq!(end, EngineEnd::CompletedWithFailures { failed: 1 });
+    assert_eq!((progress.tasks_done, progress.tasks_failed, progress.tasks_retried), (2, 1, 2));
+    assert_eq!(bench.log().len(), 2);
+    let given_up = bench.seen.iter().any(|report| {
+        matches!(report, EngineReport::Event(Event::TaskFailed { task: 2, attempt: 2, how, retried: false, .. }) if how == "exited with 3")
+    });
+    assert!(given_up, "{:?}", bench.seen);
+}
+
+#[tokio::test]
+async fn a_task_that_never_ends_runs_out_of_time() {
+    let mut submit = submission(&["trap '' TERM; while :; do sleep 0.05; done", "true"]);
+    (submit.task_timeout_s, submit.max_attempts) = (Some(0.3), 1);
+    let mut bench = Bench::new(submit);
+    bench.slots(2);
+    let (end, progress) = bench.end().await;
+    assert_eq!((end, progress.tasks_done), (EngineEnd::CompletedWithFailures { failed: 1 }, 1));
+}
+
+#[tokio::test]
+async fn a_task_killed_from_outside_has_lost_its_slot_and_runs_again() {
+    // The first attempt kills its own process group, as the end of a volunteer does.
+    let mut bench =
+        Bench::new(submission(&["[ -e \"$D/log\" ] || { echo x >>\"$D/log\"; kill -9 -$PPID; sleep 60; }"]));
+    bench.slots(1);
+    let (end, progress) = bench.end().await;
+    assert_eq!((end, progress.tasks_done, progress.tasks_retried), (EngineEnd::Completed, 1, 1));
+}
+
+#[tokio::test]
+async fn shrinking_drains() {
+    let tasks: Vec<String> =
+        (0..6).map(|i| format!("echo {i} >>\"$D/log\"; while [ ! -e \"$D/go\" ]; do sleep 0.02; done")).collect();
+    let tasks: Vec<&str> = tasks.iter().map(String::as_str).collect();
+    let mut bench = Bench::new(submission(&tasks));
+    bench.slots(3);
+    bench.until(|folder| lines(folder, "log") == 3).await;
+    bench.slots(1);
+    loop {
+        if let EngineReport::Progress { progress, .. } = bench.next().await
+            && progress.tasks_running == 3
+        {
+            assert_eq!(progress.slots_in_use, 3, "draining slots are in use");
+            break;
+        }
+    }
+    assert_eq!(bench.log().len(), 3, "no new task while more run than there are slots");
+    std::fs::write(bench.folder.path().join("go"), "").unwrap();
+    assert_eq!(bench.end().await.1.tasks_done, 6);
+}
+
+#[tokio::test]
+async fn no_task_runs_outside_the_volunteer() {
+    let mut bench = Bench::new(submission(&["echo ran >>\"$D/log\""]));
+    let missing = bench.folder.path().join("gone/cgroup.procs").display().to_string();
+    bench.volunteer = VolunteerKind::Cgroup { procs_files: vec![missing] };
+    bench.slots(1);
+    let EngineReport::Event(Event::JobWaiting { reason, .. }) = bench.next().await else { panic!("{:?}", bench.seen) };
+    assert!(reason.contains("gone/cgroup.procs"), "{reason}");
+    assert!(bench.log().is_empty());
+    // The volunteer comes back, elsewhere: the job goes on.
+    bench.volunteer =
+        VolunteerKind::ProcessGroups { registry: bench.folder.path().join("volunteer").display().to_string() };
+    bench.slots(1);
+    assert_eq!(bench.end().await.0, EngineEnd::Completed);
+    assert_eq!(bench.log(), ["ran"]);
+}
+
+#[tokio::test]
+async fn a_killed_aggregator_runs_no_finished_task_twice() {
+    let tasks: Vec<String> = (0..8)
+        .map(|i| format!("echo {i} >>\"$D/log\"; [ {i} -lt 3 ] || sleep 0.4; echo {i} >>\"$D/finished\""))
+        .collect();
+    let tasks: Vec<&str> = tasks.iter().map(String::as_str).collect();
+    let mut bench = Bench::new(submission(&tasks));
+    bench.slots(2);
+    bench.until(|folder| lines(folder, "log") >= 4).await;
+    // What kill -9 leaves: the engine is gone without a word, its tasks run on.
+    for running in bench.engine.running.values() {
+        running.task.abort();
+    }
+    bench.restart();
+    bench.slots(2);
+    let (end, progress) = bench.end().await;
+    assert_eq!((end, progress.tasks_done), (EngineEnd::Completed, 8));
+    let mut started = bench.log();
+    started.sort();
+    assert_eq!(started, ["0", "1", "2", "3", "4", "5", "6", "7"]);
+    assert_eq!(lines(bench.folder.path(), "finished"), 8);
+}
+
+#[tokio::test]
+async fn an_orderly_stop_ends_tasks_and_so_does_cancelling() {
+    let mut bench = Bench::new(submission(&["echo $$ >>\"$D/log\"; sleep 60"]));
+    bench.slots(1);
+    bench.until(|folder| lines(folder, "log") == 1).await;
+    bench.stop().await;
+    let pid = |bench: &Bench, line: usize| bench.log()[line].parse::<i32>().unwrap();
+    let first = pid(&bench, 0);
+    bench.until(|_| process::start_ticks(first).is_none()).await;
+
+    bench.restart();
+    bench.slots(1);
+    bench.until(|folder| lines(folder, "log") == 2).await;
+    bench.act(|engine, job| engine.cancel(job));
+    let second = pid(&bench, 1);
+    bench.until(|_| process::start_ticks(second).is_none()).await;
+}

@@ -1,0 +1,93 @@
+//! The runners of an engine whose jobs span hosts: one task of the runtime per job. The engine starts them, orders reach
+//! them over a channel that keeps only the newest, and they report by themselves.
+
+use std::collections::BTreeMap;
+
+use gleaner_types::id::{HostId, JobId};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::interface::Job;
+
+/// Most hosts of a job.
+pub(super) const MOST_HOSTS: usize = 20_000;
+
+/// What the controller wants of a job now.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Orders {
+    /// Slots per host, dedicated ones included.
+    pub(super) slots: BTreeMap<HostId, u32>,
+    /// The epoch in which the aggregator commands.
+    pub(super) epoch: u64,
+    /// The job is over.
+    pub(super) cancelled: bool,
+    /// The aggregator ends; the job goes on by itself.
+    pub(super) stopping: bool,
+}
+
+#[derive(Debug)]
+struct Running {
+    orders: watch::Sender<Orders>,
+    task: JoinHandle<()>,
+}
+
+/// The jobs of one engine.
+#[derive(Debug, Default)]
+pub(super) struct Runners {
+    running: BTreeMap<JobId, Running>,
+    /// Runners of cancelled jobs, until their batch systems have been told.
+    cancelled: Vec<Running>,
+}
+
+impl Runners {
+    /// Passes slots on. With the first ones of a job `start` makes its runner, unless the job cannot be run.
+    pub(super) fn set_slots(
+        &mut self,
+        job: &Job<'_>,
+        slots: BTreeMap<HostId, u32>,
+        start: impl FnOnce(watch::Receiver<Orders>) -> Option<JoinHandle<()>>,
+    ) {
+        self.running.retain(|_, running| !running.task.is_finished());
+        let id = &job.spec.id;
+        if let Some(running) = self.running.get(id) {
+            running.orders.send_modify(|orders| orders.slots = slots);
+        } else if !slots.is_empty() {
+            let orders = Orders { slots, epoch: job.epoch, ..Orders::default() };
+            if let Some(running) = begin(orders, start) {
+                self.running.insert(id.clone(), running);
+            }
+        }
+    }
+
+    /// Has the batch system told that a job is over. Where the job had no slots here it may run on from before a restart, or
+    /// was begun by another aggregator: `start` makes a runner for that alone.
+    pub(super) fn cancel(
+        &mut self,
+        job: &Job<'_>,
+        start: impl FnOnce(watch::Receiver<Orders>) -> Option<JoinHandle<()>>,
+    ) {
+        self.cancelled.retain(|running| !running.task.is_finished());
+        let running = match self.running.remove(&job.spec.id) {
+            Some(running) => {
+                running.orders.send_modify(|orders| orders.cancelled = true);
+                Some(running)
+            }
+            None => begin(Orders { cancelled: true, epoch: job.epoch, ..Orders::default() }, start),
+        };
+        self.cancelled.extend(running);
+    }
+
+    /// Tells every runner that the aggregator ends.
+    pub(super) fn stop(&mut self) -> Vec<JoinHandle<()>> {
+        for running in self.running.values() {
+            running.orders.send_modify(|orders| orders.stopping = true);
+        }
+        let running = std::mem::take(&mut self.running).into_values();
+        running.chain(std::mem::take(&mut self.cancelled)).map(|running| running.task).collect()
+    }
+}
+
+fn begin(orders: Orders, start: impl FnOnce(watch::Receiver<Orders>) -> Option<JoinHandle<()>>) -> Option<Running> {
+    let (orders, receiver) = watch::channel(orders);
+    Some(Running { orders, task: start(receiver)? })
+}
