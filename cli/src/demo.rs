@@ -34,7 +34,7 @@ const JOB_MACHINE_S: f64 = 41.0;
 const DEADLINE_S: f64 = 75.0;
 
 /// After this long the demo gives up on the job.
-const PATIENCE: Duration = Duration::from_secs(110);
+const DEMO_TIMEOUT: Duration = Duration::from_secs(110);
 
 /// Runs the demo.
 pub(crate) async fn run(args: &DemoArgs, json: bool) -> anyhow::Result<End> {
@@ -134,7 +134,7 @@ async fn perform(args: &DemoArgs, stack: &mut Stack, mut display: Display) -> an
         }
         let Ok(detail) = watch::job(&client, &job).await else { continue };
         display.show(&detail.status);
-        if detail.status.phase.is_final() || began.elapsed() > PATIENCE {
+        if detail.status.phase.is_final() || began.elapsed() > DEMO_TIMEOUT {
             break detail;
         }
     };

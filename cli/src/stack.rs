@@ -21,10 +21,10 @@ use rustix::process::{Pid, Signal};
 use crate::args::Containment;
 
 /// How long the pair may take to be ready.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long each daemon may take to stop in order.
-const STOP_PATIENCE: Duration = Duration::from_secs(8);
+const STOP_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How often a daemon that dies is started again.
 const MAX_RESTARTS: u32 = 5;
@@ -124,7 +124,7 @@ impl Stack {
     }
 
     async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + START_PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         loop {
             if let Ok(Some(_)) = self.host().await {
                 return Ok(());
@@ -135,7 +135,7 @@ impl Stack {
                 }
             }
             if Instant::now() > deadline {
-                bail!("the private pair was not ready in {} s", START_PATIENCE.as_secs());
+                bail!("the private pair was not ready in {} s", START_TIMEOUT.as_secs());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -222,7 +222,7 @@ impl Daemon {
     /// Ends it in order, by force if it takes too long.
     async fn stop(&mut self) -> Option<ExitStatus> {
         self.signal(Signal::TERM);
-        let deadline = Instant::now() + STOP_PATIENCE;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         while Instant::now() < deadline {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Some(status);

@@ -26,7 +26,7 @@ const LANES: u64 = 8;
 /// Longest life of an agent. It begins to act some 50 ms after its start.
 const LIFE: Duration = Duration::from_millis(500);
 /// How long a keeper may take to put everything back: it waits a second for a successor.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What became of all rounds.
 #[derive(Default)]
@@ -102,7 +102,7 @@ impl<'a> Lane<'a> {
 
     /// Waits until every keeper has done what it is for.
     fn wait_for_keepers(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while Instant::now() < deadline && !self.keepers().is_empty() {
             std::thread::sleep(Duration::from_millis(10));
         }

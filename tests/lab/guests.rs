@@ -10,12 +10,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use gleaner_test_support::lab;
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < deadline, "{what}: not within {} s", PATIENCE.as_secs());
+        assert!(Instant::now() < deadline, "{what}: not within {} s", WAIT_TIMEOUT.as_secs());
         std::thread::sleep(Duration::from_millis(50));
     }
 }

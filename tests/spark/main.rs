@@ -442,9 +442,9 @@ fn a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected()
     });
     assert!(pair.ask(&["host", "release", first]).status.success());
 
-    let patience = Duration::from_secs_f64(2.0 * spark.here(DEADLINE_S));
+    let timeout = Duration::from_secs_f64(2.0 * spark.here(DEADLINE_S));
     while !watch.job()["ended"].is_number() {
-        assert!(watch.started.elapsed() < patience, "no end within {patience:?}: {}", pair.events());
+        assert!(watch.started.elapsed() < timeout, "no end within {timeout:?}: {}", pair.events());
         std::thread::sleep(Duration::from_millis(300));
     }
     let job = watch.job();

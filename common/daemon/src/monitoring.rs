@@ -23,9 +23,9 @@ use crate::metrics::{self, Page};
 /// Most connections at once; more are closed at once.
 const MOST_CONNECTIONS: usize = 16;
 /// Longest a connection may last.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest a client may take for its request.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(2);
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest request; the least that the crate allows.
 const MOST_REQUEST_BYTES: usize = 8_192;
 
@@ -94,12 +94,12 @@ pub async fn serve(listener: std::net::TcpListener, daemon: Arc<impl Monitored>)
             let service = service_fn(|request| answer(request, Arc::clone(&daemon)));
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(REQUEST_PATIENCE)
+                .header_read_timeout(HEADER_READ_TIMEOUT)
                 .max_buf_size(MOST_REQUEST_BYTES)
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
             // A client that breaks off, is too slow or makes no sense costs itself only.
-            _ = tokio::time::timeout(PATIENCE, connection).await;
+            _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
             drop(place);
         });
     }

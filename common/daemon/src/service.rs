@@ -1,31 +1,32 @@
-//! A word to systemd, where it started the daemon and listens.
+//! Notifications to systemd (`sd_notify(3)`). In: the daemons' loops, which report their state. Out: datagrams to the
+//! socket that systemd named. A daemon that systemd did not start sends none.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-/// Tells systemd a state such as `READY=1` or `STOPPING=1` (`sd_notify(3)`). Without systemd it does nothing.
+/// Sends systemd a state such as `READY=1` or `STOPPING=1` (`sd_notify(3)`). Without systemd it does nothing.
 pub fn notify(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let sent = (|| {
-        let own = UnixDatagram::unbound()?;
+        let local = UnixDatagram::unbound()?;
         match socket.to_str().and_then(|name| name.strip_prefix('@')) {
-            Some(name) => own.send_to_addr(state.as_bytes(), &SocketAddr::from_abstract_name(name)?),
-            None => own.send_to(state.as_bytes(), &socket),
+            Some(name) => local.send_to_addr(state.as_bytes(), &SocketAddr::from_abstract_name(name)?),
+            None => local.send_to(state.as_bytes(), &socket),
         }
     })();
     if let Err(error) = sent {
-        tracing::warn!(%error, "systemd cannot be told {state}");
+        tracing::warn!(%error, "failed to notify systemd of {state}");
     }
 }
 
-/// Tells systemd again and again that the daemon works, where its unit has `WatchdogSec=` (`sd_watchdog_enabled(3)`).
-/// When the word stays away systemd ends the daemon and starts it anew.
+/// Notifies systemd regularly that the daemon works, where its unit has `WatchdogSec=` (`sd_watchdog_enabled(3)`).
+/// When notifications stop, systemd ends the daemon and starts it again.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// Time between two words; `None` where nobody listens.
+    /// Time between two notifications; `None` where systemd expects none.
     pause: Option<Duration>,
-    told: Option<Instant>,
+    notified: Option<Instant>,
 }
 
 impl Watchdog {
@@ -33,29 +34,29 @@ impl Watchdog {
     #[must_use]
     pub fn of_this_process() -> Self {
         let of = |name: &str| std::env::var(name).ok();
-        Self { pause: pause(of("WATCHDOG_USEC"), of("WATCHDOG_PID"), std::process::id()), told: None }
+        Self { pause: pause(of("WATCHDOG_USEC"), of("WATCHDOG_PID"), std::process::id()), notified: None }
     }
 
     /// The daemon works. Call it at least once per [`Watchdog::pause`]; more often costs nothing.
     pub fn works(&mut self) {
         let Some(pause) = self.pause else { return };
-        if self.told.is_none_or(|told| told.elapsed() >= pause) {
-            self.told = Some(Instant::now());
+        if self.notified.is_none_or(|notified| notified.elapsed() >= pause) {
+            self.notified = Some(Instant::now());
             notify("WATCHDOG=1");
         }
     }
 
-    /// The longest its owner may wait for something else; `None` where nobody listens.
+    /// The longest its owner may wait for something else; `None` where systemd expects no notifications.
     #[must_use]
     pub fn pause(&self) -> Option<Duration> {
         self.pause
     }
 }
 
-/// A third of what the unit allows, so that a word that comes late is no harm. Meant for another process, or not a
-/// number: nobody listens.
-fn pause(micros: Option<String>, pid: Option<String>, own: u32) -> Option<Duration> {
-    if pid.is_some_and(|pid| pid.parse() != Ok(own)) {
+/// A third of what the unit allows, so that a late notification does no harm. `None` if the variables are missing, are
+/// meant for another process than `this`, or hold no number.
+fn pause(micros: Option<String>, pid: Option<String>, this: u32) -> Option<Duration> {
+    if pid.is_some_and(|pid| pid.parse() != Ok(this)) {
         return None;
     }
     let micros: u64 = micros?.parse().ok()?;
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_comes_thrice_as_often_as_asked_and_only_for_the_process_that_is_asked() {
+    fn notifications_are_three_times_as_frequent_as_asked_and_only_for_the_named_process() {
         let of = |micros: &str, pid: Option<&str>| pause(Some(micros.to_owned()), pid.map(str::to_owned), 7);
         assert_eq!(of("15000000", Some("7")), Some(Duration::from_secs(5)));
         assert_eq!(of("15000000", None), Some(Duration::from_secs(5)));

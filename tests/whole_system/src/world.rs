@@ -52,7 +52,7 @@ enum Happening {
     Operator,
     Connect(usize),
     /// An agent has waited long enough for its welcome.
-    Patience(LinkId),
+    IdleTimeout(LinkId),
     Up(LinkId, Up),
     Down(LinkId, Down),
     ToShell(Arrival),
@@ -293,7 +293,7 @@ impl World {
             }
             Happening::Operator => self.operator(),
             Happening::Connect(number) => self.connect(number),
-            Happening::Patience(link) => {
+            Happening::IdleTimeout(link) => {
                 if self.links.get(&link).is_some_and(|link| link.client == Client::Waiting) {
                     self.end_client(link);
                 }

@@ -39,7 +39,7 @@ impl World {
             agent.link = Some(id);
         }
         self.send_up(id, Up::Hello);
-        self.after(IDLE, Happening::Patience(id));
+        self.after(IDLE, Happening::IdleTimeout(id));
     }
 
     pub(super) fn send_up(&mut self, id: LinkId, message: Up) {
