@@ -1,8 +1,9 @@
-//! The process's clock, which makes the [`Timestamp`]s that decisions, reports, journals and events carry.
+//! The process's clock. In: the wall clock once, the monotonic clock from then on. Out: the [`Timestamp`]s that
+//! decisions, reports, journals and events carry. Every daemon makes one at its start and passes it on.
 //!
-//! A clock is anchored to the wall once, when its process starts, and runs on the monotonic clock from
-//! there: within a process time never jumps or goes back whatever happens to the wall clock, and the times
-//! of successive processes still follow each other.
+//! A clock is anchored to the wall clock once, when its process starts, and then runs on the monotonic clock. So
+//! within a process time never jumps or goes back, whatever happens to the wall clock, and the times of successive
+//! processes still follow each other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -24,7 +25,7 @@ enum Source {
 }
 
 impl Clock {
-    /// A clock anchored to the wall now.
+    /// A clock anchored to the wall clock now.
     #[must_use]
     pub fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -32,8 +33,8 @@ impl Clock {
         Self { source: Source::Wall { anchor_wall_ms, anchor: Instant::now() }, ahead_ms: 0 }
     }
 
-    /// The clock of a process that goes on from what another left at `last`: where the wall was set back since, it runs
-    /// ahead of the wall, so that times still follow each other.
+    /// The clock of a process that continues from a state of time `last`. If the wall clock was set back since, this
+    /// clock runs ahead of it, so that times still follow each other.
     #[must_use]
     pub fn going_on_from(self, last: Timestamp) -> Self {
         Self { ahead_ms: self.ahead_ms + last.0.saturating_sub(self.now().0), ..self }

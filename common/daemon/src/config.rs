@@ -1,9 +1,9 @@
 //! Reading TOML config files so that every mistake is reported at once, with file, line and key.
 //!
 //! A daemon asks a [`Section`] for each key it knows, giving the default and the allowed range; what is wrong
-//! is collected in the [`Document`], as is every key nobody asked for. [`Document::finish`] then gives the
-//! finished config or all problems. What was asked for is remembered as [`Key`]s: the reference of all keys is made
-//! of them, and a reload knows by them what has changed ([`Running`]).
+//! is collected in the [`Document`], as is every unknown key. [`Document::finish`] then gives the
+//! finished config or all problems. The requested keys are stored as [`Key`]s: the reference of all keys is generated
+//! from them, and a reload compares them to find what has changed ([`Running`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -77,9 +77,9 @@ pub struct Running {
 /// What a changed config file means for a running daemon.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Keys whose new values hold from now on.
+    /// Keys whose new values apply from now on.
     pub taken_over: Vec<String>,
-    /// Keys whose new values hold after a restart.
+    /// Keys whose new values apply after a restart.
     pub need_restart: Vec<String>,
 }
 
@@ -90,8 +90,8 @@ impl Running {
         Self { keys, at_run_time }
     }
 
-    /// Reads the config file again, and tells the log what that changes. `None`: it has mistakes, which the log names,
-    /// and nothing changes.
+    /// Reads the config file again, and logs what that changes. `None`: it has mistakes, which are logged, and nothing
+    /// changes.
     pub fn reload<C>(
         &mut self,
         file: &Path,
@@ -109,7 +109,7 @@ impl Running {
         }
     }
 
-    /// Takes over what can change now, and says that and what else has changed.
+    /// Applies the keys that can change now. Returns these and the changed keys that need a restart.
     pub fn take_over(&mut self, keys: Vec<Key>) -> Changes {
         let mut changes = Changes::default();
         for new in keys {
@@ -122,7 +122,7 @@ impl Running {
                     changes.taken_over.push(new.path.clone());
                     *key = new;
                 }
-                // What needs a restart stays as it is, and so is told again by the next reload.
+                // What needs a restart keeps its old value here, so the next reload reports it again.
                 _ => changes.need_restart.push(new.path),
             }
         }
@@ -227,7 +227,7 @@ impl Document<'_> {
         self.problems.borrow_mut().push(Problem { line, what });
     }
 
-    /// Remembers a key. One that is asked for twice is as it was asked for with its default.
+    /// Records a key. Of a key that is requested twice, the request with a default counts.
     fn remember(&self, key: Key) {
         let mut keys = self.keys.borrow_mut();
         match keys.iter_mut().find(|known| known.path == key.path) {
@@ -272,7 +272,7 @@ impl<'d> Section<'d> {
         self.document.problem(Some(value.span()), format!("`{}` is {found}; it must be {expected}", self.full(key)));
     }
 
-    /// Reports something about a key that was read well but does not fit.
+    /// Reports a problem of a key that could be read but does not fit.
     pub fn reject(&self, key: &str, what: impl fmt::Display) {
         let span = self.table.and_then(|table| table.get(key)).map(Spanned::span);
         self.document.problem(span, format!("`{}` {what}", self.full(key)));
@@ -365,7 +365,7 @@ impl<'d> Section<'d> {
         }
     }
 
-    /// Something written as a text that must parse, `default` if missing.
+    /// A text that must parse, `default` if missing.
     pub fn parsed<T: FromStr + fmt::Display>(&mut self, key: &'static str, default: T) -> T
     where
         T::Err: fmt::Display,
@@ -377,7 +377,7 @@ impl<'d> Section<'d> {
         value
     }
 
-    /// Something written as a text that must parse, if there.
+    /// A text that must parse, if there.
     pub fn optional_parsed<T: FromStr>(&mut self, key: &'static str) -> Option<T>
     where
         T::Err: fmt::Display,
@@ -386,7 +386,7 @@ impl<'d> Section<'d> {
         text.parse().map_err(|e: T::Err| self.reject(key, format_args!("is {text:?}: {e}"))).ok()
     }
 
-    /// Something written as a text that must be there and parse.
+    /// A required text that must parse.
     pub fn required<T: FromStr>(&mut self, key: &'static str) -> Option<T>
     where
         T::Err: fmt::Display,

@@ -1,5 +1,5 @@
-//! What both daemons are made with: config files, the process's clock, metrics and health pages, and the
-//! conversation with systemd.
+//! What both daemons share: config files, the process's clock, metrics and health pages, and notifications to
+//! systemd. In: files, the system's clocks, HTTP requests. Out: validated configs, time stamps, pages. The daemons call it.
 //!
 //! What must not be here: anything that only one daemon needs, the network between them (`gleaner-net`), decisions.
 

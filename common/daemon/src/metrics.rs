@@ -1,8 +1,9 @@
-//! What a daemon tells a monitoring system: families of metrics as plain data, and their text in the OpenMetrics
-//! format, version 1.0.0. This module is the only one that knows the crate that writes it.
+//! Metrics of a daemon. In: families of metrics as plain data, built by the daemon per request. Out: their text in the
+//! OpenMetrics format, version 1.0.0, which [`crate::monitoring`] sends. This module is the only one that knows the
+//! crate that writes it.
 //!
-//! A page is built when it is asked for; nothing is kept between two. A family without samples is still described,
-//! so that a page always names every metric there is.
+//! A page is built on request; nothing is kept between two requests. A family without samples is still described, so
+//! that a page always names every metric.
 
 use std::fmt;
 
@@ -11,10 +12,10 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Content type of a page, as OpenMetrics wants it.
+/// Content type of a page, as OpenMetrics requires it.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Units a name may end with; they are told apart from the name, as OpenMetrics wants it.
+/// Units a name may end with; OpenMetrics names the unit separately.
 const UNITS: [&str; 5] = ["bytes", "cores", "dollars", "ratio", "seconds"];
 
 /// Upper bounds of [`Durations`], in seconds; what is longer falls into the last, which has none. Chosen: from a sizing
@@ -72,7 +73,7 @@ enum MetricKind {
     Info,
 }
 
-/// Everything one scrape tells. Names must be unique on a page and follow OpenMetrics: the unit last, no `_total`
+/// Everything one scrape returns. Names must be unique on a page and follow OpenMetrics: the unit last, no `_total`
 /// and no `_info`, which are added.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Page {
@@ -85,7 +86,7 @@ impl Page {
         self.gauges(name, help, value.into().map(|value| (Vec::new(), value)));
     }
 
-    /// The same for several things, told apart by labels.
+    /// The same for several things, distinguished by labels.
     pub fn gauges(&mut self, name: &'static str, help: &'static str, values: impl IntoIterator<Item = (Labels, f64)>) {
         let finite = values.into_iter().filter(|(_, value)| value.is_finite());
         let samples = finite.map(|(labels, value)| (labels, Value::Gauge(value))).collect();
@@ -97,7 +98,7 @@ impl Page {
         self.counters(name, help, [(Vec::new(), count)]);
     }
 
-    /// The same for several things, told apart by labels.
+    /// The same for several things, distinguished by labels.
     pub fn counters(
         &mut self,
         name: &'static str,
@@ -127,7 +128,7 @@ impl Page {
     }
 
     /// The page as text. Label values are escaped; control characters in them are replaced, because they may come
-    /// from names that others chose.
+    /// from names that guests choose.
     ///
     /// # Errors
     /// Never for pages of Gleaner's: the crate's error when a sample cannot be expressed.

@@ -1,8 +1,9 @@
-//! The daemons' small HTTP listener: `/metrics`, `/healthz` and `/readyz`, for monitoring systems. Off unless
-//! configured; plain and without authentication, so it belongs on loopback or on a network for monitoring.
+//! The daemons' small HTTP listener for monitoring systems. In: requests for `/metrics`, `/healthz` and `/readyz`.
+//! Out: the page or the health that the daemon gives. Off unless configured; plain HTTP without authentication, so it
+//! belongs on loopback or on a network for monitoring.
 //!
-//! Requests are bounded in size, time and number, a connection serves one, and a body is never read. It runs on
-//! whatever runtime it is given and starts no thread. This module is the only one that knows the HTTP crate.
+//! Requests are bounded in size, time and number. A connection serves one request, and a body is never read. The
+//! listener runs on the caller's runtime and starts no thread. This module is the only one that knows the HTTP crate.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -29,7 +30,7 @@ const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest request; the least that the crate allows.
 const MOST_REQUEST_BYTES: usize = 8_192;
 
-/// How a daemon is.
+/// The health of a daemon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Health {
     /// Nothing is wrong.
@@ -41,7 +42,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// How something is that has these problems.
+    /// The health of a daemon with these problems.
     #[must_use]
     pub fn of(problems: Vec<String>) -> Self {
         Self { ok: problems.is_empty(), problems, warnings: Vec::new() }
@@ -52,7 +53,7 @@ impl Health {
 pub trait Monitored: Send + Sync + 'static {
     /// Everything there is to measure, or why it cannot be had now.
     fn page(&self) -> impl Future<Output = Result<Page, String>> + Send;
-    /// The daemon is alive: its own loop goes round.
+    /// The daemon is alive: its main loop runs.
     fn health(&self) -> Health;
     /// The daemon can do its work.
     fn readiness(&self) -> Health;
@@ -98,7 +99,7 @@ pub async fn serve(listener: std::net::TcpListener, daemon: Arc<impl Monitored>)
                 .max_buf_size(MOST_REQUEST_BYTES)
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            // A client that breaks off, is too slow or makes no sense costs itself only.
+            // A client that disconnects, is too slow or sends nonsense harms only itself.
             _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
             drop(place);
         });
@@ -203,7 +204,7 @@ mod tests {
         let answer = ask(address, &large).await;
         assert!(!answer.contains("200 OK"), "{answer}");
         assert!(!ask(address, "GARBAGE\r\n\r\n").await.contains("200 OK"));
-        // Clients that say nothing take all places; they are closed in time, and others are served again.
+        // Silent clients take all places. They are closed after the timeout, and others are served again.
         let mut silent = Vec::new();
         for _ in 0..MOST_CONNECTIONS + 4 {
             silent.push(TcpStream::connect(address).await.unwrap());

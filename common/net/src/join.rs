@@ -1,4 +1,5 @@
-//! Join tokens: what a host that has no certificate yet needs to get one, in one line of text.
+//! Join tokens: one line of text with what a host without a certificate needs to get one. The aggregator makes them
+//! from an invitation; `gleaner-agent join` reads them.
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::{DecodeError, Engine};
@@ -15,7 +16,7 @@ pub const MAX_TOKEN: usize = 16 << 10;
 /// First byte of every token of this format.
 const FORMAT: u8 = 1;
 
-/// Bytes of the checksum at the end, so that a token copied in part is told from one that is refused.
+/// Bytes of the checksum at the end, so that a partly copied token is distinguished from a refused one.
 const CHECKSUM: usize = 4;
 
 /// Most addresses and most certificates in a token. Chosen.
@@ -41,12 +42,12 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
     hash
 }
 
-/// What a token says.
+/// The contents of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinToken {
     /// Where the aggregator may be reached, as `host:port`.
     pub addresses: Vec<String>,
-    /// Certificates of the authority, in DER: by them the host knows the aggregator before it has anything else.
+    /// Certificates of the authority, in DER: by them the host authenticates the aggregator before it has a certificate of its own.
     pub authority: Vec<Vec<u8>>,
     /// The host that is invited.
     pub host: HostId,
@@ -54,22 +55,22 @@ pub struct JoinToken {
     pub secret: JoinSecret,
 }
 
-/// A text is no join token.
+/// A text is not a join token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It is longer than any token.
     #[error("the join token has {0} characters; at most {MAX_TOKEN} are read")]
     Long(usize),
-    /// It has characters that no token has.
+    /// It has characters that tokens cannot have.
     #[error("the join token has characters that do not belong there")]
     Characters,
     /// It is cut off or changed.
     #[error("the join token is damaged; copy the whole line that `gleaner host invite` printed")]
     Damaged,
-    /// It is of a format of another version.
+    /// Its format has another version.
     #[error("the join token is of another version (format {0}) than this agent (format {FORMAT})")]
     Format(u8),
-    /// What it says cannot be.
+    /// Its contents are impossible.
     #[error("the join token says what cannot be: {0}")]
     Absurd(String),
 }

@@ -1,4 +1,4 @@
-//! How two Gleaner processes find and trust each other: TLS identities and the authority that issues them, QUIC
+//! How two Gleaner processes connect and authenticate each other: TLS identities and the authority that issues them, QUIC
 //! endpoints, messages on streams, and the tokens with which a host joins.
 //!
 //! What must not be here: what the messages say (`gleaner-wire`), and what a daemon does about them.

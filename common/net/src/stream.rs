@@ -1,4 +1,5 @@
-//! Frames on byte streams.
+//! Messages on byte streams. In: a QUIC stream's bytes. Out: messages of `gleaner-wire`, and the reverse. Both daemons'
+//! connections call it.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 

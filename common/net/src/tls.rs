@@ -1,4 +1,5 @@
-//! Who is who: certificates, and the TLS settings both sides use.
+//! Identities: certificates, and the TLS settings that both sides use. In: PEM files. Out: TLS configurations, which
+//! [`crate::transport`] takes.
 //!
 //! One private authority signs everything. An agent's certificate carries its host's name and may only act as
 //! a client; the aggregator's carries [`AGGREGATOR_NAME`] and may only act as a server, so that no agent can
@@ -48,7 +49,7 @@ pub enum TlsError {
         file: PathBuf,
         /// What should be in it.
         what: &'static str,
-        /// The parser's word.
+        /// The parser's error.
         detail: String,
     },
     /// A private key can be read by others.
@@ -87,7 +88,7 @@ pub enum TlsError {
     Verifier(String),
 }
 
-/// From when until when a certificate holds, to the second.
+/// The time in which a certificate is valid, to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// Not before this.
@@ -97,10 +98,10 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Clocks that differ by up to this do not matter: certificates hold from this long before they are made.
+    /// Clocks that differ by up to this do not matter: certificates are valid from this long before they are made.
     const BACKDATED: Duration = Duration::from_secs(300);
 
-    /// For a certificate made now. Those that hold for less than 50 minutes are dated back by a tenth of that.
+    /// For a certificate made now. Those valid for less than 50 minutes are dated back by a tenth of that.
     #[must_use]
     pub fn starting(now: Timestamp, lifetime: Duration) -> Self {
         let back = u64::try_from(Self::BACKDATED.min(lifetime / 10).as_millis()).unwrap_or(0);
@@ -167,7 +168,7 @@ impl Identity {
         CertifiedKey::new(self.chain.clone(), key).keys_match().is_ok()
     }
 
-    /// From when until when its certificate holds.
+    /// The time in which its certificate is valid.
     #[must_use]
     pub const fn validity(&self) -> Validity {
         self.validity
@@ -196,7 +197,7 @@ impl Identity {
     }
 
     /// TLS settings of an aggregator. A certificate of another authority is refused in the handshake; a client
-    /// without one gets through it, and may only speak the joining protocol: whoever accepts it looks at that.
+    /// without one passes the handshake and may only speak the joining protocol; the acceptor checks that.
     ///
     /// # Errors
     /// [`TlsError`] if key and certificate do not fit.
@@ -231,8 +232,8 @@ pub fn joining_client(authority: &[Vec<u8>]) -> Result<rustls::ClientConfig, Tls
     Ok(config)
 }
 
-/// Checks that a certificate is of this authority and for this host's agent. Whether it holds now is for the
-/// aggregator's clock to say.
+/// Checks that a certificate is of this authority and for this host's agent. The aggregator checks by its own clock
+/// whether it is valid now.
 ///
 /// # Errors
 /// [`TlsError::Certificate`] says what is wrong.

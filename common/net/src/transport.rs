@@ -1,4 +1,5 @@
-//! QUIC endpoints with mutual TLS. The only module, beside the daemons' own loops, that knows the QUIC crate.
+//! QUIC endpoints with mutual TLS. In: an identity and an address. Out: an endpoint or a connection, and the host name
+//! in a peer's certificate. The only module, besides the daemons' own loops, that knows the QUIC crate.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,16 +15,16 @@ use gleaner_wire::JOIN_ALPN;
 /// Default UDP port of an aggregator. Chosen; registered for nothing else.
 pub const DEFAULT_PORT: u16 = 7441;
 
-/// A peer that is silent for this long is gone.
+/// A connection that is silent for this long is lost.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Quiet connections are kept alive this often.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
-/// Least time between two such words to lost peers: a thousand a second, each smaller than what it answers. Chosen.
+/// Least time between two stateless resets: a thousand a second, each smaller than what it answers. Chosen.
 const RESET_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What a peer may send ahead of our reading it, in bytes: a few of the largest reports.
+/// What a peer may send before it is read, in bytes: a few of the largest reports.
 const WINDOW: u32 = 8 << 20;
 
 /// An endpoint could not be made.
@@ -80,8 +81,8 @@ fn transport(streams_from_peer: u32) -> Arc<quinn::TransportConfig> {
     Arc::new(transport)
 }
 
-/// By keys that outlive a restart an aggregator that was killed and started again recognises the connections of before, and
-/// tells their agents at once that they are lost; they would notice only after ten seconds of silence.
+/// Its keys outlive a restart. So an aggregator that was killed and started again recognises packets of earlier
+/// connections and resets them at once; the agents would otherwise notice only after ten seconds of silence.
 #[must_use]
 pub fn endpoint_config(identity: &Identity) -> quinn::EndpointConfig {
     let reset = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &identity.secret("stateless reset"));
@@ -116,7 +117,7 @@ pub fn server_endpoint_with(
         .map_err(|source| TransportError::Bind { address, source })
 }
 
-/// What an aggregator's endpoint accepts connections with; may be replaced while it serves.
+/// The TLS settings of an aggregator's endpoint; they may be replaced while it serves.
 ///
 /// # Errors
 /// [`TransportError`].
@@ -155,7 +156,7 @@ fn client(aggregator: SocketAddr, tls: rustls::ClientConfig) -> Result<quinn::En
 }
 
 /// Starts a connection to the aggregator. It is of use only after the aggregator's welcome: with TLS 1.3 a
-/// client is connected before the server has looked at its certificate.
+/// client is connected before the server has checked its certificate.
 ///
 /// # Errors
 /// [`TransportError::Connect`].
@@ -172,7 +173,7 @@ pub fn is_joining(connection: &quinn::Connection) -> bool {
     data.is_some_and(|data| data.protocol.as_deref() == Some(JOIN_ALPN))
 }
 
-/// The host named in the certificate of a connected agent, and from when until when the certificate holds.
+/// The host named in the certificate of a connected agent, and the certificate's validity.
 ///
 /// # Errors
 /// [`PeerError`]; also for a peer without a certificate, which the handshake lets through.
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_without_a_certificate_is_nobody_and_may_only_join() {
+    async fn a_peer_without_a_certificate_has_no_host_and_may_only_join() {
         let authority = Authority::create().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let (ca, _) = authority.write(folder.path()).unwrap();
@@ -253,7 +254,7 @@ mod tests {
         let client = joining_endpoint(address, &roots).unwrap();
         let _connection = connect(&client, address).unwrap().await.unwrap();
         assert_eq!(accepting.await.unwrap(), (true, "the peer shows no certificate".to_owned()));
-        // It does verify whom it gives its secret to.
+        // It does verify the peer that receives its secret.
         let theirs = Authority::create().unwrap();
         let server = server_endpoint((Ipv4Addr::LOCALHOST, 0).into(), &identity(&theirs, None)).unwrap();
         let address = server.local_addr().unwrap();
@@ -265,7 +266,7 @@ mod tests {
     #[tokio::test]
     async fn an_agent_of_another_authority_is_refused() {
         let (ours, theirs) = (Authority::create().unwrap(), Authority::create().unwrap());
-        // The stranger trusts our authority, but has a certificate of another.
+        // This peer trusts our authority, but has a certificate of another.
         let folder = tempfile::tempdir().unwrap();
         let (ca, _) = ours.write(folder.path()).unwrap();
         let issued = theirs.issue_agent(&HostId::new("h1").unwrap()).unwrap();

@@ -1,5 +1,6 @@
-//! Foreground applications with response-time targets: what an operator asks for, and what is known of their response
-//! times (BConf, dissertation chapter 4; STFC, chapter 3).
+//! Foreground applications with response-time targets: an operator's description, the answers of response-time sources,
+//! and the decisions about shares (BConf, dissertation chapter 4; STFC, chapter 3). The API and the sources fill them
+//! in; the controller decides on them.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +29,7 @@ pub struct ApplicationSpec {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Control {
-    /// All of them in balance, by a model (BConf).
+    /// All shares together, by a model (BConf).
     #[default]
     Balance,
     /// The CPU of one tier by the self-tuning fuzzy controller (STFC), without a model.
@@ -41,7 +42,7 @@ pub enum Control {
     Arma,
 }
 
-/// One part of an application: a workload on a host, whose shares are moved.
+/// One part of an application: a workload on a host, whose shares are controlled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierSpec {
@@ -49,9 +50,9 @@ pub struct TierSpec {
     pub name: TierId,
     /// The host it runs on.
     pub host: HostId,
-    /// The workload there, by the name its agent knows it by.
+    /// The workload there, by its agent's name for it.
     pub workload: WorkloadId,
-    /// Bounds on its CPU, in percent of one core; nothing is moved where this is missing.
+    /// Bounds on its CPU, in percent of one core; not controlled where this is missing.
     #[serde(default)]
     pub cpu_percent: Option<Bounds>,
     /// Bounds on its memory, in MiB.
@@ -94,7 +95,7 @@ pub enum ResponseSource {
         /// Its unit.
         unit: TimeUnit,
     },
-    /// PostgreSQL's own statistics of statements: mean execution time between two looks.
+    /// PostgreSQL's own statistics of statements: mean execution time between two readings.
     Postgres {
         /// Connection string, such as `host=/run/postgresql user=gleaner dbname=shop`.
         connection: String,
@@ -118,7 +119,7 @@ pub enum TimeUnit {
     Microseconds,
 }
 
-/// What a source said about the last control interval.
+/// A source's answer about the last control interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseTime {
@@ -127,30 +128,30 @@ pub enum ResponseTime {
         /// More than 0 and finite.
         mean_ms: f64,
     },
-    /// Nobody asked anything of the application, so there is no mean.
+    /// The application had no requests, so there is no mean.
     Idle,
     /// The value is older than an interval.
     Late {
         /// How old.
         age_s: f64,
     },
-    /// No value could be had.
+    /// There is no value.
     Missing {
         /// Why.
         reason: String,
     },
     /// A value that no response time can have.
     Absurd {
-        /// As it came, shortened.
+        /// The value as received, shortened.
         value: String,
     },
 }
 
 impl ResponseTime {
-    /// Longest mean that is taken for one, in milliseconds: an hour.
+    /// Longest mean that is accepted, in milliseconds: an hour.
     pub const LONGEST_MS: f64 = 3_600_000.0;
 
-    /// What a number in milliseconds says.
+    /// The answer that a number in milliseconds means.
     #[must_use]
     pub fn from_ms(mean_ms: f64) -> Self {
         match mean_ms > 0.0 && mean_ms <= Self::LONGEST_MS {
@@ -170,7 +171,7 @@ impl ResponseTime {
     }
 }
 
-/// A resource that is moved.
+/// A resource whose shares are controlled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
@@ -200,9 +201,9 @@ pub enum Load {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
-    /// It is met by the model.
+    /// The model expects to meet it.
     Met,
-    /// All that the bounds allow is not enough.
+    /// The most that the bounds allow is not enough.
     TooFarAbove,
     /// The least that the bounds allow is more than enough.
     TooFarBelow,
@@ -218,8 +219,8 @@ pub enum ModelKind {
     Black,
 }
 
-/// What was decided about an application in a control interval, and everything behind it: for `gleaner explain`. Shares are
-/// parts of their host's capacity.
+/// The decision about an application in a control interval, with its inputs and its model: for `gleaner explain`. Shares
+/// are parts of their host's capacity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BalanceDecision {
     /// Whose.
@@ -228,21 +229,21 @@ pub struct BalanceDecision {
     pub number: u32,
     /// When it was taken.
     pub at: Timestamp,
-    /// What the source said.
+    /// The source's answer.
     pub response: ResponseTime,
     /// The target.
     pub target_ms: f64,
     /// e = 1 − target over response time: negative is faster. `None` when the shares are held.
     pub error: Option<f64>,
-    /// ȳ = target over response time that the model expects of what is asked for.
+    /// ȳ = target over response time that the model expects of the requested shares.
     pub predicted: Option<f64>,
     /// Whether the target is within the bounds.
     pub reach: Option<Reach>,
     /// The model.
     pub model: Option<ModelKind>,
-    /// Intervals behind it.
+    /// Intervals that the model was fitted to.
     pub rows: u32,
-    /// It is that of another condition of load, for lack of data.
+    /// The model is of another condition of load, for lack of data.
     pub neighbour: bool,
     /// Part of its constrained requests that it got: p_a of Eq. 4.12.
     pub part: f64,
@@ -273,9 +274,9 @@ pub struct ShareDecision {
     pub upper: f64,
     /// ∂ȳ/∂w.
     pub gain: f64,
-    /// What the application asked for.
+    /// The share that the application requested.
     pub requested: f64,
-    /// What it got.
+    /// The share that it was granted.
     pub granted: f64,
 }
 
@@ -284,7 +285,7 @@ pub struct ShareDecision {
 pub struct ApplicationStatus {
     /// As applied.
     pub spec: ApplicationSpec,
-    /// What its source last said, and when.
+    /// Its source's last answer, and when it came.
     pub response: Option<(Timestamp, ResponseTime)>,
     /// Control intervals in a row in which it missed its target by a tenth or more.
     pub missed: u32,

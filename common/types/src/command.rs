@@ -1,20 +1,21 @@
-//! What the aggregator asks of an agent and what the agent answers: desired state, never deltas.
+//! Commands and acknowledgements: desired state, never deltas. The controller makes commands; agents carry them out and
+//! acknowledge what was really set.
 //!
-//! A command names one target, carries a version that only rises and a lease. Repeating a command renews its
-//! lease. When the lease runs out the agent restores what it had found before its first change.
+//! A command names one target and carries a version that only rises, and a lease. Repeating a command renews its lease.
+//! When the lease ends the agent restores the values it had found before its first change.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::WorkloadId;
 use crate::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 
-/// Orders the commands for one target. The epoch is when the aggregator was started or, of several aggregators, when this
-/// one began to lead; the number counts within it. So a newer aggregator always overrules an older one, and no version is
-/// used twice.
+/// Orders the commands for one target. The epoch is the time at which the aggregator started or, of several aggregators,
+/// became the leader; the number counts within it. So a newer aggregator always overrides an older one, and no version
+/// is used twice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version {
-    /// That time, in milliseconds since the Unix epoch, or more: always more than before. A host that took a command of
-    /// one epoch refuses all of older ones.
+    /// That time in milliseconds since the Unix epoch, or more: always more than any before. A host that took a command
+    /// of one epoch refuses all commands of older epochs.
     pub epoch: u64,
     /// Counts up within the epoch.
     pub number: u64,
@@ -46,7 +47,7 @@ pub enum Quota {
 pub struct Weight(u32);
 
 impl Weight {
-    /// The least there is.
+    /// The smallest weight.
     pub const LEAST: Self = Self(1);
     /// What the kernel gives by default.
     pub const NORMAL: Self = Self(100);
@@ -106,15 +107,14 @@ pub struct NetworkLimit {
     pub transmit: Option<BytesPerSec>,
 }
 
-/// All limits on a foreground workload, and what of them is in force. What is not asked for goes back to what
-/// was found.
+/// All limits on a foreground workload, requested or in force. A limit that is not requested returns to the found value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Its ceiling on CPU. On a QEMU guest the agent adds headroom for the emulator's own threads.
     pub quota: Quota,
     /// Its weight on the CPU.
     pub weight: Option<Weight>,
-    /// Memory it may keep. The agent goes there in gentle steps and backs off under pressure.
+    /// Memory it may keep. The agent lowers it in small steps and backs off under pressure.
     pub memory: Option<Bytes>,
     /// Its ceilings on disk traffic.
     pub disk: DiskLimit,
@@ -145,11 +145,11 @@ pub enum Desired {
         /// Its ceiling.
         cap: Quota,
     },
-    /// The volunteer stops running anything.
+    /// The volunteer stops running.
     Stop,
     /// A foreground workload is limited.
     Limit(Limits),
-    /// Whatever was changed on the target goes back to what was found.
+    /// Every changed value of the target returns to the found one.
     Release,
 }
 
@@ -158,11 +158,11 @@ pub enum Desired {
 pub struct Command {
     /// What it is about.
     pub target: Target,
-    /// Commands older than the newest seen for the target are refused; equal ones renew the lease.
+    /// Commands older than the newest for the target are refused; equal ones renew the lease.
     pub version: Version,
-    /// How long it holds without renewal, in milliseconds.
+    /// How long it is valid without renewal, in milliseconds.
     pub lease_ms: u32,
-    /// What should be.
+    /// The desired state.
     pub desired: Desired,
 }
 
@@ -173,19 +173,19 @@ pub struct Ack {
     pub target: Target,
     /// Version of the command.
     pub version: Version,
-    /// What came of it.
+    /// The result.
     pub outcome: Outcome,
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It is in force.
     Applied {
-        /// What was read back; nothing where the host has no such lever.
+        /// What was read back; no limit where the host has no such lever.
         limits: Limits,
-        /// What was asked and could not be had, in sentences for an operator.
+        /// What was requested and could not be set, in sentences for an operator.
         shortfalls: Vec<String>,
     },
     /// Nothing was changed.
@@ -209,9 +209,9 @@ pub enum Refusal {
     UnknownTarget,
     /// The host has no lever for it.
     NoLever,
-    /// Somebody else changed the knob; it is theirs until they give it back.
+    /// Another program changed the knob; Gleaner does not overwrite it until it is set back.
     ForeignWrite,
-    /// It makes no sense for the target, or breaks a floor of the agent's own config.
+    /// It is invalid for the target, or violates a bound of the agent's config.
     Forbidden,
     /// The write failed.
     Failed,

@@ -1,4 +1,5 @@
-//! The event log's contents: what an operator reads to know what Gleaner did and why.
+//! Events: what Gleaner did and why, for operators. Agents and the controller make them; the aggregator's event log
+//! writes them; `gleaner events` shows them.
 //!
 //! On disk and in `gleaner events --json` an event is one JSON object on a line, with the fields of
 //! [`EventRecord`] and of its [`Event`] side by side and the event's name in `event`. `docs/events.md`
@@ -16,7 +17,7 @@ use crate::text::harmless_json;
 use crate::time::Timestamp;
 use crate::units::{CoreShare, Dollars};
 
-/// Who noticed an event.
+/// The source of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventSource {
@@ -38,7 +39,7 @@ pub enum EventSource {
 pub struct EventRecord {
     /// When it happened, by the clock of its source.
     pub at: Timestamp,
-    /// Who noticed it.
+    /// Its source.
     pub source: EventSource,
     /// What happened.
     pub event: Event,
@@ -52,7 +53,7 @@ pub enum Event {
     AggregatorStarted {
         /// Its version.
         version: String,
-        /// Jobs it goes on with from its store.
+        /// Unfinished jobs in its store.
         jobs_resumed: u32,
     },
     /// The aggregator stops in an orderly way.
@@ -61,7 +62,7 @@ pub enum Event {
     EventLogRecovered {
         /// Events that waited.
         delayed: u64,
-        /// Events of the aggregator's own that found no room to wait and are lost. Agents keep theirs.
+        /// Events of the aggregator that were dropped for lack of room. Agents keep their own.
         lost: u64,
         /// The error.
         error: String,
@@ -80,7 +81,7 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// An agent is there.
+    /// An agent connected or reports again.
     HostJoined {
         /// Its host.
         host: HostId,
@@ -88,24 +89,24 @@ pub enum Event {
         cores: u32,
         /// It may act.
         acting: bool,
-        /// What is weaker there than it could be.
+        /// Protections that are missing there.
         weaknesses: Vec<String>,
     },
-    /// An agent is gone or silent.
+    /// An agent is disconnected or silent.
     HostLost {
         /// Its host.
         host: HostId,
         /// Why.
         reason: String,
     },
-    /// An operator wants a host left alone: its volunteer stops, and no workload on it is limited.
+    /// An operator holds a host: its volunteer stops, and no workload on it is limited.
     HostHeld {
         /// The host.
         host: HostId,
         /// Until when.
         until: Timestamp,
     },
-    /// A held host is given back.
+    /// The hold of a host ended.
     HostReleased {
         /// The host.
         host: HostId,
@@ -168,31 +169,31 @@ pub enum Event {
         cost: Dollars,
         /// CPU time used, in core-seconds.
         harvested_core_s: f64,
-        /// The engine's last word.
+        /// The engine's last report.
         progress: Option<EngineProgress>,
     },
-    /// An application is described, or described anew.
+    /// An application's description was applied, new or changed.
     ApplicationApplied {
         /// The application.
         application: ApplicationId,
         /// Mean response time it should have, in milliseconds.
         target_ms: f64,
     },
-    /// An application was taken away; its limits are given back.
+    /// An application was removed; its limits are released.
     ApplicationRemoved {
         /// The application.
         application: ApplicationId,
     },
-    /// An application's source says something of another kind than before: it is known again, or why it is not.
+    /// The kind of a source's answer changed: it has a mean again, or says why not.
     ResponseTimeChanged {
         /// The application.
         application: ApplicationId,
-        /// What its source says.
+        /// The source's answer.
         response: ResponseTime,
     },
     /// Shares of an application were moved.
     SharesMoved {
-        /// The decision and everything behind it.
+        /// The decision with its inputs.
         decision: BalanceDecision,
     },
     /// An application was slower than its target by a tenth or more, three control intervals in a row.
@@ -209,7 +210,7 @@ pub enum Event {
         /// The application.
         application: ApplicationId,
     },
-    /// A task ended badly or lost its slot.
+    /// An attempt of a task failed or lost its slot.
     TaskFailed {
         /// The job.
         job: JobId,
@@ -246,7 +247,7 @@ pub enum Event {
         host: HostId,
         /// The target.
         target: Target,
-        /// What could not be had.
+        /// What could not be set.
         shortfalls: Vec<String>,
     },
     /// An agent started.
@@ -263,14 +264,14 @@ pub enum Event {
         /// Knobs restored.
         knobs_restored: u32,
     },
-    /// A foreground workload is there.
+    /// A foreground workload was found.
     WorkloadAppeared {
         /// The workload.
         workload: WorkloadId,
         /// What it is.
         kind: WorkloadKind,
     },
-    /// A foreground workload is gone.
+    /// A foreground workload no longer exists.
     WorkloadVanished {
         /// The workload.
         workload: WorkloadId,
@@ -282,7 +283,7 @@ pub enum Event {
         /// Now.
         to: WorkloadId,
     },
-    /// A sensor gives nothing, or gives again.
+    /// A sensor has no value, or has values again.
     SensorChanged {
         /// Which.
         sensor: String,
@@ -310,7 +311,7 @@ pub enum Event {
         /// Until it is started again, in seconds.
         again_in_s: f64,
     },
-    /// Somebody else wrote a knob Gleaner manages. It is left to them.
+    /// Another program wrote a knob that Gleaner manages. Gleaner does not overwrite it.
     ForeignWrite {
         /// The knob's file.
         knob: String,
@@ -326,7 +327,7 @@ pub enum Event {
         /// The command's version.
         version: Version,
     },
-    /// A knob could not be restored. An operator must look.
+    /// A knob could not be restored. An operator must check it.
     RestoreFailed {
         /// The knob's file.
         knob: String,
@@ -340,13 +341,13 @@ pub enum Event {
         /// How many since the last such event.
         count: u64,
     },
-    /// An operator lets a host join.
+    /// An operator invited a host.
     HostInvited {
         /// The host.
         host: HostId,
-        /// Until when the invitation serves.
+        /// When the invitation expires.
         expires: Timestamp,
-        /// It takes the place of an older one.
+        /// It replaces an older one.
         replaced: bool,
     },
     /// An operator withdrew an invitation.
@@ -384,21 +385,21 @@ pub enum Event {
         /// Until when the certificate it has holds.
         expires: Timestamp,
     },
-    /// An operator shut a host out.
+    /// An operator revoked a host.
     HostRevoked {
         /// The host.
         host: HostId,
-        /// Its certificates issued until then do not count any more.
+        /// Its certificates issued until then are not accepted any more.
         through: Timestamp,
     },
-    /// The aggregator read its certificates and keys anew.
+    /// The aggregator read its certificates and keys again.
     CertificatesReloaded {
         /// Until when its own certificate holds.
         expires: Timestamp,
         /// Why the old ones stay, if they do.
         error: Option<String>,
     },
-    /// An operator ordered something. Questions are not told of.
+    /// An operator gave an order. Questions are not logged.
     OperatorRequest {
         /// The user's number.
         uid: u32,
@@ -409,7 +410,7 @@ pub enum Event {
         /// `done`, or `refused: ` with the reason.
         outcome: String,
     },
-    /// The aggregator's own certificate ends soon.
+    /// The aggregator's own certificate expires soon.
     CertificateExpiring {
         /// When.
         expires: Timestamp,
@@ -421,7 +422,7 @@ pub enum Event {
         /// Now.
         to: u64,
     },
-    /// An aggregator that was replaced still sends commands; they are refused. Told once per epoch.
+    /// A deposed aggregator still sends commands; they are refused. Logged once per epoch.
     OldEpochRefused {
         /// Its epoch.
         epoch: u64,
@@ -434,10 +435,10 @@ pub enum Event {
         name: HostId,
         /// Its epoch, which every command of it carries.
         epoch: u64,
-        /// Where the state it goes on with comes from: `etcd`, `own store` or `nowhere`.
+        /// Where its state comes from: `etcd`, `own store` or `nowhere`.
         state_from: String,
     },
-    /// This aggregator leads no more: it commands nobody and ends, to stand by when it is started again.
+    /// This aggregator lost leadership: it stops commanding and exits, to stand by when it is started again.
     LeadershipLost {
         /// The aggregator.
         name: HostId,
@@ -448,7 +449,7 @@ pub enum Event {
     },
 }
 
-/// A line of an event log cannot be understood.
+/// A line of an event log cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum EventLineError {
     /// It is not JSON, or a field has the wrong type.

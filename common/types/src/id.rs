@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::{harmless, is_harmless};
 
-/// A text cannot serve as an identifier.
+/// A text is not a valid identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {text:?} is not valid: {rule}")]
 pub struct InvalidId {
@@ -117,7 +117,7 @@ impl HostId {
     /// The name of this machine.
     ///
     /// # Errors
-    /// [`InvalidId`] when the machine's own name does not serve.
+    /// [`InvalidId`] when the machine's own name is not valid as one.
     pub fn of_this_machine() -> Result<Self, InvalidId> {
         let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Self::new(own.trim().to_lowercase())

@@ -1,4 +1,5 @@
-//! Background jobs: what a user asks for, what an engine reports, and the decision record behind every size.
+//! Background jobs: submissions, progress reports of engines, and the record of every sizing decision. The API and the
+//! engines fill them in; the controller decides on them; `gleaner explain` shows the records.
 
 use std::collections::BTreeMap;
 
@@ -28,14 +29,14 @@ pub enum Goal {
     Energy,
 }
 
-/// How the number of volunteers of a job on a cluster is chosen. All but the first are there to compare with.
+/// How the number of volunteers of a job on a cluster is chosen. All but the first are baselines to compare with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum SizingPolicy {
     /// By the model, for the goal (RHIC §4).
     #[default]
     Adaptive,
-    /// Always so many: RHIC's "targeted" mode (§5.2).
+    /// A fixed number: RHIC's "targeted" mode (§5.2).
     Fixed {
         /// Volunteers.
         volunteers: u32,
@@ -215,7 +216,7 @@ pub struct EngineProgress {
     pub fraction_done: Fraction,
     /// All tasks.
     pub tasks_total: u32,
-    /// Tasks finished well.
+    /// Tasks that succeeded.
     pub tasks_done: u32,
     /// Tasks given up after their last attempt.
     pub tasks_failed: u32,
@@ -252,7 +253,7 @@ pub enum EngineAction {
     Cancel,
 }
 
-/// How a job ended, as its engine saw it.
+/// How a job ended, by its engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineEnd {
@@ -270,11 +271,11 @@ pub enum EngineEnd {
     },
 }
 
-/// Where a job stands.
+/// The phase of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobPhase {
-    /// Waiting for its host to be there and able.
+    /// Waiting for hosts that can run it.
     Waiting {
         /// For what.
         reason: String,
@@ -295,7 +296,7 @@ pub enum JobPhase {
 }
 
 impl JobPhase {
-    /// Nothing more will happen to the job.
+    /// The job has ended.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         matches!(self, Self::Completed | Self::Failed { .. } | Self::Cancelled)
@@ -320,7 +321,7 @@ impl JobPhase {
 pub struct JobStatus {
     /// As submitted.
     pub spec: JobSpec,
-    /// Where it stands.
+    /// Its phase.
     pub phase: JobPhase,
     /// When it was submitted.
     pub submitted: Timestamp,
@@ -328,7 +329,7 @@ pub struct JobStatus {
     pub started: Option<Timestamp>,
     /// When it ended.
     pub ended: Option<Timestamp>,
-    /// The engine's last word.
+    /// The engine's last report.
     pub progress: Option<EngineProgress>,
     /// Volunteers in use.
     pub volunteers: u32,
@@ -367,7 +368,7 @@ pub struct Candidate {
     pub score: f64,
 }
 
-/// What stopped a decision from choosing something else.
+/// The limit that bound a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
@@ -389,7 +390,7 @@ pub enum Bound {
     Budget,
     /// No size keeps within the budget; the cheapest was taken.
     BudgetOutOfReach,
-    /// Every volunteer there is was taken.
+    /// Every available volunteer was taken.
     PoolExhausted,
     /// There is no volunteer to take.
     PoolEmpty,
@@ -414,7 +415,7 @@ pub struct IoKnot {
     pub disk: Option<Fraction>,
 }
 
-/// A sizing decision and everything behind it: for `gleaner explain`.
+/// A sizing decision with its inputs and candidates: for `gleaner explain`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// Its job.

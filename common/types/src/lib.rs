@@ -1,8 +1,8 @@
 //! Gleaner's vocabulary: units, identifiers, time stamps, the report an agent makes, the commands it takes, jobs,
 //! applications, decisions and events.
 //!
-//! Here live data types, their validation and their serde form. What must not be here: how they travel
-//! (`gleaner-wire`), I/O, clocks, runtimes, decisions.
+//! Every other crate uses these. Only data types, their validation and their serde form belong here. What must not be
+//! here: how they travel (`gleaner-wire`), I/O, clocks, runtimes, decisions.
 
 pub mod application;
 pub mod command;

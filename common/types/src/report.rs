@@ -1,7 +1,7 @@
-//! What an agent tells: static facts about its host, and once a second what it sensed and predicts.
+//! Reports of an agent: static facts about its host, and once a second what it sensed and predicts. Agents make them;
+//! the aggregator's controller, its metrics and `gleaner observe` read them.
 //!
-//! Nothing here stands for "unknown" by being zero: a value that could not be had is a
-//! [`Reading::Absent`] with the reason.
+//! Zero never stands for "unknown": a value that could not be measured is a [`Reading::Absent`] with the reason.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +32,8 @@ pub struct Absence {
     pub detail: String,
 }
 
-/// Kinds of absence. Callers act differently on them: what is not supported stays so, what is transient
-/// comes back by itself, what was denied needs an operator, what is malformed needs a bug report.
+/// Kinds of absence. Callers act differently on them: unsupported is permanent, transient ends without action, denied
+/// needs an operator, malformed needs a bug report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AbsenceKind {
@@ -113,9 +113,9 @@ pub enum Capability {
     CpuWeight,
     /// The scheduler's idle class for whole groups.
     CpuIdle,
-    /// Stopping whole groups.
+    /// Freezing whole groups.
     Freezer,
-    /// A gentle limit on memory.
+    /// A soft limit on memory (`memory.high`).
     MemoryLimit,
     /// Ceilings on disk traffic.
     DiskLimit,
@@ -186,12 +186,12 @@ pub struct Levers {
     pub idle: bool,
     /// The volunteer can be frozen whole.
     pub freeze: bool,
-    /// What is weaker here than it could be, in sentences for an operator.
+    /// Protections that are missing here, in sentences for an operator.
     pub weaknesses: Vec<String>,
 }
 
 impl Levers {
-    /// Those of a host without a volunteer.
+    /// The levers of a host without a volunteer.
     #[must_use]
     pub const fn without_volunteer(acting: bool, weaknesses: Vec<String>) -> Self {
         let volunteer = VolunteerKind::None;
@@ -199,7 +199,7 @@ impl Levers {
     }
 }
 
-/// How the volunteer of a host is contained, and so where its processes enter.
+/// How the volunteer of a host is contained, and so how processes enter it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolunteerKind {
@@ -214,12 +214,12 @@ pub enum VolunteerKind {
         /// The folder; absolute path.
         registry: String,
     },
-    /// A QEMU guest that was there before, stopped while latent. Nothing is started in it from outside.
+    /// An existing QEMU guest, stopped while latent. Nothing is started in it from outside.
     Guest {
         /// Its name.
         name: String,
     },
-    /// A systemd unit that was there before, frozen while latent. Nothing is started in it from outside.
+    /// An existing systemd unit, frozen while latent. Nothing is started in it from outside.
     Unit {
         /// Its name.
         name: String,
@@ -400,7 +400,7 @@ pub enum ForecastMethod {
     MovingAverage,
     /// The mean of the history; the safe bound is k standard deviations above it.
     MeanPlusSigma,
-    /// The largest of the history.
+    /// The maximum of the history.
     WindowedMaximum,
     /// An autoregression of the history (RHIC §4.2).
     Autoregression,
@@ -408,11 +408,11 @@ pub enum ForecastMethod {
     Autocorrelation,
     /// The history's typical period again, or a Markov chain where it has none (RHIC §4.2).
     Signature,
-    /// Whichever of the above has proven best on this host, with a bound from its own past errors.
+    /// The one of the above with the smallest past errors on this host, with a bound from those errors.
     Best,
 }
 
-/// An expected value and a bound that is meant to hold.
+/// An expected value and a bound that is promised.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Bounded<T> {
     /// The most likely value.
@@ -421,7 +421,7 @@ pub struct Bounded<T> {
     pub safe: T,
 }
 
-/// What the foreground is predicted to leave free over the lookahead, and how far such promises held.
+/// What the foreground is predicted to leave free over the lookahead, and how many such promises held.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResidualForecast {
     /// The method.

@@ -1,4 +1,5 @@
-//! A moment, as decisions, reports, journals and events carry it.
+//! Time stamps, as decisions, reports, journals and events carry them. The processes' clocks make them; nothing here
+//! reads a clock.
 
 use std::fmt;
 use std::time::Duration;

@@ -216,7 +216,7 @@ impl Bytes {
     }
 }
 
-/// A text that is no amount of memory or data.
+/// A text that is not an amount of memory or data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no amount of memory; write 512M or 2G")]
 pub struct InvalidBytes(String);

@@ -51,7 +51,7 @@ enum Happening {
     Engine,
     Operator,
     Connect(usize),
-    /// An agent has waited long enough for its welcome.
+    /// The time an agent waits for its welcome is over.
     IdleTimeout(LinkId),
     Up(LinkId, Up),
     Down(LinkId, Down),

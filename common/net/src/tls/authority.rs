@@ -1,4 +1,5 @@
-//! The private authority that signs a site's certificates, and requests for them.
+//! The private authority of a site. In: its key, and requests for certificates. Out: signed certificates. `gleaner pki`
+//! and the aggregator's enrolment call it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,10 +18,10 @@ use super::{AGGREGATOR_NAME, Identity, TlsError, Validity};
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
 
-/// How long an authority holds: ten years.
+/// Lifetime of an authority: ten years.
 pub const AUTHORITY_LIFETIME: Duration = Duration::from_secs(3_652 * 86_400);
 
-/// How long agents' and aggregators' certificates hold, unless said otherwise: 90 days.
+/// Lifetime of agents' and aggregators' certificates, unless configured otherwise: 90 days.
 pub const CERTIFICATE_LIFETIME: Duration = Duration::from_secs(90 * 86_400);
 
 /// Longest request for a certificate, in bytes. Those that agents make have a few hundred.
@@ -230,7 +231,7 @@ fn agent_or_aggregator(
     Ok(params)
 }
 
-/// The wall clock's time: what the dates of a certificate are in, whoever reads it.
+/// The wall clock's time, in which a certificate's dates are read everywhere.
 fn wall_now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(0).after(since)

@@ -1,4 +1,5 @@
-//! Keys and certificates on disk: read with care, replaced so that no moment is without a pair that works.
+//! Keys and certificates on disk. Reading checks permissions and sizes. Replacing a pair leaves a valid pair on disk at
+//! every moment.
 
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -12,7 +13,7 @@ use super::{Identity, Issued, TlsError};
 /// Largest file read. A certificate has a kilobyte.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Where an identity lies.
+/// The paths of an identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityFiles {
     /// Certificates of the authority.
@@ -86,7 +87,7 @@ impl IdentityFiles {
     }
 }
 
-/// Writes a file under a temporary name first, so that no reader meets half of it.
+/// Writes a file under a temporary name first, so that no reader sees half of it.
 ///
 /// # Errors
 /// [`TlsError::File`].
@@ -96,7 +97,7 @@ pub fn write_file(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
     rename(&temporary, file)
 }
 
-/// Where the successor of a file waits.
+/// The path of a file's successor until it is renamed.
 fn beside(file: &Path) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -164,7 +165,7 @@ mod tests {
         assert!(!beside(&files.certificate).exists());
         assert_eq!(std::fs::read_to_string(&files.certificate).unwrap(), next.certificate);
 
-        // A key of something else is told.
+        // A key of another certificate is reported.
         let other = authority.issue_agent(&host).unwrap();
         write_file(&files.key, &other.key, 0o600).unwrap();
         let error = files.load().unwrap_err().to_string();
