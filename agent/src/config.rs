@@ -7,11 +7,10 @@ use std::time::Duration;
 use gleaner_daemon::config::{Key, Problems, Section, Source};
 use gleaner_net::tls::IdentityFiles;
 use gleaner_net::transport::DEFAULT_PORT;
-use gleaner_planner::forecast::ForecastSettings;
+use gleaner_planner::forecast::{ForecastSettings, METHODS, Method};
 use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::id::HostId;
-use gleaner_types::report::ForecastMethod;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
 use crate::act::{ActSettings, VolunteerChoice};
@@ -80,7 +79,7 @@ pub struct Config {
     /// How fast the volunteer may grow, as a share of the host per second.
     pub guard_growth: f64,
     /// Forecast method.
-    pub forecast_method: ForecastMethod,
+    pub forecast_method: Method,
     /// History the forecast uses, in seconds.
     pub forecast_history_s: f64,
     /// How far the forecast looks ahead, in seconds.
@@ -170,6 +169,8 @@ impl Config {
         let mut guard = root.section("guard");
         let mut forecast = root.section("forecast");
         let mut sense = root.section("sense");
+        let words: Vec<(String, Method)> = METHODS.iter().map(|method| (method.config_word(), *method)).collect();
+        let forecast_words: Vec<(&str, Method)> = words.iter().map(|(word, method)| (word.as_str(), *method)).collect();
         let history = forecast.number("history_s", 600.0, 5.0..=3600.0);
         let lookahead = forecast.number("lookahead_s", 300.0, 1.0..=3600.0);
         Some(Self {
@@ -200,19 +201,7 @@ impl Config {
             guard_period: Duration::from_millis(guard.integer("period_ms", 50, 10..=100)),
             guard_headroom: guard.number("headroom", 0.05, 0.0..=0.9),
             guard_growth: guard.number("growth_per_s", 0.1, 0.001..=0.1),
-            forecast_method: forecast.choice(
-                "method",
-                ForecastMethod::MovingAverage,
-                &[
-                    ("moving-average", ForecastMethod::MovingAverage),
-                    ("mean-plus-sigma", ForecastMethod::MeanPlusSigma),
-                    ("windowed-maximum", ForecastMethod::WindowedMaximum),
-                    ("autoregression", ForecastMethod::Autoregression),
-                    ("autocorrelation", ForecastMethod::Autocorrelation),
-                    ("signature", ForecastMethod::Signature),
-                    ("best", ForecastMethod::Best),
-                ],
-            ),
+            forecast_method: forecast.choice("method", Method::default(), &forecast_words),
             forecast_history_s: history,
             forecast_lookahead_s: lookahead,
             forecast_sigma: forecast.number("sigma", 2.0, 0.0..=10.0),

@@ -6,10 +6,8 @@
 
 use std::path::Path;
 
-use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
-use gleaner_types::report::ForecastMethod;
+use gleaner_planner::forecast::{ForecastSettings, METHODS, Method, ResidualForecaster};
 use gleaner_types::units::CoreShare;
-use serde::Serialize;
 
 use crate::foreground::{Session, SessionTrace};
 use crate::traces::{STEP_S, TraceError, google, planetlab};
@@ -24,11 +22,10 @@ const SAMPLE_S: f64 = 60.0;
 const SESSION_S: usize = 7_200;
 
 /// Who predicts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Predictor {
     /// One of the forecaster's methods.
-    Method(ForecastMethod),
+    Method(Method),
     /// The history's mean plus five standard deviations.
     MeanPlusFiveSigma,
     /// The last value plus ten points.
@@ -36,36 +33,31 @@ pub enum Predictor {
 }
 
 impl Predictor {
-    /// All that are compared.
-    pub const ALL: [Self; 7] = [
-        Self::Method(ForecastMethod::MovingAverage),
-        Self::Method(ForecastMethod::Autoregression),
-        Self::Method(ForecastMethod::Autocorrelation),
-        Self::Method(ForecastMethod::Signature),
-        Self::Method(ForecastMethod::Best),
-        Self::MeanPlusFiveSigma,
-        Self::LastPlusTen,
-    ];
+    /// All that are compared: the forecaster's methods but the bounds without an estimate of their own, and two fixed margins.
+    fn all() -> impl Iterator<Item = Self> {
+        let bounds = ["mean_plus_sigma", "windowed_maximum"];
+        let methods = METHODS.iter().filter(move |method| !bounds.contains(&method.name())).copied().map(Self::Method);
+        methods.chain([Self::MeanPlusFiveSigma, Self::LastPlusTen])
+    }
 
     /// Name for tables.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
-            Self::Method(ForecastMethod::MovingAverage) => "moving average",
-            Self::Method(ForecastMethod::MeanPlusSigma) => "mean plus sigma",
-            Self::Method(ForecastMethod::WindowedMaximum) => "windowed maximum",
-            Self::Method(ForecastMethod::Autoregression) => "autoregression",
-            Self::Method(ForecastMethod::Autocorrelation) => "autocorrelation",
-            Self::Method(ForecastMethod::Signature) => "signature",
-            Self::Method(ForecastMethod::Best) => "best",
-            Self::MeanPlusFiveSigma => "mean + 5σ",
-            Self::LastPlusTen => "last + 10 points",
+            Self::Method(method) => method.name().replace('_', " "),
+            Self::MeanPlusFiveSigma => "mean + 5σ".to_owned(),
+            Self::LastPlusTen => "last + 10 points".to_owned(),
         }
     }
 }
 
+/// The default method, and the one that chooses among the others.
+pub(crate) fn average_and_best() -> (Method, Method) {
+    (Method::default(), Method::named("best").unwrap_or_default())
+}
+
 /// How one did on one set of series.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// Series.
     pub data: &'static str,
@@ -135,8 +127,8 @@ fn judge(
 fn settings(predictor: Predictor, history_min: u32, lookahead_min: u32) -> ForecastSettings {
     let (method, sigma_k) = match predictor {
         Predictor::Method(method) => (method, ForecastSettings::default().sigma_k),
-        Predictor::MeanPlusFiveSigma => (ForecastMethod::MeanPlusSigma, 5.0),
-        Predictor::LastPlusTen => (ForecastMethod::MovingAverage, 0.0),
+        Predictor::MeanPlusFiveSigma => (Method::named("mean_plus_sigma").unwrap_or_default(), 5.0),
+        Predictor::LastPlusTen => (Method::default(), 0.0),
     };
     ForecastSettings {
         method,
@@ -148,14 +140,15 @@ fn settings(predictor: Predictor, history_min: u32, lookahead_min: u32) -> Forec
 
 fn rows(data: &'static str, series: &[Vec<f64>], sample_s: f64, repeat: usize, extent: Extent) -> Vec<Row> {
     let full = extent == Extent::Full;
+    let (average, best) = average_and_best();
     let mut cases = Vec::new();
     for lookahead_min in LOOKAHEADS.into_iter().take(if full { LOOKAHEADS.len() } else { 1 }) {
         for history_min in HISTORIES.into_iter().take(if full { HISTORIES.len() } else { 1 }) {
             let short = |predictor: &Predictor| {
                 let Predictor::Method(method) = predictor else { return *predictor == Predictor::MeanPlusFiveSigma };
-                matches!(method, ForecastMethod::MovingAverage | ForecastMethod::Best)
+                *method == average || *method == best
             };
-            for predictor in Predictor::ALL.into_iter().filter(|predictor| full || short(predictor)) {
+            for predictor in Predictor::all().filter(|predictor| full || short(predictor)) {
                 cases.push((predictor, history_min, lookahead_min));
             }
         }
@@ -227,6 +220,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn methods_are_found_by_their_names() {
+        assert_eq!(average_and_best().1.name(), "best");
+        let five_sigma = settings(Predictor::MeanPlusFiveSigma, 10, 5);
+        assert_eq!((five_sigma.method.name(), five_sigma.sigma_k), ("mean_plus_sigma", 5.0));
+        assert_eq!(Predictor::all().count(), METHODS.len());
+    }
+
+    #[test]
     fn a_constant_demand_is_predicted_and_promised_whole() {
         for row in rows("constant", &[vec![20.0; 500]], SAMPLE_S, 1, Extent::Full) {
             let best = match row.predictor {
@@ -257,7 +258,8 @@ mod tests {
             }
             sums
         };
-        let (average, best) = (of(ForecastMethod::MovingAverage), of(ForecastMethod::Best));
+        let (average, best) = average_and_best();
+        let (average, best) = (of(average), of(best));
         assert!(average.judged > 2_000);
         assert!(best.error <= 1.02 * average.error, "{} against {}", best.error, average.error);
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use gleaner_cli::{End, ReferenceCommand, print};
 use gleaner_daemon::config::{Key, Source};
+use gleaner_planner::forecast::METHODS;
 
 pub(crate) fn run(command: &ReferenceCommand) -> anyhow::Result<End> {
     match command {
@@ -98,6 +99,12 @@ fn configuration() -> anyhow::Result<String> {
                 let default = key.default.as_ref().map_or("–".to_owned(), |default| format!("`{default}`"));
                 let reload = if daemon.at_run_time.contains(&key.path.as_str()) { "yes" } else { "restart" };
                 writeln!(text, "| `{name}` | {default} | {} | {reload} | {sentence} |", key.allowed)?;
+            }
+            if section == "forecast" {
+                writeln!(text, "\n| method | it predicts |\n| --- | --- |")?;
+                for method in METHODS {
+                    writeln!(text, "| `{}` | {} |", method.config_word(), method.meaning())?;
+                }
             }
         }
     }

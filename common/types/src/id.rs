@@ -16,6 +16,13 @@ pub struct InvalidId {
     rule: &'static str,
 }
 
+impl InvalidId {
+    /// A text of any length that breaks a rule.
+    pub(crate) fn of(kind: &'static str, text: &str, rule: &'static str) -> Self {
+        Self { kind, text: text.chars().take(64).collect(), rule }
+    }
+}
+
 macro_rules! identifier {
     ($(#[$doc:meta])* $name:ident, $kind:literal, $max:literal, $ok:expr, $rule:literal) => {
         $(#[$doc])*

@@ -10,6 +10,7 @@ pub mod engine;
 pub mod event;
 pub mod id;
 pub mod job;
+pub mod method;
 pub mod report;
 pub mod text;
 pub mod time;

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{HostId, WorkloadId};
+use crate::method::MethodName;
 use crate::time::Timestamp;
 use crate::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
 
@@ -392,26 +393,6 @@ pub struct VolunteerSample {
     pub guard_freezes: u64,
 }
 
-/// How the future is predicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ForecastMethod {
-    /// The mean of the history (RHIC §4.2, the papers' choice).
-    MovingAverage,
-    /// The mean of the history; the safe bound is k standard deviations above it.
-    MeanPlusSigma,
-    /// The maximum of the history.
-    WindowedMaximum,
-    /// An autoregression of the history (RHIC §4.2).
-    Autoregression,
-    /// The history's last period again, or its mean where it has none (RHIC §4.2).
-    Autocorrelation,
-    /// The history's typical period again, or a Markov chain where it has none (RHIC §4.2).
-    Signature,
-    /// The one of the above with the smallest past errors on this host, with a bound from those errors.
-    Best,
-}
-
 /// An expected value and a bound that is promised.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Bounded<T> {
@@ -425,7 +406,7 @@ pub struct Bounded<T> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResidualForecast {
     /// The method.
-    pub method: ForecastMethod,
+    pub method: MethodName,
     /// Length of the history it used, in seconds.
     pub history_s: f64,
     /// How far it looks ahead, in seconds.

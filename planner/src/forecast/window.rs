@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 /// Pushes after which sums are formed anew, so that rounding errors cannot pile up.
 const REFRESH: usize = 4_096;
 
+/// Most samples any window keeps, whatever the settings: an hour at 10 Hz.
+pub(super) const MOST_SAMPLES: usize = 36_000;
+
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     at_s: f64,
@@ -16,7 +19,6 @@ struct Sample {
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     limit_s: f64,
-    most: usize,
     samples: VecDeque<Sample>,
     weight: f64,
     sum: f64,
@@ -25,8 +27,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn new(limit_s: f64, most: usize) -> Self {
-        Self { limit_s, most, samples: VecDeque::new(), weight: 0.0, sum: 0.0, squares: 0.0, pushes: 0 }
+    pub(super) fn new(limit_s: f64) -> Self {
+        Self { limit_s, samples: VecDeque::new(), weight: 0.0, sum: 0.0, squares: 0.0, pushes: 0 }
     }
 
     /// Adds a value that held for `weight` seconds until `at_s`.
@@ -36,7 +38,7 @@ impl Window {
         // Half a second of slack: a sample a little late must not push a whole one out.
         while let Some(oldest) = self.samples.front().copied() {
             let expired = oldest.at_s - oldest.weight < at_s - self.limit_s - 0.5;
-            if !(expired || self.samples.len() > self.most) || self.samples.len() == 1 {
+            if !(expired || self.samples.len() > MOST_SAMPLES) || self.samples.len() == 1 {
                 break;
             }
             self.samples.pop_front();
@@ -85,13 +87,12 @@ impl Window {
 #[derive(Debug, Clone)]
 pub(super) struct Maximum {
     limit_s: f64,
-    most: usize,
     falling: VecDeque<(f64, f64)>,
 }
 
 impl Maximum {
-    pub(super) fn new(limit_s: f64, most: usize) -> Self {
-        Self { limit_s, most, falling: VecDeque::new() }
+    pub(super) fn new(limit_s: f64) -> Self {
+        Self { limit_s, falling: VecDeque::new() }
     }
 
     pub(super) fn push(&mut self, at_s: f64, value: f64) {
@@ -99,7 +100,8 @@ impl Maximum {
             self.falling.pop_back();
         }
         self.falling.push_back((at_s, value));
-        while self.falling.front().is_some_and(|(old, _)| *old < at_s - self.limit_s) || self.falling.len() > self.most
+        while self.falling.front().is_some_and(|(old, _)| *old < at_s - self.limit_s)
+            || self.falling.len() > MOST_SAMPLES
         {
             self.falling.pop_front();
         }

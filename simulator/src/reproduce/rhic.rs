@@ -12,10 +12,10 @@ use super::pool::run_all;
 use super::{Detail, Figure, ReproduceError, Reproduction, Series};
 use crate::cluster::{ClusterRun, ScenarioError};
 use crate::foreground::Session;
-use crate::predictors::{Extent, Predictor, Row, table};
+use crate::predictors::{Extent, Predictor, Row, average_and_best, table};
 use crate::scenario::{ClusterScenario, HostClass, JobProfile};
+use gleaner_planner::forecast::Method;
 use gleaner_types::job::{Goal, Prices, SizingPolicy};
-use gleaner_types::report::ForecastMethod;
 use gleaner_types::units::{DollarsPerHour, Fraction};
 
 /// Prices of a volunteer in the survey, in dollars an hour (RHIC Fig. 11).
@@ -656,7 +656,7 @@ impl Report<'_> {
     /// Promises of the predictors (RHIC Fig. 8), ours with its calibrated bound.
     fn predictors(&mut self, rows: &[Row]) {
         let default = |row: &&Row| row.history_min == 10 && row.lookahead_min == 5;
-        let of = |method: ForecastMethod, value: &dyn Fn(&Row) -> f64| {
+        let of = |method: Method, value: &dyn Fn(&Row) -> f64| {
             let own = rows.iter().filter(default).filter(|row| row.predictor == Predictor::Method(method));
             mean(&own.map(value).collect::<Vec<_>>())
         };
@@ -667,7 +667,7 @@ impl Report<'_> {
             self.detail("predictors", case.clone(), "promises broken", row.violations, "%");
             self.detail("predictors", case, "of the residual promised", row.offered, "%");
         }
-        let (best, average) = (ForecastMethod::Best, ForecastMethod::MovingAverage);
+        let (average, best) = average_and_best();
         let violations = of(best, &|row| row.violations);
         let note = format!(
             "promises of `best` broken, 10 min of history for 5 min; moving average with 2σ: {:.1} %; mean error {:.2} against {:.2} points; of the residual promised {:.0} against {:.0} %",

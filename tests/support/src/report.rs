@@ -1,9 +1,10 @@
 //! A host's facts and reports, with as little in them as can be: a test fills in what it is about.
 
 use gleaner_types::id::{HostId, WorkloadId};
+use gleaner_types::method::MethodName;
 use gleaner_types::report::{
-    AbsenceKind, Bounded, CgroupMode, ForecastMethod, HostFacts, HostReport, Levers, MachineSample, PromiseRecord,
-    Reading, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind, WorkloadSample,
+    AbsenceKind, Bounded, CgroupMode, HostFacts, HostReport, Levers, MachineSample, PromiseRecord, Reading,
+    ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind, WorkloadSample,
 };
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, CoreShare};
@@ -47,7 +48,7 @@ pub fn facts(acting: bool) -> HostFacts {
 pub fn residual(expected: f64, safe: f64) -> ResidualForecast {
     let bounded = Bounded { expected: CoreShare::clamped(expected), safe: CoreShare::clamped(safe) };
     ResidualForecast {
-        method: ForecastMethod::MovingAverage,
+        method: MethodName::default(),
         history_s: 600.0,
         lookahead_s: 300.0,
         cpu: Reading::Value(bounded),

@@ -1,10 +1,10 @@
 //! Hellos and reports as a host's agent would send them, for load and for hostile neighbours.
 
 use gleaner_types::id::{HostId, WorkloadId};
+use gleaner_types::method::MethodName;
 use gleaner_types::report::{
-    AbsenceKind, Bounded, CgroupMode, DiskSample, ForecastMethod, HostFacts, HostReport, Levers, MachineSample,
-    PromiseRecord, Reading, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind,
-    WorkloadSample,
+    AbsenceKind, Bounded, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, PromiseRecord, Reading,
+    ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind, WorkloadSample,
 };
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
@@ -105,7 +105,7 @@ pub fn report(host: &HostId, sequence: u64, workloads: u32) -> FromAgent {
             guard_freezes: 0,
         },
         residual: ResidualForecast {
-            method: ForecastMethod::MovingAverage,
+            method: MethodName::default(),
             history_s: 600.0,
             lookahead_s: 300.0,
             cpu: Reading::Value(Bounded { expected: CoreShare::clamped(900.0), safe: CoreShare::clamped(800.0) }),

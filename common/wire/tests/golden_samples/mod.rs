@@ -5,10 +5,11 @@ use gleaner_types::command::{
 };
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::{HostId, WorkloadId};
+use gleaner_types::method::MethodName;
 use gleaner_types::report::{
-    Absence, AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, ForecastMethod, HostFacts, HostReport, Levers,
-    MachineSample, Offer, PromiseRecord, Reading, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
-    WorkloadKind, WorkloadSample,
+    Absence, AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample,
+    Offer, PromiseRecord, Reading, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind,
+    WorkloadSample,
 };
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
@@ -79,15 +80,8 @@ const CAPABILITIES: [Capability; 15] = [
     Capability::Ioband,
 ];
 
-const METHODS: [(&str, ForecastMethod); 7] = [
-    ("moving_average", ForecastMethod::MovingAverage),
-    ("mean_plus_sigma", ForecastMethod::MeanPlusSigma),
-    ("windowed_maximum", ForecastMethod::WindowedMaximum),
-    ("autoregression", ForecastMethod::Autoregression),
-    ("autocorrelation", ForecastMethod::Autocorrelation),
-    ("signature", ForecastMethod::Signature),
-    ("best", ForecastMethod::Best),
-];
+const METHODS: [&str; 7] =
+    ["moving_average", "mean_plus_sigma", "windowed_maximum", "autoregression", "autocorrelation", "signature", "best"];
 
 const REFUSALS: [(&str, Refusal); 7] = [
     ("observe_only", Refusal::ObserveOnly),
@@ -195,7 +189,7 @@ fn blind(name: &str, kind: WorkloadKind) -> WorkloadSample {
     }
 }
 
-fn report(method: ForecastMethod, state: VolunteerState, workloads: Vec<WorkloadSample>) -> HostReport {
+fn report(method: &str, state: VolunteerState, workloads: Vec<WorkloadSample>) -> HostReport {
     HostReport {
         host: host(),
         sequence: 70_000,
@@ -235,7 +229,7 @@ fn report(method: ForecastMethod, state: VolunteerState, workloads: Vec<Workload
             guard_freezes: 1,
         },
         residual: ResidualForecast {
-            method,
+            method: MethodName::new(method).unwrap(),
             history_s: 600.0,
             lookahead_s: 300.0,
             cpu: Reading::Value(Bounded {
@@ -253,8 +247,8 @@ fn reports(all: &mut Vec<(String, Sample)>) {
     let mut add = |name: &str, report: HostReport| {
         all.push((format!("from_agent.report.{name}"), Sample::FromAgent(FromAgent::Report(Box::new(report)))));
     };
-    for (name, method) in METHODS {
-        add(name, report(method, VolunteerState::Active, vec![]));
+    for name in METHODS {
+        add(name, report(name, VolunteerState::Active, vec![]));
     }
     let kinds = [
         ("cgroup", WorkloadKind::Cgroup),
@@ -263,9 +257,9 @@ fn reports(all: &mut Vec<(String, Sample)>) {
         ("the rest", WorkloadKind::Remainder),
     ];
     let seen = kinds.iter().map(|(name, kind)| guest(name, *kind)).collect();
-    add("workloads", report(ForecastMethod::Best, VolunteerState::Frozen, seen));
+    add("workloads", report("best", VolunteerState::Frozen, seen));
     let blind = kinds.iter().map(|(name, kind)| blind(name, *kind)).collect();
-    let mut absent_everywhere = report(ForecastMethod::Best, VolunteerState::Latent, blind);
+    let mut absent_everywhere = report("best", VolunteerState::Latent, blind);
     absent_everywhere.machine.cpu_busy = absent(AbsenceKind::Malformed, "/proc/stat holds \"\"");
     absent_everywhere.machine.load_1min = absent(AbsenceKind::Denied, "/proc/loadavg cannot be read");
     absent_everywhere.machine.cache_occupancy =

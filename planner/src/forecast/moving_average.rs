@@ -1,0 +1,16 @@
+//! The moving average (RHIC §4.2, the papers' choice): the next minutes are as the history in the mean.
+
+use super::forecaster::{Forecaster, Past, Prediction, Setup};
+
+#[derive(Debug)]
+struct MovingAverage;
+
+pub(super) fn forecaster(_: &Setup<'_>) -> Box<dyn Forecaster> {
+    Box::new(MovingAverage)
+}
+
+impl Forecaster for MovingAverage {
+    fn predict(&self, past: &Past<'_>) -> Prediction {
+        Prediction::of(past.mean)
+    }
+}

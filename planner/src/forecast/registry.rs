@@ -1,0 +1,85 @@
+//! The registry of forecasters: every method by its name. What the config accepts, docs/configuration.md lists, reports
+//! name and `best` lets compete is read from here. This file says what an entry is; the list is in the file above.
+
+use std::fmt;
+
+use gleaner_types::method::MethodName;
+
+use super::forecaster::{Forecaster, Setup};
+
+/// Whether a method is one of those that `best` chooses from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It estimates the mean demand, and `best` may prefer it.
+    Competes,
+    /// It stands alone.
+    Alone,
+}
+
+/// A way to predict: one entry of [`METHODS`](super::METHODS).
+#[derive(Clone, Copy)]
+pub struct Method {
+    pub(super) name: &'static str,
+    pub(super) role: Role,
+    pub(super) meaning: &'static str,
+    pub(super) forecaster: fn(&Setup<'_>) -> Box<dyn Forecaster>,
+}
+
+impl Method {
+    /// Its name, as in reports: lower-case words joined by underscores.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// Its name as config files write it: words joined by hyphens.
+    #[must_use]
+    pub fn config_word(self) -> String {
+        self.name.replace('_', "-")
+    }
+
+    /// What it predicts, in one sentence.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        self.meaning
+    }
+
+    /// Its name as a report carries it.
+    #[must_use]
+    #[expect(
+        clippy::expect_used,
+        reason = "names in the registry are module names of at most 32 letters; a test asks all"
+    )]
+    pub fn reported(self) -> MethodName {
+        MethodName::new(self.name).expect("a registered name is a valid one")
+    }
+}
+
+impl PartialEq for Method {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Method {}
+
+impl fmt::Debug for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Method({})", self.name)
+    }
+}
+
+/// Declares the modules of the methods, and `METHODS` with an entry for each.
+macro_rules! methods {
+    ($($name:ident: $role:ident, $meaning:literal;)+) => {
+        $(mod $name;)+
+
+        /// All methods, the default first.
+        pub static METHODS: &[Method] = &[$(Method {
+            name: stringify!($name),
+            role: registry::Role::$role,
+            meaning: $meaning,
+            forecaster: $name::forecaster,
+        }),+];
+    };
+}

@@ -1,0 +1,41 @@
+//! The largest demand of the history: expected and promised alike.
+
+use super::forecaster::{Forecaster, Margin, Past, Prediction, Setup};
+use super::window::Maximum;
+
+#[derive(Debug)]
+struct WindowedMaximum {
+    largest: Maximum,
+}
+
+pub(super) fn forecaster(setup: &Setup<'_>) -> Box<dyn Forecaster> {
+    Box::new(WindowedMaximum { largest: Maximum::new(setup.history_s) })
+}
+
+impl Forecaster for WindowedMaximum {
+    fn observe(&mut self, past: &Past<'_>) {
+        self.largest.push(past.now_s, past.latest);
+    }
+
+    fn predict(&self, past: &Past<'_>) -> Prediction {
+        let largest = self.largest.value().unwrap_or(past.mean);
+        Prediction { expected: largest, margin: Margin::Above(0.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_forgets_what_has_left_the_history() {
+        let mut maximum = forecaster(&Setup { history_s: 3.0, lookahead_s: 1.0, competitors: &Vec::new });
+        let mut largest = |now_s, latest| {
+            let past = Past { now_s, latest, ..Past::default() };
+            maximum.observe(&past);
+            maximum.predict(&past).expected
+        };
+        let seen = [(1.0, 90.0), (2.0, 40.0), (4.0, 30.0), (5.0, 10.0)].map(|(now_s, latest)| largest(now_s, latest));
+        assert_eq!(seen.map(Some), [90.0, 90.0, 90.0, 40.0].map(Some));
+    }
+}
