@@ -128,6 +128,20 @@ fn an_engine_and_its_options_are_named_where_they_are_wrong() {
 }
 
 #[test]
+fn every_engine_of_the_registry_checks_its_options() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, entry) in engines(folder.path()).engines {
+        assert!(!entry.about.is_empty(), "{name} says what it is");
+        for nonsense in [json!({ "nonsense": 1 }), json!([1]), json!("x"), json!(null)] {
+            let mut problems = Problems::default();
+            entry.engine.check(&nonsense, &mut problems);
+            assert!(problems.none().is_err(), "{name} takes {nonsense}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a check changes nothing");
+}
+
+#[test]
 fn options_are_written_under_the_engines_name_or_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let options = json!({ "program": ["/bin/sh"], "working_dir": folder.path() });
