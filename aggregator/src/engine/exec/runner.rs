@@ -25,7 +25,7 @@ const VERSION: u64 = 1;
 /// Time between two questions for progress.
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer: some ten thousand hosts.
 const LONGEST: u64 = 4 << 20;
 /// Failures in a row after which the job is given up, and the rest between two starts. (All chosen.)
@@ -55,7 +55,7 @@ enum Over {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Told {
+struct ProgressAnswer {
     fraction_done: f64,
     #[serde(default)]
     tasks_total: u32,
@@ -70,14 +70,14 @@ struct Told {
     #[serde(default)]
     task_deviation_s: Option<f64>,
     #[serde(default)]
-    workers: BTreeMap<HostId, ToldWorker>,
+    workers: BTreeMap<HostId, WorkerAnswer>,
     #[serde(default)]
-    ended: Option<ToldEnd>,
+    ended: Option<EndAnswer>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ToldWorker {
+struct WorkerAnswer {
     #[serde(default)]
     tasks_running: u32,
     #[serde(default)]
@@ -86,7 +86,7 @@ struct ToldWorker {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum ToldEnd {
+enum EndAnswer {
     Completed,
     Failed(String),
 }
@@ -96,8 +96,8 @@ fn invalid(message: impl Into<String>) -> io::Error {
 }
 
 /// Reads an answer about progress.
-fn parse_progress(answer: Value) -> io::Result<(EngineProgress, Option<ToldEnd>)> {
-    let told: Told = serde_json::from_value(answer).map_err(|error| invalid(format!("progress: {error}")))?;
+fn parse_progress(answer: Value) -> io::Result<(EngineProgress, Option<EndAnswer>)> {
+    let told: ProgressAnswer = serde_json::from_value(answer).map_err(|error| invalid(format!("progress: {error}")))?;
     let part = |name: &str, value: f64| {
         let good = (0.0..=1.0).contains(&value);
         if good { Ok(Fraction::clamped(value)) } else { Err(invalid(format!("{name}: is {value}; it must be 0 to 1"))) }
@@ -169,8 +169,9 @@ impl Program {
                 Some(_) => Err(invalid(format!("an answer is cut off or longer than {LONGEST} bytes"))),
             }
         };
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", PATIENCE.as_secs()));
-        let line = timeout(PATIENCE, exchange).await.map_err(late)??;
+        let late =
+            |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()));
+        let line = timeout(ANSWER_TIMEOUT, exchange).await.map_err(late)??;
         let mut answer: Value = serde_json::from_slice(&line)
             .map_err(|error| invalid(format!("the answer to `{name}` is no JSON: {error}")))?;
         if let Some(error) = answer.get("error").and_then(Value::as_str) {
@@ -289,11 +290,11 @@ impl ExecRunner {
                 Some(end) => {
                     program.leave().await;
                     let end = match end {
-                        ToldEnd::Completed if progress.tasks_failed > 0 => {
+                        EndAnswer::Completed if progress.tasks_failed > 0 => {
                             EngineEnd::CompletedWithFailures { failed: progress.tasks_failed }
                         }
-                        ToldEnd::Completed => EngineEnd::Completed,
-                        ToldEnd::Failed(reason) => EngineEnd::Broken { reason: reason.chars().take(500).collect() },
+                        EndAnswer::Completed => EngineEnd::Completed,
+                        EndAnswer::Failed(reason) => EngineEnd::Broken { reason: reason.chars().take(500).collect() },
                     };
                     return Ok(Over::Ended(end, Some(progress)));
                 }

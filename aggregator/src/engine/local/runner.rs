@@ -42,7 +42,7 @@ const STARTS_PER_LOOK: u32 = 100;
 const EVENTS_PER_REPORT: u32 = 20;
 
 /// How long an orderly stop waits for its tasks' processes to go, and how often it looks.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 const STOP_LOOK: Duration = Duration::from_millis(10);
 
 /// What a shell says of a command that was ended by SIGKILL or SIGTERM: 128 and the signal's number.
@@ -376,8 +376,8 @@ impl Runner {
             task::leave(active.run.pid, &orders.volunteer);
         }
         if orders.stopping && !orders.cancelled {
-            let patience = Instant::now() + STOP_PATIENCE;
-            while self.active.values().any(|active| task::is_alive(active.run)) && Instant::now() < patience {
+            let deadline = Instant::now() + STOP_TIMEOUT;
+            while self.active.values().any(|active| task::is_alive(active.run)) && Instant::now() < deadline {
                 tokio::time::sleep(STOP_LOOK).await;
             }
             for (number, active) in &self.active {

@@ -217,11 +217,11 @@ mod tests {
     use super::*;
 
     /// No process has this number.
-    const NOBODY: i32 = i32::MAX;
+    const UNUSED_PID: i32 = i32::MAX;
 
     fn refused(volunteer: &VolunteerKind) -> String {
-        let error = enter(NOBODY, 1, volunteer).unwrap_err();
-        leave(NOBODY, volunteer);
+        let error = enter(UNUSED_PID, 1, volunteer).unwrap_err();
+        leave(UNUSED_PID, volunteer);
         format!("{:#}", anyhow::Error::from(error))
     }
 
@@ -251,7 +251,7 @@ mod tests {
         let groups = |path: &Path| VolunteerKind::ProcessGroups { registry: path.display().to_string() };
         let left = |folder: &Path| std::fs::read_dir(folder).unwrap().count();
         std::fs::create_dir_all(path("etc")).unwrap();
-        std::fs::write(path("etc").join(NOBODY.to_string()), "mine").unwrap();
+        std::fs::write(path("etc").join(UNUSED_PID.to_string()), "mine").unwrap();
         assert!(refused(&groups(&path("etc"))).contains("no folder `volunteer`"));
         assert_eq!(left(&path("etc")), 1, "nothing is removed");
         assert!(refused(&groups(&path("volunteer"))).contains("volunteer"), "one that is not there");

@@ -49,7 +49,7 @@ pub(super) enum ApplicationState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decommission {
     /// They are told. Asking again changes nothing.
-    Told,
+    Accepted,
     /// There is no worker on that host.
     NoSuchWorker,
 }
@@ -90,7 +90,7 @@ impl SparkMaster {
         let host = host.replace('[', "%5B").replace(']', "%5D");
         let (url, status) = self.server.post(&format!("/workers/kill/?host={host}"), self.server.deadline())?;
         match status {
-            200..=299 => Ok(Decommission::Told),
+            200..=299 => Ok(Decommission::Accepted),
             404 => Ok(Decommission::NoSuchWorker),
             // 3.5 answers 405 both when switched off and when the allow mode forbids it, 4 has 403 for the latter.
             401 | 403 | 405 => Err(SparkError::DecommissionRefused { url, status }),

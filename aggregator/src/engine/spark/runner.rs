@@ -36,7 +36,7 @@ const MOST_FAILURES: u32 = 30;
 /// Looks in a row that may fail after the driver has ended, before its exit status alone decides.
 const MOST_AFTER_END: u32 = 5;
 /// From the polite signal to a cancelled driver until it is killed.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs one job.
 #[derive(Debug)]
@@ -87,15 +87,15 @@ impl SparkRunner {
                 Err(reason) => return self.ended(EngineEnd::Broken { reason }, None).await,
             };
             match seen {
-                Ok(Seen::Nothing) => failures = 0,
-                Ok(Seen::Running(progress)) => {
+                Ok(Finding::Nothing) => failures = 0,
+                Ok(Finding::Running(progress)) => {
                     failures = 0;
                     let report = EngineReport::Progress { job: self.job.clone(), progress };
                     if self.reports.send(report).await.is_err() {
                         return;
                     }
                 }
-                Ok(Seen::Ended(end, progress)) => return self.ended(end, progress).await,
+                Ok(Finding::Ended(end, progress)) => return self.ended(end, progress).await,
                 // A driver that stops takes its pages away one by one.
                 Err(error) if matches!(error.kind(), ErrorKind::Transient | ErrorKind::Absent) => {
                     tracing::debug!(job = %self.job, %error, "Spark could not be looked at");
@@ -205,7 +205,7 @@ impl Driver {
             if let Some(group) = Pid::from_raw(self.run.pid) {
                 _ = kill_process_group(group, signal);
             }
-            if asked.elapsed() > CANCEL_PATIENCE {
+            if asked.elapsed() > CANCEL_TIMEOUT {
                 signal = Signal::KILL;
             }
             std::thread::sleep(Duration::from_millis(200));
@@ -215,7 +215,7 @@ impl Driver {
 
 /// What one look showed.
 #[derive(Debug)]
-enum Seen {
+enum Finding {
     /// The application has not begun.
     Nothing,
     /// How far it is.
@@ -320,14 +320,14 @@ impl Session {
     }
 
     /// A look at the application, and a word to the master about hosts that are no longer wanted.
-    fn look(&mut self, wanted: &BTreeSet<HostId>) -> Result<Seen, SparkError> {
+    fn look(&mut self, wanted: &BTreeSet<HostId>) -> Result<Finding, SparkError> {
         if self.application.is_none() {
             self.find()?;
         }
         self.let_go(wanted);
         let driver_end = self.driver.as_mut().and_then(Driver::end);
         let Some(application) = &mut self.application else {
-            let Some(status) = driver_end else { return Ok(Seen::Nothing) };
+            let Some(status) = driver_end else { return Ok(Finding::Nothing) };
             let (name, ui) = (&self.options.application, &self.options.driver);
             let log = Path::new(&self.options.working_dir).join("driver.log");
             let reason = format!(
@@ -335,23 +335,23 @@ impl Session {
                 in_words(status),
                 log.display()
             );
-            return Ok(Seen::Ended(EngineEnd::Broken { reason }, None));
+            return Ok(Finding::Ended(EngineEnd::Broken { reason }, None));
         };
         match application.look(&self.master, Instant::now()) {
             Ok(Look::Running(progress)) => {
                 let progress = self.report(&progress);
                 self.last = Some(progress.clone());
-                Ok(Seen::Running(progress))
+                Ok(Finding::Running(progress))
             }
             Ok(Look::Ended { end, progress }) => {
                 let progress = self.report(&progress);
                 let end = match (&self.driver, driver_end) {
                     // It may have something left to do without Spark.
-                    (Some(_), None) => return Ok(Seen::Running(progress)),
+                    (Some(_), None) => return Ok(Finding::Running(progress)),
                     (_, Some(Some(status))) => end_of_driver(status),
                     _ => end_of_application(end),
                 };
-                Ok(Seen::Ended(end, Some(progress)))
+                Ok(Finding::Ended(end, Some(progress)))
             }
             Err(error) => {
                 let Some(Some(status)) = driver_end else { return Err(error) };
@@ -359,7 +359,7 @@ impl Session {
                 if self.failures_after_end < MOST_AFTER_END {
                     return Err(error);
                 }
-                Ok(Seen::Ended(end_of_driver(status), self.last.clone()))
+                Ok(Finding::Ended(end_of_driver(status), self.last.clone()))
             }
         }
     }
@@ -374,7 +374,7 @@ impl Session {
         self.wanted.clone_from(wanted);
         while let Some(host) = self.leaving.pop_first() {
             match self.master.decommission(self.options.worker_of(&host)) {
-                Ok(Decommission::Told | Decommission::NoSuchWorker) => {}
+                Ok(Decommission::Accepted | Decommission::NoSuchWorker) => {}
                 Err(error) if error.kind() == ErrorKind::Transient => {
                     // The next look tries again; others would have to wait as long.
                     tracing::debug!(%host, %error, "a worker could not be let go yet");

@@ -419,7 +419,7 @@ fn decommissioning_tells_by_the_status() {
         });
         master_at(&url).decommission("10.0.0.7")
     };
-    assert_eq!(with("200 OK").unwrap(), Decommission::Told);
+    assert_eq!(with("200 OK").unwrap(), Decommission::Accepted);
     assert_eq!(with("404 Not Found").unwrap(), Decommission::NoSuchWorker);
     assert_eq!(with("405 Method Not Allowed").unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(with("500 Oh").unwrap_err().kind(), ErrorKind::Transient);
