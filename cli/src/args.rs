@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `gleaner`: clap's definitions, from which help, completions and manual pages are made.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{Goal, Prices};
 use gleaner_types::units::{Bytes, Dollars, DollarsPerHour};
 
-/// Harvests the CPU that interactive workloads leave idle, without their noticing.
+/// Harvests the CPU that interactive workloads leave idle, without slowing them down.
 ///
 /// Exit codes: 0 good; 1 failed; 2 wrong usage; 3 a deadline or a budget was missed; 4 some tasks failed;
 /// 5 no aggregator answers.
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// Socket of the aggregator.
     #[arg(long, global = true, value_name = "PATH", env = "GLEANER_SOCKET", default_value = DEFAULT_SOCKET)]
     pub(crate) socket: PathBuf,
-    /// Prints JSON instead of text, where a script would want it.
+    /// Prints JSON instead of text, for scripts.
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -38,20 +38,20 @@ pub(crate) enum Command {
     /// Shows everything on this machine in under three minutes: a foreground to protect, a real job, a deadline.
     ///
     /// Needs no configuration, network or privilege. As root it uses cgroups; otherwise it falls back to
-    /// scheduling classes and says what protection is weaker.
+    /// scheduling classes and says which protection is weaker.
     Demo(DemoArgs),
-    /// Runs a list of shell commands in what this machine leaves idle.
+    /// Runs a list of shell commands in this machine's idle CPU.
     ///
     /// One command per line; blank lines and lines that start with # are skipped. Uses the aggregator on the
-    /// socket if one runs here with an agent that may act, and a private pair for the time of the job
-    /// otherwise. A private pair decides every 5 s.
+    /// socket if one runs here with an agent that may act; otherwise it starts a private agent and aggregator for
+    /// the time of the job, which decide every 5 s.
     #[command(
         after_help = "Examples:\n  gleaner run tasks.txt --deadline 10m\n  seq 100 | sed 's/.*/convert in-&.png out-&.jpg/' | gleaner run - --max-cost 0.05"
     )]
     Run(RunArgs),
-    /// Lists hosts with what they use, what they will leave free, and how far their promises held.
+    /// Lists hosts with what they use, what they will leave free, and how many promises were kept.
     Hosts,
-    /// Lets a host join or shuts it out; leaves it alone for a while, or gives it back.
+    /// Invites and revokes hosts; holds a host for a while, or releases it.
     #[command(subcommand)]
     Host(HostCommand),
     /// Holds response-time targets of applications by moving CPU, memory and disk of their tiers.
@@ -59,14 +59,14 @@ pub(crate) enum Command {
     App(AppCommand),
     /// Says how many cores hosts could give for a while, before anything is switched on or submitted.
     ///
-    /// The risk is the probability that a host leaves less, in the mean over the time, than is promised of it. The
-    /// aggregator must have watched a host for a while before it promises anything.
+    /// The risk is the probability that a host leaves less, in the mean over the time, than its promise. The
+    /// aggregator must have observed a host for a while before it promises anything.
     Advise(AdviseArgs),
     /// Shows hosts, jobs, applications and events as they change: a screen to keep open; ? explains its keys.
     ///
-    /// Where the output is no terminal it prints the same as plain text, again every second.
+    /// Where the output is not a terminal it prints the same as plain text, every second.
     Top {
-        /// Prints it once as plain text and ends.
+        /// Prints it once as plain text and exits.
         #[arg(long)]
         once: bool,
         /// Prints plain text every second, on a terminal too.
@@ -75,14 +75,14 @@ pub(crate) enum Command {
     },
     /// Prints the event log.
     Events {
-        /// Goes on as events happen.
+        /// Follows: prints new events as they happen.
         #[arg(short, long)]
         follow: bool,
         /// Only events since then: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z.
         #[arg(long, value_name = "WHEN")]
         since: Option<Since>,
     },
-    /// Prints what operators ordered, and what came of it.
+    /// Prints the orders of operators and their results.
     Audit {
         /// Only orders since then: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z.
         #[arg(long, value_name = "WHEN")]
@@ -91,7 +91,7 @@ pub(crate) enum Command {
     /// Submits, lists, shows and cancels jobs.
     #[command(subcommand)]
     Job(JobCommand),
-    /// Tells why a job has the size or an application the shares it has: candidates, scores, and what bound the choice.
+    /// Explains why a job has its size or an application its shares: candidates, scores, and the limit that bound.
     Explain {
         /// The job or application.
         name: String,
@@ -105,15 +105,15 @@ pub(crate) enum Command {
     /// Answers what-if questions about one document, without a daemon.
     #[command(subcommand)]
     Plan(PlanCommand),
-    /// Runs a scenario of a whole cluster on a virtual clock, decided about by the controller of the aggregator.
+    /// Runs a scenario of a whole cluster on a virtual clock, with the aggregator's controller.
     Simulate {
-        /// The scenario, TOML or JSON; docs/simulator.md tells its fields.
+        /// The scenario, TOML or JSON; docs/simulator.md describes its fields.
         scenario: PathBuf,
     },
-    /// Repeats the experiments of the papers on simulated test beds: their figures, ours beside them.
+    /// Repeats the experiments of the papers on simulated test beds, and prints the papers' figures beside ours.
     #[command(subcommand)]
     Reproduce(ReproduceCommand),
-    /// Measures what models of this hardware need.
+    /// Measures this hardware for its models.
     #[command(subcommand)]
     Calibrate(CalibrateCommand),
     /// Runs a journal through the controller again: same outputs, or the first difference (exit code 1).
@@ -126,7 +126,7 @@ pub(crate) enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Makes what is told of the programs elsewhere; for packages and docs/.
+    /// Generates reference documentation; for packages and docs/.
     #[command(subcommand, hide = true)]
     Reference(ReferenceCommand),
 }
@@ -136,7 +136,7 @@ pub(crate) enum Command {
 pub enum ReferenceCommand {
     /// Writes the man pages of all three programs.
     Man {
-        /// Where; each program's go into a folder of its own name below it.
+        /// Output folder; each program's pages go into a subfolder of its name.
         folder: PathBuf,
     },
     /// Prints docs/configuration.md.
@@ -147,22 +147,22 @@ pub enum ReferenceCommand {
 pub(crate) enum PlanCommand {
     /// How many volunteers a job should have, and which, by the code that the aggregator decides with.
     Size {
-        /// The question as JSON, or `-` for standard input; docs/plan.md tells its fields.
+        /// The question as JSON, or `-` for standard input; docs/plan.md describes its fields.
         question: PathBuf,
     },
     /// How much CPU one service gets next, by its response times of some control intervals.
     Tune {
-        /// The question as JSON, or `-` for standard input; docs/plan.md tells its fields.
+        /// The question as JSON, or `-` for standard input; docs/plan.md describes its fields.
         question: PathBuf,
     },
-    /// What shares applications with response-time targets ask for after some control intervals, and what they get.
+    /// What shares applications with response-time targets request after some control intervals, and what they are granted.
     Balance {
-        /// The question as JSON, or `-` for standard input; docs/plan.md tells its fields.
+        /// The question as JSON, or `-` for standard input; docs/plan.md describes its fields.
         question: PathBuf,
     },
-    /// Who gets what where the requests of applications exceed a host.
+    /// How a host is divided when the requests of applications exceed it.
     Arbitrate {
-        /// The question as JSON, or `-` for standard input; docs/plan.md tells its fields.
+        /// The question as JSON, or `-` for standard input; docs/plan.md describes its fields.
         question: PathBuf,
     },
 }
@@ -177,7 +177,7 @@ pub(crate) enum ReproduceCommand {
         /// How many mixes; the paper ran everything twice.
         #[arg(long, default_value_t = gleaner_simulator::reproduce::rhic::Options::default().mixes, value_parser = clap::value_parser!(u64).range(1..=50))]
         mixes: u64,
-        /// Folder of real traces for the predictors; without one they are judged on generated sessions alone.
+        /// Folder of real traces for the predictors; without one they are judged only on generated sessions.
         #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
         traces: Option<PathBuf>,
         /// Writes plots as SVG into this folder.
@@ -243,7 +243,7 @@ pub(crate) enum CalibrateCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HostCommand {
-    /// Leaves a host alone: its volunteer stops at once, jobs wait, and no workload on it is limited.
+    /// Holds a host: its volunteer stops at once, jobs wait, and no workload on it is limited.
     Hold {
         /// The host. It need not have joined yet.
         host: HostId,
@@ -251,22 +251,22 @@ pub(crate) enum HostCommand {
         #[arg(long = "for", value_name = "TIME", value_parser = duration)]
         time: Duration,
     },
-    /// Gives a held host back before its time is over.
+    /// Releases a held host before its time is over.
     Release {
         /// The host.
         host: HostId,
     },
-    /// Lets a host join: prints a token for `gleaner-agent join` on that host.
+    /// Invites a host: prints a token for `gleaner-agent join` on that host.
     ///
-    /// The token serves once. Who has it can join as this host until then: hand it over as you would a password. A new
-    /// invitation of the same host takes the place of the older.
+    /// The token can be used once. Whoever has it can join as this host: handle it like a password. A new invitation of
+    /// the same host replaces the older one.
     Invite {
         /// The host.
         host: HostId,
-        /// For how long the token serves: 30m, 1h, 2d; at most 30 days.
+        /// Validity of the token: 30m, 1h, 2d; at most 30 days.
         #[arg(long = "for", value_name = "TIME", value_parser = duration, default_value = "1h")]
         time: Duration,
-        /// Where the host reaches the aggregator; may be given more than once. Default is `advertise` in the
+        /// Address under which the host reaches the aggregator; may be given more than once. Default is `advertise` in the
         /// aggregator's config.
         #[arg(long = "address", value_name = "HOST:PORT")]
         addresses: Vec<String>,
@@ -278,9 +278,9 @@ pub(crate) enum HostCommand {
         /// The host.
         host: HostId,
     },
-    /// Shuts a host out: no certificate that it has now counts any more, and its connection ends at once.
+    /// Revokes a host: none of its present certificates is accepted any more, and its connection ends at once.
     ///
-    /// A later invitation lets it join anew.
+    /// A later invitation lets it join again.
     Revoke {
         /// The host.
         host: HostId,
@@ -289,9 +289,9 @@ pub(crate) enum HostCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AppCommand {
-    /// Describes an application, or describes it anew: its target, where its response time comes from, its tiers.
+    /// Applies an application's description, new or changed: its target, the source of its response time, its tiers.
     Apply {
-        /// The description, TOML or JSON, or `-` for standard input; docs/applications.md tells its fields.
+        /// The description, TOML or JSON, or `-` for standard input; docs/applications.md describes its fields.
         file: PathBuf,
     },
     /// Lists applications with their response times, targets and shares.
@@ -301,12 +301,12 @@ pub(crate) enum AppCommand {
         /// The application.
         application: ApplicationId,
     },
-    /// Takes an application away: the limits on its tiers go back to what was found.
+    /// Removes an application: the limits on its tiers return to the found values.
     Remove {
         /// The application.
         application: ApplicationId,
     },
-    /// Hands in a mean response time, for an application whose source is `push`.
+    /// Sends a mean response time, for an application whose source is `push`.
     Respond {
         /// The application.
         application: ApplicationId,
@@ -346,7 +346,7 @@ pub(crate) enum Containment {
 }
 
 impl Containment {
-    /// The word in the agent's config.
+    /// The value in the agent's config.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -373,7 +373,7 @@ pub(crate) struct JobArgs {
     /// Most slots at once; default is the number of CPUs.
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
-    /// Slots that always run; the others come and go with the residual.
+    /// Slots that always run; the others follow the residual.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) dedicated_slots: u32,
     /// Memory a task needs, such as 512M: bounds the slots.
@@ -413,17 +413,17 @@ impl JobArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    /// Starts a private pair even if an aggregator answers on the socket.
+    /// Starts a private agent and aggregator even if an aggregator answers on the socket.
     #[arg(long)]
     pub(crate) private: bool,
-    /// How the volunteer of a private pair is contained.
+    /// How the private agent's volunteer is contained.
     #[arg(long, value_enum, default_value_t = Containment::Auto)]
     pub(crate) volunteer: Containment,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
-    /// Submits a task list to the aggregator and comes back at once.
+    /// Submits a task list to the aggregator and returns at once.
     Submit(JobArgs),
     /// Submits a job of a batch system over many hosts, described by a TOML or JSON file (docs/engines.md).
     SubmitCluster {
@@ -444,7 +444,7 @@ pub(crate) enum JobCommand {
     },
 }
 
-/// Days that certificates hold, unless said otherwise.
+/// Validity of certificates in days, by default.
 const DAYS: u64 = gleaner_net::tls::CERTIFICATE_LIFETIME.as_secs() / 86_400;
 
 #[derive(Debug, Subcommand)]
@@ -461,21 +461,21 @@ pub(crate) enum PkiCommand {
         /// The authority's folder.
         #[arg(long, value_name = "DIR", default_value = "/etc/gleaner")]
         authority: PathBuf,
-        /// Where HOST.crt and HOST.key go; default is the authority's folder.
+        /// Output folder of HOST.crt and HOST.key; default is the authority's folder.
         #[arg(long, value_name = "DIR")]
         output: Option<PathBuf>,
-        /// For how many days it holds.
+        /// Validity in days.
         #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u64).range(1..=3_650))]
         days: u64,
     },
-    /// Makes the aggregator's certificate and key anew. An aggregator that runs takes them with SIGHUP
+    /// Makes a new certificate and key for the aggregator. A running aggregator reads them on SIGHUP
     /// (`systemctl reload gleaner-aggregator`); connections stay.
     #[command(alias = "issue-aggregator")]
     RenewAggregator {
         /// The authority's folder.
         #[arg(long, value_name = "DIR", default_value = "/etc/gleaner")]
         authority: PathBuf,
-        /// For how many days it holds.
+        /// Validity in days.
         #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u64).range(1..=3_650))]
         days: u64,
     },

@@ -1,5 +1,5 @@
-//! `gleaner demo`: everything on this machine in under three minutes. A foreground that measures its own
-//! slowdown, first alone and then beside a real job with a deadline, and an honest summary.
+//! `gleaner demo`: everything on this machine in under three minutes. A foreground measures its own slowdown, first alone
+//! and then beside a real job with a deadline. A summary reports the results, good or bad.
 
 mod load;
 mod summary;

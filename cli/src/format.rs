@@ -1,4 +1,5 @@
-//! How things look on a terminal. Nothing that a guest or a task wrote reaches it with control characters.
+//! Tables and lines for a terminal. In: replies of the aggregator. Out: text without control characters from guests or
+//! tasks. Every command that prints calls it.
 
 use gleaner_api::{AuditRecord, InvitationView, RevocationView};
 use gleaner_planner::controller::HostView;

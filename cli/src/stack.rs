@@ -1,6 +1,6 @@
-//! A private pair of aggregator and agent on this machine, as separate processes over real QUIC, for the time
-//! of one command. Whatever happens to it, the machine ends up as it was: the agent restores it, its keeper does
-//! if the agent is killed, and the next command cleans up after a pair whose owner was killed.
+//! A private aggregator and agent on this machine, as separate processes over real QUIC, for the time of one command.
+//! `gleaner run --private` and `gleaner demo` start it. The machine is restored in every case: by the agent, by its keeper
+//! if the agent is killed, and by the next command if the command itself was killed.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Task lists: one shell command per line.
+//! Task lists. In: a file with one shell command per line. Out: the commands, for a submission.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! `gleaner top` on a terminal: what the fleet, jobs and applications do now, and events as they happen. What it shows
-//! is kept in [`state`], what that looks like is [`view`]'s, and [`feed`] asks the aggregator, again and again should
-//! it be restarted. The terminal is given back on every way out: keys, signals, errors and panics.
+//! `gleaner top` on a terminal: the present state of the fleet, jobs and applications, and events as they happen. [`feed`]
+//! asks the aggregator, also after its restart; [`state`] stores the answers and handles keys; [`view`] draws. The
+//! terminal is restored on every exit: keys, signals, errors and panics.
 
 mod feed;
 mod state;

@@ -1,4 +1,4 @@
-//! What the demo tells at its end.
+//! The demo's summary: measurements in, text out.
 
 use gleaner_api::JobDetail;
 use gleaner_types::job::{Decision, JobPhase};

@@ -1,4 +1,4 @@
-//! Asks the aggregator what the screen shows. When it does not answer that is told, and it is asked again.
+//! Asks the aggregator for what the screen shows. When it does not answer, the screen says so, and it is asked again.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

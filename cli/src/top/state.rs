@@ -1,4 +1,5 @@
-//! What the screen shows and what keys do to it. No terminal, no time, nothing asked: so tests can press every key.
+//! The screen's state. In: keys, snapshots, events. Out: what [`super::view`] draws. It has no terminal, no clock and no
+//! connection, so tests can press every key.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! What the screen looks like. Everything is drawn from the state, at any size; names that others chose are cleaned.
+//! Draws the screen from the state, at any size. Names from outside are cleaned of control characters.
 
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationStatus, ShareDecision};
