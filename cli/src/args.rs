@@ -172,10 +172,10 @@ pub(crate) enum ReproduceCommand {
     /// Cluster sizing in residual resources: cost, energy and deadlines against an exhaustive survey, and more.
     Rhic {
         /// First of the foreground mixes; 1 is the one the jobs are calibrated with.
-        #[arg(long, default_value_t = gleaner_simulator::reproduce::rhic::Options::default().seed)]
+        #[arg(long, default_value_t = gleaner_experiments::rhic::Options::default().seed)]
         seed: u64,
         /// How many mixes; the paper ran everything twice.
-        #[arg(long, default_value_t = gleaner_simulator::reproduce::rhic::Options::default().mixes, value_parser = clap::value_parser!(u64).range(1..=50))]
+        #[arg(long, default_value_t = gleaner_experiments::rhic::Options::default().mixes, value_parser = clap::value_parser!(u64).range(1..=50))]
         mixes: u64,
         /// Folder of real traces for the predictors; without one they are judged only on generated sessions.
         #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
@@ -190,10 +190,10 @@ pub(crate) enum ReproduceCommand {
     /// One resource by response time: self-tuning fuzzy control against three other controllers, on a simulated shop.
     Stfc {
         /// First seed of the noise.
-        #[arg(long, default_value_t = gleaner_simulator::reproduce::stfc::Options::default().seed)]
+        #[arg(long, default_value_t = gleaner_experiments::stfc::Options::default().seed)]
         seed: u64,
         /// Runs of every experiment, over which figures are averaged.
-        #[arg(long, default_value_t = gleaner_simulator::reproduce::stfc::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
+        #[arg(long, default_value_t = gleaner_experiments::stfc::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
         runs: u64,
         /// Folder of real traces, for recorded loads and machine speeds.
         #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
@@ -208,10 +208,10 @@ pub(crate) enum ReproduceCommand {
     /// Several resources by response time: balanced configuration against AutoControl, on simulated TPC-W and TPC-C.
     Bconf {
         /// First seed of the noise.
-        #[arg(long, default_value_t = gleaner_simulator::reproduce::bconf::Options::default().seed)]
+        #[arg(long, default_value_t = gleaner_experiments::bconf::Options::default().seed)]
         seed: u64,
         /// Runs of every experiment, over which figures are averaged.
-        #[arg(long, default_value_t = gleaner_simulator::reproduce::bconf::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
+        #[arg(long, default_value_t = gleaner_experiments::bconf::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
         runs: u64,
         /// Folder of real traces, for recorded loads.
         #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]

@@ -1,7 +1,7 @@
 //! Line charts as SVG.
 
 use anyhow::anyhow;
-use gleaner_simulator::reproduce::Series;
+use gleaner_experiments::Series;
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (900, 560);

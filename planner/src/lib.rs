@@ -15,6 +15,7 @@ pub mod forecast;
 pub mod goal;
 pub mod guard;
 pub mod io_model;
+pub mod policy;
 pub mod power;
 pub mod productivity;
 pub mod progress;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::Context;
-use gleaner_simulator::reproduce::{Reproduction, bconf, rhic, stfc};
+use gleaner_experiments::{Reproduction, bconf, rhic, stfc};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::print;

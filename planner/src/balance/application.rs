@@ -101,6 +101,23 @@ pub struct Request {
     pub model: Option<Prediction>,
 }
 
+impl Request {
+    /// What a policy without a model of the application asks for: it may go anywhere between floors and ceilings.
+    #[must_use]
+    pub fn without_model(seen: &Observation, shares: Vec<Share>, gains: Vec<f64>) -> Self {
+        Self {
+            shares,
+            gains,
+            error: seen.mean_ms.map(|mean_ms| error(seen.target_ms, mean_ms)),
+            predicted: None,
+            reach: None,
+            loads: seen.shares.iter().map(|share| load(share.utilisation)).collect(),
+            bounds: seen.shares.iter().map(|share| (share.floor, share.ceiling)).collect(),
+            model: None,
+        }
+    }
+}
+
 /// What is kept of an application between two intervals.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Application {

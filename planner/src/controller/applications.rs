@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use gleaner_types::application::{
-    ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Control, Reach, ResponseTime, ShareDecision, TierSpec,
+    ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Reach, ResponseTime, ShareDecision, TierSpec,
 };
 use gleaner_types::command::{Desired, DiskLimit, Limits, Quota, Target};
 use gleaner_types::event::Event;
@@ -21,11 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use super::hosts::Host;
 use super::{Controller, Output, seconds};
-use crate::balance::application::{Application, Observation, Request, Seen, Settings};
+use crate::balance::application::{Observation, Request, Seen};
 use crate::balance::arbitration::{Demand, arbitrate};
-use crate::balance::scaler::{error, load};
 use crate::balance::{Resource, Share};
-use crate::single_resource::{self, Observed, SingleResource as _};
+use crate::policy::{Controlling, Policy as _};
 
 /// How long before a control interval ends its response times are asked for, in seconds. Chosen: longer than a source
 /// usually takes.
@@ -58,54 +57,6 @@ pub(super) struct Managed {
     /// References to the last level cache and misses over the control interval.
     cache: (f64, f64),
     decisions: u32,
-}
-
-/// How an application is controlled.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-enum Controlling {
-    /// All shares in balance.
-    Balance(Box<Application>),
-    /// The only one, of a CPU.
-    Single(Box<single_resource::Controller>),
-}
-
-impl Controlling {
-    fn new(control: Control) -> Self {
-        match single_resource::Controller::new(control) {
-            Some(single) => Self::Single(Box::new(single)),
-            None => Self::Balance(Box::new(Application::new(Settings::default()))),
-        }
-    }
-
-    /// What to ask for next. `whole` is the host's CPU, for those who count in it.
-    fn step(&mut self, seen: &Observation, whole: CoreShare) -> Request {
-        match self {
-            Self::Balance(application) => application.step(seen),
-            Self::Single(controller) => single_step(controller, seen, whole),
-        }
-    }
-}
-
-fn single_step(controller: &mut single_resource::Controller, seen: &Observation, whole: CoreShare) -> Request {
-    let loads = seen.shares.iter().map(|share| load(share.utilisation)).collect();
-    let error = seen.mean_ms.map(|mean_ms| error(seen.target_ms, mean_ms));
-    let mut shares: Vec<Share> = seen.shares.iter().map(|share| share.share).collect();
-    let mut gains = vec![0.0; shares.len()];
-    if let (Some(own), Some(mean_ms)) = (seen.shares.first(), seen.mean_ms) {
-        let next = controller.next(&Observed {
-            allocation: whole * own.share.part(),
-            response_ms: Some(mean_ms),
-            utilisation: own.utilisation,
-            target_ms: seen.target_ms,
-            floor: whole * own.floor.part(),
-            ceiling: whole * own.ceiling.part(),
-        });
-        shares[0] = Share::clamped(next.percent() / whole.percent().max(1e-9));
-        // Nothing is known of it but the present point: in proportion.
-        gains[0] = (seen.target_ms / mean_ms).min(2.0) / own.share.part().max(1e-9);
-    }
-    let bounds = seen.shares.iter().map(|share| (share.floor, share.ceiling)).collect();
-    Request { shares, gains, error, predicted: None, reach: None, loads, bounds, model: None }
 }
 
 /// What all applications together mean for a host.
@@ -268,7 +219,7 @@ impl Controller {
             let facts = first.and_then(|tier| self.hosts.get(&tier.host)).map(|host| &host.facts);
             let whole = facts.map_or(CoreShare::ZERO, |facts| CoreShare::from_cores(facts.cores));
             let Some(managed) = self.applications.get_mut(name) else { continue };
-            let mut request = managed.control.step(observation, whole);
+            let mut request = managed.control.request(observation, whole);
             if request.error.is_none() && managed.decisions > 0 {
                 request.shares = managed.shares.iter().map(|own| own.requested).collect();
             }

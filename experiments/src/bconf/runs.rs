@@ -2,12 +2,13 @@
 
 use gleaner_planner::balance::application::{Application, Observation, Seen, Settings};
 use gleaner_planner::balance::arbitration::{Demand, arbitrate};
-use gleaner_planner::balance::autocontrol::{AutoControl, partition};
 use gleaner_planner::balance::{Resource, Share};
-use gleaner_types::units::Fraction;
+use gleaner_planner::policy::Policy;
+use gleaner_types::units::{CoreShare, Fraction};
 
-use crate::random::Random;
-use crate::service::{Interval, Load, Service, ServiceSpec, Shares};
+use crate::baselines::autocontrol::{AutoControl, partition};
+use gleaner_simulator::random::Random;
+use gleaner_simulator::service::{Interval, Load, Service, ServiceSpec, Shares};
 
 /// Mean response times that are wanted, in milliseconds.
 pub(super) const TPCW_TARGET_MS: f64 = 100.0;
@@ -120,35 +121,31 @@ impl Method {
     }
 }
 
-/// Controllers of all applications of a scenario.
-enum Control {
-    BConf(Vec<Application>),
-    AutoControl(Vec<AutoControl>),
+/// Policies of all applications of a scenario.
+struct Control {
+    method: Method,
+    policies: Vec<Box<dyn Policy>>,
 }
 
 impl Control {
     fn new(method: Method, applications: usize) -> Self {
-        match method {
-            Method::BConf => Self::BConf(vec![Application::new(Settings::default()); applications]),
-            Method::AutoControl => Self::AutoControl(vec![AutoControl::new(AUTOCONTROL_STABILITY); applications]),
-        }
+        let policy = || -> Box<dyn Policy> {
+            match method {
+                Method::BConf => Box::new(Application::new(Settings::default())),
+                Method::AutoControl => Box::new(AutoControl::new(AUTOCONTROL_STABILITY)),
+            }
+        };
+        Self { method, policies: (0..applications).map(|_| policy()).collect() }
     }
 
     /// Shares of every application, in the order of what was seen, and the part of its request that each got.
     fn step(&mut self, hosted: &[Hosted], seen: &[Observation]) -> (Vec<Vec<Share>>, Vec<f64>) {
-        let requests: Vec<(Vec<Share>, Vec<f64>)> = match self {
-            Self::BConf(controllers) => controllers
-                .iter_mut()
-                .zip(seen)
-                .map(|(controller, seen)| {
-                    let request = controller.step(seen);
-                    (request.shares, request.gains)
-                })
-                .collect(),
-            Self::AutoControl(controllers) => {
-                controllers.iter_mut().zip(seen).map(|(controller, seen)| controller.step(seen)).collect()
-            }
+        let request = |(policy, seen): (&mut Box<dyn Policy>, &Observation)| {
+            // Neither counts in cores.
+            let request = policy.request(seen, CoreShare::ZERO);
+            (request.shares, request.gains)
         };
+        let requests: Vec<(Vec<Share>, Vec<f64>)> = self.policies.iter_mut().zip(seen).map(request).collect();
         let mut demands = Vec::new();
         for (application, ((wanted, gains), hosted)) in requests.iter().zip(hosted).enumerate() {
             let places = hosted.tiers.iter().flat_map(|tier| [(tier.host, Resource::Cpu), (tier.host, Resource::Disk)]);
@@ -156,12 +153,12 @@ impl Control {
                 demands.push(Demand { application, host, resource, wanted: *wanted, gain: *gain });
             }
         }
-        let (granted, parts) = match self {
-            Self::BConf(_) => {
+        let (granted, parts) = match self.method {
+            Method::BConf => {
                 let grants = arbitrate(&demands, |_, _| AVAILABLE);
                 (grants.shares, grants.parts)
             }
-            Self::AutoControl(_) => (partition(&demands, AVAILABLE), vec![1.0; hosted.len()]),
+            Method::AutoControl => (partition(&demands, AVAILABLE), vec![1.0; hosted.len()]),
         };
         let mut granted = granted.into_iter().map(|share| Share::clamped(share.part().max(FLOOR)));
         let shares = requests.iter().map(|(wanted, _)| granted.by_ref().take(wanted.len()).collect()).collect();
@@ -240,7 +237,7 @@ pub(super) fn run(method: Method, hosted: &[Hosted], seed: u64) -> Vec<Course> {
         }
         for (((course, seen), hosted), shares) in courses.iter_mut().zip(&seen).zip(hosted).zip(&shares) {
             course.relative.push(seen.response_ms.map_or(f64::NAN, |response_ms| response_ms / hosted.target_ms));
-            let tier = |(shares, used): (&[Share], &crate::service::TierInterval)| TierSeen {
+            let tier = |(shares, used): (&[Share], &gleaner_simulator::service::TierInterval)| TierSeen {
                 cpu: shares.first().map_or(0.0, |share| share.part()),
                 disk: shares.get(1).map_or(0.0, |share| share.part()),
                 cpu_used: used.cpu.value(),

@@ -1,15 +1,20 @@
-//! Experiments of the papers on the simulated test beds, paper beside ours.
+//! The papers' experiments on simulated test beds, paper beside ours, and the baselines that they compare with.
+//!
+//! In: options and seeds, from `gleaner reproduce`. Out: a [`Reproduction`], the same for the same seeds. The services, hosts
+//! and traces are the simulator's, the decisions the planner's; nothing that ships to hosts uses this crate.
 
+pub mod baselines;
 pub mod bconf;
 pub mod jobs;
 pub mod pool;
+pub mod predictors;
 pub mod rhic;
 pub mod stfc;
 
 use serde::Serialize;
 
-use crate::cluster::ScenarioError;
-use crate::traces::TraceError;
+use gleaner_simulator::cluster::ScenarioError;
+use gleaner_simulator::traces::TraceError;
 
 /// One figure of a paper and what we get.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -2,11 +2,12 @@
 //! least squares, on the reciprocal response time, a request that trades the tracking error against the change, and every
 //! contended resource settled by itself. Not meant for use.
 
+use gleaner_planner::balance::application::{Observation, Request};
+use gleaner_planner::balance::arbitration::Demand;
+use gleaner_planner::balance::{Resource, Share};
+use gleaner_planner::policy::Policy;
+use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
-
-use super::application::Observation;
-use super::arbitration::Demand;
-use super::{Resource, Share};
 
 /// Weight of the past in the recursive least squares. Chosen: an average over some 20 samples, the window of the
 /// dissertation's other ARMA controller.
@@ -57,7 +58,7 @@ impl AutoControl {
         }
         let gains = self.coefficients[1..].to_vec();
         let wanted = 1.0 - self.coefficients[0] * performance;
-        (self.request(seen, &present, &gains, wanted), gains)
+        (self.cheapest(seen, &present, &gains, wanted), gains)
     }
 
     /// Recursive least squares with forgetting.
@@ -79,7 +80,7 @@ impl AutoControl {
 
     /// Minimises (ŷ − 1)² + q·‖w − v‖² within floors and ceilings: with the shares at a bound taken out, the rest is in
     /// closed form.
-    fn request(&self, seen: &Observation, present: &[f64], gains: &[f64], wanted: f64) -> Vec<Share> {
+    fn cheapest(&self, seen: &Observation, present: &[f64], gains: &[f64], wanted: f64) -> Vec<Share> {
         let mut shares = present.to_vec();
         let mut free = vec![true; present.len()];
         for _ in 0..MOST_SWEEPS {
@@ -104,7 +105,14 @@ impl AutoControl {
     }
 }
 
-/// Settles each contended resource of each host by itself: gives up what costs the least Σ (∂ȳ/∂w·Δw)².
+impl Policy for AutoControl {
+    fn request(&mut self, observed: &Observation, _: CoreShare) -> Request {
+        let (shares, gains) = self.step(observed);
+        Request::without_model(observed, shares, gains)
+    }
+}
+
+/// Arbitrates each contended resource of each host by itself: gives up what costs the least Σ (∂ȳ/∂w·Δw)².
 #[must_use]
 pub fn partition(demands: &[Demand], capacity: f64) -> Vec<Share> {
     let mut shares: Vec<Share> = demands.iter().map(|demand| demand.wanted).collect();
@@ -137,8 +145,8 @@ pub fn partition(demands: &[Demand], capacity: f64) -> Vec<Share> {
 mod tests {
     use gleaner_types::units::Fraction;
 
-    use super::super::application::Seen;
     use super::*;
+    use gleaner_planner::balance::application::Seen;
 
     #[test]
     fn it_tracks_a_linear_service_slowly() {

@@ -3,11 +3,11 @@
 use gleaner_planner::balance::Share;
 use gleaner_planner::balance::model::{Kind, Model, Orders, Sample};
 
-use super::super::Reproduction;
+use super::figures::{detail, figure};
 use super::runs::{Placed, TPCC_CLIENTS, TPCC_TARGET_MS, TPCW_CLIENTS, TPCW_TARGET_MS, given, mean};
-use super::{detail, figure};
-use crate::random::Random;
-use crate::service::{Load, Service, ServiceSpec};
+use crate::Reproduction;
+use gleaner_simulator::random::Random;
+use gleaner_simulator::service::{Load, Service, ServiceSpec};
 
 /// Intervals of an identification run, of which the first are for training alone.
 const IDENTIFICATION: usize = 240;

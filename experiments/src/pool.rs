@@ -4,8 +4,8 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::cluster::{ClusterRun, ScenarioError, simulate};
-use crate::scenario::ClusterScenario;
+use gleaner_simulator::cluster::{ClusterRun, ScenarioError, simulate};
+use gleaner_simulator::scenario::ClusterScenario;
 
 /// Runs all scenarios; results in their order. `progress` is told how many are done, from any thread.
 ///

@@ -1,22 +1,24 @@
 //! Several resources of several applications on several hosts (Wei, chapter 4): BConf against AutoControl on simulated TPC-W
 //! and TPC-C, with enough for all, with a changing load, and with a little less than all ask for.
 //!
-//! The services are calibrated without any controller ([`crate::service`]); both methods meet the same noise and begin with
+//! The services are calibrated without any controller ([`gleaner_simulator::service`]); both methods meet the same noise and begin with
 //! the same shares.
 
 mod accuracy;
+mod figures;
 mod runs;
 
 use std::path::{Path, PathBuf};
 
 use self::accuracy::model_figures;
+use self::figures::{detail, figure};
 use self::runs::{
     CHANGES, Course, Experiment, Hosted, MET, Method, SETTLED, TPCC_TARGET_MS, TPCW_CLIENTS, TPCW_TARGET_MS, TierSeen,
     changing_clients, constant_clients, contended, enough, mean, run,
 };
-use super::{Detail, Figure, ReproduceError, Reproduction, Series};
-use crate::service::ServiceSpec;
-use crate::traces::services::{bias_cloud, worldcup98};
+use crate::{ReproduceError, Reproduction, Series};
+use gleaner_simulator::service::ServiceSpec;
+use gleaner_simulator::traces::services::{bias_cloud, worldcup98};
 
 /// Most intervals of a recorded load, and most runs of it.
 const RECORDED_INTERVALS: usize = 240;
@@ -78,29 +80,6 @@ pub fn reproduce(
         None => out.skipped.push("recorded loads: no folder of traces is named".into()),
     }
     Ok(out)
-}
-
-fn figure(
-    id: &'static str,
-    paper: f64,
-    ours: f64,
-    unit: &'static str,
-    (target, holds): (&str, bool),
-    note: String,
-) -> Figure {
-    let ours = ours.is_finite().then_some(ours);
-    Figure { id, paper: Some(paper), ours, unit, target: target.to_owned(), holds: holds && ours.is_some(), note }
-}
-
-fn detail(
-    out: &mut Reproduction,
-    experiment: &str,
-    case: String,
-    quantity: &'static str,
-    value: f64,
-    unit: &'static str,
-) {
-    out.details.push(Detail { experiment: experiment.to_owned(), case, quantity, value, unit });
 }
 
 fn stability_figures(out: &mut Reproduction, constant: &Experiment, changing: &Experiment) {

@@ -1,20 +1,20 @@
 //! RHIC's evaluation (both papers, §5) on the simulated test bed: cost, energy and deadlines against an exhaustive
 //! survey, other algorithms, churn, another framework, several classes of hosts, and hybrid against dedicated clusters.
 //!
-//! Jobs are calibrated on the survey's ranges with the foreground mix 1 ([`super::jobs`]); every figure comes from
+//! Jobs are calibrated on the survey's ranges with the foreground mix 1 ([`crate::jobs`]); every figure comes from
 //! other mixes and other seeds.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::jobs::{HbaseJob, PaperJob};
-use super::pool::run_all;
-use super::{Detail, Figure, ReproduceError, Reproduction, Series};
-use crate::cluster::{ClusterRun, ScenarioError};
-use crate::foreground::Session;
+use crate::jobs::{HbaseJob, PaperJob};
+use crate::pool::run_all;
 use crate::predictors::{Extent, Predictor, Row, average_and_best, table};
-use crate::scenario::{ClusterScenario, HostClass, JobProfile};
+use crate::{Detail, Figure, ReproduceError, Reproduction, Series};
 use gleaner_planner::forecast::Method;
+use gleaner_simulator::cluster::{ClusterRun, ScenarioError};
+use gleaner_simulator::foreground::Session;
+use gleaner_simulator::scenario::{ClusterScenario, HostClass, JobProfile};
 use gleaner_types::job::{Goal, Prices, SizingPolicy};
 use gleaner_types::units::{DollarsPerHour, Fraction};
 
@@ -632,7 +632,7 @@ impl Report<'_> {
             let name = job.name();
             let seen = |class| self.runs.get(&Key::Class { job: name, class }).map(|run| &run.by_class);
             let (Some(together), Some(base)) = (seen(None), seen(Some(0))) else { continue };
-            let class_name = |index: usize| crate::cluster::class_name(CLASSES[index].1);
+            let class_name = |index: usize| gleaner_simulator::cluster::class_name(CLASSES[index].1);
             let mut errors = Vec::new();
             for index in 1..CLASSES.len() {
                 let Some(alone) = seen(Some(index)) else { continue };
@@ -640,7 +640,7 @@ impl Report<'_> {
                 // Whole runtimes at the pace so far: 1 / (AP × R_proc).
                 let direct = alone.seconds / alone.done;
                 let base_s = base.seconds / base.done;
-                let productivity = |seen: &crate::cluster::ByClass| seen.cpu_percent_s / seen.seconds;
+                let productivity = |seen: &gleaner_simulator::cluster::ByClass| seen.cpu_percent_s / seen.seconds;
                 let equivalent = base_s * productivity(base) / (productivity(alone) * efficiency);
                 let error = percent_over(equivalent, direct).abs();
                 self.detail("classes", format!("{name}, class {index}"), "efficiency E_K", efficiency, "");

@@ -1,7 +1,7 @@
 //! The papers' background jobs as profiles, calibrated on the ranges of their exhaustive survey (RHIC Fig. 2): what cost
 //! and energy span over 0 to 36 volunteers. Nothing here was fitted to what Gleaner achieves on them.
 
-use crate::scenario::JobProfile;
+use gleaner_simulator::scenario::JobProfile;
 
 /// Range of the survey: cheapest and dearest, least and most energy over all sizes.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,7 +1,8 @@
 //! Cost and energy of each of the papers' jobs over all sizes: for calibrating their profiles.
+#![expect(clippy::disallowed_methods, reason = "it is run by hand, and says how long it took")]
 
-use gleaner_simulator::reproduce::jobs::PaperJob;
-use gleaner_simulator::reproduce::pool::run_all;
+use gleaner_experiments::jobs::PaperJob;
+use gleaner_experiments::pool::run_all;
 use gleaner_simulator::scenario::ClusterScenario;
 use gleaner_types::job::{Goal, SizingPolicy};
 

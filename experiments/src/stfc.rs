@@ -1,7 +1,7 @@
 //! One resource by response time (Wei, chapter 3): self-tuning fuzzy control against three other controllers on a simulated
 //! online shop, with a constant load, with a changing one, and with recorded loads and machine speeds.
 //!
-//! The service is calibrated without any controller ([`crate::service`]); all controllers meet the same noise.
+//! The service is calibrated without any controller ([`gleaner_simulator::service`]); all controllers meet the same noise.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use gleaner_planner::single_resource::arma::Output;
 use gleaner_planner::single_resource::{AdaptivePi, Arma, Kalman, Observed, SingleResource, Stfc};
 use gleaner_types::units::{CoreShare, Fraction};
 
-use super::{Detail, Figure, ReproduceError, Reproduction, Series};
-use crate::random::Random;
-use crate::service::{Interval, Load, Service, ServiceSpec, Shares};
-use crate::traces::services::{Benchmark, azure_noise, bias_cloud, worldcup98};
+use crate::{Detail, Figure, ReproduceError, Reproduction, Series};
+use gleaner_simulator::random::Random;
+use gleaner_simulator::service::{Interval, Load, Service, ServiceSpec, Shares};
+use gleaner_simulator::traces::services::{Benchmark, azure_noise, bias_cloud, worldcup98};
 
 /// Mean response time that is wanted, in milliseconds.
 const TARGET_MS: f64 = 1_000.0;

@@ -9,8 +9,8 @@ use std::path::Path;
 use gleaner_planner::forecast::{ForecastSettings, METHODS, Method, ResidualForecaster};
 use gleaner_types::units::CoreShare;
 
-use crate::foreground::{Session, SessionTrace};
-use crate::traces::{STEP_S, TraceError, google, planetlab};
+use gleaner_simulator::foreground::{Session, SessionTrace};
+use gleaner_simulator::traces::{STEP_S, TraceError, google, planetlab};
 
 /// Minutes of history.
 const HISTORIES: [u32; 4] = [10, 20, 30, 60];
@@ -206,8 +206,9 @@ pub fn table(traces: Option<&Path>, seed: u64, extent: Extent) -> Result<Vec<Row
     if let Some(folder) = traces {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "five")]
         let repeat = (STEP_S / SAMPLE_S) as usize;
-        let values =
-            |series: Vec<crate::traces::Series>| series.into_iter().map(|series| series.values).collect::<Vec<_>>();
+        let values = |series: Vec<gleaner_simulator::traces::Series>| {
+            series.into_iter().map(|series| series.values).collect::<Vec<_>>()
+        };
         let (every, most) = if extent == Extent::Full { (16, 12) } else { (50, 4) };
         all.extend(rows("google", &values(google(folder, every)?), SAMPLE_S, repeat, extent));
         all.extend(rows("planetlab", &values(planetlab(folder, most)?), SAMPLE_S, repeat, extent));

@@ -1,0 +1,26 @@
+//! A figure and a detail of this chapter, put together in one line each.
+
+use crate::{Detail, Figure, Reproduction};
+
+pub(super) fn figure(
+    id: &'static str,
+    paper: f64,
+    ours: f64,
+    unit: &'static str,
+    (target, holds): (&str, bool),
+    note: String,
+) -> Figure {
+    let ours = ours.is_finite().then_some(ours);
+    Figure { id, paper: Some(paper), ours, unit, target: target.to_owned(), holds: holds && ours.is_some(), note }
+}
+
+pub(super) fn detail(
+    out: &mut Reproduction,
+    experiment: &str,
+    case: String,
+    quantity: &'static str,
+    value: f64,
+    unit: &'static str,
+) {
+    out.details.push(Detail { experiment: experiment.to_owned(), case, quantity, value, unit });
+}

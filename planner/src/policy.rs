@@ -1,0 +1,121 @@
+//! Who finds the shares of an application with a response-time target: the trait, and the policies that an operator may
+//! choose. In: what was observed in a control interval, from `controller::applications`. Out: a [`Request`], which
+//! `balance::arbitration` may cut. The crate `gleaner-experiments` brings the baselines that the papers compare with.
+
+use gleaner_types::application::Control;
+use gleaner_types::units::CoreShare;
+use serde::{Deserialize, Serialize};
+
+use crate::balance::Share;
+use crate::balance::application::{Application, Observation, Request, Settings};
+use crate::single_resource::{self, Observed, SingleResource};
+
+/// Finds the shares of one application, one control interval after the other.
+pub trait Policy {
+    /// What the application asks for in the next interval. Without a response time it holds what it has. `host_cpu` is all CPU
+    /// of the host of its first share, for policies that count in it.
+    fn request(&mut self, observed: &Observation, host_cpu: CoreShare) -> Request;
+}
+
+/// A policy that an operator chose, in the form in which it is stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Controlling {
+    /// All shares in balance.
+    Balance(Box<Application>),
+    /// The only one, of a CPU.
+    Single(Box<SingleShare<single_resource::Controller>>),
+}
+
+impl Controlling {
+    /// The policy of that name, knowing nothing yet.
+    #[must_use]
+    pub fn new(control: Control) -> Self {
+        match single_resource::Controller::new(control) {
+            Some(single) => Self::Single(Box::new(SingleShare(single))),
+            None => Self::Balance(Box::new(Application::new(Settings::default()))),
+        }
+    }
+}
+
+impl Policy for Controlling {
+    fn request(&mut self, observed: &Observation, host_cpu: CoreShare) -> Request {
+        match self {
+            Self::Balance(policy) => policy.request(observed, host_cpu),
+            Self::Single(policy) => policy.request(observed, host_cpu),
+        }
+    }
+}
+
+impl Policy for Application {
+    fn request(&mut self, observed: &Observation, _: CoreShare) -> Request {
+        self.step(observed)
+    }
+}
+
+/// A controller of one resource as a policy: it moves the first share, which is of a CPU, and holds the others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SingleShare<C>(pub C);
+
+impl<C: SingleResource> Policy for SingleShare<C> {
+    fn request(&mut self, observed: &Observation, host_cpu: CoreShare) -> Request {
+        let mut shares: Vec<Share> = observed.shares.iter().map(|share| share.share).collect();
+        let mut gains = vec![0.0; shares.len()];
+        if let (Some(first), Some(mean_ms)) = (observed.shares.first(), observed.mean_ms) {
+            let next = self.0.next(&Observed {
+                allocation: host_cpu * first.share.part(),
+                response_ms: Some(mean_ms),
+                utilisation: first.utilisation,
+                target_ms: observed.target_ms,
+                floor: host_cpu * first.floor.part(),
+                ceiling: host_cpu * first.ceiling.part(),
+            });
+            shares[0] = Share::clamped(next.percent() / host_cpu.percent().max(1e-9));
+            // Nothing is known of it but the present point: in proportion.
+            gains[0] = (observed.target_ms / mean_ms).min(2.0) / first.share.part().max(1e-9);
+        }
+        Request::without_model(observed, shares, gains)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_types::units::Fraction;
+
+    use super::*;
+    use crate::balance::Resource;
+    use crate::balance::application::Seen;
+
+    fn observation(mean_ms: Option<f64>) -> Observation {
+        let share = Seen {
+            resource: Resource::Cpu,
+            share: Share::clamped(0.5),
+            utilisation: Some(Fraction::clamped(0.9)),
+            floor: Share::clamped(0.1),
+            ceiling: Share::clamped(0.75),
+        };
+        Observation { target_ms: 100.0, mean_ms, miss_rate: None, shares: vec![share] }
+    }
+
+    #[test]
+    fn one_share_is_moved_in_parts_of_its_host() {
+        let host_cpu = CoreShare::from_cores(4);
+        let mut policy = Controlling::new(Control::Stfc);
+        // 200 % of a core, e = −1/2: K = 200/2 · 1/2 = 50, Δu = 1/2: 225 of 400.
+        let request = policy.request(&observation(Some(150.0)), host_cpu);
+        assert!((request.shares[0].part() - 0.5625).abs() < 1e-9, "{request:?}");
+        // Performance 2/3 with half of the host.
+        assert!((request.gains[0] - 4.0 / 3.0).abs() < 1e-9, "{request:?}");
+        let error = request.error.unwrap();
+        assert!((error - 1.0 / 3.0).abs() < 1e-9, "positive is slower: {error}");
+        assert_eq!(request.bounds, [(Share::clamped(0.1), Share::clamped(0.75))]);
+    }
+
+    #[test]
+    fn without_a_response_time_every_policy_holds() {
+        for control in [Control::Balance, Control::Stfc] {
+            let request = Controlling::new(control).request(&observation(None), CoreShare::from_cores(4));
+            assert_eq!((request.shares, request.error), (vec![Share::clamped(0.5)], None), "{control:?}");
+        }
+    }
+}
