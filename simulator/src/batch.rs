@@ -1,6 +1,6 @@
-//! A batch engine in the manner of Hadoop's map phase, second by second: tasks wait in a queue, run in slots, read
-//! their data from the dedicated hosts' disks, are lost with their host, and the slowest are copied to idle slots at
-//! the end (LATE, as RHIC §4.4 relies on).
+//! A simulated batch engine like Hadoop's map phase, second by second. Tasks wait in a queue, run in slots, read their
+//! data from the dedicated hosts' disks, and are lost with their host. At the end idle slots run copies of the slowest
+//! tasks (LATE, which RHIC §4.4 relies on). [`crate::cluster`] drives it.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::scenario::JobProfile;
 
 /// Copies of a block (the default of HDFS).
 const REPLICAS: usize = 3;
-/// A copy is started only for a task that would run on for at least so long, in seconds, and that is behind.
+/// A copy is started only for a slow task with at least this remaining time, in seconds.
 const LEAST_GAIN_S: f64 = 10.0;
 
 /// A task that runs somewhere.
@@ -135,7 +135,7 @@ impl Batch {
         Some((self.task_squares / f64::from(self.tasks_done) - mean * mean).max(0.0).sqrt())
     }
 
-    /// A host is gone: its tasks run again.
+    /// A host is lost: its tasks run again.
     pub(crate) fn lose(&mut self, worker: &mut Worker) {
         for attempt in worker.running.drain(..) {
             let task = attempt.task as usize;
@@ -183,7 +183,7 @@ impl Batch {
             for attempt in worker.running.iter().filter(|attempt| attempt.age_s >= LEAST_GAIN_S) {
                 let task = attempt.task as usize;
                 let left = (self.work[task] - attempt.done) * attempt.age_s / attempt.done.max(1e-9);
-                // A copy begins anew; it helps only where the rest takes longer than the whole does elsewhere.
+                // A copy starts from the beginning; it helps only if the rest takes longer than the whole task elsewhere.
                 if !self.copied[task] && left > self.work[task] * 1.1 + LEAST_GAIN_S {
                     slow.push((left, attempt.task));
                 }
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn stragglers_are_taken_over() {
-        // One task sits on a host that gives it next to nothing.
+        // One task is on a host that gives it almost no CPU.
         let mut batch = Batch::new(&profile(2, 0.0), vec![100.0], true, 1);
         let mut workers = [dedicated(1), Worker { slots: 1, speed: 1.0, ..Worker::default() }];
         let seconds = run(&mut batch, &mut workers, &[1.0, 0.01]);

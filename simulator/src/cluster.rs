@@ -1,5 +1,6 @@
-//! A cluster of dedicated and interactive hosts on a virtual clock of one second: users who come, work in bursts and
-//! go, a batch job that runs in what they leave, and the production controller deciding about it. No policy of its own.
+//! A cluster of dedicated and interactive hosts on a virtual clock of one second. In: a [`crate::scenario`]. Out: what the
+//! job took and cost. Users come, work in bursts and go; a batch job runs in what they leave; the production controller
+//! decides. No policy of its own.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ use crate::foreground::{Session, SessionTrace};
 use crate::random::Random;
 use crate::scenario::{ClusterScenario, HostClass};
 
-/// Foreground seen before the job begins, in seconds: as long as the forecasts look back.
+/// Foreground simulated before the job begins, in seconds: as long as the forecasts' history.
 const WARM_UP_S: u32 = 600;
 /// Shortest stay of a user, in seconds. Chosen.
 const SHORTEST_STAY_S: f64 = 60.0;
@@ -41,7 +42,7 @@ pub enum ScenarioError {
     /// Fields that are out of range.
     #[error("{}", .0.join("\n"))]
     Fields(Vec<String>),
-    /// A name that cannot be one.
+    /// An invalid name.
     #[error(transparent)]
     Name(#[from] InvalidId),
 }
@@ -55,16 +56,16 @@ pub struct SizeAt {
     pub volunteers: u32,
 }
 
-/// What came of a scenario. Costs and energies are measured by the simulation, not taken from the controller.
+/// The result of a scenario. Costs and energies are measured by the simulation, not taken from the controller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClusterRun {
-    /// The job ended well within the limit.
+    /// The job succeeded within the time limit.
     pub completed: bool,
     /// From submission to the end, in seconds.
     pub elapsed_s: f64,
     /// Cost, in dollars.
     pub cost: f64,
-    /// Energy the job answers for, in watt-hours.
+    /// Energy counted for the job, in watt-hours.
     pub energy_wh: f64,
     /// Seconds of volunteers, from which the cost at any other price follows.
     pub volunteer_s: f64,
@@ -78,9 +79,9 @@ pub struct ClusterRun {
     pub busiest: f64,
     /// What each class of hosts did.
     pub by_class: ByClass,
-    /// Rules broken, as the independent checker says.
+    /// Violations that the independent checker found.
     pub rejected: Vec<String>,
-    /// Every decision that was told.
+    /// Every decision.
     #[serde(skip)]
     pub decisions: Vec<Decision>,
     /// The job as the controller knows it.
@@ -121,7 +122,7 @@ impl ByClass {
     }
 }
 
-/// What the hosts of one speed are called.
+/// The class name of hosts of one speed.
 #[must_use]
 pub fn class_name(speed: f64) -> String {
     format!("simulated, speed {speed}")
@@ -525,7 +526,7 @@ impl SimulatedHost {
         self.memory = Bytes::from_mib(mib);
     }
 
-    /// A new user, who begins anew.
+    /// A new user with a new session.
     fn arrive(&mut self, scenario: &ClusterScenario) {
         let seed = self.random.seed();
         if let Some((session, trace)) = &mut self.trace {

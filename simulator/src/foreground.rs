@@ -1,5 +1,5 @@
-//! Foreground sessions: seeded, bursty, per-second CPU demand of interactive users, with the statistics that
-//! were measured on real ones (RHIC §5.1: mean CPU, mean height and mean length of bursts).
+//! Foreground sessions: seeded, bursty, per-second CPU demand of interactive users, with the statistics of measured
+//! sessions (RHIC §5.1: mean CPU, mean height and mean length of bursts). Simulations and the demo replay them.
 //!
 //! A session alternates between bursts and pauses of geometrically distributed length. The height of a burst
 //! is exponential around its mean, cut at the whole machine; how often it bursts follows from the mean CPU.
@@ -39,7 +39,7 @@ impl Session {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Matlab, Self::Photoshop, Self::Office, Self::Development];
 
-    /// What was measured.
+    /// The measured statistics.
     #[must_use]
     pub const fn statistics(self) -> SessionStatistics {
         let (cpu_mean_percent, burst_height_percent, burst_length_s, minutes) = match self {
@@ -58,7 +58,7 @@ impl Session {
 pub struct SessionTrace {
     statistics: SessionStatistics,
     random: Random,
-    /// Height of the burst going on.
+    /// Height of the present burst.
     burst_percent: Option<f64>,
 }
 

@@ -1,8 +1,8 @@
-//! Virtual hosts on a virtual clock, driving the production controller unchanged: what a simulation shows is
-//! what an operator gets.
+//! Virtual hosts on a virtual clock, driving the production controller unchanged. In: a scenario and seeds. Out: decisions,
+//! costs, energies and times. `gleaner simulate`, the reproductions and tests call it.
 //!
-//! Here live generators of foreground demand and models of hosts and jobs. What must not be here: policy. Every
-//! decision comes out of `gleaner_planner`, and nothing here reads a real clock.
+//! Here are generators of foreground demand and models of hosts, jobs and services. What must not be here: policy. Every
+//! decision comes from `gleaner_planner`, and nothing here reads a real clock.
 
 mod batch;
 pub mod cluster;

@@ -1,5 +1,5 @@
-//! A virtual machine room of one host: a foreground that replays a session, a guarded volunteer that runs tasks
-//! in what is left, and the production controller deciding about it on a virtual clock. No policy of its own.
+//! One virtual host on a virtual clock: a foreground that replays a session, a guarded volunteer that runs tasks in what
+//! is left, and the production controller that decides. In: [`Scenario`]. Out: [`Simulated`]. No policy of its own.
 
 use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
@@ -45,12 +45,12 @@ pub struct Scenario {
     pub limit_s: u32,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulated {
     /// The job at the end.
     pub job: Option<JobStatus>,
-    /// Everything the controller put out, with its time.
+    /// Every output of the controller, with its time.
     pub outputs: Vec<(Timestamp, Output)>,
     /// CPU time of the foreground, in core-seconds; all it asked for, as it comes first.
     pub foreground_core_s: f64,
@@ -296,7 +296,7 @@ mod tests {
                 let elapsed_s = job.ended.unwrap().seconds_since(job.submitted);
                 assert_eq!(job.phase, JobPhase::Completed, "{session:?}, seed {seed}");
                 // A burst that takes the whole machine just before the deadline, for up to minutes with
-                // `Development`, cannot be made up for on a single host.
+                // `Development`, cannot be compensated on a single host.
                 assert!(elapsed_s <= 927.0, "{session:?}, seed {seed}: {elapsed_s} s is late by more than 3 %");
                 late += u32::from(elapsed_s > 900.0);
                 assert!(elapsed_s > 600.0, "{session:?}, seed {seed}: {elapsed_s} s is far too early");

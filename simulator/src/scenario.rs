@@ -1,5 +1,5 @@
-//! What a simulated cluster is made of, as a file a user can write (TOML or JSON). Everything has a default taken from
-//! the papers' test bed (RHIC §5.1): 6 dedicated and 36 interactive hosts of 16 cores.
+//! Scenarios of simulated clusters, as files that a user can write (TOML or JSON). Every key has a default taken from the
+//! papers' test bed (RHIC §5.1): 6 dedicated and 36 interactive hosts of 16 cores. [`crate::cluster`] runs them.
 
 use gleaner_types::job::{Goal, PowerModel, PowerModels, Prices, SizingPolicy};
 use gleaner_types::units::{DollarsPerHour, Fraction};
@@ -29,7 +29,7 @@ impl Default for HostClass {
     }
 }
 
-/// A batch job as the cluster feels it.
+/// A batch job's load on the cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobProfile {
@@ -127,7 +127,7 @@ impl Default for ClusterScenario {
 }
 
 impl ClusterScenario {
-    /// What makes it impossible to run, each with the field.
+    /// What is wrong with it, each with the field.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut found = Vec::new();

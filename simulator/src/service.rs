@@ -1,9 +1,9 @@
-//! A closed service of several tiers on shared hosts, one control interval after the other: what response time, throughput and
-//! utilisation follow from the load and from the shares of CPU, memory and disk that each tier is given.
+//! A simulated service of several tiers on shared hosts, one control interval after the other. In: the load, and each
+//! tier's shares of CPU, memory and disk. Out: response time, throughput and utilisation. Controllers are compared on it.
 //!
-//! Within an interval the service is a closed queueing network in equilibrium, solved by mean value analysis;
-//! from one interval to the next it relaxes in the time that clients take to go round once. The model, its
-//! calibration and what it leaves out are in `docs/services.md`.
+//! Within an interval the service is a closed queueing network in equilibrium, solved by mean value analysis. From one
+//! interval to the next it relaxes within one cycle of a client. `docs/services.md` has the model, its calibration and
+//! what it leaves out.
 
 use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ pub struct TierSpec {
     pub write_mb: f64,
 }
 
-/// How far the service and its measurement wander.
+/// Noise of the service and of its measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
     /// Coefficient of variation of the hosts' speed.
@@ -83,13 +83,13 @@ pub struct ServiceSpec {
     pub noise: Noise,
 }
 
-/// Who asks.
+/// The load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Load {
-    /// So many clients, who wait for an answer, think, and ask again.
+    /// This number of clients, who wait for an answer, think, and ask again.
     Clients(f64),
-    /// So many requests a second, from users who come whatever the service does.
+    /// This rate of requests a second, independent of the service.
     Rate(f64),
 }
 
@@ -122,7 +122,7 @@ pub struct TierInterval {
 /// What was measured over an interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Mean response time in milliseconds; `None` when nobody asked.
+    /// Mean response time in milliseconds; `None` without requests.
     pub response_ms: Option<f64>,
     /// Requests answered a second.
     pub throughput: f64,
@@ -180,8 +180,8 @@ impl<'s> Loaded<'s> {
         self.tier.cpu_s * (1.0 + self.tier.stall * self.llc_miss_rate(in_flight))
     }
 
-    /// Seconds of a request on the disk. Reuse falls off exponentially over the working set, so that a little memory holds what
-    /// matters most.
+    /// Seconds of a request on the disk. Reuse falls off exponentially over the working set, so that a little memory holds the
+    /// most used data.
     fn disk_s(&self, in_flight: f64) -> f64 {
         let not_in_memory = (-std::f64::consts::E / self.pressure(in_flight).max(1e-9)).exp();
         (self.tier.read_mb * not_in_memory + self.tier.write_mb) / self.disk_mb_s
@@ -364,7 +364,7 @@ fn phases(variation: f64) -> [f64; PHASES] {
 }
 
 impl Service {
-    /// A service that nobody has used yet. Equal seeds give equal noise, whatever the service is given.
+    /// A service before its first request. Equal seeds give equal noise, whatever the shares.
     #[must_use]
     pub fn new(spec: ServiceSpec, seed: u64) -> Self {
         let mut speed = Random::part(seed, 1);
@@ -372,13 +372,13 @@ impl Service {
         Self { phases: phases(spec.mix_variation), speed, response: Random::part(seed, 2), drift, last_s: None, spec }
     }
 
-    /// What it is.
+    /// Its description.
     #[must_use]
     pub fn spec(&self) -> &ServiceSpec {
         &self.spec
     }
 
-    /// Serves one interval. `shares` are the tiers', in order; a tier without any gets next to nothing. `speed` is the hosts'
+    /// Serves one interval. `shares` are the tiers', in order; a tier without any gets almost nothing. `speed` is the hosts'
     /// recorded speed in this interval, against 1; without it the speed wanders by itself.
     pub fn step(&mut self, load: Load, shares: &[Shares], speed: Option<f64>) -> Interval {
         let Noise { speed_variation, speed_correlation, response_variation } = self.spec.noise;
@@ -428,7 +428,7 @@ impl Service {
         // Little's law.
         let steady_s = in_flight / throughput;
         let before_s = self.last_s.unwrap_or(steady_s);
-        // Queues of before are worked off in the time that clients take to go round once.
+        // Earlier queues are worked off within one cycle of a client.
         let round_s = think_s + steady_s.max(before_s);
         let rounds = self.spec.interval_s / round_s;
         let left = (-rounds).exp();
