@@ -1,4 +1,4 @@
-//! A standing pair, as an operator would set it up: `gleaner pki`, config files, both daemons, the commands.
+//! An aggregator and an agent, set up as by an operator: `gleaner pki`, config files, both daemons, the commands.
 
 use gleaner_test_support::bench::{Bench, Running, text, until};
 use gleaner_test_support::pair::{HOST, Pair};

@@ -1,5 +1,5 @@
-//! Killing anything at any time: the job goes on where it can, nothing finished runs twice, and the machine
-//! ends up as it was.
+//! Every process is killed at any time: the job continues where it can, nothing finished runs twice, and the machine is
+//! restored.
 
 use std::collections::BTreeMap;
 

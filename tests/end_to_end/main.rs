@@ -1,5 +1,5 @@
 //! End to end: the real `gleaner` binary, real daemons over real QUIC, real tasks in a real volunteer. Each test
-//! leaves the machine as it found it, and says so.
+//! checks at its end that the machine is as before.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 mod daemons;

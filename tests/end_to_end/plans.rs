@@ -1,4 +1,4 @@
-//! What needs no daemon: plan, simulate, calibrate, and the examples of the docs.
+//! Commands without a daemon: plan, simulate, calibrate, and the examples of the docs.
 
 use serde_json::Value;
 

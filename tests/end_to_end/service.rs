@@ -1,4 +1,4 @@
-//! The daemons as services: what they tell systemd, and that they reload their configs.
+//! The daemons as services: their notifications to systemd, and reloads of their configs.
 
 use std::fs::File;
 use std::os::unix::net::UnixDatagram;

@@ -1,5 +1,5 @@
-//! Watches the real control groups while faults are injected. It shares nothing with what decides or acts: it reads
-//! files, and knows which daemons run and which links are cut, because the test cut them.
+//! Checks the real control groups while faults are injected. It shares no code with what decides or acts. In: files, and
+//! the faults that the test injects. Out: violations.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -85,7 +85,7 @@ impl Files {
 
 /// What was seen.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     pub(crate) looks: u64,
     pub(crate) limited: BTreeSet<usize>,
     pub(crate) volunteered: BTreeSet<usize>,
@@ -97,7 +97,7 @@ pub(crate) struct Seen {
 /// The watching thread.
 pub(crate) struct Checker {
     plights: Arc<Mutex<Vec<Plight>>>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Observed>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     files: Vec<Files>,
@@ -108,7 +108,7 @@ impl Checker {
     pub(crate) fn start(groups: &[Groups]) -> Self {
         let files: Vec<Files> = groups.iter().map(Files::of).collect();
         let plights = Arc::new(Mutex::new(vec![Plight::default(); files.len()]));
-        let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
+        let (seen, stop) = (Arc::<Mutex<Observed>>::default(), Arc::<AtomicBool>::default());
         let thread = {
             let (files, plights, seen, stop) =
                 (files.clone(), Arc::clone(&plights), Arc::clone(&seen), Arc::clone(&stop));
@@ -133,7 +133,7 @@ impl Checker {
         self.files[host].limit().is_some()
     }
 
-    pub(crate) fn finish(mut self) -> Seen {
+    pub(crate) fn finish(mut self) -> Observed {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
         std::mem::take(&mut *self.seen.lock().unwrap())
@@ -146,7 +146,7 @@ impl Drop for Checker {
     }
 }
 
-fn look(host: usize, files: &Files, plights: &Mutex<Vec<Plight>>, seen: &Mutex<Seen>) {
+fn look(host: usize, files: &Files, plights: &Mutex<Vec<Plight>>, seen: &Mutex<Observed>) {
     let free_from = || plights.lock().unwrap()[host].free_from();
     let must_be_free = |at: Option<Instant>| at.is_some_and(|at| Instant::now() > at);
     let before = free_from();

@@ -1,5 +1,5 @@
-//! A dozen agents, each in a network and on control groups of its own, and their aggregator; all restarted when they
-//! end, as systemd would do it.
+//! A dozen agents, each in its own network namespace and control groups, and their aggregator. All are restarted when
+//! they end, as by systemd.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};

@@ -1,4 +1,4 @@
-//! Control groups of a test's own: a foreground with limits that an operator had set before, and what is compared
+//! Control groups for tests: a foreground with limits that an operator had set before, and the settings that are compared
 //! before and after.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! An agent with limits in force is killed at any moment, many times over, and with it, now and then, the keeper or
-//! whoever restores. Nothing of what it had set may stay behind.
+//! An agent with limits in force is killed at a random moment, many times, and sometimes also its keeper or the restoring
+//! process. No setting may remain.
 //!
 //! `GLEANER_KILLS` is the number of rounds (40 without it).
 

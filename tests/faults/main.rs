@@ -1,5 +1,5 @@
-//! Faults for real: real daemons as processes, real control groups, real sockets. What is killed, stopped, cut or filled
-//! must leave the machine as it was, and lose nothing that was promised.
+//! Real faults: real daemons as processes, real control groups, real sockets. After kills, stops, cut links and full disks
+//! the machine must be as before, and nothing acknowledged may be lost.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 mod checker;

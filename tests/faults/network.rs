@@ -1,4 +1,4 @@
-//! A network of its own: a hub with a bridge, a namespace per agent, and between each agent and the aggregator a relay
+//! A separate network: a hub with a bridge, a namespace per agent, and between each agent and the aggregator a relay
 //! that loses, delays, repeats and reorders datagrams, because not every kernel has `sch_netem`.
 
 use std::cmp::Reverse;

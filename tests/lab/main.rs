@@ -1,5 +1,5 @@
 //! Real beds: QEMU guests on this machine, KVM guests on a booted host with cgroup version 2, a Xen control domain.
-//! The scripts beside this file build and start them; README.md says how to use them by hand.
+//! The scripts beside this file build and start them; README.md describes how to use them by hand.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 

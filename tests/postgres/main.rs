@@ -1,5 +1,5 @@
 //! Two real PostgreSQL databases in cgroups of one machine, beside a third user of its CPU: their response-time targets are
-//! held by moving CPU between them while their loads change places, and static limits of the same mean share do not hold
+//! held by moving CPU between them while their loads are exchanged. Static limits of the same mean share do not hold
 //! them. Figures are printed. With GLEANER_ALL_CONTROLLERS set the controllers of one resource run too, two minutes each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 

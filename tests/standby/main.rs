@@ -1,8 +1,8 @@
 //! A second aggregator that takes over through a real etcd: leaders that are killed, paused and cut off, while a real
 //! job runs in a real volunteer beside a foreground with a response-time target.
 //!
-//! All the time: the epochs of the commands that the agent takes never go back, and the foreground is never held below
-//! its floor.
+//! Checked all the time: the epochs of the commands that the agent takes never decrease, and the foreground is never
+//! limited below its floor.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 #[allow(dead_code, reason = "shared with other tests")]

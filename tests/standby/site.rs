@@ -527,7 +527,7 @@ impl Etcd {
 
 /// What was seen of `host-1` over time.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     /// The highest epoch that had commanded it, each time it changed.
     pub(crate) epochs: Vec<u64>,
     /// The least ceiling of the foreground, in percent of a core.
@@ -538,7 +538,7 @@ pub(crate) struct Seen {
 /// Looks at `host-1` all the time.
 pub(crate) struct Watch {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Seen>,
+    thread: JoinHandle<Observed>,
 }
 
 impl Watch {
@@ -547,7 +547,7 @@ impl Watch {
         let (stopped, file) = (Arc::clone(&stop), site.bench.path("host-1-state/epoch"));
         let folder = site.service.folders[0].clone();
         let thread = std::thread::spawn(move || {
-            let mut seen = Seen { epochs: Vec::new(), least_ceiling: f64::INFINITY, looks: 0 };
+            let mut seen = Observed { epochs: Vec::new(), least_ceiling: f64::INFINITY, looks: 0 };
             while !stopped.load(Ordering::SeqCst) {
                 let epoch = std::fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
                 if let Some(epoch) = epoch.filter(|epoch| seen.epochs.last() != Some(epoch)) {
@@ -562,7 +562,7 @@ impl Watch {
         Self { stop, thread }
     }
 
-    pub(crate) fn stop(self) -> Seen {
+    pub(crate) fn stop(self) -> Observed {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.join().unwrap()
     }

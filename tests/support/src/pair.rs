@@ -1,4 +1,4 @@
-//! A standing aggregator with agents on this machine, as separate processes with configs of their own.
+//! An aggregator with agents on this machine, as separate processes with configs of their own.
 
 use std::net::UdpSocket;
 

@@ -1,4 +1,4 @@
-//! A host's facts and reports, with as little in them as can be: a test fills in what it is about.
+//! Minimal facts and reports of a host; a test fills in what it needs.
 
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::method::MethodName;

@@ -1,4 +1,4 @@
-//! Hellos and reports as a host's agent would send them, for load and for hostile neighbours.
+//! Hellos and reports as an agent sends them, for load and hostile-peer tests.
 
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::method::MethodName;

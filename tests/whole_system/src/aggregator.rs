@@ -1,4 +1,5 @@
-//! The aggregator as a process that can be started, killed, frozen and stopped; its files are on a disk that can fill up.
+//! The simulated process of the aggregator: it can be started, killed, frozen and stopped. Its files are on a disk that
+//! can fill up.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! What must hold, checked by what was seen on the wires and in the kernel's files, without asking those who planned it.
+//! The checks. In: the messages sent and the kernel's files. Out: violations. They share no code with what makes the
+//! plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,7 +17,7 @@ use crate::host::{FLOOR_PERCENT, Host, LIMITS, MEMORY_FLOOR};
 
 /// What was seen of one host.
 #[derive(Debug, Default)]
-struct Seen {
+struct Observed {
     /// When what a command asked for runs out, by the agent's clock.
     leases: BTreeMap<Target, Timestamp>,
     newest: BTreeMap<Target, Version>,
@@ -25,7 +26,7 @@ struct Seen {
 /// Everything seen, and every breach of a rule.
 #[derive(Debug, Default)]
 pub struct Checks {
-    hosts: Vec<Seen>,
+    hosts: Vec<Observed>,
     /// Events that each agent was told are in the log, by host and incarnation.
     told: BTreeMap<(HostId, u64), u64>,
     /// What was broken, in words.
@@ -38,7 +39,7 @@ impl Checks {
     /// Nothing seen yet.
     #[must_use]
     pub fn new(hosts: usize) -> Self {
-        Self { hosts: (0..hosts).map(|_| Seen::default()).collect(), ..Self::default() }
+        Self { hosts: (0..hosts).map(|_| Observed::default()).collect(), ..Self::default() }
     }
 
     /// Notes a breach, unless `good`.
@@ -90,7 +91,7 @@ impl Checks {
 
     /// An agent is gone, with everything it knew.
     pub fn ended(&mut self, number: usize) {
-        self.hosts[number] = Seen::default();
+        self.hosts[number] = Observed::default();
     }
 
     /// The foreground keeps what it must.

@@ -1,4 +1,4 @@
-//! A small disk that can be filled up: a tmpfs of its own. Without root it is a folder that never fills, which is said.
+//! A small disk that can be filled up: a tmpfs. Without root it is a folder that never fills, and the run says so.
 
 use std::ffi::CString;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! The batch system's engine: what the core loop asks of it goes to the simulation, which reports by itself.
+//! The simulated engine: actions of the core loop go to the simulation, which reports progress.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What may go wrong, and when: drawn from the seed before anything runs.
+//! The faults and their times: drawn from the seed before the run.
 
 use crate::machine::Sensors;
 use gleaner_simulator::random::Random;

@@ -1,4 +1,4 @@
-//! A host: its machine, and its agent as a process that can be started, killed, frozen and stopped.
+//! A host: its machine, and the simulated process of its agent, which can be started, killed, frozen and stopped.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A made-up machine: the kernel's files as an agent reads and writes them, in a folder, and what its foreground and
-//! its volunteer do with the CPU.
+//! A simulated machine: the kernel's files as an agent reads and writes them, in a folder, and the CPU that its foreground
+//! and its volunteer use.
 
 use std::fs;
 use std::io;

@@ -1,6 +1,6 @@
-//! What travels between agents and aggregator, and when it arrives. What is under way when a connection ends is lost. The
-//! transport keeps the order of each stream and loses nothing on a connection that lives; events rely on that. Everything
-//! else is made to do without: the weather loses reports, commands and their answers, and lets them overtake each other.
+//! The simulated network: messages between agents and aggregator, and when they arrive. Messages in flight are lost when
+//! their connection ends. The transport keeps the order of each stream and loses nothing on a live connection; events rely
+//! on that. Reports, commands and their answers must not: the simulation loses and reorders them.
 
 use gleaner_simulator::random::Random;
 use gleaner_types::command::Ack;

@@ -1,4 +1,4 @@
-//! One seed: a few hosts, an aggregator, a job, an application, and what happens to them, in the order of virtual time.
+//! One seed: a few hosts, an aggregator, a job, an application, and their happenings in the order of virtual time.
 
 mod demand;
 mod links;

@@ -1,4 +1,4 @@
-//! What is asked of the system: a job and the batch system that runs it, an application and its response times.
+//! The load on the system: a job and the batch system that runs it, an application and its response times.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The connections between agents and aggregator: made, lost, noticed to be lost, made again.
+//! The connections between agents and aggregator: opened, lost, detected as lost, opened again.
 
 use gleaner_aggregator::shell::{Arrival, Joined};
 use gleaner_net::tls::Validity;
