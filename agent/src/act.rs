@@ -12,7 +12,6 @@ pub mod ledger;
 mod limits;
 pub mod managed;
 pub mod plan;
-mod refused;
 pub mod restore;
 mod settings;
 pub mod volunteer;
@@ -38,13 +37,11 @@ use self::knob::KnobError;
 use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
 use self::plan::WorkloadKnobs;
-use self::refused::Refused;
-use self::restore::{RestoreReport, failure_event, foreign_event};
+use self::restore::{RestoreReport, chain, failure_event, foreign_event};
 pub use self::settings::{ActSettings, VolunteerChoice};
 use self::volunteer::command::VolunteerCommand;
 use self::volunteer::{Volunteer, VolunteerError};
 use self::workload::check_own;
-use crate::error_chain::chain;
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths};
 use crate::hierarchies::Hierarchies;
 use crate::xen::is_control_domain;
@@ -95,6 +92,9 @@ struct Tracked {
     /// A failure to restore has been told.
     failure_told: bool,
 }
+
+/// A refusal with its words.
+type Refused = (Refusal, String);
 
 /// Carries out commands. Owned by one task; its calls may block for some milliseconds on the disk.
 #[derive(Debug)]

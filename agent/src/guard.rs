@@ -21,9 +21,8 @@ use gleaner_types::units::CoreShare;
 
 pub use self::meter::{Meter, MeterError, MeterPaths};
 use crate::act::managed::ForeignWrite;
-use crate::act::restore::foreign_event;
+use crate::act::restore::{chain, foreign_event};
 use crate::act::volunteer::{Volunteer, VolunteerError};
-use crate::error_chain::chain;
 
 /// Events about one thing are at least this far apart.
 const EVENT_PAUSE: Duration = Duration::from_secs(1);

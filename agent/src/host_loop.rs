@@ -21,17 +21,25 @@ use tracing::{debug, error};
 
 use crate::act::Actor;
 use crate::act::restore::RestoreReport;
-use crate::act::workload::knobs_of_all;
 use crate::config::Config;
 use crate::hierarchies::Hierarchies;
-use crate::metrics::{Status, Tick};
-use crate::order::Order;
-use crate::outbox::{Outbox, OutboxLimits};
-use crate::roots::Roots;
-use crate::sense::{Observation, Sensor, VolunteerTrace};
+use crate::link::Outbox;
+use crate::metrics::{Seen, Status};
+use crate::sense::{Observation, Roots, Sensor, VolunteerTrace};
 
 /// Longest pause between two looks at leases and signs of life, however rarely is sampled.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
+
+/// What others ask of the loop.
+#[derive(Debug)]
+pub enum Order {
+    /// A command of the aggregator.
+    Command(Command),
+    /// Work by a changed config, as far as a running agent can.
+    Reload(Box<Config>),
+    /// Restore the host and end.
+    Stop,
+}
 
 /// Everything the loop owns.
 #[derive(Debug)]
@@ -41,7 +49,6 @@ pub struct HostLoop {
     /// `None` when only observing for a terminal.
     actor: Option<Actor>,
     sensor: Sensor,
-    hierarchies: Hierarchies,
     forecaster: ResidualForecaster,
     outbox: Arc<Outbox>,
     /// For metrics; `None` when nobody can ask.
@@ -77,8 +84,8 @@ impl HostLoop {
         };
         let sensor = Sensor::open(config.sense_settings(roots), hierarchies, trace, groups)?;
         let forecaster = ResidualForecaster::new(config.forecast_settings());
-        let (config, hierarchies, status) = (config.clone(), hierarchies.clone(), None);
-        Ok(Self { config, clock, actor, sensor, hierarchies, forecaster, outbox, status, sequence: 0, drops_told: 0 })
+        let (config, status) = (config.clone(), None);
+        Ok(Self { config, clock, actor, sensor, forecaster, outbox, status, sequence: 0, drops_told: 0 })
     }
 
     /// Leaves what metrics need here, once a period.
@@ -169,10 +176,9 @@ impl HostLoop {
         }
         self.tick_actor();
         if let Some(actor) = &mut self.actor {
-            let news = self.sensor.monitors_have_news();
-            if self.config.act && (news || observation.changes.iter().any(is_of_a_workload)) {
-                let facts = self.sensor.foreground();
-                actor.set_workloads(knobs_of_all(&facts, &self.hierarchies, self.config.foreground_ioband.as_deref()));
+            let told_anew = self.sensor.guests_told_anew();
+            if self.config.act && (told_anew || observation.changes.iter().any(is_of_a_workload)) {
+                actor.set_workloads(self.sensor.workload_knobs());
             }
         }
         let dropped = self.outbox.reports_dropped();
@@ -182,7 +188,7 @@ impl HostLoop {
         }
         let report = self.assemble(observation, dropped);
         if let Some(status) = &self.status {
-            status.ticked(Tick::of(&report, self.actor.as_ref()));
+            status.ticked(Seen::of(&report, self.actor.as_ref()));
         }
         report
     }
@@ -278,7 +284,8 @@ pub fn observe(config: &Config, count: Option<u64>) -> anyhow::Result<()> {
     use std::io::Write;
     let clock = Clock::start();
     let hierarchies = Hierarchies::of_this_machine();
-    let outbox = Arc::new(Outbox::new(OutboxLimits { reports: 1, events: 1 }, config.host.clone(), clock.now().0));
+    let outbox =
+        Arc::new(Outbox::new(crate::link::OutboxLimits { reports: 1, events: 1 }, config.host.clone(), clock.now().0));
     let mut host = HostLoop::open(config, clock, &hierarchies, None, outbox, Roots::default())?;
     let mut printed = 0;
     while count.is_none_or(|count| printed < count) {

@@ -1,5 +1,4 @@
-//! A host that joins. In: one request on one stream of a connection without a certificate. Out: one answer, from the
-//! shell; then the connection ends. The acceptor calls it.
+//! A host that joins: one request on one stream of a connection without a certificate, one answer, the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +10,11 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::server::say;
 use crate::shell::{Arrival, Joining};
 
-/// Most hosts that may be joining at once; more are refused.
+/// Most hosts in the middle of joining; of more the new one is turned away.
 const MOST_JOINING: usize = 8;
 
-/// Longest wait for the request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for the peer to read the answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for the request, and for the peer to take the answer.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
 
 /// Places for hosts that join.
 #[derive(Debug, Clone)]
@@ -34,7 +31,7 @@ impl Places {
             connection.close(1u8.into(), b"too many hosts join at once; try again in a moment");
             return;
         };
-        match tokio::time::timeout(REQUEST_TIMEOUT, request(connection)).await {
+        match tokio::time::timeout(PATIENCE.0, request(connection)).await {
             Ok(Ok((send, message))) => answer(connection, send, message, peer, arrivals).await,
             Ok(Err(reason)) => fail(connection, peer, reason, arrivals).await,
             Err(_) => fail(connection, peer, "no request in time".to_owned(), arrivals).await,
@@ -63,10 +60,10 @@ async fn answer(
         Err(_) => stopping(),
     };
     let message = answer.map_or_else(ToJoiner::Refused, ToJoiner::Joined);
-    // A peer that does not read its answer in time loses it.
-    say(connection, &mut send, &message, ANSWER_TIMEOUT).await;
+    // A peer that does not take its answer has lost it.
+    say(connection, &mut send, &message, PATIENCE.1).await;
     _ = send.finish();
-    _ = tokio::time::timeout(ANSWER_TIMEOUT, connection.closed()).await;
+    _ = tokio::time::timeout(PATIENCE.1, connection.closed()).await;
     connection.close(0u8.into(), b"done");
 }
 

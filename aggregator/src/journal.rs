@@ -11,12 +11,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use gleaner_planner::controller::{Controller, Input, Output};
+use gleaner_types::format::UnknownFormat;
 use gleaner_types::time::Timestamp;
-use gleaner_wire::{FrameError, decode_stored, encode_value};
+use gleaner_wire::{FrameError, decode_beginning, decode_stored, encode_value};
 use serde::{Deserialize, Serialize};
 
-/// Version of the format; a file of another version is refused.
-const FORMAT: u32 = 2;
+/// Version of the format. A file of another one is refused: what it was written by decides differently, so its outputs
+/// would differ whatever was converted, and a difference would say nothing.
+const FORMAT: u32 = 3;
 
 /// Largest record believed: the snapshot of ten thousand hosts is some tens of megabytes. Chosen.
 const MAX_RECORD: usize = 1 << 30;
@@ -28,7 +30,7 @@ const TAG: u16 = 0;
 #[derive(Debug, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "one exists at a time, on its way to the disk")]
 enum Record {
-    /// First record.
+    /// First record. It begins with format and software in every format.
     Start { format: u32, software: String, at: Timestamp, state: Box<Controller> },
     /// One call of the controller.
     Step { at: Timestamp, input: Input, outputs: Vec<Output> },
@@ -197,13 +199,22 @@ pub enum ReplayError {
         /// What is wrong with it.
         what: String,
     },
-    /// It is of another version, or no journal.
-    #[error("{} cannot be replayed: {what}", file.display())]
-    Unsuitable {
+    /// It is no journal.
+    #[error("{} cannot be replayed: it does not begin with a snapshot", file.display())]
+    NoSnapshot {
         /// The file.
         file: PathBuf,
-        /// Why not.
-        what: String,
+    },
+    /// It is of another format.
+    #[error(
+        "{} cannot be replayed: only a program of a journal's own format decides as the one that wrote it",
+        file.display()
+    )]
+    Format {
+        /// The file.
+        file: PathBuf,
+        /// What was found.
+        source: UnknownFormat,
     },
 }
 
@@ -252,14 +263,11 @@ pub(crate) fn fuzz(data: &[u8]) {
 
 fn replay_from<R: Read>(mut reader: Reader<R>) -> Result<Replay, ReplayError> {
     let file = reader.file.clone();
-    let Some(Record::Start { format, at, state, .. }) = reader.next_record()? else {
-        let what = "it does not begin with a snapshot".to_owned();
-        return Err(ReplayError::Unsuitable { file, what });
+    let Some(start) = reader.next_payload()? else { return Err(ReplayError::NoSnapshot { file }) };
+    check_format(&start, &file)?;
+    let Record::Start { at, state, .. } = reader.understood(&start)? else {
+        return Err(ReplayError::NoSnapshot { file });
     };
-    if format != FORMAT {
-        let what = format!("its format is {format}, this program reads {FORMAT}");
-        return Err(ReplayError::Unsuitable { file, what });
-    }
     let mut controller = *state;
     let mut replay = Replay { steps: 0, span: (at, at), torn: false, difference: None };
     while let Some(record) = reader.next_record()? {
@@ -275,6 +283,16 @@ fn replay_from<R: Read>(mut reader: Reader<R>) -> Result<Replay, ReplayError> {
     }
     replay.torn = reader.torn;
     Ok(replay)
+}
+
+/// Looks at what the first record begins with in every format.
+fn check_format(start: &[u8], file: &Path) -> Result<(), ReplayError> {
+    let Ok((0, format, software)) = decode_beginning::<(u32, u32, String)>(TAG, start) else {
+        return Err(ReplayError::NoSnapshot { file: file.to_owned() });
+    };
+    let (known, found) = (u64::from(FORMAT), u64::from(format));
+    UnknownFormat::unless_within("journal", known..=known, found, Some(&software))
+        .map_err(|source| ReplayError::Format { file: file.to_owned(), source })
 }
 
 struct Reader<R> {
@@ -293,6 +311,12 @@ impl Reader<BufReader<File>> {
 
 impl<R: Read> Reader<R> {
     fn next_record(&mut self) -> Result<Option<Record>, ReplayError> {
+        let Some(payload) = self.next_payload()? else { return Ok(None) };
+        self.understood(&payload).map(Some)
+    }
+
+    /// The bytes of the next record, as they were written.
+    fn next_payload(&mut self) -> Result<Option<Vec<u8>>, ReplayError> {
         let Some(header) = self.take(8)? else { return Ok(None) };
         let number = |range: std::ops::Range<usize>| {
             header.get(range).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
@@ -305,9 +329,13 @@ impl<R: Read> Reader<R> {
         if crc32fast::hash(&payload) != crc {
             return Err(self.damaged("the checksum does not match".into()));
         }
-        let record = decode_stored(TAG, &payload).map_err(|e: FrameError| self.damaged(e.to_string()))?;
-        self.offset += 8 + length as u64;
-        Ok(Some(record))
+        Ok(Some(payload))
+    }
+
+    fn understood(&mut self, payload: &[u8]) -> Result<Record, ReplayError> {
+        let record = decode_stored(TAG, payload).map_err(|e: FrameError| self.damaged(e.to_string()))?;
+        self.offset += 8 + payload.len() as u64;
+        Ok(record)
     }
 
     /// Exactly `length` bytes; `None` at the end of the file, which is torn unless it is between two records.
@@ -405,6 +433,26 @@ mod tests {
         assert!(matches!(replay(&file), Err(ReplayError::Damaged { offset, .. }) if offset > 0));
         std::fs::write(&file, b"not a journal at all").unwrap();
         assert!(replay(&file).is_err());
+    }
+
+    #[test]
+    fn a_journal_of_another_format_is_refused_with_the_reason_and_untouched() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.journal");
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-2/01700000237000.journal");
+        let older = std::fs::read(golden).unwrap();
+        let mut newer = Vec::new();
+        encode_value(TAG, &(0_u32, 99_u32, "9.9.9".to_owned(), "what only that version knows"), &mut newer).unwrap();
+        let header =
+            [u32::try_from(newer.len()).unwrap().to_le_bytes(), crc32fast::hash(&newer).to_le_bytes()].concat();
+        for (bytes, found, software) in [(older, 2, "0.1.0"), ([header, newer].concat(), 99, "9.9.9")] {
+            std::fs::write(&file, &bytes).unwrap();
+            let modified = std::fs::metadata(&file).unwrap().modified().unwrap();
+            let ReplayError::Format { source, .. } = replay(&file).unwrap_err() else { panic!("format {found}") };
+            assert_eq!((source.found, source.software.as_deref()), (found, Some(software)));
+            assert_eq!(std::fs::read(&file).unwrap(), bytes);
+            assert_eq!(std::fs::metadata(&file).unwrap().modified().unwrap(), modified);
+        }
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! The central daemon: a thin shell of I/O around the planner's controller.
 //!
-//! In: messages of agents, requests of operators, reports of engines, answers of response-time sources, ticks. Each is an
-//! [`shell::Arrival`], which the core loop gives to the controller. Out: commands, engine actions, questions to sources,
-//! events. What must not be here: decisions; they all come from `gleaner_planner::controller`.
+//! Here live the connections to agents, the journal, the event log, the store, the engines and the local API.
+//! What must not be here: decisions. Whatever is decided comes out of `gleaner_planner::controller`.
 
 mod api;
 mod applications;
@@ -12,6 +11,7 @@ mod daemon;
 pub mod engine;
 pub mod enrolment;
 pub mod event_log;
+mod formats;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod http;

@@ -1,5 +1,4 @@
-//! Roles of operators: who may ask and who may order over the API's socket. In: the credentials that the kernel has of
-//! the peer, and the config. Out: a role. The API's server calls it for every client.
+//! Who may ask and order what over the API's socket: roles, by the credentials the kernel has of the peer.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -8,7 +7,7 @@ use gleaner_daemon::config::Section;
 use nix::unistd::{Group, Uid, User};
 use tokio::net::UnixStream;
 
-/// Most groups of a peer that are read. The kernel allows 65,536.
+/// Most groups of a peer looked at. The kernel allows 65,536.
 const MOST_GROUPS: usize = 65_536;
 
 /// What a peer may do.
@@ -110,10 +109,10 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// The peer of a socket. The credentials are those of the process at the moment it connected.
+    /// Who is at the other end. The credentials are those of the process at the moment it connected.
     ///
     /// # Errors
-    /// When the kernel does not return them.
+    /// When the kernel does not tell.
     pub(crate) async fn of(stream: &UnixStream, operators: &Operators) -> io::Result<Self> {
         let peer = stream.peer_cred()?;
         let mut groups = peer_groups(stream)?;

@@ -216,6 +216,9 @@ pub(crate) fn fuzz(data: &[u8]) {
 }
 
 #[cfg(test)]
+pub(crate) use replica::write_golden;
+
+#[cfg(test)]
 mod tests;
 
 #[cfg(test)]

@@ -7,19 +7,22 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use gleaner_planner::controller::Controller;
-use gleaner_wire::{decode_stored, encode_value};
-use redb::backends::FileBackend;
-use redb::{Database, ReadableDatabase, TableDefinition};
+use gleaner_types::format::UnknownFormat;
+use gleaner_wire::{FrameError, encode_value};
+use redb::backends::{FileBackend, InMemoryBackend};
+use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::enrolment::Admissions;
-
-/// Format of the stored state; a store of another format is refused.
-pub(crate) const FORMAT: u64 = 2;
+use crate::formats::{self, CURRENT, Document, ReadError};
 
 const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+const CONTROLLER: &str = "controller";
+const ADMISSIONS: &str = "admissions";
+/// Key of the version of the software that wrote last.
+const SOFTWARE: &str = "software";
 
 /// The store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -34,13 +37,44 @@ pub enum StoreError {
         /// The database's word.
         source: Box<redb::Error>,
     },
+    /// Another version wrote it, in a format that this one does not read.
+    #[error(
+        "the store {} cannot be used; start the version that wrote it, or move it away to start afresh",
+        file.display()
+    )]
+    Format {
+        /// The file.
+        file: PathBuf,
+        /// What was found.
+        source: UnknownFormat,
+    },
     /// It holds something this program does not understand.
-    #[error("the store {} holds {what}; move it away to start afresh", file.display())]
-    Unsuitable {
+    #[error("the store {} holds a state that cannot be read; move it away to start afresh", file.display())]
+    Unreadable {
         /// The file.
         file: PathBuf,
         /// What is wrong.
-        what: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A state cannot be encoded.
+    #[error("the store {} was given a state that cannot be written", file.display())]
+    Unwritable {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        source: FrameError,
+    },
+    /// It cannot be brought to the current format. The old one is still there.
+    #[error("the store {} cannot be converted from format {from} to {CURRENT}: {action} failed", file.display())]
+    Conversion {
+        /// The file.
+        file: PathBuf,
+        /// Its format.
+        from: u64,
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        source: io::Error,
     },
 }
 
@@ -52,13 +86,31 @@ pub struct Store {
     database: Option<Database>,
 }
 
+/// What a store holds, as it was found: the file was not touched.
+#[derive(Debug, Default)]
+struct Found {
+    format: Option<u64>,
+    software: Option<String>,
+    controller: Option<Vec<u8>>,
+    admissions: Option<Vec<u8>>,
+}
+
 impl Store {
-    /// Opens or creates the store.
+    /// Opens or creates the store. One of an older format is converted; the old file stays beside it, under a name with
+    /// its format.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`]. A store of a newer format is left as it is, to the byte.
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         let mut store = Self { file: file.to_owned(), database: None };
+        let found = store.look()?;
+        if let Some(format) = found.format {
+            formats::check(format, found.software.as_deref())
+                .map_err(|source| StoreError::Format { file: file.to_owned(), source })?;
+            if format < CURRENT {
+                store.convert(format, &found)?;
+            }
+        }
         store.database()?;
         Ok(store)
     }
@@ -67,6 +119,82 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn broken(file: &Path) -> Self {
         Self { file: file.to_owned(), database: None }
+    }
+
+    /// Reads the file without touching it: opening a database writes to it, so a copy in memory is opened.
+    fn look(&self) -> Result<Found, StoreError> {
+        let bytes = match std::fs::read(&self.file) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(self.failed("opened", error.into())),
+        };
+        if bytes.is_empty() {
+            return Ok(Found::default());
+        }
+        let found = (|| -> Result<Found, redb::Error> {
+            let copy = InMemoryBackend::new();
+            copy.set_len(bytes.len() as u64)?;
+            copy.write(0, &bytes)?;
+            let database = Database::builder().create_with_backend(copy)?;
+            let read = database.begin_read()?;
+            let format = match read.open_table(META) {
+                Ok(meta) => meta.get("format")?.map(|value| value.value()),
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Found::default()),
+                Err(error) => return Err(error.into()),
+            };
+            let state = match read.open_table(STATE) {
+                Ok(state) => state,
+                // A format may keep its state elsewhere.
+                Err(_) => return Ok(Found { format, ..Found::default() }),
+            };
+            let bytes = |key| state.get(key).map(|value| value.map(|value| value.value().to_vec()));
+            let software = bytes(SOFTWARE)?.and_then(|software| String::from_utf8(software).ok());
+            Ok(Found { format, software, controller: bytes(CONTROLLER)?, admissions: bytes(ADMISSIONS)? })
+        })();
+        found.map_err(|error| self.failed("opened", error))
+    }
+
+    /// Writes what an older store holds into a new one and puts that in its place. Whatever dies at whatever moment,
+    /// there is a whole store under the name: the old one, until a rename replaces it with the new one.
+    fn convert(&self, from: u64, found: &Found) -> Result<(), StoreError> {
+        let file = &self.file;
+        let failed = |action| {
+            let file = file.clone();
+            move |source| StoreError::Conversion { file, from, action, source }
+        };
+        let (new, kept) = (self.beside("new"), self.beside(&format!("format-{from}")));
+        // What an interrupted conversion left.
+        remove(&new).map_err(failed("removing an earlier attempt"))?;
+        let mut converted = Self { file: new.clone(), database: None };
+        if let Some(bytes) = &found.controller {
+            converted.save(&self.understood::<Controller>(Document::Controller, from, bytes)?)?;
+        }
+        if let Some(bytes) = &found.admissions {
+            converted.save_admissions(&self.understood(Document::Admissions, from, bytes)?)?;
+        }
+        converted.database()?;
+        drop(converted);
+        remove(&kept).map_err(failed("removing an older copy"))?;
+        std::fs::hard_link(file, &kept).map_err(failed("keeping the old file"))?;
+        std::fs::rename(&new, file).map_err(failed("putting the new file in place"))?;
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("syncing the folder"))?;
+        tracing::info!(from, to = CURRENT, kept = %kept.display(), "the store is converted");
+        Ok(())
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name = self.file.file_name().unwrap_or_default().to_owned();
+        name.push(".");
+        name.push(suffix);
+        self.file.with_file_name(name)
+    }
+
+    fn understood<T: DeserializeOwned>(&self, document: Document, format: u64, bytes: &[u8]) -> Result<T, StoreError> {
+        formats::read(document, format, bytes).map_err(|error| match error {
+            ReadError::Unknown(source) => StoreError::Format { file: self.file.clone(), source },
+            error => StoreError::Unreadable { file: self.file.clone(), source: Box::new(error) },
+        })
     }
 
     /// The database, opened again if it failed.
@@ -78,36 +206,24 @@ impl Store {
                 let database = FileBackend::new(file)
                     .and_then(|backend| Database::builder().create_with_backend(backend))
                     .map_err(|error| self.failed("opened", error.into()))?;
-                self.check_format(&database)?;
+                self.begin(&database).map_err(|error| self.failed("opened", error))?;
                 database
             }
         };
         Ok(self.database.insert(database))
     }
 
-    /// Checks the format of what is there; gives a new store one. Reads first: a full disk is no reason not to start.
-    fn check_format(&self, database: &Database) -> Result<(), StoreError> {
-        let found = (|| -> Result<Option<u64>, redb::Error> {
-            match database.begin_read()?.open_table(META) {
-                Ok(meta) => Ok(meta.get("format")?.map(|value| value.value())),
-                Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
-                Err(error) => Err(error.into()),
-            }
-        })();
-        match found.map_err(|error| self.failed("opened", error))? {
-            Some(FORMAT) => Ok(()),
-            Some(found) => {
-                let what = format!("format {found}, and this program reads {FORMAT}");
-                Err(StoreError::Unsuitable { file: self.file.clone(), what })
-            }
-            None => (|| -> Result<(), redb::Error> {
-                let write = database.begin_write()?;
-                write.open_table(STATE)?;
-                write.open_table(META)?.insert("format", FORMAT)?;
-                Ok(write.commit()?)
-            })()
-            .map_err(|error| self.failed("opened", error)),
+    /// Gives a new store its format. Reads first: a full disk is no reason not to start.
+    fn begin(&self, database: &Database) -> Result<(), redb::Error> {
+        match database.begin_read()?.open_table(META) {
+            Ok(meta) if meta.get("format")?.is_some() => return Ok(()),
+            Ok(_) | Err(redb::TableError::TableDoesNotExist(_)) => {}
+            Err(error) => return Err(error.into()),
         }
+        let write = database.begin_write()?;
+        write.open_table(STATE)?;
+        write.open_table(META)?.insert("format", CURRENT)?;
+        Ok(write.commit()?)
     }
 
     fn failed(&self, action: &'static str, source: redb::Error) -> StoreError {
@@ -119,7 +235,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn load(&self) -> Result<Option<Controller>, StoreError> {
-        self.read("controller")
+        self.read(CONTROLLER, Document::Controller)
     }
 
     /// The stored invitations and revocations; none in a new store.
@@ -127,10 +243,10 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn load_admissions(&self) -> Result<Admissions, StoreError> {
-        Ok(self.read("admissions")?.unwrap_or_default())
+        Ok(self.read(ADMISSIONS, Document::Admissions)?.unwrap_or_default())
     }
 
-    fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, StoreError> {
+    fn read<T: DeserializeOwned>(&self, key: &str, document: Document) -> Result<Option<T>, StoreError> {
         let failed = || self.failed("read", redb::Error::PreviousIo);
         let database = self.database.as_ref().ok_or_else(failed)?;
         let bytes = (|| -> Result<Option<Vec<u8>>, redb::Error> {
@@ -138,12 +254,7 @@ impl Store {
             Ok(table.get(key)?.map(|value| value.value().to_vec()))
         })()
         .map_err(|error| self.failed("read", error))?;
-        let Some(bytes) = bytes else { return Ok(None) };
-        let state = decode_stored(0, &bytes).map_err(|error| StoreError::Unsuitable {
-            file: self.file.clone(),
-            what: format!("a state that cannot be read: {error}"),
-        })?;
-        Ok(Some(state))
+        bytes.map(|bytes| self.understood(document, CURRENT, &bytes)).transpose()
     }
 
     /// Stores a state; when this returns it survives a crash of the machine.
@@ -151,7 +262,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; the state stored before is still there, and the next call tries again.
     pub fn save(&mut self, state: &Controller) -> Result<(), StoreError> {
-        self.write("controller", state)
+        self.write(CONTROLLER, state)
     }
 
     /// Stores invitations and revocations likewise.
@@ -159,19 +270,21 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; those stored before are still there.
     pub fn save_admissions(&mut self, admissions: &Admissions) -> Result<(), StoreError> {
-        self.write("admissions", admissions)
+        self.write(ADMISSIONS, admissions)
     }
 
     fn write<T: Serialize>(&mut self, key: &str, state: &T) -> Result<(), StoreError> {
         let mut bytes = Vec::new();
-        encode_value(0, state, &mut bytes).map_err(|error| StoreError::Unsuitable {
-            file: self.file.clone(),
-            what: format!("no state that can be written: {error}"),
-        })?;
+        encode_value(0, state, &mut bytes)
+            .map_err(|source| StoreError::Unwritable { file: self.file.clone(), source })?;
         let database = self.database()?;
         let written = (|| -> Result<(), redb::Error> {
             let write = database.begin_write()?;
-            write.open_table(STATE)?.insert(key, bytes.as_slice())?;
+            {
+                let mut table = write.open_table(STATE)?;
+                table.insert(key, bytes.as_slice())?;
+                table.insert(SOFTWARE, env!("CARGO_PKG_VERSION").as_bytes())?;
+            }
             write.commit()?;
             Ok(())
         })();
@@ -179,6 +292,14 @@ impl Store {
             self.database = None;
             self.failed("written", error)
         })
+    }
+}
+
+/// Removes a file that may be missing.
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -262,6 +383,85 @@ mod tests {
         Store::open(&file).unwrap().save(&state).unwrap();
         assert!(std::fs::metadata(&file).unwrap().len() > gleaner_wire::MAX_FRAME as u64);
         assert!(Store::open(&file).unwrap().load().unwrap() == Some(state));
+    }
+
+    /// What is in the folder, with contents and times of change.
+    fn everything(folder: &Path) -> Vec<(PathBuf, Vec<u8>, std::time::SystemTime)> {
+        let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let file = |path: PathBuf| {
+            let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+            (path.clone(), std::fs::read(path).unwrap(), modified)
+        };
+        let mut files: Vec<_> = paths.map(file).collect();
+        files.sort();
+        files
+    }
+
+    #[test]
+    fn a_store_of_a_newer_format_is_refused_and_untouched() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("state.redb");
+        let database = Database::create(&file).unwrap();
+        let write = database.begin_write().unwrap();
+        write.open_table(STATE).unwrap().insert(SOFTWARE, "9.9.9".as_bytes()).unwrap();
+        write.open_table(META).unwrap().insert("format", 99).unwrap();
+        write.commit().unwrap();
+        drop(database);
+        let before = everything(folder.path());
+        let error = Store::open(&file).unwrap_err();
+        let StoreError::Format { file: named, source } = &error else { panic!("{error:?}") };
+        assert_eq!((named, source.found, source.is_newer()), (&file, 99, true));
+        let text = format!("{:#}", anyhow::Error::from(error));
+        assert!(text.contains("state.redb cannot be used; start the version that wrote it"), "{text}");
+        assert!(text.contains("has format 99, written by version 9.9.9; this program"), "{text}");
+        assert!(everything(folder.path()) == before);
+    }
+
+    fn golden(folder: &Path) -> PathBuf {
+        let file = folder.join("state.redb");
+        std::fs::write(&file, formats::tests::golden_store()).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_store_of_format_2_is_converted_and_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = golden(folder.path());
+        let store = Store::open(&file).unwrap();
+        formats::tests::is_golden(&store.load().unwrap().unwrap(), &store.load_admissions().unwrap());
+        drop(store);
+        assert_eq!(std::fs::read(folder.path().join("state.redb.format-2")).unwrap(), formats::tests::golden_store());
+        assert!(!folder.path().join("state.redb.new").exists());
+        let again = Store::open(&file).unwrap();
+        formats::tests::is_golden(&again.load().unwrap().unwrap(), &again.load_admissions().unwrap());
+    }
+
+    /// What a crash leaves after each step of a conversion.
+    #[test]
+    fn a_conversion_that_was_interrupted_is_done_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (new, kept) = (folder.path().join("state.redb.new"), folder.path().join("state.redb.format-2"));
+        let torn = |_: &Path| std::fs::write(&new, vec![0; 5_000]).unwrap();
+        let whole = |_: &Path| drop(Store::open(&new).unwrap());
+        let linked = |file: &Path| {
+            whole(file);
+            std::fs::hard_link(file, &kept).unwrap();
+        };
+        let steps: [&dyn Fn(&Path); 3] = [&torn, &whole, &linked];
+        for left in steps {
+            let file = golden(folder.path());
+            left(&file);
+            let store = Store::open(&file).unwrap();
+            formats::tests::is_golden(&store.load().unwrap().unwrap(), &store.load_admissions().unwrap());
+            assert_eq!(std::fs::read(&kept).unwrap(), formats::tests::golden_store());
+            drop(store);
+            std::fs::remove_file(&kept).unwrap();
+        }
+        // A kept file that cannot be made ends it before the store is replaced.
+        let file = golden(folder.path());
+        std::fs::create_dir(&kept).unwrap();
+        assert!(matches!(Store::open(&file), Err(StoreError::Conversion { from: 2, .. })));
+        assert_eq!(std::fs::read(&file).unwrap(), formats::tests::golden_store());
     }
 
     #[test]

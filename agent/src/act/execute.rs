@@ -18,7 +18,7 @@ impl ExecuteError {
     /// In one line, with what the kernel or hypervisor said.
     #[must_use]
     pub fn in_full(&self) -> String {
-        format!("{}{}", crate::error_chain::chain(&self.cause), undo_text(&self.not_undone))
+        format!("{}{}", super::restore::chain(&self.cause), undo_text(&self.not_undone))
     }
 }
 
@@ -52,8 +52,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::act::knob::{Fault, Knob, KnobKind, KnobValue};
-    use crate::hierarchies::CgroupVersion;
+    use crate::act::knob::{CgroupVersion, Fault, Knob, KnobKind, KnobValue};
 
     fn group(weight: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();

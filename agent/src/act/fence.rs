@@ -15,10 +15,10 @@ use gleaner_types::command::Refusal;
 use gleaner_types::event::Event;
 use gleaner_types::time::Timestamp;
 
+use super::Refused;
+use super::cgroup::read_bounded;
 use super::ledger::{LedgerError, failed, put_in_place};
-use super::refused::Refused;
-use crate::error_chain::chain;
-use crate::kernel_file::read_bounded;
+use super::restore::chain;
 
 const FILE: &str = "epoch";
 /// More than the digits of the largest epoch.

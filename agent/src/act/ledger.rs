@@ -8,14 +8,16 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use gleaner_types::command::Target;
+use gleaner_types::format::UnknownFormat;
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::hold;
+use super::cgroup::{hold, read_bounded};
 use super::knob::{Knob, KnobValue};
-use crate::kernel_file::read_bounded;
 
 const LEDGER: &str = "ledger.json";
 const LOCK: &str = "lock";
+/// Format that this agent writes. It reads that one: format 1 was never released. A change of what the ledger holds
+/// raises it, and [`Ledger::understand`] then converts the one before.
 const FORMAT: u32 = 2;
 /// A ledger of 4,096 workloads with two knobs each is about 3 MB.
 const LONGEST: u64 = 16 << 20;
@@ -47,6 +49,17 @@ pub enum LedgerError {
         kept: PathBuf,
         /// What is wrong with it.
         source: io::Error,
+    },
+    /// A newer agent wrote the ledger. It was left as it is.
+    #[error(
+        "what must be restored is recorded in `{path}` by a newer agent; restore the host with that agent \
+         (`gleaner-agent restore`), or reboot it, which undoes everything by itself, and move the file away"
+    )]
+    Newer {
+        /// The ledger.
+        path: PathBuf,
+        /// What was found.
+        source: UnknownFormat,
     },
     /// A file could not be read or written.
     #[error("failed to {action} `{path}`")]
@@ -163,7 +176,10 @@ impl Ledger {
         let boot_id = read_bounded(boot_id, 256).map_err(failed("read the boot id", boot_id))?.trim().to_owned();
         let path = dir.join(LEDGER);
         let contents = match read_bounded(&path, LONGEST) {
-            Ok(text) => Self::understand(&text).map_err(|error| Self::put_aside(&path, error))?,
+            Ok(text) => match newer(&text) {
+                Some(source) => return Err(LedgerError::Newer { path, source }),
+                None => Self::understand(&text).map_err(|error| Self::put_aside(&path, error))?,
+            },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(Self::put_aside(&path, error)),
             Err(error) => return Err(failed("read the ledger", &path)(error)),
@@ -290,6 +306,19 @@ impl Ledger {
     }
 }
 
+/// That a newer agent wrote a ledger. Looks only at what no format changes.
+fn newer(text: &str) -> Option<UnknownFormat> {
+    #[derive(Deserialize)]
+    struct Common {
+        format: u64,
+        software: Option<String>,
+    }
+    let Common { format, software } = serde_json::from_str(text).ok()?;
+    let known = u64::from(FORMAT);
+    let found = UnknownFormat::unless_within("ledger", known..=known, format, software.as_deref());
+    found.err().filter(UnknownFormat::is_newer)
+}
+
 /// Replaces a file of the state folder in one step; when this returns it is on the disk.
 pub(super) fn put_in_place(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), LedgerError> {
     let (path, temporary) = (dir.join(name), dir.join(format!("{name}.new")));
@@ -310,6 +339,7 @@ pub(super) fn put_in_place(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), L
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
+        _ = newer(text);
         _ = Ledger::understand(text);
     }
 }
@@ -319,9 +349,7 @@ mod tests {
     use std::error::Error;
 
     use super::*;
-    use crate::act::knob::{KnobKind, Throttle};
-    use crate::facts::DeviceNumber;
-    use crate::hierarchies::CgroupVersion;
+    use crate::act::knob::{CgroupVersion, DeviceNumber, KnobKind, Throttle};
 
     fn knob() -> Knob {
         Knob::new(Path::new("/cg/a"), CgroupVersion::V2, KnobKind::Weight)
@@ -412,7 +440,8 @@ mod tests {
         let bad_inputs = [
             String::new(),
             valid[..valid.len() / 2].to_owned(),
-            valid.replace("\"format\": 2", "\"format\": 9"),
+            valid.replace("\"format\": 2", "\"format\": 1"),
+            valid.replace("\"format\": 2", "\"format\": -9"),
             valid.replace("/cg/v", "cg/v"),
             valid.replace("\"created\"", "\"creates\""),
             "\u{0}".repeat(100),
@@ -427,6 +456,97 @@ mod tests {
             assert_eq!(fs::read_to_string(kept).unwrap(), bad);
             assert!(Ledger::open(dir.path()).unwrap().contents().is_empty());
         }
+    }
+
+    #[test]
+    fn a_ledger_of_a_newer_agent_is_refused_and_untouched() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LEDGER);
+        let newer = r#"{"format": 99, "software": "9.9.9", "boots": [{"id": "x", "undo": "of another kind"}]}"#;
+        fs::write(&path, newer).unwrap();
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        let error = Ledger::open(dir.path()).unwrap_err();
+        assert!(matches!(&error, LedgerError::Newer { source, .. } if source.found == 99), "{error:?}");
+        let said = error.source().unwrap().to_string();
+        assert!(said.contains("the ledger has format 99, written by version 9.9.9; this program"), "{said}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), newer);
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), modified);
+        let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let names: Vec<_> = names.filter(|name| name != LOCK).collect();
+        assert_eq!(names, [LEDGER], "nothing was moved aside");
+    }
+
+    /// One record of every kind of knob and value.
+    fn golden() -> Contents {
+        use crate::act::knob::{DomainKind, DomainKnob, IobandKnob, IobandPolicy, LinkKnob, MonitorKind, MonitorKnob};
+        use crate::netlink::Direction;
+        let cgroup = |version, kind| Knob::new(Path::new("/cg/a"), version, kind);
+        let domain = |kind| Knob::Domain(DomainKnob { uuid: "5f6c".into(), kind });
+        let monitor = |kind| Knob::Monitor(MonitorKnob { socket: "/run/vm.sock".into(), kind });
+        let link = |direction| Knob::Link(LinkKnob { interface: "tap0".into(), direction });
+        let throttle = Throttle { read_bytes: Some(1), write_operations: Some(2), ..Throttle::default() };
+        let quota = |quota_us| KnobValue::Quota { quota_us, period_us: 100_000 };
+        let disk = DeviceNumber { major: 8, minor: 16 };
+        let records = [
+            (cgroup(CgroupVersion::V1, KnobKind::Quota), quota(None), vec![quota(Some(50_000)), quota(Some(60_000))]),
+            (cgroup(CgroupVersion::V2, KnobKind::Weight), KnobValue::Weight(100), vec![KnobValue::Weight(1)]),
+            (cgroup(CgroupVersion::V2, KnobKind::Idle), KnobValue::Idle(false), vec![KnobValue::Idle(true)]),
+            (cgroup(CgroupVersion::V2, KnobKind::Freezer), KnobValue::Frozen(false), vec![]),
+            (cgroup(CgroupVersion::V2, KnobKind::Memory), KnobValue::Memory(None), vec![KnobValue::Memory(Some(9))]),
+            (
+                cgroup(CgroupVersion::V1, KnobKind::Disk(disk)),
+                KnobValue::Throttle(Throttle::default()),
+                vec![KnobValue::Throttle(throttle)],
+            ),
+            (link(Direction::Receive), KnobValue::Rate(None), vec![KnobValue::Rate(Some(7))]),
+            (link(Direction::Transmit), KnobValue::Rate(Some(8)), vec![KnobValue::Rate(Some(7))]),
+            (monitor(MonitorKind::Running), KnobValue::Frozen(false), vec![KnobValue::Frozen(true)]),
+            (
+                monitor(MonitorKind::Balloon { whole: 1 << 31 }),
+                KnobValue::Memory(Some(1 << 30)),
+                vec![KnobValue::Memory(Some(1 << 29))],
+            ),
+            (
+                monitor(MonitorKind::Disk { device: "/machine/peripheral/vd0".into() }),
+                KnobValue::Throttle(Throttle::default()),
+                vec![KnobValue::Throttle(throttle)],
+            ),
+            (domain(DomainKind::Cap), quota(None), vec![quota(Some(1_000))]),
+            (domain(DomainKind::Weight), KnobValue::Weight(256), vec![KnobValue::Weight(1)]),
+            (domain(DomainKind::Memory), KnobValue::Memory(Some(5)), vec![KnobValue::Memory(Some(4))]),
+            (domain(DomainKind::Paused), KnobValue::Frozen(true), vec![KnobValue::Frozen(false)]),
+            (
+                Knob::Ioband(IobandKnob { device: "share1".into(), pid: 77, policy: IobandPolicy::Weight }),
+                KnobValue::Share(None),
+                vec![KnobValue::Share(Some(3))],
+            ),
+        ];
+        let workload = gleaner_types::id::WorkloadId::new("vm-1").unwrap();
+        let targets = [Target::Volunteer, Target::Workload(workload)].into_iter().cycle();
+        let records = records.into_iter().zip(targets);
+        Contents {
+            format: 2,
+            boot_id: "3d8e1a52-golden".into(),
+            records: records.map(|((knob, original, ours), target)| Record { target, knob, original, ours }).collect(),
+            created: vec!["/cg/g".into(), "/cg/g/v".into()],
+            enabled: vec![Enabled { cgroup: "/cg".into(), controllers: vec!["cpu".into(), "io".into()] }],
+            volunteer: vec!["/cg/g/v".into()],
+            registry: Some("/run/groups".into()),
+        }
+    }
+
+    /// The file of format 2 is read, and what is written is still that file: the format cannot change unnoticed.
+    #[test]
+    fn the_golden_ledger_of_format_2_is_read_and_written() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-2/ledger.json");
+        let written = serde_json::to_string_pretty(&golden()).unwrap();
+        if std::env::var_os("GLEANER_WRITE_GOLDEN").is_some() {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &written).unwrap();
+        }
+        let committed = fs::read_to_string(path).unwrap();
+        assert_eq!(Ledger::understand(&committed).unwrap(), golden());
+        assert_eq!(written, committed);
     }
 
     #[test]

@@ -5,13 +5,12 @@ use gleaner_types::command::{Desired, Limits, Outcome, Quota, Refusal, Target};
 use gleaner_types::id::WorkloadId;
 use gleaner_types::units::{Bytes, BytesPerSec};
 
-use super::Actor;
 use super::execute::execute;
 use super::knob::{Fault, Knob, KnobError, KnobValue};
 use super::managed::Managed;
 use super::plan::{Change, Role, Seen, WorkloadKnobs, in_force, limit_workload, plan};
-use super::refused::Refused;
-use crate::error_chain::chain;
+use super::restore::chain;
+use super::{Actor, Refused};
 
 /// What a disk operation counts as against the floor on traffic.
 const OPERATION_BYTES: f64 = 4_096.0;

@@ -96,8 +96,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::act::knob::KnobKind;
-    use crate::hierarchies::CgroupVersion;
+    use crate::act::knob::{CgroupVersion, KnobKind};
 
     #[test]
     fn a_foreign_value_is_told_once_and_left_until_given_back() {

@@ -9,13 +9,11 @@ use gleaner_types::event::Event;
 
 use super::cgroup;
 use super::execute::execute;
-use super::knob::{Fault, Knob, KnobError, KnobKind, KnobValue};
+use super::knob::{CgroupVersion, Fault, Knob, KnobError, KnobKind, KnobValue};
 use super::ledger::{Ledger, LedgerError, Record};
 use super::managed::ForeignWrite;
 use super::plan::{Change, plan};
 use super::volunteer::groups;
-use crate::error_chain::chain;
-use crate::hierarchies::CgroupVersion;
 
 /// `cpu.weight` of a cgroup on which nobody has set it.
 const NORMAL_WEIGHT: u64 = 100;
@@ -78,6 +76,17 @@ pub(crate) fn foreign_event(found: &ForeignWrite) -> Event {
 pub(crate) fn failure_event(failure: &RestoreFailure) -> Event {
     let RestoreFailure { knob, wanted, error } = failure.clone();
     Event::RestoreFailed { knob, wanted, error }
+}
+
+/// An error with its sources, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
 }
 
 /// Restores everything the ledger speaks of and takes what succeeded out of it.

@@ -14,14 +14,15 @@ use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use gleaner_planner::controller::Controller;
-use gleaner_wire::{MAX_STORED, decode_stored, encode_value};
+use gleaner_types::error::chain;
+use gleaner_wire::{MAX_STORED, encode_value};
 use serde::{Deserialize, Serialize};
 
 use super::StandbySettings;
 use super::election::Won;
 use super::etcd::{Compare, Etcd, Operation, transaction};
 use crate::enrolment::Admissions;
-use crate::store::FORMAT;
+use crate::formats::{self, CURRENT, Document};
 
 /// Bytes of a chunk.
 const CHUNK: usize = 1 << 20;
@@ -64,7 +65,7 @@ impl Packed {
             return Err(format!("the state is too large for etcd: {} bytes, compressed", data.len()));
         }
         let (software, crc32) = (env!("CARGO_PKG_VERSION").to_owned(), crc32fast::hash(&data));
-        Ok(Self { head: Head { format: FORMAT, software, generation, chunks, bytes: data.len(), crc32 }, data })
+        Ok(Self { head: Head { format: CURRENT, software, generation, chunks, bytes: data.len(), crc32 }, data })
     }
 
     fn chunk(&self, index: usize) -> &[u8] {
@@ -84,6 +85,23 @@ fn unpack(head: &Head, data: &[u8]) -> Result<Vec<u8>, String> {
         return Err(format!("it has more than {MAX_STORED} bytes"));
     }
     Ok(state)
+}
+
+/// The head of a state of a format that this program reads.
+fn read_head(bytes: &[u8]) -> Result<Head, String> {
+    /// What no format changes.
+    #[derive(Deserialize)]
+    struct Common {
+        format: u64,
+        software: Option<String>,
+    }
+    let common: Common = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    formats::check(common.format, common.software.as_deref()).map_err(|error| error.to_string())?;
+    let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if head.chunks > MOST_CHUNKS {
+        return Err(format!("it has {} chunks, and no state has more than {MOST_CHUNKS}", head.chunks));
+    }
+    Ok(head)
 }
 
 /// The keys of a state.
@@ -114,11 +132,7 @@ pub(super) fn load(settings: &StandbySettings) -> Result<Option<(Controller, Adm
     let mut etcd = Etcd::new(&settings.endpoints, settings.tls.as_ref(), settings.time_limit())?;
     let failed = |error: String| format!("the state in etcd ({}) cannot be used: {error}", keys.head);
     let Some(head) = etcd.get(&keys.head).map_err(|error| failed(error.to_string()))? else { return Ok(None) };
-    let head: Head = serde_json::from_slice(&head.value).map_err(|error| failed(error.to_string()))?;
-    if head.format != FORMAT || head.chunks > MOST_CHUNKS {
-        let Head { format, software, .. } = head;
-        return Err(failed(format!("it has format {format} of version {software}; this one knows format {FORMAT}")));
-    }
+    let head = read_head(&head.value).map_err(failed)?;
     let mut data = Vec::new();
     for index in 0..head.chunks {
         let chunk = etcd.get(&keys.chunk(&head.generation, index)).map_err(|error| failed(error.to_string()))?;
@@ -126,14 +140,14 @@ pub(super) fn load(settings: &StandbySettings) -> Result<Option<(Controller, Adm
         data.extend_from_slice(&chunk.value);
     }
     let state = unpack(&head, &data).map_err(failed)?;
-    decode_stored(0, &state).map(Some).map_err(|error| failed(error.to_string()))
+    formats::read(Document::Replicated, head.format, &state).map(Some).map_err(|error| failed(chain(&error)))
 }
 
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(data: &[u8]) {
-    _ = serde_json::from_slice::<Head>(data);
+    _ = read_head(data);
     let head = Head {
-        format: FORMAT,
+        format: CURRENT,
         software: String::new(),
         generation: String::new(),
         chunks: 1,
@@ -142,7 +156,9 @@ pub(super) fn fuzz(data: &[u8]) {
     };
     // Deflated as it is stored, and plain, which mutations reach further into.
     for state in [unpack(&head, data).unwrap_or_default().as_slice(), data] {
-        _ = decode_stored::<(Controller, Admissions)>(0, state);
+        for format in [2, CURRENT] {
+            _ = formats::read::<(Controller, Admissions)>(Document::Replicated, format, state);
+        }
     }
 }
 
@@ -315,6 +331,16 @@ fn write_all(mut writer: Writer, waiting: &Receiver<Work>, told: &Mutex<Option<S
     }
 }
 
+/// Writes a state as it is in etcd, to golden files: the head and the one chunk.
+#[cfg(test)]
+pub(crate) fn write_golden(folder: &std::path::Path, state: &Controller, admissions: &Admissions) {
+    let mut bytes = Vec::new();
+    encode_value(0, &(state.for_standby(), admissions), &mut bytes).unwrap();
+    let packed = Packed::new(&bytes, "golden".into()).unwrap();
+    std::fs::write(folder.join("etcd-head.json"), serde_json::to_vec(&packed.head).unwrap()).unwrap();
+    std::fs::write(folder.join("etcd-chunk-0000"), &packed.data).unwrap();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -339,6 +365,22 @@ mod tests {
         }
         let empty = Packed::new(&[], "g".into()).unwrap();
         assert_eq!((empty.head.chunks, unpack(&empty.head, empty.chunk(0)).unwrap()), (1, Vec::new()));
+    }
+
+    #[test]
+    fn a_state_of_format_2_is_read_and_a_newer_one_is_refused() {
+        let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-2");
+        let head = std::fs::read_to_string(golden.join("etcd-head.json")).unwrap();
+        let chunk = std::fs::read(golden.join("etcd-chunk-0000")).unwrap();
+        let known = read_head(head.as_bytes()).unwrap();
+        assert_eq!((known.format, known.chunks), (2, 1));
+        let state = unpack(&known, &chunk).unwrap();
+        let (controller, admissions) = formats::read(Document::Replicated, known.format, &state).unwrap();
+        formats::tests::is_golden(&controller, &admissions);
+        // A newer head may look different.
+        let newer = r#"{"format":99,"software":"9.9.9","parts":[]}"#;
+        let refused = read_head(newer.as_bytes()).unwrap_err();
+        assert!(refused.contains("the stored state has format 99, written by version 9.9.9; "), "{refused}");
     }
 
     #[test]

@@ -148,8 +148,8 @@ fn a_state_that_cannot_be_read_is_no_fresh_start() {
     let mut etcd = etcd::Etcd::new(&settings.endpoints, None, Duration::from_secs(10)).unwrap();
     for (head, part) in [
         ("nonsense".to_owned(), "cannot be used"),
-        (head(99), "format 99 of version 8.8"),
-        (head(crate::store::FORMAT), "chunk 0 of 1 is missing"),
+        (head(99), "has format 99, written by version 8.8"),
+        (head(crate::formats::CURRENT), "chunk 0 of 1 is missing"),
     ] {
         let put = etcd::Operation::Put { key: "/test/state", value: head.as_bytes(), lease: 0 };
         assert!(etcd.transact(&etcd::transaction(&[], &[put], &[])).unwrap().succeeded);

@@ -7,7 +7,9 @@
 pub mod application;
 pub mod command;
 pub mod engine;
+pub mod error;
 pub mod event;
+pub mod format;
 pub mod id;
 pub mod job;
 pub mod method;

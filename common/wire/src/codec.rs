@@ -4,7 +4,7 @@
 //! This module is the only one that knows the encoding crate.
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed};
 
 /// Largest frame accepted, length field not counted. Bounds what a peer can make us allocate.
 pub const MAX_FRAME: usize = 4 << 20;
@@ -116,6 +116,30 @@ pub fn decode_value<T: DeserializeOwned>(tag: u16, payload: &[u8]) -> Result<T, 
 /// As [`decode_value`].
 pub fn decode_stored<T: DeserializeOwned>(tag: u16, payload: &[u8]) -> Result<T, FrameError> {
     decode_within::<T, MAX_STORED>(tag, payload)
+}
+
+/// The same by a seed: for stored values whose types are gone, and which are read by their schema.
+///
+/// # Errors
+/// As [`decode_value`].
+pub fn decode_stored_as<'de, S: DeserializeSeed<'de>>(
+    tag: u16,
+    seed: S,
+    payload: &'de [u8],
+) -> Result<S::Value, FrameError> {
+    let (value, used) = bincode::serde::seed_decode_from_slice(seed, payload, configuration::<MAX_STORED>())
+        .map_err(|e| FrameError::Malformed { tag, detail: e.to_string() })?;
+    if used == payload.len() { Ok(value) } else { Err(FrameError::Leftover { tag, extra: payload.len() - used }) }
+}
+
+/// The value at the beginning of a payload, whatever follows: for the part of a stored value that no format changes.
+///
+/// # Errors
+/// [`FrameError::Malformed`] when it does not begin with such a value.
+pub fn decode_beginning<T: DeserializeOwned>(tag: u16, payload: &[u8]) -> Result<T, FrameError> {
+    let (value, _) = bincode::serde::decode_from_slice(payload, configuration::<MAX_STORED>())
+        .map_err(|e| FrameError::Malformed { tag, detail: e.to_string() })?;
+    Ok(value)
 }
 
 fn decode_within<T: DeserializeOwned, const LIMIT: usize>(tag: u16, payload: &[u8]) -> Result<T, FrameError> {

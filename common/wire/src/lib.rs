@@ -7,8 +7,8 @@ mod codec;
 mod message;
 
 pub use codec::{
-    FrameError, MAX_FRAME, MAX_STORED, Message, body_length, decode, decode_body, decode_stored, decode_value, encode,
-    encode_value,
+    FrameError, MAX_FRAME, MAX_STORED, Message, body_length, decode, decode_beginning, decode_body, decode_stored,
+    decode_stored_as, decode_value, encode, encode_value,
 };
 pub use message::{
     AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, ToJoiner, Welcome,

@@ -10,8 +10,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::KnobError;
-use super::value::{KnobValue, Throttle};
+use super::{KnobError, KnobValue, Throttle};
 use crate::device_mapper::{DeviceMapper, TableLine};
 
 const KIB: u64 = 1_024;

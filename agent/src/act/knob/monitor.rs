@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::error::KnobError;
-use super::value::{KnobValue, Throttle};
+use super::{KnobError, KnobValue, Throttle};
 use crate::qmp::{Monitor, disks, whole_memory};
 
 /// What a monitor's knob does.

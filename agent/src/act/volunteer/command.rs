@@ -9,7 +9,7 @@ use gleaner_types::event::Event;
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::time::Timestamp;
 
-use crate::error_chain::chain;
+use crate::act::restore::chain;
 
 /// From an end to the next start: doubled from the first to the last with every end that comes soon.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));

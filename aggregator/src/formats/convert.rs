@@ -1,0 +1,43 @@
+//! Converters: one function per format makes a stored value of it one of the next format. In and out: values with names.
+
+use super::Document;
+use super::value::{Mismatch, Value};
+
+/// From 2 to 3.
+///
+/// - A job of format 2 had one variant per engine; now it has the engine's name, its options as JSON, and its workers.
+/// - Format 2 held every host's last report. A host reports again as soon as it is connected, and until then its report
+///   says nothing that is decided by: what reports look like may change without a converter of their own.
+pub(super) fn from_2(document: Document, mut value: Value) -> Result<Value, Mismatch> {
+    let controller = match (document, &mut value) {
+        (Document::Admissions, _) => return Ok(value),
+        (Document::Replicated, both) => both.items()?.next().ok_or_else(|| Mismatch::new("an empty tuple"))?,
+        (Document::Controller, controller) => controller,
+    };
+    for host in controller.field("hosts")?.items()? {
+        *host.field("report")? = Value::Option(None);
+    }
+    for job in controller.field("jobs")?.items()? {
+        job_from_2(job.field("status")?.field("spec")?)?;
+    }
+    Ok(value)
+}
+
+fn job_from_2(spec: &mut Value) -> Result<(), Mismatch> {
+    let (kind, mut engine) = spec.take("engine")?.variant()?;
+    let (name, options, workers) = match kind.as_str() {
+        "local" => {
+            let workers = engine.part(&["host", "tasks", "dedicated_slots", "max_slots"])?;
+            let options = engine.part(&["max_attempts", "task_timeout_s", "working_dir", "output_dir"])?;
+            (kind, options, Value::Variant("slots".to_owned(), Some(Box::new(workers))))
+        }
+        _ => {
+            let (name, options) = engine.take("system")?.variant()?;
+            (name, options, Value::Variant("hosts".to_owned(), Some(Box::new(engine))))
+        }
+    };
+    let options = Value::Text(options.to_json().to_string());
+    let engine = vec![("name".to_owned(), Value::Text(name)), ("options".to_owned(), options)];
+    spec.add("engine", Value::Record(engine))?;
+    spec.add("workers", workers)
+}
