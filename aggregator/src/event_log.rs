@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use gleaner_types::event::{Event, EventRecord, EventSource};
+use gleaner_types::error::chain;
+use gleaner_types::event::{Event, EventRecord, EventSource, EventStamp};
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
 use tokio::sync::watch;
@@ -66,8 +67,8 @@ impl EventLog {
             if lines.is_empty() {
                 break;
             }
-            for record in lines.iter().filter_map(|line| EventRecord::from_json_line(line).ok()) {
-                if let EventSource::Agent { host, incarnation, sequence } = record.source {
+            for stamp in lines.iter().filter_map(|line| EventStamp::from_json_line(line).ok()) {
+                if let EventSource::Agent { host, incarnation, sequence } = stamp.source {
                     let last = through.entry((host, incarnation)).or_insert(0);
                     *last = sequence.max(*last);
                 }
@@ -207,7 +208,7 @@ impl EventLog {
     }
 
     fn failed(&mut self, error: &EventLogError) {
-        let text = format!("{error}: {}", error.source);
+        let text = chain(error);
         if self.error.as_ref() != Some(&text) {
             tracing::error!("{text}; events wait in memory");
         }
@@ -275,13 +276,13 @@ impl EventReader {
         Ok(lines)
     }
 
-    /// The line if it is an event that was asked for. Lines that are no events (torn by a crash, or written by
-    /// something else) are passed over.
+    /// The line if it is an event that was asked for, whether this version knows the event or not. Lines that are no
+    /// events (torn by a crash, or written by something else) are passed over.
     fn wanted(&self, line: Vec<u8>) -> Option<String> {
         let mut line = String::from_utf8(line).ok()?;
         line.truncate(line.trim_end().len());
-        let record = EventRecord::from_json_line(&line).ok()?;
-        self.since.is_none_or(|since| record.at >= since).then_some(line)
+        let stamp = EventStamp::from_json_line(&line).ok()?;
+        self.since.is_none_or(|since| stamp.at >= since).then_some(line)
     }
 
     fn open_current(&mut self) -> bool {
@@ -324,6 +325,32 @@ mod tests {
                 event: stopped(),
             })
             .collect()
+    }
+
+    #[test]
+    fn events_of_a_newer_version_are_shown_as_they_are_and_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-2/events.jsonl");
+        let mut text = std::fs::read_to_string(golden).unwrap();
+        let older = text.lines().count();
+        let newer = [
+            r#"{"at_ms":1700000000001,"format":7,"source":"aggregator","event":"aggregator_stopped","why":"tidy"}"#,
+            r#"{"agent":"h1","at_ms":1700000000002,"event":"host_dreams","incarnation":5,"sequence":9,"source":"agent"}"#,
+        ];
+        text.extend(newer.map(|line| format!("{line}\n")));
+        std::fs::write(folder.path().join("events.jsonl"), text).unwrap();
+        let lines = read(folder.path(), None);
+        assert_eq!(lines.len(), older + 2);
+        assert_eq!(lines[older..], newer);
+        assert!(
+            lines[..older].iter().all(|line| EventRecord::from_json_line(line).is_ok()),
+            "format 1, without a number"
+        );
+        assert_eq!(read(folder.path(), Some(Timestamp(1_700_000_000_002))), newer[1..]);
+        let mut log = EventLog::open(settings(folder.path()));
+        assert_eq!(log.through(&HostId::new("i1").unwrap(), 5), 1);
+        assert_eq!(log.append_agents(Timestamp(1), &agents(9..=10)).unwrap(), 10);
+        assert_eq!(read(folder.path(), None).len(), older + 3, "the newer version had logged the ninth");
     }
 
     #[test]

@@ -45,6 +45,20 @@ pub struct EventRecord {
     pub event: Event,
 }
 
+/// Format of the log's lines. A line without one is of the first. It is raised when a field that every line has changes
+/// its meaning; events and fields are added without.
+pub const LINE_FORMAT: u64 = 1;
+
+/// What every line of the event log says, whatever its event. A newer version logs events that this one does not know;
+/// their lines are read by this and shown as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventStamp {
+    /// When it happened, by the clock of its source.
+    pub at: Timestamp,
+    /// Its source.
+    pub source: EventSource,
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -480,6 +494,7 @@ impl EventRecord {
         let mut line = Map::new();
         line.insert("time".into(), Value::String(self.at.to_string()));
         line.insert("at_ms".into(), self.at.0.into());
+        line.insert("format".into(), LINE_FORMAT.into());
         match &self.source {
             EventSource::Aggregator => {
                 line.insert("source".into(), "aggregator".into());
@@ -510,8 +525,29 @@ impl EventRecord {
         let Value::Object(mut line) = serde_json::from_str(text)? else {
             return Err(EventLineError::Shape("not an object"));
         };
+        let (EventStamp { at, source }, name) = EventStamp::take(&mut line)?;
+        let event = serde_json::from_value(Value::Object(Map::from_iter([(name, Value::Object(line))])))?;
+        Ok(Self { at, source, event })
+    }
+}
+
+impl EventStamp {
+    /// The stamp of a line, which may be of an event that is not known here.
+    ///
+    /// # Errors
+    /// [`EventLineError`] when the line is not JSON or not an event.
+    pub fn from_json_line(text: &str) -> Result<Self, EventLineError> {
+        match serde_json::from_str(text)? {
+            Value::Object(mut line) => Ok(Self::take(&mut line)?.0),
+            _ => Err(EventLineError::Shape("not an object")),
+        }
+    }
+
+    /// Takes the stamp and the event's name out of a line. What is left are the event's fields.
+    fn take(line: &mut Map<String, Value>) -> Result<(Self, String), EventLineError> {
         let at = line.remove("at_ms").and_then(|v| v.as_u64()).ok_or(EventLineError::Shape("no `at_ms`"))?;
         line.remove("time");
+        line.remove("format");
         let source = match line.remove("source").as_ref().and_then(Value::as_str) {
             Some("aggregator") => EventSource::Aggregator,
             Some("agent") => EventSource::Agent {
@@ -521,11 +557,10 @@ impl EventRecord {
             },
             _ => return Err(EventLineError::Shape("no known `source`")),
         };
-        let Some(Value::String(name)) = line.remove("event") else {
-            return Err(EventLineError::Shape("no `event`"));
-        };
-        let event = serde_json::from_value(Value::Object(Map::from_iter([(name, Value::Object(line))])))?;
-        Ok(Self { at: Timestamp(at), source, event })
+        match line.remove("event") {
+            Some(Value::String(name)) => Ok((Self { at: Timestamp(at), source }, name)),
+            _ => Err(EventLineError::Shape("no `event`")),
+        }
     }
 }
 
@@ -598,6 +633,21 @@ mod tests {
         assert!(names.len() > 25, "{names:?}");
         for name in names {
             assert!(docs.contains(&format!("| `{name}` |")), "docs/events.md does not describe {name}");
+        }
+    }
+
+    #[test]
+    fn a_newer_versions_fields_are_left_out_and_its_events_have_a_stamp() {
+        let known = r#"{"at_ms":5,"format":7,"source":"aggregator","event":"aggregator_stopped","why":["tidy"]}"#;
+        let record = EventRecord::from_json_line(known).unwrap();
+        assert_eq!((record.at, record.event), (Timestamp(5), Event::AggregatorStopped {}));
+        let new =
+            r#"{"at_ms":6,"source":"agent","agent":"h1","incarnation":2,"sequence":3,"event":"host_dreams","of":1}"#;
+        assert!(EventRecord::from_json_line(new).is_err());
+        let source = EventSource::Agent { host: HostId::new("h1").unwrap(), incarnation: 2, sequence: 3 };
+        assert_eq!(EventStamp::from_json_line(new).unwrap(), EventStamp { at: Timestamp(6), source });
+        for bad in ["", "[]", "{}", r#"{"at_ms":1,"source":"aggregator"}"#] {
+            assert!(EventStamp::from_json_line(bad).is_err(), "{bad}");
         }
     }
 
