@@ -19,13 +19,14 @@ use gleaner_types::engine::{EngineName, EngineOptions, EngineSpec};
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::{ApplicationId, HostId, JobId, TierId, WorkloadId};
 use gleaner_types::job::{
-    ClusterSpec, DedicatedHost, EngineAction, EngineEnd, EngineProgress, Goal, JobSpec, PowerModel, PowerModels, Prices,
-    SizingPolicy, SlotSpec, WorkerProgress, Workers,
+    ClusterSpec, DedicatedHost, EngineAction, EngineEnd, EngineProgress, Goal, JobSpec, PowerModel, PowerModels,
+    Prices, SizingPolicy, SlotSpec, WorkerProgress, Workers,
 };
+use gleaner_types::method::MethodName;
 use gleaner_types::report::{
-    AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, ForecastMethod, HostFacts, HostReport, Levers,
-    MachineSample, Offer, PromiseRecord, Reading, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
-    WorkloadKind, WorkloadSample,
+    AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, Offer,
+    PromiseRecord, Reading, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind,
+    WorkloadSample,
 };
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Dollars, Fraction, PerSec};
@@ -121,13 +122,8 @@ fn applications() -> Vec<ApplicationSpec> {
 }
 
 fn job(name: &str, (engine, workers): (EngineSpec, Workers), goal: Goal, sizing: SizingPolicy) -> JobSpec {
-    let watts = PowerModel {
-        idle_w: 80.0,
-        per_load_w: 60.0,
-        per_load_squared_w: 5.0,
-        per_load_ghz_w: 2.0,
-        base_ghz: 2.4,
-    };
+    let watts =
+        PowerModel { idle_w: 80.0, per_load_w: 60.0, per_load_squared_w: 5.0, per_load_ghz_w: 2.0, base_ghz: 2.4 };
     let power = workers.hosts().map(|_| PowerModels { dedicated: watts, interactive: watts });
     JobSpec {
         id: JobId::new(name).unwrap(),
@@ -246,7 +242,7 @@ fn report(name: &str, second: u32, workloads: Vec<WorkloadSample>, volunteer: f6
             guard_freezes: 0,
         },
         residual: ResidualForecast {
-            method: ForecastMethod::MovingAverage,
+            method: MethodName::new("moving_average").unwrap(),
             history_s: 60.0,
             lookahead_s: 60.0,
             cpu: Reading::Value(Bounded {

@@ -82,6 +82,14 @@ fn schema_of_today() -> String {
     ])
 }
 
+fn current_schema_file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/formats/state.{CURRENT}.schema"))
+}
+
+fn current_schema() -> String {
+    std::fs::read_to_string(current_schema_file()).unwrap()
+}
+
 fn lines(schema: &str) -> Vec<&str> {
     schema.lines().filter(|line| !line.starts_with('#')).collect()
 }
@@ -90,12 +98,10 @@ fn lines(schema: &str) -> Vec<&str> {
 /// change of a stored type means a new number, a new schema file, and a converter from the one before.
 #[test]
 fn what_is_stored_is_the_current_schema() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/formats/state.{CURRENT}.schema"));
-    let today = schema_of_today();
-    let committed = std::fs::read_to_string(&path).unwrap();
+    let (today, committed) = (schema_of_today(), current_schema());
     if std::env::var_os("GLEANER_WRITE_SCHEMA").is_some() {
         let head = committed.lines().take_while(|line| line.starts_with('#')).map(|line| format!("{line}\n"));
-        std::fs::write(&path, head.collect::<String>() + &today).unwrap();
+        std::fs::write(current_schema_file(), head.collect::<String>() + &today).unwrap();
         return;
     }
     let (today, committed) = (lines(&today), lines(&committed));
@@ -119,8 +125,7 @@ fn a_schema_reads_what_the_types_read() {
     let both = (controller, admissions);
     let mut bytes = Vec::new();
     gleaner_wire::encode_value(0, &both, &mut bytes).unwrap();
-    let committed = include_str!("state.3.schema");
-    let value = read_named(committed, Document::Replicated, &bytes).unwrap();
+    let value = read_named(&current_schema(), Document::Replicated, &bytes).unwrap();
     assert!(value.into_type::<(Controller, Admissions)>().unwrap() == both);
 }
 

@@ -122,7 +122,9 @@ impl Value {
     /// [`Mismatch`] when this is no variant.
     pub(super) fn variant(self) -> Result<(String, Value), Mismatch> {
         match self {
-            Self::Variant(name, content) => Ok((name, content.map_or_else(|| Self::Record(Vec::new()), |value| *value))),
+            Self::Variant(name, content) => {
+                Ok((name, content.map_or_else(|| Self::Record(Vec::new()), |value| *value)))
+            }
             _ => Err(Mismatch::new("no variant")),
         }
     }
