@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use gleaner_planner::reclaim::{MemoryState, Reclaim};
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target, Version, Weight};
+use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{Levers, MAX_WORKLOADS, VolunteerKind};
@@ -37,7 +38,7 @@ use self::knob::KnobError;
 use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
 use self::plan::WorkloadKnobs;
-use self::restore::{RestoreReport, chain, failure_event, foreign_event};
+use self::restore::{RestoreReport, failure_event, foreign_event};
 pub use self::settings::{ActSettings, VolunteerChoice};
 use self::volunteer::command::VolunteerCommand;
 use self::volunteer::{Volunteer, VolunteerError};

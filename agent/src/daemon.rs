@@ -14,6 +14,7 @@ use gleaner_daemon::clock::Clock;
 use gleaner_daemon::config::{Running, Source};
 use gleaner_daemon::monitoring;
 use gleaner_daemon::service;
+use gleaner_types::error::Chain;
 use gleaner_types::event::Event;
 use gleaner_types::report::Levers;
 use tracing::{error, info, warn};
@@ -126,7 +127,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, keeper_pref
     match dispatch(arguments, keeper_prefix) {
         Ok(code) => code,
         Err(error) => {
-            error!("{error:#}");
+            error!("{}", Chain(&*error));
             ExitCode::FAILURE
         }
     }
@@ -327,7 +328,7 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
             keeper = match start_keeper(config, keeper_prefix, Some(config.hung_after)) {
                 Ok(keeper) => Some(keeper),
                 Err(error) => {
-                    warn!("the keeper is gone and cannot be started again: {error:#}");
+                    warn!("the keeper is gone and cannot be started again: {}", Chain(&*error));
                     None
                 }
             };

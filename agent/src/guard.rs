@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 
 use gleaner_planner::guard::{Guard as Law, GuardSettings};
 use gleaner_types::command::Quota;
+use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::report::{Absence, AbsenceKind, VolunteerState};
 use gleaner_types::units::CoreShare;
 
 pub use self::meter::{Meter, MeterError, MeterPaths};
 use crate::act::managed::ForeignWrite;
-use crate::act::restore::{chain, foreign_event};
+use crate::act::restore::foreign_event;
 use crate::act::volunteer::{Volunteer, VolunteerError};
 
 /// Events about one thing are at least this far apart.

@@ -16,6 +16,7 @@ use gleaner_net::transport;
 use gleaner_wire::{FromJoiner, JoinRequest, MAX_JOIN_MESSAGE, ToJoiner};
 
 use crate::config::Config;
+use gleaner_types::error::Chain;
 
 /// Longest wait for each step with the aggregator.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -176,10 +177,10 @@ async fn ask(token: &JoinToken, request: &[u8]) -> anyhow::Result<String> {
                 match answer {
                     Ok(certificate) => return Ok(certificate),
                     // It may stand by for another that the token names.
-                    Err(error) => failures.push(format!("{name}: {error:#}")),
+                    Err(error) => failures.push(format!("{name}: {}", Chain(&*error))),
                 }
             }
-            Err(error) => failures.push(format!("{name} at {address}: {error:#}")),
+            Err(error) => failures.push(format!("{name} at {address}: {}", Chain(&*error))),
         }
     }
     bail!("no aggregator lets this host join: {}", failures.join("; "))
@@ -191,7 +192,7 @@ async fn addresses<'t>(token: &'t JoinToken, failures: &mut Vec<String>) -> Vec<
     for name in &token.addresses {
         match crate::link::resolve(name).await {
             Ok(found) => all.extend(found.into_iter().map(|address| (name, address))),
-            Err(error) => failures.push(format!("{error:#}")),
+            Err(error) => failures.push(Chain(&*error).to_string()),
         }
     }
     all

@@ -16,6 +16,7 @@ use anyhow::{Context as _, bail};
 use gleaner_daemon::clock::Clock;
 use gleaner_net::tls::{Identity, IdentityFiles};
 use gleaner_net::transport;
+use gleaner_types::error::Chain;
 use gleaner_types::report::HostFacts;
 use gleaner_wire::StandsBy;
 use quinn::{Connection, Endpoint};
@@ -86,7 +87,7 @@ pub async fn run(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orde
                 turns.stands_by()
             }
             SessionEnd::Lost { welcomed, error } => {
-                let error = format!("{error:#}");
+                let error = Chain(&*error).to_string();
                 // One line per change of reason, however often it happens.
                 if *said != error {
                     warn!(aggregator = %address, %error, "no connection to the aggregator; trying again");
@@ -199,7 +200,7 @@ async fn connect(settings: &LinkSettings, name: &str, identity: &Identity) -> an
         // One that this host cannot even send to, as IPv6 where that is switched off, is no reason to try no other.
         match connect_to(address, identity, patience).await {
             Ok(connected) => return Ok(connected),
-            Err(error) => failures.push(format!("{address}: {error:#}")),
+            Err(error) => failures.push(format!("{address}: {}", Chain(&*error))),
         }
     }
     bail!(failures.join("; "))

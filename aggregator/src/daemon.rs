@@ -18,6 +18,7 @@ use gleaner_daemon::service;
 use gleaner_net::tls::{Authority, IdentityFiles};
 use gleaner_net::transport;
 use gleaner_planner::controller::Controller;
+use gleaner_types::error::Chain;
 use gleaner_types::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
@@ -82,7 +83,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> ExitCode
     match dispatch(&arguments) {
         Ok(code) => code,
         Err(error) => {
-            error!("{error:#}");
+            error!("{}", Chain(&*error));
             ExitCode::FAILURE
         }
     }
@@ -403,10 +404,10 @@ fn certificates(config: &Config) -> anyhow::Result<(quinn::ServerConfig, Credent
         None => match Authority::load_files(&config.ca, &config.ca.with_file_name("ca.key")) {
             Ok(authority) => (Some(authority), String::new()),
             Err(error) => {
-                let error = anyhow::Error::from(error);
                 let why = format!(
-                    "this aggregator cannot sign certificates: {error:#}; say where the authority's key is in \
-                     `tls.authority_key`, or make certificates with `gleaner pki issue-agent` where it is"
+                    "this aggregator cannot sign certificates: {}; say where the authority's key is in \
+                     `tls.authority_key`, or make certificates with `gleaner pki issue-agent` where it is",
+                    Chain(&error)
                 );
                 (None, why)
             }
@@ -425,8 +426,8 @@ fn certificates_anew(config: &Config, endpoint: &quinn::Endpoint) -> Result<Box<
             Ok(Box::new(credentials))
         }
         Err(error) => {
-            error!("certificates cannot be read anew, the old ones stay: {error:#}");
-            Err(format!("{error:#}"))
+            error!("certificates cannot be read anew, the old ones stay: {}", Chain(&*error));
+            Err(Chain(&*error).to_string())
         }
     }
 }

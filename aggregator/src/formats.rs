@@ -52,7 +52,8 @@ struct Older {
 }
 
 /// Oldest first, without gaps up to [`CURRENT`].
-const OLDER: [Older; 1] = [Older { format: 2, schema: include_str!("formats/state.2.schema"), convert: convert::from_2 }];
+const OLDER: [Older; 1] =
+    [Older { format: 2, schema: include_str!("formats/state.2.schema"), convert: convert::from_2 }];
 
 /// A stored document cannot be read.
 #[derive(Debug, thiserror::Error)]

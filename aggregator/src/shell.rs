@@ -19,6 +19,7 @@ use gleaner_planner::advice::History;
 use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_types::application::ResponseTime;
 use gleaner_types::command::Ack;
+use gleaner_types::error::chain;
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{EngineAction, EngineEnd, JobStatus};
@@ -595,7 +596,7 @@ impl Shell {
             return;
         }
         // Each whatever becomes of the other: with a full disk here, another aggregator can still go on from etcd.
-        let own = self.save_here().map_err(|error| format!("{:#}", anyhow::Error::from(error)));
+        let own = self.save_here().map_err(|error| chain(&error));
         let replicated = match &self.leading {
             Some(leading) => leading.replica.save(&self.controller, &self.enrolment.admissions, wait),
             None => Ok(()),

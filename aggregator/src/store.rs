@@ -411,7 +411,7 @@ mod tests {
         let error = Store::open(&file).unwrap_err();
         let StoreError::Format { file: named, source } = &error else { panic!("{error:?}") };
         assert_eq!((named, source.found, source.is_newer()), (&file, 99, true));
-        let text = format!("{:#}", anyhow::Error::from(error));
+        let text = gleaner_types::error::chain(&error);
         assert!(text.contains("state.redb cannot be used; start the version that wrote it"), "{text}");
         assert!(text.contains("has format 99, written by version 9.9.9; this program"), "{text}");
         assert!(everything(folder.path()) == before);

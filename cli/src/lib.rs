@@ -75,7 +75,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, with_daemon
         Ok(end) => end.into(),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gleaner: {error:#}");
+            eprintln!("gleaner: {}", gleaner_types::error::Chain(&*error));
             let unreachable = error
                 .downcast_ref::<ClientError>()
                 .is_some_and(|error| matches!(error, ClientError::Unreachable { .. }));

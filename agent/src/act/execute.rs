@@ -18,7 +18,7 @@ impl ExecuteError {
     /// In one line, with what the kernel or hypervisor said.
     #[must_use]
     pub fn in_full(&self) -> String {
-        format!("{}{}", super::restore::chain(&self.cause), undo_text(&self.not_undone))
+        format!("{}{}", gleaner_types::error::Chain(&self.cause), undo_text(&self.not_undone))
     }
 }
 

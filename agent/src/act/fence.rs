@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use gleaner_daemon::clock::Clock;
 use gleaner_types::command::Refusal;
+use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::time::Timestamp;
 
 use super::Refused;
 use super::cgroup::read_bounded;
 use super::ledger::{LedgerError, failed, put_in_place};
-use super::restore::chain;
 
 const FILE: &str = "epoch";
 /// More than the digits of the largest epoch.

@@ -2,6 +2,7 @@
 
 use gleaner_planner::reclaim::{MemoryState, Reclaim};
 use gleaner_types::command::{Desired, Limits, Outcome, Quota, Refusal, Target};
+use gleaner_types::error::chain;
 use gleaner_types::id::WorkloadId;
 use gleaner_types::units::{Bytes, BytesPerSec};
 
@@ -9,7 +10,6 @@ use super::execute::execute;
 use super::knob::{Fault, Knob, KnobError, KnobValue};
 use super::managed::Managed;
 use super::plan::{Change, Role, Seen, WorkloadKnobs, in_force, limit_workload, plan};
-use super::restore::chain;
 use super::{Actor, Refused};
 
 /// What a disk operation counts as against the floor on traffic.

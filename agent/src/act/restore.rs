@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 
 use super::cgroup;
@@ -76,17 +77,6 @@ pub(crate) fn foreign_event(found: &ForeignWrite) -> Event {
 pub(crate) fn failure_event(failure: &RestoreFailure) -> Event {
     let RestoreFailure { knob, wanted, error } = failure.clone();
     Event::RestoreFailed { knob, wanted, error }
-}
-
-/// An error with its sources, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }
 
 /// Restores everything the ledger speaks of and takes what succeeded out of it.

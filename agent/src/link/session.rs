@@ -11,6 +11,7 @@ use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, Hello, StandsBy, Welc
 use super::renewal::Renewal;
 use super::{Introduction, Outbox};
 use crate::host_loop::Order;
+use gleaner_types::error::chain;
 
 /// Longest wait for the handshake and for the welcome.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -152,7 +153,7 @@ async fn receive_all(
             Some(FromAggregator::Certificate(certificate)) => match renewal.accept(certificate) {
                 Ok(()) => return Ok(SessionEnd::Renewed),
                 Err(error) => {
-                    outbox.event(Clock::start().now(), renewal.failed(format!("{:#}", anyhow::Error::from(error))));
+                    outbox.event(Clock::start().now(), renewal.failed(chain(&error)));
                 }
             },
             Some(FromAggregator::CertificateRefused(reason)) => {

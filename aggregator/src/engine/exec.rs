@@ -5,6 +5,7 @@ mod runner;
 
 use std::collections::BTreeMap;
 
+use gleaner_types::error::Chain;
 use gleaner_types::id::HostId;
 use serde::Deserialize;
 use serde_json::Value;
@@ -64,7 +65,7 @@ fn start(job: &Job<'_>, setting: &Setting, orders: watch::Receiver<Orders>) -> O
     let ExecOptions { program, working_dir } = match job.spec.engine.options.read() {
         Ok(options) => options,
         Err(error) => {
-            setting.report_broken(&id, format!("its options cannot be read: {:#}", anyhow::Error::from(error)));
+            setting.report_broken(&id, format!("its options cannot be read: {}", Chain(&error)));
             return None;
         }
     };

@@ -10,6 +10,7 @@ mod task;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use gleaner_types::error::Chain;
 use gleaner_types::id::{HostId, JobId};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -51,7 +52,7 @@ impl LocalEngine {
         let options: LocalOptions = match job.spec.engine.options.read() {
             Ok(options) => options,
             Err(error) => {
-                let reason = format!("its options cannot be read: {:#}", anyhow::Error::from(error));
+                let reason = format!("its options cannot be read: {}", Chain(&error));
                 return self.setting.report_broken(id, reason);
             }
         };

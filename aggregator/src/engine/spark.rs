@@ -15,6 +15,7 @@ mod runner;
 
 use std::collections::BTreeMap;
 
+use gleaner_types::error::Chain;
 use gleaner_types::id::HostId;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -62,7 +63,7 @@ fn start(job: &Job<'_>, setting: &Setting, orders: watch::Receiver<Orders>) -> O
     let options: SparkOptions = match job.spec.engine.options.read() {
         Ok(options) => options,
         Err(error) => {
-            setting.report_broken(&id, format!("its options cannot be read: {:#}", anyhow::Error::from(error)));
+            setting.report_broken(&id, format!("its options cannot be read: {}", Chain(&error)));
             return None;
         }
     };

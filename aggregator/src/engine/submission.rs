@@ -2,6 +2,7 @@
 //! checked here, the rest by the engine that is named.
 
 use gleaner_types::engine::EngineName;
+use gleaner_types::error::chain;
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{ClusterSpec, Goal, JobSpec, SizingPolicy, SlotSpec, Workers};
 use gleaner_types::units::Bytes;
@@ -24,7 +25,7 @@ impl From<SubmissionError> for ApiError {
             SubmissionError::OutputInUse { .. } => ErrorCode::Conflict,
             SubmissionError::Disk { .. } => ErrorCode::Unavailable,
         };
-        Self { code, message: format!("{:#}", anyhow::Error::from(error)) }
+        Self { code, message: chain(&error) }
     }
 }
 

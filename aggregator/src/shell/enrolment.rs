@@ -6,6 +6,7 @@ use std::time::Duration;
 use gleaner_daemon::clock::Clock;
 use gleaner_net::join::{JoinToken, hash_of, is_address, new_secret};
 use gleaner_net::tls::{AGGREGATOR_NAME, Authority, Validity};
+use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
@@ -195,7 +196,7 @@ impl Shell {
     /// Stores changed admissions; if that fails they are as before, and stored so with the next state.
     fn store_admissions(&mut self, before: Admissions) -> Result<(), String> {
         let admissions = &self.enrolment.admissions;
-        let own = self.store.save_admissions(admissions).map_err(|e| format!("{:#}", anyhow::Error::from(e)));
+        let own = self.store.save_admissions(admissions).map_err(|error| chain(&error));
         let stored = own.and_then(|()| match &self.leading {
             Some(leading) => leading.replica.save(&self.controller, admissions, true),
             None => Ok(()),

@@ -80,7 +80,10 @@ pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Re
     let restored = stack.end(detail.is_ok()).await;
     let detail = detail?;
     if let Err(error) = saved {
-        eprintln!("gleaner: the records for `gleaner explain` could not be kept: {error:#}");
+        eprintln!(
+            "gleaner: the records for `gleaner explain` could not be kept: {}",
+            gleaner_types::error::Chain(&*error)
+        );
     }
     let end = conclude(&detail, &output, true, json)?;
     if restored { Ok(end) } else { bail!("the machine could not be restored completely; see above") }

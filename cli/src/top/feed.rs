@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gleaner_api::{Client, ClientError, Request, Response};
 use gleaner_daemon::clock::Clock;
+use gleaner_types::error::chain;
 use gleaner_types::event::EventRecord;
 use gleaner_types::time::Timestamp;
 use tokio::sync::mpsc;
@@ -29,7 +30,7 @@ pub(super) async fn snapshots(socket: PathBuf, news: mpsc::Sender<News>) {
         looks.tick().await;
         let told = match snapshot(&socket).await {
             Ok(snapshot) => News::Snapshot(Box::new(snapshot)),
-            Err(error) => News::Trouble(format!("{:#}", anyhow::Error::from(error))),
+            Err(error) => News::Trouble(chain(&error)),
         };
         if news.send(told).await.is_err() {
             return;

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gleaner_types::command::{Target, Weight};
+use gleaner_types::error::chain;
 use gleaner_types::units::CoreShare;
 
 use super::adopted::Adopted;
@@ -14,7 +15,7 @@ use crate::act::cgroup::{self, CgroupError};
 use crate::act::knob::{CgroupVersion, Knob, KnobError, KnobKind, KnobValue};
 use crate::act::ledger::{Enabled, Ledger, LedgerError, Record};
 use crate::act::managed::{ForeignWrite, Managed};
-use crate::act::restore::{chain, restore_all};
+use crate::act::restore::restore_all;
 use crate::hierarchies::Hierarchies;
 
 /// Period of the volunteer's ceiling, in microseconds. Chosen: the kernel refills a whole quota whenever it

@@ -5,11 +5,10 @@ use std::io::{self, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::time::Timestamp;
-
-use crate::act::restore::chain;
 
 /// From an end to the next start: doubled from the first to the last with every end that comes soon.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));

@@ -7,6 +7,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use gleaner_daemon::clock::Clock;
+use gleaner_types::error::Chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{EngineEnd, EngineProgress};
@@ -208,8 +209,7 @@ impl Runner {
                 Err(error) => {
                     self.schedule.put_back(number);
                     self.resting = LOOKS_AFTER_TROUBLE;
-                    let error = anyhow::Error::from(error);
-                    self.tell_trouble(format!("no task can be started: {error:#}"));
+                    self.tell_trouble(format!("no task can be started: {}", Chain(&error)));
                 }
             }
         }

@@ -214,6 +214,8 @@ pub(super) fn is_alive(run: RunRecord) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use gleaner_types::error::chain;
+
     use super::*;
 
     /// No process has this number.
@@ -222,7 +224,7 @@ mod tests {
     fn refused(volunteer: &VolunteerKind) -> String {
         let error = enter(UNUSED_PID, 1, volunteer).unwrap_err();
         leave(UNUSED_PID, volunteer);
-        format!("{:#}", anyhow::Error::from(error))
+        chain(&error)
     }
 
     #[test]
