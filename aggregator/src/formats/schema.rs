@@ -99,6 +99,33 @@ impl Schema {
     }
 }
 
+#[cfg(test)]
+impl Schema {
+    /// A type with every name in it replaced by what it stands for.
+    pub(super) fn spelled_out(&self, name: &str) -> Shape {
+        self.spelled(&Shape::Named(name.to_owned()))
+    }
+
+    fn spelled(&self, shape: &Shape) -> Shape {
+        let boxed = |inner: &Shape| Box::new(self.spelled(inner));
+        match shape {
+            Shape::Scalar(scalar) => Shape::Scalar(*scalar),
+            Shape::Option(inner) => Shape::Option(boxed(inner)),
+            Shape::List(inner) => Shape::List(boxed(inner)),
+            Shape::Map(key, value) => Shape::Map(boxed(key), boxed(value)),
+            Shape::Tuple(shapes) => Shape::Tuple(shapes.iter().map(|inner| self.spelled(inner)).collect()),
+            Shape::Record(fields) => {
+                Shape::Record(fields.iter().map(|(field, inner)| (field.clone(), self.spelled(inner))).collect())
+            }
+            Shape::Choice(variants) => {
+                let content = |inner: &Option<Shape>| inner.as_ref().map(|inner| self.spelled(inner));
+                Shape::Choice(variants.iter().map(|(variant, inner)| (variant.clone(), content(inner))).collect())
+            }
+            Shape::Named(name) => self.spelled(&self.0[name]),
+        }
+    }
+}
+
 /// What is left of a line of a schema.
 struct Words<'a> {
     rest: &'a str,

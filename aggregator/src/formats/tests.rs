@@ -94,7 +94,8 @@ fn lines(schema: &str) -> Vec<&str> {
     schema.lines().filter(|line| !line.starts_with('#')).collect()
 }
 
-/// What is stored changes only with its format: a released format never changes. Once the current one is released, a
+/// What is stored changes only with its format: a released format never changes. What types are called does not
+/// matter, what fields and variants are called does, because converters know those. Once the current one is released, a
 /// change of a stored type means a new number, a new schema file, and a converter from the one before.
 #[test]
 fn what_is_stored_is_the_current_schema() {
@@ -104,12 +105,16 @@ fn what_is_stored_is_the_current_schema() {
         std::fs::write(current_schema_file(), head.collect::<String>() + &today).unwrap();
         return;
     }
+    let parsed = |text| Schema::parse(text).unwrap();
+    let (shapes_of_today, shapes_committed) = (parsed(&today), parsed(&committed));
     let (today, committed) = (lines(&today), lines(&committed));
     let only = |these: &[&str], others: &[&str]| {
         these.iter().filter(|line| !others.contains(line)).map(|line| (*line).to_owned()).collect::<Vec<_>>()
     };
     assert!(
-        today == committed,
+        ["controller", "admissions", "replicated"]
+            .iter()
+            .all(|document| shapes_of_today.spelled_out(document) == shapes_committed.spelled_out(document)),
         "what is stored changed. Not in format {CURRENT}: {:#?}\nonly in it: {:#?}\nIf that format is released, add the \
          next one in `formats.rs`; if not, write its schema anew with GLEANER_WRITE_SCHEMA=1 and look at the converter",
         only(&today, &committed),
