@@ -100,7 +100,7 @@ impl Status {
         page.histogram("gleaner_agent_sample_seconds", "Time one sample took.", &latest.samples);
         page.counter(
             "gleaner_agent_restore_failures",
-            "Knobs that could not be put back; an operator must look.",
+            "Knobs that could not be restored; an operator must check them.",
             latest.restore_failures,
         );
         let seen = latest.seen.as_ref();
@@ -114,7 +114,7 @@ impl Status {
         );
         page.gauge(
             "gleaner_agent_knobs_changed",
-            "Knobs that differ from what was found and will be put back.",
+            "Knobs that differ from their found value and will be restored.",
             seen.map(|seen| seen.knobs_changed as f64),
         );
         page

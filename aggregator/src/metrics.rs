@@ -248,7 +248,7 @@ fn agents(page: &mut Page, counters: &Counters, outgoing: &Outgoing) {
     page.seconds("gleaner_harvested_core_seconds", "CPU time that volunteers used.", counters.harvested_core_s);
     page.counter("gleaner_peers_refused", "Connections refused.", counters.peers_refused);
     page.counter("gleaner_messages_refused", "Messages of agents refused.", counters.messages_refused);
-    page.counter("gleaner_messages_dropped", "Messages to agents that found no room.", counters.messages_dropped);
+    page.counter("gleaner_messages_dropped", "Messages to agents dropped for lack of room.", counters.messages_dropped);
     page.gauge("gleaner_outgoing_waiting", "Messages that wait for agents.", outgoing.waiting as f64);
     page.gauge(
         "gleaner_outgoing_waiting_most",
@@ -314,7 +314,7 @@ fn applications(page: &mut Page, controller: &Controller) {
     };
     of_each(
         "gleaner_application_response_seconds",
-        "Mean response time of an application, by its source's last word; none while that is no number.",
+        "Mean response time of an application, by its source's last answer; none without a mean.",
         &|own| Some(own.response.as_ref()?.1.mean_ms()? / 1_000.0),
     );
     of_each("gleaner_application_target_seconds", "Response time an application should have.", &|own| {
@@ -361,7 +361,7 @@ fn own_records(page: &mut Page, counters: &Counters, records: &Records) {
     );
     page.counter("gleaner_events", "Events logged.", records.events);
     page.gauge("gleaner_events_waiting", "Events that wait for the log.", records.events_waiting as f64);
-    page.counter("gleaner_events_lost", "Events that found no room to wait for the log.", records.events_lost);
+    page.counter("gleaner_events_lost", "Events dropped for lack of room to wait for the log.", records.events_lost);
 }
 
 /// How the core loop is, told by it every second, for whoever asks while it may hang.
