@@ -98,13 +98,13 @@ pub struct BalanceQuestion {
     #[serde(default)]
     pub capacity: Vec<Capacity>,
     /// The applications.
-    pub applications: Vec<Told>,
+    pub applications: Vec<ObservedApplication>,
 }
 
 /// An application and its past.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Told {
+pub struct ObservedApplication {
     /// Its name.
     pub name: ApplicationId,
     /// Target of its mean response time.
@@ -332,8 +332,8 @@ pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Vec
     let requests: Vec<Request> = question.applications.iter().map(replay).collect();
     let mut hosts = Names::new();
     let mut demands = Vec::new();
-    for (application, (told, request)) in question.applications.iter().zip(&requests).enumerate() {
-        for ((moved, wanted), gain) in told.shares.iter().zip(&request.shares).zip(&request.gains) {
+    for (application, (observed, request)) in question.applications.iter().zip(&requests).enumerate() {
+        for ((moved, wanted), gain) in observed.shares.iter().zip(&request.shares).zip(&request.gains) {
             let host = hosts.number(&moved.host);
             demands.push(Demand { application, host, resource: moved.resource, wanted: *wanted, gain: *gain });
         }
@@ -341,12 +341,12 @@ pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Vec
     let of = capacities(&question.capacity, &hosts);
     let grants = arbitrate(&demands, |host, resource| of.get(&(host, resource)).copied().unwrap_or(1.0));
     let mut granted = grants.shares.iter();
-    let applications = question.applications.iter().zip(&requests).enumerate().map(|(index, (told, request))| {
-        let shares = told.shares.iter().enumerate().map(|(at, moved)| BalancedShare {
+    let applications = question.applications.iter().zip(&requests).enumerate().map(|(index, (observed, request))| {
+        let shares = observed.shares.iter().enumerate().map(|(at, moved)| BalancedShare {
             tier: moved.tier.clone(),
             host: moved.host.clone(),
             resource: moved.resource,
-            present: told.intervals.last().map_or(0.0, |interval| interval.shares[at]),
+            present: observed.intervals.last().map_or(0.0, |interval| interval.shares[at]),
             load: request.loads[at],
             bounds: (request.bounds[at].0.part(), request.bounds[at].1.part()),
             gain: request.gains[at],
@@ -354,7 +354,7 @@ pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Vec
             granted: granted.next().map_or(0.0, |share| share.part()),
         });
         Balanced {
-            name: told.name.clone(),
+            name: observed.name.clone(),
             error: request.error,
             predicted: request.predicted,
             reach: request.reach,
@@ -378,27 +378,27 @@ fn check(question: &BalanceQuestion) -> Result<(), Vec<String>> {
     problems.version(question.version);
     problems.capacity(&question.capacity);
     problems.count("applications", question.applications.len(), 1);
-    for (index, told) in question.applications.iter().enumerate() {
+    for (index, observed) in question.applications.iter().enumerate() {
         let at = format!("applications[{index}]");
-        problems.within(&format!("{at}.target_ms"), told.target_ms, 1e-3, 3.6e6);
-        problems.within(&format!("{at}.settings.stability"), told.settings.stability, 0.0, 1e6);
-        problems.within(&format!("{at}.settings.probe"), told.settings.probe, 0.0, 0.5);
-        problems.count(&format!("{at}.shares"), told.shares.len(), 1);
-        problems.count(&format!("{at}.intervals"), told.intervals.len(), 1);
-        for (number, moved) in told.shares.iter().enumerate() {
+        problems.within(&format!("{at}.target_ms"), observed.target_ms, 1e-3, 3.6e6);
+        problems.within(&format!("{at}.settings.stability"), observed.settings.stability, 0.0, 1e6);
+        problems.within(&format!("{at}.settings.probe"), observed.settings.probe, 0.0, 0.5);
+        problems.count(&format!("{at}.shares"), observed.shares.len(), 1);
+        problems.count(&format!("{at}.intervals"), observed.intervals.len(), 1);
+        for (number, moved) in observed.shares.iter().enumerate() {
             problems.within(&format!("{at}.shares[{number}].floor"), moved.floor, 0.0, 1.0);
             problems.within(&format!("{at}.shares[{number}].ceiling"), moved.ceiling, moved.floor, 1.0);
         }
-        for (number, interval) in told.intervals.iter().enumerate() {
+        for (number, interval) in observed.intervals.iter().enumerate() {
             let at = format!("{at}.intervals[{number}]");
             for (field, count, needed) in [
                 ("shares", interval.shares.len(), true),
                 ("utilisation", interval.utilisation.len(), !interval.utilisation.is_empty()),
             ] {
-                if needed && count != told.shares.len() {
+                if needed && count != observed.shares.len() {
                     problems
                         .0
-                        .push(format!("{at}.{field}: has {count} values; there are {} shares", told.shares.len()));
+                        .push(format!("{at}.{field}: has {count} values; there are {} shares", observed.shares.len()));
                 }
             }
             if let Some(mean_ms) = interval.mean_ms {
@@ -413,13 +413,13 @@ fn check(question: &BalanceQuestion) -> Result<(), Vec<String>> {
     problems.end()
 }
 
-/// Lets the past of an application go through its controller; the request after the last interval is the answer.
-fn replay(told: &Told) -> Request {
-    let mut application = Application::new(told.settings);
+/// Replays the observed intervals of an application through its controller. Returns the request after the last one.
+fn replay(observed: &ObservedApplication) -> Request {
+    let mut application = Application::new(observed.settings);
     let mut last = None;
-    for interval in &told.intervals {
+    for interval in &observed.intervals {
         let part = |value: Option<f64>| value.map(Fraction::clamped);
-        let shares = told.shares.iter().enumerate().map(|(at, moved)| Seen {
+        let shares = observed.shares.iter().enumerate().map(|(at, moved)| Seen {
             resource: moved.resource,
             share: Share::clamped(interval.shares[at]),
             utilisation: part(interval.utilisation.get(at).copied().flatten()),
@@ -427,15 +427,15 @@ fn replay(told: &Told) -> Request {
             ceiling: Share::clamped(moved.ceiling),
         });
         last = Some(application.step(&Observation {
-            target_ms: told.target_ms,
+            target_ms: observed.target_ms,
             mean_ms: interval.mean_ms,
             miss_rate: part(interval.miss_rate),
             shares: shares.collect(),
         }));
     }
-    // A question has an interval at least.
+    // A checked question has at least one interval.
     last.unwrap_or_else(|| {
-        let nothing = Observation { target_ms: told.target_ms, mean_ms: None, miss_rate: None, shares: Vec::new() };
+        let nothing = Observation { target_ms: observed.target_ms, mean_ms: None, miss_rate: None, shares: Vec::new() };
         application.step(&nothing)
     })
 }
@@ -448,10 +448,10 @@ mod tests {
         HostId::new(name).unwrap()
     }
 
-    fn told(name: &str, cpu: f64, mean_ms: Option<f64>) -> Told {
+    fn observed(name: &str, cpu: f64, mean_ms: Option<f64>) -> ObservedApplication {
         let interval =
             |mean_ms| Interval { mean_ms, miss_rate: None, shares: vec![cpu], utilisation: vec![Some(0.95)] };
-        Told {
+        ObservedApplication {
             name: ApplicationId::new(name).unwrap(),
             target_ms: 100.0,
             settings: Settings::default(),
@@ -471,7 +471,7 @@ mod tests {
         let question = BalanceQuestion {
             version: VERSION,
             capacity: vec![],
-            applications: vec![told("a", 0.6, Some(200.0)), told("b", 0.6, Some(200.0))],
+            applications: vec![observed("a", 0.6, Some(200.0)), observed("b", 0.6, Some(200.0))],
         };
         let answer = balance_question(&question).unwrap();
         let [a, b] = &answer.applications[..] else { panic!() };
@@ -485,7 +485,7 @@ mod tests {
         let question = BalanceQuestion {
             version: VERSION,
             capacity: vec![Capacity { host: host("h1"), resource: Resource::Cpu, share: 0.3 }],
-            applications: vec![told("a", 0.6, None)],
+            applications: vec![observed("a", 0.6, None)],
         };
         let answer = balance_question(&question).unwrap();
         let own = &answer.applications[0];
@@ -495,7 +495,7 @@ mod tests {
 
     #[test]
     fn every_wrong_field_is_named() {
-        let mut wrong = told("a", 1.6, Some(-1.0));
+        let mut wrong = observed("a", 1.6, Some(-1.0));
         wrong.intervals[0].utilisation.push(None);
         wrong.shares[0].floor = 2.0;
         let capacity = vec![Capacity { host: host("h1"), resource: Resource::Cpu, share: 3.0 }];
