@@ -5,10 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use gleaner_planner::single_resource::arma::Output;
-use gleaner_planner::single_resource::{AdaptivePi, Arma, Kalman, Observed, SingleResource, Stfc};
+use gleaner_planner::single_resource::{Observed, SingleResource, Stfc};
 use gleaner_types::units::{CoreShare, Fraction};
 
+use crate::baselines::adaptive_pi::AdaptivePi;
+use crate::baselines::arma::{Arma, Output};
+use crate::baselines::kalman::Kalman;
 use crate::{Detail, Figure, ReproduceError, Reproduction, Series};
 use gleaner_simulator::random::Random;
 use gleaner_simulator::service::{Interval, Load, Service, ServiceSpec, Shares};

@@ -18,7 +18,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         _ = size(&question);
     }
     if let Ok(question) = serde_json::from_str::<TuneQuestion>(text) {
-        _ = tune(&question);
+        _ = tune(&question, &gleaner_planner::single_resource::CONTROLLERS);
     }
     if let Ok(question) = serde_json::from_str::<BalanceQuestion>(text) {
         _ = balance_question(&question);

@@ -8,6 +8,8 @@ use super::value::{Mismatch, Value};
 /// - A job of format 2 had one variant per engine; now it has the engine's name, its options as JSON, and its workers.
 /// - Format 2 held every host's last report. A host reports again as soon as it is connected, and until then its report
 ///   says nothing that is decided by: what reports look like may change without a converter of their own.
+/// - Format 2 knew three more controllers of one resource, for comparison. Their applications go on with self-tuning fuzzy
+///   control, which moves the same share and knows nothing yet.
 pub(super) fn from_2(document: Document, mut value: Value) -> Result<Value, Mismatch> {
     let controller = match (document, &mut value) {
         (Document::Admissions, _) => return Ok(value),
@@ -20,7 +22,23 @@ pub(super) fn from_2(document: Document, mut value: Value) -> Result<Value, Mism
     for job in controller.field("jobs")?.items()? {
         job_from_2(job.field("status")?.field("spec")?)?;
     }
+    for application in controller.field("applications")?.items()? {
+        application_from_2(application)?;
+    }
     Ok(value)
+}
+
+fn application_from_2(application: &mut Value) -> Result<(), Mismatch> {
+    let control = application.field("status")?.field("spec")?.field("control")?;
+    let Value::Variant(name, None) = control else { return Err(Mismatch::new("no control")) };
+    if !["adaptive_pi", "kalman", "arma"].contains(&name.as_str()) {
+        return Ok(());
+    }
+    *control = Value::Variant("stfc".to_owned(), None);
+    let nothing_known = vec![("lambda".to_owned(), Value::Float(2.0)), ("last_error".to_owned(), Value::Option(None))];
+    let stfc = Value::Variant("stfc".to_owned(), Some(Box::new(Value::Record(nothing_known))));
+    *application.field("control")? = Value::Variant("Single".to_owned(), Some(Box::new(stfc)));
+    Ok(())
 }
 
 fn job_from_2(spec: &mut Value) -> Result<(), Mismatch> {

@@ -115,9 +115,9 @@ fn applications() -> Vec<ApplicationSpec> {
             vec![tier("web", "shop-web", false), tier("db", "shop-db", true)],
         ),
         application("stfc", Control::Stfc, exec, vec![tier("one", "stfc", false)]),
-        application("pi", Control::AdaptivePi, http, vec![tier("one", "pi", false)]),
-        application("kalman", Control::Kalman, prometheus, vec![tier("one", "kalman", false)]),
-        application("arma", Control::Arma, postgres, vec![tier("one", "arma", false)]),
+        application("pi", Control::Stfc, http, vec![tier("one", "pi", false)]),
+        application("kalman", Control::Stfc, prometheus, vec![tier("one", "kalman", false)]),
+        application("arma", Control::Stfc, postgres, vec![tier("one", "arma", false)]),
     ]
 }
 

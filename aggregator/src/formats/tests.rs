@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::DeflateDecoder;
 use gleaner_planner::controller::Controller;
+use gleaner_types::application::Control;
 use gleaner_types::id::HostId;
 use gleaner_types::job::JobSpec;
 use gleaner_types::time::Timestamp;
@@ -59,6 +60,9 @@ pub(crate) fn is_golden(controller: &Controller, admissions: &Admissions) {
     }
     let names: Vec<&str> = controller.applications().map(|status| status.spec.name.as_str()).collect();
     assert_eq!(names, ["arma", "kalman", "pi", "shop", "stfc"]);
+    // Format 2 had controllers by the first three names.
+    let controls = controller.applications().map(|status| status.spec.control);
+    assert!(controls.eq([Control::Stfc, Control::Stfc, Control::Stfc, Control::Balance, Control::Stfc]));
     assert!(controller.applications().all(|status| status.decision.is_some() && status.response.is_some()));
     let hosts = controller.hosts();
     let names: Vec<&str> = hosts.iter().map(|host| host.host.as_str()).collect();

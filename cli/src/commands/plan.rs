@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::anyhow;
+use gleaner_experiments::baselines::CONTROLLERS;
 use gleaner_planner::snapshot::balance::{
     ArbitrateAnswer, ArbitrateQuestion, Asked, BalanceAnswer, BalancedShare, Contended, arbitrate_question,
     balance_question,
@@ -20,7 +21,9 @@ use crate::format::{self, word};
 pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
     match plan {
         PlanCommand::Size { question } => answer(question, json, size, |_, answer| show_size(answer)),
-        PlanCommand::Tune { question } => answer(question, json, tune, |_, answer| show_tune(answer)),
+        PlanCommand::Tune { question } => {
+            answer(question, json, |question| tune(question, &CONTROLLERS), |_, answer| show_tune(answer))
+        }
         PlanCommand::Balance { question } => answer(question, json, balance_question, |_, answer| show_balance(answer)),
         PlanCommand::Arbitrate { question } => answer(question, json, arbitrate_question, show_arbitration),
     }

@@ -34,12 +34,6 @@ pub enum Control {
     Balance,
     /// The CPU of one tier by the self-tuning fuzzy controller (STFC), without a model.
     Stfc,
-    /// The same by an adaptive PI controller, to compare with.
-    AdaptivePi,
-    /// By a Kalman filter on utilisation, to compare with.
-    Kalman,
-    /// By an ARMA model, to compare with.
-    Arma,
 }
 
 /// One part of an application: a workload on a host, whose shares are controlled.

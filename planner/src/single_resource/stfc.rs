@@ -4,7 +4,7 @@
 use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
-use super::{Observed, SingleResource};
+use super::contract::{Observed, SingleResource};
 
 /// Linguistic values on either side of zero: NL, NM, NS, ZE, PS, PM, PL are −3 to 3.
 const LARGEST: i32 = 3;

@@ -1,12 +1,11 @@
 //! One resource by response time as a question and an answer, for `gleaner plan tune`. What was seen goes through one of the
 //! controllers of [`crate::single_resource`], interval by interval.
 
-use gleaner_types::application::Control;
 use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
 use super::VERSION;
-use crate::single_resource::{Controller, Observed, SingleResource as _};
+use crate::single_resource::{NamedController, Observed};
 
 /// Most intervals of a question.
 const MOST: usize = 100_000;
@@ -19,7 +18,7 @@ pub struct TuneQuestion {
     pub version: u32,
     /// Which controller; not `balance`.
     #[serde(default = "stfc")]
-    pub control: Control,
+    pub control: String,
     /// Target of the mean response time.
     pub target_ms: f64,
     /// Never less, in percent of one core.
@@ -31,8 +30,8 @@ pub struct TuneQuestion {
     pub intervals: Vec<TunedInterval>,
 }
 
-const fn stfc() -> Control {
-    Control::Stfc
+fn stfc() -> String {
+    "stfc".to_owned()
 }
 
 const fn ten() -> f64 {
@@ -63,11 +62,11 @@ pub struct TuneAnswer {
     pub error: Option<f64>,
 }
 
-/// Answers a question.
+/// Answers a question by one of these controllers.
 ///
 /// # Errors
 /// Every field that is wrong.
-pub fn tune(question: &TuneQuestion) -> Result<TuneAnswer, Vec<String>> {
+pub fn tune(question: &TuneQuestion, controllers: &[NamedController]) -> Result<TuneAnswer, Vec<String>> {
     let mut problems = Vec::new();
     let mut within = |field: String, value: f64, least: f64, most: f64| {
         if !(least..=most).contains(&value) {
@@ -84,12 +83,18 @@ pub fn tune(question: &TuneQuestion) -> Result<TuneAnswer, Vec<String>> {
         within(format!("intervals[{index}].mean_ms"), interval.mean_ms.unwrap_or(1.0), 0.0, 3.6e6);
         within(format!("intervals[{index}].utilisation"), interval.utilisation.unwrap_or(0.0), 0.0, 1.0);
     }
-    let controller = Controller::new(question.control);
+    let controller = controllers.iter().find(|(name, _)| *name == question.control).map(|(_, new)| new());
     if controller.is_none() {
-        problems.push(
-            "control: is balance, which `gleaner plan balance` answers; it must be stfc, adaptive_pi, kalman or arma"
-                .into(),
-        );
+        let names: Vec<&str> = controllers.iter().map(|(name, _)| *name).collect();
+        let names = names.split_last().map_or_else(String::new, |(last, others)| match others {
+            [] => (*last).to_owned(),
+            _ => format!("{} or {last}", others.join(", ")),
+        });
+        let (control, whose) = match question.control.as_str() {
+            "balance" => ("balance".to_owned(), ", which `gleaner plan balance` answers"),
+            other => (format!("{other:?}"), ""),
+        };
+        problems.push(format!("control: is {control}{whose}; it must be {names}"));
     }
     problems.truncate(20);
     let (Some(mut controller), Some(last), true) = (controller, question.intervals.last(), problems.is_empty()) else {
@@ -117,11 +122,12 @@ pub fn tune(question: &TuneQuestion) -> Result<TuneAnswer, Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::single_resource::CONTROLLERS;
 
     fn question(mean_ms: Option<f64>) -> TuneQuestion {
         TuneQuestion {
             version: VERSION,
-            control: Control::Stfc,
+            control: stfc(),
             target_ms: 1_000.0,
             floor_percent: 100.0,
             ceiling_percent: 1_600.0,
@@ -131,10 +137,10 @@ mod tests {
 
     #[test]
     fn a_slow_service_gets_more_and_an_unknown_one_the_same() {
-        assert!(tune(&question(Some(1_800.0))).unwrap().change_percent > 50.0);
-        assert!(tune(&question(Some(400.0))).unwrap().change_percent < -20.0);
+        assert!(tune(&question(Some(1_800.0)), &CONTROLLERS).unwrap().change_percent > 50.0);
+        assert!(tune(&question(Some(400.0)), &CONTROLLERS).unwrap().change_percent < -20.0);
         assert_eq!(
-            tune(&question(None)).unwrap(),
+            tune(&question(None), &CONTROLLERS).unwrap(),
             TuneAnswer { allocation_percent: 600.0, change_percent: 0.0, error: None }
         );
     }
@@ -142,10 +148,19 @@ mod tests {
     #[test]
     fn every_wrong_field_is_named() {
         let mut wrong = question(Some(-3.0));
-        (wrong.version, wrong.ceiling_percent, wrong.control) = (7, 1.0, Control::Balance);
-        let said = tune(&wrong).unwrap_err().join("\n");
+        (wrong.version, wrong.ceiling_percent, wrong.control) = (7, 1.0, "balance".to_owned());
+        let said = tune(&wrong, &CONTROLLERS).unwrap_err().join("\n");
         for part in ["version: is 7", "ceiling_percent: is 1", "intervals[0].mean_ms: is -3", "control: is balance"] {
             assert!(said.contains(part), "{part} not in {said}");
         }
+    }
+
+    #[test]
+    fn the_names_that_are_allowed_are_told() {
+        let unknown = TuneQuestion { control: "lqr".to_owned(), ..question(None) };
+        assert_eq!(tune(&unknown, &CONTROLLERS).unwrap_err(), ["control: is \"lqr\"; it must be stfc"]);
+        let [own] = CONTROLLERS;
+        let three = [own, ("a", own.1), ("b", own.1)];
+        assert_eq!(tune(&unknown, &three).unwrap_err(), ["control: is \"lqr\"; it must be stfc, a or b"]);
     }
 }

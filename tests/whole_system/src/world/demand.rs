@@ -79,9 +79,7 @@ pub(super) fn application(hosts: &[Host], random: &mut Random) -> anyhow::Result
         });
     }
     let control = match (count, memory) {
-        (1, None) => {
-            [Control::Balance, Control::Stfc, Control::AdaptivePi, Control::Kalman, Control::Arma][random.below(5)]
-        }
+        (1, None) if random.below(5) > 0 => Control::Stfc,
         _ => Control::Balance,
     };
     let name = ApplicationId::new("shop")?;

@@ -1,12 +1,11 @@
 //! Kalman filter on CPU usage (Kalyvianaki et al., ICAC 2009), to compare with: the allocation follows what is used so that
-//! 96 % of it is used. It never looks at the response time. Not meant for use.
+//! 96 % of it is used. It never looks at the response time.
 
 use std::collections::VecDeque;
 
+use gleaner_planner::single_resource::{Observed, SingleResource};
 use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
-
-use super::{Observed, SingleResource};
 
 /// Part of the allocation that should be used, c (Wei §3.4).
 const TARGET_UTILISATION: f64 = 0.96;

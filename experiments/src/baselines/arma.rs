@@ -1,12 +1,11 @@
 //! Model and inversion (Wei §3.4), to compare with: an autoregressive moving-average model of the response time is
-//! fitted to the last intervals and solved for the allocation that should meet the target in the next. Not meant for use.
+//! fitted to the last intervals and solved for the allocation that should meet the target in the next.
 
 use std::collections::VecDeque;
 
+use gleaner_planner::single_resource::{Observed, SingleResource};
 use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
-
-use super::{Observed, SingleResource};
 
 /// Intervals that the model is fitted to (Wei §3.4).
 const WINDOW: usize = 20;

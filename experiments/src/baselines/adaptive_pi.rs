@@ -1,10 +1,9 @@
 //! Adaptive integral control in the sense of Padala et al. (EuroSys 2007), to compare with: an integral controller whose
-//! gain follows what the service uses. Not meant for use.
+//! gain follows what the service uses.
 
+use gleaner_planner::single_resource::{Observed, SingleResource};
 use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
-
-use super::{Observed, SingleResource};
 
 /// λ as such controllers have it when they regulate the utilisation; Wei gives none. It is meant to allocate aggressively
 /// under overload, and overshoots on a service whose response time changes twice as much as its capacity.
