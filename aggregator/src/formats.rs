@@ -7,6 +7,7 @@
 //! What is stored cannot change unnoticed: a test compares the types of today with the schema of the current format.
 
 mod convert;
+mod document;
 mod schema;
 mod value;
 
@@ -14,6 +15,7 @@ use gleaner_types::format::UnknownFormat;
 use gleaner_wire::{FrameError, decode_stored, decode_stored_as};
 use serde::de::DeserializeOwned;
 
+pub(crate) use document::Document;
 use schema::{Schema, SchemaError};
 use value::{Mismatch, Value};
 
@@ -22,27 +24,6 @@ const STATE: &str = "stored state";
 
 /// Format of stored states that this program writes.
 pub(crate) const CURRENT: u64 = 3;
-
-/// The documents of a stored state, by the names of their schemas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Document {
-    /// What the controller knows.
-    Controller,
-    /// Who may join and who is shut out.
-    Admissions,
-    /// Both, as they are replicated.
-    Replicated,
-}
-
-impl Document {
-    const fn schema(self) -> &'static str {
-        match self {
-            Self::Controller => "controller",
-            Self::Admissions => "admissions",
-            Self::Replicated => "replicated",
-        }
-    }
-}
 
 /// An older format: what its bytes mean and how it becomes the next one.
 struct Older {

@@ -1,6 +1,6 @@
 //! Converters: one function per format makes a stored value of it one of the next format. In and out: values with names.
 
-use super::Document;
+use super::document::Document;
 use super::value::{Mismatch, Value};
 
 /// From 2 to 3.
