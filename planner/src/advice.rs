@@ -1,14 +1,15 @@
-//! Advice before acting: how many cores hosts could give for a time at a risk. Ours; the papers size jobs by the expected
-//! residual and never say what could be promised.
+//! Advice before acting: how many cores hosts could give for a time at a risk. In: reports, for each host's [`History`],
+//! and an operator's [`Question`]. Out: [`Advice`] for `gleaner advise`. The aggregator's shell keeps the histories. Ours;
+//! the papers size jobs by the expected residual and never say what could be promised.
 //!
-//! The risk is the probability that a host's mean residual over the time is below what is promised of it. A host's
-//! promise is its forecast less an allowance for the forecast's error, and the allowance is a quantile of the errors
-//! that this host's forecasts really had over windows of that length ([`History`]): order statistics of past errors
-//! hold with probability 1 − r whatever the errors' distribution, if r·(n + 1) ≥ 1 for n windows that do not overlap and the
-//! future is like the past (conformal prediction: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World",
-//! 2005, §2.2). Where fewer windows were seen, the largest error is stretched, and the answer says so.
+//! The risk is the probability that a host's mean residual over the time is below the promise. A host's promise is its
+//! forecast minus an allowance for the forecast's error. The allowance is a quantile of the errors that this host's
+//! forecasts had over windows of that length. Order statistics of past errors hold with probability 1 − r for any
+//! distribution of the errors, if r·(n + 1) ≥ 1 for n windows that do not overlap and the future is like the past
+//! (conformal prediction: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005, §2.2). With fewer
+//! windows the largest error is extrapolated, and the answer says so.
 //!
-//! Promises are per host. Their sum holds at the same risk when all hosts fail together, and at a smaller one otherwise.
+//! Promises are per host. Their sum has the same risk when all hosts fail together, and a smaller one otherwise.
 
 use std::collections::VecDeque;
 
@@ -20,13 +21,13 @@ use serde::{Deserialize, Serialize};
 
 /// Length of a step of a history, in milliseconds.
 const STEP_MS: u64 = 60_000;
-/// Steps kept: a day, in which a risk of 1 % over 10 minutes can be told from what was seen.
+/// Steps kept: a day, enough for a risk of 1 % over 10 minutes.
 const MOST_STEPS: usize = 1_440;
 /// Shares are kept as parts of the host's capacity in so many parts: two bytes each, for fleets of ten thousand hosts.
 const PARTS: f64 = 60_000.0;
-/// Stands for a step that was not seen.
+/// Stands for a step without a sample.
 const UNSEEN: u16 = u16::MAX;
-/// Windows that must have been seen before anything is promised. Chosen: two differ by chance.
+/// Windows needed before anything is promised. Chosen: two differ by chance.
 const LEAST_WINDOWS: usize = 3;
 
 /// Shortest and longest time that can be asked about, in seconds. The longest leaves four windows in a whole history.
@@ -39,16 +40,16 @@ pub const RISK: (f64, f64) = (0.001, 0.5);
 pub struct History {
     /// Mean foreground CPU of a minute, and what the forecast at its end expected from there on.
     steps: VecDeque<(u16, u16)>,
-    /// Number of the minute that is going on.
+    /// Number of the current minute.
     minute: Option<u64>,
-    /// Seconds seen of it, and their weighted sum of parts.
+    /// Seconds sampled in it, and their weighted sum of parts.
     seen: (f64, f64),
     /// What the last forecast in it expected.
     expected: Option<f64>,
 }
 
 impl History {
-    /// A history of nothing.
+    /// An empty history.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -91,7 +92,7 @@ impl History {
         }
     }
 
-    /// Mean CPU that a host will leave at least, by its forecast now and by how its forecasts did so far.
+    /// Lower bound of the mean CPU that a host will leave, by its present forecast and the errors of its past ones.
     ///
     /// # Errors
     /// [`Absence`] saying how much longer it must be watched.
@@ -109,7 +110,7 @@ impl History {
 
     /// A minute is over, `passed` of them before the next sample.
     fn turn(&mut self, passed: u64) {
-        // Half a minute seen stands for the whole.
+        // Half a minute of samples represents the whole.
         let mean = (self.seen.0 >= 30.0).then(|| stored(self.seen.1 / self.seen.0));
         let expected = self.expected.take().map(stored);
         self.push((mean.unwrap_or(UNSEEN), expected.unwrap_or(UNSEEN)));
@@ -158,7 +159,7 @@ impl History {
     /// of the host; `spread` is what the forecast itself keeps between what it expects and what it promises.
     fn allowance(&self, window: usize, risk: f64, spread: f64) -> Result<(f64, Basis), Absence> {
         let mut errors = self.errors(window);
-        // Overlapping windows tell no more than those that do not overlap.
+        // Overlapping windows add no information to those that do not overlap.
         let windows = errors.len().div_ceil(window);
         if windows < LEAST_WINDOWS {
             let minutes = (LEAST_WINDOWS - 1) * window + 1;
@@ -202,7 +203,7 @@ pub struct Question {
     pub risk: f64,
 }
 
-/// A question that makes no sense.
+/// A question that is out of bounds.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum QuestionError {
     /// The time.
@@ -239,13 +240,13 @@ impl Question {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// Errors that this host's forecasts really had are enough for the risk.
+    /// Past errors of this host's forecasts suffice for the risk.
     Seen {
         /// Windows of the asked length that do not overlap.
         windows: u32,
     },
-    /// Fewer windows were seen than the risk needs: the largest error was stretched along an exponential tail. A
-    /// guess, on the careful side.
+    /// There are fewer windows than the risk needs: the largest error was extrapolated along an exponential tail. A
+    /// conservative guess.
     Stretched {
         /// Windows of the asked length that do not overlap.
         windows: u32,
@@ -265,15 +266,15 @@ pub struct Promise {
     pub basis: Basis,
 }
 
-/// What a host may do today.
+/// Whether a host may act now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// Its volunteer may run.
     Ready,
-    /// Its agent observes only. What it promises could be had once acting is switched on.
+    /// Its agent observes only. Its promise is available once acting is switched on.
     Observing {
-        /// What switching acting on would need or would be weaker for, in sentences.
+        /// What acting would need there, and which protections are missing, in sentences.
         needs: Vec<String>,
     },
     /// An operator holds it.
@@ -281,7 +282,7 @@ pub enum Standing {
         /// Until when.
         until: Timestamp,
     },
-    /// Its agent acts, and it can give nothing.
+    /// Its agent acts, but has no volunteer to run.
     Unable {
         /// Why.
         reason: String,
@@ -293,7 +294,7 @@ pub enum Standing {
 pub struct HostAdvice {
     /// The host.
     pub host: HostId,
-    /// What it may do today.
+    /// Whether it may act now.
     pub standing: Standing,
     /// What can be promised of it, or why nothing can.
     pub promise: Reading<Promise>,
@@ -318,16 +319,16 @@ pub struct Advice {
     pub hosts: Vec<HostAdvice>,
 }
 
-/// What is known of a host when advice is asked.
+/// Everything known of a host when advice is requested.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
     /// The host.
     pub host: &'a HostId,
     /// Static facts.
     pub facts: &'a HostFacts,
-    /// Its last report, unless it is gone or silent.
+    /// Its last report, unless it is disconnected or silent.
     pub report: Option<&'a HostReport>,
-    /// How its forecasts did.
+    /// The errors of its forecasts.
     pub history: Option<&'a History>,
     /// What applications with response-time targets leave of it, or why nothing.
     pub left: Result<CoreShare, &'a str>,
@@ -381,7 +382,7 @@ fn standing(candidate: &Candidate<'_>) -> Standing {
     }
 }
 
-/// What switching acting on would need, by what the agent found on the host.
+/// What acting would need, by what the agent found on the host.
 fn needs(facts: &HostFacts) -> Vec<String> {
     let mut needs = vec!["set act.enabled in its agent.toml, or start its agent with --act".to_owned()];
     let wanted = [

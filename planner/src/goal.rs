@@ -1,17 +1,18 @@
-//! What a job should achieve, as a score of candidates (RHIC §4.4, "Goal estimation").
+//! A job's goal as a score of candidates (RHIC §4.4, "Goal estimation"). In: a candidate's completion time, cost and
+//! energy. Out: a [`Score`], by which [`crate::sizing`] compares candidates.
 
 use gleaner_types::job::Goal;
 use gleaner_types::units::Dollars;
 
-/// What deadline plans keep in hand, so that a burst of the foreground after the last decision does not turn a deadline
-/// hugged into a deadline missed. All chosen, on the simulator's calibration mixes.
+/// The margin of deadline plans, so that a burst of the foreground after the last decision does not make a job miss its
+/// deadline. All chosen, on the simulator's calibration mixes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Margins {
     /// Part of the time left; it shrinks with it.
     pub part: f64,
     /// At least so many evaluation intervals, because a decision cannot be corrected before the next one.
     pub intervals: f64,
-    /// Evaluation intervals before the deadline in which no worker is sent away any more.
+    /// Evaluation intervals before the deadline in which no worker is released any more.
     pub last_intervals: f64,
 }
 
@@ -22,7 +23,7 @@ impl Margins {
     pub const CLUSTER: Self = Self { part: 0.005, intervals: 1.0 / 6.0, last_intervals: 1.0 };
 }
 
-/// How a candidate does on the goal. Order: one that meets the goal beats one that does not, whatever the
+/// A candidate's score on the goal. Order: one that meets the goal beats one that does not, whatever the
 /// score; among equals the smaller score wins.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score {
@@ -36,7 +37,7 @@ impl Score {
     /// Scores a candidate by its completion time and the cost of the whole job with it. `plan_deadline_s`
     /// is [`plan_deadline`]; other goals ignore it.
     ///
-    /// - Deadline: RHIC scores |estimate − deadline|, which hugs the deadline from either side. Here one that
+    /// - Deadline: RHIC scores |estimate − deadline|, which allows a completion slightly late. Here one that
     ///   finishes late always loses to one that finishes in time, however close.
     /// - Cost: the cost; with a budget, the completion time among those within the budget.
     /// - Energy: `energy_wh`, the energy of the whole job; without a power model no candidate meets the goal.

@@ -1,5 +1,6 @@
-//! How much CPU the volunteer of a host may use right now: the law by which the agent's guard gives the
-//! foreground what it wants at once and takes back slowly what it leaves.
+//! The guard's law: how much CPU the volunteer of a host may use now. In: the CPU that the foreground used in the last
+//! interval. Out: the volunteer's allowance. The agent's guard calls it every 50 ms, the simulator likewise. The
+//! foreground gets what it wants at once; the volunteer gets back slowly what the foreground leaves.
 //!
 //! The allowance drops in one step to what the foreground leaves, less a headroom, and rises by at most a
 //! share of the host per second. Under a floor the volunteer is frozen, because a quota that small only
@@ -13,12 +14,12 @@ use serde::{Deserialize, Serialize};
 pub struct GuardSettings {
     /// Growth of the allowance per second, as a share of the host's CPU capacity.
     pub growth_per_s: Fraction,
-    /// CPU always left free for the foreground's next move, as a share of the host's CPU capacity.
+    /// CPU always left free for the foreground's next increase, as a share of the host's CPU capacity.
     pub headroom: Fraction,
     /// Below this allowance the volunteer is frozen; it thaws at twice as much.
     pub freeze_below: CoreShare,
-    /// Longest interval that earns growth, in seconds. A sample over more time than this says too little
-    /// about now to be worth more.
+    /// Longest interval that earns growth, in seconds. A longer sample says too little
+    /// about the present to allow more.
     pub growth_interval_longest_s: f64,
 }
 
@@ -44,13 +45,13 @@ pub struct GuardSample {
     pub foreground: CoreShare,
 }
 
-/// The rungs of the ladder, mildest first. Each keeps those below it in force.
+/// Kinds of restriction, mildest first. Each includes the milder ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rung {
-    /// The foreground is idle: the least weight is all that is needed, the quota keeps the headroom.
+    /// The foreground is idle: the least weight suffices, the quota keeps the headroom.
     Weight,
-    /// The quota holds the volunteer to its allowance.
+    /// The quota limits the volunteer to its allowance.
     Quota,
     /// The volunteer does not run.
     Freeze,
@@ -61,7 +62,7 @@ pub enum Rung {
 pub struct GuardVerdict {
     /// The most it may use.
     pub allowance: CoreShare,
-    /// How it is held to that.
+    /// The restriction that enforces it.
     pub rung: Rung,
     /// The foreground took something back in this step.
     pub shrank: bool,
@@ -84,7 +85,7 @@ impl Guard {
         Self { settings, allowance: CoreShare::ZERO, frozen: true }
     }
 
-    /// Goes on by other constants.
+    /// Continues with other constants.
     pub fn set_settings(&mut self, settings: GuardSettings) {
         self.settings = settings;
     }

@@ -1,5 +1,6 @@
-//! What the dedicated hosts' disks can feed: where volunteers stop helping, and how much of their potential a
-//! cluster of a given size really uses (RHIC §4.3).
+//! The I/O model of a cluster: what the dedicated hosts' disks can deliver, where volunteers stop helping, and how much
+//! of its potential a cluster of a given size really uses (RHIC §4.3). In: observations of potential, actual
+//! productivity and disk utilisation. Out: a curve, which [`crate::sizing`] uses. The controller keeps one per job.
 //!
 //! The curve maps aggregate potential to aggregate actual productivity. RHIC draws it over the volunteers; here it
 //! is drawn over the whole cluster, because volunteers that saturate the disks slow the dedicated hosts too, and
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// Utilisation from which a disk counts as saturated. Chosen: iostat's figure rarely reaches 100 %.
 pub const SATURATED: f64 = 0.95;
-/// Utilisation below which the disks say nothing about a limit. Chosen.
+/// Utilisation below which nothing is known about the disks' limit. Chosen.
 const IDLE: f64 = 0.01;
 /// Points kept: at one per 10 s almost three hours.
 const MOST_POINTS: usize = 1_000;
@@ -65,7 +66,7 @@ pub struct IoModel {
 }
 
 impl IoModel {
-    /// Takes a point. One without potential is ignored.
+    /// Adds a point. One without potential is ignored.
     pub fn observe(&mut self, point: IoPoint) {
         if point.potential > CoreShare::ZERO && point.at_s.is_finite() {
             if self.points.len() >= MOST_POINTS {
@@ -152,7 +153,7 @@ fn clusters(mut points: Vec<Weighted>, bandwidth: f64) -> Vec<Weighted> {
     for (column, row) in cells {
         let half = bandwidth / 2.0;
         let mut mode = Weighted { x: (column + 0.5) * half, y: (row + 0.5) * half, disk: f64::NAN, weight: 0.0 };
-        // Flat kernels settle in a few steps; the bound is for rounding that goes back and forth.
+        // Flat kernels converge in a few steps; the bound is for rounding that oscillates.
         for _ in 0..50 {
             let Some(next) = centre(near(&mode)) else { break };
             let moved = (next.x - mode.x).hypot(next.y - mode.y);
@@ -173,7 +174,7 @@ fn clusters(mut points: Vec<Weighted>, bandwidth: f64) -> Vec<Weighted> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct IoCurve {
     knots: Vec<Weighted>,
-    /// Part of the last slope that is believed past the last knot.
+    /// Part of the last slope that is used beyond the last knot.
     beyond: f64,
 }
 
@@ -197,7 +198,7 @@ impl IoCurve {
             .filter(|curve| curve.knots[0].x > 0.0)
     }
 
-    /// The same curve, which believes only half of what it would extrapolate. Chosen.
+    /// The same curve with half of the extrapolated gain. Chosen.
     #[must_use]
     pub fn cautious(&self) -> Self {
         Self { beyond: 0.5, ..self.clone() }
@@ -212,8 +213,8 @@ impl IoCurve {
     }
 
     /// Aggregate actual productivity at an aggregate potential: interpolated between knots, in proportion before
-    /// the first. Past the last it goes on as it went last, up to what the disks feed at full utilisation, which is
-    /// RHIC Eq. 2 applied to the newest knowledge instead of the profile.
+    /// the first. Beyond the last it keeps the last slope, up to what the disks deliver at full utilisation, which is
+    /// RHIC Eq. 2 applied to the newest measurements instead of the profile.
     #[must_use]
     pub fn actual(&self, potential: CoreShare) -> CoreShare {
         let x = potential.percent();
@@ -272,7 +273,7 @@ pub struct GrowthView {
 }
 
 impl Growth {
-    /// The cluster is through with growing.
+    /// The growth has ended.
     #[must_use]
     pub fn is_over(self) -> bool {
         self.over
@@ -285,7 +286,7 @@ impl Growth {
     }
 
     /// Leaves out the step to the worst case, in which one dedicated host serves all volunteers. Ours: the profile shows
-    /// whether their disks share the load evenly, and where they do that minute is wasted.
+    /// whether their disks share the load evenly, and if they do, that step only costs a minute.
     pub fn skip_worst_case(&mut self) {
         self.period = self.period.max(1);
     }

@@ -1,8 +1,10 @@
 //! Every decision Gleaner takes, as pure functions and state machines: no I/O, no async, no clock, no global
 //! state, no randomness but from a seed passed in. `clippy.toml` beside this crate enforces it.
 //!
-//! One module per decision, named for what it decides. What must not be here: anything that reads, writes,
-//! waits or logs; the shells (`agent`, `aggregator`, `simulator`) do that and carry out what is decided here.
+//! In: observations and the caller's time. Out: decisions with their reasons. The callers are the agent, the
+//! aggregator's shell and the simulator; they read, write, wait and log, and carry out the decisions.
+//!
+//! One module per decision, named for what it decides. What must not be here: anything that reads, writes, waits or logs.
 
 pub mod advice;
 pub mod balance;

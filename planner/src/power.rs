@@ -1,5 +1,5 @@
-//! What running costs in energy: a model fitted to measured samples, and the part of it a volunteer answers for
-//! (RHIC §4.4, "Energy").
+//! Power of hosts: a model fitted to measured samples, and the part of it that is counted for a volunteer (RHIC §4.4,
+//! "Energy"). `gleaner calibrate power` fits models; the controller uses them for the goal `energy`.
 
 use gleaner_types::job::PowerModel;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub enum FitError {
     /// Fewer samples than the model has coefficients.
     #[error("{0} samples are too few; at least 3 at different utilisations are needed")]
     TooFew(usize),
-    /// A sample that cannot be one.
+    /// A sample with impossible values.
     #[error("sample {number}: utilisation {utilisation} and {watts} W; it must be 0 to 1, and watts above 0")]
     Sample {
         /// Its number, from 1.
@@ -89,8 +89,8 @@ pub fn fit(samples: &[PowerSample]) -> Result<PowerFit, FitError> {
     Ok(PowerFit { model, error_w: (squares / samples.len() as f64).sqrt(), samples: samples.len() })
 }
 
-/// Solves the normal equations over the chosen terms by elimination with pivoting; the others are 0. A trace of
-/// ridge keeps terms that the samples do not tell apart from running away.
+/// Solves the normal equations over the chosen terms by elimination with pivoting; the others are 0. A small
+/// ridge term keeps coefficients finite that the samples do not distinguish.
 fn least_squares(rows: &[[f64; 4]], values: &[f64], terms: [bool; 4]) -> [f64; 4] {
     const RIDGE: f64 = 1e-9;
     let chosen: Vec<usize> = (0..4).filter(|term| terms[*term]).collect();

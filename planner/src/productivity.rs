@@ -1,5 +1,6 @@
-//! What a volunteer could contribute, and what volunteers really contribute of it (RHIC §4.2–4.3). CPU and
-//! productivity are in percent of one core.
+//! Potential and actual productivity: what a volunteer could contribute, and how much of that volunteers really
+//! contribute (RHIC §4.2–4.3). In: residual CPU and memory, and what workers used. Out: potentials, yields and
+//! efficiencies for the controller. CPU and productivity are in percent of one core.
 
 use std::collections::BTreeMap;
 
@@ -33,11 +34,11 @@ pub struct Yield {
 /// Half-life of an observation of the yield, in seconds. Chosen: one evaluation interval of RHIC.
 const HALF_LIFE_S: f64 = 60.0;
 
-/// Least yield believed. Chosen: below it a model is plainly wrong, and a tenth keeps estimates finite.
+/// Least yield assumed. Chosen: below it a model is certainly wrong, and a tenth keeps estimates finite.
 const LEAST: f64 = 0.1;
 
 impl Yield {
-    /// Takes what the workers used and could have used over an interval.
+    /// Adds what the workers used and could have used over an interval.
     pub fn observe(&mut self, actual: CoreShare, potential: CoreShare, interval_s: f64) {
         if potential <= CoreShare::ZERO || interval_s <= 0.0 {
             return;
@@ -70,7 +71,7 @@ struct ClassRecord {
     cpu_percent_s: f64,
 }
 
-/// Part of a job that a class must have done before its efficiency is believed. Chosen: a few dozen tasks of the
+/// Part of a job that a class must have done before its efficiency is used. Chosen: a few dozen tasks of the
 /// papers' jobs.
 const LEAST_DONE: f64 = 0.005;
 
@@ -98,7 +99,7 @@ impl Efficiency {
         }
     }
 
-    /// E_K of RHIC Eq. 7: (J_K / P_K) × (P_0 / J_0); 1 for the base class and while too little was seen.
+    /// E_K of RHIC Eq. 7: (J_K / P_K) × (P_0 / J_0); 1 for the base class and while there is too little data.
     #[must_use]
     pub fn of(&self, class: &str) -> f64 {
         let per_unit = |class: &str| {

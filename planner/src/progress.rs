@@ -1,4 +1,5 @@
-//! How fast a job gets on, and when it will be complete (RHIC §4.4, Eq. 5 and 6).
+//! Progress of a job: its processing rate and its completion time (RHIC §4.4, Eq. 5 and 6). In: the fraction done and the
+//! CPU used. Out: estimates for [`crate::sizing`].
 
 use gleaner_types::job::Goal;
 use gleaner_types::units::{CoreShare, Fraction};
@@ -20,7 +21,7 @@ impl ProcessingRate {
         }
     }
 
-    /// Takes the fraction of the job that is complete. Progress never goes back.
+    /// Takes the fraction of the job that is complete. Progress never decreases.
     pub fn completed(&mut self, fraction: Fraction) {
         self.completed = self.completed.max(fraction.value().min(1.0));
     }
@@ -55,8 +56,8 @@ pub fn time_remaining(remaining: Fraction, predicted: CoreShare, rate: f64) -> f
     if speed > 0.0 { remaining.value() / speed } else { f64::INFINITY }
 }
 
-/// What a change of size costs in time (RHIC §4.4, "transition time"). Until added workers are set up, the present ones
-/// go on alone; removed ones drain for about a task, in which they are counted as doing nothing.
+/// What a change of size costs in time (RHIC §4.4, "transition time"). Until added workers are set up, only the present ones
+/// work; removed ones drain for about a task, in which they are counted as doing nothing.
 ///
 /// Seconds until `remaining` is done, at `rate` of Eq. 5, when the productivity is `before` for `set_up_s` and `after`
 /// from then on.
@@ -72,7 +73,7 @@ pub fn time_with_set_up(remaining: Fraction, rate: f64, before: CoreShare, after
 /// Standard deviations of task lengths by which the last tasks of a job are expected to outlast the mean. Chosen on the
 /// calibration mixes of the simulator.
 const TAIL_DEVIATIONS: f64 = 1.5;
-/// How much a loss counts beyond its probability, because a deadline missed weighs more than one met early. Chosen.
+/// Factor on the probability of a loss, because a missed deadline is worse than an early completion. Chosen.
 const LOSS_WEIGHT: f64 = 2.0;
 
 /// Padding of completion estimates against stragglers, in seconds. RHIC pads with the mean length of a task (§4.4); for a

@@ -1,10 +1,10 @@
-//! Takes memory from a workload gently: small steps towards a limit, and back off when the workload has to wait
-//! for memory. A limit that is set at once makes the kernel (or a balloon) reclaim everything at once, which is
-//! just the stutter the foreground must never have.
+//! Lowers a workload's memory limit in small steps, and backs off when the workload waits for memory. In: what the
+//! workload holds and its memory pressure, once a second. Out: the limit to set now. The agent's limits call it. A limit
+//! that is set at once makes the kernel (or a balloon) reclaim everything at once, and the foreground stutters.
 
 use gleaner_types::units::{Bytes, Fraction};
 
-/// How gently.
+/// Sizes of the steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReclaimSettings {
     /// No limit goes below this.
@@ -35,11 +35,11 @@ impl Default for ReclaimSettings {
 pub struct MemoryState {
     /// What it holds.
     pub used: Bytes,
-    /// Share of time it waited for memory lately; `None` where nobody measures that, and then steps are blind.
+    /// Share of time it waited for memory lately; `None` where it is not measured; then the steps ignore it.
     pub pressure: Option<Fraction>,
 }
 
-/// On the way to a limit.
+/// The state of a limit that is being lowered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reclaim {
     resting: u32,
@@ -60,7 +60,7 @@ impl Reclaim {
         } else {
             part(1.0 - settings.step.value()).max(goal)
         };
-        // Room above what is used is given back at once down to the goal: it takes nothing from anybody.
+        // Unused memory above the goal is limited at once: that takes nothing from the workload.
         let limit = if self.resting == 0 && state.used <= goal { goal } else { limit };
         self.last = Some(limit);
         limit

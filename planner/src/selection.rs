@@ -1,5 +1,5 @@
-//! Which volunteers to take: offers sorted by potential productivity, the best first, a size being a prefix
-//! of the list (RHIC §4.2, "Node selection").
+//! Node selection: offers sorted by potential productivity, the best first; a size is a prefix of the list (RHIC §4.2).
+//! In: offers of hosts. Out: their order, for [`crate::sizing`].
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::productivity::potential;
 /// Least potential worth offering. Chosen: a twentieth of a core.
 const LEAST: f64 = 5.0;
 
-/// Part of its potential by which a free host must be better than one in use to take its place. Chosen.
+/// Part of its potential by which a free host must be better than one in use to replace it. Chosen.
 pub const REPLACEMENT_THRESHOLD: f64 = 0.25;
 
 /// One volunteer a job could use.
@@ -25,8 +25,8 @@ pub struct Offer {
     pub potential: CoreShare,
 }
 
-/// Sorts offers, the most productive first; equals by host, so that the order is always the same. Offers of
-/// next to nothing are left out.
+/// Sorts offers, the most productive first; equals by host, so that the order is always the same. Offers with
+/// hardly any potential are left out.
 #[must_use]
 pub fn ranked(mut offers: Vec<Offer>) -> Vec<Offer> {
     offers.retain(|offer| offer.potential.percent() >= LEAST);

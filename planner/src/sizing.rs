@@ -1,5 +1,6 @@
-//! How many volunteers a job gets: every size from none to all is tried, each the prefix of the ranked offers,
-//! and the best on the goal is taken (RHIC §4.1, exhaustive search). Linear in the number of offers.
+//! How many volunteers a job gets: every size from none to all is tried, each a prefix of the ranked offers, and the
+//! best on the goal is taken (RHIC §4.1, exhaustive search). Linear in the number of offers. In: [`Sizing`], built by the
+//! controller or by `gleaner plan size`. Out: a [`Choice`] with its candidates and its reason.
 
 use gleaner_types::job::{Bound, Candidate, Decision, Goal, PowerModels, Prices};
 use gleaner_types::units::{CoreShare, Dollars, Fraction};
@@ -11,7 +12,7 @@ use crate::progress::time_with_set_up;
 use crate::selection::Offer;
 
 /// Part of the cost or energy still to come that a change must save, or the size stays: below it the difference
-/// is noise, and every change has a transition. Chosen.
+/// is noise, and every change costs a transition. Chosen.
 const LEAST_GAIN: f64 = 0.01;
 
 /// What workers really use of their potential.
@@ -70,7 +71,7 @@ pub struct Sizing<'a> {
     pub deadline_in_s: Option<f64>,
     /// Time between two decisions, in seconds.
     pub evaluation_interval_s: f64,
-    /// What plans for a deadline keep in hand.
+    /// The margin of plans for a deadline.
     pub margins: Margins,
     /// Prices per worker.
     pub prices: Prices,
@@ -124,7 +125,7 @@ impl Sizing<'_> {
 
     fn candidate(&self, size: u32, potential: CoreShare, before: CoreShare) -> Candidate {
         let predicted = self.response.actual(potential);
-        // Until added workers are set up, the present ones go on alone.
+        // Until added workers are set up, only the present ones work.
         let set_up_s = if size > self.current { self.set_up_s } else { 0.0 };
         let working_s = time_with_set_up(self.remaining, self.rate, before, predicted, set_up_s);
         // Stragglers: the last tasks run on for about the mean length of one (RHIC §4.4), on ever fewer workers.
@@ -213,7 +214,7 @@ impl Sizing<'_> {
         Choice { size: chosen.size, bound, candidates: excerpt(candidates, settled), chosen, considered }
     }
 
-    /// A size that somebody else chose, with what it leads to. One beyond the offers is cut to them.
+    /// A size that a policy chose, with its consequences. It is limited to the number of offers.
     #[must_use]
     pub fn forced(&self, size: u32, bound: Bound) -> Choice {
         let free = self.decide();
@@ -227,9 +228,9 @@ impl Sizing<'_> {
     }
 
     /// Keeps the present size where leaving it is not worth the transition (RHIC §4.4, "damping"): a smaller
-    /// one must still finish a task's length before the time planned for, so that the next look does not call
-    /// the worker back; and shortly before the deadline it saves next to nothing and leaves no time to make up
-    /// for a burst of the foreground. For cost and energy a change must save [`LEAST_GAIN`] of what is to come.
+    /// one must still finish a task's length before the time planned for, so that the next decision does not take
+    /// the worker again. Shortly before the deadline a smaller size saves almost nothing and leaves no time to
+    /// compensate for a burst of the foreground. For cost and energy a change must save [`LEAST_GAIN`] of what is to come.
     fn damped(&self, candidates: &[Candidate], best: usize) -> usize {
         let current = self.current as usize;
         let Some(kept) = candidates.get(current) else { return best };

@@ -1,5 +1,5 @@
-//! Sizing as a question and an answer: everything a decision about a cluster depends on as one document, and what the
-//! controller's own code makes of it. For `gleaner plan size`, which needs no daemon.
+//! Sizing as a question and an answer. In: one document with everything that a decision about a cluster depends on. Out:
+//! the decision of the controller's own code. For `gleaner plan size`, which needs no daemon.
 
 pub mod balance;
 pub mod tune;

@@ -1,5 +1,5 @@
-//! Balancing and arbitration as questions and answers, for `gleaner plan balance` and `gleaner plan arbitrate`. What was
-//! seen of applications goes through the controller's own code, interval by interval.
+//! Balancing and arbitration as questions and answers, for `gleaner plan balance` and `gleaner plan arbitrate`. In:
+//! observed control intervals. Out: requests and grants of the controller's own code, interval by interval.
 
 use std::collections::{BTreeMap, BTreeSet};
 

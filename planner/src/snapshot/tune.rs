@@ -1,5 +1,5 @@
-//! One resource by response time as a question and an answer, for `gleaner plan tune`. What was seen goes through one of the
-//! controllers of [`crate::single_resource`], interval by interval.
+//! Control of one resource by response time as a question and an answer, for `gleaner plan tune`. In: observed control
+//! intervals. Out: the next allocation of one of the controllers of [`crate::single_resource`].
 
 use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
