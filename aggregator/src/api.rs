@@ -25,12 +25,12 @@ use crate::shell::{Arrival, may_not_read};
 /// Longest request: a hundred thousand tasks of some hundred bytes.
 const MAX_REQUEST: u64 = 64 << 20;
 
-/// Up to this a request costs nobody else anything, and longer ones are only for those who may act. They are read by few at
-/// once, so that all of them together stay within some hundred megabytes. (Both chosen.)
+/// Longer requests than this are only for operators who may act, and few are read at once, so that all of them together
+/// stay within some hundred megabytes. (Both chosen.)
 const MAX_QUESTION: u64 = 64 << 10;
 const LONG_REQUESTS: usize = 2;
 
-/// Most clients at once, and how many of them may be such that only ask: they never keep others out.
+/// Most clients at once, and how many of them may be clients that only ask, so that these never exclude others.
 const MAX_CLIENTS: (usize, usize) = (64, 48);
 
 /// How long a client may take to send its request, and to take what it is sent.
@@ -39,7 +39,7 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SocketError {
-    /// Somebody answers on it.
+    /// Another aggregator answers on it.
     #[error("another aggregator (process {pid}) answers on {}", socket.display())]
     Taken {
         /// The socket.
@@ -187,7 +187,7 @@ async fn answer(write: &mut OwnedWriteHalf, response: &Response) -> io::Result<(
     send(write, &line).await
 }
 
-/// Writes to a client that reads; one that does not gives up its place.
+/// Writes to a client. One that does not read loses its place.
 async fn send(write: &mut OwnedWriteHalf, bytes: &[u8]) -> io::Result<()> {
     tokio::time::timeout(CLIENT_TIMEOUT, write.write_all(bytes))
         .await
@@ -198,7 +198,7 @@ async fn send(write: &mut OwnedWriteHalf, bytes: &[u8]) -> io::Result<()> {
 async fn audit(write: &mut OwnedWriteHalf, folder: PathBuf, since: Option<Timestamp>) -> io::Result<()> {
     let (sender, mut lines) = mpsc::channel(100);
     tokio::task::spawn_blocking(move || {
-        // Ends with the log, or when nobody takes the lines any more.
+        // Ends with the log, or when the client has disconnected.
         crate::audit::lines(&folder, since).try_for_each(|line| sender.blocking_send(line)).ok()
     });
     while let Some(line) = lines.recv().await {
@@ -233,7 +233,7 @@ async fn events(
             }
             tokio::select! {
                 changed = context.log_appended.changed() => if changed.is_err() { return Ok(()) },
-                // A client that has gone away is noticed even while nothing happens.
+                // A client that has disconnected is noticed even without new lines.
                 error = write.ready(tokio::io::Interest::ERROR) => { error?; return Ok(()) }
             }
         }

@@ -1,5 +1,6 @@
-//! Applications at the aggregator's edge: checks what an operator applies, and asks the sources of response times when the
-//! controller wants to know.
+//! Applications at the aggregator's edge. In: descriptions that operators apply, and the controller's questions about
+//! response times. Out: checked descriptions, and the answers of the sources, which go back to the core loop. The shell
+//! calls it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ const MOST_TIERS: usize = 64;
 /// Longest list of mistakes reported.
 const MOST_PROBLEMS: usize = 20;
 
-/// Checks an application beside those there are.
+/// Checks a new or changed application against the existing ones.
 ///
 /// # Errors
 /// [`ApiError`] naming every field that is wrong.
@@ -81,7 +82,7 @@ fn check_bounds(index: usize, tier: &TierSpec, found: &mut Vec<String>) {
     }
 }
 
-/// An application as everybody may see it who may ask: without the secrets of its source.
+/// An application as shown to everybody who may ask: without the secrets of its source.
 pub(crate) fn shown(status: &ApplicationStatus) -> ApplicationStatus {
     let response_time = shown_source(&status.spec.response_time);
     ApplicationStatus { spec: ApplicationSpec { response_time, ..status.spec.clone() }, ..status.clone() }
@@ -122,7 +123,7 @@ impl Sources {
         let mut reader = match ResponseReader::new(&spec.response_time, interval) {
             Ok(reader) => reader,
             Err(error) => {
-                // It was checked when it was applied; another version of the program may think otherwise.
+                // It was checked when it was applied; another version of the program may refuse it.
                 tracing::error!(application = %spec.name, error, "the source of its response times cannot be used");
                 self.running.remove(&spec.name);
                 return;
@@ -141,19 +142,19 @@ impl Sources {
         self.running.insert(spec.name.clone(), Source { spec: spec.clone(), ask, pushed, task });
     }
 
-    /// Asks an application's source no more.
+    /// Stops asking an application's source.
     pub(crate) fn remove(&mut self, name: &ApplicationId) {
         self.running.remove(name);
     }
 
-    /// Wants an answer. One that is still at the last question is not asked again.
+    /// Asks for an answer. A source that still works on the last question is not asked again.
     pub(crate) fn ask(&self, name: &ApplicationId) {
         if let Some(source) = self.running.get(name) {
             _ = source.ask.try_send(());
         }
     }
 
-    /// Takes a value that was handed in.
+    /// Takes a value that was pushed.
     ///
     /// # Errors
     /// [`ApiError`] if the application has another source, or the value cannot be one.

@@ -1,5 +1,6 @@
-//! The audit log: what operators ordered, written before it is done. One JSON object per line, in files that are
-//! only appended to, rotated by size; each line is on the disk before the order goes on.
+//! The audit log. In: orders of operators, from the shell, before they are carried out, and their results. Out: one JSON
+//! object per line, in files that are only appended to, rotated by size. A line is on the disk before the order is
+//! carried out.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -30,7 +31,7 @@ pub(crate) struct AuditLog {
 }
 
 impl AuditLog {
-    /// The log in a folder. Numbers go on from the time of the start, so they never repeat.
+    /// The log in a folder. Numbers start at the time of the start, so they never repeat.
     pub(crate) fn new(folder: &Path, started: Timestamp) -> Self {
         let folder = folder.to_owned();
         let files = LineFiles { folder, stem: STEM, mode: 0o600, max_bytes: MAX_BYTES, files: FILES };
@@ -61,11 +62,11 @@ pub(crate) fn cut(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// The lines at or after `since`, oldest first. Lines that are no records (torn by a crash) are passed over.
+/// The lines at or after `since`, oldest first. Lines that are not records (torn by a crash) are skipped.
 pub(crate) fn lines(folder: &Path, since: Option<Timestamp>) -> impl Iterator<Item = String> {
     let files = oldest_first(folder, STEM).into_iter();
     let lines = files.filter_map(|file| File::open(file).ok()).flat_map(|file| {
-        // A file that cannot be read on ends there.
+        // A read error ends the file there.
         BufReader::new(file).split(b'\n').map_while(Result::ok)
     });
     lines.filter_map(move |line| {

@@ -17,10 +17,10 @@ use crate::journal::JournalSettings;
 use crate::operators::Operators;
 use crate::standby::StandbySettings;
 
-/// Where the packaged config lies.
+/// Path of the packaged config.
 pub const DEFAULT_FILE: &str = "/etc/gleaner/aggregator.toml";
 
-/// Keys that a running aggregator takes over when it reloads its config; every other one needs a restart.
+/// Keys that a running aggregator applies when it reloads its config; every other one needs a restart.
 pub const AT_RUN_TIME: &[&str] = &[
     "controller.evaluation_interval_s",
     "controller.profile_period_s",
@@ -58,7 +58,7 @@ pub struct Config {
     /// The authority's key: only with it hosts can be invited and certificates renewed. Where the config names none,
     /// `ca.key` beside [`Config::ca`] is taken if it is there.
     pub authority_key: Option<PathBuf>,
-    /// How long agents' certificates hold.
+    /// Lifetime of agents' certificates.
     pub certificate_lifetime: Duration,
     /// Addresses under which agents reach the aggregator, for join tokens.
     pub advertise: Vec<String>,
@@ -93,7 +93,7 @@ impl Config {
         Self::with_keys(source).map(|(config, _)| config)
     }
 
-    /// Validates a config, and tells the keys it may have.
+    /// Validates a config, and returns the keys it may have.
     ///
     /// # Errors
     /// All [`Problems`] at once.

@@ -1,6 +1,7 @@
-//! Who may join and whose certificates no longer count: invitations and revocations, as they are stored.
+//! Invitations and revocations, as they are stored: who may join, and whose certificates are no longer accepted. The
+//! shell asks it for every hello and every request to join, and stores it with the state.
 //!
-//! Of an invitation only the hash of its secret is kept. It serves once, until it expires.
+//! Of an invitation only the hash of its secret is kept. It can be used once, until it expires.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,10 +20,10 @@ pub const MOST_INVITATIONS: usize = 256;
 /// Most hosts revoked. Chosen: more than a fleet ever loses.
 const MOST_REVOCATIONS: usize = 100_000;
 
-/// For how long it is still told that an invitation expired, instead of that it is unknown.
+/// For this long after its end an invitation is reported as expired, later as unknown.
 const EXPIRED_KEPT: Duration = Duration::from_secs(86_400);
 
-/// Failed attempts to join that are looked at: at once, and then one in this many seconds.
+/// Failed attempts to join that are processed: at once, and then one in this many seconds.
 const FAILURES: (u32, f64) = (20, 5.0);
 
 /// An open invitation.
@@ -32,7 +33,7 @@ pub struct Invitation {
     hash: [u8; 32],
     /// When it was made.
     pub made: Timestamp,
-    /// Until when it serves.
+    /// When it expires.
     pub expires: Timestamp,
 }
 
@@ -40,12 +41,12 @@ pub struct Invitation {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Admissions {
     invitations: BTreeMap<HostId, Invitation>,
-    /// Certificates of the host count only if they are valid from a later second than this.
+    /// Certificates of the host are accepted only if they are valid from a later second than this.
     revocations: BTreeMap<HostId, Timestamp>,
 }
 
 impl Admissions {
-    /// Opens an invitation; says whether it takes the place of an older one of the host.
+    /// Opens an invitation; returns whether it replaces an older one of the host.
     ///
     /// # Errors
     /// When too many are open.
@@ -69,10 +70,10 @@ impl Admissions {
     /// The host that a secret is an open invitation of. The invitation is used up.
     ///
     /// # Errors
-    /// Why not, for the operator and for whoever asks.
+    /// Why not, for the operator and for the peer.
     pub fn redeem(&mut self, secret: &JoinSecret, now: Timestamp) -> Result<HostId, String> {
         let hash = hash_of(secret);
-        // All are compared, each in constant time, so that how long it takes tells nothing.
+        // All are compared, each in constant time, so that the time it takes reveals nothing.
         let mut found = None;
         for (host, invitation) in &self.invitations {
             if bool::from(invitation.hash.ct_eq(&hash)) {
@@ -104,7 +105,7 @@ impl Admissions {
         self.revocations.iter().map(|(host, through)| (host, *through))
     }
 
-    /// From now on no certificate of the host counts that is valid from then or earlier. Its open invitation is
+    /// From now on no certificate of the host is accepted that is valid from then or earlier. Its open invitation is
     /// withdrawn.
     ///
     /// # Errors
@@ -120,11 +121,11 @@ impl Admissions {
         Ok(())
     }
 
-    /// Why a host's certificate does not count, if so.
+    /// Why a host's certificate is not accepted, if so.
     #[must_use]
     pub fn revoked(&self, host: &HostId, certificate: Validity) -> Option<String> {
         let through = self.revocations.get(host)?;
-        // Certificates tell seconds.
+        // Certificates have a resolution of seconds.
         (certificate.from.0 / 1_000 <= through.0 / 1_000).then(|| {
             format!(
                 "the certificates of host {host} were revoked at {through}; `gleaner host invite {host}` lets it \
@@ -148,7 +149,7 @@ impl Admissions {
     }
 }
 
-/// Counts failed attempts to join, so that nobody can make many.
+/// Limits failed attempts to join.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     /// Attempts not yet forgotten.
@@ -157,7 +158,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// In how many seconds another attempt is looked at; `None` if now.
+    /// In how many seconds another attempt is processed; `None` if now.
     pub(crate) fn wait_s(&mut self, now: Timestamp) -> Option<f64> {
         self.level = (self.level - now.seconds_since(self.since) / FAILURES.1).max(0.0);
         self.since = now;

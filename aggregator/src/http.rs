@@ -1,11 +1,11 @@
-//! HTTP to the machines next door, for everything here that asks over it: without proxies (not even where the
-//! environment names one) and redirects, limited in time and size.
+//! The HTTP client of engines, response-time sources and etcd's gateway, for machines of the same site. No proxies (not
+//! even where the environment names one), no redirects, limited in time and size.
 
 use std::time::Duration;
 
 use ureq::tls::TlsConfig;
 
-/// A client. Statuses that are no success are answers, no errors.
+/// A client. A status other than success is an answer, not an error.
 pub(crate) fn client(tls: Option<TlsConfig>) -> ureq::Agent {
     let config = ureq::Agent::config_builder()
         .proxy(None)
@@ -54,7 +54,7 @@ pub(crate) fn post(
 /// The body of an answer.
 ///
 /// # Errors
-/// [`ureq::Error::BodyExceedsLimit`] for one of more than `longest` bytes; whatever breaks on the way.
+/// [`ureq::Error::BodyExceedsLimit`] for one of more than `longest` bytes; any error on the way.
 pub(crate) fn body(answer: &mut ureq::http::Response<ureq::Body>, longest: u64) -> Result<Vec<u8>, ureq::Error> {
     answer.body_mut().with_config().limit(longest).read_to_vec()
 }

@@ -1,4 +1,5 @@
-//! A host that joins: one request on one stream of a connection without a certificate, one answer, the end.
+//! A host that joins. In: one request on one stream of a connection without a certificate. Out: one answer, from the
+//! shell; then the connection ends. The acceptor calls it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::server::say;
 use crate::shell::{Arrival, Joining};
 
-/// Most hosts in the middle of joining; of more the new one is turned away.
+/// Most hosts that may be joining at once; more are refused.
 const MOST_JOINING: usize = 8;
 
 /// Longest wait for the request, and for the peer to take the answer.
@@ -60,7 +61,7 @@ async fn answer(
         Err(_) => stopping(),
     };
     let message = answer.map_or_else(ToJoiner::Refused, ToJoiner::Joined);
-    // A peer that does not take its answer has lost it.
+    // A peer that does not read its answer in time loses it.
     say(connection, &mut send, &message, PATIENCE.1).await;
     _ = send.finish();
     _ = tokio::time::timeout(PATIENCE.1, connection.closed()).await;

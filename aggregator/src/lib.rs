@@ -1,7 +1,8 @@
 //! The central daemon: a thin shell of I/O around the planner's controller.
 //!
-//! Here live the connections to agents, the journal, the event log, the store, the engines and the local API.
-//! What must not be here: decisions. Whatever is decided comes out of `gleaner_planner::controller`.
+//! In: messages of agents, requests of operators, reports of engines, answers of response-time sources, ticks. Each is an
+//! [`shell::Arrival`], which the core loop gives to the controller. Out: commands, engine actions, questions to sources,
+//! events. What must not be here: decisions; they all come from `gleaner_planner::controller`.
 
 mod api;
 mod applications;

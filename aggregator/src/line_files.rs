@@ -1,11 +1,12 @@
-//! Files of lines that only grow, rotated by size. A line is there whole or not at all, whatever the disk does.
+//! Files of lines that are only appended to, rotated by size. In: lines of the event log and the audit log. Out: files in
+//! which a line is whole or absent, whatever the disk does.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes looked at at once for the last end of a line. Chosen.
+/// Bytes read at once in search of the last line end. Chosen.
 const BLOCK: usize = 4_096;
 
 /// What the files are called and how much is kept.
@@ -83,7 +84,7 @@ impl LineWriter {
         written
     }
 
-    /// Pushes what was appended out to the disk.
+    /// Flushes what was appended to the disk.
     ///
     /// # Errors
     /// When some of it may not be there.
@@ -96,7 +97,7 @@ impl LineWriter {
         synced
     }
 
-    /// The current file, without a last line that a crash cut short: nothing was promised of that one.
+    /// The current file, without a last line that a crash cut short: that line was not acknowledged.
     fn opened(&self) -> io::Result<(File, u64)> {
         std::fs::create_dir_all(&self.files.folder)?;
         let mut options = OpenOptions::new();
@@ -113,7 +114,7 @@ impl LineWriter {
     }
 }
 
-/// Never makes it longer: somebody else may have emptied it.
+/// Never makes it longer: another program may have emptied it.
 fn shorten(file: &File, length: u64) -> io::Result<()> {
     if file.metadata()?.len() > length { file.set_len(length) } else { Ok(()) }
 }

@@ -1,6 +1,6 @@
-//! What the aggregator tells a monitoring system (docs/metrics.md): counts that its core loop keeps, and a page put
-//! together when somebody asks. Labels are bounded: hosts, jobs and applications beyond a number have none, and a
-//! workload never has one, because guests choose their names.
+//! The aggregator's metrics (docs/metrics.md). In: counts that the core loop keeps, and the controller's state. Out: a
+//! page, built on request. Labels are bounded: hosts, jobs and applications beyond a number have none, and a workload
+//! never has one, because guests choose their names.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,7 @@ pub(crate) struct Counters {
     guard_shrinks: u64,
     guard_freezes: u64,
     harvested_core_s: f64,
-    /// Messages to agents that found no room.
+    /// Messages to agents that were dropped for lack of room.
     pub(crate) messages_dropped: u64,
     /// Times the state could not be stored.
     pub(crate) store_failures: u64,
@@ -62,7 +62,7 @@ impl Counters {
         self.commands += outputs.iter().filter(|output| matches!(output, Output::Command { .. })).count() as u64;
     }
 
-    /// An event that counts.
+    /// Counts an event.
     pub(crate) fn noticed(&mut self, event: &Event) {
         match event {
             Event::CommandRefused { .. } => self.commands_refused += 1,
@@ -73,7 +73,7 @@ impl Counters {
         }
     }
 
-    /// A report. Agents count from their start, so what counts here is what was added since the host's last one.
+    /// Counts a report. Agents count from their start, so the difference from the host's last report is added here.
     pub(crate) fn reported(&mut self, report: &HostReport) {
         let counts = [report.reports_dropped, report.volunteer.guard_shrinks, report.volunteer.guard_freezes];
         let before = self.told.insert(report.host.clone(), counts).unwrap_or_default();
@@ -85,12 +85,12 @@ impl Counters {
         self.guard_shrinks += added(1);
         self.guard_freezes += added(2);
         let used = report.volunteer.cpu.value().map_or(0.0, |cpu| cpu.cores());
-        // An interval longer than an hour is a clock gone wrong, not a harvest.
+        // An interval longer than an hour comes from a wrong clock and is not counted.
         self.harvested_core_s += used * report.interval_s.clamp(0.0, 3_600.0);
     }
 }
 
-/// The kind of an input, as the label has it.
+/// The kind of an input, as a label.
 pub(crate) const fn kind(input: &Input) -> &'static str {
     match input {
         Input::HostJoined { .. } => "host_joined",
@@ -130,7 +130,7 @@ pub(crate) struct Outgoing {
     pub(crate) most_waiting: usize,
 }
 
-/// Puts a page together. It looks at every host, job and application once.
+/// Builds a page. It reads every host, job and application once.
 pub(crate) fn page(
     controller: &Controller,
     counters: &Counters,
@@ -364,7 +364,7 @@ fn own_records(page: &mut Page, counters: &Counters, records: &Records) {
     page.counter("gleaner_events_lost", "Events dropped for lack of room to wait for the log.", records.events_lost);
 }
 
-/// How the core loop is, told by it every second, for whoever asks while it may hang.
+/// The state of the core loop, updated by it every second. It can be read while the loop hangs.
 #[derive(Debug)]
 pub(crate) struct Pulse(Mutex<Beat>);
 
@@ -404,19 +404,19 @@ impl Pulse {
         };
     }
 
-    /// It works, and stands by: healthy, and not ready.
+    /// It works, and stands by: healthy, but not ready.
     pub(crate) fn stands_by(&self, who_leads: String) {
         let mut beat = self.lock();
         (beat.at, beat.stands_by) = (Instant::now(), Some(who_leads));
     }
 
-    /// Something was dealt with.
+    /// An arrival was processed.
     pub(crate) fn works(&self) {
         self.lock().at = Instant::now();
     }
 
-    /// The core loop of a leader hangs, if it has dealt with nothing for so long, and longer than it may by its health.
-    /// Before its first tick there is none to hang.
+    /// Whether the core loop of a leader hangs: it has processed nothing for so long, and longer than health allows.
+    /// Before its first tick it cannot hang.
     pub(crate) fn leader_hangs(&self, after: Duration) -> Option<String> {
         let leads = self.lock().stands_by.is_none();
         self.quiet(after.max(HANGS_AFTER)).filter(|_| leads)

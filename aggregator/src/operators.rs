@@ -1,4 +1,5 @@
-//! Who may ask and order what over the API's socket: roles, by the credentials the kernel has of the peer.
+//! Roles of operators: who may ask and who may order over the API's socket. In: the credentials that the kernel has of
+//! the peer, and the config. Out: a role. The API's server calls it for every client.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -7,7 +8,7 @@ use gleaner_daemon::config::Section;
 use nix::unistd::{Group, Uid, User};
 use tokio::net::UnixStream;
 
-/// Most groups of a peer looked at. The kernel allows 65,536.
+/// Most groups of a peer that are read. The kernel allows 65,536.
 const MOST_GROUPS: usize = 65_536;
 
 /// What a peer may do.
@@ -109,10 +110,10 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Who is at the other end. The credentials are those of the process at the moment it connected.
+    /// The peer of a socket. The credentials are those of the process at the moment it connected.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When the kernel does not return them.
     pub(crate) async fn of(stream: &UnixStream, operators: &Operators) -> io::Result<Self> {
         let peer = stream.peer_cred()?;
         let mut groups = peer_groups(stream)?;

@@ -1,8 +1,9 @@
-//! Response times of applications, from where their operators say: one reader per source, asked once per control interval.
+//! Response times of applications: one reader per source, asked once per control interval. In: an application's source.
+//! Out: one [`ResponseTime`] per question. [`crate::applications`] calls it.
 //!
-//! A reader never guesses. Whatever is wrong becomes the [`ResponseTime`] that says so, with a reason of at most
-//! [`LONGEST_REASON`] characters; every look is bounded in time and in what it reads. What each source takes for a mean, for
-//! idleness and for lateness is in `docs/applications.md`.
+//! A reader never guesses. An error becomes the [`ResponseTime`] that says so, with a reason of at most
+//! [`LONGEST_REASON`] characters. Every reading is bounded in time and in size. `docs/applications.md` defines what each
+//! source counts as a mean, as idle and as late.
 
 mod exec;
 mod http;
@@ -22,8 +23,8 @@ pub use push::Pushed;
 /// Longest reason of a [`ResponseTime::Missing`], in characters.
 pub const LONGEST_REASON: usize = 200;
 
-/// How long a look may take, if the interval is not shorter. Chosen: a program or a starved database may take its time, yet a
-/// third of the usual interval is left to act.
+/// How long a reading may take, if the interval is not shorter. Chosen: enough for a slow program or a starved database,
+/// and a third of the usual interval.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Longest value that is quoted, in characters.
 const LONGEST_QUOTE: usize = 60;
@@ -69,7 +70,7 @@ impl ResponseReader {
         Ok(Self { source })
     }
 
-    /// Where values for this reader are handed in; `None` if it gets them by itself.
+    /// Where values for this reader are pushed; `None` if it reads a source.
     #[must_use]
     pub fn pushed(&self) -> Option<Pushed> {
         match &self.source {
@@ -96,7 +97,7 @@ impl ResponseReader {
     }
 }
 
-/// Checks a source before anybody relies on it, without asking it anything.
+/// Checks a source's description, without asking the source.
 ///
 /// # Errors
 /// The field that is wrong, its value and what it must be.
@@ -104,10 +105,10 @@ pub fn check(source: &ResponseSource) -> Result<(), String> {
     ResponseReader::new(source, TIME_LIMIT).map(|_| ())
 }
 
-/// What stands for something that is not shown.
+/// Replaces a secret.
 const WITHHELD: &str = "(withheld)";
 
-/// A source as it is shown: without what may let others in at it, a password or the query of an address.
+/// A source as it is shown: without secrets, which are a password and the query of an address.
 pub(crate) fn shown(source: &ResponseSource) -> ResponseSource {
     match source {
         ResponseSource::Http { url, pointer, unit } => {
@@ -130,7 +131,7 @@ fn missing(reason: impl AsRef<str>) -> ResponseTime {
     ResponseTime::Missing { reason: shortened(reason.as_ref(), LONGEST_REASON) }
 }
 
-/// Something from outside, to stand in a message.
+/// Untrusted text, quoted for a message.
 fn quoted(text: &str) -> String {
     format!("`{}`", shortened(text, LONGEST_QUOTE))
 }
@@ -144,7 +145,7 @@ fn shortened(text: &str, longest: usize) -> String {
     }
 }
 
-/// The parsers of what sources say, for the fuzz targets.
+/// The parsers of sources' answers, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(data: &[u8]) {
     exec::fuzz(data);

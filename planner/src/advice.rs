@@ -282,7 +282,7 @@ pub enum Standing {
         /// Until when.
         until: Timestamp,
     },
-    /// Its agent acts, but has no volunteer to run.
+    /// Its agent acts, but it can give nothing.
     Unable {
         /// Why.
         reason: String,

@@ -1,4 +1,4 @@
-//! Source `exec`: what a program prints, a number in milliseconds or the word `idle`.
+//! Source `exec`. In: the output of a program, a number in milliseconds or the word `idle`. Out: a response time.
 
 use std::path::Path;
 use std::process::Stdio;

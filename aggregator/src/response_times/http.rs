@@ -1,4 +1,4 @@
-//! Source `http`: a number in a JSON document; and the address that it and `prometheus` ask.
+//! Source `http`. In: a number in a JSON document. Out: a response time. Also the address that it and `prometheus` ask.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Source `postgres`: mean execution time of a database's statements between two looks, from `pg_stat_statements`
-//! (PostgreSQL's manual, F.32). Gleaner connects as a user of its own, whose statements do not count.
+//! Source `postgres`. In: `pg_stat_statements` (PostgreSQL's manual, F.32). Out: the mean execution time of a database's
+//! statements between two readings. Gleaner connects as a separate user, whose statements are not counted.
 
 mod connection;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Source `push`: values that are handed in.
+//! Source `push`. In: values that operators' tools send. Out: their mean.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
