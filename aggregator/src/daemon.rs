@@ -1,4 +1,5 @@
-//! The aggregator's command line and its run: open, serve, stop in order.
+//! The aggregator's command line and its run: open, serve, stop in order. In: the config and signals. Out: the core loop's
+//! thread, and the tasks that feed it with [`Arrival`]s.
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -39,22 +40,22 @@ use crate::store::Store;
 /// Arrivals that wait for the core loop. When it is full readers wait, and so, by flow control, do peers.
 const ARRIVALS: usize = 4_096;
 
-/// Exit code of an aggregator that leads no more: a temporary failure (EX_TEMPFAIL of sysexits.h).
+/// Exit code of an aggregator that lost leadership: a temporary failure (EX_TEMPFAIL of sysexits.h).
 const DEPOSED: u8 = 75;
 
 /// How long an orderly stop may take.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Decides what every host's volunteer does, and runs jobs towards their goals.
 ///
-/// Exit codes: 0 stopped in an orderly way, 1 failed, 2 wrong usage, 75 leads no more (start it again to stand by).
+/// Exit codes: 0 stopped in an orderly way, 1 failed, 2 wrong usage, 75 lost leadership (start it again to stand by).
 #[derive(Debug, Parser)]
 #[command(name = "gleaner-aggregator", version)]
 struct Arguments {
     /// Config file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
     config: PathBuf,
-    /// Checks the config file, says every mistake in it, and ends.
+    /// Checks the config file, prints every mistake in it, and exits.
     #[arg(long)]
     check: bool,
 }
@@ -103,7 +104,7 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     stopped
 }
 
-/// Reads anew, at every SIGHUP, certificates and keys and what of the config may change while the aggregator runs.
+/// At every SIGHUP reads the certificates, the keys, and the config keys that may change while the aggregator runs.
 #[derive(Debug)]
 struct Reloader {
     file: PathBuf,
@@ -111,7 +112,7 @@ struct Reloader {
 }
 
 impl Reloader {
-    /// Hands what changed to the core loop. Connections stay; what is wrong changes nothing.
+    /// Sends what changed to the core loop. Connections stay. A file with mistakes changes nothing.
     async fn run(mut self, config: Config, endpoint: quinn::Endpoint, arrivals: mpsc::Sender<Arrival>) {
         use tokio::signal::unix::{SignalKind, signal};
         let mut hangups = match signal(SignalKind::hangup()) {
@@ -134,7 +135,7 @@ impl Reloader {
     }
 }
 
-/// Runs until a signal asks it to stop, or until it leads no more.
+/// Runs until a signal asks it to stop, or until it loses leadership.
 async fn run(config: Config, reloader: Reloader) -> anyhow::Result<ExitCode> {
     let clock = Clock::start();
     let mut signals = Signals::new()?;
@@ -143,10 +144,10 @@ async fn run(config: Config, reloader: Reloader) -> anyhow::Result<ExitCode> {
         std::fs::create_dir_all(folder).with_context(|| format!("failed to make the folder {}", folder.display()))?;
     }
     let metrics = config.metrics.map(monitoring::bind).transpose()?;
-    // The socket first: it tells of another aggregator on the same state.
+    // The socket first: another aggregator on the same state would answer on it.
     let listener = api::listen(&config.socket, config.socket_mode).await?;
     let store = Store::open(&config.state_dir.join("state.redb"))?;
-    let own = Own { state: store.load()?, admissions: store.load_admissions()? };
+    let local = LocalState { state: store.load()?, admissions: store.load_admissions()? };
     let keys = transport::endpoint_config(&identity_files(&config).load()?);
     let endpoint = transport::server_endpoint_with(config.listen, keys, server)?;
 
@@ -173,10 +174,10 @@ async fn run(config: Config, reloader: Reloader) -> anyhow::Result<ExitCode> {
     service::notify("READY=1");
 
     let beginning = match &config.standby {
-        None => alone(own, &config, clock),
+        None => alone(local, &config, clock),
         Some(settings) => {
             let wait = Wait { arrivals: &mut to_shell, signals: &mut signals, pulse: &pulse };
-            let Some(beginning) = elected(settings, own, &config, clock, &mandate, wait).await? else {
+            let Some(beginning) = elected(settings, local, &config, clock, &mandate, wait).await? else {
                 _ = std::fs::remove_file(&config.socket);
                 return Ok(ExitCode::SUCCESS);
             };
@@ -185,7 +186,7 @@ async fn run(config: Config, reloader: Reloader) -> anyhow::Result<ExitCode> {
     };
     let Beginning { clock, mut controller, admissions, leading, mut election, configured } = beginning;
     controller.set_settings(config.controller);
-    // They may have been read anew while it stood by.
+    // They may have been read again while it stood by.
     let (_, credentials) = certificates(&config)?;
 
     let (engine_reports, from_engines) = mpsc::channel(1_024);
@@ -223,10 +224,10 @@ async fn run(config: Config, reloader: Reloader) -> anyhow::Result<ExitCode> {
             (Ok(ExitCode::SUCCESS), Arrival::Stop, "the aggregator stops")
         }
         reason = lost(&mut election) => {
-            warn!(reason, "this aggregator leads no more");
-            (Ok(ExitCode::from(DEPOSED)), Arrival::Deposed(reason), "this aggregator leads no more")
+            warn!(reason, "this aggregator lost leadership");
+            (Ok(ExitCode::from(DEPOSED)), Arrival::Deposed(reason), "this aggregator lost leadership")
         }
-        // Nothing is decided any more: whoever watches over the process starts it again.
+        // Nothing is decided any more: systemd starts the process again.
         _ = core_over => (Err(anyhow::anyhow!("the core loop broke off")), Arrival::Stop, "the aggregator broke off"),
     };
     service::notify("STOPPING=1");
@@ -234,11 +235,11 @@ async fn run(config: Config, reloader: Reloader) -> anyhow::Result<ExitCode> {
     ticks.abort();
     reloading.abort();
     _ = std::fs::remove_file(&config.socket);
-    let settled = async {
+    let stopped = async {
         _ = arrivals.send(last).await;
         tokio::task::spawn_blocking(move || core.join().is_ok()).await
     };
-    match tokio::time::timeout(STOP_PATIENCE, settled).await {
+    match tokio::time::timeout(STOP_TIMEOUT, stopped).await {
         Ok(Ok(true)) => {}
         _ => warn!("the core loop did not stop in order"),
     }
@@ -251,7 +252,7 @@ async fn run(config: Config, reloader: Reloader) -> anyhow::Result<ExitCode> {
     end
 }
 
-/// Runs the core loop on a thread of its own. What else is given resolves once that has ended, in whatever way.
+/// Runs the core loop on a thread of its own. The receiver resolves when the thread ends, in whatever way.
 fn start_core(run: impl FnOnce() + Send + 'static) -> std::io::Result<(JoinHandle<()>, oneshot::Receiver<()>)> {
     let (over, core_over) = oneshot::channel();
     let run = move || {
@@ -262,7 +263,7 @@ fn start_core(run: impl FnOnce() + Send + 'static) -> std::io::Result<(JoinHandl
     Ok((std::thread::Builder::new().name("core".into()).spawn(run)?, core_over))
 }
 
-/// Hands on what comes out of one part to the core loop.
+/// Forwards one part's messages to the core loop.
 async fn forward<T>(mut from: mpsc::Receiver<T>, to: mpsc::Sender<Arrival>, arrival: impl Fn(T) -> Arrival) {
     while let Some(item) = from.recv().await {
         if to.send(arrival(item)).await.is_err() {
@@ -272,7 +273,7 @@ async fn forward<T>(mut from: mpsc::Receiver<T>, to: mpsc::Sender<Arrival>, arri
 }
 
 /// What this aggregator has stored itself.
-struct Own {
+struct LocalState {
     state: Option<Controller>,
     admissions: Admissions,
 }
@@ -284,21 +285,21 @@ struct Beginning {
     admissions: Admissions,
     leading: Option<Leading>,
     election: Option<Election>,
-    /// What of the config has changed since the start.
+    /// Config keys that have changed since the start.
     configured: Option<Arrival>,
 }
 
 /// Begins with what this aggregator has stored, as the only one.
-fn alone(own: Own, config: &Config, clock: Clock) -> Beginning {
-    let clock = own.state.as_ref().map_or(clock, |state| going_on_from(clock, state));
-    let mut controller = own.state.unwrap_or_else(|| Controller::new(config.controller, clock.now()));
+fn alone(local: LocalState, config: &Config, clock: Clock) -> Beginning {
+    let clock = local.state.as_ref().map_or(clock, |state| going_on_from(clock, state));
+    let mut controller = local.state.unwrap_or_else(|| Controller::new(config.controller, clock.now()));
     // What was sent last may not be in the stored state: with its numbers used again, an agent would take a new
     // command for a renewal of an old one.
     controller.set_epoch(clock.now().0.max(controller.epoch() + 1));
-    Beginning { clock, controller, admissions: own.admissions, leading: None, election: None, configured: None }
+    Beginning { clock, controller, admissions: local.admissions, leading: None, election: None, configured: None }
 }
 
-/// What goes on while an aggregator stands by.
+/// What runs while an aggregator stands by.
 struct Wait<'a> {
     arrivals: &'a mut mpsc::Receiver<Arrival>,
     signals: &'a mut Signals,
@@ -309,13 +310,13 @@ struct Wait<'a> {
 /// it to stop before.
 async fn elected(
     settings: &StandbySettings,
-    own: Own,
+    local: LocalState,
     config: &Config,
     clock: Clock,
     mandate: &Mandate,
     wait: Wait<'_>,
 ) -> anyhow::Result<Option<Beginning>> {
-    let floor = own.state.as_ref().map_or(0, Controller::epoch);
+    let floor = local.state.as_ref().map_or(0, Controller::epoch);
     let election = Election::start(settings, floor, clock, mandate.clone(), Arc::clone(wait.pulse));
     let mut election = election.map_err(anyhow::Error::msg)?;
     let started = clock.now();
@@ -335,8 +336,8 @@ async fn elected(
     };
     info!(epoch = won.epoch, "this aggregator leads");
     let fresh = Controller::new(config.controller, clock.now());
-    let (settings, own) = (settings.clone(), own.state.map(|state| (state, own.admissions)));
-    match tokio::task::spawn_blocking(move || Leading::take_over(&settings, &won, own, fresh)).await? {
+    let (settings, local) = (settings.clone(), local.state.map(|state| (state, local.admissions)));
+    match tokio::task::spawn_blocking(move || Leading::take_over(&settings, &won, local, fresh)).await? {
         Ok((controller, admissions, leading)) => {
             let clock = going_on_from(clock, &controller);
             let (leading, election) = (Some(leading), Some(election));
@@ -349,7 +350,7 @@ async fn elected(
     }
 }
 
-/// The clock of an aggregator that goes on with a state: never before the latest time that the state has seen.
+/// The clock of an aggregator that continues with a state: never before the state's latest time.
 fn going_on_from(clock: Clock, state: &Controller) -> Clock {
     let behind_s = state.latest().seconds_since(clock.now());
     if behind_s > 1.0 {
@@ -361,7 +362,7 @@ fn going_on_from(clock: Clock, state: &Controller) -> Clock {
     clock.going_on_from(state.latest())
 }
 
-/// The aggregator at a glance while it stands by.
+/// The aggregator's overview while it stands by.
 fn standby_overview(config: &Config, clock: Clock, started: Timestamp, leadership: Leadership) -> Overview {
     Overview {
         software: env!("CARGO_PKG_VERSION").to_owned(),
@@ -382,7 +383,7 @@ async fn resign(election: Election) {
     _ = tokio::task::spawn_blocking(move || election.resign()).await;
 }
 
-/// Resolves once this aggregator leads no more; an aggregator alone always leads.
+/// Resolves when this aggregator loses leadership; a single aggregator always leads.
 async fn lost(election: &mut Option<Election>) -> String {
     match election {
         Some(election) => (&mut election.lost).await.unwrap_or_else(|_| "the election's thread ended badly".to_owned()),
@@ -400,7 +401,7 @@ fn certificates(config: &Config) -> anyhow::Result<(quinn::ServerConfig, Credent
     let identity = files.load()?;
     let (authority, no_authority) = match &config.authority_key {
         Some(key) => (Some(Authority::load_files(&config.ca, key)?), String::new()),
-        // Beside the authority's certificate it is welcome and not necessary.
+        // Beside the authority's certificate it is optional.
         None => match Authority::load_files(&config.ca, &config.ca.with_file_name("ca.key")) {
             Ok(authority) => (Some(authority), String::new()),
             Err(error) => {

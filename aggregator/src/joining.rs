@@ -14,8 +14,10 @@ use crate::shell::{Arrival, Joining};
 /// Most hosts that may be joining at once; more are refused.
 const MOST_JOINING: usize = 8;
 
-/// Longest wait for the request, and for the peer to take the answer.
-const PATIENCE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
+/// Longest wait for the request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the peer to read the answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Places for hosts that join.
 #[derive(Debug, Clone)]
@@ -32,7 +34,7 @@ impl Places {
             connection.close(1u8.into(), b"too many hosts join at once; try again in a moment");
             return;
         };
-        match tokio::time::timeout(PATIENCE.0, request(connection)).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, request(connection)).await {
             Ok(Ok((send, message))) => answer(connection, send, message, peer, arrivals).await,
             Ok(Err(reason)) => fail(connection, peer, reason, arrivals).await,
             Err(_) => fail(connection, peer, "no request in time".to_owned(), arrivals).await,
@@ -62,9 +64,9 @@ async fn answer(
     };
     let message = answer.map_or_else(ToJoiner::Refused, ToJoiner::Joined);
     // A peer that does not read its answer in time loses it.
-    say(connection, &mut send, &message, PATIENCE.1).await;
+    say(connection, &mut send, &message, ANSWER_TIMEOUT).await;
     _ = send.finish();
-    _ = tokio::time::timeout(PATIENCE.1, connection.closed()).await;
+    _ = tokio::time::timeout(ANSWER_TIMEOUT, connection.closed()).await;
     connection.close(0u8.into(), b"done");
 }
 

@@ -30,7 +30,7 @@ const MOST_APPLICATIONS: usize = 500;
 /// The core loop ticks every second; this long without a tick it hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
 /// Longest wait for a page.
-const PAGE_PATIENCE: Duration = Duration::from_secs(2);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the core loop counts.
 #[derive(Debug, Default)]
@@ -464,10 +464,10 @@ impl Monitored for Monitor {
             self.arrivals.send(Arrival::Scraped { answer }).await.map_err(|_| ())?;
             page.await.map_err(|_| ())
         };
-        let mut page = match tokio::time::timeout(PAGE_PATIENCE, asked).await {
+        let mut page = match tokio::time::timeout(PAGE_TIMEOUT, asked).await {
             Ok(Ok(page)) => page,
             Ok(Err(())) => return Err("the aggregator is stopping".to_owned()),
-            Err(_) => return Err(format!("the core loop does not answer in {} s", PAGE_PATIENCE.as_secs())),
+            Err(_) => return Err(format!("the core loop does not answer in {} s", PAGE_TIMEOUT.as_secs())),
         };
         page.gauge("gleaner_arrivals_waiting", "Messages and requests that wait for the core loop.", waiting as f64);
         Ok(page)
