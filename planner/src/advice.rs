@@ -175,7 +175,7 @@ impl History {
             let place = ((errors.len() as f64 * rank / n).ceil() as usize).clamp(1, errors.len());
             // Thousands of hosts are asked at once, in the core loop: an order statistic needs no sorting.
             let (_, allowance, _) = errors.select_nth_unstable_by(place - 1, f64::total_cmp);
-            return Ok((*allowance, Basis::Seen { windows: count(windows) }));
+            return Ok((*allowance, Basis::Observed { windows: count(windows) }));
         }
         let largest = errors.into_iter().max_by(f64::total_cmp).unwrap_or(0.0);
         // An exponential tail through the largest: heavier than a normal one.
@@ -241,7 +241,7 @@ impl Question {
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// Past errors of this host's forecasts suffice for the risk.
-    Seen {
+    Observed {
         /// Windows of the asked length that do not overlap.
         windows: u32,
     },

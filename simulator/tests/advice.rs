@@ -67,7 +67,7 @@ fn run(seed: u64, host: u64, learn_s: usize) -> Run {
             let forecast = *forecaster.forecast().cpu.value().unwrap();
             let promise = |risk| history.promise(&Question { for_s: FOR_S as f64, risk }, capacity, forecast).unwrap();
             run.promised.push(RISKS.map(|risk| promise(risk).0.percent()));
-            run.all_seen &= matches!(promise(RISKS[2]).1, Basis::Seen { .. });
+            run.all_seen &= matches!(promise(RISKS[2]).1, Basis::Observed { .. });
         }
         let demand: f64 = seats.iter_mut().map(Seat::next).sum();
         used += demand;

@@ -77,7 +77,7 @@ fn row(own: &HostAdvice, notes: &mut Footnotes) -> Vec<String> {
             cells.push(cores(own.in_use));
             cells.push(promise.memory.map_or_else(|| "-".to_owned(), |memory| memory.to_string()));
             cells.push(match promise.basis {
-                Basis::Seen { windows } => format!("{windows} windows seen"),
+                Basis::Observed { windows } => format!("{windows} windows seen"),
                 Basis::Stretched { windows } => format!("a guess from {windows} windows"),
             });
         }
@@ -115,7 +115,7 @@ mod tests {
         };
         let needs = vec!["set act.enabled".to_owned(), "there is no\nfreezer".to_owned()];
         let hosts = vec![
-            own("h1", Standing::Ready, promise(310.0, Basis::Seen { windows: 144 })),
+            own("h1", Standing::Ready, promise(310.0, Basis::Observed { windows: 144 })),
             own("h2", Standing::Observing { needs }, promise(120.0, Basis::Stretched { windows: 9 })),
             own("h3", Standing::Ready, Reading::absent(AbsenceKind::NotYet, "20 more minutes are needed")),
         ];

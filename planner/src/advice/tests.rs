@@ -40,7 +40,7 @@ fn the_allowance_is_an_order_statistic_of_what_was_seen() {
     let demands: Vec<f64> = (0..199).map(|minute| f64::from(minute * 37 % 99)).collect();
     let seen = history(100.0, &demands);
     let (allowance, basis) = seen.allowance(1, 0.1, 0.0).unwrap();
-    assert_eq!(basis, Basis::Seen { windows: 198 });
+    assert_eq!(basis, Basis::Observed { windows: 198 });
     // ⌈199 · 0.9⌉ = 180th of 198 errors: every value but the first one comes twice, so 89 or so.
     assert!((0.885..=0.905).contains(&allowance), "{allowance}");
     let (smaller, _) = seen.allowance(1, 0.5, 0.0).unwrap();
@@ -58,7 +58,7 @@ fn a_risk_that_was_not_seen_stretches_the_largest_error() {
     let (wider, _) = seen.allowance(1, 0.01, 0.15).unwrap();
     assert!((wider - 0.3).abs() < 1e-3, "the forecast's own spread counts where it is larger: {wider}");
     let (seen_enough, basis) = seen.allowance(1, 0.1, 0.15).unwrap();
-    assert_eq!(basis, Basis::Seen { windows: 9 }, "0.1 · (9 + 1) = 1");
+    assert_eq!(basis, Basis::Observed { windows: 9 }, "0.1 · (9 + 1) = 1");
     assert!((seen_enough - 0.1).abs() < 1e-3, "{seen_enough}");
 }
 
