@@ -4,9 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { echo; echo "== $*"; }
-say "kills"; GLEANER_KILLS=${KILLS:-1000} cargo test -q -p gleaner --test faults -- --nocapture killed
-say "faults"; GLEANER_FAULT_MINUTES=${FAULT_MINUTES:-10} cargo test -q -p gleaner --test faults -- --nocapture hour
-say "hostile peers"; GLEANER_SOAK_SECONDS=${SOAK_SECONDS:-120} cargo test -q -p gleaner-aggregator --test soak -- --nocapture
+say "kills"; GLEANER_BEDS=1 GLEANER_KILLS=${KILLS:-1000} cargo test -q -p gleaner --test faults -- --nocapture killed
+say "faults"; GLEANER_BEDS=1 GLEANER_FAULT_MINUTES=${FAULT_MINUTES:-10} cargo test -q -p gleaner --test faults -- --nocapture hour
+say "hostile peers"; GLEANER_BEDS=1 GLEANER_SOAK_SECONDS=${SOAK_SECONDS:-120} cargo test -q -p gleaner-aggregator --test soak -- --nocapture
 say "load"
 cargo build --release --quiet --workspace && cargo build --release --quiet -p gleaner-aggregator --example load && benches/load.sh
 say "fuzzing"; fuzz/run.sh "${FUZZ_SECONDS:-60}"

@@ -338,6 +338,9 @@ async fn until_it_answers(socket: &Path) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn well_behaved_agents_lose_nothing_beside_hostile_ones() {
+    if !gleaner_test_support::beds::wanted("well_behaved_agents_lose_nothing_beside_hostile_ones") {
+        return;
+    }
     let seconds = std::env::var("GLEANER_SOAK_SECONDS").ok().map_or(20, |text| text.parse().expect("a whole number"));
     let authority = Authority::create().unwrap();
     let mut aggregator = Aggregator::start(&authority);

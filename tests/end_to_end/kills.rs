@@ -36,6 +36,9 @@ fn nothing_left(bench: &Bench, owner: u32) {
 
 #[test]
 fn a_killed_aggregator_is_replaced_and_no_finished_task_runs_twice() {
+    if !gleaner_test_support::beds::wanted("a_killed_aggregator_is_replaced_and_no_finished_task_runs_twice") {
+        return;
+    }
     let bench = Bench::new();
     let (running, owner) = running(&bench, 40);
     running.kill(daemon_of(owner, "aggregator").unwrap());
@@ -48,6 +51,9 @@ fn a_killed_aggregator_is_replaced_and_no_finished_task_runs_twice() {
 
 #[test]
 fn a_killed_agent_is_replaced_and_leaves_no_limit() {
+    if !gleaner_test_support::beds::wanted("a_killed_agent_is_replaced_and_leaves_no_limit") {
+        return;
+    }
     let bench = Bench::new();
     let (running, owner) = running(&bench, 40);
     running.kill(daemon_of(owner, "agent").unwrap());
@@ -59,6 +65,9 @@ fn a_killed_agent_is_replaced_and_leaves_no_limit() {
 
 #[test]
 fn a_killed_owner_takes_everything_with_it() {
+    if !gleaner_test_support::beds::wanted("a_killed_owner_takes_everything_with_it") {
+        return;
+    }
     let bench = Bench::new();
     let (running, owner) = running(&bench, 200);
     running.kill(owner);
@@ -67,6 +76,9 @@ fn a_killed_owner_takes_everything_with_it() {
 
 #[test]
 fn killing_all_three_at_once_leaves_the_machine_as_it_was() {
+    if !gleaner_test_support::beds::wanted("killing_all_three_at_once_leaves_the_machine_as_it_was") {
+        return;
+    }
     let bench = Bench::new();
     let (running, owner) = running(&bench, 200);
     let all = [Some(owner), daemon_of(owner, "agent"), daemon_of(owner, "aggregator")];
@@ -84,6 +96,9 @@ fn killing_all_three_at_once_leaves_the_machine_as_it_was() {
 
 #[test]
 fn interrupting_cancels_the_job_and_cleans_up() {
+    if !gleaner_test_support::beds::wanted("interrupting_cancels_the_job_and_cleans_up") {
+        return;
+    }
     let bench = Bench::new();
     let (running, owner) = running(&bench, 200);
     kill(owner, "INT");

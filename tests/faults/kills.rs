@@ -249,6 +249,9 @@ impl Commander {
 
 #[test]
 fn an_agent_killed_at_any_moment_leaves_no_limit_behind() {
+    if !gleaner_test_support::beds::wanted("an_agent_killed_at_any_moment_leaves_no_limit_behind") {
+        return;
+    }
     if !gleaner_test_support::bench::cgroups_writable("an_agent_killed_at_any_moment_leaves_no_limit_behind") {
         return;
     }
@@ -288,6 +291,9 @@ fn an_agent_killed_at_any_moment_leaves_no_limit_behind() {
 
 #[test]
 fn an_agent_that_is_stopped_for_good_is_ended_by_its_keeper() {
+    if !gleaner_test_support::beds::wanted("an_agent_that_is_stopped_for_good_is_ended_by_its_keeper") {
+        return;
+    }
     if !gleaner_test_support::bench::cgroups_writable("an_agent_that_is_stopped_for_good_is_ended_by_its_keeper") {
         return;
     }

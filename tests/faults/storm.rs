@@ -266,6 +266,9 @@ fn say(what: &str) {
 
 #[test]
 fn an_hour_of_faults_in_minutes_hurts_no_foreground_and_loses_nothing() {
+    if !gleaner_test_support::beds::wanted("an_hour_of_faults_in_minutes_hurts_no_foreground_and_loses_nothing") {
+        return;
+    }
     let test = "an_hour_of_faults_in_minutes_hurts_no_foreground_and_loses_nothing";
     if !gleaner_test_support::bench::cgroups_writable(test) {
         return;

@@ -356,6 +356,11 @@ fn burst(seconds: u32) -> Vec<Process> {
 
 #[test]
 fn a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected() {
+    if !gleaner_test_support::beds::wanted(
+        "a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected",
+    ) {
+        return;
+    }
     let spark = match Spark::prepare() {
         Ok(spark) => spark,
         Err(why) => {

@@ -24,6 +24,9 @@ fn seconds_since(start: Instant) -> f64 {
 
 #[test]
 fn a_standby_takes_over_whatever_happens_to_the_leader() {
+    if !gleaner_test_support::beds::wanted("a_standby_takes_over_whatever_happens_to_the_leader") {
+        return;
+    }
     let name = "a_standby_takes_over_whatever_happens_to_the_leader";
     if !gleaner_test_support::bench::cgroups_writable(name) || !etcd_is_here(name) {
         return;
@@ -169,6 +172,9 @@ fn a_standby_takes_over_whatever_happens_to_the_leader() {
 
 #[test]
 fn a_job_of_the_lost_leaders_machine_fails_with_the_reason() {
+    if !gleaner_test_support::beds::wanted("a_job_of_the_lost_leaders_machine_fails_with_the_reason") {
+        return;
+    }
     let name = "a_job_of_the_lost_leaders_machine_fails_with_the_reason";
     if !etcd_is_here(name) {
         return;
@@ -189,6 +195,9 @@ fn a_job_of_the_lost_leaders_machine_fails_with_the_reason() {
 
 #[test]
 fn etcd_is_reached_with_certificates() {
+    if !gleaner_test_support::beds::wanted("etcd_is_reached_with_certificates") {
+        return;
+    }
     let name = "etcd_is_reached_with_certificates";
     if !etcd_is_here(name) {
         return;
@@ -206,6 +215,9 @@ fn etcd_is_reached_with_certificates() {
 
 #[test]
 fn what_an_acknowledgement_costs() {
+    if !gleaner_test_support::beds::wanted("what_an_acknowledgement_costs") {
+        return;
+    }
     let name = "what_an_acknowledgement_costs";
     if !etcd_is_here(name) {
         return;

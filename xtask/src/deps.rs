@@ -1,0 +1,56 @@
+//! What the crates may depend on: licences, advisories and sources by cargo-deny; the walls between crates by their trees.
+
+use std::process::Stdio;
+
+use crate::steps::{Failure, Steps, cargo};
+
+/// Crates that decide or describe, and so may hold no runtime, network or cryptography, however far down.
+const PURE: [&str; 5] =
+    ["gleaner-types", "gleaner-planner", "gleaner-plan-check", "gleaner-simulator", "gleaner-experiments"];
+
+/// What the pure crates may not hold.
+const RUNTIMES: [&str; 6] = ["tokio", "mio", "hyper", "quinn", "ring", "rustls"];
+
+/// The version of cargo-deny that is installed where there is none.
+const DENY_VERSION: &str = "0.20.2";
+
+pub(crate) fn check(steps: &mut Steps) {
+    steps.step("walls between crates", |_| walls());
+    let deny_is_here = cargo(&["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !deny_is_here.is_ok_and(|status| status.success()) {
+        steps.run(
+            "install cargo-deny",
+            cargo(&["install", "cargo-deny", "--locked", "--version", DENY_VERSION, "--quiet"]),
+        );
+    }
+    let deny = ["deny", "--log-level", "error", "check", "licenses", "bans", "sources"];
+    steps.run("licences and sources", cargo(&deny));
+    steps.run("licences and sources of the Xen helper", cargo(&deny).current_dir("agent-xen"));
+}
+
+/// No runtime below a pure crate, and no daemon below the command line.
+fn walls() -> Result<(), Failure> {
+    let members = tree(&["--workspace", "--depth", "0"])?;
+    let mut breaches = Vec::new();
+    let pure = PURE.iter().map(|own| (*own, &RUNTIMES[..]));
+    for (own, banned) in pure.chain([("gleaner-cli", &["gleaner-agent", "gleaner-aggregator"][..])]) {
+        if !members.iter().any(|member| member == own) {
+            continue;
+        }
+        let below = tree(&["--package", own])?;
+        let found = banned.iter().filter(|name| below.iter().any(|one| one == *name));
+        breaches.extend(found.map(|name| format!("{own} depends on {name}")));
+    }
+    if breaches.is_empty() { Ok(()) } else { Err(Failure::Walls(breaches)) }
+}
+
+/// Names of the crates in a tree of what is linked.
+fn tree(arguments: &[&str]) -> Result<Vec<String>, Failure> {
+    let mut command = cargo(&["tree", "--edges", "normal", "--prefix", "none", "--format", "{p}"]);
+    let output = command.args(arguments).stderr(Stdio::inherit()).output().map_err(Failure::Start)?;
+    if !output.status.success() {
+        return Err(Failure::Ended(output.status));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect())
+}

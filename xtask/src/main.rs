@@ -1,0 +1,177 @@
+//! `cargo xtask`: what is done with the repository, one verb each.
+//!
+//! In: a verb and its arguments. Out: the output of the programs that it runs, and an exit code. People and `.ci/run` call
+//! it; each verb is a list of steps ([`steps`]), and `ci` is all of them.
+
+mod deps;
+mod packages;
+mod steps;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use steps::{Steps, cargo, program};
+
+const HELP: &str = "\
+cargo xtask VERB [ARGUMENTS]
+
+  check              formatting and clippy over everything: before every commit
+  test [ARGUMENTS]   `cargo test --workspace`: minutes; no root, no beds, no network but the loopback
+  beds [FILTER]      the real beds: booted KVM and Xen hosts, Spark, PostgreSQL, etcd, kills, network namespaces;
+                     root and the machine to itself. FILTER is a part of a test's name
+  seeds [N]          the whole system under faults, seeds 0 to N - 1 (10000)
+  bench [NAME]       Criterion benches, or the one named; --smoke runs each body once, unmeasured
+  repro [WHICH...]   the papers' experiments: rhic, stfc, bconf (all)
+  demo               `gleaner demo`, as a first-time user runs it
+  deb [ARGUMENTS]    Debian packages: packaging/build-debs.sh
+  fuzz [SECONDS]     every fuzz target (10 s each)
+  docs               the documentation of all crates, warnings denied
+  deps               licences, advisories, sources; what the pure crates may not depend on
+  ci                 all of these as a change has to pass them; the last line counts the tests
+";
+
+/// Folders whose modules a macro declares, in which cargo's formatter does not look for files.
+const DECLARED_BY_MACROS: [&str; 1] = ["planner/src/forecast"];
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    let verb = arguments.next().unwrap_or_default();
+    let rest: Vec<OsString> = arguments.collect();
+    // Whatever folder it is called in.
+    if let Some(root) = Path::new(env!("CARGO_MANIFEST_DIR")).parent()
+        && let Err(error) = std::env::set_current_dir(root)
+    {
+        eprintln!("xtask: failed to enter {}: {error}", root.display());
+        return ExitCode::FAILURE;
+    }
+    let mut steps = Steps::default();
+    match verb.to_str() {
+        Some("check") => check(&mut steps),
+        Some("test") => test(&mut steps, &rest),
+        Some("beds") => beds(&mut steps, &rest),
+        Some("seeds") => seeds(&mut steps, rest.first()),
+        Some("bench") => bench(&mut steps, &rest),
+        Some("repro") => reproduce(&mut steps, &rest),
+        Some("demo") => demo(&mut steps),
+        Some("deb") => steps.run("packages", program("packaging/build-debs.sh").args(&rest)),
+        Some("fuzz") => fuzz(&mut steps, rest.first().map_or_else(|| "10".into(), Clone::clone)),
+        Some("docs") => docs(&mut steps),
+        Some("deps") => deps::check(&mut steps),
+        Some("ci") => {
+            ci(&mut steps);
+            return steps.counted();
+        }
+        Some("help" | "--help" | "-h") => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    }
+    steps.ended()
+}
+
+fn check(steps: &mut Steps) {
+    steps.run("fmt", cargo(&["fmt", "--all", "--check"]));
+    for folder in DECLARED_BY_MACROS {
+        let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "rs"));
+        steps.run(folder, program("rustfmt").args(["--edition", "2024", "--check"]).args(files));
+    }
+    steps.run("clippy", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]));
+}
+
+fn test(steps: &mut Steps, rest: &[OsString]) {
+    steps.tests("tests", cargo(&["test", "--workspace", "--no-fail-fast"]).args(rest));
+}
+
+/// The test programs that hold beds, one after the other: two would measure each other.
+fn beds(steps: &mut Steps, filter: &[OsString]) {
+    const PROGRAMS: [(&str, &[&str], &[&str]); 8] = [
+        ("jobs and kills", &["-p", "gleaner", "--test", "end_to_end"], &["jobs::", "kills::"]),
+        ("faults", &["-p", "gleaner", "--test", "faults"], &[]),
+        ("standby", &["-p", "gleaner", "--test", "standby"], &[]),
+        ("postgres", &["-p", "gleaner", "--test", "postgres"], &[]),
+        ("spark", &["-p", "gleaner", "--test", "spark"], &[]),
+        ("lab", &["-p", "gleaner-agent", "--test", "lab"], &[]),
+        ("the agent's tests on a version 2 host", &["-p", "gleaner-agent", "--lib"], &["version_2"]),
+        ("soak", &["-p", "gleaner-aggregator", "--test", "soak"], &[]),
+    ];
+    for (name, selected, own_filter) in PROGRAMS {
+        let mut command = cargo(&["test", "--no-fail-fast"]);
+        command.args(selected).env("GLEANER_BEDS", "1").args(["--", "--nocapture"]);
+        if filter.is_empty() {
+            command.args(own_filter);
+        }
+        steps.tests(name, command.args(filter));
+    }
+}
+
+fn seeds(steps: &mut Steps, count: Option<&OsString>) {
+    let mut command = cargo(&["run", "--release", "--quiet", "-p", "gleaner-whole-system", "--", "--seeds"]);
+    command.arg(count.cloned().unwrap_or_else(|| "10000".into()));
+    steps.run("whole-system", command);
+}
+
+fn bench(steps: &mut Steps, rest: &[OsString]) {
+    match rest.first() {
+        // Criterion runs each body once when it is run as a test.
+        Some(first) if first == "--smoke" => {
+            steps.run("benches, each once", cargo(&["test", "--workspace", "--quiet", "--bench", "*"]));
+        }
+        Some(name) => steps.run("bench", cargo(&["bench", "--workspace", "--bench"]).arg(name)),
+        None => steps.run("benches", cargo(&["bench", "--workspace", "--bench", "*"])),
+    }
+}
+
+fn reproduce(steps: &mut Steps, which: &[OsString]) {
+    let all: Vec<OsString> = ["rhic", "stfc", "bconf"].map(OsString::from).into();
+    for paper in if which.is_empty() { &all } else { which } {
+        steps.run(&format!("reproduce {}", paper.display()), gleaner().arg("reproduce").arg(paper));
+    }
+}
+
+/// A deadline missed (exit code 3) on a busy machine is an honest result of the demo, not a fault of the change.
+fn demo(steps: &mut Steps) {
+    steps.run_with("demo", gleaner().arg("demo"), &[0, 3]);
+}
+
+fn gleaner() -> std::process::Command {
+    cargo(&["run", "--release", "--quiet", "--bin", "gleaner", "--"])
+}
+
+fn fuzz(steps: &mut Steps, seconds: OsString) {
+    steps.run("fuzz", program("fuzz/run.sh").arg(seconds));
+}
+
+fn docs(steps: &mut Steps) {
+    steps.run("docs", cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"));
+}
+
+/// The helper for Xen is no member of the workspace, because it is under another licence.
+fn xen_helper(steps: &mut Steps) {
+    let helper = ["--manifest-path", "agent-xen/Cargo.toml"];
+    steps.run("xen-helper fmt", cargo(&["fmt"]).args(helper).arg("--check"));
+    let clippy = ["--all-targets", "--quiet", "--locked", "--", "-D", "warnings"];
+    steps.run("xen-helper clippy", cargo(&["clippy"]).args(helper).args(clippy));
+    steps.tests("xen-helper tests", cargo(&["test"]).args(helper).args(["--quiet", "--locked"]));
+}
+
+/// What has to hold before a change lands.
+fn ci(steps: &mut Steps) {
+    packages::install(steps);
+    check(steps);
+    test(steps, &[]);
+    beds(steps, &[]);
+    bench(steps, &["--smoke".into()]);
+    xen_helper(steps);
+    // A minute in all: the kept inputs, and mutations of them.
+    fuzz(steps, "4".into());
+    demo(steps);
+    seeds(steps, None);
+    docs(steps);
+    deps::check(steps);
+}

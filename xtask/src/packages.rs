@@ -1,0 +1,47 @@
+//! Debian packages that the real beds and the fuzz targets need; where one is missing its test says that it is skipped.
+
+use std::process::{Command, Stdio};
+
+use crate::steps::{Steps, program};
+
+const WANTED: [&str; 18] = [
+    "qemu-system-x86",
+    "busybox-static",
+    "cpio",
+    "g++",
+    "dmsetup",
+    "iproute2",
+    "e2fsprogs",
+    "binutils",
+    "gcc",
+    "libc6-dev",
+    "xz-utils",
+    "sysstat",
+    "bash",
+    "dash",
+    "default-jre-headless",
+    "python3-venv",
+    "postgresql",
+    "etcd-server",
+];
+
+/// Installs what is missing, as root; otherwise packages stay as they are.
+pub(crate) fn install(steps: &mut Steps) {
+    let here = program("dpkg-query").arg("-W").args(WANTED).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if here.is_ok_and(|status| status.success()) {
+        return;
+    }
+    let user = program("id").arg("-u").output().map(|output| output.stdout).unwrap_or_default();
+    if user.trim_ascii() != b"0" {
+        println!("not root: packages stay as they are");
+        return;
+    }
+    steps.run("package lists", apt(&["update", "-qq"]));
+    steps.run("packages", apt(&["install", "-y", "-qq", "--no-install-recommends"]).args(WANTED));
+}
+
+fn apt(arguments: &[&str]) -> Command {
+    let mut command = program("apt-get");
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
+    command
+}

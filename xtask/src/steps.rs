@@ -1,0 +1,178 @@
+//! Steps: programs that are run one after the other, how each ended, and how many tests passed and failed.
+//!
+//! In: a name and a command. Out: its output as it comes, a line on how it ended, and the sums at the end.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::time::Instant;
+
+/// Why a step failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A program could not be started or followed.
+    Start(std::io::Error),
+    /// It ended badly.
+    Ended(ExitStatus),
+    /// Crates depend on what they may not.
+    Walls(Vec<String>),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Start(error) => write!(f, "it cannot be run: {error}"),
+            Self::Ended(status) => status.fmt(f),
+            Self::Walls(breaches) => f.write_str(&breaches.join(", ")),
+        }
+    }
+}
+
+/// What became of the steps so far.
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    passed: u64,
+    failed_tests: u64,
+    failed_steps: Vec<String>,
+}
+
+/// `cargo` with arguments; the one that runs this program.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // What `cargo run` says of this package is nothing that other packages should be built anew for.
+    for (name, _) in std::env::vars_os() {
+        let own =
+            name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST"));
+        if own {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments);
+    command
+}
+
+/// Another program.
+pub(crate) fn program(name: impl AsRef<OsStr>) -> Command {
+    Command::new(name)
+}
+
+impl Steps {
+    /// Runs a command that must succeed.
+    pub(crate) fn run(&mut self, name: &str, command: impl BorrowCommand) {
+        self.run_with(name, command, &[0]);
+    }
+
+    /// Runs a command that must end with one of these exit codes.
+    pub(crate) fn run_with(&mut self, name: &str, mut command: impl BorrowCommand, good: &[i32]) {
+        self.step(name, |_| {
+            let status = command.command().status().map_err(Failure::Start)?;
+            judge(status, good)
+        });
+    }
+
+    /// Runs `cargo test`, and counts.
+    pub(crate) fn tests(&mut self, name: &str, mut command: impl BorrowCommand) {
+        self.step(name, |steps| {
+            let mut child = command.command().stdout(Stdio::piped()).spawn().map_err(Failure::Start)?;
+            if let Some(output) = child.stdout.take() {
+                let mut lines = BufReader::new(output).split(b'\n');
+                while let Some(Ok(line)) = lines.next() {
+                    let line = String::from_utf8_lossy(&line);
+                    // Nobody may be reading any more, as behind `head`.
+                    _ = writeln!(std::io::stdout(), "{line}");
+                    if let Some((passed, failed)) = result(&line) {
+                        steps.passed += passed;
+                        steps.failed_tests += failed;
+                    }
+                }
+            }
+            judge(child.wait().map_err(Failure::Start)?, &[0])
+        });
+    }
+
+    /// Something else that can fail with a reason.
+    pub(crate) fn step(&mut self, name: &str, work: impl FnOnce(&mut Self) -> Result<(), Failure>) {
+        println!("== {name}");
+        let started = Instant::now();
+        match work(self) {
+            Ok(()) => println!("== {name}: good ({} s)", started.elapsed().as_secs()),
+            Err(why) => {
+                println!("== {name}: FAILED ({why}; {} s)", started.elapsed().as_secs());
+                self.failed_steps.push(name.to_owned());
+            }
+        }
+    }
+
+    /// The exit code; failed steps are named once more when there were several.
+    pub(crate) fn ended(self) -> ExitCode {
+        if !self.failed_steps.is_empty() {
+            println!("failed: {}", self.failed_steps.join(", "));
+            return ExitCode::FAILURE;
+        }
+        ExitCode::SUCCESS
+    }
+
+    /// The same, with the count of tests as the last line. A failed step without a failed test counts as one.
+    pub(crate) fn counted(self) -> ExitCode {
+        let failed = self.failed_tests + self.failed_steps.len() as u64;
+        let passed = self.passed;
+        let code = self.ended();
+        println!("{passed} passed, {failed} failed");
+        code
+    }
+}
+
+/// Tests passed and failed by a line of `cargo test`: `test result: ok. 3 passed; 0 failed; …`.
+fn result(line: &str) -> Option<(u64, u64)> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let number = |word: &str| counts.split("; ").find_map(|part| part.strip_suffix(word)?.trim().parse().ok());
+    Some((number("passed")?, number("failed")?))
+}
+
+fn judge(status: ExitStatus, good: &[i32]) -> Result<(), Failure> {
+    match status.code() {
+        Some(code) if good.contains(&code) => Ok(()),
+        _ => Err(Failure::Ended(status)),
+    }
+}
+
+/// A command, or one that is being built.
+pub(crate) trait BorrowCommand {
+    /// The command.
+    fn command(&mut self) -> &mut Command;
+}
+
+impl BorrowCommand for Command {
+    fn command(&mut self) -> &mut Command {
+        self
+    }
+}
+
+impl BorrowCommand for &mut Command {
+    fn command(&mut self) -> &mut Command {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted() {
+        let line = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.21s";
+        assert_eq!(result(line), Some((12, 0)));
+        assert_eq!(result("test result: FAILED. 5 passed; 2 failed; 0 ignored"), Some((5, 2)));
+        assert_eq!(result("test act::tests::one ... ok"), None);
+    }
+
+    #[test]
+    fn a_step_that_fails_is_kept() {
+        let mut steps = Steps::default();
+        steps.run("true", program("true"));
+        steps.run("false", program("false"));
+        steps.run_with("also good", program("sh").args(["-c", "exit 3"]), &[0, 3]);
+        steps.run("missing", program("/nowhere/program"));
+        assert_eq!(steps.failed_steps, ["false", "missing"]);
+    }
+}
