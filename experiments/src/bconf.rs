@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use self::accuracy::model_figures;
 use self::figures::{detail, figure};
 use self::runs::{
-    CHANGES, Course, Experiment, Hosted, MET, Method, SETTLED, TPCC_TARGET_MS, TPCW_CLIENTS, TPCW_TARGET_MS, TierSeen,
-    changing_clients, constant_clients, contended, enough, mean, run,
+    CHANGES, Course, Experiment, Hosted, MET, Method, SETTLED, TPCC_TARGET_MS, TPCW_CLIENTS, TPCW_TARGET_MS,
+    TierCourse, changing_clients, constant_clients, contended, enough, mean, run,
 };
 use crate::{ReproduceError, Reproduction, Series};
 use gleaner_simulator::service::ServiceSpec;
@@ -88,7 +88,7 @@ fn stability_figures(out: &mut Reproduction, constant: &Experiment, changing: &E
         format!("{name}: BConf {:.1} %, AutoControl {:.1} %", deviation(Method::BConf), deviation(Method::AutoControl))
     };
     let gain = constant.gain("tpcw");
-    // Of the first interval, which nobody controls, and of noise nobody is rid.
+    // Of the first interval, which is not controlled, and of noise that no controller removes.
     let least = |method| {
         let later = |course: &Course| mean(course.relative[1..].iter().map(|y| (y - 1.0).powi(2))).sqrt() * 100.0;
         constant.mean(method, "tpcw", later)
@@ -207,7 +207,7 @@ fn plots(out: &mut Reproduction, constant: &Experiment, changing: &Experiment, c
     let response = |target_ms: f64| {
         move |course: &Course| course.relative.iter().map(|relative| relative * target_ms).collect::<Vec<_>>()
     };
-    let database = |value: fn(&TierSeen) -> f64| {
+    let database = |value: fn(&TierCourse) -> f64| {
         move |course: &Course| {
             course.tiers.iter().filter_map(|tiers| tiers.last()).map(|tier| value(tier) * 100.0).collect::<Vec<_>>()
         }

@@ -191,7 +191,7 @@ fn rows(data: &'static str, series: &[Vec<f64>], sample_s: f64, repeat: usize, e
 pub enum Extent {
     /// The default history and lookahead, the moving average and ours, some of the recorded series: seconds.
     Short,
-    /// Everybody with every history and lookahead: minutes.
+    /// Every predictor with every history and lookahead: minutes.
     Full,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Once a control interval a [`model`] of the application's performance is fitted to what was seen, the [`scaler`] bounds
 //! how far each share may move, [`mpc`] finds the cheapest shares within the bounds that meet the target, and
-//! [`arbitration`] settles who gets what where the requests of several applications exceed a host. [`application`] puts
+//! [`arbitration`] decides who gets what where the requests of several applications exceed a host. [`application`] puts
 //! these together.
 //!
 //! Two scales are kept apart by types: a [`Share`] is a part of a host's capacity, w in the paper; a [`NormalShare`] is

@@ -536,8 +536,8 @@ mod tests {
     #[test]
     fn odd_loads_and_shares() {
         let mut service = Service::new(ServiceSpec::browsing(), 1);
-        let nobody = service.step(Load::Clients(0.0), &[], None);
-        assert_eq!((nobody.response_ms, nobody.throughput, nobody.tiers.len()), (None, 0.0, 2));
+        let idle = service.step(Load::Clients(0.0), &[], None);
+        assert_eq!((idle.response_ms, idle.throughput, idle.tiers.len()), (None, 0.0, 2));
         assert_eq!(service.step(Load::Clients(f64::NAN), &[], Some(f64::NAN)).response_ms, None);
         let starved = service.step(Load::Clients(1e9), &[], Some(0.0));
         assert!(response(&starved).is_finite() && starved.throughput >= 0.0);

@@ -168,7 +168,7 @@ impl Control {
 
 /// A tier in an interval: shares, and the parts of them that were used.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct TierSeen {
+pub(super) struct TierCourse {
     pub(super) cpu: f64,
     pub(super) disk: f64,
     pub(super) cpu_used: f64,
@@ -181,7 +181,7 @@ pub(super) struct Course {
     /// Response time over the target, of every interval under control.
     pub(super) relative: Vec<f64>,
     /// Tiers of every interval.
-    pub(super) tiers: Vec<Vec<TierSeen>>,
+    pub(super) tiers: Vec<Vec<TierCourse>>,
     /// Part of its request that was granted.
     pub(super) part: Vec<f64>,
 }
@@ -237,7 +237,7 @@ pub(super) fn run(method: Method, hosted: &[Hosted], seed: u64) -> Vec<Course> {
         }
         for (((course, seen), hosted), shares) in courses.iter_mut().zip(&seen).zip(hosted).zip(&shares) {
             course.relative.push(seen.response_ms.map_or(f64::NAN, |response_ms| response_ms / hosted.target_ms));
-            let tier = |(shares, used): (&[Share], &gleaner_simulator::service::TierInterval)| TierSeen {
+            let tier = |(shares, used): (&[Share], &gleaner_simulator::service::TierInterval)| TierCourse {
                 cpu: shares.first().map_or(0.0, |share| share.part()),
                 disk: shares.get(1).map_or(0.0, |share| share.part()),
                 cpu_used: used.cpu.value(),
@@ -279,7 +279,7 @@ impl Course {
     }
 
     /// Mean over the intervals of something of the last tier, the database.
-    pub(super) fn database(&self, value: impl Fn(&TierSeen) -> f64) -> f64 {
+    pub(super) fn database(&self, value: impl Fn(&TierCourse) -> f64) -> f64 {
         mean(self.tiers.iter().filter_map(|tiers| tiers.last().map(&value)))
     }
 

@@ -51,7 +51,7 @@ pub struct Grants {
     pub domains: Vec<Vec<usize>>,
 }
 
-/// Settles all demands. `capacity` is what applications may have of a resource of a host, usually 1.
+/// Arbitrates between all demands. `capacity` is what applications may have of a resource of a host, usually 1.
 #[must_use]
 pub fn arbitrate(demands: &[Demand], capacity: impl Fn(usize, Resource) -> f64) -> Grants {
     let applications = demands.iter().map(|demand| demand.application + 1).max().unwrap_or(0);
@@ -220,13 +220,13 @@ fn price_for(constraint: &Constraint, price: f64, pressure: &[f64], weights: &[f
     if sum >= constraint.shortfall || slope <= 0.0 { at } else { at + (constraint.shortfall - sum) / slope }
 }
 
-/// Hands out what is left of a constrained resource, in proportion to the gain and to nobody more than it asked for.
+/// Hands out what is left of a constrained resource, in proportion to the gain; no application gets more than it asked for.
 fn hand_out(members: &[usize], demands: &[Demand], capacity: f64, shares: &mut [Share]) {
     let used: f64 = members.iter().map(|index| shares[*index].part()).sum();
     let mut left = capacity - used;
     let mut open: Vec<usize> = members.to_vec();
     while left > TOLERANCE && !open.is_empty() {
-        // Where nobody's gain is known all count alike.
+        // Where no gain is known all count alike.
         let known: f64 = open.iter().map(|index| demands[*index].gain.max(0.0)).sum();
         let weight =
             |index: usize| if known > 0.0 { demands[index].gain.max(0.0) / known } else { 1.0 / open.len() as f64 };
@@ -385,7 +385,7 @@ mod tests {
                     (0..demands.len()).filter(|i| demands[*i].host == host).map(value).sum()
                 };
                 let (asked, got) = (on(&|i| demands[i].wanted.part()), on(&|i| grants.shares[i].part()));
-                // All of a contended host is given, and no more; everybody has the part that is due.
+                // All of a contended host is given, and no more; every application has the part that is due.
                 proptest::prop_assert!((got - asked.min(1.0)).abs() < 1e-6, "{} of {}", got, asked);
             }
             for (demand, share) in demands.iter().zip(&grants.shares) {

@@ -99,7 +99,7 @@ pub struct Prediction {
     pub gains: Vec<f64>,
     /// Which model it is.
     pub kind: Kind,
-    /// Rows behind it; few mean that the prior speaks.
+    /// Rows behind it; with few the prior dominates.
     pub rows: usize,
     /// The condition had too little data and the model of another stands in.
     pub neighbour: bool,

@@ -18,7 +18,7 @@ pub(super) struct Setup<'s> {
 
 /// A way to predict the foreground's mean demand over the lookahead.
 ///
-/// It is made with the settings, shown every sample, and asked as often as anybody likes. It reads no clock and keeps its
+/// It is made with the settings, shown every sample, and asked any number of times. It reads no clock and keeps its
 /// memory bounded. Demands are in percent of one core, finite and not negative; so must the predictions be, and none may
 /// exceed what was ever demanded.
 pub trait Forecaster: fmt::Debug + Send + Sync {

@@ -6,7 +6,7 @@ use super::forecaster::Past;
 use super::steps::Steps;
 use super::window::Window;
 
-/// Samples needed before anything is predicted. Chosen: below three there is no spread to speak of.
+/// Samples needed before anything is predicted. Chosen: two samples say little about the spread.
 pub(super) const LEAST_SAMPLES: usize = 3;
 
 /// Windows over the demand, in percent of one core.

@@ -96,7 +96,7 @@ impl ResidualForecaster {
     }
 
     /// Judges the promises that are due: broken when the mean demand over the lookahead exceeded what was
-    /// left to the foreground. A lookahead seen less than half is not judged.
+    /// left to the foreground. A lookahead of which less than half was sampled is not judged.
     fn judge(&mut self) {
         while let Some(promise) = self.promises.front().copied().filter(|promise| promise.due_s <= self.clock_s) {
             self.promises.pop_front();
