@@ -27,6 +27,7 @@ use gleaner_types::report::{HostFacts, HostReport, VolunteerKind};
 use gleaner_types::time::Timestamp;
 use gleaner_wire::{FromAggregator, JoinRequest, StandsBy};
 use tokio::sync::{mpsc, oneshot};
+use tracing::Span;
 
 use crate::applications::Sources;
 use crate::engine::{EngineReport, Engines};
@@ -188,6 +189,43 @@ struct Connection {
     closer: oneshot::Sender<String>,
     /// It was given its next certificate.
     renewed: bool,
+}
+
+/// What the log lines of an arrival have in common. What a thousand hosts send every second has a span only where lines
+/// of level debug are wanted.
+fn span_of(arrival: &Arrival) -> Span {
+    match arrival {
+        Arrival::Joined(Joined { host, connection, .. })
+        | Arrival::Lost { host, connection, .. }
+        | Arrival::CertificateRequest { host, connection, .. } => tracing::info_span!("host", %host, connection),
+        Arrival::Report(report) => tracing::debug_span!("host", host = %report.host),
+        Arrival::Acked { host, ack } => {
+            tracing::debug_span!("command", %host, target = ?ack.target, version = ?ack.version)
+        }
+        Arrival::Events { host, connection, .. } => tracing::debug_span!("host", %host, connection),
+        Arrival::Engine(EngineReport::Progress { job, .. }) => tracing::debug_span!("job", %job),
+        Arrival::Engine(EngineReport::Ended { job, .. }) => tracing::info_span!("job", %job),
+        Arrival::Responded { application, .. } => tracing::debug_span!("control_interval", %application),
+        _ => Span::none(),
+    }
+}
+
+/// The same of a decision: one evaluation of a job, or one control interval of an application.
+fn span_of_decision(event: &Event) -> Span {
+    match event {
+        Event::JobSized { decision } => {
+            let span = tracing::info_span!("evaluation", job = %decision.job, number = decision.number);
+            span.in_scope(|| tracing::debug!(size = decision.size, reason = decision.reason, "a size is decided"));
+            span
+        }
+        Event::SharesMoved { decision } => {
+            let (application, number) = (&decision.application, decision.number);
+            let span = tracing::info_span!("control_interval", %application, number);
+            span.in_scope(|| tracing::debug!(reason = decision.reason, "shares are decided"));
+            span
+        }
+        _ => Span::none(),
+    }
 }
 
 /// Everything the core loop owns.
@@ -365,6 +403,8 @@ impl Shell {
 
     /// Deals with one arrival, to the end.
     pub fn take(&mut self, arrival: Arrival) {
+        let span = span_of(&arrival);
+        let _entered = span.enter();
         match arrival {
             Arrival::Joined(joined) => self.joined(joined),
             Arrival::Lost { host, connection, reason } => {
@@ -562,15 +602,24 @@ impl Shell {
         self.journal.step(now, input, &outputs);
         for output in outputs {
             match output {
-                Output::Command { host, command } => self.send(&host, FromAggregator::Command(command)),
+                Output::Command { host, command } => {
+                    let (target, version) = (&command.target, command.version);
+                    let _entered = tracing::debug_span!("command", %host, ?target, ?version).entered();
+                    tracing::debug!("command goes out");
+                    self.send(&host, FromAggregator::Command(command));
+                }
                 Output::Engine { job, action } => self.act(&job, action),
                 Output::AskResponseTime { application } => self.sources.ask(&application),
-                Output::Event(event) => self.log(event),
+                Output::Event(event) => {
+                    let span = span_of_decision(&event);
+                    span.in_scope(|| self.log(event));
+                }
             }
         }
     }
 
     fn act(&mut self, job: &JobId, action: EngineAction) {
+        let _entered = tracing::info_span!("job", %job).entered();
         if !self.mandate.holds() {
             return;
         }

@@ -258,7 +258,7 @@ pub(crate) struct Work {
 pub(crate) struct Replica {
     work: SyncSender<Work>,
     error: Arc<Mutex<Option<String>>>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Replica {
@@ -280,14 +280,14 @@ impl Replica {
         let told = Arc::clone(&error);
         let write = move || write_all(writer, &waiting, &told);
         std::thread::Builder::new().name("replica".into()).spawn(write).map_err(|error| error.to_string())?;
-        Ok(Self { work, error, patience: settings.ttl / 2 })
+        Ok(Self { work, error, timeout: settings.ttl / 2 })
     }
 
     /// One whose states nobody writes but whoever has the other end.
     #[cfg(test)]
     pub(crate) fn unattended() -> (Self, Receiver<Work>) {
         let (work, waiting) = sync_channel(WAITING);
-        (Self { work, error: Arc::default(), patience: Duration::from_millis(20) }, waiting)
+        (Self { work, error: Arc::default(), timeout: Duration::from_millis(20) }, waiting)
     }
 
     /// Why the last state could not be written, if so.
@@ -308,7 +308,7 @@ impl Replica {
         }
         let (done, answer) = sync_channel(1);
         self.work.try_send(Work { state: bytes, done: Some(done) }).map_err(behind)?;
-        answer.recv_timeout(self.patience).map_err(|_| "etcd takes too long".to_owned())?
+        answer.recv_timeout(self.timeout).map_err(|_| "etcd takes too long".to_owned())?
     }
 }
 
