@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gleaner_agent::hierarchies::Hierarchies;
-use gleaner_agent::sense::{Roots, SenseSettings, Sensor, VolunteerTrace};
+use gleaner_agent::roots::Roots;
+use gleaner_agent::sense::{SenseSettings, Sensor, VolunteerTrace};
 
 fn write(root: &Path, file: &str, text: &str) {
     let path = root.join(file);
@@ -59,7 +60,6 @@ fn sample(criterion: &mut Criterion) {
             roots: Roots { proc: root.join("proc"), sys: root.join("sys"), root: root.to_owned() },
             foreground_cgroups: vec!["machine/*".into()],
             qemu: true,
-            ioband: None,
             monitors: false,
             counters: false,
             scan_period_s: 1e9,

@@ -12,6 +12,7 @@ pub mod ledger;
 mod limits;
 pub mod managed;
 pub mod plan;
+mod refused;
 pub mod restore;
 mod settings;
 pub mod volunteer;
@@ -38,6 +39,7 @@ use self::knob::KnobError;
 use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
 use self::plan::WorkloadKnobs;
+use self::refused::Refused;
 use self::restore::{RestoreReport, failure_event, foreign_event};
 pub use self::settings::{ActSettings, VolunteerChoice};
 use self::volunteer::command::VolunteerCommand;
@@ -93,9 +95,6 @@ struct Tracked {
     /// A failure to restore has been told.
     failure_told: bool,
 }
-
-/// A refusal with its words.
-type Refused = (Refusal, String);
 
 /// Carries out commands. Owned by one task; its calls may block for some milliseconds on the disk.
 #[derive(Debug)]

@@ -14,7 +14,8 @@ use gleaner_types::id::HostId;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
 use crate::act::{ActSettings, VolunteerChoice};
-use crate::sense::{Roots, SenseSettings};
+use crate::roots::Roots;
+use crate::sense::SenseSettings;
 
 /// Where the packaged config lies.
 pub const DEFAULT_FILE: &str = "/etc/gleaner/agent.toml";
@@ -256,7 +257,6 @@ impl Config {
             roots,
             foreground_cgroups: self.foreground_cgroups.clone(),
             qemu: self.foreground_qemu,
-            ioband: self.foreground_ioband.clone(),
             monitors: self.monitors,
             counters: self.counters,
             scan_period_s: self.scan_period_s,

@@ -23,13 +23,15 @@ use crate::act::{self, Actor};
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
 use crate::doctor;
 use crate::hierarchies::Hierarchies;
-use crate::host_loop::{self, HostLoop, Order};
+use crate::host_loop::{self, HostLoop};
 use crate::join;
 use crate::keeper::{self, Keeper, Watch};
-use crate::link::{self, Introduction, LinkSettings, Outbox, OutboxLimits};
+use crate::link::{self, Introduction, LinkSettings};
 use crate::metrics::{Monitor, Status};
+use crate::order::Order;
+use crate::outbox::{Outbox, OutboxLimits};
 use crate::probe;
-use crate::sense::Roots;
+use crate::roots::Roots;
 use crate::trial::{self, TrialArgs};
 
 /// Events kept while the aggregator cannot take them. Chosen: hours of a busy host's.

@@ -9,22 +9,12 @@ use std::path::{Path, PathBuf};
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{MAX_WORKLOADS, WorkloadKind};
 
+use crate::facts::WorkloadKey;
 use crate::hierarchies::Hierarchies;
-use crate::sense::Roots;
-use crate::sense::process::{QemuCommand, parse_qemu, pids, stat};
+use crate::process::{QemuCommand, parse_qemu, pids, stat};
+use crate::roots::Roots;
 pub(crate) use glob::Glob;
 pub use glob::InvalidGlob;
-
-/// What makes a workload the same from scan to scan, whatever its name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Key {
-    /// A process, by pid and start time: a pid alone may be reused.
-    Process { pid: i32, start_ticks: u64 },
-    /// A cgroup, by its path below the hierarchy's root.
-    Cgroup(PathBuf),
-    /// A Xen domain, by its UUID: its number changes with each start.
-    Domain(String),
-}
 
 /// A workload as found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,30 +73,33 @@ impl Discovery {
     /// with UUID and name. What was found before under the same name keeps its identifier, whoever has come since.
     pub(crate) fn scan<'d>(
         &self,
-        before: &BTreeMap<&Key, &Found>,
+        before: &BTreeMap<&WorkloadKey, &Found>,
         domains: impl Iterator<Item = (&'d str, &'d str)>,
-    ) -> (BTreeMap<Key, Found>, usize) {
-        let mut named: Vec<(Key, String, WorkloadKind, Wires)> = domains
-            .map(|(uuid, name)| (Key::Domain(uuid.into()), name.into(), WorkloadKind::XenDomain, Wires::default()))
+    ) -> (BTreeMap<WorkloadKey, Found>, usize) {
+        let mut named: Vec<(WorkloadKey, String, WorkloadKind, Wires)> = domains
+            .map(|(uuid, name)| {
+                (WorkloadKey::Domain(uuid.into()), name.into(), WorkloadKind::XenDomain, Wires::default())
+            })
             .collect();
         for (path, mount) in self.cgroups() {
             if !self.volunteer.iter().any(|own| mount.join(&path).starts_with(own)) {
                 let name = path.display().to_string();
-                named.push((Key::Cgroup(path), name, WorkloadKind::Cgroup, Wires::default()));
+                named.push((WorkloadKey::Cgroup(path), name, WorkloadKind::Cgroup, Wires::default()));
             }
         }
         if self.qemu {
             for (pid, start_ticks, command) in self.guests() {
                 let name = command.name.unwrap_or_else(|| format!("qemu-{pid}"));
                 let wires = (command.taps, command.monitor);
-                named.push((Key::Process { pid, start_ticks }, name, WorkloadKind::Qemu, wires));
+                named.push((WorkloadKey::Process { pid, start_ticks }, name, WorkloadKind::Qemu, wires));
             }
         }
         named.sort_by(|a, b| a.0.cmp(&b.0));
         let left_out = named.len().saturating_sub(MAX_WORKLOADS);
         named.truncate(MAX_WORKLOADS);
-        let kept =
-            |key: &Key, name: &str| before.get(key).filter(|found| found.name == name).map(|found| found.id.clone());
+        let kept = |key: &WorkloadKey, name: &str| {
+            before.get(key).filter(|found| found.name == name).map(|found| found.id.clone())
+        };
         let mut used: BTreeMap<WorkloadId, u32> =
             named.iter().filter_map(|(key, name, ..)| Some((kept(key, name)?, 2))).collect();
         let mut found = BTreeMap::new();
@@ -184,7 +177,7 @@ mod tests {
         let (found, left_out) = discovery.scan(&BTreeMap::new(), std::iter::empty());
         let names: Vec<_> = found.values().map(|found| found.id.as_str()).collect();
         assert_eq!((names, left_out), (vec!["lab", "lab#2", "qemu-13"], 0));
-        assert!(found.contains_key(&Key::Process { pid: 7, start_ticks: 70 }));
+        assert!(found.contains_key(&WorkloadKey::Process { pid: 7, start_ticks: 70 }));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! helper says. Nothing may panic, whatever the bytes.
 
 use crate::act::knob::ioband;
-use crate::sense::{cgroup, machine, perf, process};
-use crate::{device_mapper, netlink, qmp, xen};
+use crate::sense::{cgroup, machine, perf};
+use crate::{device_mapper, netlink, process, qmp, xen};
 
 /// Files of procfs.
 pub fn proc_files(data: &[u8]) {

@@ -5,6 +5,17 @@ use std::path::{Path, PathBuf};
 
 use gleaner_types::report::CgroupMode;
 use procfs::process::MountInfo;
+use serde::{Deserialize, Serialize};
+
+/// Version of the hierarchy a cgroup is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CgroupVersion {
+    /// One hierarchy per controller.
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
 
 /// The cgroup hierarchies of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -21,25 +21,17 @@ use tracing::{debug, error};
 
 use crate::act::Actor;
 use crate::act::restore::RestoreReport;
+use crate::act::workload::knobs_of_all;
 use crate::config::Config;
 use crate::hierarchies::Hierarchies;
-use crate::link::Outbox;
-use crate::metrics::{Seen, Status};
-use crate::sense::{Observation, Roots, Sensor, VolunteerTrace};
+use crate::metrics::{Status, Tick};
+use crate::order::Order;
+use crate::outbox::{Outbox, OutboxLimits};
+use crate::roots::Roots;
+use crate::sense::{Observation, Sensor, VolunteerTrace};
 
 /// Longest pause between two looks at leases and signs of life, however rarely is sampled.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
-
-/// What others ask of the loop.
-#[derive(Debug)]
-pub enum Order {
-    /// A command of the aggregator.
-    Command(Command),
-    /// Work by a changed config, as far as a running agent can.
-    Reload(Box<Config>),
-    /// Restore the host and end.
-    Stop,
-}
 
 /// Everything the loop owns.
 #[derive(Debug)]
@@ -49,6 +41,7 @@ pub struct HostLoop {
     /// `None` when only observing for a terminal.
     actor: Option<Actor>,
     sensor: Sensor,
+    hierarchies: Hierarchies,
     forecaster: ResidualForecaster,
     outbox: Arc<Outbox>,
     /// For metrics; `None` when nobody can ask.
@@ -84,8 +77,8 @@ impl HostLoop {
         };
         let sensor = Sensor::open(config.sense_settings(roots), hierarchies, trace, groups)?;
         let forecaster = ResidualForecaster::new(config.forecast_settings());
-        let (config, status) = (config.clone(), None);
-        Ok(Self { config, clock, actor, sensor, forecaster, outbox, status, sequence: 0, drops_told: 0 })
+        let (config, hierarchies, status) = (config.clone(), hierarchies.clone(), None);
+        Ok(Self { config, clock, actor, sensor, hierarchies, forecaster, outbox, status, sequence: 0, drops_told: 0 })
     }
 
     /// Leaves what metrics need here, once a period.
@@ -176,9 +169,10 @@ impl HostLoop {
         }
         self.tick_actor();
         if let Some(actor) = &mut self.actor {
-            let told_anew = self.sensor.guests_told_anew();
-            if self.config.act && (told_anew || observation.changes.iter().any(is_of_a_workload)) {
-                actor.set_workloads(self.sensor.workload_knobs());
+            let news = self.sensor.monitors_have_news();
+            if self.config.act && (news || observation.changes.iter().any(is_of_a_workload)) {
+                let facts = self.sensor.foreground();
+                actor.set_workloads(knobs_of_all(&facts, &self.hierarchies, self.config.foreground_ioband.as_deref()));
             }
         }
         let dropped = self.outbox.reports_dropped();
@@ -188,7 +182,7 @@ impl HostLoop {
         }
         let report = self.assemble(observation, dropped);
         if let Some(status) = &self.status {
-            status.ticked(Seen::of(&report, self.actor.as_ref()));
+            status.ticked(Tick::of(&report, self.actor.as_ref()));
         }
         report
     }
@@ -284,8 +278,7 @@ pub fn observe(config: &Config, count: Option<u64>) -> anyhow::Result<()> {
     use std::io::Write;
     let clock = Clock::start();
     let hierarchies = Hierarchies::of_this_machine();
-    let outbox =
-        Arc::new(Outbox::new(crate::link::OutboxLimits { reports: 1, events: 1 }, config.host.clone(), clock.now().0));
+    let outbox = Arc::new(Outbox::new(OutboxLimits { reports: 1, events: 1 }, config.host.clone(), clock.now().0));
     let mut host = HostLoop::open(config, clock, &hierarchies, None, outbox, Roots::default())?;
     let mut printed = 0;
     while count.is_none_or(|count| printed < count) {

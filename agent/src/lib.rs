@@ -10,6 +10,7 @@ mod daemon;
 mod device_mapper;
 pub mod discover;
 pub mod doctor;
+pub mod facts;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod guard;
@@ -17,11 +18,17 @@ pub mod hierarchies;
 pub mod host_loop;
 mod join;
 pub mod keeper;
+mod kernel_file;
 pub mod link;
 pub mod metrics;
 mod netlink;
+pub mod order;
+pub mod outbox;
 pub mod probe;
+mod process;
 mod qmp;
+pub mod roots;
+mod rounding;
 pub mod sense;
 pub mod trial;
 #[cfg(test)]

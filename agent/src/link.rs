@@ -1,11 +1,11 @@
 //! The link to the aggregator: reports and events out, commands in, over one QUIC connection that is made
 //! again, with jittered pauses, whenever it is lost. It never makes the rest of the agent wait.
 
-mod outbox;
+mod jitter;
 mod renewal;
 mod session;
 
-pub use outbox::{Batch, Outbox, OutboxLimits, Queued};
+pub use session::Introduction;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,12 +17,13 @@ use gleaner_daemon::clock::Clock;
 use gleaner_net::tls::{Identity, IdentityFiles};
 use gleaner_net::transport;
 use gleaner_types::error::Chain;
-use gleaner_types::report::HostFacts;
 use gleaner_wire::StandsBy;
 use quinn::{Connection, Endpoint};
 use tracing::{info, warn};
 
-use crate::host_loop::Order;
+use crate::order::Order;
+use crate::outbox::Outbox;
+use jitter::jittered;
 use renewal::Renewal;
 use session::{Answer, Session, SessionEnd};
 
@@ -49,17 +50,6 @@ pub struct LinkSettings {
     pub files: IdentityFiles,
     /// What the agent says about itself.
     pub greeting: Introduction,
-}
-
-/// What an agent says about itself in its hello.
-#[derive(Debug, Clone)]
-pub struct Introduction {
-    /// Its host.
-    pub host: gleaner_types::id::HostId,
-    /// When the agent started, in milliseconds since the Unix epoch.
-    pub incarnation: u64,
-    /// Static facts.
-    pub facts: HostFacts,
 }
 
 /// Keeps the link until the task is dropped. Commands go to `orders`.
@@ -229,14 +219,6 @@ pub(crate) async fn resolve(name: &str) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-/// Between half and all of a pause, so that a fleet does not come back as one.
-fn jittered(pause: Duration) -> Duration {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    // Fresh RandomState keys are random; this needs no better randomness and no further crate.
-    let random = RandomState::new().build_hasher().finish();
-    pause.mul_f64(0.5 + 0.5 * (random as f64 / u64::MAX as f64))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,12 +243,5 @@ mod tests {
         }
         let longest = (0..20).map(|_| turns.lost(false)).max();
         assert_eq!(longest, Some(PAUSE.1), "nobody answers");
-    }
-
-    #[test]
-    fn pauses_are_jittered_within_bounds() {
-        let pauses: Vec<_> = (0..200).map(|_| jittered(Duration::from_secs(10))).collect();
-        assert!(pauses.iter().all(|p| (Duration::from_secs(5)..=Duration::from_secs(10)).contains(p)));
-        assert!(pauses.iter().max() > pauses.iter().min());
     }
 }

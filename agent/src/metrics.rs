@@ -11,7 +11,7 @@ use gleaner_types::units::{Bytes, CoreShare};
 
 use crate::act::Actor;
 use crate::guard::GuardStatus;
-use crate::link::Outbox;
+use crate::outbox::Outbox;
 
 /// Without a tick for this long, or for three sample periods if that is longer, the loop hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
@@ -28,12 +28,12 @@ struct Latest {
     ticked: Instant,
     samples: Durations,
     restore_failures: u64,
-    seen: Option<Seen>,
+    last: Option<Tick>,
 }
 
 /// What one tick shows.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct Tick {
     machine: MachineSample,
     workloads: usize,
     volunteer: VolunteerSample,
@@ -43,7 +43,7 @@ pub(crate) struct Seen {
     knobs_changed: usize,
 }
 
-impl Seen {
+impl Tick {
     pub(crate) fn of(report: &HostReport, actor: Option<&Actor>) -> Self {
         Self {
             // The disks are the aggregator's business.
@@ -66,7 +66,7 @@ impl Status {
             ticked: Instant::now(),
             samples: Durations::default(),
             restore_failures: restore_failures as u64,
-            seen: None,
+            last: None,
         };
         Self { hangs_after: HANGS_AFTER.max(sample_period * 3), latest: Mutex::new(latest) }
     }
@@ -84,10 +84,10 @@ impl Status {
         self.lock().restore_failures += times as u64;
     }
 
-    pub(crate) fn ticked(&self, seen: Seen) {
+    pub(crate) fn ticked(&self, tick: Tick) {
         let mut latest = self.lock();
         latest.ticked = Instant::now();
-        latest.seen = Some(seen);
+        latest.last = Some(tick);
     }
 
     fn page(&self, outbox: &Outbox) -> Page {
@@ -103,7 +103,7 @@ impl Status {
             "Knobs that could not be restored; an operator must check them.",
             latest.restore_failures,
         );
-        let seen = latest.seen.as_ref();
+        let seen = latest.last.as_ref();
         host(&mut page, seen);
         volunteer(&mut page, seen);
         guard(&mut page, seen.and_then(|seen| seen.guard.as_ref()));
@@ -149,7 +149,7 @@ fn link(page: &mut Page, outbox: &Outbox) {
     page.counter("gleaner_agent_events_dropped", "Events dropped because too many waited.", waiting.events_dropped);
 }
 
-fn host(page: &mut Page, seen: Option<&Seen>) {
+fn host(page: &mut Page, seen: Option<&Tick>) {
     let machine = seen.map(|seen| &seen.machine);
     let cores = |share: &CoreShare| share.cores();
     page.gauge("gleaner_agent_capacity_cores", "CPUs online.", machine.map(|own| own.cpu_capacity.cores()));
@@ -182,7 +182,7 @@ fn host(page: &mut Page, seen: Option<&Seen>) {
     page.counter("gleaner_agent_promises_broken", "Promises of CPU that did not hold.", record.broken);
 }
 
-fn volunteer(page: &mut Page, seen: Option<&Seen>) {
+fn volunteer(page: &mut Page, seen: Option<&Tick>) {
     let own = seen.map(|seen| &seen.volunteer);
     let all =
         [("latent", VolunteerState::Latent), ("active", VolunteerState::Active), ("frozen", VolunteerState::Frozen)];
@@ -262,7 +262,7 @@ impl Monitored for Monitor {
             health.problems.push("the agent is not connected to its aggregator".to_owned());
         }
         let latest = self.status.lock();
-        let failure = latest.seen.as_ref().and_then(|seen| seen.guard.as_ref()?.failure.clone());
+        let failure = latest.last.as_ref().and_then(|seen| seen.guard.as_ref()?.failure.clone());
         health.warnings.extend(failure.map(|failure| format!("the guard holds the volunteer frozen: {failure}")));
         if latest.restore_failures > 0 {
             health.warnings.push(format!("{} knobs could not be put back", latest.restore_failures));
@@ -277,7 +277,7 @@ mod tests {
     use gleaner_types::id::HostId;
 
     use super::*;
-    use crate::link::OutboxLimits;
+    use crate::outbox::OutboxLimits;
 
     fn monitor() -> Monitor {
         let limits = OutboxLimits { reports: 3, events: 3 };

@@ -345,7 +345,7 @@ const TABLE_CELL_LOG: u8 = 8;
 /// `struct tc_police` with its rate table. Rates above 4 GiB/s are held to that.
 fn police(action: &mut Message, rate: u64) {
     let per_byte_ns = 1e9 / (rate.max(1) as f64);
-    let ticks = |bytes: f64| u32::try_from(crate::act::knob::whole(bytes * per_byte_ns / TICK_NS)).unwrap_or(u32::MAX);
+    let ticks = |bytes: f64| u32::try_from(crate::rounding::whole(bytes * per_byte_ns / TICK_NS)).unwrap_or(u32::MAX);
     action.attribute(ACTION_KIND, b"police\0");
     action.nested(ACTION_OPTIONS, |options| {
         let mut parameters = [0; 56];

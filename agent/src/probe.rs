@@ -9,9 +9,9 @@ use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 use crate::device_mapper::DeviceMapper;
 use crate::hierarchies::Hierarchies;
+use crate::kernel_file::names;
 use crate::netlink::{self, Direction};
-use crate::sense::Roots;
-use crate::sense::machine::names;
+use crate::roots::Roots;
 use crate::sense::perf;
 
 /// The host's facts, with what the agent may change on it. `trying` also tries what can only be found out by doing
@@ -156,7 +156,7 @@ impl Host<'_> {
         let guest = |pid: &String| {
             pid.bytes().all(|byte| byte.is_ascii_digit())
                 && std::fs::read(self.roots.proc.join(pid).join("cmdline"))
-                    .is_ok_and(|cmdline| crate::sense::process::parse_qemu(&cmdline).is_some())
+                    .is_ok_and(|cmdline| crate::process::parse_qemu(&cmdline).is_some())
         };
         let running = names(&self.roots.proc).iter().filter(|name| guest(name)).count();
         match (kvm, running) {

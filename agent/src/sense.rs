@@ -2,11 +2,9 @@
 
 pub(crate) mod cgroup;
 mod domains;
-pub(crate) mod file;
 pub(crate) mod machine;
 pub(crate) mod monitor;
 pub(crate) mod perf;
-pub(crate) mod process;
 mod qemu;
 mod rates;
 mod resctrl;
@@ -17,14 +15,14 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use gleaner_types::event::Event;
-use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{Absence, AbsenceKind, MachineSample, Reading, WorkloadSample};
 use gleaner_types::units::{Bytes, CoreShare};
 
-use crate::act::plan::WorkloadKnobs;
-use crate::act::workload::{GuestTrace, WorkloadTrace, knobs_of};
-use crate::discover::{Discovery, Found, Glob, InvalidGlob, Key};
+use crate::discover::{Discovery, Found, Glob, InvalidGlob};
+use crate::facts::{ForegroundFacts, GuestFacts, TaskCgroups, WorkloadFacts, WorkloadKey};
 use crate::hierarchies::Hierarchies;
+use crate::process::in_this_network_namespace;
+use crate::roots::Roots;
 use crate::xen::{self, is_control_domain};
 use cgroup::CgroupReader;
 use domains::DomainReader;
@@ -38,23 +36,6 @@ pub use volunteer::VolunteerTrace;
 /// Shortest interval rates are made of; a sample sooner than this repeats the last one.
 const SHORTEST_S: f64 = 0.001;
 
-/// Where the kernel's interfaces are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Roots {
-    /// procfs.
-    pub proc: PathBuf,
-    /// sysfs.
-    pub sys: PathBuf,
-    /// What mount points are relative to.
-    pub root: PathBuf,
-}
-
-impl Default for Roots {
-    fn default() -> Self {
-        Self { proc: "/proc".into(), sys: "/sys".into(), root: "/".into() }
-    }
-}
-
 /// What to sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SenseSettings {
@@ -64,8 +45,6 @@ pub struct SenseSettings {
     pub foreground_cgroups: Vec<String>,
     /// QEMU guests are foreground.
     pub qemu: bool,
-    /// The ioband device that divides a disk between guests.
-    pub ioband: Option<String>,
     /// Ask guests' monitors.
     pub monitors: bool,
     /// Use the machine's counters.
@@ -135,9 +114,9 @@ pub struct Sensor {
     domains: Option<DomainReader>,
     /// `None` where the config switched it off.
     monitors: Option<MonitorWatch>,
-    /// What [`Sensor::guests_told_anew`] last saw.
-    facts_told: u64,
-    followed: BTreeMap<Key, Followed>,
+    /// What [`Sensor::monitors_have_news`] last saw.
+    monitor_news: u64,
+    followed: BTreeMap<WorkloadKey, Followed>,
     /// Counters are there and wanted.
     counters: bool,
     previous: Option<(Instant, RawMachine)>,
@@ -180,7 +159,7 @@ impl Sensor {
             },
             volunteer: VolunteerReader::new(volunteer, &settings.roots, hierarchies),
             domains: is_control_domain(&settings.roots.proc).then(DomainReader::default),
-            facts_told: 0,
+            monitor_news: 0,
             monitors: if settings.monitors { Some(MonitorWatch::start()?) } else { None },
             counters: settings.counters && perf::probe().is_ok(),
             machine,
@@ -260,9 +239,9 @@ impl Sensor {
             let Found { id, kind, .. } = &followed.found;
             let mut sample = rates::workload(id, *kind, followed.previous.as_ref(), &raw, interval_s);
             if let (Some(monitors), Some(socket)) = (&self.monitors, &followed.found.monitor)
-                && let Some(told) = monitors.told(socket)
+                && let Some(state) = monitors.state(socket)
             {
-                followed.disks.take(told.block_stats(now));
+                followed.disks.take(state.block_stats(now));
                 followed.disks.put(&mut sample);
             }
             samples.push(sample);
@@ -285,7 +264,7 @@ impl Sensor {
             let absent = (left_out > 0).then_some(Absence { kind: AbsenceKind::NotSupported, detail });
             changes.push(Event::SensorChanged { sensor: "workloads".into(), absent });
         }
-        let gone: Vec<Key> = self.followed.keys().filter(|key| !found.contains_key(key)).cloned().collect();
+        let gone: Vec<WorkloadKey> = self.followed.keys().filter(|key| !found.contains_key(key)).cloned().collect();
         for followed in gone.iter().filter_map(|key| self.followed.remove(key)) {
             changes.push(Event::WorkloadVanished { workload: followed.found.id });
         }
@@ -316,22 +295,23 @@ impl Sensor {
     /// Tells the monitors' thread whom to ask.
     fn watch_monitors(&self) {
         if let Some(monitors) = &self.monitors {
-            let guest = |(key, followed): (&Key, &Followed)| Some((key.clone(), followed.found.monitor.clone()?));
+            let guest =
+                |(key, followed): (&WorkloadKey, &Followed)| Some((key.clone(), followed.found.monitor.clone()?));
             monitors.watch(self.followed.iter().filter_map(guest));
         }
     }
 
-    fn reader(&self, key: &Key, found: &Found) -> Reader {
+    fn reader(&self, key: &WorkloadKey, found: &Found) -> Reader {
         let roots = &self.settings.roots;
         match key {
-            Key::Cgroup(path) => Reader::Cgroup(Box::new(CgroupReader::new(
+            WorkloadKey::Cgroup(path) => Reader::Cgroup(Box::new(CgroupReader::new(
                 path,
                 &self.discovery.hierarchies,
                 &roots.sys,
                 self.counters,
             ))),
-            Key::Domain(uuid) => Reader::Domain(uuid.clone()),
-            Key::Process { pid, .. } => Reader::Qemu(Box::new(QemuReader::new(
+            WorkloadKey::Domain(uuid) => Reader::Domain(uuid.clone()),
+            WorkloadKey::Process { pid, .. } => Reader::Qemu(Box::new(QemuReader::new(
                 roots,
                 &self.discovery.hierarchies,
                 *pid,
@@ -380,37 +360,44 @@ impl Sensor {
         }
     }
 
-    /// A monitor has told of its guest's disks and balloon since this was last asked: the workloads' knobs have changed.
-    pub fn guests_told_anew(&mut self) -> bool {
-        let told = self.monitors.as_ref().map_or(0, MonitorWatch::facts_told);
-        std::mem::replace(&mut self.facts_told, told) != told
+    /// A monitor has said something new of its guest's disks and balloon since this was last asked: the facts of the
+    /// foreground have changed.
+    pub fn monitors_have_news(&mut self) -> bool {
+        let news = self.monitors.as_ref().map_or(0, MonitorWatch::news);
+        std::mem::replace(&mut self.monitor_news, news) != news
     }
 
-    /// The knobs by which each workload could be limited.
+    /// What each workload is to the kernel, and the host's disks.
     #[must_use]
-    pub fn workload_knobs(&self) -> BTreeMap<WorkloadId, WorkloadKnobs> {
+    pub fn foreground(&self) -> ForegroundFacts {
         let io_cost = self.discovery.hierarchies.v2.as_ref().map(|mount| mount.join("io.cost.qos"));
         let io_cost = io_cost.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
         let disks = self.machine.limitable_disks(&io_cost);
-        let knobs = |key: &Key, reader: &Reader, monitor: Option<&PathBuf>| {
-            let trace = match (key, reader) {
-                (Key::Cgroup(path), _) => WorkloadTrace::Cgroup(path.clone()),
-                (Key::Process { pid, .. }, Reader::Qemu(reader)) => WorkloadTrace::Guest(GuestTrace {
-                    pid: *pid,
-                    vcpus: reader.threads_by_kind().0,
-                    taps: reader.taps().to_vec(),
-                    ioband: self.settings.ioband.clone(),
-                    monitor: monitor.and_then(|socket| Some((socket.clone(), self.monitors.as_ref()?.told(socket)?))),
-                }),
-                (Key::Domain(uuid), _) => WorkloadTrace::Domain(uuid.clone()),
-                (Key::Process { .. }, _) => return WorkloadKnobs::default(),
+        let one = |(key, followed): (&WorkloadKey, &Followed)| {
+            let facts = match (key, &followed.reader) {
+                (WorkloadKey::Cgroup(path), _) => WorkloadFacts::Cgroup(path.clone()),
+                (WorkloadKey::Domain(uuid), _) => WorkloadFacts::Domain(uuid.clone()),
+                (WorkloadKey::Process { pid, .. }, Reader::Qemu(reader)) => {
+                    WorkloadFacts::Guest(self.guest(*pid, reader, followed.found.monitor.as_ref()))
+                }
+                (WorkloadKey::Process { .. }, _) => return None,
             };
-            knobs_of(&trace, &self.settings.roots.proc, &self.discovery.hierarchies, &disks)
+            Some((followed.found.id.clone(), facts))
         };
-        let one = |(key, followed): (&Key, &Followed)| {
-            (followed.found.id.clone(), knobs(key, &followed.reader, followed.found.monitor.as_ref()))
-        };
-        self.followed.iter().map(one).collect()
+        ForegroundFacts { workloads: self.followed.iter().filter_map(one).collect(), disks }
+    }
+
+    fn guest(&self, pid: i32, reader: &QemuReader, socket: Option<&PathBuf>) -> GuestFacts {
+        let proc = &self.settings.roots.proc;
+        let thread = |tid: i32| TaskCgroups::read(proc, &format!("{pid}/task/{tid}"));
+        let in_reach = in_this_network_namespace(proc, pid);
+        GuestFacts {
+            pid,
+            cgroups: TaskCgroups::read(proc, &pid.to_string()),
+            vcpus: reader.threads_by_kind().0.into_iter().map(thread).collect(),
+            taps: if in_reach { reader.taps().to_vec() } else { Vec::new() },
+            monitor: socket.and_then(|socket| Some(self.monitors.as_ref()?.state(socket)?.facts(socket))),
+        }
     }
 }
 

@@ -17,11 +17,13 @@ use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 use serde_json::{Value, json};
 
 use crate::act::restore::RestoreReport;
+use crate::act::workload::knobs_of_all;
 use crate::act::{ActSettings, Actor, VolunteerChoice};
 use crate::config::Config;
 use crate::hierarchies::Hierarchies;
 use crate::host_loop::memory_states;
-use crate::sense::{Observation, Roots, Sensor, VolunteerTrace};
+use crate::roots::Roots;
+use crate::sense::{Observation, Sensor, VolunteerTrace};
 
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -192,7 +194,7 @@ fn attempt(
         if let Some(sample) = find(&observation) {
             before.take(&sample);
         }
-        actor.set_workloads(sensor.workload_knobs());
+        actor.set_workloads(knobs_of_all(&sensor.foreground(), hierarchies, config.foreground_ioband.as_deref()));
         actor.set_memory(memory_states(&observation));
         if start.elapsed() >= SEARCH {
             find(&observation).with_context(|| missing(&observation))?;
@@ -246,9 +248,9 @@ fn attempt(
 fn lines(measured: &Measured, before: Option<&Measured>) -> String {
     let show = |name: &str, value: f64| match name {
         "cpu_percent" => format!("{value:.1} % of a core"),
-        "memory_bytes" => Bytes(crate::act::knob::whole(value)).to_string(),
+        "memory_bytes" => Bytes(crate::rounding::whole(value)).to_string(),
         "disk_operations_per_s" => format!("{value:.0}/s"),
-        _ => format!("{}/s", Bytes(crate::act::knob::whole(value))),
+        _ => format!("{}/s", Bytes(crate::rounding::whole(value))),
     };
     let line = |name: &&'static str| {
         let value = measured.mean(name)?;

@@ -2,9 +2,8 @@
 //! caller, so tests run on a temporary folder as well as on the real hierarchies.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,10 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-use super::knob::{CgroupVersion, Knob, KnobKind, KnobValue};
+use super::knob::{Fault, Knob, KnobKind, KnobValue};
+use crate::hierarchies::CgroupVersion;
+use crate::kernel_file::{read_bounded, write_existing};
 
-/// Longest text of a single-valued kernel file that is looked at.
-const SHORT: u64 = 4096;
 /// Longest list of processes that is looked at.
 const PROCS: u64 = 4 << 20;
 /// A removed cgroup's last task may still be on its way out: the kernel answers EBUSY for some
@@ -24,32 +23,6 @@ const REMOVE_TRIES: u32 = 100;
 /// Cgroups below the volunteer that are looked at. Chosen; a task that makes more is out of hand.
 const DESCENDANTS: usize = 1_024;
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
-
-/// The text of a small file; more than 4 KiB is not valid data.
-pub(crate) fn read_short(path: &Path) -> io::Result<String> {
-    read_bounded(path, SHORT)
-}
-
-/// The text of a file of at most `most` bytes. Never follows a symbolic link in the last place and never
-/// waits on a pipe.
-pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<String> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-    let mut text = String::new();
-    file.take(most + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > most {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("longer than {most} bytes")));
-    }
-    Ok(text)
-}
-
-/// Writes a file that must exist, in one call, as kernel files want it.
-pub(crate) fn write_existing(path: &Path, value: &str) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true);
-    // Only a plain file, as in tests, keeps an old longer value otherwise; kernel files ignore it.
-    options.truncate(true);
-    options.open(path)?.write_all(value.as_bytes())
-}
 
 /// A cgroup could not be made, removed or emptied.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +105,7 @@ pub(crate) fn children(dir: &Path) -> io::Result<Vec<PathBuf>> {
 pub(crate) fn processes(dir: &Path) -> Result<BTreeSet<i32>, CgroupError> {
     let text = match read_bounded(&dir.join("cgroup.procs"), PROCS) {
         Ok(text) => text,
-        Err(error) if super::knob::Fault::of(&error) == super::knob::Fault::Absent => return Ok(BTreeSet::new()),
+        Err(error) if Fault::of(&error) == Fault::Absent => return Ok(BTreeSet::new()),
         Err(error) => return Err(CgroupError::List(dir.to_owned(), error)),
     };
     // The kernel lists a process of another pid namespace as 0; such a one cannot be addressed.
@@ -262,13 +235,5 @@ mod tests {
         assert!(hold(root.path()).unwrap().is_none());
         drop(held);
         assert!(hold(root.path()).unwrap().is_some());
-    }
-
-    #[test]
-    fn does_not_read_pipes_links_or_endless_files() {
-        let root = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink("/etc/hostname", root.path().join("link")).unwrap();
-        assert!(read_short(&root.path().join("link")).is_err());
-        assert!(read_short(Path::new("/dev/zero")).is_err());
     }
 }

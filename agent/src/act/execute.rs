@@ -52,7 +52,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::act::knob::{CgroupVersion, Fault, Knob, KnobKind, KnobValue};
+    use crate::act::knob::{Fault, Knob, KnobKind, KnobValue};
+    use crate::hierarchies::CgroupVersion;
 
     fn group(weight: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();

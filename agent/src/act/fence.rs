@@ -16,9 +16,9 @@ use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::time::Timestamp;
 
-use super::Refused;
-use super::cgroup::read_bounded;
 use super::ledger::{LedgerError, failed, put_in_place};
+use super::refused::Refused;
+use crate::kernel_file::read_bounded;
 
 const FILE: &str = "epoch";
 /// More than the digits of the largest epoch.

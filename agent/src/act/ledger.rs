@@ -11,8 +11,9 @@ use gleaner_types::command::Target;
 use gleaner_types::format::UnknownFormat;
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::{hold, read_bounded};
+use super::cgroup::hold;
 use super::knob::{Knob, KnobValue};
+use crate::kernel_file::read_bounded;
 
 const LEDGER: &str = "ledger.json";
 const LOCK: &str = "lock";
@@ -349,7 +350,9 @@ mod tests {
     use std::error::Error;
 
     use super::*;
-    use crate::act::knob::{CgroupVersion, DeviceNumber, KnobKind, Throttle};
+    use crate::act::knob::{KnobKind, Throttle};
+    use crate::facts::DeviceNumber;
+    use crate::hierarchies::CgroupVersion;
 
     fn knob() -> Knob {
         Knob::new(Path::new("/cg/a"), CgroupVersion::V2, KnobKind::Weight)

@@ -6,11 +6,12 @@ use gleaner_types::error::chain;
 use gleaner_types::id::WorkloadId;
 use gleaner_types::units::{Bytes, BytesPerSec};
 
+use super::Actor;
 use super::execute::execute;
 use super::knob::{Fault, Knob, KnobError, KnobValue};
 use super::managed::Managed;
 use super::plan::{Change, Role, Seen, WorkloadKnobs, in_force, limit_workload, plan};
-use super::{Actor, Refused};
+use super::refused::Refused;
 
 /// What a disk operation counts as against the floor on traffic.
 const OPERATION_BYTES: f64 = 4_096.0;

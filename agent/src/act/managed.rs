@@ -96,7 +96,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::act::knob::{CgroupVersion, KnobKind};
+    use crate::act::knob::KnobKind;
+    use crate::hierarchies::CgroupVersion;
 
     #[test]
     fn a_foreign_value_is_told_once_and_left_until_given_back() {

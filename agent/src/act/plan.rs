@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use gleaner_types::command::{DiskLimit, Limits, NetworkLimit, Quota};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 
-use super::knob::{CgroupVersion, Knob, KnobKind, KnobValue, MonitorKind, MonitorKnob, Throttle, whole};
+use super::knob::{Knob, KnobKind, KnobValue, MonitorKind, MonitorKnob, Throttle};
+use crate::hierarchies::CgroupVersion;
+use crate::rounding::whole;
 
 /// One knob as it is and as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]

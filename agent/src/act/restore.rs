@@ -10,11 +10,12 @@ use gleaner_types::event::Event;
 
 use super::cgroup;
 use super::execute::execute;
-use super::knob::{CgroupVersion, Fault, Knob, KnobError, KnobKind, KnobValue};
+use super::knob::{Fault, Knob, KnobError, KnobKind, KnobValue};
 use super::ledger::{Ledger, LedgerError, Record};
 use super::managed::ForeignWrite;
 use super::plan::{Change, plan};
 use super::volunteer::groups;
+use crate::hierarchies::CgroupVersion;
 
 /// `cpu.weight` of a cgroup on which nobody has set it.
 const NORMAL_WEIGHT: u64 = 100;

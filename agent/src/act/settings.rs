@@ -8,7 +8,7 @@ use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::command::Weight;
 use gleaner_types::units::{BytesPerSec, CoreShare};
 
-use crate::sense::Roots;
+use crate::roots::Roots;
 
 /// What kind of volunteer to set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::plan::Role;
 use super::volunteer::VolunteerUsage;
 use super::*;
 use crate::qmp::tests::Balloonist;
-use crate::sense::Roots;
+use crate::roots::Roots;
 use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::command::{DiskLimit, NetworkLimit};
 use gleaner_types::units::{Bytes, BytesPerSec, PerSec};
@@ -533,7 +533,7 @@ fn a_volunteer_cgroup_that_was_there_is_put_back() {
     let (mount, _) = scene.hierarchies.of("cpu").unwrap();
     let leaf = mount.join(&scene.name).join("volunteer");
     fs::create_dir_all(&leaf).unwrap();
-    if scene.version == knob::CgroupVersion::V2 {
+    if scene.version == crate::hierarchies::CgroupVersion::V2 {
         cgroup::switch_controllers(leaf.parent().unwrap(), '+', &["cpu".to_owned()]).unwrap();
     }
     let weight = Knob::new(&leaf, scene.version, KnobKind::Weight);

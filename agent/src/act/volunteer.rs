@@ -6,7 +6,9 @@
 mod adopted;
 pub(crate) mod cgroup;
 pub(super) mod command;
+mod error;
 pub(crate) mod groups;
+mod usage;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,60 +18,13 @@ use gleaner_types::units::CoreShare;
 
 use self::adopted::Adopted;
 use self::cgroup::{CgroupVolunteer, OpenError};
+pub use self::error::VolunteerError;
 use self::groups::ProcessGroups;
-use super::cgroup::CgroupError;
-use super::knob::KnobError;
-use super::ledger::{Ledger, LedgerError};
+pub use self::usage::VolunteerUsage;
+use super::ledger::Ledger;
 use super::managed::ForeignWrite;
-use crate::act::{ActSettings, VolunteerChoice};
+use super::settings::{ActSettings, VolunteerChoice};
 use crate::hierarchies::Hierarchies;
-
-/// The volunteer could not be set up or controlled.
-#[derive(Debug, thiserror::Error)]
-pub enum VolunteerError {
-    /// The configured cgroup cannot be one.
-    #[error("`volunteer_cgroup` is `{path}`: it must be a relative path of 1 to 8 plain names")]
-    Path {
-        /// As configured.
-        path: String,
-    },
-    /// Another agent runs it.
-    #[error("the cgroup `{0}` is the volunteer of another running agent; configure another `volunteer_cgroup`")]
-    InUse(PathBuf),
-    /// A knob failed.
-    #[error(transparent)]
-    Knob(#[from] KnobError),
-    /// A cgroup failed.
-    #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    /// The ledger failed.
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
-    /// The config insists on a cgroup, and none can be had.
-    #[error("the volunteer cannot have a cgroup, because {0}; set volunteer.kind to \"auto\" for the weaker kind")]
-    NoCgroup(String),
-    /// A command wants to be the volunteer, and there is no cgroup for it.
-    #[error("`volunteer.command` needs a cgroup, and the volunteer has none, because {0}")]
-    NoCgroupForCommand(String),
-    /// The guest or unit that should be the volunteer.
-    #[error("{0}")]
-    NotThere(String),
-    /// The folder of registered process groups.
-    #[error("failed to use the registry of process groups `{0}`")]
-    Registry(PathBuf, #[source] std::io::Error),
-}
-
-/// Where the CPU time a volunteer used can be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum VolunteerUsage {
-    /// A `cpuacct.usage` of version 1.
-    CpuacctUsage(PathBuf),
-    /// A `cpu.stat` of version 2.
-    CpuStat(PathBuf),
-    /// Nowhere by itself; the CPU time of niced processes in `/proc/stat` stands for it. Time its
-    /// processes spend in the kernel is not in that and counts as foreground, which errs on the safe side.
-    NiceTime,
-}
 
 /// The least ceiling a volunteer in a cgroup can have, in percent of a core: the kernel's least quota of
 /// 1 ms in the volunteer's period of 20 ms.

@@ -1,48 +1,26 @@
 //! The knobs of foreground workloads: which there are, and whether they hit the workload alone.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+use gleaner_types::id::WorkloadId;
 
 use super::cgroup;
 use super::knob::{
-    CgroupVersion, DomainKind, DomainKnob, IobandKnob, IobandPolicy, Knob, KnobKind, LinkKnob, MonitorKind,
-    MonitorKnob, ioband,
+    DomainKind, DomainKnob, IobandKnob, IobandPolicy, Knob, KnobKind, LinkKnob, MonitorKind, MonitorKnob, ioband,
 };
 use super::plan::{Role, WorkloadKnobs};
-use crate::hierarchies::Hierarchies;
+use crate::facts::{DiskWeighing, Disks, ForegroundFacts, GuestFacts, WorkloadFacts};
+use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::netlink::Direction;
-use crate::sense::machine::Disks;
-use crate::sense::monitor::Told;
-use crate::sense::process::in_this_network_namespace;
-
-/// What a workload is to the kernel, as sensing found it.
-#[derive(Debug, Clone)]
-pub(crate) enum WorkloadTrace {
-    /// A cgroup, by its path below each hierarchy's root.
-    Cgroup(PathBuf),
-    /// A QEMU process.
-    Guest(GuestTrace),
-    /// A Xen domain, by its UUID.
-    Domain(String),
-}
-
-/// A QEMU process: its virtual CPUs' threads, its taps, and its monitor with what that told.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct GuestTrace {
-    pub(crate) pid: i32,
-    pub(crate) vcpus: Vec<i32>,
-    pub(crate) taps: Vec<String>,
-    pub(crate) monitor: Option<(PathBuf, Told)>,
-    /// An ioband device that the config names as the lever on its disk.
-    pub(crate) ioband: Option<String>,
-}
 
 /// The workload's cgroup on the hierarchy of a controller, unless that is the root, which everybody shares.
-fn group(trace: &WorkloadTrace, proc: &Path, hierarchies: &Hierarchies, controller: &str) -> Option<Group> {
+fn group(facts: &WorkloadFacts, hierarchies: &Hierarchies, controller: &str) -> Option<Group> {
     let (mount, unified) = hierarchies.of(controller)?;
-    let dir = match trace {
-        WorkloadTrace::Cgroup(path) => mount.join(path),
-        WorkloadTrace::Domain(_) => return None,
-        WorkloadTrace::Guest(GuestTrace { pid, .. }) => cgroup_of(proc, &pid.to_string(), controller, mount)?,
+    let dir = match facts {
+        WorkloadFacts::Cgroup(path) => mount.join(path),
+        WorkloadFacts::Domain(_) => return None,
+        WorkloadFacts::Guest(guest) => guest.cgroups.on(controller, mount)?,
     };
     let version = if unified { CgroupVersion::V2 } else { CgroupVersion::V1 };
     (dir != mount).then_some(Group { dir, version })
@@ -60,8 +38,24 @@ impl Group {
     }
 }
 
+/// The knobs of each workload. `ioband` is the device that the config names as the lever on guests' disk.
+#[must_use]
+pub(crate) fn knobs_of_all(
+    facts: &ForegroundFacts,
+    hierarchies: &Hierarchies,
+    ioband: Option<&str>,
+) -> BTreeMap<WorkloadId, WorkloadKnobs> {
+    let ForegroundFacts { workloads, disks } = facts;
+    workloads.iter().map(|(id, facts)| (id.clone(), knobs_of(facts, hierarchies, disks, ioband))).collect()
+}
+
 /// The knobs a workload has on this host.
-pub(crate) fn knobs_of(trace: &WorkloadTrace, proc: &Path, hierarchies: &Hierarchies, disks: &Disks) -> WorkloadKnobs {
+pub(crate) fn knobs_of(
+    facts: &WorkloadFacts,
+    hierarchies: &Hierarchies,
+    disks: &Disks,
+    ioband: Option<&str>,
+) -> WorkloadKnobs {
     let mut found = WorkloadKnobs::default();
     let add = |found: &mut WorkloadKnobs, group: &Group, role: Role, knob: Option<Knob>| {
         if let Some(knob) = knob {
@@ -71,42 +65,44 @@ pub(crate) fn knobs_of(trace: &WorkloadTrace, proc: &Path, hierarchies: &Hierarc
             }
         }
     };
-    let find = |controller| group(trace, proc, hierarchies, controller);
+    let guest = match facts {
+        WorkloadFacts::Guest(guest) => Some(guest),
+        WorkloadFacts::Cgroup(_) | WorkloadFacts::Domain(_) => None,
+    };
+    let find = |controller| group(facts, hierarchies, controller);
     let mut emulator_inside = false;
     if let Some(mut cpu) = find("cpu") {
-        let vcpus = vcpu_groups(trace, proc, hierarchies, &cpu.dir);
+        let vcpus = vcpu_groups(guest, hierarchies, &cpu.dir);
         // With groups per thread (libvirt on version 1) the guest's own is the one above them.
         if let Some(above) = vcpus.first().and_then(|vcpu| vcpu.parent()) {
             cpu.dir = above.to_owned();
         }
         add(&mut found, &cpu, Role::Weight, cpu.knob(KnobKind::Weight));
         if vcpus.is_empty() {
-            emulator_inside = matches!(trace, WorkloadTrace::Guest(_));
+            emulator_inside = guest.is_some();
             add(&mut found, &cpu, Role::Quota, cpu.knob(KnobKind::Quota));
         }
         for vcpu in vcpus {
             add(&mut found, &cpu, Role::Quota, Group { dir: vcpu, version: cpu.version }.knob(KnobKind::Quota));
         }
     }
-    let monitor = match trace {
-        WorkloadTrace::Guest(GuestTrace { monitor, .. }) => monitor.as_ref(),
-        WorkloadTrace::Cgroup(_) | WorkloadTrace::Domain(_) => None,
-    };
+    let monitor = guest.and_then(|guest| guest.monitor.as_ref());
     let behind = |socket: &PathBuf, kind| Knob::Monitor(MonitorKnob { socket: socket.clone(), kind });
     // A guest's memory is nothing the host could reclaim without swapping; its balloon gives what it does not need.
-    if let Some((socket, whole)) = monitor.and_then(|(socket, told)| Some((socket, told.balloon?))) {
+    if let Some((socket, whole)) = monitor.and_then(|monitor| Some((&monitor.socket, monitor.balloon?))) {
         found.knobs.push((Role::Memory, behind(socket, MonitorKind::Balloon { whole })));
     } else if let Some(memory) = find("memory") {
         add(&mut found, &memory, Role::Memory, memory.knob(KnobKind::Memory));
     }
     // Version 1 does not see buffered writes, QEMU itself does.
     let unified = find("io").is_some_and(|io| io.version == CgroupVersion::V2);
-    let throttled = monitor.filter(|(_, told)| !unified && !told.disks.is_empty());
-    if let Some((socket, told)) = throttled {
-        let disks = told.disks.iter().map(|device| behind(socket, MonitorKind::Disk { device: device.clone() }));
+    let throttled = monitor.filter(|monitor| !unified && !monitor.disks.is_empty());
+    if let Some(monitor) = throttled {
+        let disks =
+            monitor.disks.iter().map(|device| behind(&monitor.socket, MonitorKind::Disk { device: device.clone() }));
         found.knobs.extend(disks.map(|knob| (Role::Disk, knob)));
     }
-    if let WorkloadTrace::Guest(GuestTrace { pid, ioband: Some(device), .. }) = trace
+    if let (Some(guest), Some(device)) = (guest, ioband)
         && let Ok(policy) = ioband::policy(device)
     {
         found.knobs.retain(|(role, _)| *role != Role::Disk);
@@ -114,23 +110,20 @@ pub(crate) fn knobs_of(trace: &WorkloadTrace, proc: &Path, hierarchies: &Hierarc
             IobandPolicy::Weight => Role::DiskWeight,
             IobandPolicy::Bandwidth => Role::Disk,
         };
-        found.knobs.push((role, Knob::Ioband(IobandKnob { device: device.clone(), pid: *pid, policy })));
+        found.knobs.push((role, Knob::Ioband(IobandKnob { device: device.to_owned(), pid: guest.pid, policy })));
     } else if let Some(io) = find("io").or_else(|| find("blkio")) {
         for disk in disks.numbers.iter().filter(|_| throttled.is_none()) {
             add(&mut found, &io, Role::Disk, io.knob(KnobKind::Disk(*disk)));
         }
-        add(&mut found, &io, Role::DiskWeight, disks.weighed_by.and_then(|kind| io.knob(kind)));
+        add(&mut found, &io, Role::DiskWeight, disks.weighed_by.and_then(|weighing| io.knob(weight_kind(weighing))));
     }
-    // A tap in another network namespace is out of reach, and one of the same name here is somebody else's.
-    if let WorkloadTrace::Guest(GuestTrace { pid, taps, .. }) = trace
-        && in_this_network_namespace(proc, *pid)
-    {
+    if let Some(guest) = guest {
         for (role, direction) in [(Role::Receive, Direction::Receive), (Role::Transmit, Direction::Transmit)] {
-            let knobs = taps.iter().map(|tap| Knob::Link(LinkKnob { interface: tap.clone(), direction }));
+            let knobs = guest.taps.iter().map(|tap| Knob::Link(LinkKnob { interface: tap.clone(), direction }));
             found.knobs.extend(knobs.filter(Knob::exists).map(|knob| (role, knob)));
         }
     }
-    if let WorkloadTrace::Domain(uuid) = trace {
+    if let WorkloadFacts::Domain(uuid) = facts {
         let knob = |kind| Knob::Domain(DomainKnob { uuid: uuid.clone(), kind });
         let kinds =
             [(Role::Quota, DomainKind::Cap), (Role::Weight, DomainKind::Weight), (Role::Memory, DomainKind::Memory)];
@@ -141,31 +134,22 @@ pub(crate) fn knobs_of(trace: &WorkloadTrace, proc: &Path, hierarchies: &Hierarc
     found
 }
 
+/// The file that holds the weight in force.
+fn weight_kind(weighing: DiskWeighing) -> KnobKind {
+    match weighing {
+        DiskWeighing::Bfq => KnobKind::BfqWeight,
+        DiskWeighing::CostOrCfq => KnobKind::DiskWeight,
+    }
+}
+
 /// Groups of single virtual CPUs below the guest's.
-fn vcpu_groups(trace: &WorkloadTrace, proc: &Path, hierarchies: &Hierarchies, of_process: &Path) -> Vec<PathBuf> {
-    let (WorkloadTrace::Guest(GuestTrace { pid, vcpus, .. }), Some((mount, _))) = (trace, hierarchies.of("cpu")) else {
-        return Vec::new();
-    };
-    let of_thread = |tid: &i32| cgroup_of(proc, &format!("{pid}/task/{tid}"), "cpu", mount);
-    let mut groups: Vec<PathBuf> = vcpus.iter().filter_map(of_thread).collect();
+fn vcpu_groups(guest: Option<&GuestFacts>, hierarchies: &Hierarchies, of_process: &Path) -> Vec<PathBuf> {
+    let (Some(guest), Some((mount, _))) = (guest, hierarchies.of("cpu")) else { return Vec::new() };
+    let mut groups: Vec<PathBuf> = guest.vcpus.iter().filter_map(|vcpu| vcpu.on("cpu", mount)).collect();
     groups.sort();
     groups.dedup();
     groups.retain(|group| group != of_process);
     groups
-}
-
-/// The cgroup of a task (`PID` or `PID/task/TID`) on a controller's hierarchy.
-pub(crate) fn cgroup_of(proc: &Path, task: &str, controller: &str, mount: &Path) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(proc.join(task).join("cgroup")).ok()?;
-    let path = text.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next()?, parts.next()?);
-        controllers.split(',').any(|own| own == controller).then_some(path)
-    });
-    let path = path.or_else(|| text.lines().find_map(|line| line.strip_prefix("0::")))?;
-    // A path with `..` is outside the cgroup namespace of this process.
-    let inside = path.strip_prefix('/').filter(|path| !path.split('/').any(|part| part == ".."))?;
-    Some(if inside.is_empty() { mount.to_owned() } else { mount.join(inside) })
 }
 
 /// Checks that limits on a workload's cgroups hit the workload and nobody else.
@@ -198,6 +182,14 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::facts::TaskCgroups;
+
+    /// Process 7 with virtual CPUs 8 and 9.
+    fn guest(root: &Path) -> WorkloadFacts {
+        let cgroups = |task| TaskCgroups::read(&root.join("proc"), task);
+        let vcpus = ["7/task/8", "7/task/9"].map(cgroups).to_vec();
+        WorkloadFacts::Guest(GuestFacts { pid: 7, cgroups: cgroups("7"), vcpus, ..GuestFacts::default() })
+    }
 
     /// A root with one process in the given cgroups, and files for knobs.
     fn scene(cgroup: &str, files: &[&str]) -> (tempfile::TempDir, Hierarchies) {
@@ -229,9 +221,8 @@ mod tests {
         let files =
             ["cg/m/q/cpu.max", "cg/m/q/cpu.weight", "cg/m/q/memory.high", "cg/m/q/io.max", "cg/m/q/io.bfq.weight"];
         let (root, hierarchies) = scene("0::/m/q\n", &files);
-        let trace = WorkloadTrace::Guest(GuestTrace { pid: 7, vcpus: vec![8, 9], ..GuestTrace::default() });
-        let disks = Disks { numbers: vec!["8:0".parse().unwrap()], weighed_by: Some(KnobKind::BfqWeight) };
-        let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &disks);
+        let disks = Disks { numbers: vec!["8:0".parse().unwrap()], weighed_by: Some(DiskWeighing::Bfq) };
+        let knobs = knobs_of(&guest(root.path()), &hierarchies, &disks, None);
         let expected = [
             (Role::Weight, "m/q/cpu.weight"),
             (Role::Quota, "m/q/cpu.max"),
@@ -250,8 +241,7 @@ mod tests {
         let (root, hierarchies) = scene("0::/m/q/emulator\n", &files);
         fs::write(root.path().join("proc/7/task/8/cgroup"), "0::/m/q/vcpu0\n").unwrap();
         fs::write(root.path().join("proc/7/task/9/cgroup"), "0::/m/q/vcpu1\n").unwrap();
-        let trace = WorkloadTrace::Guest(GuestTrace { pid: 7, vcpus: vec![8, 9], ..GuestTrace::default() });
-        let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &Disks::default());
+        let knobs = knobs_of(&guest(root.path()), &hierarchies, &Disks::default(), None);
         let expected =
             [(Role::Weight, "m/q/cpu.weight"), (Role::Quota, "m/q/vcpu0/cpu.max"), (Role::Quota, "m/q/vcpu1/cpu.max")];
         assert_eq!(roles(&knobs), expected.map(|(role, name)| (role, name.to_owned())));
@@ -262,8 +252,7 @@ mod tests {
     fn the_root_cgroup_is_nobodys_own() {
         for cgroup in ["0::/\n", "0::/../x\n", "nonsense", "0::relative\n"] {
             let (root, hierarchies) = scene(cgroup, &["cg/cpu.max"]);
-            let trace = WorkloadTrace::Guest(GuestTrace { pid: 7, ..GuestTrace::default() });
-            let knobs = knobs_of(&trace, &root.path().join("proc"), &hierarchies, &Disks::default());
+            let knobs = knobs_of(&guest(root.path()), &hierarchies, &Disks::default(), None);
             assert_eq!(knobs, WorkloadKnobs::default(), "{cgroup:?}");
         }
     }

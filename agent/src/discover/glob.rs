@@ -38,7 +38,7 @@ impl Glob {
             let mut deeper = Vec::new();
             for path in found {
                 if component.contains(['*', '?']) {
-                    let names = crate::sense::machine::names(&root.join(&path));
+                    let names = crate::kernel_file::names(&root.join(&path));
                     deeper.extend(names.iter().filter(|name| matches(component, name)).map(|name| path.join(name)));
                 } else {
                     deeper.push(path.join(component));

@@ -10,7 +10,7 @@ use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
 use tracing::{info, warn};
 
-use super::jittered;
+use super::jitter::jittered;
 
 /// Longest pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(3_600);

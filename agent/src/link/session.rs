@@ -6,12 +6,24 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use gleaner_daemon::clock::Clock;
 use gleaner_net::stream::{read_message, write_message};
+use gleaner_types::report::HostFacts;
 use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, Hello, StandsBy, Welcome};
 
 use super::renewal::Renewal;
-use super::{Introduction, Outbox};
-use crate::host_loop::Order;
+use crate::order::Order;
+use crate::outbox::Outbox;
 use gleaner_types::error::chain;
+
+/// What an agent says about itself in its hello.
+#[derive(Debug, Clone)]
+pub struct Introduction {
+    /// Its host.
+    pub host: gleaner_types::id::HostId,
+    /// When the agent started, in milliseconds since the Unix epoch.
+    pub incarnation: u64,
+    /// Static facts.
+    pub facts: HostFacts,
+}
 
 /// Longest wait for the handshake and for the welcome.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);

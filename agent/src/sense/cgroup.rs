@@ -6,11 +6,11 @@ use std::path::Path;
 use gleaner_types::report::{Absence, AbsenceKind, Reading};
 use gleaner_types::units::Bytes;
 
-use super::file::{KeptFile, fields, lines, malformed, number};
 use super::machine::parse_pressure;
 use super::perf::{Counters, parse_cpu_list};
 use super::rates::RawWorkload;
 use crate::hierarchies::Hierarchies;
+use crate::kernel_file::{KeptFile, fields, lines, malformed, number};
 
 /// The files of one cgroup.
 #[derive(Debug)]
@@ -117,9 +117,9 @@ fn counters(path: &Path, hierarchies: &Hierarchies, sys: &Path) -> Result<Counte
         detail: "neither version 2 cgroups nor the perf_event hierarchy are mounted".into(),
     })?;
     let folder = mount.join(path);
-    let open = std::fs::File::open(&folder).map_err(|error| super::file::absence(&folder, &error))?;
+    let open = std::fs::File::open(&folder).map_err(|error| crate::kernel_file::absence(&folder, &error))?;
     let online = sys.join("devices/system/cpu/online");
-    let text = std::fs::read_to_string(&online).map_err(|error| super::file::absence(&online, &error))?;
+    let text = std::fs::read_to_string(&online).map_err(|error| crate::kernel_file::absence(&online, &error))?;
     let cpus = parse_cpu_list(&text).ok_or_else(|| malformed("the list of CPUs online", text.as_bytes()))?;
     Counters::of_cgroup(&open, &cpus)
 }

@@ -7,8 +7,8 @@ use gleaner_types::report::{Absence, AbsenceKind, Reading};
 use gleaner_types::units::Bytes;
 
 use super::machine::CpuTimes;
-use super::process::gone;
 use super::rates::RawWorkload;
+use crate::process::gone;
 use crate::xen::{Domain, Hypervisor};
 
 /// Domains from sample to sample.

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use gleaner_types::report::{Absence, AbsenceKind, Reading};
 use gleaner_types::units::{Bytes, Fraction};
 
-use super::Roots;
-use super::file::{KeptFile, fields, lines, malformed, number};
 use super::resctrl::CacheReader;
-use crate::act::knob::{DeviceNumber, KnobKind};
+use crate::facts::{DiskWeighing, Disks};
+use crate::kernel_file::{KeptFile, fields, lines, malformed, names, number};
+use crate::roots::Roots;
 
 /// Nanoseconds of a clock tick as `/proc/stat` counts them: USER_HZ is 100 on every Linux of the last decades.
 const TICK_NS: u64 = 10_000_000;
@@ -171,14 +171,6 @@ pub(crate) struct RawMachine {
     pub(crate) memory_traffic: Reading<u64>,
 }
 
-/// The machine's whole disks, as far as limiting them goes.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Disks {
-    pub(crate) numbers: Vec<DeviceNumber>,
-    /// The weight that is in force: BFQ's own, or that of `io.cost` (and of CFQ on old kernels). Both files may be there.
-    pub(crate) weighed_by: Option<KnobKind>,
-}
-
 /// The machine's files, kept open, and which devices are its own.
 #[derive(Debug)]
 pub(crate) struct MachineReader {
@@ -246,9 +238,9 @@ impl MachineReader {
             self.disks.iter().any(|name| read(name, "queue/scheduler").is_some_and(|text| text.contains(word)))
         };
         let weighed_by = if scheduled_by("[bfq]") {
-            Some(KnobKind::BfqWeight)
+            Some(DiskWeighing::Bfq)
         } else if scheduled_by("[cfq]") || io_cost.split_whitespace().any(|word| word == "enable=1") {
-            Some(KnobKind::DiskWeight)
+            Some(DiskWeighing::CostOrCfq)
         } else {
             None
         };
@@ -280,15 +272,6 @@ impl MachineReader {
             },
         }
     }
-}
-
-/// Names in a folder, sorted; none if it cannot be read.
-pub(crate) fn names(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten();
-    let mut names: Vec<String> =
-        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).take(MOST_DEVICES * 64).collect();
-    names.sort();
-    names
 }
 
 /// Counter files of one network interface.

@@ -13,7 +13,7 @@ use gleaner_types::report::{Absence, AbsenceKind, Reading, WorkloadSample};
 use gleaner_types::units::{BytesPerSec, PerSec};
 use serde_json::Value;
 
-use crate::discover::Key;
+use crate::facts::{MonitorFacts, WorkloadKey};
 use crate::qmp::{BlockStats, Monitor, block_stats, disks, whole_memory};
 
 /// Time between two questions to a monitor.
@@ -23,9 +23,9 @@ const FACTS_PERIOD: Duration = Duration::from_secs(10);
 /// Counters older than this say nothing about now.
 const STALE: Duration = Duration::from_secs(4);
 
-/// What a monitor last told.
+/// What a monitor last answered.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct MonitorState {
     /// Disks whose traffic can be throttled, by the path of their device.
     pub(crate) disks: Vec<String>,
     /// All the memory the guest has, if it has a balloon.
@@ -34,7 +34,12 @@ pub(crate) struct Told {
     failure: Option<Absence>,
 }
 
-impl Told {
+impl MonitorState {
+    /// What there is behind the monitor at this socket.
+    pub(crate) fn facts(&self, socket: &Path) -> MonitorFacts {
+        MonitorFacts { socket: socket.to_owned(), disks: self.disks.clone(), balloon: self.balloon }
+    }
+
     /// Its disks' counters and when they were told, if they are fresh.
     pub(crate) fn block_stats(&self, now: Instant) -> Result<(BlockStats, Instant), Absence> {
         match (&self.stats, &self.failure) {
@@ -96,8 +101,8 @@ impl MonitoredDisks {
 #[derive(Debug)]
 struct Watched {
     /// Whose it is: another guest may come to listen where one did that is gone.
-    key: Key,
-    told: Told,
+    key: WorkloadKey,
+    told: MonitorState,
     /// When it told of its disks and balloon; `None` if it did not, or an error since makes that doubtful.
     facts: Option<Instant>,
 }
@@ -109,8 +114,8 @@ type Shared = Arc<Mutex<BTreeMap<PathBuf, Watched>>>;
 #[derive(Debug)]
 pub(crate) struct MonitorWatch {
     told: Shared,
-    /// Counts up whenever a monitor tells something new of its guest's disks and balloon.
-    facts_told: Arc<AtomicU64>,
+    /// Counts up whenever a monitor says something new of its guest's disks and balloon.
+    news: Arc<AtomicU64>,
     /// Closing it ends the thread.
     _stop: mpsc::Sender<()>,
 }
@@ -120,43 +125,43 @@ impl MonitorWatch {
     pub(crate) fn start() -> io::Result<Self> {
         let told = Shared::default();
         let (stop, stopped) = mpsc::channel();
-        let facts_told = Arc::new(AtomicU64::new(0));
-        let (shared, counter) = (Arc::clone(&told), Arc::clone(&facts_told));
+        let news = Arc::new(AtomicU64::new(0));
+        let (shared, counter) = (Arc::clone(&told), Arc::clone(&news));
         std::thread::Builder::new().name("monitors".into()).spawn(move || {
             while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                 look(&shared, &counter);
             }
         })?;
-        Ok(Self { told, facts_told, _stop: stop })
+        Ok(Self { told, news, _stop: stop })
     }
 
-    /// How often a monitor has told something new of its guest's disks and balloon.
-    pub(crate) fn facts_told(&self) -> u64 {
-        self.facts_told.load(Ordering::Relaxed)
+    /// How often a monitor has said something new of its guest's disks and balloon.
+    pub(crate) fn news(&self) -> u64 {
+        self.news.load(Ordering::Relaxed)
     }
 
     /// Watches these guests' monitors and no others.
-    pub(crate) fn watch(&self, guests: impl Iterator<Item = (Key, PathBuf)>) {
+    pub(crate) fn watch(&self, guests: impl Iterator<Item = (WorkloadKey, PathBuf)>) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *told);
         for (key, socket) in guests {
             // Two may name one socket: the last of them keeps what it told.
             let same = before.get(&socket).is_some_and(|watched| watched.key == key);
             let watched = if same { before.remove(&socket) } else { None };
-            told.insert(socket, watched.unwrap_or_else(|| Watched { key, told: Told::default(), facts: None }));
+            told.insert(socket, watched.unwrap_or_else(|| Watched { key, told: MonitorState::default(), facts: None }));
         }
     }
 
-    /// What one last told.
-    pub(crate) fn told(&self, socket: &Path) -> Option<Told> {
+    /// What one last answered.
+    pub(crate) fn state(&self, socket: &Path) -> Option<MonitorState> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).get(socket).map(|watched| watched.told.clone())
     }
 }
 
-fn look(shared: &Shared, facts_told: &AtomicU64) {
+fn look(shared: &Shared, news: &AtomicU64) {
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     let facts_due = |watched: &Watched| watched.facts.is_none_or(|at| at.elapsed() >= FACTS_PERIOD);
-    let guests: Vec<(PathBuf, Key, bool)> =
+    let guests: Vec<(PathBuf, WorkloadKey, bool)> =
         lock().iter().map(|(socket, watched)| (socket.clone(), watched.key.clone(), facts_due(watched))).collect();
     for (socket, key, facts_due) in guests {
         let answer = Monitor::with(&socket, |monitor| ask(monitor, facts_due));
@@ -170,9 +175,9 @@ fn look(shared: &Shared, facts_told: &AtomicU64) {
                 told.stats = Some((stats, Instant::now()));
                 told.failure = None;
                 if let Some((disks, balloon)) = told_facts {
-                    let news = told.disks != disks || told.balloon != balloon;
+                    let changed = told.disks != disks || told.balloon != balloon;
                     (told.disks, told.balloon, *facts) = (disks, balloon, Some(Instant::now()));
-                    facts_told.fetch_add(news.into(), Ordering::Relaxed);
+                    news.fetch_add(changed.into(), Ordering::Relaxed);
                 }
             }
             Err(error) => {
@@ -217,29 +222,29 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let hung = fake(folder.path(), &["{\"QMP\": {}}\n"]);
         let watch = MonitorWatch::start().unwrap();
-        watch.watch([(Key::Process { pid: 7, start_ticks: 70 }, hung.clone())].into_iter());
-        let ask = || watch.told(&hung).unwrap().block_stats(Instant::now()).unwrap_err();
+        watch.watch([(WorkloadKey::Process { pid: 7, start_ticks: 70 }, hung.clone())].into_iter());
+        let ask = || watch.state(&hung).unwrap().block_stats(Instant::now()).unwrap_err();
         let deadline = Instant::now() + Duration::from_secs(20);
         while ask().kind == AbsenceKind::NotYet && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(ask().detail.contains("it is hung"), "{}", ask().detail);
         watch.watch(std::iter::empty());
-        assert!(watch.told(&hung).is_none());
+        assert!(watch.state(&hung).is_none());
     }
 
     #[test]
     fn a_guest_is_asked_anew_for_its_memory_when_another_may_be_there() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("qmp");
-        let watch = MonitorWatch { told: Shared::default(), facts_told: Arc::default(), _stop: mpsc::channel().0 };
-        let watched = |pid| watch.watch([(Key::Process { pid, start_ticks: 70 }, socket.clone())].into_iter());
-        let balloon = || watch.told(&socket).unwrap().balloon;
-        let look = || look(&watch.told, &watch.facts_told);
+        let watch = MonitorWatch { told: Shared::default(), news: Arc::default(), _stop: mpsc::channel().0 };
+        let watched = |pid| watch.watch([(WorkloadKey::Process { pid, start_ticks: 70 }, socket.clone())].into_iter());
+        let balloon = || watch.state(&socket).unwrap().balloon;
+        let look = || look(&watch.told, &watch.news);
         watched(7);
         let guest = Balloonist::start(&socket, 400, 200);
         look();
-        assert_eq!((balloon(), watch.facts_told()), (Some(600), 1), "what is plugged is memory too");
+        assert_eq!((balloon(), watch.news()), (Some(600), 1), "what is plugged is memory too");
         guest.has(400, 300, 700);
         look();
         assert_eq!(balloon(), Some(600), "asked seldom");
@@ -249,7 +254,7 @@ mod tests {
         assert_eq!(balloon(), Some(600), "one that does not answer still has its knobs");
         let _other = Balloonist::start(&socket, 100, 0);
         look();
-        assert_eq!((balloon(), watch.facts_told()), (Some(100), 2), "it was away, so it is another, or was restarted");
+        assert_eq!((balloon(), watch.news()), (Some(100), 2), "it was away, so it is another, or was restarted");
 
         watched(7);
         assert_eq!(balloon(), Some(100));
@@ -282,7 +287,7 @@ mod tests {
     #[test]
     fn old_counters_are_no_counters() {
         let now = Instant::now();
-        let told = Told { stats: Some((BlockStats::default(), now)), ..Told::default() };
+        let told = MonitorState { stats: Some((BlockStats::default(), now)), ..MonitorState::default() };
         assert_eq!(told.block_stats(now), Ok((BlockStats::default(), now)));
         assert_eq!(told.block_stats(now + STALE).unwrap_err().kind, AbsenceKind::NotYet);
     }

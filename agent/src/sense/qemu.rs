@@ -5,21 +5,22 @@ use std::path::Path;
 
 use gleaner_types::report::{Absence, AbsenceKind, Reading};
 
-use super::Roots;
-use super::file::KeptFile;
-use super::machine::{InterfaceReader, names, parse_netdev, parse_pressure};
+use super::machine::{InterfaceReader, parse_netdev, parse_pressure};
 use super::perf::Counters;
-use super::process::{
+use super::rates::RawWorkload;
+use crate::facts::TaskCgroups;
+use crate::hierarchies::Hierarchies;
+use crate::kernel_file::KeptFile;
+use crate::kernel_file::names;
+use crate::process::{
     gone, in_this_network_namespace, is_interface_name, is_vcpu_thread, parse_io, parse_schedstat, parse_statm, threads,
 };
-use super::rates::RawWorkload;
-use crate::act::workload::cgroup_of;
-use crate::hierarchies::Hierarchies;
+use crate::roots::Roots;
 
 /// The pressure file of a process's version 2 cgroup, unless that is the root, which holds everybody.
 fn own_pressure(roots: &Roots, pid: i32, hierarchies: &Hierarchies) -> Option<KeptFile> {
     let mount = hierarchies.v2.as_ref()?;
-    let group = cgroup_of(&roots.proc, &pid.to_string(), "", mount).filter(|group| group != mount)?;
+    let group = TaskCgroups::read(&roots.proc, &pid.to_string()).on("", mount).filter(|group| group != mount)?;
     Some(KeptFile::new(group.join("memory.pressure")))
 }
 

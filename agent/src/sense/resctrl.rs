@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use gleaner_types::report::{Absence, AbsenceKind};
 use gleaner_types::units::Bytes;
 
-use super::file::{KeptFile, malformed, number};
-use super::machine::names;
+use crate::kernel_file::names;
+use crate::kernel_file::{KeptFile, malformed, number};
 
 /// Files of all last-level caches.
 #[derive(Debug)]

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use gleaner_types::report::{Absence, AbsenceKind, Reading};
 use gleaner_types::units::{Bytes, CoreShare};
 
-use super::Roots;
 use super::cgroup::CgroupReader;
-use super::file::{KeptFile, lines};
-use super::machine::names;
-use super::process::{pids, stat};
 use super::rates;
 use crate::hierarchies::Hierarchies;
+use crate::kernel_file::names;
+use crate::kernel_file::{KeptFile, lines};
+use crate::process::{pids, stat};
+use crate::roots::Roots;
 
 /// How the volunteer can be measured.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gleaner_agent::act::{ActSettings, Actor, VolunteerChoice, restore_state_dir};
 use gleaner_agent::config::Config;
 use gleaner_agent::host_loop::HostLoop;
-use gleaner_agent::link::{Outbox, OutboxLimits};
+use gleaner_agent::outbox::{Outbox, OutboxLimits};
 use gleaner_agent::probe;
 use gleaner_daemon::clock::ClockHand;
 use gleaner_daemon::config::Source;

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use gleaner_agent::hierarchies::Hierarchies;
-use gleaner_agent::sense::Roots;
+use gleaner_agent::roots::Roots;
 use gleaner_simulator::random::Random;
 
 /// Ticks of `/proc/stat` per second.

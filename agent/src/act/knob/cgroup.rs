@@ -1,14 +1,17 @@
 //! Control files of one cgroup, typed: CPU ceiling, weight, idle class, freezer, memory, disk ceilings and disk
 //! weight, on version 1 and version 2 hierarchies.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{KnobError, KnobValue, Scale, Throttle};
-use crate::act::cgroup::{read_bounded, write_existing};
+use super::error::KnobError;
+use super::scale::Scale;
+use super::value::{KnobValue, Throttle};
+use crate::facts::DeviceNumber;
+use crate::hierarchies::CgroupVersion;
+use crate::kernel_file::{read_bounded, write_existing};
 
 /// Periods the kernel takes, in microseconds.
 const PERIOD_US: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
@@ -16,40 +19,6 @@ const PERIOD_US: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
 const NO_MEMORY_LIMIT: u64 = 1 << 62;
 /// Longest file with a line per device that is looked at.
 const DEVICE_LINES: u64 = 64 << 10;
-
-/// Version of the hierarchy a cgroup is on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CgroupVersion {
-    /// One hierarchy per controller.
-    V1,
-    /// The unified hierarchy.
-    V2,
-}
-
-/// A block device by its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DeviceNumber {
-    /// Major number: the driver.
-    pub major: u32,
-    /// Minor number: the device.
-    pub minor: u32,
-}
-
-impl fmt::Display for DeviceNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.major, self.minor)
-    }
-}
-
-impl std::str::FromStr for DeviceNumber {
-    type Err = ();
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (major, minor) = text.trim().split_once(':').ok_or(())?;
-        Ok(Self { major: major.parse().map_err(drop)?, minor: minor.parse().map_err(drop)? })
-    }
-}
 
 /// What a control file does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

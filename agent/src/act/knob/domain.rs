@@ -4,7 +4,8 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::{KnobError, KnobValue};
+use super::error::KnobError;
+use super::value::KnobValue;
 use crate::xen::{self, Domain, Setting};
 
 /// Caps are in percent of one CPU: as time per period that is 1 ms of 100 ms each.

@@ -10,7 +10,8 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::{KnobError, KnobValue, Throttle};
+use super::error::KnobError;
+use super::value::{KnobValue, Throttle};
 use crate::device_mapper::{DeviceMapper, TableLine};
 
 const KIB: u64 = 1_024;

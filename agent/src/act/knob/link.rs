@@ -7,7 +7,8 @@ use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use serde::{Deserialize, Serialize};
 
-use super::{KnobError, KnobValue};
+use super::error::KnobError;
+use super::value::KnobValue;
 use crate::netlink::{Direction, Shape, TrafficControl};
 
 /// One direction of an interface of this network namespace.

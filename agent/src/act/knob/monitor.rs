@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{KnobError, KnobValue, Throttle};
+use super::error::KnobError;
+use super::value::{KnobValue, Throttle};
 use crate::qmp::{Monitor, disks, whole_memory};
 
 /// What a monitor's knob does.

@@ -155,8 +155,9 @@ fn memory_is_taken_in_steps_without_killing_anybody() {
     const TEST: &str = "memory_is_taken_in_steps_without_killing_anybody";
     let Some(scene) = Scene::open(TEST) else { return };
     let memory_group = scene.workload().knobs.into_iter().find(|(role, _)| *role == Role::Memory);
-    let unified =
-        memory_group.and_then(|(_, knob)| knob.as_cgroup().cloned()).filter(|k| k.version == knob::CgroupVersion::V2);
+    let unified = memory_group
+        .and_then(|(_, knob)| knob.as_cgroup().cloned())
+        .filter(|k| k.version == crate::hierarchies::CgroupVersion::V2);
     let Some(group) = unified else {
         eprintln!("SKIPPED: {TEST}: no version 2 memory controller here; version 1 has no limit that never kills");
         return;
@@ -246,7 +247,7 @@ impl Drop for BurningGuest {
 }
 
 fn cpu_of(pid: u32) -> u64 {
-    crate::sense::process::stat(Path::new("/proc"), i32::try_from(pid).unwrap()).unwrap().cpu_ns
+    crate::process::stat(Path::new("/proc"), i32::try_from(pid).unwrap()).unwrap().cpu_ns
 }
 
 #[test]

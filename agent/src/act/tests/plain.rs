@@ -1,7 +1,7 @@
 //! Limits on knobs that are plain files and keep whatever is written: what no real kernel does at will.
 
-use super::knob::CgroupVersion;
 use super::*;
+use crate::hierarchies::CgroupVersion;
 
 /// A state folder and a workload's cgroup.
 struct Plain {

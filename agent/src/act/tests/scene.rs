@@ -10,13 +10,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::act::cgroup;
-use crate::act::knob::{CgroupVersion, Knob, KnobKind};
+use crate::act::knob::{Knob, KnobKind};
 use crate::act::plan::WorkloadKnobs;
-use crate::act::workload::{WorkloadTrace, knobs_of};
+use crate::act::workload::knobs_of;
 use crate::act::{ActSettings, restore_state_dir};
+use crate::facts::{Disks, WorkloadFacts};
+use crate::hierarchies::CgroupVersion;
 use crate::hierarchies::Hierarchies;
-use crate::sense::Roots;
-use crate::sense::machine::{Disks, MachineReader};
+use crate::roots::Roots;
+use crate::sense::machine::MachineReader;
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -117,7 +119,7 @@ impl Drop for Scene {
 /// The knobs of a cgroup right below the hierarchies' roots.
 pub(crate) fn workload(hierarchies: &Hierarchies, cgroup: &Path) -> WorkloadKnobs {
     let path = PathBuf::from(cgroup.file_name().unwrap());
-    knobs_of(&WorkloadTrace::Cgroup(path), Path::new("/proc"), hierarchies, &disks())
+    knobs_of(&WorkloadFacts::Cgroup(path), hierarchies, &disks(), None)
 }
 
 /// This machine's real disks.

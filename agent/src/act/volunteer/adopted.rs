@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::act::cgroup::with_descendants;
-use crate::act::knob::{CgroupVersion, Knob, KnobKind, MonitorKind, MonitorKnob};
-use crate::act::workload::cgroup_of;
-use crate::hierarchies::Hierarchies;
-use crate::sense::process::{parse_qemu, pids};
+use crate::act::knob::{Knob, KnobKind, MonitorKind, MonitorKnob};
+use crate::facts::TaskCgroups;
+use crate::hierarchies::{CgroupVersion, Hierarchies};
+use crate::process::{parse_qemu, pids};
 
 /// Where such a volunteer is, and how it is stopped.
 #[derive(Debug)]
@@ -35,9 +35,10 @@ pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Resul
     let (pid, command) = pids(proc).into_iter().find_map(named).ok_or_else(|| {
         format!("volunteer.guest is \"{name}\", and no such guest runs; start it, paused if you like, before the agent")
     })?;
+    let cgroups = TaskCgroups::read(proc, &pid.to_string());
     let group = |controller: &str| {
         let (mount, unified) = hierarchies.of(controller)?;
-        let dir = cgroup_of(proc, &pid.to_string(), controller, mount)?;
+        let dir = cgroups.on(controller, mount)?;
         (dir != mount).then_some((dir, version(unified)))
     };
     let (cpu, cpu_version) = group("cpu").ok_or_else(|| {
@@ -54,7 +55,7 @@ pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Resul
     let stop = monitor.filter(|knob| knob.read().is_ok()).or_else(frozen_by).ok_or_else(|| {
         format!("the guest \"{name}\" has neither a monitor that answers nor a cgroup of its own that can be frozen")
     })?;
-    let cpuacct = hierarchies.v1.get("cpuacct").and_then(|mount| cgroup_of(proc, &pid.to_string(), "cpuacct", mount));
+    let cpuacct = hierarchies.v1.get("cpuacct").and_then(|mount| cgroups.on("cpuacct", mount));
     Ok(Adopted { cpu, version: cpu_version, cpuacct, stop })
 }
 

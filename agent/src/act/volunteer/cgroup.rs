@@ -10,13 +10,15 @@ use gleaner_types::error::chain;
 use gleaner_types::units::CoreShare;
 
 use super::adopted::Adopted;
-use super::{VolunteerError, VolunteerUsage};
+use super::error::VolunteerError;
+use super::usage::VolunteerUsage;
 use crate::act::cgroup::{self, CgroupError};
-use crate::act::knob::{CgroupVersion, Knob, KnobError, KnobKind, KnobValue};
+use crate::act::knob::{Knob, KnobError, KnobKind, KnobValue};
 use crate::act::ledger::{Enabled, Ledger, LedgerError, Record};
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::restore::restore_all;
-use crate::hierarchies::Hierarchies;
+use crate::hierarchies::{CgroupVersion, Hierarchies};
+use crate::kernel_file::read_short;
 
 /// Period of the volunteer's ceiling, in microseconds. Chosen: the kernel refills a whole quota whenever it
 /// is written (measured: a write every 50 ms lets a group with a quota of 50 % use 78 %), which costs less
@@ -204,7 +206,7 @@ impl CgroupVolunteer {
     /// Switches on, for the children of `parent`, the controllers a version 2 place is for.
     fn enable(parent: &Path, place: &Place, before: &[PathBuf], ledger: &mut Ledger) -> Result<(), MakeError> {
         let words = |file| -> Result<Vec<String>, MakeError> {
-            let text = cgroup::read_short(&parent.join(file)).map_err(|error| MakeError::Refused(chain(&error)))?;
+            let text = read_short(&parent.join(file)).map_err(|error| MakeError::Refused(chain(&error)))?;
             Ok(text.split_whitespace().map(str::to_owned).collect())
         };
         let (offered, enabled) = (words("cgroup.controllers")?, words("cgroup.subtree_control")?);

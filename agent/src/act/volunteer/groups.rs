@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use gleaner_types::units::CoreShare;
 use rustix::process::{Pid, Signal};
 
-use super::VolunteerError;
-use crate::act::cgroup::read_bounded;
+use super::error::VolunteerError;
+use crate::kernel_file::read_bounded;
 
 /// Most groups that are looked at; a bound, far above the slots of any machine.
 const GROUPS: usize = 4_096;

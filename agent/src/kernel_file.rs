@@ -1,8 +1,9 @@
-//! Kernel files on the hot path: opened once, read again and again from the start into one buffer.
+//! Kernel files: read within bounds, written in one call, or kept open and read again and again. In: a path. Out: bytes,
+//! or why there are none. Called by everything that senses or changes the host.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use gleaner_types::report::{Absence, AbsenceKind};
@@ -10,6 +11,8 @@ use gleaner_types::report::{Absence, AbsenceKind};
 /// Most that is read of one file; none of those read here comes near it.
 const MAX_BYTES: usize = 1 << 20;
 
+/// Longest text of a single-valued kernel file that is looked at.
+const SHORT: u64 = 4096;
 /// A kernel file that stays open.
 #[derive(Debug)]
 pub(crate) struct KeptFile {
@@ -58,6 +61,44 @@ fn read_from_start(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
             buffer.resize(length * 2, 0);
         }
     }
+}
+
+/// The text of a small file; more than 4 KiB is not valid data.
+pub(crate) fn read_short(path: &Path) -> io::Result<String> {
+    read_bounded(path, SHORT)
+}
+
+/// The text of a file of at most `most` bytes. Never follows a symbolic link in the last place and never
+/// waits on a pipe.
+pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<String> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let mut text = String::new();
+    file.take(most + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > most {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("longer than {most} bytes")));
+    }
+    Ok(text)
+}
+
+/// Writes a file that must exist, in one call, as kernel files want it.
+pub(crate) fn write_existing(path: &Path, value: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    // Only a plain file, as in tests, keeps an old longer value otherwise; kernel files ignore it.
+    options.truncate(true);
+    options.open(path)?.write_all(value.as_bytes())
+}
+
+/// Most names of a folder looked at.
+const MOST_NAMES: usize = 65_536;
+
+/// Names in a folder, sorted; none if it cannot be read.
+pub(crate) fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).take(MOST_NAMES).collect();
+    names.sort();
+    names
 }
 
 /// What an error of reading a kernel file means.
@@ -115,6 +156,14 @@ mod tests {
         let long = vec![b'y'; 10_000];
         std::fs::write(&path, &long).unwrap();
         assert_eq!(kept.read(&mut buffer).unwrap(), long);
+    }
+
+    #[test]
+    fn does_not_read_pipes_links_or_endless_files() {
+        let root = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", root.path().join("link")).unwrap();
+        assert!(read_short(&root.path().join("link")).is_err());
+        assert!(read_short(Path::new("/dev/zero")).is_err());
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Processes and their threads: `/proc/PID/{stat,statm,io,cmdline}`, `/proc/PID/task/TID/{comm,schedstat}`.
+//! Processes and their threads: `/proc/PID/{stat,statm,io,cmdline}`, `/proc/PID/task/TID/{comm,schedstat}`. In: procfs.
+//! Out: raw facts and counters. Called by discovery, by the sensors, and to find a volunteer that is a guest.
 
 use std::path::{Path, PathBuf};
 
 use gleaner_types::report::{Absence, AbsenceKind};
 use gleaner_types::units::Bytes;
 
-use super::file::{fields, lines, malformed, number};
+use crate::kernel_file::{fields, lines, malformed, number};
 
 /// What `/proc/PID/stat` says that matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub(crate) fn parse_stat(bytes: &[u8]) -> Result<Stat, Absence> {
 /// Reads a process's stat once.
 pub(crate) fn stat(proc: &Path, pid: i32) -> Result<Stat, Absence> {
     let path = proc.join(format!("{pid}/stat"));
-    let bytes = std::fs::read(&path).map_err(|error| super::file::absence(&path, &error))?;
+    let bytes = std::fs::read(&path).map_err(|error| crate::kernel_file::absence(&path, &error))?;
     parse_stat(&bytes)
 }
 
@@ -172,7 +173,7 @@ pub(crate) fn is_vcpu_thread(comm: &[u8]) -> bool {
 
 /// The processes of the machine.
 pub(crate) fn pids(proc: &Path) -> Vec<i32> {
-    super::machine::names(proc).iter().filter_map(|name| name.parse().ok()).collect()
+    crate::kernel_file::names(proc).iter().filter_map(|name| name.parse().ok()).collect()
 }
 
 /// The threads of a process.

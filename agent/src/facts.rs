@@ -1,0 +1,138 @@
+//! What sensing finds out about the foreground, as plain values: which workloads there are and what each is to the
+//! kernel. In: nothing; [`crate::discover`] and [`crate::sense`] make these. Out: to [`crate::act`], which derives from
+//! them what can be set on a workload.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use gleaner_types::id::WorkloadId;
+use serde::{Deserialize, Serialize};
+
+/// What makes a workload the same from scan to scan, whatever its name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum WorkloadKey {
+    /// A process, by pid and start time: a pid alone may be reused.
+    Process { pid: i32, start_ticks: u64 },
+    /// A cgroup, by its path below the hierarchy's root.
+    Cgroup(PathBuf),
+    /// A Xen domain, by its UUID: its number changes with each start.
+    Domain(String),
+}
+
+/// The foreground, and the disks it shares.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ForegroundFacts {
+    /// Its workloads.
+    pub workloads: BTreeMap<WorkloadId, WorkloadFacts>,
+    /// The host's disks.
+    pub disks: Disks,
+}
+
+/// What a workload is to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkloadFacts {
+    /// A cgroup, by its path below each hierarchy's root.
+    Cgroup(PathBuf),
+    /// A QEMU process.
+    Guest(GuestFacts),
+    /// A Xen domain, by its UUID.
+    Domain(String),
+}
+
+/// A QEMU process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GuestFacts {
+    /// The process.
+    pub pid: i32,
+    /// Its cgroups.
+    pub cgroups: TaskCgroups,
+    /// The cgroups of its virtual CPUs' threads.
+    pub vcpus: Vec<TaskCgroups>,
+    /// Its tap interfaces in this network namespace: one elsewhere is out of reach, and one of the same name here is
+    /// somebody else's.
+    pub taps: Vec<String>,
+    /// Its monitor, if it has one that is asked.
+    pub monitor: Option<MonitorFacts>,
+}
+
+/// What a guest's monitor last said of the guest.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MonitorFacts {
+    /// The monitor's socket.
+    pub socket: PathBuf,
+    /// Disks whose traffic can be throttled, by the path of their device.
+    pub disks: Vec<String>,
+    /// All the memory the guest has, if it has a balloon.
+    pub balloon: Option<u64>,
+}
+
+/// The cgroups of a task on all hierarchies: the text of its `/proc/TASK/cgroup`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskCgroups {
+    text: String,
+}
+
+impl TaskCgroups {
+    /// Of the task (`PID` or `PID/task/TID`); one that is gone is in none.
+    #[must_use]
+    pub fn read(proc: &Path, task: &str) -> Self {
+        Self { text: std::fs::read_to_string(proc.join(task).join("cgroup")).unwrap_or_default() }
+    }
+
+    /// The cgroup on a controller's hierarchy, which is mounted at `mount`; "" is the unified hierarchy.
+    #[must_use]
+    pub fn on(&self, controller: &str, mount: &Path) -> Option<PathBuf> {
+        let path = self.text.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            controllers.split(',').any(|own| own == controller).then_some(path)
+        });
+        let path = path.or_else(|| self.text.lines().find_map(|line| line.strip_prefix("0::")))?;
+        // A path with `..` is outside the cgroup namespace of this process.
+        let inside = path.strip_prefix('/').filter(|path| !path.split('/').any(|part| part == ".."))?;
+        Some(if inside.is_empty() { mount.to_owned() } else { mount.join(inside) })
+    }
+}
+
+/// The whole disks, as far as limiting them goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Disks {
+    /// By number.
+    pub numbers: Vec<DeviceNumber>,
+    /// The weight that is in force, if one is. The files of several may be there.
+    pub weighed_by: Option<DiskWeighing>,
+}
+
+/// What divides a disk between cgroups by weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskWeighing {
+    /// The scheduler BFQ, by weights of its own.
+    Bfq,
+    /// `io.cost`, or CFQ of older kernels.
+    CostOrCfq,
+}
+
+/// A block device by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceNumber {
+    /// Major number: the driver.
+    pub major: u32,
+    /// Minor number: the device.
+    pub minor: u32,
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+impl std::str::FromStr for DeviceNumber {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (major, minor) = text.trim().split_once(':').ok_or(())?;
+        Ok(Self { major: major.parse().map_err(drop)?, minor: minor.parse().map_err(drop)? })
+    }
+}
