@@ -7,7 +7,6 @@
 pub mod cgroup;
 pub mod execute;
 mod fence;
-pub mod knob;
 pub mod ledger;
 mod limits;
 pub mod managed;
@@ -35,10 +34,9 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
 use self::fence::Fence;
-use self::knob::KnobError;
 use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
-use self::plan::WorkloadKnobs;
+use self::plan::WorkloadLevers;
 use self::refused::Refused;
 use self::restore::{RestoreReport, failure_event, foreign_event};
 pub use self::settings::{ActSettings, VolunteerChoice};
@@ -47,6 +45,7 @@ use self::volunteer::{Volunteer, VolunteerError};
 use self::workload::check_own;
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths};
 use crate::hierarchies::Hierarchies;
+use crate::levers::LeverError;
 use crate::xen::is_control_domain;
 
 /// How long a command may wait for the processes of an earlier one.
@@ -89,7 +88,7 @@ struct Tracked {
     /// What the command asked is in force until then.
     lease: Option<Timestamp>,
     outcome: Option<Outcome>,
-    knobs: Vec<Managed>,
+    levers: Vec<Managed>,
     /// The limits in force, and how far the one on memory has come.
     limits: Option<(Limits, Reclaim)>,
     /// A failure to restore has been told.
@@ -107,7 +106,7 @@ pub struct Actor {
     volunteer_command: Option<VolunteerCommand>,
     levers: Levers,
     volunteer_dirs: Vec<PathBuf>,
-    workloads: BTreeMap<WorkloadId, WorkloadKnobs>,
+    workloads: BTreeMap<WorkloadId, WorkloadLevers>,
     /// Memory of workloads, as last sampled.
     memory: BTreeMap<WorkloadId, MemoryState>,
     targets: BTreeMap<Target, Tracked>,
@@ -234,9 +233,9 @@ impl Actor {
         self.targets.values().filter(|tracked| tracked.lease.is_some()).count()
     }
 
-    /// Knobs that differ from what was found, and will be put back.
+    /// Levers that differ from what was found, and will be put back.
     #[must_use]
-    pub fn knobs_changed(&self) -> usize {
+    pub fn levers_changed(&self) -> usize {
         self.ledger.contents().records.len()
     }
 
@@ -259,15 +258,16 @@ impl Actor {
         self.guard.as_ref().map(Guard::view)
     }
 
-    /// The foreground workloads there are now. Limits on those that are gone, no longer have the knobs that hold
+    /// The foreground workloads there are now. Limits on those that are gone, no longer have the levers that hold
     /// them, or share a cgroup with a new one, are put back.
-    pub fn set_workloads(&mut self, workloads: BTreeMap<WorkloadId, WorkloadKnobs>) {
+    pub fn set_workloads(&mut self, workloads: BTreeMap<WorkloadId, WorkloadLevers>) {
         let before = std::mem::replace(&mut self.workloads, workloads);
         for (id, _) in before {
             let target = Target::Workload(id.clone());
-            let held = self.targets.get(&target).map_or(&[][..], |tracked| &tracked.knobs);
-            let has =
-                |knobs: &WorkloadKnobs| held.iter().all(|held| knobs.knobs.iter().any(|(_, own)| *own == held.knob));
+            let held = self.targets.get(&target).map_or(&[][..], |tracked| &tracked.levers);
+            let has = |levers: &WorkloadLevers| {
+                held.iter().all(|held| levers.levers.iter().any(|(_, own)| *own == held.lever))
+            };
             if self.workloads.get(&id).is_some_and(has) {
                 continue;
             }
@@ -287,13 +287,13 @@ impl Actor {
     fn check_shared(&self, target: &Target) -> Result<(), String> {
         let Target::Workload(id) = target else { return Ok(()) };
         let limited = self.targets.get(target).is_some_and(|tracked| tracked.lease.is_some());
-        let Some(knobs) = self.workloads.get(id).filter(|_| limited) else { return Ok(()) };
-        self.check_alone(id, knobs)
+        let Some(levers) = self.workloads.get(id).filter(|_| limited) else { return Ok(()) };
+        self.check_alone(id, levers)
     }
 
-    fn check_alone(&self, id: &WorkloadId, knobs: &WorkloadKnobs) -> Result<(), String> {
-        let others = self.workloads.iter().filter(|(other, _)| *other != id).map(|(_, knobs)| knobs);
-        check_own(&knobs.own, others, &self.volunteer_dirs)
+    fn check_alone(&self, id: &WorkloadId, levers: &WorkloadLevers) -> Result<(), String> {
+        let others = self.workloads.iter().filter(|(other, _)| *other != id).map(|(_, levers)| levers);
+        check_own(&levers.own, others, &self.volunteer_dirs)
     }
 
     /// What the workloads' memory is now; limits on it go on from there at the next tick.
@@ -369,14 +369,14 @@ impl Actor {
         Ok(())
     }
 
-    /// Renews the lease of what is in force, unless others have set its knobs since.
+    /// Renews the lease of what is in force, unless others have set its levers since.
     fn renew(&mut self, target: &Target, lease: Timestamp) -> Option<Outcome> {
-        // The volunteer's knobs are the guard's to look after, except those others hold.
+        // The volunteer's levers are the guard's to look after, except those others hold.
         if *target == Target::Volunteer && self.volunteer_is_foreign() {
             return None;
         }
         let tracked = self.targets.get_mut(target)?;
-        if tracked.lease.is_none() || tracked.knobs.iter().any(Managed::has_strayed) {
+        if tracked.lease.is_none() || tracked.levers.iter().any(Managed::has_strayed) {
             return None;
         }
         let outcome = tracked.outcome.clone()?;
@@ -404,7 +404,7 @@ impl Actor {
             Desired::Run { cap } => {
                 guard.look().map_err(failed)?;
                 if self.volunteer_is_foreign() {
-                    let detail = "somebody else has set a knob of the volunteer; set it back to free it".to_owned();
+                    let detail = "somebody else has set a lever of the volunteer; set it back to free it".to_owned();
                     return Err((Refusal::ForeignWrite, detail));
                 }
                 if let Some(command) = &mut self.volunteer_command {
@@ -452,12 +452,12 @@ impl Actor {
         }
     }
 
-    /// Looks for foreign writes on a target's knobs, and tells each once.
-    fn look_at(&mut self, target: &Target) -> Result<(), KnobError> {
+    /// Looks for foreign writes on a target's levers, and tells each once.
+    fn look_at(&mut self, target: &Target) -> Result<(), LeverError> {
         let Some(tracked) = self.targets.get_mut(target) else { return Ok(()) };
         let mut met: Vec<ForeignWrite> = Vec::new();
         let mut result = Ok(());
-        for managed in &mut tracked.knobs {
+        for managed in &mut tracked.levers {
             match managed.look() {
                 Ok(found) => met.extend(found),
                 Err(error) => result = Err(error),
@@ -467,18 +467,18 @@ impl Actor {
         result
     }
 
-    /// Puts back what was changed on a target. A knob that could not be put back is tried again every tick.
+    /// Puts back what was changed on a target. A lever that could not be put back is tried again every tick.
     fn restore_target(&mut self, target: &Target) {
         let records: Vec<_> =
             self.ledger.contents().records.iter().filter(|record| record.target == *target).cloned().collect();
         let report = restore::restore_records(&mut self.ledger, &records);
-        let left: Vec<_> = self.ledger.contents().records.iter().map(|record| record.knob.clone()).collect();
+        let left: Vec<_> = self.ledger.contents().records.iter().map(|record| record.lever.clone()).collect();
         let tracked = self.targets.entry(target.clone()).or_default();
         tracked.lease = None;
         tracked.outcome = None;
         tracked.limits = None;
-        let told: Vec<String> = tracked.knobs.iter().filter(|m| m.is_foreign()).map(|m| m.knob.to_string()).collect();
-        tracked.knobs.retain(|managed| left.contains(&managed.knob));
+        let told: Vec<String> = tracked.levers.iter().filter(|m| m.is_foreign()).map(|m| m.lever.to_string()).collect();
+        tracked.levers.retain(|managed| left.contains(&managed.lever));
         match report {
             Ok(report) => {
                 let news = report.foreign.iter().filter(|found| !told.contains(&found.knob));
@@ -488,7 +488,7 @@ impl Actor {
                 }
                 tracked.failure_told = !report.failed.is_empty();
             }
-            // The knobs are put back; only the record of it is not written, and is harmless.
+            // The levers are put back; only the record of it is not written, and is harmless.
             Err(error) => tracing::warn!(error = chain(&error), "the ledger could not be written after a restore"),
         }
     }
@@ -498,7 +498,7 @@ impl Actor {
         self.tick_guard();
         let targets: Vec<Target> = self.targets.keys().cloned().collect();
         for target in &targets {
-            // A knob that is gone belonged to a workload that is gone; discovery will say so.
+            // A lever that is gone belonged to a workload that is gone; discovery will say so.
             let _ = self.look_at(target);
             self.tick_lease(target, now);
             self.tick_memory(target);
@@ -514,7 +514,7 @@ impl Actor {
     fn tick_guard(&mut self) {
         let Some(guard) = &self.guard else { return };
         if let Err(error) = guard.look() {
-            tracing::debug!(error = chain(&error), "the volunteer's knobs could not be looked at");
+            tracing::debug!(error = chain(&error), "the volunteer's levers could not be looked at");
         }
         self.events.extend(guard.take_events());
     }

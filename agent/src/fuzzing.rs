@@ -1,7 +1,7 @@
 //! Entries for the fuzz targets, one per interface: every parser of what the kernel, a hypervisor, a monitor or the
 //! helper says. Nothing may panic, whatever the bytes.
 
-use crate::act::knob::ioband;
+use crate::levers::ioband;
 use crate::sense::{cgroup, machine, perf};
 use crate::{device_mapper, netlink, process, qmp, xen};
 
@@ -28,7 +28,7 @@ pub fn cgroup_files(data: &[u8]) {
     _ = cgroup::parse_pressure_total(data);
     _ = cgroup::parse_blkio(data);
     _ = cgroup::parse_io_stat(data, |_| true);
-    crate::act::knob::cgroup::fuzz(data);
+    crate::levers::cgroup::fuzz(data);
 }
 
 /// QEMU's command lines, and its monitor's lines.

@@ -21,7 +21,7 @@ use tracing::{debug, error};
 
 use crate::act::Actor;
 use crate::act::restore::RestoreReport;
-use crate::act::workload::knobs_of_all;
+use crate::act::workload::levers_of_all;
 use crate::config::Config;
 use crate::hierarchies::Hierarchies;
 use crate::metrics::{Status, Tick};
@@ -172,7 +172,7 @@ impl HostLoop {
             let news = self.sensor.monitors_have_news();
             if self.config.act && (news || observation.changes.iter().any(is_of_a_workload)) {
                 let facts = self.sensor.foreground();
-                actor.set_workloads(knobs_of_all(&facts, &self.hierarchies, self.config.foreground_ioband.as_deref()));
+                actor.set_workloads(levers_of_all(&facts, &self.hierarchies, self.config.foreground_ioband.as_deref()));
             }
         }
         let dropped = self.outbox.reports_dropped();

@@ -19,6 +19,7 @@ pub mod host_loop;
 mod join;
 pub mod keeper;
 mod kernel_file;
+pub mod levers;
 pub mod link;
 pub mod metrics;
 mod netlink;

@@ -40,7 +40,7 @@ pub(crate) struct Tick {
     residual: ResidualForecast,
     guard: Option<GuardStatus>,
     leases: usize,
-    knobs_changed: usize,
+    levers_changed: usize,
 }
 
 impl Tick {
@@ -53,7 +53,7 @@ impl Tick {
             residual: report.residual.clone(),
             guard: actor.and_then(Actor::guard_status),
             leases: actor.map_or(0, Actor::leases),
-            knobs_changed: actor.map_or(0, Actor::knobs_changed),
+            levers_changed: actor.map_or(0, Actor::levers_changed),
         }
     }
 }
@@ -115,7 +115,7 @@ impl Status {
         page.gauge(
             "gleaner_agent_knobs_changed",
             "Knobs that differ from their found value and will be restored.",
-            seen.map(|seen| seen.knobs_changed as f64),
+            seen.map(|seen| seen.levers_changed as f64),
         );
         page
     }

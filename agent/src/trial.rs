@@ -17,7 +17,7 @@ use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 use serde_json::{Value, json};
 
 use crate::act::restore::RestoreReport;
-use crate::act::workload::knobs_of_all;
+use crate::act::workload::levers_of_all;
 use crate::act::{ActSettings, Actor, VolunteerChoice};
 use crate::config::Config;
 use crate::hierarchies::Hierarchies;
@@ -194,7 +194,7 @@ fn attempt(
         if let Some(sample) = find(&observation) {
             before.take(&sample);
         }
-        actor.set_workloads(knobs_of_all(&sensor.foreground(), hierarchies, config.foreground_ioband.as_deref()));
+        actor.set_workloads(levers_of_all(&sensor.foreground(), hierarchies, config.foreground_ioband.as_deref()));
         actor.set_memory(memory_states(&observation));
         if start.elapsed() >= SEARCH {
             find(&observation).with_context(|| missing(&observation))?;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-use super::knob::{Fault, Knob, KnobKind, KnobValue};
 use crate::hierarchies::CgroupVersion;
 use crate::kernel_file::{read_bounded, write_existing};
+use crate::levers::{AnyLever, CgroupFile, Fault, LeverValue};
 
 /// Longest list of processes that is looked at.
 const PROCS: u64 = 4 << 20;
@@ -140,7 +140,7 @@ pub(crate) fn processes_of(dirs: &[PathBuf]) -> Result<BTreeSet<i32>, CgroupErro
 ///
 /// They are frozen first, so that none forks while the list is read, and thawed after, because a frozen
 /// task of version 1 takes no signal. `freezer` may be missing.
-pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&Knob>) -> Result<usize, CgroupError> {
+pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&AnyLever>) -> Result<usize, CgroupError> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let mut pids = processes_of(dirs)?;
     pids.remove(&own);
@@ -149,7 +149,7 @@ pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&Knob>) -> Result<usi
     }
     if let Some(freezer) = freezer {
         // Without it the round is less sure; the caller's loop makes up for that.
-        if freezer.write(KnobValue::Frozen(true)).is_ok() {
+        if freezer.write(LeverValue::Frozen(true)).is_ok() {
             pids.extend(processes_of(dirs)?);
             pids.remove(&own);
         }
@@ -159,13 +159,13 @@ pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&Knob>) -> Result<usi
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
     if let Some(freezer) = freezer {
-        let _ = freezer.write(KnobValue::Frozen(false));
+        let _ = freezer.write(LeverValue::Frozen(false));
     }
     Ok(pids.len())
 }
 
 /// Kills every process in the cgroups and waits until none is left; returns how many there were at first.
-pub(crate) fn kill_all(dirs: &[PathBuf], freezer: Option<&Knob>, within: Duration) -> Result<usize, CgroupError> {
+pub(crate) fn kill_all(dirs: &[PathBuf], freezer: Option<&AnyLever>, within: Duration) -> Result<usize, CgroupError> {
     let start = Instant::now();
     let first = kill_round(dirs, freezer)?;
     let mut left = first;
@@ -179,9 +179,10 @@ pub(crate) fn kill_all(dirs: &[PathBuf], freezer: Option<&Knob>, within: Duratio
     Ok(first)
 }
 
-/// The freezer knob of whichever of the cgroups has one.
-pub(crate) fn freezer_of(dirs: &[PathBuf]) -> Option<Knob> {
-    let of = |version| dirs.iter().map(move |dir| Knob::new(dir, version, KnobKind::Freezer)).find(Knob::exists);
+/// The freezer lever of whichever of the cgroups has one.
+pub(crate) fn freezer_of(dirs: &[PathBuf]) -> Option<AnyLever> {
+    let of =
+        |version| dirs.iter().map(move |dir| AnyLever::new(dir, version, CgroupFile::Freezer)).find(AnyLever::exists);
     of(CgroupVersion::V1).or_else(|| of(CgroupVersion::V2))
 }
 

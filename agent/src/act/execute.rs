@@ -1,7 +1,7 @@
 //! Does the steps of a plan: writes, reads back, and on a failure undoes what it did. It has no opinions.
 
-use super::knob::KnobError;
 use super::plan::Step;
+use crate::levers::LeverError;
 
 /// A step failed; those before it were undone.
 #[derive(Debug, thiserror::Error)]
@@ -9,9 +9,9 @@ use super::plan::Step;
 pub struct ExecuteError {
     /// Why the step failed.
     #[source]
-    pub cause: KnobError,
+    pub cause: LeverError,
     /// Steps that could not be undone, and why.
-    pub not_undone: Vec<(Step, KnobError)>,
+    pub not_undone: Vec<(Step, LeverError)>,
 }
 
 impl ExecuteError {
@@ -22,7 +22,7 @@ impl ExecuteError {
     }
 }
 
-fn undo_text(not_undone: &[(Step, KnobError)]) -> String {
+fn undo_text(not_undone: &[(Step, LeverError)]) -> String {
     not_undone.iter().map(|(_, error)| format!("; going back failed too: {error}")).collect()
 }
 
@@ -32,7 +32,7 @@ fn undo_text(not_undone: &[(Step, KnobError)]) -> String {
 /// [`ExecuteError`] when one fails. It and those before it are undone, the last first.
 pub fn execute(steps: &[Step]) -> Result<(), ExecuteError> {
     for (done, step) in steps.iter().enumerate() {
-        if let Err(cause) = step.knob.set(step.to) {
+        if let Err(cause) = step.lever.set(step.to) {
             // The failed one too: it may have been written and not kept.
             let undo = steps.iter().take(done + 1).rev();
             let not_undone = undo.filter_map(|step| put_back(step).err().map(|error| (step.clone(), error))).collect();
@@ -42,8 +42,8 @@ pub fn execute(steps: &[Step]) -> Result<(), ExecuteError> {
     Ok(())
 }
 
-fn put_back(step: &Step) -> Result<(), KnobError> {
-    if step.knob.read()? == step.from { Ok(()) } else { step.knob.set(step.from) }
+fn put_back(step: &Step) -> Result<(), LeverError> {
+    if step.lever.read()? == step.from { Ok(()) } else { step.lever.set(step.from) }
 }
 
 #[cfg(test)]
@@ -52,8 +52,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::act::knob::{Fault, Knob, KnobKind, KnobValue};
     use crate::hierarchies::CgroupVersion;
+    use crate::levers::{AnyLever, CgroupFile, Fault, LeverValue};
 
     fn group(weight: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -62,8 +62,8 @@ mod tests {
     }
 
     fn weigh(dir: &Path, from: u64, to: u64) -> Step {
-        let knob = Knob::new(dir, CgroupVersion::V2, KnobKind::Weight);
-        Step { knob, from: KnobValue::Weight(from), to: KnobValue::Weight(to) }
+        let lever = AnyLever::new(dir, CgroupVersion::V2, CgroupFile::Weight);
+        Step { lever, from: LeverValue::Weight(from), to: LeverValue::Weight(to) }
     }
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_value_the_kernel_does_not_keep_is_a_failure() {
-        // A write to /dev/null is taken and kept nowhere; a link to it stands for a knob that lies.
+        // A write to /dev/null is taken and kept nowhere; a link to it stands for a lever that lies.
         let a = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/null", a.path().join("cpu.weight")).unwrap();
         let error = execute(&[weigh(a.path(), 100, 7)]).unwrap_err();

@@ -1,4 +1,4 @@
-//! The record on disk of what was found before each knob was first changed, and of every cgroup Gleaner
+//! The record on disk of what was found before each lever was first changed, and of every cgroup Gleaner
 //! made. It is written, and on the disk, before the change it speaks of, so that whatever dies, the next
 //! run can put everything back. It holds for one boot: a reboot undoes all of it by itself.
 
@@ -12,18 +12,18 @@ use gleaner_types::format::UnknownFormat;
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::hold;
-use super::knob::{Knob, KnobValue};
 use crate::kernel_file::read_bounded;
+use crate::levers::{AnyLever, LeverValue};
 
 const LEDGER: &str = "ledger.json";
 const LOCK: &str = "lock";
 /// Format that this agent writes. It reads that one: format 1 was never released. A change of what the ledger holds
 /// raises it, and [`Ledger::understand`] then converts the one before.
 const FORMAT: u32 = 2;
-/// A ledger of 4,096 workloads with two knobs each is about 3 MB.
+/// A ledger of 4,096 workloads with two levers each is about 3 MB.
 const LONGEST: u64 = 16 << 20;
 /// Values of our own a record remembers: the one before and the one about to be set, because a crash
-/// between writing the ledger and setting the knob leaves the former in place.
+/// between writing the ledger and setting the lever leaves the former in place.
 const OURS_KEPT: usize = 2;
 
 /// The state folder or the ledger in it cannot be used.
@@ -41,7 +41,7 @@ pub enum LedgerError {
     },
     /// The ledger cannot be understood. It was moved aside.
     #[error(
-        "the record of what must be restored cannot be read, and was kept as `{kept}`. Knobs changed by an earlier run \
+        "the record of what must be restored cannot be read, and was kept as `{kept}`. Levers changed by an earlier run \
          may still be set: compare the limits of the cgroups it names with what you expect, then start the agent \
          again; it will begin with an empty record"
     )]
@@ -79,29 +79,30 @@ pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
     move |source| LedgerError::Io { action, path, source }
 }
 
-/// What is known of one changed knob.
+/// What is known of one changed lever.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
     /// Whose it is.
     pub target: Target,
-    /// The knob.
-    pub knob: Knob,
+    /// The lever. Written as "knob", the word of format 2.
+    #[serde(rename = "knob")]
+    pub lever: AnyLever,
     /// What was found.
-    pub original: KnobValue,
-    /// What Gleaner set or was about to set, oldest first. Empty for a knob the guard writes many times a
+    pub original: LeverValue,
+    /// What Gleaner set or was about to set, oldest first. Empty for a lever the guard writes many times a
     /// second, and for one that does not read as it was set: there every value counts as Gleaner's own.
-    pub ours: Vec<KnobValue>,
+    pub ours: Vec<LeverValue>,
 }
 
 impl Record {
-    /// Whether a value read from the knob can be Gleaner's doing. A knob of several files, left by a crash between two
+    /// Whether a value read from the lever can be Gleaner's doing. A lever of several files, left by a crash between two
     /// of them, holds a part of one value and a part of another.
     #[must_use]
-    pub fn is_ours(&self, value: KnobValue) -> bool {
+    pub fn is_ours(&self, value: LeverValue) -> bool {
         let mixed = || {
-            let known: Vec<KnobValue> = self.ours.iter().chain([&self.original]).copied().collect();
-            self.knob.is_written_in_parts() && value.is_mixture_of(&known)
+            let known: Vec<LeverValue> = self.ours.iter().chain([&self.original]).copied().collect();
+            self.lever.is_written_in_parts() && value.is_mixture_of(&known)
         };
         self.ours.is_empty() || self.ours.contains(&value) || mixed()
     }
@@ -123,7 +124,7 @@ pub struct Enabled {
 pub struct Contents {
     format: u32,
     boot_id: String,
-    /// Knobs.
+    /// Levers.
     pub records: Vec<Record>,
     /// Cgroups made, parents first.
     pub created: Vec<PathBuf>,
@@ -219,8 +220,8 @@ impl Ledger {
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         let paths = contents.created.iter().chain(&contents.volunteer).chain(&contents.registry);
-        let knobs = contents.records.iter().filter_map(|record| record.knob.as_cgroup());
-        let paths = paths.chain(knobs.map(|knob| &knob.cgroup));
+        let levers = contents.records.iter().filter_map(|record| record.lever.as_cgroup());
+        let paths = paths.chain(levers.map(|lever| &lever.cgroup));
         match paths.chain(contents.enabled.iter().map(|enabled| &enabled.cgroup)).find(|path| !path.is_absolute()) {
             None => Ok(contents),
             Some(path) => {
@@ -270,15 +271,19 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records that knobs are about to be set: `(knob, found, about to be set)`. What was found first stays.
+    /// Records that levers are about to be set: `(lever, found, about to be set)`. What was found first stays.
     ///
     /// # Errors
     /// As [`Ledger::update`].
-    pub fn about_to_set(&mut self, target: &Target, knobs: &[(Knob, KnobValue, KnobValue)]) -> Result<(), LedgerError> {
+    pub fn about_to_set(
+        &mut self,
+        target: &Target,
+        levers: &[(AnyLever, LeverValue, LeverValue)],
+    ) -> Result<(), LedgerError> {
         self.update(|contents| {
-            for (knob, found, next) in knobs {
-                let next = knob.reads_as_set().then_some(*next);
-                if let Some(record) = contents.records.iter_mut().find(|record| record.knob == *knob) {
+            for (lever, found, next) in levers {
+                let next = lever.reads_as_set().then_some(*next);
+                if let Some(record) = contents.records.iter_mut().find(|record| record.lever == *lever) {
                     if next.is_some() && record.is_ours(*found) {
                         // What is in force, which need not be what was to be set last: that may have failed.
                         record.ours = vec![*found];
@@ -291,7 +296,7 @@ impl Ledger {
                     let ours = next.into_iter().collect();
                     contents.records.push(Record {
                         target: target.clone(),
-                        knob: knob.clone(),
+                        lever: lever.clone(),
                         original: *found,
                         ours,
                     });
@@ -350,12 +355,12 @@ mod tests {
     use std::error::Error;
 
     use super::*;
-    use crate::act::knob::{KnobKind, Throttle};
     use crate::facts::DeviceNumber;
     use crate::hierarchies::CgroupVersion;
+    use crate::levers::{CgroupFile, Throttle};
 
-    fn knob() -> Knob {
-        Knob::new(Path::new("/cg/a"), CgroupVersion::V2, KnobKind::Weight)
+    fn lever() -> AnyLever {
+        AnyLever::new(Path::new("/cg/a"), CgroupVersion::V2, CgroupFile::Weight)
     }
 
     #[test]
@@ -363,7 +368,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut ledger = Ledger::open(dir.path()).unwrap();
         let set = |ledger: &mut Ledger, found, next| {
-            let change = [(knob(), KnobValue::Weight(found), KnobValue::Weight(next))];
+            let change = [(lever(), LeverValue::Weight(found), LeverValue::Weight(next))];
             ledger.about_to_set(&Target::Volunteer, &change).unwrap();
         };
         set(&mut ledger, 100, 50);
@@ -372,9 +377,9 @@ mod tests {
         drop(ledger);
         let ledger = Ledger::open(dir.path()).unwrap();
         let record = &ledger.contents().records[0];
-        assert_eq!(record.original, KnobValue::Weight(100), "the first value found stays");
-        assert_eq!(record.ours, [KnobValue::Weight(40), KnobValue::Weight(30)]);
-        assert!(!record.is_ours(KnobValue::Weight(50)) && record.is_ours(KnobValue::Weight(30)));
+        assert_eq!(record.original, LeverValue::Weight(100), "the first value found stays");
+        assert_eq!(record.ours, [LeverValue::Weight(40), LeverValue::Weight(30)]);
+        assert!(!record.is_ours(LeverValue::Weight(50)) && record.is_ours(LeverValue::Weight(30)));
     }
 
     #[test]
@@ -382,25 +387,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut ledger = Ledger::open(dir.path()).unwrap();
         for (found, next) in [(100, 50), (50, 40), (50, 30), (50, 20)] {
-            let change = [(knob(), KnobValue::Weight(found), KnobValue::Weight(next))];
+            let change = [(lever(), LeverValue::Weight(found), LeverValue::Weight(next))];
             ledger.about_to_set(&Target::Volunteer, &change).unwrap();
         }
         let record = &ledger.contents().records[0];
-        assert_eq!(record.ours, [KnobValue::Weight(50), KnobValue::Weight(20)]);
+        assert_eq!(record.ours, [LeverValue::Weight(50), LeverValue::Weight(20)]);
         // A value of others does not become ours.
-        let change = [(knob(), KnobValue::Weight(77), KnobValue::Weight(10))];
+        let change = [(lever(), LeverValue::Weight(77), LeverValue::Weight(10))];
         ledger.about_to_set(&Target::Volunteer, &change).unwrap();
-        assert!(!ledger.contents().records[0].is_ours(KnobValue::Weight(77)));
+        assert!(!ledger.contents().records[0].is_ours(LeverValue::Weight(77)));
     }
 
     #[test]
     fn what_a_crash_between_two_files_leaves_is_ours() {
-        let disk = KnobKind::Disk(DeviceNumber { major: 8, minor: 0 });
+        let disk = CgroupFile::Disk(DeviceNumber { major: 8, minor: 0 });
         let throttle =
-            |read_bytes, write_bytes| KnobValue::Throttle(Throttle { read_bytes, write_bytes, ..Throttle::default() });
+            |read_bytes, write_bytes| LeverValue::Throttle(Throttle { read_bytes, write_bytes, ..Throttle::default() });
         let record = |version| Record {
             target: Target::Volunteer,
-            knob: Knob::new(Path::new("/cg/a"), version, disk),
+            lever: AnyLever::new(Path::new("/cg/a"), version, disk),
             original: throttle(None, Some(7)),
             ours: vec![throttle(Some(1), Some(2)), throttle(Some(3), Some(4))],
         };
@@ -479,49 +484,53 @@ mod tests {
         assert_eq!(names, [LEDGER], "nothing was moved aside");
     }
 
-    /// One record of every kind of knob and value.
+    /// One record of every kind of lever and value.
     fn golden() -> Contents {
-        use crate::act::knob::{DomainKind, DomainKnob, IobandKnob, IobandPolicy, LinkKnob, MonitorKind, MonitorKnob};
+        use crate::levers::{DomainKind, DomainLever, IobandLever, IobandPolicy, LinkLever, MonitorKind, MonitorLever};
         use crate::netlink::Direction;
-        let cgroup = |version, kind| Knob::new(Path::new("/cg/a"), version, kind);
-        let domain = |kind| Knob::Domain(DomainKnob { uuid: "5f6c".into(), kind });
-        let monitor = |kind| Knob::Monitor(MonitorKnob { socket: "/run/vm.sock".into(), kind });
-        let link = |direction| Knob::Link(LinkKnob { interface: "tap0".into(), direction });
+        let cgroup = |version, kind| AnyLever::new(Path::new("/cg/a"), version, kind);
+        let domain = |kind| AnyLever::Domain(DomainLever { uuid: "5f6c".into(), kind });
+        let monitor = |kind| AnyLever::Monitor(MonitorLever { socket: "/run/vm.sock".into(), kind });
+        let link = |direction| AnyLever::Link(LinkLever { interface: "tap0".into(), direction });
         let throttle = Throttle { read_bytes: Some(1), write_operations: Some(2), ..Throttle::default() };
-        let quota = |quota_us| KnobValue::Quota { quota_us, period_us: 100_000 };
+        let quota = |quota_us| LeverValue::Quota { quota_us, period_us: 100_000 };
         let disk = DeviceNumber { major: 8, minor: 16 };
         let records = [
-            (cgroup(CgroupVersion::V1, KnobKind::Quota), quota(None), vec![quota(Some(50_000)), quota(Some(60_000))]),
-            (cgroup(CgroupVersion::V2, KnobKind::Weight), KnobValue::Weight(100), vec![KnobValue::Weight(1)]),
-            (cgroup(CgroupVersion::V2, KnobKind::Idle), KnobValue::Idle(false), vec![KnobValue::Idle(true)]),
-            (cgroup(CgroupVersion::V2, KnobKind::Freezer), KnobValue::Frozen(false), vec![]),
-            (cgroup(CgroupVersion::V2, KnobKind::Memory), KnobValue::Memory(None), vec![KnobValue::Memory(Some(9))]),
+            (cgroup(CgroupVersion::V1, CgroupFile::Quota), quota(None), vec![quota(Some(50_000)), quota(Some(60_000))]),
+            (cgroup(CgroupVersion::V2, CgroupFile::Weight), LeverValue::Weight(100), vec![LeverValue::Weight(1)]),
+            (cgroup(CgroupVersion::V2, CgroupFile::Idle), LeverValue::Idle(false), vec![LeverValue::Idle(true)]),
+            (cgroup(CgroupVersion::V2, CgroupFile::Freezer), LeverValue::Frozen(false), vec![]),
             (
-                cgroup(CgroupVersion::V1, KnobKind::Disk(disk)),
-                KnobValue::Throttle(Throttle::default()),
-                vec![KnobValue::Throttle(throttle)],
+                cgroup(CgroupVersion::V2, CgroupFile::Memory),
+                LeverValue::Memory(None),
+                vec![LeverValue::Memory(Some(9))],
             ),
-            (link(Direction::Receive), KnobValue::Rate(None), vec![KnobValue::Rate(Some(7))]),
-            (link(Direction::Transmit), KnobValue::Rate(Some(8)), vec![KnobValue::Rate(Some(7))]),
-            (monitor(MonitorKind::Running), KnobValue::Frozen(false), vec![KnobValue::Frozen(true)]),
+            (
+                cgroup(CgroupVersion::V1, CgroupFile::Disk(disk)),
+                LeverValue::Throttle(Throttle::default()),
+                vec![LeverValue::Throttle(throttle)],
+            ),
+            (link(Direction::Receive), LeverValue::Rate(None), vec![LeverValue::Rate(Some(7))]),
+            (link(Direction::Transmit), LeverValue::Rate(Some(8)), vec![LeverValue::Rate(Some(7))]),
+            (monitor(MonitorKind::Running), LeverValue::Frozen(false), vec![LeverValue::Frozen(true)]),
             (
                 monitor(MonitorKind::Balloon { whole: 1 << 31 }),
-                KnobValue::Memory(Some(1 << 30)),
-                vec![KnobValue::Memory(Some(1 << 29))],
+                LeverValue::Memory(Some(1 << 30)),
+                vec![LeverValue::Memory(Some(1 << 29))],
             ),
             (
                 monitor(MonitorKind::Disk { device: "/machine/peripheral/vd0".into() }),
-                KnobValue::Throttle(Throttle::default()),
-                vec![KnobValue::Throttle(throttle)],
+                LeverValue::Throttle(Throttle::default()),
+                vec![LeverValue::Throttle(throttle)],
             ),
             (domain(DomainKind::Cap), quota(None), vec![quota(Some(1_000))]),
-            (domain(DomainKind::Weight), KnobValue::Weight(256), vec![KnobValue::Weight(1)]),
-            (domain(DomainKind::Memory), KnobValue::Memory(Some(5)), vec![KnobValue::Memory(Some(4))]),
-            (domain(DomainKind::Paused), KnobValue::Frozen(true), vec![KnobValue::Frozen(false)]),
+            (domain(DomainKind::Weight), LeverValue::Weight(256), vec![LeverValue::Weight(1)]),
+            (domain(DomainKind::Memory), LeverValue::Memory(Some(5)), vec![LeverValue::Memory(Some(4))]),
+            (domain(DomainKind::Paused), LeverValue::Frozen(true), vec![LeverValue::Frozen(false)]),
             (
-                Knob::Ioband(IobandKnob { device: "share1".into(), pid: 77, policy: IobandPolicy::Weight }),
-                KnobValue::Share(None),
-                vec![KnobValue::Share(Some(3))],
+                AnyLever::Ioband(IobandLever { device: "share1".into(), pid: 77, policy: IobandPolicy::Weight }),
+                LeverValue::Share(None),
+                vec![LeverValue::Share(Some(3))],
             ),
         ];
         let workload = gleaner_types::id::WorkloadId::new("vm-1").unwrap();
@@ -530,7 +539,9 @@ mod tests {
         Contents {
             format: 2,
             boot_id: "3d8e1a52-golden".into(),
-            records: records.map(|((knob, original, ours), target)| Record { target, knob, original, ours }).collect(),
+            records: records
+                .map(|((lever, original, ours), target)| Record { target, lever, original, ours })
+                .collect(),
             created: vec!["/cg/g".into(), "/cg/g/v".into()],
             enabled: vec![Enabled { cgroup: "/cg".into(), controllers: vec!["cpu".into(), "io".into()] }],
             volunteer: vec!["/cg/g/v".into()],
@@ -557,7 +568,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut ledger = Ledger::open(dir.path()).unwrap();
         fs::create_dir(dir.path().join("ledger.json.new")).unwrap();
-        let change = [(knob(), KnobValue::Weight(100), KnobValue::Weight(1))];
+        let change = [(lever(), LeverValue::Weight(100), LeverValue::Weight(1))];
         assert!(ledger.about_to_set(&Target::Volunteer, &change).is_err());
         assert!(ledger.contents().is_empty());
     }

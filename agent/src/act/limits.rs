@@ -8,22 +8,22 @@ use gleaner_types::units::{Bytes, BytesPerSec};
 
 use super::Actor;
 use super::execute::execute;
-use super::knob::{Fault, Knob, KnobError, KnobValue};
 use super::managed::Managed;
-use super::plan::{Change, Role, Seen, WorkloadKnobs, in_force, limit_workload, plan};
+use super::plan::{Change, Role, Seen, WorkloadLevers, in_force, limit_workload, plan};
 use super::refused::Refused;
+use crate::levers::{AnyLever, Fault, LeverError, LeverValue};
 
 /// What a disk operation counts as against the floor on traffic.
 const OPERATION_BYTES: f64 = 4_096.0;
 
 impl Actor {
     pub(super) fn command_workload(&mut self, id: &WorkloadId, desired: &Desired) -> Result<Outcome, Refused> {
-        let Some(knobs) = self.workloads.get(id).cloned() else {
+        let Some(levers) = self.workloads.get(id).cloned() else {
             return Err((Refusal::UnknownTarget, format!("there is no workload `{id}` here")));
         };
         let target = Target::Workload(id.clone());
         let shortfalls = match desired {
-            Desired::Limit(limits) => self.limit(&target, id, &knobs, limits)?,
+            Desired::Limit(limits) => self.limit(&target, id, &levers, limits)?,
             Desired::Release => {
                 self.restore_target(&target);
                 Vec::new()
@@ -32,34 +32,34 @@ impl Actor {
                 return Err((Refusal::Forbidden, "a foreground workload is never run or stopped".to_owned()));
             }
         };
-        let values: Result<Vec<_>, KnobError> =
-            knobs.knobs.iter().map(|(role, knob)| Ok((*role, knob.clone(), knob.read()?))).collect();
+        let values: Result<Vec<_>, LeverError> =
+            levers.levers.iter().map(|(role, lever)| Ok((*role, lever.clone(), lever.read()?))).collect();
         let values = values.map_err(|error| refusal(&error))?;
-        Ok(Outcome::Applied { limits: in_force(knobs.emulator_inside, &values), shortfalls })
+        Ok(Outcome::Applied { limits: in_force(levers.emulator_inside, &values), shortfalls })
     }
 
     fn limit(
         &mut self,
         target: &Target,
         id: &WorkloadId,
-        knobs: &WorkloadKnobs,
+        levers: &WorkloadLevers,
         limits: &Limits,
     ) -> Result<Vec<String>, Refused> {
         self.check_floors(limits)?;
-        if let Some(role) = knobs.missing(limits).first() {
+        if let Some(role) = levers.missing(limits).first() {
             return Err((Refusal::NoLever, format!("this host has no lever for {} of `{id}`", role.word())));
         }
-        self.check_alone(id, knobs).map_err(|detail| (Refusal::Forbidden, detail))?;
+        self.check_alone(id, levers).map_err(|detail| (Refusal::Forbidden, detail))?;
         self.look_at(target).map_err(|error| refusal(&error))?;
         let tracked = self.tracked(target);
-        if let Some(foreign) = tracked.knobs.iter().find(|managed| managed.is_foreign()) {
-            let detail = format!("somebody else has set `{}`; set it back to free it", foreign.knob);
+        if let Some(foreign) = tracked.levers.iter().find(|managed| managed.is_foreign()) {
+            let detail = format!("somebody else has set `{}`; set it back to free it", foreign.lever);
             return Err((Refusal::ForeignWrite, detail));
         }
         let mut reclaim = tracked.limits.map(|(_, reclaim)| reclaim).unwrap_or_default();
-        let seen = self.seen(knobs).map_err(|error| refusal(&error))?;
+        let seen = self.seen(levers).map_err(|error| refusal(&error))?;
         let (memory, on_its_way) = self.memory_now(id, &seen, limits, &mut reclaim);
-        let (changes, mut shortfalls) = limit_workload(knobs.emulator_inside, &seen, limits, memory);
+        let (changes, mut shortfalls) = limit_workload(levers.emulator_inside, &seen, limits, memory);
         self.carry_out_changes(target, changes)?;
         if on_its_way {
             shortfalls.push("memory is taken in steps, and given back when the workload waits for it".to_owned());
@@ -86,41 +86,41 @@ impl Actor {
         (Some(next), next != goal)
     }
 
-    /// The knobs of a workload as found and as they are.
-    fn seen(&self, knobs: &WorkloadKnobs) -> Result<Vec<Seen>, KnobError> {
-        let one = |(role, knob): &(Role, Knob)| {
-            let current = knob.read()?;
+    /// The levers of a workload as found and as they are.
+    fn seen(&self, levers: &WorkloadLevers) -> Result<Vec<Seen>, LeverError> {
+        let one = |(role, lever): &(Role, AnyLever)| {
+            let current = lever.read()?;
             // What an earlier limit left, or is still on its way back from, is not what was found; the ledger knows that.
-            let original = self.recorded(knob).unwrap_or(current);
-            Ok(Seen { role: *role, knob: knob.clone(), original, current })
+            let original = self.recorded(lever).unwrap_or(current);
+            Ok(Seen { role: *role, lever: lever.clone(), original, current })
         };
-        knobs.knobs.iter().map(one).collect()
+        levers.levers.iter().map(one).collect()
     }
 
-    /// What a knob was found as, if it is recorded: also of one that an earlier command or run could not put back.
-    fn recorded(&self, knob: &Knob) -> Option<KnobValue> {
-        self.ledger.contents().records.iter().find(|record| record.knob == *knob).map(|record| record.original)
+    /// What a lever was found as, if it is recorded: also of one that an earlier command or run could not put back.
+    fn recorded(&self, lever: &AnyLever) -> Option<LeverValue> {
+        self.ledger.contents().records.iter().find(|record| record.lever == *lever).map(|record| record.original)
     }
 
     /// Records what is about to change, changes it, reads it back.
     fn carry_out_changes(&mut self, target: &Target, changes: Vec<Change>) -> Result<(), Refused> {
         let steps = plan(changes);
-        let about: Vec<(Knob, KnobValue, KnobValue)> =
-            steps.iter().map(|step| (step.knob.clone(), step.from, step.to)).collect();
+        let about: Vec<(AnyLever, LeverValue, LeverValue)> =
+            steps.iter().map(|step| (step.lever.clone(), step.from, step.to)).collect();
         self.ledger.about_to_set(target, &about).map_err(|error| (Refusal::Failed, chain(&error)))?;
         execute(&steps).map_err(|error| {
             let (reason, _) = refusal(&error.cause);
             (reason, error.in_full())
         })?;
         for step in steps {
-            let original = self.recorded(&step.knob).unwrap_or(step.from);
-            let knobs = &mut self.tracked(target).knobs;
-            if let Some(managed) = knobs.iter_mut().find(|managed| managed.knob == step.knob) {
+            let original = self.recorded(&step.lever).unwrap_or(step.from);
+            let levers = &mut self.tracked(target).levers;
+            if let Some(managed) = levers.iter_mut().find(|managed| managed.lever == step.lever) {
                 managed.was_set(step.to);
             } else {
-                let mut managed = Managed::new(step.knob, original);
+                let mut managed = Managed::new(step.lever, original);
                 managed.was_set(step.to);
-                knobs.push(managed);
+                levers.push(managed);
             }
         }
         Ok(())
@@ -132,12 +132,12 @@ impl Actor {
         let Some((limits, mut reclaim)) = self.targets.get_mut(target).and_then(|tracked| tracked.limits) else {
             return;
         };
-        let Some(mut knobs) = self.workloads.get(id).filter(|_| limits.memory.is_some()).cloned() else { return };
-        knobs.knobs.retain(|(role, _)| *role == Role::Memory);
-        if self.targets.get(target).is_some_and(|tracked| tracked.knobs.iter().any(Managed::is_foreign)) {
+        let Some(mut levers) = self.workloads.get(id).filter(|_| limits.memory.is_some()).cloned() else { return };
+        levers.levers.retain(|(role, _)| *role == Role::Memory);
+        if self.targets.get(target).is_some_and(|tracked| tracked.levers.iter().any(Managed::is_foreign)) {
             return;
         }
-        let result = self.seen(&knobs).map_err(|error| refusal(&error)).and_then(|seen| {
+        let result = self.seen(&levers).map_err(|error| refusal(&error)).and_then(|seen| {
             let (memory, _) = self.memory_now(id, &seen, &limits, &mut reclaim);
             let (changes, _) = limit_workload(false, &seen, &limits, memory);
             self.carry_out_changes(target, changes)
@@ -189,8 +189,8 @@ impl Actor {
     }
 }
 
-/// How a knob's error looks to the aggregator.
-fn refusal(error: &KnobError) -> Refused {
+/// How a lever's error looks to the aggregator.
+fn refusal(error: &LeverError) -> Refused {
     let reason = match error.fault() {
         Fault::Absent => Refusal::UnknownTarget,
         Fault::Denied => Refusal::NoLever,

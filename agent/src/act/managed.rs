@@ -1,12 +1,12 @@
-//! A knob while Gleaner manages it: what was found, what was set, and whether somebody else has written it
-//! since. A foreign value is never overwritten; the knob is given back by making it read as either again.
+//! A lever while Gleaner manages it: what was found, what was set, and whether somebody else has written it
+//! since. A foreign value is never overwritten; the lever is given back by making it read as either again.
 
-use super::knob::{Knob, KnobError, KnobValue};
+use crate::levers::{AnyLever, LeverError, LeverValue};
 
-/// Somebody else wrote a managed knob.
+/// Somebody else wrote a managed lever.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignWrite {
-    /// The knob's file.
+    /// The lever.
     pub knob: String,
     /// What Gleaner had set.
     pub expected: String,
@@ -14,24 +14,24 @@ pub struct ForeignWrite {
     pub found: String,
 }
 
-/// A knob under management.
+/// A lever under management.
 #[derive(Debug, Clone)]
 pub(crate) struct Managed {
-    pub(crate) knob: Knob,
+    pub(crate) lever: AnyLever,
     /// What was found before the first change.
-    pub(crate) original: KnobValue,
+    pub(crate) original: LeverValue,
     /// What was set last; the original before anything was.
-    ours: KnobValue,
-    foreign: Option<KnobValue>,
+    ours: LeverValue,
+    foreign: Option<LeverValue>,
 }
 
 impl Managed {
-    pub(crate) fn new(knob: Knob, original: KnobValue) -> Self {
-        Self { knob, original, ours: original, foreign: None }
+    pub(crate) fn new(lever: AnyLever, original: LeverValue) -> Self {
+        Self { lever, original, ours: original, foreign: None }
     }
 
     /// What was set last; what was found, before anything was.
-    pub(crate) fn ours(&self) -> KnobValue {
+    pub(crate) fn ours(&self) -> LeverValue {
         self.ours
     }
 
@@ -54,23 +54,23 @@ impl Managed {
     }
 
     /// It has been set to this by other means than [`Managed::set`].
-    pub(crate) fn was_set(&mut self, value: KnobValue) {
+    pub(crate) fn was_set(&mut self, value: LeverValue) {
         self.ours = value;
         self.foreign = None;
     }
 
     /// Looks at it. Answers each foreign value once.
-    pub(crate) fn look(&mut self) -> Result<Option<ForeignWrite>, KnobError> {
-        let current = self.knob.read()?;
+    pub(crate) fn look(&mut self) -> Result<Option<ForeignWrite>, LeverError> {
+        let current = self.lever.read()?;
         Ok(self.judge(current))
     }
 
-    fn judge(&mut self, current: KnobValue) -> Option<ForeignWrite> {
-        let foreign = (current != self.ours && self.knob.reads_as_set()).then_some(current);
+    fn judge(&mut self, current: LeverValue) -> Option<ForeignWrite> {
+        let foreign = (current != self.ours && self.lever.reads_as_set()).then_some(current);
         let news = foreign.is_some() && foreign != self.foreign;
         self.foreign = foreign;
         news.then(|| ForeignWrite {
-            knob: self.knob.to_string(),
+            knob: self.lever.to_string(),
             expected: self.ours.to_string(),
             found: current.to_string(),
         })
@@ -78,12 +78,12 @@ impl Managed {
 
     /// Sets it unless it holds a foreign value; `Ok(Some)` tells of one that was not seen before. Whether it
     /// was set shows in [`Managed::is_foreign`].
-    pub(crate) fn set(&mut self, value: KnobValue) -> Result<Option<ForeignWrite>, KnobError> {
-        let current = self.knob.read()?;
+    pub(crate) fn set(&mut self, value: LeverValue) -> Result<Option<ForeignWrite>, LeverError> {
+        let current = self.lever.read()?;
         let news = self.judge(current);
         if !self.is_foreign() {
             if current != value {
-                self.knob.write(value)?;
+                self.lever.write(value)?;
             }
             self.was_set(value);
         }
@@ -96,8 +96,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::act::knob::KnobKind;
     use crate::hierarchies::CgroupVersion;
+    use crate::levers::CgroupFile;
 
     #[test]
     fn a_foreign_value_is_told_once_and_left_until_given_back() {
@@ -105,9 +105,9 @@ mod tests {
         let file = dir.path().join("cpu.weight");
         let write = |text: &str| fs::write(&file, text).unwrap();
         write("100");
-        let knob = Knob::new(dir.path(), CgroupVersion::V2, KnobKind::Weight);
-        let mut managed = Managed::new(knob, KnobValue::Weight(100));
-        assert_eq!(managed.set(KnobValue::Weight(10)).unwrap(), None);
+        let lever = AnyLever::new(dir.path(), CgroupVersion::V2, CgroupFile::Weight);
+        let mut managed = Managed::new(lever, LeverValue::Weight(100));
+        assert_eq!(managed.set(LeverValue::Weight(10)).unwrap(), None);
         assert_eq!(managed.look().unwrap(), None);
 
         write("77");
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!((news.expected.as_str(), news.found.as_str()), ("10", "77"));
         assert_eq!(managed.look().unwrap(), None, "told once");
         assert!(managed.is_foreign());
-        managed.set(KnobValue::Weight(20)).unwrap();
+        managed.set(LeverValue::Weight(20)).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "77", "not fought");
 
         write("10");
@@ -124,7 +124,7 @@ mod tests {
         write("100");
         assert!(managed.look().unwrap().is_some(), "somebody wrote it");
         assert!(!managed.is_foreign(), "but it reads as found: ours to set again");
-        managed.set(KnobValue::Weight(20)).unwrap();
+        managed.set(LeverValue::Weight(20)).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "20");
     }
 }

@@ -1,4 +1,4 @@
-//! From what knobs are and what they should be to the ordered steps that make them so. Pure: no file is
+//! From what levers are and what they should be to the ordered steps that make them so. Pure: no file is
 //! touched here.
 
 use std::path::PathBuf;
@@ -6,72 +6,72 @@ use std::path::PathBuf;
 use gleaner_types::command::{DiskLimit, Limits, NetworkLimit, Quota};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 
-use super::knob::{Knob, KnobKind, KnobValue, MonitorKind, MonitorKnob, Throttle};
 use crate::hierarchies::CgroupVersion;
+use crate::levers::{AnyLever, CgroupFile, LeverValue, MonitorKind, MonitorLever, Throttle};
 use crate::rounding::whole;
 
-/// One knob as it is and as it should be.
+/// One lever as it is and as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The knob.
-    pub knob: Knob,
+    /// The lever.
+    pub lever: AnyLever,
     /// What it is.
-    pub observed: KnobValue,
+    pub observed: LeverValue,
     /// What it should be.
-    pub wanted: KnobValue,
+    pub wanted: LeverValue,
 }
 
 /// One write, with what undoes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// The knob.
-    pub knob: Knob,
+    /// The lever.
+    pub lever: AnyLever,
     /// What it is.
-    pub from: KnobValue,
+    pub from: LeverValue,
     /// What it becomes.
-    pub to: KnobValue,
+    pub to: LeverValue,
 }
 
 /// The steps that make every change, in the order that never lets a target run with more than it had or
-/// will have: freeze, then weight, then ceiling, then thaw. Knobs that are as wanted give no step.
+/// will have: freeze, then weight, then ceiling, then thaw. Levers that are as wanted give no step.
 ///
 /// The kernel refuses a weight while the idle class is on, so that is left before and entered after it; and
 /// leaving it resets the weight, so a weight wanted beside it is written in any case.
 #[must_use]
 pub fn plan(changes: Vec<Change>) -> Vec<Step> {
-    let group = |knob: &Knob| knob.as_cgroup().map(|knob| knob.cgroup.clone());
-    let leaves_idle = |of: &Knob| {
+    let group = |lever: &AnyLever| lever.as_cgroup().map(|lever| lever.cgroup.clone());
+    let leaves_idle = |of: &AnyLever| {
         changes.iter().any(|change| {
-            group(&change.knob) == group(of)
-                && change.observed == KnobValue::Idle(true)
-                && change.wanted == KnobValue::Idle(false)
+            group(&change.lever) == group(of)
+                && change.observed == LeverValue::Idle(true)
+                && change.wanted == LeverValue::Idle(false)
         })
     };
     let mut steps: Vec<Step> = changes
         .iter()
         .filter(|change| {
-            let is_weight = change.knob.as_cgroup().is_some_and(|knob| knob.kind == KnobKind::Weight);
-            let weight_is_reset = is_weight && leaves_idle(&change.knob);
+            let is_weight = change.lever.as_cgroup().is_some_and(|lever| lever.kind == CgroupFile::Weight);
+            let weight_is_reset = is_weight && leaves_idle(&change.lever);
             change.observed != change.wanted || weight_is_reset
         })
-        .map(|change| Step { knob: change.knob.clone(), from: change.observed, to: change.wanted })
+        .map(|change| Step { lever: change.lever.clone(), from: change.observed, to: change.wanted })
         .collect();
     steps.sort_by_key(|step| match step.to {
-        KnobValue::Frozen(true) => 0,
-        KnobValue::Idle(false) => 1,
-        KnobValue::Weight(_) => 2,
-        KnobValue::Idle(true) => 3,
-        KnobValue::Quota { .. }
-        | KnobValue::Memory(_)
-        | KnobValue::Throttle(_)
-        | KnobValue::Rate(_)
-        | KnobValue::Share(_) => 4,
-        KnobValue::Frozen(false) => 5,
+        LeverValue::Frozen(true) => 0,
+        LeverValue::Idle(false) => 1,
+        LeverValue::Weight(_) => 2,
+        LeverValue::Idle(true) => 3,
+        LeverValue::Quota { .. }
+        | LeverValue::Memory(_)
+        | LeverValue::Throttle(_)
+        | LeverValue::Rate(_)
+        | LeverValue::Share(_) => 4,
+        LeverValue::Frozen(false) => 5,
     });
     steps
 }
 
-/// What a knob of a workload limits.
+/// What a lever of a workload limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// A ceiling on CPU; several share the workload's evenly (one group per virtual CPU).
@@ -108,17 +108,17 @@ impl Role {
 
 /// How a foreground workload can be limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct WorkloadKnobs {
-    /// Cgroups that must be the workload's alone for the knobs to hit nobody else; absolute paths.
+pub struct WorkloadLevers {
+    /// Cgroups that must be the workload's alone for the levers to hit nobody else; absolute paths.
     pub own: Vec<PathBuf>,
     /// The ceiling on CPU also holds a QEMU process's emulator and I/O threads.
     pub emulator_inside: bool,
-    /// Its knobs. With libvirt's per-thread groups the emulator's own group is never limited, so it has none.
-    pub knobs: Vec<(Role, Knob)>,
+    /// Its levers. With libvirt's per-thread groups the emulator's own group is never limited, so it has none.
+    pub levers: Vec<(Role, AnyLever)>,
 }
 
-impl WorkloadKnobs {
-    /// Roles that a limit asks for and that no knob plays.
+impl WorkloadLevers {
+    /// Roles that a limit asks for and that no lever plays.
     #[must_use]
     pub fn missing(&self, limits: &Limits) -> Vec<Role> {
         let asked = [
@@ -130,31 +130,31 @@ impl WorkloadKnobs {
             (Role::Receive, limits.network.receive.is_some()),
             (Role::Transmit, limits.network.transmit.is_some()),
         ];
-        let played = |role| self.knobs.iter().any(|(own, _)| *own == role);
+        let played = |role| self.levers.iter().any(|(own, _)| *own == role);
         asked.into_iter().filter(|(role, asked)| *asked && !played(*role)).map(|(role, _)| role).collect()
     }
 }
 
-/// A knob with what it was found as before Gleaner and what it is now.
+/// A lever with what it was found as before Gleaner and what it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// What it limits.
     pub role: Role,
-    /// The knob.
-    pub knob: Knob,
+    /// The lever.
+    pub lever: AnyLever,
     /// What was found before the first change.
-    pub original: KnobValue,
+    pub original: LeverValue,
     /// What it is now.
-    pub current: KnobValue,
+    pub current: LeverValue,
 }
 
 impl Seen {
-    /// All the memory a guest has, where the knob sets that and not what is used of it.
+    /// All the memory a guest has, where the lever sets that and not what is used of it.
     pub(crate) fn whole_memory(&self) -> Option<Bytes> {
-        match (&self.knob, self.current) {
-            (Knob::Cgroup(_), _) => None,
-            (_, KnobValue::Memory(Some(bytes))) => Some(Bytes(bytes)),
-            (Knob::Monitor(MonitorKnob { kind: MonitorKind::Balloon { whole }, .. }), _) => Some(Bytes(*whole)),
+        match (&self.lever, self.current) {
+            (AnyLever::Cgroup(_), _) => None,
+            (_, LeverValue::Memory(Some(bytes))) => Some(Bytes(bytes)),
+            (AnyLever::Monitor(MonitorLever { kind: MonitorKind::Balloon { whole }, .. }), _) => Some(Bytes(*whole)),
             _ => None,
         }
     }
@@ -178,9 +178,9 @@ fn lower(found: Option<u64>, wanted: Option<u64>) -> (Option<u64>, bool) {
     }
 }
 
-/// What the knobs of a workload should be under limits, and what of it cannot be had.
+/// What the levers of a workload should be under limits, and what of it cannot be had.
 ///
-/// A ceiling on CPU is split evenly over several knobs. No ceiling is ever set above the one found, because that one
+/// A ceiling on CPU is split evenly over several levers. No ceiling is ever set above the one found, because that one
 /// is the operator's. What is not asked for goes back to what was found. `memory` is the memory limit to set
 /// now, which may still be on its way to the one asked for.
 #[must_use]
@@ -194,7 +194,7 @@ pub fn limit_workload(
     let mut raised = false;
     let mut bound_by_found = false;
     let quotas = seen.iter().filter(|seen| seen.role == Role::Quota).count().max(1);
-    let per_knob = |ceiling: CoreShare| {
+    let per_lever = |ceiling: CoreShare| {
         let whole = if emulator_inside { with_emulator_headroom(ceiling) } else { ceiling };
         whole * (1.0 / quotas as f64)
     };
@@ -209,44 +209,48 @@ pub fn limit_workload(
         .iter()
         .map(|seen| {
             let wanted = match (seen.role, seen.original) {
-                (Role::Quota, KnobValue::Quota { quota_us: found, period_us }) => {
+                (Role::Quota, LeverValue::Quota { quota_us: found, period_us }) => {
                     let wanted = match limits.quota {
                         Quota::AtMost(ceiling) => {
-                            let (wanted, was_raised) = KnobValue::at_most(per_knob(ceiling), period_us);
+                            let (wanted, was_raised) = LeverValue::at_most(per_lever(ceiling), period_us);
                             raised |= was_raised;
                             match wanted {
-                                KnobValue::Quota { quota_us, .. } => quota_us,
+                                LeverValue::Quota { quota_us, .. } => quota_us,
                                 _ => None,
                             }
                         }
                         Quota::Unlimited => None,
                     };
-                    KnobValue::Quota { quota_us: most(found, wanted), period_us }
+                    LeverValue::Quota { quota_us: most(found, wanted), period_us }
                 }
-                (Role::Weight, original) => limits.weight.map_or(original, |weight| seen.knob.weight(weight)),
-                (Role::DiskWeight, original) => limits.disk_weight.map_or(original, |weight| seen.knob.weight(weight)),
-                (Role::Memory, KnobValue::Memory(found)) => KnobValue::Memory(most(found, memory.map(|bytes| bytes.0))),
-                (Role::Disk, KnobValue::Throttle(found)) => {
+                (Role::Weight, original) => limits.weight.map_or(original, |weight| seen.lever.weight(weight)),
+                (Role::DiskWeight, original) => limits.disk_weight.map_or(original, |weight| seen.lever.weight(weight)),
+                (Role::Memory, LeverValue::Memory(found)) => {
+                    LeverValue::Memory(most(found, memory.map(|bytes| bytes.0)))
+                }
+                (Role::Disk, LeverValue::Throttle(found)) => {
                     let DiskLimit { read, write, read_operations, write_operations } = limits.disk;
                     let operations = |rate: Option<PerSec>| rate.map(|rate| whole(rate.per_sec()).max(1));
-                    KnobValue::Throttle(Throttle {
+                    LeverValue::Throttle(Throttle {
                         read_bytes: most(found.read_bytes, bytes(read)),
                         write_bytes: most(found.write_bytes, bytes(write)),
                         read_operations: most(found.read_operations, operations(read_operations)),
                         write_operations: most(found.write_operations, operations(write_operations)),
                     })
                 }
-                (Role::Receive, KnobValue::Rate(found)) => KnobValue::Rate(most(found, bytes(limits.network.receive))),
-                (Role::Transmit, KnobValue::Rate(found)) => {
-                    KnobValue::Rate(most(found, bytes(limits.network.transmit)))
+                (Role::Receive, LeverValue::Rate(found)) => {
+                    LeverValue::Rate(most(found, bytes(limits.network.receive)))
+                }
+                (Role::Transmit, LeverValue::Rate(found)) => {
+                    LeverValue::Rate(most(found, bytes(limits.network.transmit)))
                 }
                 (_, other) => other,
             };
-            Change { knob: seen.knob.clone(), observed: seen.current, wanted: seen.knob.nearest(wanted) }
+            Change { lever: seen.lever.clone(), observed: seen.current, wanted: seen.lever.nearest(wanted) }
         })
         .collect();
     let throttles_writes = |seen: &Seen| {
-        let version_1 = seen.knob.as_cgroup().is_some_and(|knob| knob.version == CgroupVersion::V1);
+        let version_1 = seen.lever.as_cgroup().is_some_and(|lever| lever.version == CgroupVersion::V1);
         seen.role == Role::Disk && version_1 && (limits.disk.write.is_some() || limits.disk.write_operations.is_some())
     };
     if seen.iter().any(throttles_writes) {
@@ -261,12 +265,12 @@ pub fn limit_workload(
     (changes, shortfalls)
 }
 
-/// What is in force, from what a workload's knobs read: the sum of ceilings that share one, the lowest of those
+/// What is in force, from what a workload's levers read: the sum of ceilings that share one, the lowest of those
 /// that each hold by themselves.
 #[must_use]
-pub fn in_force(emulator_inside: bool, knobs: &[(Role, Knob, KnobValue)]) -> Limits {
+pub fn in_force(emulator_inside: bool, levers: &[(Role, AnyLever, LeverValue)]) -> Limits {
     let mut limits = Limits::NONE;
-    let quotas: Vec<_> = knobs.iter().filter(|(role, ..)| *role == Role::Quota).map(|k| k.2.ceiling()).collect();
+    let quotas: Vec<_> = levers.iter().filter(|(role, ..)| *role == Role::Quota).map(|k| k.2.ceiling()).collect();
     let total = quotas.iter().try_fold(CoreShare::ZERO, |sum, part| part.map(|part| sum + part));
     if let Some(total) = total.filter(|_| !quotas.is_empty()) {
         limits.quota = Quota::AtMost(if emulator_inside { without_emulator_headroom(total) } else { total });
@@ -278,19 +282,19 @@ pub fn in_force(emulator_inside: bool, knobs: &[(Role, Knob, KnobValue)]) -> Lim
     };
     let mut disk = [None; 4];
     let mut network = [None; 2];
-    for (role, knob, value) in knobs {
+    for (role, lever, value) in levers {
         match (role, value) {
-            (Role::Weight, value) => limits.weight = knob.as_weight(*value),
-            (Role::DiskWeight, value) => limits.disk_weight = knob.as_weight(*value),
-            (Role::Memory, KnobValue::Memory(limit)) => limits.memory = limit.map(Bytes),
-            (Role::Disk, KnobValue::Throttle(throttle)) => {
+            (Role::Weight, value) => limits.weight = lever.as_weight(*value),
+            (Role::DiskWeight, value) => limits.disk_weight = lever.as_weight(*value),
+            (Role::Memory, LeverValue::Memory(limit)) => limits.memory = limit.map(Bytes),
+            (Role::Disk, LeverValue::Throttle(throttle)) => {
                 least(&mut disk[0], throttle.read_bytes);
                 least(&mut disk[1], throttle.write_bytes);
                 least(&mut disk[2], throttle.read_operations);
                 least(&mut disk[3], throttle.write_operations);
             }
-            (Role::Receive, KnobValue::Rate(limit)) => least(&mut network[0], *limit),
-            (Role::Transmit, KnobValue::Rate(limit)) => least(&mut network[1], *limit),
+            (Role::Receive, LeverValue::Rate(limit)) => least(&mut network[0], *limit),
+            (Role::Transmit, LeverValue::Rate(limit)) => least(&mut network[1], *limit),
             _ => {}
         }
     }
@@ -322,31 +326,31 @@ mod tests {
 
     const PERIOD: u64 = 100_000;
 
-    fn knob(kind: KnobKind) -> Knob {
-        Knob::new(Path::new("/cg/w"), CgroupVersion::V1, kind)
+    fn lever(kind: CgroupFile) -> AnyLever {
+        AnyLever::new(Path::new("/cg/w"), CgroupVersion::V1, kind)
     }
 
-    fn quota(quota_us: Option<u64>) -> KnobValue {
-        KnobValue::Quota { quota_us, period_us: PERIOD }
+    fn quota(quota_us: Option<u64>) -> LeverValue {
+        LeverValue::Quota { quota_us, period_us: PERIOD }
     }
 
     fn share(percent: f64) -> CoreShare {
         CoreShare::new(percent).unwrap()
     }
 
-    fn change(kind: KnobKind, observed: KnobValue, wanted: KnobValue) -> Change {
-        Change { knob: knob(kind), observed, wanted }
+    fn change(kind: CgroupFile, observed: LeverValue, wanted: LeverValue) -> Change {
+        Change { lever: lever(kind), observed, wanted }
     }
 
     #[test]
     fn orders_steps_and_leaves_out_what_is_already_so() {
         let changes = vec![
-            change(KnobKind::Freezer, KnobValue::Frozen(true), KnobValue::Frozen(false)),
-            change(KnobKind::Quota, quota(None), quota(Some(20_000))),
-            change(KnobKind::Weight, KnobValue::Weight(1024), KnobValue::Weight(10)),
+            change(CgroupFile::Freezer, LeverValue::Frozen(true), LeverValue::Frozen(false)),
+            change(CgroupFile::Quota, quota(None), quota(Some(20_000))),
+            change(CgroupFile::Weight, LeverValue::Weight(1024), LeverValue::Weight(10)),
         ];
         let order: Vec<_> = plan(changes.clone()).iter().map(|step| step.to).collect();
-        assert_eq!(order, [KnobValue::Weight(10), quota(Some(20_000)), KnobValue::Frozen(false)]);
+        assert_eq!(order, [LeverValue::Weight(10), quota(Some(20_000)), LeverValue::Frozen(false)]);
         let same = changes.into_iter().map(|c| Change { wanted: c.observed, ..c }).collect();
         assert!(plan(same).is_empty());
     }
@@ -354,15 +358,15 @@ mod tests {
     #[test]
     fn a_weight_is_written_again_after_the_idle_class_is_left() {
         let steps = plan(vec![
-            change(KnobKind::Weight, KnobValue::Weight(500), KnobValue::Weight(500)),
-            change(KnobKind::Idle, KnobValue::Idle(true), KnobValue::Idle(false)),
+            change(CgroupFile::Weight, LeverValue::Weight(500), LeverValue::Weight(500)),
+            change(CgroupFile::Idle, LeverValue::Idle(true), LeverValue::Idle(false)),
         ]);
         let to: Vec<_> = steps.iter().map(|step| step.to).collect();
-        assert_eq!(to, [KnobValue::Idle(false), KnobValue::Weight(500)]);
+        assert_eq!(to, [LeverValue::Idle(false), LeverValue::Weight(500)]);
     }
 
-    fn seen(role: Role, kind: KnobKind, original: KnobValue) -> Seen {
-        Seen { role, knob: knob(kind), original, current: original }
+    fn seen(role: Role, kind: CgroupFile, original: LeverValue) -> Seen {
+        Seen { role, lever: lever(kind), original, current: original }
     }
 
     fn ceiling(percent: f64) -> Limits {
@@ -378,8 +382,8 @@ mod tests {
             assert!((back - share(percent)).abs() < 1e-9, "{percent}: {back}");
         }
         let limit = |emulator_inside| {
-            let knobs = [seen(Role::Quota, KnobKind::Quota, quota(None))];
-            limit_workload(emulator_inside, &knobs, &ceiling(100.0), None).0[0].wanted
+            let levers = [seen(Role::Quota, CgroupFile::Quota, quota(None))];
+            limit_workload(emulator_inside, &levers, &ceiling(100.0), None).0[0].wanted
         };
         assert_eq!(limit(true), quota(Some(110_000)));
         assert_eq!(limit(false), quota(Some(100_000)));
@@ -387,55 +391,58 @@ mod tests {
 
     #[test]
     fn several_knobs_share_a_ceiling() {
-        let knobs = [0, 1].map(|_| seen(Role::Quota, KnobKind::Quota, quota(None)));
-        let (changes, shortfalls) = limit_workload(false, &knobs, &ceiling(150.0), None);
+        let levers = [0, 1].map(|_| seen(Role::Quota, CgroupFile::Quota, quota(None)));
+        let (changes, shortfalls) = limit_workload(false, &levers, &ceiling(150.0), None);
         assert!(changes.iter().all(|change| change.wanted == quota(Some(75_000))), "{changes:?}");
         assert!(shortfalls.is_empty());
-        let set: Vec<_> = changes.iter().map(|change| (Role::Quota, change.knob.clone(), change.wanted)).collect();
+        let set: Vec<_> = changes.iter().map(|change| (Role::Quota, change.lever.clone(), change.wanted)).collect();
         assert_eq!(in_force(false, &set), ceiling(150.0));
-        let one_open = [set[0].clone(), (Role::Quota, knob(KnobKind::Quota), quota(None))];
-        assert_eq!(in_force(false, &one_open), Limits::NONE, "one knob without a ceiling is no ceiling");
+        let one_open = [set[0].clone(), (Role::Quota, lever(CgroupFile::Quota), quota(None))];
+        assert_eq!(in_force(false, &one_open), Limits::NONE, "one lever without a ceiling is no ceiling");
     }
 
     #[test]
     fn never_raises_a_ceiling_it_found() {
-        let device = KnobKind::Disk("8:0".parse().unwrap());
+        let device = CgroupFile::Disk("8:0".parse().unwrap());
         let found = Throttle { write_bytes: Some(100), ..Throttle::default() };
-        let knobs = [
-            seen(Role::Quota, KnobKind::Quota, quota(Some(50_000))),
-            seen(Role::Disk, device, KnobValue::Throttle(found)),
-            seen(Role::Memory, KnobKind::Memory, KnobValue::Memory(Some(1 << 20))),
+        let levers = [
+            seen(Role::Quota, CgroupFile::Quota, quota(Some(50_000))),
+            seen(Role::Disk, device, LeverValue::Throttle(found)),
+            seen(Role::Memory, CgroupFile::Memory, LeverValue::Memory(Some(1 << 20))),
         ];
         let writes = |rate| DiskLimit { write: Some(BytesPerSec::clamped(rate)), ..DiskLimit::default() };
         let limits = Limits { disk: writes(200.0), ..ceiling(80.0) };
-        let (changes, shortfalls) = limit_workload(false, &knobs, &limits, Some(Bytes(1 << 30)));
+        let (changes, shortfalls) = limit_workload(false, &levers, &limits, Some(Bytes(1 << 30)));
         assert!(changes.iter().all(|change| change.wanted == change.observed), "{changes:?}");
         assert_eq!(shortfalls.len(), 2, "{shortfalls:?}");
         assert!(shortfalls[0].contains("buffered writes") && shortfalls[1].contains("which is lower"));
         let limits = Limits { disk: writes(30.0), ..ceiling(20.0) };
-        let (changes, shortfalls) = limit_workload(false, &knobs, &limits, Some(Bytes(4097)));
+        let (changes, shortfalls) = limit_workload(false, &levers, &limits, Some(Bytes(4097)));
         assert_eq!(changes[0].wanted, quota(Some(20_000)));
-        assert_eq!(changes[1].wanted, KnobValue::Throttle(Throttle { write_bytes: Some(30), ..found }));
-        assert_eq!(changes[2].wanted, KnobValue::Memory(Some(4096)), "whole pages");
+        assert_eq!(changes[1].wanted, LeverValue::Throttle(Throttle { write_bytes: Some(30), ..found }));
+        assert_eq!(changes[2].wanted, LeverValue::Memory(Some(4096)), "whole pages");
         assert_eq!(shortfalls.len(), 1, "{shortfalls:?}");
-        let (changes, _) = limit_workload(false, &knobs, &Limits::NONE, None);
+        let (changes, _) = limit_workload(false, &levers, &Limits::NONE, None);
         assert!(changes.iter().all(|change| change.wanted == change.observed), "nothing asked, nothing changed");
     }
 
     #[test]
     fn a_weight_not_asked_for_goes_back_to_what_was_found() {
-        let knobs =
-            [Seen { current: KnobValue::Weight(10), ..seen(Role::Weight, KnobKind::Weight, KnobValue::Weight(1024)) }];
-        let wanted = |weight| limit_workload(false, &knobs, &Limits { weight, ..Limits::NONE }, None).0[0].wanted;
-        assert_eq!(wanted(None), KnobValue::Weight(1024));
-        assert_eq!(wanted(Some(Weight::new(200).unwrap())), KnobValue::Weight(2048));
+        let levers = [Seen {
+            current: LeverValue::Weight(10),
+            ..seen(Role::Weight, CgroupFile::Weight, LeverValue::Weight(1024))
+        }];
+        let wanted = |weight| limit_workload(false, &levers, &Limits { weight, ..Limits::NONE }, None).0[0].wanted;
+        assert_eq!(wanted(None), LeverValue::Weight(1024));
+        assert_eq!(wanted(Some(Weight::new(200).unwrap())), LeverValue::Weight(2048));
     }
 
     #[test]
     fn says_what_there_is_no_lever_for() {
-        let knobs = WorkloadKnobs { knobs: vec![(Role::Quota, knob(KnobKind::Quota))], ..WorkloadKnobs::default() };
-        assert!(knobs.missing(&ceiling(10.0)).is_empty());
+        let levers =
+            WorkloadLevers { levers: vec![(Role::Quota, lever(CgroupFile::Quota))], ..WorkloadLevers::default() };
+        assert!(levers.missing(&ceiling(10.0)).is_empty());
         let limits = Limits { memory: Some(Bytes(1)), disk_weight: Some(Weight::LEAST), ..ceiling(10.0) };
-        assert_eq!(knobs.missing(&limits), [Role::Memory, Role::DiskWeight]);
+        assert_eq!(levers.missing(&limits), [Role::Memory, Role::DiskWeight]);
     }
 }

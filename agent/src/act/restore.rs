@@ -1,4 +1,4 @@
-//! Puts back everything a ledger speaks of: ends the volunteer's processes, resets knobs, removes cgroups
+//! Puts back everything a ledger speaks of: ends the volunteer's processes, resets levers, removes cgroups
 //! and switches controllers off again. What cannot be put back stays in the ledger for the next try.
 
 use std::fmt;
@@ -10,12 +10,12 @@ use gleaner_types::event::Event;
 
 use super::cgroup;
 use super::execute::execute;
-use super::knob::{Fault, Knob, KnobError, KnobKind, KnobValue};
 use super::ledger::{Ledger, LedgerError, Record};
 use super::managed::ForeignWrite;
 use super::plan::{Change, plan};
 use super::volunteer::groups;
 use crate::hierarchies::CgroupVersion;
+use crate::levers::{AnyLever, CgroupFile, Fault, LeverError, LeverValue};
 
 /// `cpu.weight` of a cgroup on which nobody has set it.
 const NORMAL_WEIGHT: u64 = 100;
@@ -25,7 +25,7 @@ const KILL_DEADLINE: Duration = Duration::from_secs(5);
 /// Something that could not be put back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoreFailure {
-    /// The knob's file, or the cgroup.
+    /// The lever, or the cgroup.
     pub knob: String,
     /// What it should be.
     pub wanted: String,
@@ -36,20 +36,20 @@ pub struct RestoreFailure {
 /// What was put back and what was not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RestoreReport {
-    /// Knobs set to what was found.
+    /// Levers set to what was found.
     pub restored: u32,
     /// Cgroups removed.
     pub groups_removed: u32,
     /// Processes of the volunteer that were ended.
     pub processes_ended: u32,
-    /// Knobs that hold somebody else's value and were left to them.
+    /// Levers that hold somebody else's value and were left to them.
     pub foreign: Vec<ForeignWrite>,
     /// What could not be put back. An operator must look.
     pub failed: Vec<RestoreFailure>,
 }
 
 impl RestoreReport {
-    /// The report as events: one for each failure and each knob left to others.
+    /// The report as events: one for each failure and each lever left to others.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
         let foreign = self.foreign.iter().map(foreign_event);
@@ -64,8 +64,8 @@ impl RestoreReport {
         self.failed.extend(other.failed);
     }
 
-    fn fail(&mut self, knob: impl fmt::Display, wanted: impl Into<String>, error: &dyn std::error::Error) {
-        let knob = knob.to_string();
+    fn fail(&mut self, lever: impl fmt::Display, wanted: impl Into<String>, error: &dyn std::error::Error) {
+        let knob = lever.to_string();
         self.failed.push(RestoreFailure { knob, wanted: wanted.into(), error: chain(error) });
     }
 }
@@ -107,8 +107,8 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
             Ok(()) => false,
             Err(error) if error.io().is_some_and(|io| Fault::of(io) == Fault::Absent) => false,
             Err(error) => {
-                let knob = enabled.cgroup.join("cgroup.subtree_control");
-                report.fail(knob.display(), "without these controllers", &error);
+                let lever = enabled.cgroup.join("cgroup.subtree_control");
+                report.fail(lever.display(), "without these controllers", &error);
                 true
             }
         }
@@ -116,7 +116,7 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
     enabled.reverse();
     // Last, and once: a full disk for the ledger must keep nothing from being put back.
     ledger.update(|contents| {
-        contents.records.retain(|have| kept.contains(&have.knob));
+        contents.records.retain(|have| kept.contains(&have.lever));
         contents.created = created;
         contents.enabled = enabled;
         if gone {
@@ -131,10 +131,10 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
 /// on for it, the only one that ever is: switched off again it would take their settings along. `own` are Gleaner's.
 fn set_by_others(parent: &Path, own: &[PathBuf]) -> Option<PathBuf> {
     let is_set = |dir: &PathBuf| {
-        let read = |kind| Knob::new(dir, CgroupVersion::V2, kind).read().ok();
-        matches!(read(KnobKind::Quota), Some(KnobValue::Quota { quota_us: Some(_), .. }))
-            || matches!(read(KnobKind::Weight), Some(KnobValue::Weight(weight)) if weight != NORMAL_WEIGHT)
-            || read(KnobKind::Idle) == Some(KnobValue::Idle(true))
+        let read = |kind| AnyLever::new(dir, CgroupVersion::V2, kind).read().ok();
+        matches!(read(CgroupFile::Quota), Some(LeverValue::Quota { quota_us: Some(_), .. }))
+            || matches!(read(CgroupFile::Weight), Some(LeverValue::Weight(weight)) if weight != NORMAL_WEIGHT)
+            || read(CgroupFile::Idle) == Some(LeverValue::Idle(true))
     };
     cgroup::children(parent).unwrap_or_default().into_iter().find(|dir| !own.contains(dir) && is_set(dir))
 }
@@ -172,55 +172,55 @@ fn end_processes(ledger: &Ledger, report: &mut RestoreReport) -> bool {
     emptied
 }
 
-/// Puts back some of the ledger's knobs and takes those out of it that are as they were found.
+/// Puts back some of the ledger's levers and takes those out of it that are as they were found.
 ///
 /// # Errors
-/// [`LedgerError`] when the ledger cannot be written; the knobs are put back all the same.
+/// [`LedgerError`] when the ledger cannot be written; the levers are put back all the same.
 pub(crate) fn restore_records(ledger: &mut Ledger, records: &[Record]) -> Result<RestoreReport, LedgerError> {
     let (report, kept) = put_back(records);
     ledger.update(|contents| {
-        contents.records.retain(|have| kept.contains(&have.knob) || !records.iter().any(|r| r.knob == have.knob));
+        contents.records.retain(|have| kept.contains(&have.lever) || !records.iter().any(|r| r.lever == have.lever));
     })?;
     Ok(report)
 }
 
-/// Puts back knobs; answers also those that are not yet as they were found. A knob that is gone has nothing to put
+/// Puts back levers; answers also those that are not yet as they were found. A lever that is gone has nothing to put
 /// back; one with a foreign value is left to whoever set it.
-fn put_back(records: &[Record]) -> (RestoreReport, Vec<Knob>) {
+fn put_back(records: &[Record]) -> (RestoreReport, Vec<AnyLever>) {
     let mut report = RestoreReport::default();
     let mut changes = Vec::new();
     let mut kept = Vec::new();
     for record in records {
-        match record.knob.read() {
+        match record.lever.read() {
             Ok(current) if record.is_ours(current) || current == record.original => {
-                changes.push(Change { knob: record.knob.clone(), observed: current, wanted: record.original });
+                changes.push(Change { lever: record.lever.clone(), observed: current, wanted: record.original });
             }
             Ok(current) => report.foreign.push(ForeignWrite {
-                knob: record.knob.to_string(),
+                knob: record.lever.to_string(),
                 expected: record.ours.last().unwrap_or(&record.original).to_string(),
                 found: current.to_string(),
             }),
             Err(error) if error.fault() == Fault::Absent => {}
             Err(error) => {
-                report.fail(&record.knob, record.original.to_string(), &error);
-                kept.push(record.knob.clone());
+                report.fail(&record.lever, record.original.to_string(), &error);
+                kept.push(record.lever.clone());
             }
         }
     }
-    // One by one: a knob that cannot be put back is no reason to undo those that were.
+    // One by one: a lever that cannot be put back is no reason to undo those that were.
     for step in plan(changes) {
         match execute(std::slice::from_ref(&step)).map_err(|error| error.cause) {
             Ok(()) => {
                 report.restored += 1;
                 // A guest takes its time to come back; until it has, only the record tells what was found.
-                if !step.knob.reads_as_set() {
-                    kept.push(step.knob);
+                if !step.lever.reads_as_set() {
+                    kept.push(step.lever);
                 }
             }
             Err(error) if error.fault() == Fault::Absent => {}
             Err(error) => {
-                report.fail(&step.knob, step.to.to_string(), &error as &KnobError);
-                kept.push(step.knob);
+                report.fail(&step.lever, step.to.to_string(), &error as &LeverError);
+                kept.push(step.lever);
             }
         }
     }
@@ -260,10 +260,10 @@ mod tests {
     use gleaner_types::id::WorkloadId;
 
     use super::*;
-    use crate::act::knob::{DomainKind, DomainKnob, KnobValue};
     use crate::act::ledger::Enabled;
     use crate::act::tests::scene::{Burner, Scene, eventually};
     use crate::act::volunteer::Volunteer;
+    use crate::levers::{DomainKind, DomainLever, LeverValue};
 
     #[test]
     fn a_controller_that_others_use_by_now_stays_switched_on() {
@@ -297,9 +297,9 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let mut ledger = Ledger::open(dir.path()).unwrap();
-        let knob = Knob::Domain(DomainKnob { uuid: "u".to_owned(), kind: DomainKind::Weight });
+        let lever = AnyLever::Domain(DomainLever { uuid: "u".to_owned(), kind: DomainKind::Weight });
         let target = Target::Workload(WorkloadId::new("db").unwrap());
-        ledger.about_to_set(&target, &[(knob, KnobValue::Weight(256), KnobValue::Weight(128))]).unwrap();
+        ledger.about_to_set(&target, &[(lever, LeverValue::Weight(256), LeverValue::Weight(128))]).unwrap();
         let report = restore_all(&mut ledger).unwrap();
         assert!(report.failed[0].error.contains("not installed"), "{report:?}");
         assert_eq!(ledger.contents().records.len(), 1, "it is tried again");
@@ -321,7 +321,7 @@ mod tests {
         let procs_files: Vec<_> = dirs.iter().map(|dir| dir.join("cgroup.procs")).collect();
         let mut task = Burner::start(&procs_files);
         let freezer = cgroup::freezer_of(&dirs).unwrap();
-        assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
+        assert_eq!(freezer.read().unwrap(), LeverValue::Frozen(true));
         let left = remove_groups(ledger.contents().created.clone(), &dirs, &mut report);
         assert!(left.is_empty() && report.failed.is_empty(), "{left:?} {report:?}");
         assert!(report.processes_ended > 0);

@@ -10,10 +10,10 @@ use std::process::{Command as Process, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use super::knob::{Knob, KnobKind, KnobValue, MonitorKind, MonitorKnob};
 use super::plan::Role;
 use super::volunteer::VolunteerUsage;
 use super::*;
+use crate::levers::{AnyLever, CgroupFile, LeverValue, MonitorKind, MonitorLever};
 use crate::qmp::tests::Balloonist;
 use crate::roots::Roots;
 use gleaner_planner::reclaim::ReclaimSettings;
@@ -117,7 +117,7 @@ fn a_volunteer_is_held_to_its_ceiling_frozen_and_thawed() {
 
     volunteer.enforce(share(20.0), true, Instant::now()).unwrap();
     let freezer = cgroup::freezer_of(&volunteer.dirs()).unwrap();
-    assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
+    assert_eq!(freezer.read().unwrap(), LeverValue::Frozen(true));
     // A throttled task runs once more, for microseconds, to freeze.
     eventually("every task is frozen", || {
         let file = |name| fs::read_to_string(freezer.as_cgroup().unwrap().cgroup.join(name)).unwrap_or_default();
@@ -170,7 +170,7 @@ fn the_unified_hierarchy_freezes_where_version_1_has_no_freezer() {
     let mut actor = actor(&scene);
     let freezer = cgroup::freezer_of(actor.volunteer_cgroups()).unwrap();
     assert!(freezer.as_cgroup().unwrap().cgroup.starts_with(&unified));
-    assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
+    assert_eq!(freezer.read().unwrap(), LeverValue::Frozen(true));
     let mut burner = Burner::start(&procs_files(actor.volunteer_kind()));
     let report = actor.restore_all();
     assert_eq!((report.processes_ended, report.failed.len()), (1, 0), "{report:?}");
@@ -184,12 +184,12 @@ fn every_level_of_the_volunteer_yields() {
     let actor = actor(&scene);
     let (mount, _) = scene.hierarchies.of("cpu").unwrap();
     for dir in [mount.join(&scene.name), mount.join(scene.settings().volunteer_cgroup)] {
-        let idle = Knob::new(&dir, scene.version, KnobKind::Idle);
+        let idle = AnyLever::new(&dir, scene.version, CgroupFile::Idle);
         if idle.exists() {
-            assert_eq!(idle.read().unwrap(), KnobValue::Idle(true), "{}", dir.display());
+            assert_eq!(idle.read().unwrap(), LeverValue::Idle(true), "{}", dir.display());
         } else {
-            let weight = Knob::new(&dir, scene.version, KnobKind::Weight).read().unwrap();
-            assert_eq!(weight, scene.knob(KnobKind::Weight).weight(Weight::LEAST));
+            let weight = AnyLever::new(&dir, scene.version, CgroupFile::Weight).read().unwrap();
+            assert_eq!(weight, scene.lever(CgroupFile::Weight).weight(Weight::LEAST));
         }
     }
     assert!(actor.levers().acting);
@@ -201,27 +201,27 @@ fn limits_are_versioned_and_end_with_their_lease() {
     let Some(scene) = Scene::open("limits_are_versioned_and_end_with_their_lease") else { return };
     let before = scene.snapshot();
     let mut actor = actor(&scene);
-    let found = scene.knob(KnobKind::Quota).read().unwrap();
+    let found = scene.lever(CgroupFile::Quota).read().unwrap();
 
     let ack = actor.apply(&limit(2, 50.0, Some(200)), NOW);
     let expected = (limits(50.0, None).quota, Weight::new(200).ok());
     assert_eq!(applied(&ack), expected);
-    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), Some(share(50.0)));
+    assert_eq!(scene.lever(CgroupFile::Quota).read().unwrap().ceiling(), Some(share(50.0)));
     assert_eq!(refusal_of(&actor.apply(&limit(1, 70.0, None), NOW)), Some(Refusal::Stale));
 
     // Renewed at 8 s, it holds beyond the first 10 s.
     assert_eq!(applied(&actor.apply(&limit(2, 50.0, Some(200)), later(8_000))), expected);
     assert!(actor.tick(later(12_000)).is_empty());
-    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), Some(share(50.0)));
+    assert_eq!(scene.lever(CgroupFile::Quota).read().unwrap().ceiling(), Some(share(50.0)));
     let events = actor.tick(later(18_001));
     assert!(matches!(events.as_slice(), [Event::LeaseExpired { target: Target::Workload(_), .. }]), "{events:?}");
-    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap(), found);
+    assert_eq!(scene.lever(CgroupFile::Quota).read().unwrap(), found);
 
     // The same version after its lease is applied again; a release puts back what was found.
     assert_eq!(applied(&actor.apply(&limit(2, 50.0, Some(200)), later(20_000))), expected);
     let release = command(Target::Workload(guest()), 3, Desired::Release);
     assert_eq!(refusal_of(&actor.apply(&release, later(20_000))), None);
-    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap(), found);
+    assert_eq!(scene.lever(CgroupFile::Quota).read().unwrap(), found);
 
     actor.apply(&limit(4, 30.0, None), later(21_000));
     let report = actor.restore_all();
@@ -235,16 +235,17 @@ fn a_balloon_on_its_way_back_is_not_what_was_found() {
     const GIB: u64 = 1 << 30;
     let folder = tempfile::tempdir().unwrap();
     let vm = Balloonist::start(&folder.path().join("qmp"), 4 * GIB, 0);
-    let knobs = |whole| {
-        let knob = MonitorKnob { socket: vm.socket.clone(), kind: MonitorKind::Balloon { whole } };
-        let knobs = WorkloadKnobs { knobs: vec![(Role::Memory, Knob::Monitor(knob))], ..WorkloadKnobs::default() };
-        BTreeMap::from([(guest(), knobs)])
+    let levers = |whole| {
+        let lever = MonitorLever { socket: vm.socket.clone(), kind: MonitorKind::Balloon { whole } };
+        let levers =
+            WorkloadLevers { levers: vec![(Role::Memory, AnyLever::Monitor(lever))], ..WorkloadLevers::default() };
+        BTreeMap::from([(guest(), levers)])
     };
     let open = || {
         let settings = ActSettings::observing(folder.path().join("state"));
         let settings = ActSettings { acting: true, volunteer: VolunteerChoice::None, ..settings };
         let (mut actor, _) = Actor::open(settings, &Hierarchies::default()).unwrap();
-        actor.set_workloads(knobs(4 * GIB));
+        actor.set_workloads(levers(4 * GIB));
         actor.set_memory(BTreeMap::from([(guest(), MemoryState { used: Bytes(4 * GIB), pressure: None })]));
         actor
     };
@@ -264,7 +265,7 @@ fn a_balloon_on_its_way_back_is_not_what_was_found() {
     apply(&mut actor, 3, limited());
     assert!(vm.told() < 2 * GIB);
     vm.has(4 * GIB, GIB, 3 * GIB);
-    actor.set_workloads(knobs(5 * GIB));
+    actor.set_workloads(levers(5 * GIB));
     assert_eq!(actor.leases(), 1, "it is the same balloon");
     apply(&mut actor, 4, Desired::Release);
     assert_eq!(vm.told(), 5 * GIB);
@@ -276,10 +277,10 @@ fn a_balloon_on_its_way_back_is_not_what_was_found() {
     assert!(vm.told() < 2 * GIB);
     actor.tick(later(u64::from(LEASE_MS)));
     assert_eq!(vm.told(), 4 * GIB);
-    assert_eq!(actor.knobs_changed(), 1, "not all of it is back");
+    assert_eq!(actor.levers_changed(), 1, "not all of it is back");
     vm.has(4 * GIB, 0, 4 * GIB);
     actor.tick(later(u64::from(LEASE_MS) + 1_000));
-    assert_eq!(actor.knobs_changed(), 0);
+    assert_eq!(actor.levers_changed(), 0);
 }
 
 #[test]
@@ -297,7 +298,7 @@ fn an_older_epoch_commands_nothing_not_even_after_a_restart() {
     let stale = actor.apply(&of_epoch(7, limit(9, 70.0, None)), NOW);
     assert_eq!(refusal_of(&stale), Some(Refusal::Stale));
     assert!(matches!(actor.tick(NOW).as_slice(), [Event::OldEpochRefused { epoch: 7, highest: 9 }]));
-    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), Some(share(50.0)));
+    assert_eq!(scene.lever(CgroupFile::Quota).read().unwrap().ceiling(), Some(share(50.0)));
     actor.restore_all();
     drop(actor);
 
@@ -324,7 +325,7 @@ fn what_is_given_back_needs_no_record_of_its_epoch() {
     for (target, desired) in given_back {
         assert_eq!(refusal_of(&actor.apply(&of_epoch(9, command(target, 2, desired)), NOW)), None);
     }
-    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), None);
+    assert_eq!(scene.lever(CgroupFile::Quota).read().unwrap().ceiling(), None);
     assert_eq!(actor.leases(), 0);
     assert_eq!(refusal_of(&actor.apply(&of_epoch(7, run(3)), NOW)), Some(Refusal::Stale), "that one is over");
     fs::remove_dir_all(in_the_way).unwrap();
@@ -425,8 +426,8 @@ fn a_foreign_write_is_told_once_and_not_fought() {
     let Some(scene) = Scene::open("a_foreign_write_is_told_once_and_not_fought") else { return };
     let mut actor = actor(&scene);
     actor.apply(&limit(1, 50.0, None), NOW);
-    let quota = scene.knob(KnobKind::Quota);
-    let theirs = KnobValue::at_most(share(70.0), 100_000).0;
+    let quota = scene.lever(CgroupFile::Quota);
+    let theirs = LeverValue::at_most(share(70.0), 100_000).0;
     quota.write(theirs).unwrap();
 
     let events = actor.tick(later(1_000));
@@ -437,7 +438,7 @@ fn a_foreign_write_is_told_once_and_not_fought() {
     assert_eq!(quota.read().unwrap(), theirs);
 
     // Given back: it reads as found.
-    quota.write(KnobValue::Quota { quota_us: None, period_us: 100_000 }).unwrap();
+    quota.write(LeverValue::Quota { quota_us: None, period_us: 100_000 }).unwrap();
     assert_eq!(refusal_of(&actor.apply(&limit(3, 40.0, None), later(3_000))), None);
     assert_eq!(quota.read().unwrap().ceiling(), Some(share(40.0)));
 
@@ -454,9 +455,9 @@ fn the_volunteers_foreign_knob_is_told_and_left_too() {
     let mut actor = actor(&scene);
     let (mount, _) = scene.hierarchies.of("cpu").unwrap();
     let leaf = mount.join(scene.settings().volunteer_cgroup);
-    let quota = Knob::new(&leaf, scene.version, KnobKind::Quota);
+    let quota = AnyLever::new(&leaf, scene.version, CgroupFile::Quota);
     let ours = quota.read().unwrap();
-    let theirs = KnobValue::at_most(share(33.0), 100_000).0;
+    let theirs = LeverValue::at_most(share(33.0), 100_000).0;
     quota.write(theirs).unwrap();
     let events = actor.tick(later(1_000));
     assert!(matches!(events.as_slice(), [Event::ForeignWrite { .. }]), "{events:?}");
@@ -470,18 +471,18 @@ fn the_volunteers_foreign_knob_is_told_and_left_too() {
 fn a_workload_that_goes_takes_its_limits_along() {
     let Some(scene) = Scene::open("a_workload_that_goes_takes_its_limits_along") else { return };
     let mut actor = actor(&scene);
-    let found = scene.knob(KnobKind::Quota).read().unwrap();
+    let found = scene.lever(CgroupFile::Quota).read().unwrap();
     actor.apply(&limit(1, 50.0, None), NOW);
     actor.set_workloads(BTreeMap::new());
-    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap(), found, "a cgroup that stays is put back");
+    assert_eq!(scene.lever(CgroupFile::Quota).read().unwrap(), found, "a cgroup that stays is put back");
 
-    // A knob more than before, as when a guest's monitor has answered, changes nothing for those that hold.
+    // A lever more than before, as when a guest's monitor has answered, changes nothing for those that hold.
     let mut fewer = scene.workload();
-    fewer.knobs.retain(|(role, _)| *role == Role::Quota);
+    fewer.levers.retain(|(role, _)| *role == Role::Quota);
     actor.set_workloads(BTreeMap::from([(guest(), fewer)]));
     actor.apply(&limit(2, 50.0, None), NOW);
     actor.set_workloads(BTreeMap::from([(guest(), scene.workload())]));
-    assert_eq!(scene.knob(KnobKind::Quota).read().unwrap().ceiling(), Some(share(50.0)));
+    assert_eq!(scene.lever(CgroupFile::Quota).read().unwrap().ceiling(), Some(share(50.0)));
     cgroup::remove(&scene.foreground, || {}).unwrap();
     assert_eq!(refusal_of(&actor.apply(&limit(3, 40.0, None), NOW)), Some(Refusal::UnknownTarget));
     actor.set_workloads(BTreeMap::new());
@@ -498,20 +499,20 @@ fn a_stopped_volunteer_is_frozen_then_killed() {
     let stop = command(Target::Volunteer, 2, Desired::Stop);
     assert_eq!(refusal_of(&actor.apply(&stop, later(100))), None);
     let freezer = cgroup::freezer_of(actor.volunteer_cgroups()).unwrap();
-    assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
+    assert_eq!(freezer.read().unwrap(), LeverValue::Frozen(true));
     assert!(actor.tick(later(600)).is_empty());
     assert!(!burner.ended(), "it has a second to be taken up again");
     eventually("killed", || {
         assert!(actor.tick(later(1_200)).is_empty());
         burner.ended()
     });
-    assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true), "latent again");
+    assert_eq!(freezer.read().unwrap(), LeverValue::Frozen(true), "latent again");
 
     // An ended lease stops it too.
     actor.apply(&run(3), later(2_000));
     let events = actor.tick(later(12_001));
     assert!(events.iter().any(|event| matches!(event, Event::LeaseExpired { target: Target::Volunteer, .. })));
-    assert_eq!(freezer.read().unwrap(), KnobValue::Frozen(true));
+    assert_eq!(freezer.read().unwrap(), LeverValue::Frozen(true));
 }
 
 #[test]
@@ -536,8 +537,8 @@ fn a_volunteer_cgroup_that_was_there_is_put_back() {
     if scene.version == crate::hierarchies::CgroupVersion::V2 {
         cgroup::switch_controllers(leaf.parent().unwrap(), '+', &["cpu".to_owned()]).unwrap();
     }
-    let weight = Knob::new(&leaf, scene.version, KnobKind::Weight);
-    weight.set(KnobValue::Weight(500)).unwrap();
+    let weight = AnyLever::new(&leaf, scene.version, CgroupFile::Weight);
+    weight.set(LeverValue::Weight(500)).unwrap();
     let before = scene.snapshot();
     let mut actor = actor(&scene);
     assert!(actor.levers().weaknesses.iter().any(|text| text.contains("was there before")));

@@ -163,7 +163,7 @@ impl Volunteer {
     /// Looks for foreign writes; tells each once.
     ///
     /// # Errors
-    /// [`VolunteerError`] when a knob cannot be read.
+    /// [`VolunteerError`] when a lever cannot be read.
     pub fn look(&mut self) -> Result<Vec<ForeignWrite>, VolunteerError> {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => Ok(volunteer.look()?),
@@ -171,7 +171,7 @@ impl Volunteer {
         }
     }
 
-    /// Somebody else holds one of its knobs, as far as last seen.
+    /// Somebody else holds one of its levers, as far as last seen.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         match &self.containment {
@@ -189,7 +189,7 @@ impl Volunteer {
         }
     }
 
-    /// Takes back knobs that somebody else has set to what was found: they are Gleaner's to set again.
+    /// Takes back levers that somebody else has set to what was found: they are Gleaner's to set again.
     pub(crate) fn take_back(&mut self) {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => volunteer.take_back(),

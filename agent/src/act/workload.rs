@@ -1,4 +1,4 @@
-//! The knobs of foreground workloads: which there are, and whether they hit the workload alone.
+//! The levers of foreground workloads: which there are, and whether they hit the workload alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use gleaner_types::id::WorkloadId;
 
 use super::cgroup;
-use super::knob::{
-    DomainKind, DomainKnob, IobandKnob, IobandPolicy, Knob, KnobKind, LinkKnob, MonitorKind, MonitorKnob, ioband,
-};
-use super::plan::{Role, WorkloadKnobs};
+use super::plan::{Role, WorkloadLevers};
 use crate::facts::{DiskWeighing, Disks, ForegroundFacts, GuestFacts, WorkloadFacts};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
+use crate::levers::{
+    AnyLever, CgroupFile, DomainKind, DomainLever, IobandLever, IobandPolicy, LinkLever, MonitorKind, MonitorLever,
+    ioband,
+};
 use crate::netlink::Direction;
 
 /// The workload's cgroup on the hierarchy of a controller, unless that is the root, which everybody shares.
@@ -33,33 +34,33 @@ struct Group {
 }
 
 impl Group {
-    fn knob(&self, kind: KnobKind) -> Option<Knob> {
-        Some(Knob::new(&self.dir, self.version, kind)).filter(Knob::exists)
+    fn lever(&self, kind: CgroupFile) -> Option<AnyLever> {
+        Some(AnyLever::new(&self.dir, self.version, kind)).filter(AnyLever::exists)
     }
 }
 
-/// The knobs of each workload. `ioband` is the device that the config names as the lever on guests' disk.
+/// The levers of each workload. `ioband` is the device that the config names as the lever on guests' disk.
 #[must_use]
-pub(crate) fn knobs_of_all(
+pub(crate) fn levers_of_all(
     facts: &ForegroundFacts,
     hierarchies: &Hierarchies,
     ioband: Option<&str>,
-) -> BTreeMap<WorkloadId, WorkloadKnobs> {
+) -> BTreeMap<WorkloadId, WorkloadLevers> {
     let ForegroundFacts { workloads, disks } = facts;
-    workloads.iter().map(|(id, facts)| (id.clone(), knobs_of(facts, hierarchies, disks, ioband))).collect()
+    workloads.iter().map(|(id, facts)| (id.clone(), levers_of(facts, hierarchies, disks, ioband))).collect()
 }
 
-/// The knobs a workload has on this host.
-pub(crate) fn knobs_of(
+/// The levers a workload has on this host.
+pub(crate) fn levers_of(
     facts: &WorkloadFacts,
     hierarchies: &Hierarchies,
     disks: &Disks,
     ioband: Option<&str>,
-) -> WorkloadKnobs {
-    let mut found = WorkloadKnobs::default();
-    let add = |found: &mut WorkloadKnobs, group: &Group, role: Role, knob: Option<Knob>| {
-        if let Some(knob) = knob {
-            found.knobs.push((role, knob));
+) -> WorkloadLevers {
+    let mut found = WorkloadLevers::default();
+    let add = |found: &mut WorkloadLevers, group: &Group, role: Role, lever: Option<AnyLever>| {
+        if let Some(lever) = lever {
+            found.levers.push((role, lever));
             if !found.own.contains(&group.dir) {
                 found.own.push(group.dir.clone());
             }
@@ -77,22 +78,22 @@ pub(crate) fn knobs_of(
         if let Some(above) = vcpus.first().and_then(|vcpu| vcpu.parent()) {
             cpu.dir = above.to_owned();
         }
-        add(&mut found, &cpu, Role::Weight, cpu.knob(KnobKind::Weight));
+        add(&mut found, &cpu, Role::Weight, cpu.lever(CgroupFile::Weight));
         if vcpus.is_empty() {
             emulator_inside = guest.is_some();
-            add(&mut found, &cpu, Role::Quota, cpu.knob(KnobKind::Quota));
+            add(&mut found, &cpu, Role::Quota, cpu.lever(CgroupFile::Quota));
         }
         for vcpu in vcpus {
-            add(&mut found, &cpu, Role::Quota, Group { dir: vcpu, version: cpu.version }.knob(KnobKind::Quota));
+            add(&mut found, &cpu, Role::Quota, Group { dir: vcpu, version: cpu.version }.lever(CgroupFile::Quota));
         }
     }
     let monitor = guest.and_then(|guest| guest.monitor.as_ref());
-    let behind = |socket: &PathBuf, kind| Knob::Monitor(MonitorKnob { socket: socket.clone(), kind });
+    let behind = |socket: &PathBuf, kind| AnyLever::Monitor(MonitorLever { socket: socket.clone(), kind });
     // A guest's memory is nothing the host could reclaim without swapping; its balloon gives what it does not need.
     if let Some((socket, whole)) = monitor.and_then(|monitor| Some((&monitor.socket, monitor.balloon?))) {
-        found.knobs.push((Role::Memory, behind(socket, MonitorKind::Balloon { whole })));
+        found.levers.push((Role::Memory, behind(socket, MonitorKind::Balloon { whole })));
     } else if let Some(memory) = find("memory") {
-        add(&mut found, &memory, Role::Memory, memory.knob(KnobKind::Memory));
+        add(&mut found, &memory, Role::Memory, memory.lever(CgroupFile::Memory));
     }
     // Version 1 does not see buffered writes, QEMU itself does.
     let unified = find("io").is_some_and(|io| io.version == CgroupVersion::V2);
@@ -100,45 +101,47 @@ pub(crate) fn knobs_of(
     if let Some(monitor) = throttled {
         let disks =
             monitor.disks.iter().map(|device| behind(&monitor.socket, MonitorKind::Disk { device: device.clone() }));
-        found.knobs.extend(disks.map(|knob| (Role::Disk, knob)));
+        found.levers.extend(disks.map(|lever| (Role::Disk, lever)));
     }
     if let (Some(guest), Some(device)) = (guest, ioband)
         && let Ok(policy) = ioband::policy(device)
     {
-        found.knobs.retain(|(role, _)| *role != Role::Disk);
+        found.levers.retain(|(role, _)| *role != Role::Disk);
         let role = match policy {
             IobandPolicy::Weight => Role::DiskWeight,
             IobandPolicy::Bandwidth => Role::Disk,
         };
-        found.knobs.push((role, Knob::Ioband(IobandKnob { device: device.to_owned(), pid: guest.pid, policy })));
+        found.levers.push((role, AnyLever::Ioband(IobandLever { device: device.to_owned(), pid: guest.pid, policy })));
     } else if let Some(io) = find("io").or_else(|| find("blkio")) {
         for disk in disks.numbers.iter().filter(|_| throttled.is_none()) {
-            add(&mut found, &io, Role::Disk, io.knob(KnobKind::Disk(*disk)));
+            add(&mut found, &io, Role::Disk, io.lever(CgroupFile::Disk(*disk)));
         }
-        add(&mut found, &io, Role::DiskWeight, disks.weighed_by.and_then(|weighing| io.knob(weight_kind(weighing))));
+        add(&mut found, &io, Role::DiskWeight, disks.weighed_by.and_then(|weighing| io.lever(weight_kind(weighing))));
     }
     if let Some(guest) = guest {
         for (role, direction) in [(Role::Receive, Direction::Receive), (Role::Transmit, Direction::Transmit)] {
-            let knobs = guest.taps.iter().map(|tap| Knob::Link(LinkKnob { interface: tap.clone(), direction }));
-            found.knobs.extend(knobs.filter(Knob::exists).map(|knob| (role, knob)));
+            let levers = guest.taps.iter().map(|tap| AnyLever::Link(LinkLever { interface: tap.clone(), direction }));
+            found.levers.extend(levers.filter(AnyLever::exists).map(|lever| (role, lever)));
         }
     }
     if let WorkloadFacts::Domain(uuid) = facts {
-        let knob = |kind| Knob::Domain(DomainKnob { uuid: uuid.clone(), kind });
+        let lever = |kind| AnyLever::Domain(DomainLever { uuid: uuid.clone(), kind });
         let kinds =
             [(Role::Quota, DomainKind::Cap), (Role::Weight, DomainKind::Weight), (Role::Memory, DomainKind::Memory)];
-        // A scheduler without caps and weights has no such knobs.
-        found.knobs.extend(kinds.map(|(role, kind)| (role, knob(kind))).into_iter().filter(|(_, knob)| knob.exists()));
+        // A scheduler without caps and weights has no such levers.
+        found
+            .levers
+            .extend(kinds.map(|(role, kind)| (role, lever(kind))).into_iter().filter(|(_, lever)| lever.exists()));
     }
     found.emulator_inside = emulator_inside;
     found
 }
 
 /// The file that holds the weight in force.
-fn weight_kind(weighing: DiskWeighing) -> KnobKind {
+fn weight_kind(weighing: DiskWeighing) -> CgroupFile {
     match weighing {
-        DiskWeighing::Bfq => KnobKind::BfqWeight,
-        DiskWeighing::CostOrCfq => KnobKind::DiskWeight,
+        DiskWeighing::Bfq => CgroupFile::BfqWeight,
+        DiskWeighing::CostOrCfq => CgroupFile::DiskWeight,
     }
 }
 
@@ -158,7 +161,7 @@ fn vcpu_groups(guest: Option<&GuestFacts>, hierarchies: &Hierarchies, of_process
 /// Who else they would hit, in a sentence.
 pub(crate) fn check_own<'a>(
     own: &[PathBuf],
-    others: impl IntoIterator<Item = &'a WorkloadKnobs>,
+    others: impl IntoIterator<Item = &'a WorkloadLevers>,
     volunteer: &[PathBuf],
 ) -> Result<(), String> {
     let others: Vec<_> = others.into_iter().flat_map(|other| &other.own).collect();
@@ -191,7 +194,7 @@ mod tests {
         WorkloadFacts::Guest(GuestFacts { pid: 7, cgroups: cgroups("7"), vcpus, ..GuestFacts::default() })
     }
 
-    /// A root with one process in the given cgroups, and files for knobs.
+    /// A root with one process in the given cgroups, and files for levers.
     fn scene(cgroup: &str, files: &[&str]) -> (tempfile::TempDir, Hierarchies) {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
@@ -211,9 +214,9 @@ mod tests {
         (root, hierarchies)
     }
 
-    fn roles(knobs: &WorkloadKnobs) -> Vec<(Role, String)> {
-        let name = |knob: &Knob| knob.to_string().rsplit_once("/cg/").unwrap().1.to_owned();
-        knobs.knobs.iter().map(|(role, knob)| (*role, name(knob))).collect()
+    fn roles(levers: &WorkloadLevers) -> Vec<(Role, String)> {
+        let name = |lever: &AnyLever| lever.to_string().rsplit_once("/cg/").unwrap().1.to_owned();
+        levers.levers.iter().map(|(role, lever)| (*role, name(lever))).collect()
     }
 
     #[test]
@@ -222,7 +225,7 @@ mod tests {
             ["cg/m/q/cpu.max", "cg/m/q/cpu.weight", "cg/m/q/memory.high", "cg/m/q/io.max", "cg/m/q/io.bfq.weight"];
         let (root, hierarchies) = scene("0::/m/q\n", &files);
         let disks = Disks { numbers: vec!["8:0".parse().unwrap()], weighed_by: Some(DiskWeighing::Bfq) };
-        let knobs = knobs_of(&guest(root.path()), &hierarchies, &disks, None);
+        let levers = levers_of(&guest(root.path()), &hierarchies, &disks, None);
         let expected = [
             (Role::Weight, "m/q/cpu.weight"),
             (Role::Quota, "m/q/cpu.max"),
@@ -230,9 +233,9 @@ mod tests {
             (Role::Disk, "m/q/io.max"),
             (Role::DiskWeight, "m/q/io.bfq.weight"),
         ];
-        assert_eq!(roles(&knobs), expected.map(|(role, name)| (role, name.to_owned())));
-        assert!(knobs.emulator_inside);
-        assert_eq!(knobs.own, [root.path().join("cg/m/q")]);
+        assert_eq!(roles(&levers), expected.map(|(role, name)| (role, name.to_owned())));
+        assert!(levers.emulator_inside);
+        assert_eq!(levers.own, [root.path().join("cg/m/q")]);
     }
 
     #[test]
@@ -241,19 +244,19 @@ mod tests {
         let (root, hierarchies) = scene("0::/m/q/emulator\n", &files);
         fs::write(root.path().join("proc/7/task/8/cgroup"), "0::/m/q/vcpu0\n").unwrap();
         fs::write(root.path().join("proc/7/task/9/cgroup"), "0::/m/q/vcpu1\n").unwrap();
-        let knobs = knobs_of(&guest(root.path()), &hierarchies, &Disks::default(), None);
+        let levers = levers_of(&guest(root.path()), &hierarchies, &Disks::default(), None);
         let expected =
             [(Role::Weight, "m/q/cpu.weight"), (Role::Quota, "m/q/vcpu0/cpu.max"), (Role::Quota, "m/q/vcpu1/cpu.max")];
-        assert_eq!(roles(&knobs), expected.map(|(role, name)| (role, name.to_owned())));
-        assert!(!knobs.emulator_inside);
+        assert_eq!(roles(&levers), expected.map(|(role, name)| (role, name.to_owned())));
+        assert!(!levers.emulator_inside);
     }
 
     #[test]
     fn the_root_cgroup_is_nobodys_own() {
         for cgroup in ["0::/\n", "0::/../x\n", "nonsense", "0::relative\n"] {
             let (root, hierarchies) = scene(cgroup, &["cg/cpu.max"]);
-            let knobs = knobs_of(&guest(root.path()), &hierarchies, &Disks::default(), None);
-            assert_eq!(knobs, WorkloadKnobs::default(), "{cgroup:?}");
+            let levers = levers_of(&guest(root.path()), &hierarchies, &Disks::default(), None);
+            assert_eq!(levers, WorkloadLevers::default(), "{cgroup:?}");
         }
     }
 
@@ -265,7 +268,7 @@ mod tests {
             fs::create_dir_all(path(name)).unwrap();
         }
         fs::write(path("own/cgroup.procs"), format!("{}\n", std::process::id())).unwrap();
-        let other = |name| WorkloadKnobs { own: vec![path(name)], ..WorkloadKnobs::default() };
+        let other = |name| WorkloadLevers { own: vec![path(name)], ..WorkloadLevers::default() };
         assert_eq!(check_own(&[path("b")], &[other("a")], &[path("v")]), Ok(()));
         for (own, others, volunteer) in [
             ("a", vec![other("a/child")], vec![]),

@@ -30,7 +30,7 @@ impl Drop for Inside {
 }
 
 /// A place on one of this machine's disks to write to, and which disk; says loudly if there is none.
-fn disk_target(test: &str) -> Option<(tempfile::TempPath, KnobKind)> {
+fn disk_target(test: &str) -> Option<(tempfile::TempPath, CgroupFile)> {
     let file = tempfile::NamedTempFile::new_in(std::env::var_os("GLEANER_TEST_DISK").unwrap_or("/var/tmp".into()));
     let Ok(file) = file else {
         eprintln!("SKIPPED: {test}: no file can be made on a disk; set GLEANER_TEST_DISK to a folder on one");
@@ -42,7 +42,7 @@ fn disk_target(test: &str) -> Option<(tempfile::TempPath, KnobKind)> {
     let parent = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/../dev")).ok();
     let number = parent.and_then(|text| text.parse().ok()).or_else(|| format!("{major}:{minor}").parse().ok());
     match number.filter(|number| disks().numbers.contains(number)) {
-        Some(number) => Some((file.into_temp_path(), KnobKind::Disk(number))),
+        Some(number) => Some((file.into_temp_path(), CgroupFile::Disk(number))),
         None => {
             eprintln!("SKIPPED: {test}: {} is on device {major}:{minor}, which is no disk", file.path().display());
             None
@@ -66,7 +66,7 @@ fn a_ceiling_on_writes_bites() {
     const TEST: &str = "a_ceiling_on_writes_bites";
     let Some(scene) = Scene::open(TEST) else { return };
     let Some((file, kind)) = disk_target(TEST) else { return };
-    if !scene.workload().knobs.iter().any(|(role, _)| *role == Role::Disk) {
+    if !scene.workload().levers.iter().any(|(role, _)| *role == Role::Disk) {
         eprintln!("SKIPPED: {TEST}: no hierarchy here throttles disks");
         return;
     }
@@ -92,9 +92,9 @@ fn a_ceiling_on_writes_bites() {
 
     let report = actor.restore_all();
     assert!(report.failed.is_empty(), "{report:?}");
-    let disk_group = scene.workload().knobs.into_iter().find(|(role, _)| *role == Role::Disk).unwrap().1;
-    let knob = Knob::new(&disk_group.as_cgroup().unwrap().cgroup, disk_group.as_cgroup().unwrap().version, kind);
-    assert_eq!(knob.read().unwrap(), KnobValue::Throttle(knob::Throttle::default()));
+    let disk_group = scene.workload().levers.into_iter().find(|(role, _)| *role == Role::Disk).unwrap().1;
+    let lever = AnyLever::new(&disk_group.as_cgroup().unwrap().cgroup, disk_group.as_cgroup().unwrap().version, kind);
+    assert_eq!(lever.read().unwrap(), LeverValue::Throttle(crate::levers::Throttle::default()));
     let (start, before) = (Instant::now(), written(&scene));
     eventually("30 MiB more are written", || written(&scene) - before >= 30 << 20);
     let free = start.elapsed().as_secs_f64();
@@ -102,8 +102,8 @@ fn a_ceiling_on_writes_bites() {
 }
 
 /// Whether a disk's scheduler divides by weight.
-fn divides_by_weight(disk: KnobKind) -> bool {
-    let KnobKind::Disk(number) = disk else { return false };
+fn divides_by_weight(disk: CgroupFile) -> bool {
+    let CgroupFile::Disk(number) = disk else { return false };
     let folder = format!("/sys/dev/block/{number}");
     fs::read_to_string(format!("{folder}/queue/scheduler")).is_ok_and(|text| text.contains("[bfq]"))
 }
@@ -113,7 +113,7 @@ fn a_weight_on_the_disk_bites() {
     const TEST: &str = "a_weight_on_the_disk_bites";
     let (Some(heavy), Some(light)) = (Scene::open(TEST), Scene::open(TEST)) else { return };
     let Some((file, kind)) = disk_target(TEST) else { return };
-    let weighs = |scene: &Scene| scene.workload().knobs.iter().any(|(role, _)| *role == Role::DiskWeight);
+    let weighs = |scene: &Scene| scene.workload().levers.iter().any(|(role, _)| *role == Role::DiskWeight);
     if !divides_by_weight(kind) || !weighs(&heavy) {
         eprintln!("SKIPPED: {TEST}: the disk's scheduler is not bfq");
         return;
@@ -154,9 +154,9 @@ fn a_weight_on_the_disk_bites() {
 fn memory_is_taken_in_steps_without_killing_anybody() {
     const TEST: &str = "memory_is_taken_in_steps_without_killing_anybody";
     let Some(scene) = Scene::open(TEST) else { return };
-    let memory_group = scene.workload().knobs.into_iter().find(|(role, _)| *role == Role::Memory);
+    let memory_group = scene.workload().levers.into_iter().find(|(role, _)| *role == Role::Memory);
     let unified = memory_group
-        .and_then(|(_, knob)| knob.as_cgroup().cloned())
+        .and_then(|(_, lever)| lever.as_cgroup().cloned())
         .filter(|k| k.version == crate::hierarchies::CgroupVersion::V2);
     let Some(group) = unified else {
         eprintln!("SKIPPED: {TEST}: no version 2 memory controller here; version 1 has no limit that never kills");

@@ -1,4 +1,4 @@
-//! Limits on knobs that are plain files and keep whatever is written: what no real kernel does at will.
+//! Limits on levers that are plain files and keep whatever is written: what no real kernel does at will.
 
 use super::*;
 use crate::hierarchies::CgroupVersion;
@@ -35,14 +35,14 @@ impl Plain {
         ActSettings { acting: true, volunteer: VolunteerChoice::None, ..observing }
     }
 
-    fn knob(&self, kind: KnobKind) -> Knob {
-        Knob::new(&self.root.path().join("guest"), CgroupVersion::V2, kind)
+    fn lever(&self, kind: CgroupFile) -> AnyLever {
+        AnyLever::new(&self.root.path().join("guest"), CgroupVersion::V2, kind)
     }
 
-    fn workload(&self) -> WorkloadKnobs {
-        let knobs = [(Role::Quota, KnobKind::Quota), (Role::Weight, KnobKind::Weight)];
-        let knobs = knobs.map(|(role, kind)| (role, self.knob(kind))).to_vec();
-        WorkloadKnobs { own: vec![self.root.path().join("guest")], knobs, ..WorkloadKnobs::default() }
+    fn workload(&self) -> WorkloadLevers {
+        let levers = [(Role::Quota, CgroupFile::Quota), (Role::Weight, CgroupFile::Weight)];
+        let levers = levers.map(|(role, kind)| (role, self.lever(kind))).to_vec();
+        WorkloadLevers { own: vec![self.root.path().join("guest")], levers, ..WorkloadLevers::default() }
     }
 
     fn actor(&self) -> (Actor, RestoreReport) {
@@ -54,7 +54,7 @@ impl Plain {
     /// What an earlier run left of a weight of 50, behind a file that cannot be read now.
     fn leave_a_weight_that_cannot_be_put_back(&self) {
         let mut ledger = Ledger::open(&self.settings().state_dir).unwrap();
-        let change = [(self.knob(KnobKind::Weight), KnobValue::Weight(100), KnobValue::Weight(50))];
+        let change = [(self.lever(CgroupFile::Weight), LeverValue::Weight(100), LeverValue::Weight(50))];
         ledger.about_to_set(&Target::Workload(guest()), &change).unwrap();
         fs::remove_file(self.file("cpu.weight")).unwrap();
         fs::create_dir(self.file("cpu.weight")).unwrap();
@@ -71,7 +71,7 @@ fn what_an_earlier_run_left_is_put_back_as_soon_as_it_can_be() {
     let plain = Plain::new();
     plain.leave_a_weight_that_cannot_be_put_back();
     let (mut actor, restored) = plain.actor();
-    assert_eq!((restored.failed.len(), actor.knobs_changed()), (1, 1), "{restored:?}");
+    assert_eq!((restored.failed.len(), actor.levers_changed()), (1, 1), "{restored:?}");
     // The workload need not be there: its name may be another now.
     actor.set_workloads(BTreeMap::new());
     let events = actor.tick(NOW);
@@ -80,7 +80,7 @@ fn what_an_earlier_run_left_is_put_back_as_soon_as_it_can_be() {
 
     plain.let_it_be_put_back();
     assert!(actor.tick(NOW).is_empty());
-    assert_eq!((plain.read("cpu.weight").as_str(), actor.knobs_changed()), ("100", 0));
+    assert_eq!((plain.read("cpu.weight").as_str(), actor.levers_changed()), ("100", 0));
     assert!(actor.targets.is_empty());
 }
 
@@ -115,8 +115,8 @@ fn a_limit_ends_when_another_workload_comes_into_its_cgroup() {
     let plain = Plain::new();
     let (mut actor, _) = plain.actor();
     assert_eq!(refusal_of(&actor.apply(&limit(1, 30.0, None), NOW)), None);
-    let elsewhere = WorkloadKnobs { own: vec![plain.root.path().join("other")], ..WorkloadKnobs::default() };
-    let with = |other: WorkloadKnobs| {
+    let elsewhere = WorkloadLevers { own: vec![plain.root.path().join("other")], ..WorkloadLevers::default() };
+    let with = |other: WorkloadLevers| {
         BTreeMap::from([(guest(), plain.workload()), (WorkloadId::new("other").unwrap(), other)])
     };
     actor.set_workloads(with(elsewhere));

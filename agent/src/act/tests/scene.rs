@@ -10,13 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::act::cgroup;
-use crate::act::knob::{Knob, KnobKind};
-use crate::act::plan::WorkloadKnobs;
-use crate::act::workload::knobs_of;
+use crate::act::plan::WorkloadLevers;
+use crate::act::workload::levers_of;
 use crate::act::{ActSettings, restore_state_dir};
 use crate::facts::{Disks, WorkloadFacts};
 use crate::hierarchies::CgroupVersion;
 use crate::hierarchies::Hierarchies;
+use crate::levers::{AnyLever, CgroupFile};
 use crate::roots::Roots;
 use crate::sense::machine::MachineReader;
 
@@ -62,7 +62,7 @@ impl Scene {
         }
     }
 
-    pub(crate) fn workload(&self) -> WorkloadKnobs {
+    pub(crate) fn workload(&self) -> WorkloadLevers {
         workload(&self.hierarchies, &self.foreground)
     }
 
@@ -79,11 +79,11 @@ impl Scene {
         dirs
     }
 
-    pub(crate) fn knob(&self, kind: KnobKind) -> Knob {
-        Knob::new(&self.foreground, self.version, kind)
+    pub(crate) fn lever(&self, kind: CgroupFile) -> AnyLever {
+        AnyLever::new(&self.foreground, self.version, kind)
     }
 
-    /// Every knob of the foreground and of whatever cgroups the volunteer has, as text.
+    /// Every lever of the foreground and of whatever cgroups the volunteer has, as text.
     pub(crate) fn snapshot(&self) -> BTreeMap<PathBuf, String> {
         let mounts = self.hierarchies.v1.values().chain(&self.hierarchies.v2);
         let mut tops: Vec<PathBuf> = mounts.map(|mount| mount.join(&self.name)).filter(|dir| dir.exists()).collect();
@@ -91,8 +91,8 @@ impl Scene {
         let mut found = BTreeMap::new();
         for dir in tops.iter().flat_map(|top| cgroup::with_descendants(top)) {
             for version in [CgroupVersion::V1, CgroupVersion::V2] {
-                for kind in [KnobKind::Quota, KnobKind::Weight, KnobKind::Idle, KnobKind::Freezer] {
-                    let path = PathBuf::from(Knob::new(&dir, version, kind).to_string());
+                for kind in [CgroupFile::Quota, CgroupFile::Weight, CgroupFile::Idle, CgroupFile::Freezer] {
+                    let path = PathBuf::from(AnyLever::new(&dir, version, kind).to_string());
                     if let Ok(text) = fs::read_to_string(&path) {
                         found.insert(path, text);
                     }
@@ -116,10 +116,10 @@ impl Drop for Scene {
     }
 }
 
-/// The knobs of a cgroup right below the hierarchies' roots.
-pub(crate) fn workload(hierarchies: &Hierarchies, cgroup: &Path) -> WorkloadKnobs {
+/// The levers of a cgroup right below the hierarchies' roots.
+pub(crate) fn workload(hierarchies: &Hierarchies, cgroup: &Path) -> WorkloadLevers {
     let path = PathBuf::from(cgroup.file_name().unwrap());
-    knobs_of(&WorkloadFacts::Cgroup(path), hierarchies, &disks(), None)
+    levers_of(&WorkloadFacts::Cgroup(path), hierarchies, &disks(), None)
 }
 
 /// This machine's real disks.

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::act::cgroup::with_descendants;
-use crate::act::knob::{Knob, KnobKind, MonitorKind, MonitorKnob};
 use crate::facts::TaskCgroups;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
+use crate::levers::{AnyLever, CgroupFile, MonitorKind, MonitorLever};
 use crate::process::{parse_qemu, pids};
 
 /// Where such a volunteer is, and how it is stopped.
@@ -18,7 +18,7 @@ pub(super) struct Adopted {
     /// Its cgroup where CPU time is counted in version 1.
     pub(super) cpuacct: Option<PathBuf>,
     /// Stops and continues it.
-    pub(super) stop: Knob,
+    pub(super) stop: AnyLever,
 }
 
 fn version(unified: bool) -> CgroupVersion {
@@ -46,13 +46,13 @@ pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Resul
     })?;
     let frozen_by = || {
         if cpu_version == CgroupVersion::V2 {
-            return Some(Knob::new(&cpu, cpu_version, KnobKind::Freezer));
+            return Some(AnyLever::new(&cpu, cpu_version, CgroupFile::Freezer));
         }
-        group("freezer").map(|(dir, version)| Knob::new(&dir, version, KnobKind::Freezer))
+        group("freezer").map(|(dir, version)| AnyLever::new(&dir, version, CgroupFile::Freezer))
     };
     // Stopped through its monitor the guest stays one that libvirt and others can talk to; frozen it does not.
-    let monitor = command.monitor.map(|socket| Knob::Monitor(MonitorKnob { socket, kind: MonitorKind::Running }));
-    let stop = monitor.filter(|knob| knob.read().is_ok()).or_else(frozen_by).ok_or_else(|| {
+    let monitor = command.monitor.map(|socket| AnyLever::Monitor(MonitorLever { socket, kind: MonitorKind::Running }));
+    let stop = monitor.filter(|lever| lever.read().is_ok()).or_else(frozen_by).ok_or_else(|| {
         format!("the guest \"{name}\" has neither a monitor that answers nor a cgroup of its own that can be frozen")
     })?;
     let cpuacct = hierarchies.v1.get("cpuacct").and_then(|mount| cgroups.on("cpuacct", mount));
@@ -86,5 +86,5 @@ pub(super) fn unit(name: &str, hierarchies: &Hierarchies) -> Result<Adopted, Str
     };
     let version = version(unified);
     let cpuacct = hierarchies.v1.get("cpuacct").map(|mount| mount.join(&below));
-    Ok(Adopted { stop: Knob::new(&frozen_by, version, KnobKind::Freezer), cpu, version, cpuacct })
+    Ok(Adopted { stop: AnyLever::new(&frozen_by, version, CgroupFile::Freezer), cpu, version, cpuacct })
 }

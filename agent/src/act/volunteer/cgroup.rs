@@ -13,12 +13,12 @@ use super::adopted::Adopted;
 use super::error::VolunteerError;
 use super::usage::VolunteerUsage;
 use crate::act::cgroup::{self, CgroupError};
-use crate::act::knob::{Knob, KnobError, KnobKind, KnobValue};
 use crate::act::ledger::{Enabled, Ledger, LedgerError, Record};
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::restore::restore_all;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::kernel_file::read_short;
+use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue};
 
 /// Period of the volunteer's ceiling, in microseconds. Chosen: the kernel refills a whole quota whenever it
 /// is written (measured: a write every 50 ms lets a group with a quota of 50 % use 78 %), which costs less
@@ -119,7 +119,7 @@ fn checked(path: &str) -> Result<PathBuf, VolunteerError> {
     }
 }
 
-/// The volunteer's cgroups and their knobs.
+/// The volunteer's cgroups and their levers.
 #[derive(Debug)]
 pub(crate) struct CgroupVolunteer {
     dirs: Vec<PathBuf>,
@@ -127,7 +127,7 @@ pub(crate) struct CgroupVolunteer {
     /// `cpu.idle` or the weight.
     yielding: Managed,
     /// What it is set to: in the idle class, or the least weight.
-    least: KnobValue,
+    least: LeverValue,
     quota: Managed,
     freezer: Managed,
     usage: VolunteerUsage,
@@ -233,7 +233,7 @@ impl CgroupVolunteer {
         Ok(())
     }
 
-    /// Sets the knobs of the cgroups that are there now.
+    /// Sets the levers of the cgroups that are there now.
     fn take_over(
         places: &[Place],
         held: File,
@@ -241,7 +241,7 @@ impl CgroupVolunteer {
         ledger: &mut Ledger,
         mut weaknesses: Vec<String>,
     ) -> Result<(Self, Vec<String>), OpenError> {
-        let unavailable = |error: KnobError| OpenError::Unavailable(chain(&error));
+        let unavailable = |error: LeverError| OpenError::Unavailable(chain(&error));
         let with = |controller: &str| places.iter().find(|place| place.controllers.contains(&controller));
         let cpu = with("cpu").ok_or_else(|| OpenError::Unavailable("it has no cpu cgroup".to_owned()))?;
         let frozen_by = with("freezer").or_else(|| places.iter().find(|place| place.version == CgroupVersion::V2));
@@ -250,9 +250,9 @@ impl CgroupVolunteer {
         // Siblings compete at every level, so each cgroup made on the way yields as the leaf does.
         let mut idle = true;
         for dir in steps_to(cpu).iter().filter(|dir| **dir != cpu.leaf) {
-            let (knob, least) = yielding(dir, cpu.version);
+            let (lever, least) = yielding(dir, cpu.version);
             if !before.contains(dir) {
-                knob.set(least).map_err(unavailable)?;
+                lever.set(least).map_err(unavailable)?;
             } else if !yields(dir, cpu.version).map_err(unavailable)? {
                 weaknesses.push(format!(
                     "the cgroup `{}` was there before and competes with more than the least weight; what runs in the \
@@ -261,8 +261,8 @@ impl CgroupVolunteer {
                 ));
             }
         }
-        let (knob, least) = yielding(&cpu.leaf, cpu.version);
-        if !matches!(least, KnobValue::Idle(_)) {
+        let (lever, least) = yielding(&cpu.leaf, cpu.version);
+        if !matches!(least, LeverValue::Idle(_)) {
             idle = false;
             weaknesses.push(
                 "the kernel has no `cpu.idle` (Linux 5.15): the volunteer competes with the least weight instead of \
@@ -270,14 +270,14 @@ impl CgroupVolunteer {
                     .to_owned(),
             );
         }
-        let manage = |knob: Knob| knob.read().map(|original| Managed::new(knob, original)).map_err(unavailable);
+        let manage = |lever: AnyLever| lever.read().map(|original| Managed::new(lever, original)).map_err(unavailable);
         let mut volunteer = Self {
             dirs: places.iter().map(|place| place.leaf.clone()).collect(),
             idle,
-            yielding: manage(knob)?,
+            yielding: manage(lever)?,
             least,
-            quota: manage(Knob::new(&cpu.leaf, cpu.version, KnobKind::Quota))?,
-            freezer: manage(Knob::new(&frozen_by.leaf, frozen_by.version, KnobKind::Freezer))?,
+            quota: manage(AnyLever::new(&cpu.leaf, cpu.version, CgroupFile::Quota))?,
+            freezer: manage(AnyLever::new(&frozen_by.leaf, frozen_by.version, CgroupFile::Freezer))?,
             usage: match with("cpuacct") {
                 Some(place) => VolunteerUsage::CpuacctUsage(place.leaf.join("cpuacct.usage")),
                 None => VolunteerUsage::CpuStat(cpu.leaf.join("cpu.stat")),
@@ -287,27 +287,27 @@ impl CgroupVolunteer {
             _held: held,
         };
         volunteer.record_found(before, cpu, ledger)?;
-        volunteer.freezer.set(KnobValue::Frozen(true)).map_err(unavailable)?;
+        volunteer.freezer.set(LeverValue::Frozen(true)).map_err(unavailable)?;
         volunteer.yielding.set(least).map_err(unavailable)?;
-        volunteer.quota.set(KnobValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
+        volunteer.quota.set(LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
         Ok((volunteer, weaknesses))
     }
 
     /// Takes a guest or a unit that was there before: stopped, with the least weight.
     pub(super) fn adopt(found: Adopted, ledger: &mut Ledger) -> Result<(Self, Vec<String>), OpenError> {
-        let unavailable = |error: KnobError| OpenError::Unavailable(chain(&error));
+        let unavailable = |error: LeverError| OpenError::Unavailable(chain(&error));
         let Adopted { cpu, version, cpuacct, stop } = found;
         let held = cgroup::hold(&cpu).map_err(|error| OpenError::Unavailable(chain(&error)))?;
         let held = held.ok_or_else(|| OpenError::Failed(VolunteerError::InUse(cpu.clone())))?;
-        let manage = |knob: Knob| knob.read().map(|original| Managed::new(knob, original)).map_err(unavailable);
-        let (knob, least) = yielding(&cpu, version);
-        let idle = matches!(least, KnobValue::Idle(_));
+        let manage = |lever: AnyLever| lever.read().map(|original| Managed::new(lever, original)).map_err(unavailable);
+        let (lever, least) = yielding(&cpu, version);
+        let idle = matches!(least, LeverValue::Idle(_));
         let mut volunteer = Self {
             dirs: vec![cpu.clone()],
             idle,
-            yielding: manage(knob)?,
+            yielding: manage(lever)?,
             least,
-            quota: manage(Knob::new(&cpu, version, KnobKind::Quota))?,
+            quota: manage(AnyLever::new(&cpu, version, CgroupFile::Quota))?,
             freezer: manage(stop)?,
             usage: match cpuacct {
                 Some(dir) => VolunteerUsage::CpuacctUsage(dir.join("cpuacct.usage")),
@@ -320,29 +320,29 @@ impl CgroupVolunteer {
         let place =
             Place { mount: PathBuf::new(), leaf: cpu.clone(), version, controllers: vec!["cpu"], required: true };
         volunteer.record_found(std::slice::from_ref(&cpu), &place, ledger)?;
-        volunteer.freezer.set(KnobValue::Frozen(true)).map_err(unavailable)?;
+        volunteer.freezer.set(LeverValue::Frozen(true)).map_err(unavailable)?;
         volunteer.yielding.set(least).map_err(unavailable)?;
-        volunteer.quota.set(KnobValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
+        volunteer.quota.set(LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
         let weakness = "the volunteer is one that was there before: it is stopped when it should end, never ended";
         Ok((volunteer, vec![weakness.to_owned()]))
     }
 
-    /// A leaf that was there before has knobs to put back; one that was made goes away whole.
+    /// A leaf that was there before has levers to put back; one that was made goes away whole.
     fn record_found(&self, before: &[PathBuf], cpu: &Place, ledger: &mut Ledger) -> Result<(), OpenError> {
         let mut found = vec![&self.yielding, &self.quota, &self.freezer].into_iter().cloned().collect::<Vec<_>>();
         if self.idle {
             // Leaving the idle class resets the weight.
-            let knob = Knob::new(&cpu.leaf, cpu.version, KnobKind::Weight);
-            if let Ok(original) = knob.read() {
-                found.push(Managed::new(knob, original));
+            let lever = AnyLever::new(&cpu.leaf, cpu.version, CgroupFile::Weight);
+            if let Ok(original) = lever.read() {
+                found.push(Managed::new(lever, original));
             }
         }
         ledger.update(|contents| {
             for managed in found.into_iter().filter(|managed| {
-                managed.knob.as_cgroup().is_none_or(|knob| self.adopted || before.contains(&knob.cgroup))
+                managed.lever.as_cgroup().is_none_or(|lever| self.adopted || before.contains(&lever.cgroup))
             }) {
-                let Managed { knob, original, .. } = managed;
-                contents.records.push(Record { target: Target::Volunteer, knob, original, ours: Vec::new() });
+                let Managed { lever, original, .. } = managed;
+                contents.records.push(Record { target: Target::Volunteer, lever, original, ours: Vec::new() });
             }
         })?;
         Ok(())
@@ -360,8 +360,8 @@ impl CgroupVolunteer {
         self.usage.clone()
     }
 
-    /// Freezes, or holds to `limit` and thaws. A foreign knob is left alone; where the freezer is foreign
-    /// the ceiling goes down to the least instead, and under a foreign ceiling it stays frozen. A knob that reads as it
+    /// Freezes, or holds to `limit` and thaws. A foreign lever is left alone; where the freezer is foreign
+    /// the ceiling goes down to the least instead, and under a foreign ceiling it stays frozen. A lever that reads as it
     /// was found is set again: it was given back, or belongs to a new cgroup of the same name, as when a unit was
     /// started anew.
     pub(super) fn enforce(
@@ -369,14 +369,14 @@ impl CgroupVolunteer {
         limit: CoreShare,
         frozen: bool,
         now: Instant,
-    ) -> Result<Vec<ForeignWrite>, KnobError> {
+    ) -> Result<Vec<ForeignWrite>, LeverError> {
         let mut met = Vec::new();
         if frozen {
             self.freeze(&mut met)?;
             return Ok(met);
         }
-        let thaws = self.freezer.ours() != KnobValue::Frozen(false);
-        let wanted = KnobValue::at_most(limit, PERIOD_US).0;
+        let thaws = self.freezer.ours() != LeverValue::Frozen(false);
+        let wanted = LeverValue::at_most(limit, PERIOD_US).0;
         if thaws || self.quota.has_strayed() || self.is_worth_a_write(wanted, now) {
             met.extend(self.quota.set(wanted)?);
             self.written = Some(now);
@@ -388,16 +388,16 @@ impl CgroupVolunteer {
         }
         self.give_way(&mut met)?;
         if thaws {
-            met.extend(self.freezer.set(KnobValue::Frozen(false))?);
+            met.extend(self.freezer.set(LeverValue::Frozen(false))?);
         }
         Ok(met)
     }
 
-    fn freeze(&mut self, met: &mut Vec<ForeignWrite>) -> Result<(), KnobError> {
-        let least = KnobValue::at_most(CoreShare::ZERO, PERIOD_US).0;
+    fn freeze(&mut self, met: &mut Vec<ForeignWrite>) -> Result<(), LeverError> {
+        let least = LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0;
         let strayed = self.freezer.has_strayed();
-        if strayed || self.freezer.ours() != KnobValue::Frozen(true) {
-            match self.freezer.set(KnobValue::Frozen(true)) {
+        if strayed || self.freezer.ours() != LeverValue::Frozen(true) {
+            match self.freezer.set(LeverValue::Frozen(true)) {
                 Ok(found) => met.extend(found),
                 Err(error) => {
                     // It may run on, so at the least there is. The error that is told is the first.
@@ -413,14 +413,14 @@ impl CgroupVolunteer {
     }
 
     /// In the idle class or with the least weight, also after somebody has given that back.
-    fn give_way(&mut self, met: &mut Vec<ForeignWrite>) -> Result<(), KnobError> {
+    fn give_way(&mut self, met: &mut Vec<ForeignWrite>) -> Result<(), LeverError> {
         if self.yielding.has_strayed() || self.yielding.ours() != self.least {
             met.extend(self.yielding.set(self.least)?);
         }
         Ok(())
     }
 
-    fn is_worth_a_write(&self, wanted: KnobValue, now: Instant) -> bool {
+    fn is_worth_a_write(&self, wanted: LeverValue, now: Instant) -> bool {
         let (Some(wanted), Some(in_force)) = (wanted.ceiling(), self.quota.ours().ceiling()) else { return true };
         let change = wanted - in_force;
         let rested = self.written.is_none_or(|at| now.duration_since(at) >= WRITE_PAUSE);
@@ -428,7 +428,7 @@ impl CgroupVolunteer {
     }
 
     /// What there is to tell goes before an error, which the next look meets again.
-    pub(super) fn look(&mut self) -> Result<Vec<ForeignWrite>, KnobError> {
+    pub(super) fn look(&mut self) -> Result<Vec<ForeignWrite>, LeverError> {
         let mut met = Vec::new();
         let mut failure = None;
         for managed in [&mut self.yielding, &mut self.quota, &mut self.freezer] {
@@ -466,13 +466,13 @@ impl CgroupVolunteer {
         if self.adopted {
             return Ok(0);
         }
-        let ended = cgroup::kill_all(&self.dirs, Some(&self.freezer.knob), within);
+        let ended = cgroup::kill_all(&self.dirs, Some(&self.freezer.lever), within);
         if matches!(ended, Ok(0)) {
             return Ok(0);
         }
         // Killing thawed it, also where some are still there.
-        let stopped = KnobValue::Frozen(true);
-        let frozen = self.freezer.knob.set(stopped).map(|()| self.freezer.was_set(stopped));
+        let stopped = LeverValue::Frozen(true);
+        let frozen = self.freezer.lever.set(stopped).map(|()| self.freezer.was_set(stopped));
         let ended = ended?;
         frozen?;
         Ok(ended)
@@ -492,28 +492,26 @@ fn steps_to(place: &Place) -> Vec<PathBuf> {
     dirs
 }
 
-/// The knob by which a cgroup yields, and its value: the idle class where the kernel has it.
-fn yielding(dir: &Path, version: CgroupVersion) -> (Knob, KnobValue) {
-    let idle = Knob::new(dir, version, KnobKind::Idle);
+/// The lever by which a cgroup yields, and its value: the idle class where the kernel has it.
+fn yielding(dir: &Path, version: CgroupVersion) -> (AnyLever, LeverValue) {
+    let idle = AnyLever::new(dir, version, CgroupFile::Idle);
     if idle.exists() {
-        (idle, KnobValue::Idle(true))
+        (idle, LeverValue::Idle(true))
     } else {
-        {
-            let knob = Knob::new(dir, version, KnobKind::Weight);
-            let least = knob.weight(Weight::LEAST);
-            (knob, least)
-        }
+        let lever = AnyLever::new(dir, version, CgroupFile::Weight);
+        let least = lever.weight(Weight::LEAST);
+        (lever, least)
     }
 }
 
 /// A cgroup is in the idle class or has the least weight.
-fn yields(dir: &Path, version: CgroupVersion) -> Result<bool, KnobError> {
-    let (knob, least) = yielding(dir, version);
-    if knob.read()? == least {
+fn yields(dir: &Path, version: CgroupVersion) -> Result<bool, LeverError> {
+    let (lever, least) = yielding(dir, version);
+    if lever.read()? == least {
         return Ok(true);
     }
-    let knob = Knob::new(dir, version, KnobKind::Weight);
-    Ok(knob.read()? == knob.weight(Weight::LEAST))
+    let lever = AnyLever::new(dir, version, CgroupFile::Weight);
+    Ok(lever.read()? == lever.weight(Weight::LEAST))
 }
 
 #[cfg(test)]
@@ -579,7 +577,7 @@ mod tests {
                 std::fs::write(cpu.join(name), text).unwrap();
             }
             let version = CgroupVersion::V2;
-            let stop = Knob::new(&cpu, version, KnobKind::Freezer);
+            let stop = AnyLever::new(&cpu, version, CgroupFile::Freezer);
             let mut ledger = Ledger::open(&dir.path().join("state")).unwrap();
             let found = Adopted { cpu, version, cpuacct: None, stop };
             let volunteer = CgroupVolunteer::adopt(found, &mut ledger).unwrap().0;
@@ -603,7 +601,7 @@ mod tests {
             self.volunteer.look().unwrap().len()
         }
 
-        fn enforce(&mut self, percent: f64, frozen: bool) -> Result<Vec<ForeignWrite>, KnobError> {
+        fn enforce(&mut self, percent: f64, frozen: bool) -> Result<Vec<ForeignWrite>, LeverError> {
             self.volunteer.enforce(CoreShare::clamped(percent), frozen, Instant::now())
         }
     }
@@ -667,7 +665,7 @@ mod tests {
 
     #[test]
     fn what_was_made_before_a_refusal_goes_again() {
-        // A folder that takes cgroups but has no knobs stands for a kernel that refuses.
+        // A folder that takes cgroups but has no levers stands for a kernel that refuses.
         let root = tempfile::tempdir().unwrap();
         let mount = root.path().join("cg");
         std::fs::create_dir(&mount).unwrap();

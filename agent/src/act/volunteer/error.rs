@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use crate::act::cgroup::CgroupError;
-use crate::act::knob::KnobError;
 use crate::act::ledger::LedgerError;
+use crate::levers::LeverError;
 
 /// The volunteer could not be set up or controlled.
 #[derive(Debug, thiserror::Error)]
@@ -19,9 +19,9 @@ pub enum VolunteerError {
     /// Another agent runs it.
     #[error("the cgroup `{0}` is the volunteer of another running agent; configure another `volunteer_cgroup`")]
     InUse(PathBuf),
-    /// A knob failed.
+    /// A lever failed.
     #[error(transparent)]
-    Knob(#[from] KnobError),
+    AnyLever(#[from] LeverError),
     /// A cgroup failed.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),

@@ -10,8 +10,8 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::KnobError;
-use super::value::{KnobValue, Throttle};
+use super::error::LeverError;
+use super::value::{LeverValue, Throttle};
 use crate::device_mapper::{DeviceMapper, TableLine};
 
 const KIB: u64 = 1_024;
@@ -29,7 +29,7 @@ pub enum IobandPolicy {
 /// One process's part of a device.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct IobandKnob {
+pub struct IobandLever {
     /// Name of the device-mapper device.
     pub device: String,
     /// The process.
@@ -73,53 +73,53 @@ pub(crate) fn policy(device: &str) -> io::Result<IobandPolicy> {
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(lines: &[TableLine]) {
     for policy in [IobandPolicy::Weight, IobandPolicy::Bandwidth] {
-        _ = IobandKnob { device: String::new(), pid: 1, policy }.of(lines);
+        _ = IobandLever { device: String::new(), pid: 1, policy }.of(lines);
     }
 }
 
-impl IobandKnob {
+impl IobandLever {
     pub(super) fn what(&self) -> String {
         format!("the part of process {} of the ioband device `{}`", self.pid, self.device)
     }
 
-    pub(super) fn read(&self) -> Result<KnobValue, KnobError> {
+    pub(super) fn read(&self) -> Result<LeverValue, LeverError> {
         let lines = DeviceMapper::open().and_then(|mapper| mapper.table(&self.device));
-        let lines = lines.map_err(|source| KnobError::Read { what: self.what(), source })?;
-        self.of(&lines).ok_or_else(|| KnobError::Malformed {
+        let lines = lines.map_err(|source| LeverError::Read { what: self.what(), source })?;
+        self.of(&lines).ok_or_else(|| LeverError::Malformed {
             what: self.what(),
             text: lines.first().map(|line| line.parameters.chars().take(64).collect()).unwrap_or_default(),
             expected: "a table of ioband with type pid and the same policy as before",
         })
     }
 
-    fn of(&self, lines: &[TableLine]) -> Option<KnobValue> {
+    fn of(&self, lines: &[TableLine]) -> Option<LeverValue> {
         match (self.policy, parse(lines, self.pid)?) {
-            (IobandPolicy::Weight, (IobandPolicy::Weight, None)) => Some(KnobValue::Share(None)),
+            (IobandPolicy::Weight, (IobandPolicy::Weight, None)) => Some(LeverValue::Share(None)),
             (IobandPolicy::Weight, (IobandPolicy::Weight, Some(numbers))) => {
-                Some(KnobValue::Share(Some(*numbers.first()?)))
+                Some(LeverValue::Share(Some(*numbers.first()?)))
             }
             (IobandPolicy::Bandwidth, (IobandPolicy::Bandwidth, numbers)) => {
                 let most = match numbers {
                     Some(numbers) => Some(numbers.get(1)?.checked_mul(KIB)?),
                     None => None,
                 };
-                Some(KnobValue::Throttle(Throttle { read_bytes: most, write_bytes: most, ..Throttle::default() }))
+                Some(LeverValue::Throttle(Throttle { read_bytes: most, write_bytes: most, ..Throttle::default() }))
             }
             _ => None,
         }
     }
 
     /// The messages that take the group from one value to another.
-    fn messages(&self, from: KnobValue, to: KnobValue) -> Option<Vec<String>> {
+    fn messages(&self, from: LeverValue, to: LeverValue) -> Option<Vec<String>> {
         let pid = self.pid;
-        let joined = |value: KnobValue| match value {
-            KnobValue::Share(weight) => weight,
-            KnobValue::Throttle(throttle) => throttle.read_bytes,
+        let joined = |value: LeverValue| match value {
+            LeverValue::Share(weight) => weight,
+            LeverValue::Throttle(throttle) => throttle.read_bytes,
             _ => None,
         };
         let set = match (self.policy, to) {
-            (IobandPolicy::Weight, KnobValue::Share(weight)) => weight.map(|weight| format!("weight {pid}:{weight}")),
-            (IobandPolicy::Bandwidth, KnobValue::Throttle(throttle)) => {
+            (IobandPolicy::Weight, LeverValue::Share(weight)) => weight.map(|weight| format!("weight {pid}:{weight}")),
+            (IobandPolicy::Bandwidth, LeverValue::Throttle(throttle)) => {
                 throttle.read_bytes.map(|most| format!("range-bw {pid}:0:{}", most / KIB))
             }
             _ => return None,
@@ -132,54 +132,54 @@ impl IobandKnob {
         })
     }
 
-    pub(super) fn write(&self, value: KnobValue) -> Result<(), KnobError> {
+    pub(super) fn write(&self, value: LeverValue) -> Result<(), LeverError> {
         let found = self.read()?;
         let Some(messages) = self.messages(found, value) else {
             let (what, text) = (self.what(), value.to_string());
-            return Err(KnobError::Malformed { what, text, expected: "a value of this knob" });
+            return Err(LeverError::Malformed { what, text, expected: "a value of this lever" });
         };
         let send = || {
             let mapper = DeviceMapper::open()?;
             messages.iter().try_for_each(|message| mapper.message(&self.device, message))
         };
-        send().map_err(|source| KnobError::Write { value: value.to_string(), what: self.what(), source })
+        send().map_err(|source| LeverError::Write { value: value.to_string(), what: self.what(), source })
     }
 
     /// The nearest value it can hold: one bandwidth, the lower, in whole KiB/s.
-    pub(super) fn nearest(&self, value: KnobValue) -> KnobValue {
-        let KnobValue::Throttle(throttle) = value else { return value };
+    pub(super) fn nearest(&self, value: LeverValue) -> LeverValue {
+        let LeverValue::Throttle(throttle) = value else { return value };
         let most = throttle.read_bytes.into_iter().chain(throttle.write_bytes).min();
         let most = most.map(|bytes| (bytes / KIB).max(1) * KIB);
-        KnobValue::Throttle(Throttle { read_bytes: most, write_bytes: most, ..Throttle::default() })
+        LeverValue::Throttle(Throttle { read_bytes: most, write_bytes: most, ..Throttle::default() })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::act::knob::Fault;
+    use crate::levers::Fault;
 
     fn table(parameters: &str) -> Vec<TableLine> {
         vec![TableLine { target: "ioband".into(), parameters: parameters.into() }]
     }
 
-    fn knob(policy: IobandPolicy) -> IobandKnob {
-        IobandKnob { device: "ioband1".into(), pid: 1000, policy }
+    fn lever(policy: IobandPolicy) -> IobandLever {
+        IobandLever { device: "ioband1".into(), pid: 1000, policy }
     }
 
-    fn bandwidth(most: Option<u64>) -> KnobValue {
-        KnobValue::Throttle(Throttle { read_bytes: most, write_bytes: most, ..Throttle::default() })
+    fn bandwidth(most: Option<u64>) -> LeverValue {
+        LeverValue::Throttle(Throttle { read_bytes: most, write_bytes: most, ..Throttle::default() })
     }
 
     #[test]
     fn weights_and_bandwidths_as_the_table_tells_them() {
-        let weight = knob(IobandPolicy::Weight);
+        let weight = lever(IobandPolicy::Weight);
         assert_eq!(
             weight.of(&table("8:29 share1 4 192 pid weight 768 :100 1000:40")),
-            Some(KnobValue::Share(Some(40)))
+            Some(LeverValue::Share(Some(40)))
         );
-        assert_eq!(weight.of(&table("8:29 share1 4 192 pid weight 768 :100")), Some(KnobValue::Share(None)));
-        let by_bandwidth = knob(IobandPolicy::Bandwidth);
+        assert_eq!(weight.of(&table("8:29 share1 4 192 pid weight 768 :100")), Some(LeverValue::Share(None)));
+        let by_bandwidth = lever(IobandPolicy::Bandwidth);
         let line = table("8:29 share1 4 192 pid range-bw 0 :0:0 1000:50:500");
         assert_eq!(by_bandwidth.of(&line), Some(bandwidth(Some(512_000))));
         for hostile in
@@ -192,22 +192,22 @@ mod tests {
 
     #[test]
     fn joins_before_it_sets_and_leaves_at_last() {
-        let weight = knob(IobandPolicy::Weight);
-        let say = |from, to| weight.messages(KnobValue::Share(from), KnobValue::Share(to)).unwrap();
+        let weight = lever(IobandPolicy::Weight);
+        let say = |from, to| weight.messages(LeverValue::Share(from), LeverValue::Share(to)).unwrap();
         assert_eq!(say(None, Some(40)), ["attach 1000", "weight 1000:40"]);
         assert_eq!(say(Some(40), Some(10)), ["weight 1000:10"]);
         assert_eq!(say(Some(10), None), ["detach 1000"]);
-        let by_bandwidth = knob(IobandPolicy::Bandwidth);
+        let by_bandwidth = lever(IobandPolicy::Bandwidth);
         let most =
-            by_bandwidth.nearest(KnobValue::Throttle(Throttle { write_bytes: Some(5_000), ..Throttle::default() }));
+            by_bandwidth.nearest(LeverValue::Throttle(Throttle { write_bytes: Some(5_000), ..Throttle::default() }));
         assert_eq!(most, bandwidth(Some(4_096)));
         assert_eq!(by_bandwidth.messages(bandwidth(None), most).unwrap(), ["attach 1000", "range-bw 1000:0:4"]);
-        assert_eq!(by_bandwidth.messages(most, KnobValue::Idle(true)), None);
+        assert_eq!(by_bandwidth.messages(most, LeverValue::Idle(true)), None);
     }
 
     #[test]
     fn where_there_is_none_the_error_says_so() {
-        let error = knob(IobandPolicy::Weight).read().unwrap_err();
+        let error = lever(IobandPolicy::Weight).read().unwrap_err();
         assert!(matches!(error.fault(), Fault::Absent | Fault::Denied), "{error:?}");
         assert!(error.to_string().contains("`ioband1`"), "{error}");
         assert!(policy("no-such-device").is_err());
@@ -217,7 +217,7 @@ mod tests {
         #[test]
         fn no_table_makes_it_panic(parameters in "(8:0 |s |4 |pid |weight |range-bw |1000:|[0-9: a-z]){0,30}") {
             for policy in [IobandPolicy::Weight, IobandPolicy::Bandwidth] {
-                _ = knob(policy).of(&table(&parameters));
+                _ = lever(policy).of(&table(&parameters));
             }
         }
     }

@@ -4,8 +4,8 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::KnobError;
-use super::value::KnobValue;
+use super::error::LeverError;
+use super::value::LeverValue;
 use crate::xen::{self, Domain, Setting};
 
 /// Caps are in percent of one CPU: as time per period that is 1 ms of 100 ms each.
@@ -14,7 +14,7 @@ const PERCENT_US: u64 = 1_000;
 /// Memory targets are in KiB.
 const KIB: u64 = 1_024;
 
-/// What a domain's knob does.
+/// What a domain's lever does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DomainKind {
@@ -28,17 +28,17 @@ pub enum DomainKind {
     Paused,
 }
 
-/// One knob of a domain.
+/// One lever of a domain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DomainKnob {
+pub struct DomainLever {
     /// The domain; its number changes with each start, this does not.
     pub uuid: String,
     /// What it does.
     pub kind: DomainKind,
 }
 
-impl DomainKnob {
+impl DomainLever {
     pub(super) fn what(&self) -> String {
         let what = match self.kind {
             DomainKind::Cap => "cap",
@@ -56,44 +56,44 @@ impl DomainKnob {
     }
 
     /// What it is set to, as the helper told of the domain.
-    pub(crate) fn of(&self, domain: &Domain) -> io::Result<KnobValue> {
+    pub(crate) fn of(&self, domain: &Domain) -> io::Result<LeverValue> {
         let none = || io::Error::new(io::ErrorKind::Unsupported, "the hypervisor's scheduler has no such parameter");
         match self.kind {
             DomainKind::Cap => {
                 let cap = domain.cap_percent.ok_or_else(none)?;
                 let quota_us = (cap > 0).then(|| u64::from(cap) * PERCENT_US);
-                Ok(KnobValue::Quota { quota_us, period_us: PERIOD_US })
+                Ok(LeverValue::Quota { quota_us, period_us: PERIOD_US })
             }
-            DomainKind::Weight => domain.weight.map(|weight| KnobValue::Weight(weight.into())).ok_or_else(none),
+            DomainKind::Weight => domain.weight.map(|weight| LeverValue::Weight(weight.into())).ok_or_else(none),
             DomainKind::Memory => {
                 let target = domain.memory_target_bytes.unwrap_or(domain.memory_bytes);
-                Ok(KnobValue::Memory(Some(target)))
+                Ok(LeverValue::Memory(Some(target)))
             }
-            DomainKind::Paused => Ok(KnobValue::Frozen(domain.paused)),
+            DomainKind::Paused => Ok(LeverValue::Frozen(domain.paused)),
         }
     }
 
-    pub(super) fn read(&self) -> Result<KnobValue, KnobError> {
+    pub(super) fn read(&self) -> Result<LeverValue, LeverError> {
         let value = self.find().and_then(|domain| self.of(&domain));
-        value.map_err(|source| KnobError::Read { what: self.what(), source })
+        value.map_err(|source| LeverError::Read { what: self.what(), source })
     }
 
-    pub(super) fn write(&self, value: KnobValue) -> Result<(), KnobError> {
+    pub(super) fn write(&self, value: LeverValue) -> Result<(), LeverError> {
         let setting = match (self.kind, value) {
-            (DomainKind::Cap, KnobValue::Quota { quota_us, period_us: PERIOD_US }) => {
+            (DomainKind::Cap, LeverValue::Quota { quota_us, period_us: PERIOD_US }) => {
                 Setting::Cap(quota_us.map_or(0, |quota| u32::try_from(quota / PERCENT_US).unwrap_or(u32::MAX)))
             }
-            (DomainKind::Weight, KnobValue::Weight(weight)) => {
+            (DomainKind::Weight, LeverValue::Weight(weight)) => {
                 Setting::Weight(u32::try_from(weight).unwrap_or(u32::MAX))
             }
-            (DomainKind::Memory, KnobValue::Memory(Some(bytes))) => Setting::MemoryTarget(bytes),
-            (DomainKind::Paused, KnobValue::Frozen(paused)) => Setting::Paused(paused),
+            (DomainKind::Memory, LeverValue::Memory(Some(bytes))) => Setting::MemoryTarget(bytes),
+            (DomainKind::Paused, LeverValue::Frozen(paused)) => Setting::Paused(paused),
             _ => {
                 let (what, text) = (self.what(), value.to_string());
-                return Err(KnobError::Malformed { what, text, expected: "a value of this knob" });
+                return Err(LeverError::Malformed { what, text, expected: "a value of this lever" });
             }
         };
-        xen::set(&self.uuid, setting).map_err(|source| KnobError::Write {
+        xen::set(&self.uuid, setting).map_err(|source| LeverError::Write {
             value: value.to_string(),
             what: self.what(),
             source,
@@ -101,13 +101,13 @@ impl DomainKnob {
     }
 
     /// The nearest value it can hold.
-    pub(super) fn nearest(&self, value: KnobValue) -> KnobValue {
+    pub(super) fn nearest(&self, value: LeverValue) -> LeverValue {
         match value {
-            KnobValue::Quota { quota_us: Some(quota), period_us } => {
+            LeverValue::Quota { quota_us: Some(quota), period_us } => {
                 let percent = (quota + PERCENT_US / 2) / PERCENT_US;
-                KnobValue::Quota { quota_us: Some(percent.max(1) * PERCENT_US), period_us }
+                LeverValue::Quota { quota_us: Some(percent.max(1) * PERCENT_US), period_us }
             }
-            KnobValue::Memory(Some(bytes)) => KnobValue::Memory(Some(bytes / KIB * KIB)),
+            LeverValue::Memory(Some(bytes)) => LeverValue::Memory(Some(bytes / KIB * KIB)),
             other => other,
         }
     }
@@ -135,26 +135,26 @@ mod tests {
         }
     }
 
-    fn knob(kind: DomainKind) -> DomainKnob {
-        DomainKnob { uuid: "u".into(), kind }
+    fn lever(kind: DomainKind) -> DomainLever {
+        DomainLever { uuid: "u".into(), kind }
     }
 
     #[test]
     fn caps_are_ceilings_and_0_is_none() {
-        let cap = |cap_percent| knob(DomainKind::Cap).of(&Domain { cap_percent, ..domain() });
-        assert_eq!(cap(Some(0)).unwrap(), KnobValue::Quota { quota_us: None, period_us: 100_000 });
-        assert_eq!(cap(Some(150)).unwrap(), KnobValue::Quota { quota_us: Some(150_000), period_us: 100_000 });
+        let cap = |cap_percent| lever(DomainKind::Cap).of(&Domain { cap_percent, ..domain() });
+        assert_eq!(cap(Some(0)).unwrap(), LeverValue::Quota { quota_us: None, period_us: 100_000 });
+        assert_eq!(cap(Some(150)).unwrap(), LeverValue::Quota { quota_us: Some(150_000), period_us: 100_000 });
         assert_eq!(cap(None).unwrap_err().kind(), io::ErrorKind::Unsupported);
         let nearest =
-            |quota| knob(DomainKind::Cap).nearest(KnobValue::Quota { quota_us: Some(quota), period_us: PERIOD_US });
-        assert_eq!(nearest(33_333), KnobValue::Quota { quota_us: Some(33_000), period_us: PERIOD_US });
-        assert_eq!(nearest(20), KnobValue::Quota { quota_us: Some(1_000), period_us: PERIOD_US });
+            |quota| lever(DomainKind::Cap).nearest(LeverValue::Quota { quota_us: Some(quota), period_us: PERIOD_US });
+        assert_eq!(nearest(33_333), LeverValue::Quota { quota_us: Some(33_000), period_us: PERIOD_US });
+        assert_eq!(nearest(20), LeverValue::Quota { quota_us: Some(1_000), period_us: PERIOD_US });
     }
 
     #[test]
     fn memory_is_what_it_has_until_a_target_is_set() {
-        let of = |kind| knob(kind).of(&domain()).unwrap();
-        assert_eq!(of(DomainKind::Memory), KnobValue::Memory(Some(8 << 20)));
-        assert_eq!(of(DomainKind::Paused), KnobValue::Frozen(true));
+        let of = |kind| lever(kind).of(&domain()).unwrap();
+        assert_eq!(of(DomainKind::Memory), LeverValue::Memory(Some(8 << 20)));
+        assert_eq!(of(DomainKind::Paused), LeverValue::Frozen(true));
     }
 }

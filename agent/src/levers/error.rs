@@ -1,11 +1,11 @@
-//! Why a knob cannot be read or set. In: errors of the interfaces. Out: kinds that callers act on differently.
+//! Why a lever cannot be read or set. In: errors of the interfaces. Out: kinds that callers act on differently.
 
 use std::io;
 
 /// What went wrong, for callers: they act differently on each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The knob or what it belongs to is not there (any more).
+    /// The lever or what it belongs to is not there (any more).
     Absent,
     /// This process may not do it, or the host cannot.
     Denied,
@@ -36,13 +36,13 @@ impl Fault {
     }
 }
 
-/// A knob could not be read or set.
+/// A lever could not be read or set.
 #[derive(Debug, thiserror::Error)]
-pub enum KnobError {
+pub enum LeverError {
     /// Reading failed.
     #[error("failed to read {what}")]
     Read {
-        /// The knob, such as "`cpu.max` of `machine-qemu-7.scope`".
+        /// The lever, such as "`cpu.max` of `machine-qemu-7.scope`".
         what: String,
         /// The error.
         source: io::Error,
@@ -52,7 +52,7 @@ pub enum KnobError {
     Write {
         /// What was written.
         value: String,
-        /// The knob.
+        /// The lever.
         what: String,
         /// The error.
         source: io::Error,
@@ -60,7 +60,7 @@ pub enum KnobError {
     /// It holds something else than it should.
     #[error("{what} holds {text:?}, not {expected}")]
     Malformed {
-        /// The knob.
+        /// The lever.
         what: String,
         /// The start of what it holds.
         text: String,
@@ -72,14 +72,14 @@ pub enum KnobError {
     NotKept {
         /// What was written.
         value: String,
-        /// The knob.
+        /// The lever.
         what: String,
         /// What it reads.
         found: String,
     },
 }
 
-impl KnobError {
+impl LeverError {
     /// The kind.
     #[must_use]
     pub fn fault(&self) -> Fault {

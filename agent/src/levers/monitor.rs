@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::error::KnobError;
-use super::value::{KnobValue, Throttle};
+use super::error::LeverError;
+use super::value::{LeverValue, Throttle};
 use crate::qmp::{Monitor, disks, whole_memory};
 
-/// What a monitor's knob does.
+/// What a monitor's lever does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MonitorKind {
@@ -41,17 +41,17 @@ impl PartialEq for MonitorKind {
 
 impl Eq for MonitorKind {}
 
-/// One knob behind a monitor.
+/// One lever behind a monitor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MonitorKnob {
+pub struct MonitorLever {
     /// The monitor's socket.
     pub socket: PathBuf,
     /// What it does.
     pub kind: MonitorKind,
 }
 
-impl MonitorKnob {
+impl MonitorLever {
     pub(super) fn what(&self) -> String {
         let socket = self.socket.display();
         match &self.kind {
@@ -61,36 +61,36 @@ impl MonitorKnob {
         }
     }
 
-    pub(super) fn read(&self) -> Result<KnobValue, KnobError> {
+    pub(super) fn read(&self) -> Result<LeverValue, LeverError> {
         let read = Monitor::with(&self.socket, |monitor| match &self.kind {
             MonitorKind::Running => {
                 let status = monitor.execute("query-status", Value::Null)?;
                 let running = status.get("running").and_then(Value::as_bool);
-                running.map(|running| KnobValue::Frozen(!running)).ok_or_else(|| unexpected("query-status"))
+                running.map(|running| LeverValue::Frozen(!running)).ok_or_else(|| unexpected("query-status"))
             }
             MonitorKind::Balloon { .. } => {
                 let balloon = monitor.execute("query-balloon", Value::Null)?;
                 let actual =
                     balloon.get("actual").and_then(Value::as_u64).ok_or_else(|| unexpected("query-balloon"))?;
-                // Memory may have been plugged since the knob was found.
-                Ok(KnobValue::Memory((actual < whole_memory(monitor)?).then_some(actual)))
+                // Memory may have been plugged since the lever was found.
+                Ok(LeverValue::Memory((actual < whole_memory(monitor)?).then_some(actual)))
             }
             MonitorKind::Disk { device } => {
                 let found = disks(&monitor.execute("query-block", Value::Null)?);
                 let disk = found.into_iter().find(|disk| disk.device == *device).ok_or(io::ErrorKind::NotFound)?;
                 let [read_bytes, write_bytes, read_operations, write_operations] =
                     disk.throttle.map(|limit| (limit > 0).then_some(limit));
-                Ok(KnobValue::Throttle(Throttle { read_bytes, write_bytes, read_operations, write_operations }))
+                Ok(LeverValue::Throttle(Throttle { read_bytes, write_bytes, read_operations, write_operations }))
             }
         });
-        read.map_err(|source| KnobError::Read { what: self.what(), source: absent_if_gone(source) })
+        read.map_err(|source| LeverError::Read { what: self.what(), source: absent_if_gone(source) })
     }
 
-    pub(super) fn write(&self, value: KnobValue) -> Result<(), KnobError> {
+    pub(super) fn write(&self, value: LeverValue) -> Result<(), LeverError> {
         let (command, mut arguments) = match (&self.kind, value) {
-            (MonitorKind::Running, KnobValue::Frozen(stopped)) => (if stopped { "stop" } else { "cont" }, Value::Null),
-            (MonitorKind::Balloon { .. }, KnobValue::Memory(_)) => ("balloon", Value::Null),
-            (MonitorKind::Disk { device }, KnobValue::Throttle(throttle)) => {
+            (MonitorKind::Running, LeverValue::Frozen(stopped)) => (if stopped { "stop" } else { "cont" }, Value::Null),
+            (MonitorKind::Balloon { .. }, LeverValue::Memory(_)) => ("balloon", Value::Null),
+            (MonitorKind::Disk { device }, LeverValue::Throttle(throttle)) => {
                 // In QEMU 0 is no ceiling.
                 let Throttle { read_bytes, write_bytes, read_operations, write_operations } = throttle;
                 let limits = json!({
@@ -102,18 +102,18 @@ impl MonitorKnob {
             }
             _ => {
                 let (what, text) = (self.what(), value.to_string());
-                return Err(KnobError::Malformed { what, text, expected: "a value of this knob" });
+                return Err(LeverError::Malformed { what, text, expected: "a value of this lever" });
             }
         };
         let written = Monitor::with(&self.socket, |monitor| {
-            if let KnobValue::Memory(limit) = value {
+            if let LeverValue::Memory(limit) = value {
                 // As it is now: without a limit on it the guest has what was plugged too.
                 let whole = whole_memory(monitor)?;
                 arguments = json!({ "value": limit.unwrap_or(whole).min(whole) });
             }
             monitor.execute(command, arguments).map(drop)
         });
-        written.map_err(|source| KnobError::Write {
+        written.map_err(|source| LeverError::Write {
             value: value.to_string(),
             what: self.what(),
             source: absent_if_gone(source),
@@ -144,15 +144,15 @@ mod tests {
         const GIB: u64 = 1 << 30;
         let folder = tempfile::tempdir().unwrap();
         let guest = Balloonist::start(&folder.path().join("qmp"), 4 * GIB, 0);
-        let knob = MonitorKnob { socket: guest.socket.clone(), kind: MonitorKind::Balloon { whole: 4 * GIB } };
-        knob.write(KnobValue::Memory(Some(3 * GIB))).unwrap();
+        let lever = MonitorLever { socket: guest.socket.clone(), kind: MonitorKind::Balloon { whole: 4 * GIB } };
+        lever.write(LeverValue::Memory(Some(3 * GIB))).unwrap();
         assert_eq!(guest.told(), 3 * GIB);
         // Two are plugged while the balloon holds one.
         guest.has(4 * GIB, 2 * GIB, 5 * GIB);
-        assert_eq!(knob.read().unwrap(), KnobValue::Memory(Some(5 * GIB)));
-        knob.write(KnobValue::Memory(None)).unwrap();
+        assert_eq!(lever.read().unwrap(), LeverValue::Memory(Some(5 * GIB)));
+        lever.write(LeverValue::Memory(None)).unwrap();
         assert_eq!(guest.told(), 6 * GIB);
         guest.has(4 * GIB, 2 * GIB, 6 * GIB);
-        assert_eq!(knob.read().unwrap(), KnobValue::Memory(None));
+        assert_eq!(lever.read().unwrap(), LeverValue::Memory(None));
     }
 }

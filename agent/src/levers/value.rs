@@ -26,10 +26,10 @@ pub struct Throttle {
     pub write_operations: Option<u64>,
 }
 
-/// What a knob is set to, in its interface's own units.
+/// What a lever is set to, in its interface's own units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum KnobValue {
+pub enum LeverValue {
     /// CPU time per period; `None` is no ceiling.
     Quota {
         /// CPU time, in microseconds.
@@ -53,7 +53,7 @@ pub enum KnobValue {
     Share(Option<u64>),
 }
 
-impl KnobValue {
+impl LeverValue {
     /// A ceiling of `share` in periods of `period_us`, and whether it had to be raised to the least the
     /// kernel takes.
     #[must_use]
@@ -97,7 +97,7 @@ impl KnobValue {
     }
 }
 
-impl fmt::Display for KnobValue {
+impl fmt::Display for LeverValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let most = |limit: Option<u64>| limit.map_or_else(|| "max".to_owned(), |limit| limit.to_string());
         match self {

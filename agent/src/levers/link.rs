@@ -1,5 +1,5 @@
 //! Traffic of one network interface, held by the queues of `crate::netlink`. A queue that somebody else put
-//! there makes the knob malformed, so that it is never replaced.
+//! there makes the lever malformed, so that it is never replaced.
 
 use std::io;
 
@@ -7,21 +7,21 @@ use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use serde::{Deserialize, Serialize};
 
-use super::error::KnobError;
-use super::value::KnobValue;
+use super::error::LeverError;
+use super::value::LeverValue;
 use crate::netlink::{Direction, Shape, TrafficControl};
 
 /// One direction of an interface of this network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LinkKnob {
+pub struct LinkLever {
     /// Name of the interface.
     pub interface: String,
     /// Which way, as the guest behind the interface sees it.
     pub direction: Direction,
 }
 
-impl LinkKnob {
+impl LinkLever {
     pub(super) fn what(&self) -> String {
         let way = match self.direction {
             Direction::Receive => "receives",
@@ -35,12 +35,12 @@ impl LinkKnob {
         Ok(name_to_index(&socket, &self.interface)?)
     }
 
-    pub(super) fn read(&self) -> Result<KnobValue, KnobError> {
+    pub(super) fn read(&self) -> Result<LeverValue, LeverError> {
         let shape = self.index().and_then(|index| TrafficControl::open()?.shape(index, self.direction));
-        match shape.map_err(|source| KnobError::Read { what: self.what(), source })? {
-            Shape::Default => Ok(KnobValue::Rate(None)),
-            Shape::Ours(rate) => Ok(KnobValue::Rate(Some(rate))),
-            Shape::Foreign(kind) => Err(KnobError::Malformed {
+        match shape.map_err(|source| LeverError::Read { what: self.what(), source })? {
+            Shape::Default => Ok(LeverValue::Rate(None)),
+            Shape::Ours(rate) => Ok(LeverValue::Rate(Some(rate))),
+            Shape::Foreign(kind) => Err(LeverError::Malformed {
                 what: self.what(),
                 text: kind,
                 expected: "a queue of Gleaner's or the kernel's own; remove that queue to let Gleaner shape it",
@@ -48,16 +48,16 @@ impl LinkKnob {
         }
     }
 
-    pub(super) fn write(&self, value: KnobValue) -> Result<(), KnobError> {
-        let KnobValue::Rate(rate) = value else {
-            return Err(KnobError::Malformed { what: self.what(), text: value.to_string(), expected: "a rate" });
+    pub(super) fn write(&self, value: LeverValue) -> Result<(), LeverError> {
+        let LeverValue::Rate(rate) = value else {
+            return Err(LeverError::Malformed { what: self.what(), text: value.to_string(), expected: "a rate" });
         };
         // Nothing to take away: the kernel would say that there is no such queue.
         if rate.is_none() && self.read()? == value {
             return Ok(());
         }
         let written = self.index().and_then(|index| TrafficControl::open()?.hold(index, self.direction, rate));
-        written.map_err(|source| KnobError::Write { value: value.to_string(), what: self.what(), source })
+        written.map_err(|source| LeverError::Write { value: value.to_string(), what: self.what(), source })
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::act::knob::{Fault, Knob};
+    use crate::levers::{AnyLever, Fault};
 
     fn run(command: &str) -> bool {
         Command::new("sh").args(["-c", command]).status().unwrap().success()
@@ -86,17 +86,17 @@ mod tests {
         .unwrap();
     }
 
-    fn knob(direction: Direction) -> Knob {
-        Knob::Link(LinkKnob { interface: "gl-tap".into(), direction })
+    fn lever(direction: Direction) -> AnyLever {
+        AnyLever::Link(LinkLever { interface: "gl-tap".into(), direction })
     }
 
     #[test]
     fn a_tap_is_shaped_and_put_back() {
         in_namespace("a_tap_is_shaped_and_put_back", || {
             for direction in [Direction::Receive, Direction::Transmit] {
-                let knob = knob(direction);
-                assert_eq!(knob.read().unwrap(), KnobValue::Rate(None));
-                match knob.set(KnobValue::Rate(Some(125_000))) {
+                let lever = lever(direction);
+                assert_eq!(lever.read().unwrap(), LeverValue::Rate(None));
+                match lever.set(LeverValue::Rate(Some(125_000))) {
                     Err(error) if error.fault() == Fault::Denied => {
                         eprintln!(
                             "SKIPPED: a_tap_is_shaped_and_put_back: {direction:?}: this kernel has no such queue"
@@ -105,9 +105,9 @@ mod tests {
                     }
                     set => set.unwrap(),
                 }
-                knob.set(KnobValue::Rate(Some(250_000))).unwrap();
-                knob.set(KnobValue::Rate(None)).unwrap();
-                knob.set(KnobValue::Rate(None)).unwrap();
+                lever.set(LeverValue::Rate(Some(250_000))).unwrap();
+                lever.set(LeverValue::Rate(None)).unwrap();
+                lever.set(LeverValue::Rate(None)).unwrap();
             }
         });
     }
@@ -122,11 +122,11 @@ mod tests {
                 return;
             }
             for direction in [Direction::Receive, Direction::Transmit] {
-                let error = knob(direction).read().unwrap_err();
+                let error = lever(direction).read().unwrap_err();
                 assert_eq!(error.fault(), Fault::Malformed);
                 assert!(error.to_string().contains("gl-tap"), "{error}");
             }
-            let gone = Knob::Link(LinkKnob { interface: "no-such".into(), direction: Direction::Receive });
+            let gone = AnyLever::Link(LinkLever { interface: "no-such".into(), direction: Direction::Receive });
             assert_eq!(gone.read().unwrap_err().fault(), Fault::Absent);
         });
     }
@@ -135,8 +135,8 @@ mod tests {
     fn a_ceiling_on_what_a_guest_receives_bites() {
         in_namespace("a_ceiling_on_what_a_guest_receives_bites", || {
             // Loopback stands for the tap: both its ends are here. 1 MiB/s, of which 128 KiB may go at once.
-            let knob = Knob::Link(LinkKnob { interface: "lo".into(), direction: Direction::Receive });
-            if let Err(error) = knob.set(KnobValue::Rate(Some(1 << 20))) {
+            let lever = AnyLever::Link(LinkLever { interface: "lo".into(), direction: Direction::Receive });
+            if let Err(error) = lever.set(LeverValue::Rate(Some(1 << 20))) {
                 eprintln!("SKIPPED: a_ceiling_on_what_a_guest_receives_bites: {error}");
                 return;
             }
@@ -152,7 +152,7 @@ mod tests {
             let seconds = start.elapsed().as_secs_f64();
             assert_eq!(received, 3 << 20);
             assert!(seconds > 1.5, "3 MiB at 1 MiB/s took {seconds:.2} s");
-            knob.set(KnobValue::Rate(None)).unwrap();
+            lever.set(LeverValue::Rate(None)).unwrap();
         });
     }
 }

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::KnobError;
+use super::error::LeverError;
 use super::scale::Scale;
-use super::value::{KnobValue, Throttle};
+use super::value::{LeverValue, Throttle};
 use crate::facts::DeviceNumber;
 use crate::hierarchies::CgroupVersion;
 use crate::kernel_file::{read_bounded, write_existing};
@@ -23,7 +23,7 @@ const DEVICE_LINES: u64 = 64 << 10;
 /// What a control file does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum KnobKind {
+pub enum CgroupFile {
     /// Ceiling on CPU time per period: `cpu.cfs_quota_us` with `cpu.cfs_period_us`, or `cpu.max`.
     Quota,
     /// Share under contention: `cpu.shares` or `cpu.weight`.
@@ -47,22 +47,22 @@ pub enum KnobKind {
 /// One control file of one cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CgroupKnob {
+pub struct CgroupLever {
     /// The cgroup's folder.
     pub cgroup: PathBuf,
     /// Version of its hierarchy.
     pub version: CgroupVersion,
     /// What it does.
-    pub kind: KnobKind,
+    pub kind: CgroupFile,
 }
 
 /// The parsers of lines per device, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(data: &[u8]) {
     let device = DeviceNumber { major: 8, minor: 0 };
-    let knob = CgroupKnob { cgroup: PathBuf::new(), version: CgroupVersion::V2, kind: KnobKind::Disk(device) };
+    let lever = CgroupLever { cgroup: PathBuf::new(), version: CgroupVersion::V2, kind: CgroupFile::Disk(device) };
     if let Ok(text) = std::str::from_utf8(data) {
-        _ = knob.io_max(device, text);
+        _ = lever.io_max(device, text);
         _ = text.parse::<DeviceNumber>();
     }
 }
@@ -76,27 +76,27 @@ const V1_THROTTLE: [&str; 4] = [
     "blkio.throttle.write_iops_device",
 ];
 
-impl CgroupKnob {
+impl CgroupLever {
     /// Name of the file that sets it; of ceilings on a disk in version 1 the first of four.
     #[must_use]
     pub fn file(&self) -> &'static str {
         use CgroupVersion::{V1, V2};
         match (self.kind, self.version) {
-            (KnobKind::Quota, V1) => "cpu.cfs_quota_us",
-            (KnobKind::Quota, V2) => "cpu.max",
-            (KnobKind::Weight, V1) => "cpu.shares",
-            (KnobKind::Weight, V2) => "cpu.weight",
-            (KnobKind::Idle, _) => "cpu.idle",
-            (KnobKind::Freezer, V1) => "freezer.state",
-            (KnobKind::Freezer, V2) => "cgroup.freeze",
-            (KnobKind::Memory, V1) => "memory.soft_limit_in_bytes",
-            (KnobKind::Memory, V2) => "memory.high",
-            (KnobKind::Disk(_), V1) => V1_THROTTLE[0],
-            (KnobKind::Disk(_), V2) => "io.max",
-            (KnobKind::DiskWeight, V1) => "blkio.weight",
-            (KnobKind::DiskWeight, V2) => "io.weight",
-            (KnobKind::BfqWeight, V1) => "blkio.bfq.weight",
-            (KnobKind::BfqWeight, V2) => "io.bfq.weight",
+            (CgroupFile::Quota, V1) => "cpu.cfs_quota_us",
+            (CgroupFile::Quota, V2) => "cpu.max",
+            (CgroupFile::Weight, V1) => "cpu.shares",
+            (CgroupFile::Weight, V2) => "cpu.weight",
+            (CgroupFile::Idle, _) => "cpu.idle",
+            (CgroupFile::Freezer, V1) => "freezer.state",
+            (CgroupFile::Freezer, V2) => "cgroup.freeze",
+            (CgroupFile::Memory, V1) => "memory.soft_limit_in_bytes",
+            (CgroupFile::Memory, V2) => "memory.high",
+            (CgroupFile::Disk(_), V1) => V1_THROTTLE[0],
+            (CgroupFile::Disk(_), V2) => "io.max",
+            (CgroupFile::DiskWeight, V1) => "blkio.weight",
+            (CgroupFile::DiskWeight, V2) => "io.weight",
+            (CgroupFile::BfqWeight, V1) => "blkio.bfq.weight",
+            (CgroupFile::BfqWeight, V2) => "io.bfq.weight",
         }
     }
 
@@ -110,9 +110,9 @@ impl CgroupKnob {
     /// `shares = round(weight * 1024 / 100)` (`sched_weight_from_cgroup`).
     pub(super) fn scale(&self) -> Scale {
         let (least, most, normal) = match (self.kind, self.version) {
-            (KnobKind::Weight, CgroupVersion::V1) => (2, 262_144, 1_024),
-            (KnobKind::DiskWeight, CgroupVersion::V1) => (10, 1_000, 500),
-            (KnobKind::BfqWeight, _) => (1, 1_000, 100),
+            (CgroupFile::Weight, CgroupVersion::V1) => (2, 262_144, 1_024),
+            (CgroupFile::DiskWeight, CgroupVersion::V1) => (10, 1_000, 500),
+            (CgroupFile::BfqWeight, _) => (1, 1_000, 100),
             _ => (1, 10_000, 100),
         };
         Scale { least, most, normal }
@@ -121,63 +121,63 @@ impl CgroupKnob {
     /// What it is set to.
     ///
     /// # Errors
-    /// [`KnobError`] when it cannot be read or understood.
-    pub fn read(&self) -> Result<KnobValue, KnobError> {
+    /// [`LeverError`] when it cannot be read or understood.
+    pub fn read(&self) -> Result<LeverValue, LeverError> {
         use CgroupVersion::{V1, V2};
         let file = self.file();
         let text = self.read_file(file)?;
         match (self.kind, self.version) {
-            (KnobKind::Quota, V1) => {
+            (CgroupFile::Quota, V1) => {
                 let period_us = self.period(V1_PERIOD, &self.read_file(V1_PERIOD)?)?;
                 let quota_us = if text == "-1" { None } else { Some(self.number(file, &text)?) };
-                Ok(KnobValue::Quota { quota_us, period_us })
+                Ok(LeverValue::Quota { quota_us, period_us })
             }
-            (KnobKind::Quota, V2) => {
+            (CgroupFile::Quota, V2) => {
                 let Some((quota, period)) = text.split_once(' ') else {
                     return Err(self.malformed(file, &text, "a quota and a period"));
                 };
                 let period_us = self.period(file, period)?;
-                Ok(KnobValue::Quota { quota_us: self.limit(file, quota)?, period_us })
+                Ok(LeverValue::Quota { quota_us: self.limit(file, quota)?, period_us })
             }
-            (KnobKind::Weight, _) => self.number(file, &text).map(KnobValue::Weight),
-            (KnobKind::DiskWeight | KnobKind::BfqWeight, _) => {
+            (CgroupFile::Weight, _) => self.number(file, &text).map(LeverValue::Weight),
+            (CgroupFile::DiskWeight | CgroupFile::BfqWeight, _) => {
                 // "default 100", then lines of single devices.
                 let first = text.lines().next().unwrap_or_default();
-                self.number(file, first.strip_prefix("default ").unwrap_or(first)).map(KnobValue::Weight)
+                self.number(file, first.strip_prefix("default ").unwrap_or(first)).map(LeverValue::Weight)
             }
-            (KnobKind::Idle, _) => self.flag(file, &text).map(KnobValue::Idle),
-            (KnobKind::Freezer, V1) => match text.as_str() {
+            (CgroupFile::Idle, _) => self.flag(file, &text).map(LeverValue::Idle),
+            (CgroupFile::Freezer, V1) => match text.as_str() {
                 // FREEZING is on its way to FROZEN; what was asked for is the same.
-                "FROZEN" | "FREEZING" => Ok(KnobValue::Frozen(true)),
-                "THAWED" => Ok(KnobValue::Frozen(false)),
+                "FROZEN" | "FREEZING" => Ok(LeverValue::Frozen(true)),
+                "THAWED" => Ok(LeverValue::Frozen(false)),
                 _ => Err(self.malformed(file, &text, "THAWED, FREEZING or FROZEN")),
             },
-            (KnobKind::Freezer, V2) => self.flag(file, &text).map(KnobValue::Frozen),
-            (KnobKind::Memory, _) => {
+            (CgroupFile::Freezer, V2) => self.flag(file, &text).map(LeverValue::Frozen),
+            (CgroupFile::Memory, _) => {
                 let limit = self.limit(file, &text)?;
-                Ok(KnobValue::Memory(limit.filter(|bytes| *bytes < NO_MEMORY_LIMIT)))
+                Ok(LeverValue::Memory(limit.filter(|bytes| *bytes < NO_MEMORY_LIMIT)))
             }
-            (KnobKind::Disk(device), V2) => self.io_max(device, &text).map(KnobValue::Throttle),
-            (KnobKind::Disk(device), V1) => {
+            (CgroupFile::Disk(device), V2) => self.io_max(device, &text).map(LeverValue::Throttle),
+            (CgroupFile::Disk(device), V1) => {
                 let mut limits = [None; 4];
                 for (limit, file) in limits.iter_mut().zip(V1_THROTTLE) {
                     *limit = self.line_of(device, &self.read_file(file)?).map(|n| self.number(file, n)).transpose()?;
                 }
                 let [read_bytes, write_bytes, read_operations, write_operations] = limits;
-                Ok(KnobValue::Throttle(Throttle { read_bytes, write_bytes, read_operations, write_operations }))
+                Ok(LeverValue::Throttle(Throttle { read_bytes, write_bytes, read_operations, write_operations }))
             }
         }
     }
 
-    /// Sets it. A value of another kind of knob is refused as malformed.
+    /// Sets it. A value of another kind of lever is refused as malformed.
     ///
     /// # Errors
-    /// [`KnobError`] when a file cannot be written.
-    pub fn write(&self, value: KnobValue) -> Result<(), KnobError> {
+    /// [`LeverError`] when a file cannot be written.
+    pub fn write(&self, value: LeverValue) -> Result<(), LeverError> {
         use CgroupVersion::{V1, V2};
         let file = self.file();
         match (self.kind, self.version, value) {
-            (KnobKind::Quota, V1, KnobValue::Quota { quota_us, period_us }) => {
+            (CgroupFile::Quota, V1, LeverValue::Quota { quota_us, period_us }) => {
                 if self.read_file(V1_PERIOD)? != period_us.to_string() {
                     // Without a ceiling any period is valid, with one the kernel may refuse the pair.
                     self.write_file(file, "-1")?;
@@ -185,11 +185,11 @@ impl CgroupKnob {
                 }
                 self.write_file(file, &quota_us.map_or_else(|| "-1".to_owned(), |quota| quota.to_string()))
             }
-            (KnobKind::Freezer, V1, KnobValue::Frozen(frozen)) => {
+            (CgroupFile::Freezer, V1, LeverValue::Frozen(frozen)) => {
                 self.write_file(file, if frozen { "FROZEN" } else { "THAWED" })
             }
-            (KnobKind::Memory, V1, KnobValue::Memory(None)) => self.write_file(file, "-1"),
-            (KnobKind::Disk(device), V1, KnobValue::Throttle(throttle)) => {
+            (CgroupFile::Memory, V1, LeverValue::Memory(None)) => self.write_file(file, "-1"),
+            (CgroupFile::Disk(device), V1, LeverValue::Throttle(throttle)) => {
                 let Throttle { read_bytes, write_bytes, read_operations, write_operations } = throttle;
                 let limits = [read_bytes, write_bytes, read_operations, write_operations];
                 for (file, limit) in V1_THROTTLE.into_iter().zip(limits) {
@@ -198,18 +198,20 @@ impl CgroupKnob {
                 }
                 Ok(())
             }
-            (KnobKind::Disk(device), V2, KnobValue::Throttle(_)) => self.write_file(file, &format!("{device} {value}")),
-            (KnobKind::Quota, V2, KnobValue::Quota { .. })
-            | (KnobKind::Weight | KnobKind::DiskWeight | KnobKind::BfqWeight, _, KnobValue::Weight(_))
-            | (KnobKind::Idle, _, KnobValue::Idle(_))
-            | (KnobKind::Memory, _, KnobValue::Memory(_))
-            | (KnobKind::Freezer, V2, KnobValue::Frozen(_)) => self.write_file(file, &value.to_string()),
-            _ => Err(self.malformed(file, &value.to_string(), "a value of this knob")),
+            (CgroupFile::Disk(device), V2, LeverValue::Throttle(_)) => {
+                self.write_file(file, &format!("{device} {value}"))
+            }
+            (CgroupFile::Quota, V2, LeverValue::Quota { .. })
+            | (CgroupFile::Weight | CgroupFile::DiskWeight | CgroupFile::BfqWeight, _, LeverValue::Weight(_))
+            | (CgroupFile::Idle, _, LeverValue::Idle(_))
+            | (CgroupFile::Memory, _, LeverValue::Memory(_))
+            | (CgroupFile::Freezer, V2, LeverValue::Frozen(_)) => self.write_file(file, &value.to_string()),
+            _ => Err(self.malformed(file, &value.to_string(), "a value of this lever")),
         }
     }
 
     /// A device's line of `io.max`: "254:0 rbps=1048576 wbps=max riops=max wiops=max"; no line is no ceiling.
-    fn io_max(&self, device: DeviceNumber, text: &str) -> Result<Throttle, KnobError> {
+    fn io_max(&self, device: DeviceNumber, text: &str) -> Result<Throttle, LeverError> {
         let mut throttle = Throttle::default();
         for field in self.line_of(device, text).unwrap_or_default().split_whitespace() {
             let (key, limit) = field.split_once('=').unwrap_or((field, ""));
@@ -236,30 +238,30 @@ impl CgroupKnob {
         format!("`{file}` of `{group}`")
     }
 
-    fn read_file(&self, file: &'static str) -> Result<String, KnobError> {
+    fn read_file(&self, file: &'static str) -> Result<String, LeverError> {
         let text = read_bounded(&self.cgroup.join(file), DEVICE_LINES)
-            .map_err(|source: io::Error| KnobError::Read { what: self.what(file), source })?;
+            .map_err(|source: io::Error| LeverError::Read { what: self.what(file), source })?;
         Ok(text.trim_end().to_owned())
     }
 
-    fn write_file(&self, file: &'static str, value: &str) -> Result<(), KnobError> {
-        write_existing(&self.cgroup.join(file), value).map_err(|source| KnobError::Write {
+    fn write_file(&self, file: &'static str, value: &str) -> Result<(), LeverError> {
+        write_existing(&self.cgroup.join(file), value).map_err(|source| LeverError::Write {
             value: value.to_owned(),
             what: self.what(file),
             source,
         })
     }
 
-    fn number(&self, file: &'static str, text: &str) -> Result<u64, KnobError> {
+    fn number(&self, file: &'static str, text: &str) -> Result<u64, LeverError> {
         text.parse().map_err(|_| self.malformed(file, text, "a whole number"))
     }
 
     /// A number, or "max" for none.
-    fn limit(&self, file: &'static str, text: &str) -> Result<Option<u64>, KnobError> {
+    fn limit(&self, file: &'static str, text: &str) -> Result<Option<u64>, LeverError> {
         if text == "max" { Ok(None) } else { self.number(file, text).map(Some) }
     }
 
-    fn period(&self, file: &'static str, text: &str) -> Result<u64, KnobError> {
+    fn period(&self, file: &'static str, text: &str) -> Result<u64, LeverError> {
         let period = self.number(file, text)?;
         if PERIOD_US.contains(&period) {
             Ok(period)
@@ -268,7 +270,7 @@ impl CgroupKnob {
         }
     }
 
-    fn flag(&self, file: &'static str, text: &str) -> Result<bool, KnobError> {
+    fn flag(&self, file: &'static str, text: &str) -> Result<bool, LeverError> {
         match text {
             "0" => Ok(false),
             "1" => Ok(true),
@@ -276,8 +278,8 @@ impl CgroupKnob {
         }
     }
 
-    fn malformed(&self, file: &str, text: &str, expected: &'static str) -> KnobError {
-        KnobError::Malformed { what: self.what(file), text: text.chars().take(64).collect(), expected }
+    fn malformed(&self, file: &str, text: &str, expected: &'static str) -> LeverError {
+        LeverError::Malformed { what: self.what(file), text: text.chars().take(64).collect(), expected }
     }
 }
 
@@ -291,7 +293,7 @@ mod tests {
     use gleaner_types::units::CoreShare;
 
     use super::*;
-    use crate::act::knob::{Fault, Knob};
+    use crate::levers::{AnyLever, Fault};
 
     fn group(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -301,8 +303,8 @@ mod tests {
         dir
     }
 
-    fn quota(quota_us: Option<u64>, period_us: u64) -> KnobValue {
-        KnobValue::Quota { quota_us, period_us }
+    fn quota(quota_us: Option<u64>, period_us: u64) -> LeverValue {
+        LeverValue::Quota { quota_us, period_us }
     }
 
     #[test]
@@ -314,16 +316,16 @@ mod tests {
             ("cpu.idle", "0\n"),
             ("freezer.state", "FREEZING\n"),
         ]);
-        let knob = |kind| Knob::new(dir.path(), CgroupVersion::V1, kind);
-        assert_eq!(knob(KnobKind::Quota).read().unwrap(), quota(None, 100_000));
-        assert_eq!(knob(KnobKind::Weight).read().unwrap(), KnobValue::Weight(1024));
-        assert_eq!(knob(KnobKind::Idle).read().unwrap(), KnobValue::Idle(false));
-        assert_eq!(knob(KnobKind::Freezer).read().unwrap(), KnobValue::Frozen(true));
+        let lever = |kind| AnyLever::new(dir.path(), CgroupVersion::V1, kind);
+        assert_eq!(lever(CgroupFile::Quota).read().unwrap(), quota(None, 100_000));
+        assert_eq!(lever(CgroupFile::Weight).read().unwrap(), LeverValue::Weight(1024));
+        assert_eq!(lever(CgroupFile::Idle).read().unwrap(), LeverValue::Idle(false));
+        assert_eq!(lever(CgroupFile::Freezer).read().unwrap(), LeverValue::Frozen(true));
 
-        knob(KnobKind::Quota).set(quota(Some(10_000), 20_000)).unwrap();
+        lever(CgroupFile::Quota).set(quota(Some(10_000), 20_000)).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("cpu.cfs_period_us")).unwrap(), "20000");
         assert_eq!(fs::read_to_string(dir.path().join("cpu.cfs_quota_us")).unwrap(), "10000");
-        knob(KnobKind::Freezer).set(KnobValue::Frozen(false)).unwrap();
+        lever(CgroupFile::Freezer).set(LeverValue::Frozen(false)).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("freezer.state")).unwrap(), "THAWED");
     }
 
@@ -331,25 +333,25 @@ mod tests {
     fn reads_and_writes_version_2() {
         let dir =
             group(&[("cpu.max", "max 100000\n"), ("cpu.weight", "100\n"), ("cpu.idle", "0"), ("cgroup.freeze", "0\n")]);
-        let knob = |kind| Knob::new(dir.path(), CgroupVersion::V2, kind);
-        assert_eq!(knob(KnobKind::Quota).read().unwrap(), quota(None, 100_000));
-        knob(KnobKind::Quota).set(quota(Some(50_000), 100_000)).unwrap();
+        let lever = |kind| AnyLever::new(dir.path(), CgroupVersion::V2, kind);
+        assert_eq!(lever(CgroupFile::Quota).read().unwrap(), quota(None, 100_000));
+        lever(CgroupFile::Quota).set(quota(Some(50_000), 100_000)).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("cpu.max")).unwrap(), "50000 100000");
-        knob(KnobKind::Freezer).set(KnobValue::Frozen(true)).unwrap();
+        lever(CgroupFile::Freezer).set(LeverValue::Frozen(true)).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("cgroup.freeze")).unwrap(), "1");
-        assert!(knob(KnobKind::Weight).write(KnobValue::Idle(true)).is_err());
+        assert!(lever(CgroupFile::Weight).write(LeverValue::Idle(true)).is_err());
     }
 
     #[test]
     fn errors_say_what_was_done_to_what_and_have_a_kind() {
         let dir = tempfile::tempdir().unwrap();
         let scope = dir.path().join("machine-qemu-7.scope");
-        let knob = Knob::new(&scope, CgroupVersion::V2, KnobKind::Quota);
-        let error = knob.write(quota(Some(50_000), 100_000)).unwrap_err();
+        let lever = AnyLever::new(&scope, CgroupVersion::V2, CgroupFile::Quota);
+        let error = lever.write(quota(Some(50_000), 100_000)).unwrap_err();
         assert_eq!(error.to_string(), "failed to write `50000 100000` to `cpu.max` of `machine-qemu-7.scope`");
         assert_eq!(error.fault(), Fault::Absent);
         assert!(error.source().is_some());
-        assert_eq!(knob.read().unwrap_err().fault(), Fault::Absent);
+        assert_eq!(lever.read().unwrap_err().fault(), Fault::Absent);
 
         let kind = |errno: rustix::io::Errno| Fault::of(&errno.into());
         assert_eq!(kind(rustix::io::Errno::PERM), Fault::Denied);
@@ -362,25 +364,25 @@ mod tests {
         let long = "9".repeat(100_000);
         for text in ["", "max", "-5 100000", "1 2 3", "max 0", "max 99999999", "50000 -1", "\u{0}", long.as_str()] {
             let dir = group(&[("cpu.max", text)]);
-            let error = Knob::new(dir.path(), CgroupVersion::V2, KnobKind::Quota).read().unwrap_err();
+            let error = AnyLever::new(dir.path(), CgroupVersion::V2, CgroupFile::Quota).read().unwrap_err();
             assert_eq!(error.fault(), Fault::Malformed, "{error}");
         }
     }
 
     #[test]
     fn weights_convert_as_the_kernel_does() {
-        let knob = |version, kind| Knob::new(Path::new("/cg"), version, kind);
-        let shares = |weight| knob(CgroupVersion::V1, KnobKind::Weight).weight(Weight::new(weight).unwrap());
-        assert_eq!(shares(1), KnobValue::Weight(10));
-        assert_eq!(shares(100), KnobValue::Weight(1024));
-        assert_eq!(shares(10_000), KnobValue::Weight(102_400));
-        let back = |version, kind, number| knob(version, kind).as_weight(KnobValue::Weight(number)).unwrap().number();
-        assert_eq!(back(CgroupVersion::V1, KnobKind::Weight, 1024), 100);
-        assert_eq!(back(CgroupVersion::V1, KnobKind::Weight, 2), 1);
-        assert_eq!(back(CgroupVersion::V2, KnobKind::Weight, 0), 1, "0 while idle");
-        assert_eq!(back(CgroupVersion::V1, KnobKind::DiskWeight, 500), 100);
-        let bfq = knob(CgroupVersion::V2, KnobKind::BfqWeight);
-        assert_eq!(bfq.weight(Weight::new(10_000).unwrap()), KnobValue::Weight(1_000));
+        let lever = |version, kind| AnyLever::new(Path::new("/cg"), version, kind);
+        let shares = |weight| lever(CgroupVersion::V1, CgroupFile::Weight).weight(Weight::new(weight).unwrap());
+        assert_eq!(shares(1), LeverValue::Weight(10));
+        assert_eq!(shares(100), LeverValue::Weight(1024));
+        assert_eq!(shares(10_000), LeverValue::Weight(102_400));
+        let back = |version, kind, number| lever(version, kind).as_weight(LeverValue::Weight(number)).unwrap().number();
+        assert_eq!(back(CgroupVersion::V1, CgroupFile::Weight, 1024), 100);
+        assert_eq!(back(CgroupVersion::V1, CgroupFile::Weight, 2), 1);
+        assert_eq!(back(CgroupVersion::V2, CgroupFile::Weight, 0), 1, "0 while idle");
+        assert_eq!(back(CgroupVersion::V1, CgroupFile::DiskWeight, 500), 100);
+        let bfq = lever(CgroupVersion::V2, CgroupFile::BfqWeight);
+        assert_eq!(bfq.weight(Weight::new(10_000).unwrap()), LeverValue::Weight(1_000));
     }
 
     #[test]
@@ -390,23 +392,23 @@ mod tests {
             ("io.weight", "default 100\n254:0 50\n"),
             ("memory.high", "max\n"),
         ]);
-        let knob = |kind| Knob::new(dir.path(), CgroupVersion::V2, kind);
-        let vda = KnobKind::Disk("254:0".parse().unwrap());
+        let lever = |kind| AnyLever::new(dir.path(), CgroupVersion::V2, kind);
+        let vda = CgroupFile::Disk("254:0".parse().unwrap());
         let found = Throttle { read_bytes: Some(1 << 20), write_operations: Some(100), ..Throttle::default() };
-        assert_eq!(knob(vda).read().unwrap(), KnobValue::Throttle(found));
+        assert_eq!(lever(vda).read().unwrap(), LeverValue::Throttle(found));
         assert_eq!(
-            knob(KnobKind::Disk("254:16".parse().unwrap())).read().unwrap(),
-            KnobValue::Throttle(Throttle::default())
+            lever(CgroupFile::Disk("254:16".parse().unwrap())).read().unwrap(),
+            LeverValue::Throttle(Throttle::default())
         );
-        assert_eq!(knob(KnobKind::DiskWeight).read().unwrap(), KnobValue::Weight(100));
-        assert_eq!(knob(KnobKind::Memory).read().unwrap(), KnobValue::Memory(None));
-        knob(KnobKind::Memory).set(KnobValue::Memory(Some(4096))).unwrap();
-        knob(vda).write(KnobValue::Throttle(Throttle { write_bytes: Some(7), ..Throttle::default() })).unwrap();
+        assert_eq!(lever(CgroupFile::DiskWeight).read().unwrap(), LeverValue::Weight(100));
+        assert_eq!(lever(CgroupFile::Memory).read().unwrap(), LeverValue::Memory(None));
+        lever(CgroupFile::Memory).set(LeverValue::Memory(Some(4096))).unwrap();
+        lever(vda).write(LeverValue::Throttle(Throttle { write_bytes: Some(7), ..Throttle::default() })).unwrap();
         let written = fs::read_to_string(dir.path().join("io.max")).unwrap();
         assert_eq!(written, "254:0 rbps=max wbps=7 riops=max wiops=max");
         for hostile in ["254:0 rbps=x\n", "254:0 bps=1\n", "254:0 rbps\n"] {
             fs::write(dir.path().join("io.max"), hostile).unwrap();
-            assert_eq!(knob(vda).read().unwrap_err().fault(), Fault::Malformed, "{hostile}");
+            assert_eq!(lever(vda).read().unwrap_err().fault(), Fault::Malformed, "{hostile}");
         }
     }
 
@@ -419,12 +421,12 @@ mod tests {
             ("blkio.throttle.write_iops_device", "8:0 3\n"),
             ("memory.soft_limit_in_bytes", "9223372036854771712\n"),
         ]);
-        let knob = |kind| Knob::new(dir.path(), CgroupVersion::V1, kind);
+        let lever = |kind| AnyLever::new(dir.path(), CgroupVersion::V1, kind);
         let found = Throttle { read_bytes: Some(1 << 20), ..Throttle::default() };
-        let vda = knob(KnobKind::Disk("254:0".parse().unwrap()));
-        assert_eq!(vda.read().unwrap(), KnobValue::Throttle(found));
-        assert_eq!(knob(KnobKind::Memory).read().unwrap(), KnobValue::Memory(None));
-        vda.write(KnobValue::Throttle(Throttle::default())).unwrap();
+        let vda = lever(CgroupFile::Disk("254:0".parse().unwrap()));
+        assert_eq!(vda.read().unwrap(), LeverValue::Throttle(found));
+        assert_eq!(lever(CgroupFile::Memory).read().unwrap(), LeverValue::Memory(None));
+        vda.write(LeverValue::Throttle(Throttle::default())).unwrap();
         let written = fs::read_to_string(dir.path().join("blkio.throttle.read_bps_device")).unwrap();
         assert_eq!(written, "254:0 0", "0 is no ceiling");
     }
@@ -432,9 +434,9 @@ mod tests {
     #[test]
     fn a_ceiling_too_small_for_the_kernel_is_raised_and_said() {
         let share = |percent| CoreShare::new(percent).unwrap();
-        assert_eq!(KnobValue::at_most(share(150.0), 100_000), (quota(Some(150_000), 100_000), false));
-        assert_eq!(KnobValue::at_most(share(0.5), 100_000), (quota(Some(1_000), 100_000), true));
-        assert_eq!(KnobValue::at_most(share(5.0), 20_000), (quota(Some(1_000), 20_000), false));
+        assert_eq!(LeverValue::at_most(share(150.0), 100_000), (quota(Some(150_000), 100_000), false));
+        assert_eq!(LeverValue::at_most(share(0.5), 100_000), (quota(Some(1_000), 100_000), true));
+        assert_eq!(LeverValue::at_most(share(5.0), 20_000), (quota(Some(1_000), 20_000), false));
         assert_eq!(quota(Some(30_000), 20_000).ceiling(), Some(share(150.0)));
         assert_eq!(quota(None, 20_000).ceiling(), None);
     }

@@ -2,7 +2,7 @@
 
 use gleaner_types::command::Weight;
 
-/// How the weights of a knob count.
+/// How the weights of a lever count.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     pub(super) least: u64,
@@ -11,11 +11,11 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    pub(super) fn to_knob(self, weight: Weight) -> u64 {
+    pub(super) fn to_lever(self, weight: Weight) -> u64 {
         ((u64::from(weight.number()) * self.normal + 50) / 100).clamp(self.least, self.most)
     }
 
-    pub(super) fn of_knob(self, number: u64) -> Option<Weight> {
+    pub(super) fn of_lever(self, number: u64) -> Option<Weight> {
         let weight = number.saturating_mul(100).saturating_add(self.normal / 2) / self.normal;
         // `cpu.weight` reads 0 while the group is in the idle class.
         Weight::new(u32::try_from(weight.clamp(1, 10_000)).ok()?).ok()
