@@ -7,6 +7,7 @@
 pub mod cgroup;
 pub mod execute;
 mod fence;
+mod isolation;
 pub mod ledger;
 mod limits;
 pub mod managed;
@@ -15,7 +16,6 @@ mod refused;
 pub mod restore;
 mod settings;
 pub mod volunteer;
-pub(crate) mod workload;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -34,18 +34,17 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
 use self::fence::Fence;
+use self::isolation::check_own;
 use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
-use self::plan::WorkloadLevers;
 use self::refused::Refused;
 use self::restore::{RestoreReport, failure_event, foreign_event};
 pub use self::settings::{ActSettings, VolunteerChoice};
 use self::volunteer::command::VolunteerCommand;
 use self::volunteer::{Volunteer, VolunteerError};
-use self::workload::check_own;
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths};
 use crate::hierarchies::Hierarchies;
-use crate::levers::LeverError;
+use crate::levers::{LeverError, WorkloadLevers};
 use crate::xen::is_control_domain;
 
 /// How long a command may wait for the processes of an earlier one.
@@ -376,7 +375,7 @@ impl Actor {
             return None;
         }
         let tracked = self.targets.get_mut(target)?;
-        if tracked.lease.is_none() || tracked.levers.iter().any(Managed::has_strayed) {
+        if tracked.lease.is_none() || tracked.levers.iter().any(Managed::has_drifted) {
             return None;
         }
         let outcome = tracked.outcome.clone()?;

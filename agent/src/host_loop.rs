@@ -21,9 +21,9 @@ use tracing::{debug, error};
 
 use crate::act::Actor;
 use crate::act::restore::RestoreReport;
-use crate::act::workload::levers_of_all;
 use crate::config::Config;
 use crate::hierarchies::Hierarchies;
+use crate::levers::catalogue::levers_of_all;
 use crate::metrics::{Status, Tick};
 use crate::order::Order;
 use crate::outbox::{Outbox, OutboxLimits};

@@ -17,11 +17,11 @@ use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, PerSec};
 use serde_json::{Value, json};
 
 use crate::act::restore::RestoreReport;
-use crate::act::workload::levers_of_all;
 use crate::act::{ActSettings, Actor, VolunteerChoice};
 use crate::config::Config;
 use crate::hierarchies::Hierarchies;
 use crate::host_loop::memory_states;
+use crate::levers::catalogue::levers_of_all;
 use crate::roots::Roots;
 use crate::sense::{Observation, Sensor, VolunteerTrace};
 

@@ -32,18 +32,15 @@ fn undo_text(not_undone: &[(Step, LeverError)]) -> String {
 /// [`ExecuteError`] when one fails. It and those before it are undone, the last first.
 pub fn execute(steps: &[Step]) -> Result<(), ExecuteError> {
     for (done, step) in steps.iter().enumerate() {
-        if let Err(cause) = step.lever.set(step.to) {
+        if let Err(cause) = step.lever.set(step.to.clone()) {
             // The failed one too: it may have been written and not kept.
             let undo = steps.iter().take(done + 1).rev();
-            let not_undone = undo.filter_map(|step| put_back(step).err().map(|error| (step.clone(), error))).collect();
+            let not_undone =
+                undo.filter_map(|step| step.lever.undo(&step.from).err().map(|error| (step.clone(), error))).collect();
             return Err(ExecuteError { cause, not_undone });
         }
     }
     Ok(())
-}
-
-fn put_back(step: &Step) -> Result<(), LeverError> {
-    if step.lever.read()? == step.from { Ok(()) } else { step.lever.set(step.from) }
 }
 
 #[cfg(test)]

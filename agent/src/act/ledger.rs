@@ -99,12 +99,12 @@ impl Record {
     /// Whether a value read from the lever can be Gleaner's doing. A lever of several files, left by a crash between two
     /// of them, holds a part of one value and a part of another.
     #[must_use]
-    pub fn is_ours(&self, value: LeverValue) -> bool {
+    pub fn is_ours(&self, value: &LeverValue) -> bool {
         let mixed = || {
-            let known: Vec<LeverValue> = self.ours.iter().chain([&self.original]).copied().collect();
+            let known: Vec<&LeverValue> = self.ours.iter().chain([&self.original]).collect();
             self.lever.is_written_in_parts() && value.is_mixture_of(&known)
         };
-        self.ours.is_empty() || self.ours.contains(&value) || mixed()
+        self.ours.is_empty() || self.ours.contains(value) || mixed()
     }
 }
 
@@ -282,22 +282,22 @@ impl Ledger {
     ) -> Result<(), LedgerError> {
         self.update(|contents| {
             for (lever, found, next) in levers {
-                let next = lever.reads_as_set().then_some(*next);
+                let next = lever.reads_as_set().then_some(next);
                 if let Some(record) = contents.records.iter_mut().find(|record| record.lever == *lever) {
-                    if next.is_some() && record.is_ours(*found) {
+                    if next.is_some() && record.is_ours(found) {
                         // What is in force, which need not be what was to be set last: that may have failed.
-                        record.ours = vec![*found];
+                        record.ours = vec![found.clone()];
                     }
-                    record.ours.retain(|value| Some(*value) != next);
-                    record.ours.extend(next);
+                    record.ours.retain(|value| Some(value) != next);
+                    record.ours.extend(next.cloned());
                     let surplus = record.ours.len().saturating_sub(OURS_KEPT);
                     record.ours.drain(..surplus);
                 } else {
-                    let ours = next.into_iter().collect();
+                    let ours = next.into_iter().cloned().collect();
                     contents.records.push(Record {
                         target: target.clone(),
                         lever: lever.clone(),
-                        original: *found,
+                        original: found.clone(),
                         ours,
                     });
                 }
@@ -379,7 +379,7 @@ mod tests {
         let record = &ledger.contents().records[0];
         assert_eq!(record.original, LeverValue::Weight(100), "the first value found stays");
         assert_eq!(record.ours, [LeverValue::Weight(40), LeverValue::Weight(30)]);
-        assert!(!record.is_ours(LeverValue::Weight(50)) && record.is_ours(LeverValue::Weight(30)));
+        assert!(!record.is_ours(&LeverValue::Weight(50)) && record.is_ours(&LeverValue::Weight(30)));
     }
 
     #[test]
@@ -395,7 +395,7 @@ mod tests {
         // A value of others does not become ours.
         let change = [(lever(), LeverValue::Weight(77), LeverValue::Weight(10))];
         ledger.about_to_set(&Target::Volunteer, &change).unwrap();
-        assert!(!ledger.contents().records[0].is_ours(LeverValue::Weight(77)));
+        assert!(!ledger.contents().records[0].is_ours(&LeverValue::Weight(77)));
     }
 
     #[test]
@@ -410,9 +410,9 @@ mod tests {
             ours: vec![throttle(Some(1), Some(2)), throttle(Some(3), Some(4))],
         };
         let old = record(CgroupVersion::V1);
-        assert!(old.is_ours(throttle(Some(3), Some(2))) && old.is_ours(throttle(None, Some(4))));
-        assert!(!old.is_ours(throttle(Some(9), Some(2))), "nobody of ours wrote 9");
-        assert!(!record(CgroupVersion::V2).is_ours(throttle(Some(3), Some(2))), "one write there");
+        assert!(old.is_ours(&throttle(Some(3), Some(2))) && old.is_ours(&throttle(None, Some(4))));
+        assert!(!old.is_ours(&throttle(Some(9), Some(2))), "nobody of ours wrote 9");
+        assert!(!record(CgroupVersion::V2).is_ours(&throttle(Some(3), Some(2))), "one write there");
     }
 
     #[test]

@@ -9,9 +9,9 @@ use gleaner_types::units::{Bytes, BytesPerSec};
 use super::Actor;
 use super::execute::execute;
 use super::managed::Managed;
-use super::plan::{Change, Role, Seen, WorkloadLevers, in_force, limit_workload, plan};
+use super::plan::{Change, Observed, in_force, limit_workload, plan};
 use super::refused::Refused;
-use crate::levers::{AnyLever, Fault, LeverError, LeverValue};
+use crate::levers::{AnyLever, Fault, LeverError, LeverValue, Role, WorkloadLevers};
 
 /// What a disk operation counts as against the floor on traffic.
 const OPERATION_BYTES: f64 = 4_096.0;
@@ -57,9 +57,9 @@ impl Actor {
             return Err((Refusal::ForeignWrite, detail));
         }
         let mut reclaim = tracked.limits.map(|(_, reclaim)| reclaim).unwrap_or_default();
-        let seen = self.seen(levers).map_err(|error| refusal(&error))?;
-        let (memory, on_its_way) = self.memory_now(id, &seen, limits, &mut reclaim);
-        let (changes, mut shortfalls) = limit_workload(levers.emulator_inside, &seen, limits, memory);
+        let observed = self.observed(levers).map_err(|error| refusal(&error))?;
+        let (memory, on_its_way) = self.memory_now(id, &observed, limits, &mut reclaim);
+        let (changes, mut shortfalls) = limit_workload(levers.emulator_inside, &observed, limits, memory);
         self.carry_out_changes(target, changes)?;
         if on_its_way {
             shortfalls.push("memory is taken in steps, and given back when the workload waits for it".to_owned());
@@ -72,7 +72,7 @@ impl Actor {
     fn memory_now(
         &self,
         id: &WorkloadId,
-        seen: &[Seen],
+        observed: &[Observed],
         limits: &Limits,
         reclaim: &mut Reclaim,
     ) -> (Option<Bytes>, bool) {
@@ -80,33 +80,41 @@ impl Actor {
         // Before the first sample nothing is known of it, so nothing is taken yet.
         let Some(state) = self.memory.get(id) else { return (None, true) };
         // What a balloon or a hypervisor sets is the whole of the memory, used or not.
-        let whole = seen.iter().find(|seen| seen.role == Role::Memory).and_then(Seen::whole_memory);
+        let whole = observed
+            .iter()
+            .find(|observed| observed.role == Role::Memory)
+            .and_then(|observed| observed.lever.whole_memory(&observed.current));
         let state = MemoryState { used: whole.unwrap_or(state.used), ..*state };
         let next = reclaim.next(&self.settings.reclaim, goal, state);
         (Some(next), next != goal)
     }
 
     /// The levers of a workload as found and as they are.
-    fn seen(&self, levers: &WorkloadLevers) -> Result<Vec<Seen>, LeverError> {
+    fn observed(&self, levers: &WorkloadLevers) -> Result<Vec<Observed>, LeverError> {
         let one = |(role, lever): &(Role, AnyLever)| {
             let current = lever.read()?;
             // What an earlier limit left, or is still on its way back from, is not what was found; the ledger knows that.
-            let original = self.recorded(lever).unwrap_or(current);
-            Ok(Seen { role: *role, lever: lever.clone(), original, current })
+            let original = self.recorded(lever).unwrap_or_else(|| current.clone());
+            Ok(Observed { role: *role, lever: lever.clone(), original, current })
         };
         levers.levers.iter().map(one).collect()
     }
 
     /// What a lever was found as, if it is recorded: also of one that an earlier command or run could not put back.
     fn recorded(&self, lever: &AnyLever) -> Option<LeverValue> {
-        self.ledger.contents().records.iter().find(|record| record.lever == *lever).map(|record| record.original)
+        self.ledger
+            .contents()
+            .records
+            .iter()
+            .find(|record| record.lever == *lever)
+            .map(|record| record.original.clone())
     }
 
     /// Records what is about to change, changes it, reads it back.
     fn carry_out_changes(&mut self, target: &Target, changes: Vec<Change>) -> Result<(), Refused> {
         let steps = plan(changes);
         let about: Vec<(AnyLever, LeverValue, LeverValue)> =
-            steps.iter().map(|step| (step.lever.clone(), step.from, step.to)).collect();
+            steps.iter().map(|step| (step.lever.clone(), step.from.clone(), step.to.clone())).collect();
         self.ledger.about_to_set(target, &about).map_err(|error| (Refusal::Failed, chain(&error)))?;
         execute(&steps).map_err(|error| {
             let (reason, _) = refusal(&error.cause);
@@ -137,9 +145,9 @@ impl Actor {
         if self.targets.get(target).is_some_and(|tracked| tracked.levers.iter().any(Managed::is_foreign)) {
             return;
         }
-        let result = self.seen(&levers).map_err(|error| refusal(&error)).and_then(|seen| {
-            let (memory, _) = self.memory_now(id, &seen, &limits, &mut reclaim);
-            let (changes, _) = limit_workload(false, &seen, &limits, memory);
+        let result = self.observed(&levers).map_err(|error| refusal(&error)).and_then(|observed| {
+            let (memory, _) = self.memory_now(id, &observed, &limits, &mut reclaim);
+            let (changes, _) = limit_workload(false, &observed, &limits, memory);
             self.carry_out_changes(target, changes)
         });
         match result {

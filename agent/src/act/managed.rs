@@ -27,28 +27,28 @@ pub(crate) struct Managed {
 
 impl Managed {
     pub(crate) fn new(lever: AnyLever, original: LeverValue) -> Self {
-        Self { lever, original, ours: original, foreign: None }
+        Self { lever, ours: original.clone(), original, foreign: None }
     }
 
     /// What was set last; what was found, before anything was.
-    pub(crate) fn ours(&self) -> LeverValue {
-        self.ours
+    pub(crate) fn ours(&self) -> &LeverValue {
+        &self.ours
     }
 
     /// It reads as somebody else set it, when last looked at.
     pub(crate) fn is_foreign(&self) -> bool {
-        self.foreign.is_some_and(|value| value != self.original)
+        self.foreign.as_ref().is_some_and(|value| *value != self.original)
     }
 
     /// It no longer reads as it was set, when last looked at.
-    pub(crate) fn has_strayed(&self) -> bool {
+    pub(crate) fn has_drifted(&self) -> bool {
         self.foreign.is_some()
     }
 
     /// Takes it back if it was given back by setting it to what was found: the next set then writes it.
     pub(crate) fn take_back(&mut self) {
-        if self.foreign == Some(self.original) {
-            self.ours = self.original;
+        if self.foreign.as_ref() == Some(&self.original) {
+            self.ours = self.original.clone();
             self.foreign = None;
         }
     }
@@ -62,11 +62,11 @@ impl Managed {
     /// Looks at it. Answers each foreign value once.
     pub(crate) fn look(&mut self) -> Result<Option<ForeignWrite>, LeverError> {
         let current = self.lever.read()?;
-        Ok(self.judge(current))
+        Ok(self.judge(&current))
     }
 
-    fn judge(&mut self, current: LeverValue) -> Option<ForeignWrite> {
-        let foreign = (current != self.ours && self.lever.reads_as_set()).then_some(current);
+    fn judge(&mut self, current: &LeverValue) -> Option<ForeignWrite> {
+        let foreign = (*current != self.ours && self.lever.reads_as_set()).then(|| current.clone());
         let news = foreign.is_some() && foreign != self.foreign;
         self.foreign = foreign;
         news.then(|| ForeignWrite {
@@ -80,10 +80,10 @@ impl Managed {
     /// was set shows in [`Managed::is_foreign`].
     pub(crate) fn set(&mut self, value: LeverValue) -> Result<Option<ForeignWrite>, LeverError> {
         let current = self.lever.read()?;
-        let news = self.judge(current);
+        let news = self.judge(&current);
         if !self.is_foreign() {
             if current != value {
-                self.lever.write(value)?;
+                self.lever.write(value.clone())?;
             }
             self.was_set(value);
         }

@@ -192,8 +192,12 @@ fn put_back(records: &[Record]) -> (RestoreReport, Vec<AnyLever>) {
     let mut kept = Vec::new();
     for record in records {
         match record.lever.read() {
-            Ok(current) if record.is_ours(current) || current == record.original => {
-                changes.push(Change { lever: record.lever.clone(), observed: current, wanted: record.original });
+            Ok(current) if record.is_ours(&current) || current == record.original => {
+                changes.push(Change {
+                    lever: record.lever.clone(),
+                    observed: current,
+                    wanted: record.original.clone(),
+                });
             }
             Ok(current) => report.foreign.push(ForeignWrite {
                 knob: record.lever.to_string(),

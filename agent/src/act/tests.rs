@@ -10,9 +10,9 @@ use std::process::{Command as Process, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use super::plan::Role;
 use super::volunteer::VolunteerUsage;
 use super::*;
+use crate::levers::Role;
 use crate::levers::{AnyLever, CgroupFile, LeverValue, MonitorKind, MonitorLever};
 use crate::qmp::tests::Balloonist;
 use crate::roots::Roots;
@@ -428,7 +428,7 @@ fn a_foreign_write_is_told_once_and_not_fought() {
     actor.apply(&limit(1, 50.0, None), NOW);
     let quota = scene.lever(CgroupFile::Quota);
     let theirs = LeverValue::at_most(share(70.0), 100_000).0;
-    quota.write(theirs).unwrap();
+    quota.write(theirs.clone()).unwrap();
 
     let events = actor.tick(later(1_000));
     assert!(matches!(events.as_slice(), [Event::ForeignWrite { .. }]), "{events:?}");
@@ -443,7 +443,7 @@ fn a_foreign_write_is_told_once_and_not_fought() {
     assert_eq!(quota.read().unwrap().ceiling(), Some(share(40.0)));
 
     // Theirs again when everything is restored: left to them, and said.
-    quota.write(theirs).unwrap();
+    quota.write(theirs.clone()).unwrap();
     let report = actor.restore_all();
     assert_eq!((report.restored, report.foreign.len(), report.failed.len()), (0, 1, 0), "{report:?}");
     assert_eq!(quota.read().unwrap(), theirs);
@@ -458,7 +458,7 @@ fn the_volunteers_foreign_knob_is_told_and_left_too() {
     let quota = AnyLever::new(&leaf, scene.version, CgroupFile::Quota);
     let ours = quota.read().unwrap();
     let theirs = LeverValue::at_most(share(33.0), 100_000).0;
-    quota.write(theirs).unwrap();
+    quota.write(theirs.clone()).unwrap();
     let events = actor.tick(later(1_000));
     assert!(matches!(events.as_slice(), [Event::ForeignWrite { .. }]), "{events:?}");
     assert_eq!(refusal_of(&actor.apply(&run(1), later(1_000))), Some(Refusal::ForeignWrite));

@@ -1,15 +1,22 @@
 //! Control files of one cgroup, typed: CPU ceiling, weight, idle class, freezer, memory, disk ceilings and disk
 //! weight, on version 1 and version 2 hierarchies.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use gleaner_types::report::Capability;
+use gleaner_types::units::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::error::LeverError;
+use super::lever::Lever;
+use super::place::{Found, Group, Place};
+use super::plan::{Planned, Shortfall, Wanted, plan};
+use super::role::{Kind, Role};
 use super::scale::Scale;
 use super::value::{LeverValue, Throttle};
-use crate::facts::DeviceNumber;
+use crate::facts::{DeviceNumber, DiskWeighing};
 use crate::hierarchies::CgroupVersion;
 use crate::kernel_file::{read_bounded, write_existing};
 
@@ -106,110 +113,6 @@ impl CgroupLever {
         self.cgroup.join(self.file())
     }
 
-    /// The scale of a weight file. `cpu.shares` are converted as the kernel itself does it, by
-    /// `shares = round(weight * 1024 / 100)` (`sched_weight_from_cgroup`).
-    pub(super) fn scale(&self) -> Scale {
-        let (least, most, normal) = match (self.kind, self.version) {
-            (CgroupFile::Weight, CgroupVersion::V1) => (2, 262_144, 1_024),
-            (CgroupFile::DiskWeight, CgroupVersion::V1) => (10, 1_000, 500),
-            (CgroupFile::BfqWeight, _) => (1, 1_000, 100),
-            _ => (1, 10_000, 100),
-        };
-        Scale { least, most, normal }
-    }
-
-    /// What it is set to.
-    ///
-    /// # Errors
-    /// [`LeverError`] when it cannot be read or understood.
-    pub fn read(&self) -> Result<LeverValue, LeverError> {
-        use CgroupVersion::{V1, V2};
-        let file = self.file();
-        let text = self.read_file(file)?;
-        match (self.kind, self.version) {
-            (CgroupFile::Quota, V1) => {
-                let period_us = self.period(V1_PERIOD, &self.read_file(V1_PERIOD)?)?;
-                let quota_us = if text == "-1" { None } else { Some(self.number(file, &text)?) };
-                Ok(LeverValue::Quota { quota_us, period_us })
-            }
-            (CgroupFile::Quota, V2) => {
-                let Some((quota, period)) = text.split_once(' ') else {
-                    return Err(self.malformed(file, &text, "a quota and a period"));
-                };
-                let period_us = self.period(file, period)?;
-                Ok(LeverValue::Quota { quota_us: self.limit(file, quota)?, period_us })
-            }
-            (CgroupFile::Weight, _) => self.number(file, &text).map(LeverValue::Weight),
-            (CgroupFile::DiskWeight | CgroupFile::BfqWeight, _) => {
-                // "default 100", then lines of single devices.
-                let first = text.lines().next().unwrap_or_default();
-                self.number(file, first.strip_prefix("default ").unwrap_or(first)).map(LeverValue::Weight)
-            }
-            (CgroupFile::Idle, _) => self.flag(file, &text).map(LeverValue::Idle),
-            (CgroupFile::Freezer, V1) => match text.as_str() {
-                // FREEZING is on its way to FROZEN; what was asked for is the same.
-                "FROZEN" | "FREEZING" => Ok(LeverValue::Frozen(true)),
-                "THAWED" => Ok(LeverValue::Frozen(false)),
-                _ => Err(self.malformed(file, &text, "THAWED, FREEZING or FROZEN")),
-            },
-            (CgroupFile::Freezer, V2) => self.flag(file, &text).map(LeverValue::Frozen),
-            (CgroupFile::Memory, _) => {
-                let limit = self.limit(file, &text)?;
-                Ok(LeverValue::Memory(limit.filter(|bytes| *bytes < NO_MEMORY_LIMIT)))
-            }
-            (CgroupFile::Disk(device), V2) => self.io_max(device, &text).map(LeverValue::Throttle),
-            (CgroupFile::Disk(device), V1) => {
-                let mut limits = [None; 4];
-                for (limit, file) in limits.iter_mut().zip(V1_THROTTLE) {
-                    *limit = self.line_of(device, &self.read_file(file)?).map(|n| self.number(file, n)).transpose()?;
-                }
-                let [read_bytes, write_bytes, read_operations, write_operations] = limits;
-                Ok(LeverValue::Throttle(Throttle { read_bytes, write_bytes, read_operations, write_operations }))
-            }
-        }
-    }
-
-    /// Sets it. A value of another kind of lever is refused as malformed.
-    ///
-    /// # Errors
-    /// [`LeverError`] when a file cannot be written.
-    pub fn write(&self, value: LeverValue) -> Result<(), LeverError> {
-        use CgroupVersion::{V1, V2};
-        let file = self.file();
-        match (self.kind, self.version, value) {
-            (CgroupFile::Quota, V1, LeverValue::Quota { quota_us, period_us }) => {
-                if self.read_file(V1_PERIOD)? != period_us.to_string() {
-                    // Without a ceiling any period is valid, with one the kernel may refuse the pair.
-                    self.write_file(file, "-1")?;
-                    self.write_file(V1_PERIOD, &period_us.to_string())?;
-                }
-                self.write_file(file, &quota_us.map_or_else(|| "-1".to_owned(), |quota| quota.to_string()))
-            }
-            (CgroupFile::Freezer, V1, LeverValue::Frozen(frozen)) => {
-                self.write_file(file, if frozen { "FROZEN" } else { "THAWED" })
-            }
-            (CgroupFile::Memory, V1, LeverValue::Memory(None)) => self.write_file(file, "-1"),
-            (CgroupFile::Disk(device), V1, LeverValue::Throttle(throttle)) => {
-                let Throttle { read_bytes, write_bytes, read_operations, write_operations } = throttle;
-                let limits = [read_bytes, write_bytes, read_operations, write_operations];
-                for (file, limit) in V1_THROTTLE.into_iter().zip(limits) {
-                    // 0 takes the device off the list.
-                    self.write_file(file, &format!("{device} {}", limit.unwrap_or(0)))?;
-                }
-                Ok(())
-            }
-            (CgroupFile::Disk(device), V2, LeverValue::Throttle(_)) => {
-                self.write_file(file, &format!("{device} {value}"))
-            }
-            (CgroupFile::Quota, V2, LeverValue::Quota { .. })
-            | (CgroupFile::Weight | CgroupFile::DiskWeight | CgroupFile::BfqWeight, _, LeverValue::Weight(_))
-            | (CgroupFile::Idle, _, LeverValue::Idle(_))
-            | (CgroupFile::Memory, _, LeverValue::Memory(_))
-            | (CgroupFile::Freezer, V2, LeverValue::Frozen(_)) => self.write_file(file, &value.to_string()),
-            _ => Err(self.malformed(file, &value.to_string(), "a value of this lever")),
-        }
-    }
-
     /// A device's line of `io.max`: "254:0 rbps=1048576 wbps=max riops=max wiops=max"; no line is no ceiling.
     fn io_max(&self, device: DeviceNumber, text: &str) -> Result<Throttle, LeverError> {
         let mut throttle = Throttle::default();
@@ -280,6 +183,240 @@ impl CgroupLever {
 
     fn malformed(&self, file: &str, text: &str, expected: &'static str) -> LeverError {
         LeverError::Malformed { what: self.what(file), text: text.chars().take(64).collect(), expected }
+    }
+}
+
+/// Kinds of lever on one cgroup.
+const KINDS: &[Kind] = &[
+    Kind {
+        name: "CPU ceiling of a cgroup",
+        does: "CPU time per period: `cpu.max`, or `cpu.cfs_quota_us` with its period",
+        exists: "cgroup version 1 and 2, controller `cpu`",
+        restored: "the quota and period found",
+        capability: Capability::CpuQuota,
+    },
+    Kind {
+        name: "CPU weight of a cgroup",
+        does: "share of the CPU under contention: `cpu.weight` or `cpu.shares`",
+        exists: "cgroup version 1 and 2, controller `cpu`",
+        restored: "the weight found",
+        capability: Capability::CpuWeight,
+    },
+    Kind {
+        name: "idle class of a cgroup",
+        does: "the volunteer yields outright: `cpu.idle`",
+        exists: "Linux 5.15, controller `cpu`",
+        restored: "out of the class, then the weight found",
+        capability: Capability::CpuIdle,
+    },
+    Kind {
+        name: "freezer of a cgroup",
+        does: "stops every task of the volunteer: `cgroup.freeze` or `freezer.state`",
+        exists: "cgroup version 2, or version 1 with the controller `freezer`",
+        restored: "thawed",
+        capability: Capability::Freezer,
+    },
+    Kind {
+        name: "memory of a cgroup",
+        does: "memory beyond which the kernel reclaims: `memory.high`, or `memory.soft_limit_in_bytes`",
+        exists: "controller `memory`; not for a guest with a balloon",
+        restored: "the limit found",
+        capability: Capability::MemoryLimit,
+    },
+    Kind {
+        name: "disk ceilings of a cgroup",
+        does: "bytes and operations per second on each disk: `io.max` or `blkio.throttle.*`",
+        exists: "controller `io` or `blkio`; on version 1 not for a guest with a monitor",
+        restored: "the ceilings found, by device",
+        capability: Capability::DiskLimit,
+    },
+    Kind {
+        name: "disk weight of a cgroup",
+        does: "share of the disks under contention: `io.weight`, `io.bfq.weight` or `blkio.weight`",
+        exists: "a disk with `io.cost`, BFQ or CFQ",
+        restored: "the weight found",
+        capability: Capability::DiskWeight,
+    },
+];
+
+impl fmt::Display for CgroupLever {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path().display())
+    }
+}
+
+impl Lever for CgroupLever {
+    const KINDS: &'static [Kind] = KINDS;
+
+    fn find(place: &Place<'_>) -> Vec<Found<Self>> {
+        let at = |group: &Group, kind, own: &Group| {
+            let lever = Self { cgroup: group.dir.clone(), version: group.version, kind };
+            lever.exists().then(|| Found { lever, own: Some(own.dir.clone()) })
+        };
+        let mut found = Vec::new();
+        if let Some((cpu, vcpus)) = place.cpu() {
+            found.extend(at(&cpu, CgroupFile::Weight, &cpu));
+            let bounded = if vcpus.is_empty() { vec![cpu.clone()] } else { vcpus };
+            found.extend(bounded.iter().filter_map(|group| at(group, CgroupFile::Quota, &cpu)));
+        }
+        // A guest's memory is nothing the host could reclaim without swapping; its balloon gives what it does not need.
+        if place.monitor().is_none_or(|monitor| monitor.balloon.is_none())
+            && let Some(memory) = place.group("memory")
+        {
+            found.extend(at(&memory, CgroupFile::Memory, &memory));
+        }
+        if place.ioband.is_none()
+            && let Some(io) = place.group("io").or_else(|| place.group("blkio"))
+        {
+            let disks = place.disks.numbers.iter().filter(|_| !place.throttled_by_monitor());
+            found.extend(disks.filter_map(|disk| at(&io, CgroupFile::Disk(*disk), &io)));
+            let weight = place.disks.weighed_by.map(|weighing| match weighing {
+                DiskWeighing::Bfq => CgroupFile::BfqWeight,
+                DiskWeighing::CostOrCfq => CgroupFile::DiskWeight,
+            });
+            found.extend(weight.and_then(|kind| at(&io, kind, &io)));
+        }
+        found
+    }
+
+    fn role(&self) -> Option<Role> {
+        match self.kind {
+            CgroupFile::Quota => Some(Role::Quota),
+            CgroupFile::Weight => Some(Role::Weight),
+            CgroupFile::Memory => Some(Role::Memory),
+            CgroupFile::Disk(_) => Some(Role::Disk),
+            CgroupFile::DiskWeight | CgroupFile::BfqWeight => Some(Role::DiskWeight),
+            CgroupFile::Idle | CgroupFile::Freezer => None,
+        }
+    }
+
+    fn exists(&self) -> bool {
+        self.path().exists()
+    }
+
+    fn read(&self) -> Result<LeverValue, LeverError> {
+        use CgroupVersion::{V1, V2};
+        let file = self.file();
+        let text = self.read_file(file)?;
+        match (self.kind, self.version) {
+            (CgroupFile::Quota, V1) => {
+                let period_us = self.period(V1_PERIOD, &self.read_file(V1_PERIOD)?)?;
+                let quota_us = if text == "-1" { None } else { Some(self.number(file, &text)?) };
+                Ok(LeverValue::Quota { quota_us, period_us })
+            }
+            (CgroupFile::Quota, V2) => {
+                let Some((quota, period)) = text.split_once(' ') else {
+                    return Err(self.malformed(file, &text, "a quota and a period"));
+                };
+                let period_us = self.period(file, period)?;
+                Ok(LeverValue::Quota { quota_us: self.limit(file, quota)?, period_us })
+            }
+            (CgroupFile::Weight, _) => self.number(file, &text).map(LeverValue::Weight),
+            (CgroupFile::DiskWeight | CgroupFile::BfqWeight, _) => {
+                // "default 100", then lines of single devices.
+                let first = text.lines().next().unwrap_or_default();
+                self.number(file, first.strip_prefix("default ").unwrap_or(first)).map(LeverValue::Weight)
+            }
+            (CgroupFile::Idle, _) => self.flag(file, &text).map(LeverValue::Idle),
+            (CgroupFile::Freezer, V1) => match text.as_str() {
+                // FREEZING is on its way to FROZEN; what was asked for is the same.
+                "FROZEN" | "FREEZING" => Ok(LeverValue::Frozen(true)),
+                "THAWED" => Ok(LeverValue::Frozen(false)),
+                _ => Err(self.malformed(file, &text, "THAWED, FREEZING or FROZEN")),
+            },
+            (CgroupFile::Freezer, V2) => self.flag(file, &text).map(LeverValue::Frozen),
+            (CgroupFile::Memory, _) => {
+                let limit = self.limit(file, &text)?;
+                Ok(LeverValue::Memory(limit.filter(|bytes| *bytes < NO_MEMORY_LIMIT)))
+            }
+            (CgroupFile::Disk(device), V2) => self.io_max(device, &text).map(LeverValue::Throttle),
+            (CgroupFile::Disk(device), V1) => {
+                let mut limits = [None; 4];
+                for (limit, file) in limits.iter_mut().zip(V1_THROTTLE) {
+                    *limit = self.line_of(device, &self.read_file(file)?).map(|n| self.number(file, n)).transpose()?;
+                }
+                let [read_bytes, write_bytes, read_operations, write_operations] = limits;
+                Ok(LeverValue::Throttle(Throttle { read_bytes, write_bytes, read_operations, write_operations }))
+            }
+        }
+    }
+
+    fn write(&self, value: LeverValue) -> Result<(), LeverError> {
+        use CgroupVersion::{V1, V2};
+        let file = self.file();
+        match (self.kind, self.version, &value) {
+            (CgroupFile::Quota, V1, LeverValue::Quota { quota_us, period_us }) => {
+                if self.read_file(V1_PERIOD)? != period_us.to_string() {
+                    // Without a ceiling any period is valid, with one the kernel may refuse the pair.
+                    self.write_file(file, "-1")?;
+                    self.write_file(V1_PERIOD, &period_us.to_string())?;
+                }
+                self.write_file(file, &quota_us.map_or_else(|| "-1".to_owned(), |quota| quota.to_string()))
+            }
+            (CgroupFile::Freezer, V1, LeverValue::Frozen(frozen)) => {
+                self.write_file(file, if *frozen { "FROZEN" } else { "THAWED" })
+            }
+            (CgroupFile::Memory, V1, LeverValue::Memory(None)) => self.write_file(file, "-1"),
+            (CgroupFile::Disk(device), V1, LeverValue::Throttle(throttle)) => {
+                let Throttle { read_bytes, write_bytes, read_operations, write_operations } = *throttle;
+                let limits = [read_bytes, write_bytes, read_operations, write_operations];
+                for (file, limit) in V1_THROTTLE.into_iter().zip(limits) {
+                    // 0 takes the device off the list.
+                    self.write_file(file, &format!("{device} {}", limit.unwrap_or(0)))?;
+                }
+                Ok(())
+            }
+            (CgroupFile::Disk(device), V2, LeverValue::Throttle(_)) => {
+                self.write_file(file, &format!("{device} {value}"))
+            }
+            (CgroupFile::Quota, V2, LeverValue::Quota { .. })
+            | (CgroupFile::Weight | CgroupFile::DiskWeight | CgroupFile::BfqWeight, _, LeverValue::Weight(_))
+            | (CgroupFile::Idle, _, LeverValue::Idle(_))
+            | (CgroupFile::Memory, _, LeverValue::Memory(_))
+            | (CgroupFile::Freezer, V2, LeverValue::Frozen(_)) => self.write_file(file, &value.to_string()),
+            _ => Err(self.malformed(file, &value.to_string(), "a value of this lever")),
+        }
+    }
+
+    fn plan(&self, wanted: &Wanted<'_>, found: &LeverValue) -> Planned {
+        let Some(role) = self.role() else { return Planned::as_found(found) };
+        let mut planned = plan(role, |weight| self.weight(weight), wanted, found);
+        let disk = wanted.limits.disk;
+        let writes = disk.write.is_some() || disk.write_operations.is_some();
+        if role == Role::Disk && self.version == CgroupVersion::V1 && writes {
+            planned.shortfalls.insert(Shortfall::BufferedWrites);
+        }
+        planned
+    }
+
+    fn is_written_in_parts(&self) -> bool {
+        self.version == CgroupVersion::V1 && matches!(self.kind, CgroupFile::Quota | CgroupFile::Disk(_))
+    }
+
+    fn nearest(&self, value: LeverValue) -> LeverValue {
+        match value {
+            LeverValue::Memory(Some(bytes)) => {
+                let page = rustix::param::page_size() as u64;
+                LeverValue::Memory(Some(bytes / page * page))
+            }
+            value => value,
+        }
+    }
+
+    fn whole_memory(&self, _: &LeverValue) -> Option<Bytes> {
+        None
+    }
+
+    /// The scale of a weight file. `cpu.shares` are converted as the kernel itself does it, by
+    /// `shares = round(weight * 1024 / 100)` (`sched_weight_from_cgroup`).
+    fn scale(&self) -> Scale {
+        let (least, most, normal) = match (self.kind, self.version) {
+            (CgroupFile::Weight, CgroupVersion::V1) => (2, 262_144, 1_024),
+            (CgroupFile::DiskWeight, CgroupVersion::V1) => (10, 1_000, 500),
+            (CgroupFile::BfqWeight, _) => (1, 1_000, 100),
+            _ => (1, 10_000, 100),
+        };
+        Scale { least, most, normal }
     }
 }
 
@@ -376,7 +513,8 @@ mod tests {
         assert_eq!(shares(1), LeverValue::Weight(10));
         assert_eq!(shares(100), LeverValue::Weight(1024));
         assert_eq!(shares(10_000), LeverValue::Weight(102_400));
-        let back = |version, kind, number| lever(version, kind).as_weight(LeverValue::Weight(number)).unwrap().number();
+        let back =
+            |version, kind, number| lever(version, kind).as_weight(&LeverValue::Weight(number)).unwrap().number();
         assert_eq!(back(CgroupVersion::V1, CgroupFile::Weight, 1024), 100);
         assert_eq!(back(CgroupVersion::V1, CgroupFile::Weight, 2), 1);
         assert_eq!(back(CgroupVersion::V2, CgroupFile::Weight, 0), 1, "0 while idle");

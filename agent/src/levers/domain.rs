@@ -1,11 +1,18 @@
 //! What can be set of a Xen domain: the scheduler's cap and weight, the memory target, pausing.
 
+use std::fmt;
 use std::io;
 
+use gleaner_types::report::Capability;
 use serde::{Deserialize, Serialize};
 
 use super::error::LeverError;
+use super::lever::Lever;
+use super::place::{Found, Place};
+use super::role::{Kind, Role};
+use super::scale::Scale;
 use super::value::LeverValue;
+use crate::facts::WorkloadFacts;
 use crate::xen::{self, Domain, Setting};
 
 /// Caps are in percent of one CPU: as time per period that is 1 ms of 100 ms each.
@@ -39,7 +46,7 @@ pub struct DomainLever {
 }
 
 impl DomainLever {
-    pub(super) fn what(&self) -> String {
+    fn what(&self) -> String {
         let what = match self.kind {
             DomainKind::Cap => "cap",
             DomainKind::Weight => "weight",
@@ -72,22 +79,78 @@ impl DomainLever {
             DomainKind::Paused => Ok(LeverValue::Frozen(domain.paused)),
         }
     }
+}
 
-    pub(super) fn read(&self) -> Result<LeverValue, LeverError> {
+/// Kinds of this lever.
+const KINDS: &[Kind] = &[
+    Kind {
+        name: "cap of a Xen domain",
+        does: "CPU in percent of one core, of credit and credit2",
+        exists: "a control domain with the helper `gleaner-agent-xen`",
+        restored: "the cap found",
+        capability: Capability::XenDomains,
+    },
+    Kind {
+        name: "weight of a Xen domain",
+        does: "share of the CPU under contention, of credit and credit2",
+        exists: "a control domain with the helper `gleaner-agent-xen`",
+        restored: "the weight found",
+        capability: Capability::XenDomains,
+    },
+    Kind {
+        name: "memory target of a Xen domain",
+        does: "memory that the domain should come to, by its balloon",
+        exists: "a control domain with the helper `gleaner-agent-xen`",
+        restored: "the target found",
+        capability: Capability::XenDomains,
+    },
+];
+
+impl fmt::Display for DomainLever {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what())
+    }
+}
+
+impl Lever for DomainLever {
+    const KINDS: &'static [Kind] = KINDS;
+
+    fn find(place: &Place<'_>) -> Vec<Found<Self>> {
+        let WorkloadFacts::Domain(uuid) = place.workload else { return Vec::new() };
+        let kinds = [DomainKind::Cap, DomainKind::Weight, DomainKind::Memory];
+        // A scheduler without caps and weights has no such levers.
+        let levers = kinds.into_iter().map(|kind| Self { uuid: uuid.clone(), kind });
+        levers.filter(Self::exists).map(Found::alone).collect()
+    }
+
+    fn role(&self) -> Option<Role> {
+        match self.kind {
+            DomainKind::Cap => Some(Role::Quota),
+            DomainKind::Weight => Some(Role::Weight),
+            DomainKind::Memory => Some(Role::Memory),
+            DomainKind::Paused => None,
+        }
+    }
+
+    fn exists(&self) -> bool {
+        self.read().is_ok()
+    }
+
+    fn read(&self) -> Result<LeverValue, LeverError> {
         let value = self.find().and_then(|domain| self.of(&domain));
         value.map_err(|source| LeverError::Read { what: self.what(), source })
     }
 
-    pub(super) fn write(&self, value: LeverValue) -> Result<(), LeverError> {
-        let setting = match (self.kind, value) {
+    fn write(&self, value: LeverValue) -> Result<(), LeverError> {
+        let setting = match (self.kind, &value) {
             (DomainKind::Cap, LeverValue::Quota { quota_us, period_us: PERIOD_US }) => {
                 Setting::Cap(quota_us.map_or(0, |quota| u32::try_from(quota / PERCENT_US).unwrap_or(u32::MAX)))
             }
             (DomainKind::Weight, LeverValue::Weight(weight)) => {
-                Setting::Weight(u32::try_from(weight).unwrap_or(u32::MAX))
+                Setting::Weight(u32::try_from(*weight).unwrap_or(u32::MAX))
             }
-            (DomainKind::Memory, LeverValue::Memory(Some(bytes))) => Setting::MemoryTarget(bytes),
-            (DomainKind::Paused, LeverValue::Frozen(paused)) => Setting::Paused(paused),
+            (DomainKind::Memory, LeverValue::Memory(Some(bytes))) => Setting::MemoryTarget(*bytes),
+            (DomainKind::Paused, LeverValue::Frozen(paused)) => Setting::Paused(*paused),
             _ => {
                 let (what, text) = (self.what(), value.to_string());
                 return Err(LeverError::Malformed { what, text, expected: "a value of this lever" });
@@ -100,8 +163,7 @@ impl DomainLever {
         })
     }
 
-    /// The nearest value it can hold.
-    pub(super) fn nearest(&self, value: LeverValue) -> LeverValue {
+    fn nearest(&self, value: LeverValue) -> LeverValue {
         match value {
             LeverValue::Quota { quota_us: Some(quota), period_us } => {
                 let percent = (quota + PERCENT_US / 2) / PERCENT_US;
@@ -110,6 +172,11 @@ impl DomainLever {
             LeverValue::Memory(Some(bytes)) => LeverValue::Memory(Some(bytes / KIB * KIB)),
             other => other,
         }
+    }
+
+    /// The normal weight of credit and credit2 is 256.
+    fn scale(&self) -> Scale {
+        Scale { least: 1, most: 65_535, normal: 256 }
     }
 }
 

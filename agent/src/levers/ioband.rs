@@ -6,25 +6,21 @@
 //! A table's line is "DEVICE NAME IO_THROTTLE IO_LIMIT TYPE POLICY TOKEN GROUPS…"; a group of the policy `weight` is
 //! "ID:WEIGHT", of `range-bw` "ID:LEAST:MOST" in KiB/s; the first, without an id, is everybody else's.
 
-use std::io;
+use std::fmt;
 
+use gleaner_types::command::Weight;
+use gleaner_types::report::Capability;
 use serde::{Deserialize, Serialize};
 
 use super::error::LeverError;
+use super::ioband_table::{IobandPolicy, parse};
+use super::lever::Lever;
+use super::place::{Found, Place};
+use super::role::{Kind, Role};
 use super::value::{LeverValue, Throttle};
 use crate::device_mapper::{DeviceMapper, TableLine};
 
 const KIB: u64 = 1_024;
-
-/// By what a device divides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IobandPolicy {
-    /// By weight.
-    Weight,
-    /// By bandwidth, reads and writes together.
-    Bandwidth,
-}
 
 /// One process's part of a device.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -38,37 +34,6 @@ pub struct IobandLever {
     pub policy: IobandPolicy,
 }
 
-/// A device's policy, and the numbers of a group in it, if it has joined.
-fn parse(lines: &[TableLine], pid: i32) -> Option<(IobandPolicy, Option<Vec<u64>>)> {
-    let line = lines.iter().find(|line| line.target == "ioband")?;
-    let mut words = line.parameters.split_whitespace().skip(4);
-    let kind = words.next()?;
-    let policy = match words.next()? {
-        "weight" => IobandPolicy::Weight,
-        "range-bw" => IobandPolicy::Bandwidth,
-        _ => return None,
-    };
-    if kind != "pid" {
-        return None;
-    }
-    let own = format!("{pid}:");
-    let numbers: Option<Result<Vec<u64>, std::num::ParseIntError>> =
-        words.find_map(|word| word.strip_prefix(&own)).map(|numbers| numbers.split(':').map(str::parse).collect());
-    match numbers {
-        None => Some((policy, None)),
-        Some(numbers) => Some((policy, Some(numbers.ok()?))),
-    }
-}
-
-/// By what a device divides between processes.
-pub(crate) fn policy(device: &str) -> io::Result<IobandPolicy> {
-    let lines = DeviceMapper::open()?.table(device)?;
-    let odd = || {
-        io::Error::new(io::ErrorKind::InvalidData, "it is no ioband device of type pid with policy weight or range-bw")
-    };
-    parse(&lines, 0).map(|(policy, _)| policy).ok_or_else(odd)
-}
-
 /// Both policies on a table, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(lines: &[TableLine]) {
@@ -78,18 +43,8 @@ pub(crate) fn fuzz(lines: &[TableLine]) {
 }
 
 impl IobandLever {
-    pub(super) fn what(&self) -> String {
+    fn what(&self) -> String {
         format!("the part of process {} of the ioband device `{}`", self.pid, self.device)
-    }
-
-    pub(super) fn read(&self) -> Result<LeverValue, LeverError> {
-        let lines = DeviceMapper::open().and_then(|mapper| mapper.table(&self.device));
-        let lines = lines.map_err(|source| LeverError::Read { what: self.what(), source })?;
-        self.of(&lines).ok_or_else(|| LeverError::Malformed {
-            what: self.what(),
-            text: lines.first().map(|line| line.parameters.chars().take(64).collect()).unwrap_or_default(),
-            expected: "a table of ioband with type pid and the same policy as before",
-        })
     }
 
     fn of(&self, lines: &[TableLine]) -> Option<LeverValue> {
@@ -110,10 +65,10 @@ impl IobandLever {
     }
 
     /// The messages that take the group from one value to another.
-    fn messages(&self, from: LeverValue, to: LeverValue) -> Option<Vec<String>> {
+    fn messages(&self, from: &LeverValue, to: &LeverValue) -> Option<Vec<String>> {
         let pid = self.pid;
-        let joined = |value: LeverValue| match value {
-            LeverValue::Share(weight) => weight,
+        let joined = |value: &LeverValue| match value {
+            LeverValue::Share(weight) => *weight,
             LeverValue::Throttle(throttle) => throttle.read_bytes,
             _ => None,
         };
@@ -131,10 +86,64 @@ impl IobandLever {
             (Some(_), Some(set)) => vec![set],
         })
     }
+}
 
-    pub(super) fn write(&self, value: LeverValue) -> Result<(), LeverError> {
+/// Kinds of this lever.
+const KINDS: &[Kind] = &[
+    Kind {
+        name: "weight on a dm-ioband device",
+        does: "a guest's share of the disk, by device-mapper message",
+        exists: "the config names an ioband device of type pid and policy weight",
+        restored: "detached, or the weight found",
+        capability: Capability::Ioband,
+    },
+    Kind {
+        name: "bandwidth on a dm-ioband device",
+        does: "bytes per second of a guest, reads and writes together, by device-mapper message",
+        exists: "the config names an ioband device of type pid and policy range-bw",
+        restored: "detached, or the bandwidth found",
+        capability: Capability::Ioband,
+    },
+];
+
+impl fmt::Display for IobandLever {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what())
+    }
+}
+
+impl Lever for IobandLever {
+    const KINDS: &'static [Kind] = KINDS;
+
+    fn find(place: &Place<'_>) -> Vec<Found<Self>> {
+        let (Some(guest), Some((device, policy))) = (place.guest(), &place.ioband) else { return Vec::new() };
+        vec![Found::alone(Self { device: device.clone(), pid: guest.pid, policy: *policy })]
+    }
+
+    fn role(&self) -> Option<Role> {
+        Some(match self.policy {
+            IobandPolicy::Weight => Role::DiskWeight,
+            IobandPolicy::Bandwidth => Role::Disk,
+        })
+    }
+
+    fn exists(&self) -> bool {
+        self.read().is_ok()
+    }
+
+    fn read(&self) -> Result<LeverValue, LeverError> {
+        let lines = DeviceMapper::open().and_then(|mapper| mapper.table(&self.device));
+        let lines = lines.map_err(|source| LeverError::Read { what: self.what(), source })?;
+        self.of(&lines).ok_or_else(|| LeverError::Malformed {
+            what: self.what(),
+            text: lines.first().map(|line| line.parameters.chars().take(64).collect()).unwrap_or_default(),
+            expected: "a table of ioband with type pid and the same policy as before",
+        })
+    }
+
+    fn write(&self, value: LeverValue) -> Result<(), LeverError> {
         let found = self.read()?;
-        let Some(messages) = self.messages(found, value) else {
+        let Some(messages) = self.messages(&found, &value) else {
             let (what, text) = (self.what(), value.to_string());
             return Err(LeverError::Malformed { what, text, expected: "a value of this lever" });
         };
@@ -145,12 +154,15 @@ impl IobandLever {
         send().map_err(|source| LeverError::Write { value: value.to_string(), what: self.what(), source })
     }
 
-    /// The nearest value it can hold: one bandwidth, the lower, in whole KiB/s.
-    pub(super) fn nearest(&self, value: LeverValue) -> LeverValue {
+    fn nearest(&self, value: LeverValue) -> LeverValue {
         let LeverValue::Throttle(throttle) = value else { return value };
         let most = throttle.read_bytes.into_iter().chain(throttle.write_bytes).min();
         let most = most.map(|bytes| (bytes / KIB).max(1) * KIB);
         LeverValue::Throttle(Throttle { read_bytes: most, write_bytes: most, ..Throttle::default() })
+    }
+
+    fn weight(&self, weight: Weight) -> LeverValue {
+        LeverValue::Share(Some(self.scale().to_lever(weight)))
     }
 }
 
@@ -158,6 +170,7 @@ impl IobandLever {
 mod tests {
     use super::*;
     use crate::levers::Fault;
+    use crate::levers::ioband_table::policy;
 
     fn table(parameters: &str) -> Vec<TableLine> {
         vec![TableLine { target: "ioband".into(), parameters: parameters.into() }]
@@ -193,7 +206,7 @@ mod tests {
     #[test]
     fn joins_before_it_sets_and_leaves_at_last() {
         let weight = lever(IobandPolicy::Weight);
-        let say = |from, to| weight.messages(LeverValue::Share(from), LeverValue::Share(to)).unwrap();
+        let say = |from, to| weight.messages(&LeverValue::Share(from), &LeverValue::Share(to)).unwrap();
         assert_eq!(say(None, Some(40)), ["attach 1000", "weight 1000:40"]);
         assert_eq!(say(Some(40), Some(10)), ["weight 1000:10"]);
         assert_eq!(say(Some(10), None), ["detach 1000"]);
@@ -201,8 +214,8 @@ mod tests {
         let most =
             by_bandwidth.nearest(LeverValue::Throttle(Throttle { write_bytes: Some(5_000), ..Throttle::default() }));
         assert_eq!(most, bandwidth(Some(4_096)));
-        assert_eq!(by_bandwidth.messages(bandwidth(None), most).unwrap(), ["attach 1000", "range-bw 1000:0:4"]);
-        assert_eq!(by_bandwidth.messages(most, LeverValue::Idle(true)), None);
+        assert_eq!(by_bandwidth.messages(&bandwidth(None), &most).unwrap(), ["attach 1000", "range-bw 1000:0:4"]);
+        assert_eq!(by_bandwidth.messages(&most, &LeverValue::Idle(true)), None);
     }
 
     #[test]

@@ -1,13 +1,18 @@
 //! Traffic of one network interface, held by the queues of `crate::netlink`. A queue that somebody else put
 //! there makes the lever malformed, so that it is never replaced.
 
+use std::fmt;
 use std::io;
 
+use gleaner_types::report::Capability;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use serde::{Deserialize, Serialize};
 
 use super::error::LeverError;
+use super::lever::Lever;
+use super::place::{Found, Place};
+use super::role::{Kind, Role};
 use super::value::LeverValue;
 use crate::netlink::{Direction, Shape, TrafficControl};
 
@@ -22,7 +27,7 @@ pub struct LinkLever {
 }
 
 impl LinkLever {
-    pub(super) fn what(&self) -> String {
+    fn what(&self) -> String {
         let way = match self.direction {
             Direction::Receive => "receives",
             Direction::Transmit => "sends",
@@ -30,12 +35,58 @@ impl LinkLever {
         format!("what the guest behind `{}` {way}", self.interface)
     }
 
-    pub(super) fn index(&self) -> io::Result<u32> {
+    fn index(&self) -> io::Result<u32> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(name_to_index(&socket, &self.interface)?)
     }
+}
 
-    pub(super) fn read(&self) -> Result<LeverValue, LeverError> {
+/// Kinds of this lever.
+const KINDS: &[Kind] = &[
+    Kind {
+        name: "traffic that a guest receives",
+        does: "bytes per second that a tap sends: a token bucket",
+        exists: "a tap in this network namespace, kernel module `sch_tbf`",
+        restored: "the queue removed; somebody else's queue is never replaced",
+        capability: Capability::NetworkReceive,
+    },
+    Kind {
+        name: "traffic that a guest sends",
+        does: "bytes per second that a tap receives: policing",
+        exists: "a tap in this network namespace, kernel modules `sch_ingress`, `cls_matchall`, `act_police`",
+        restored: "the queue removed; somebody else's queue is never replaced",
+        capability: Capability::NetworkTransmit,
+    },
+];
+
+impl fmt::Display for LinkLever {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what())
+    }
+}
+
+impl Lever for LinkLever {
+    const KINDS: &'static [Kind] = KINDS;
+
+    fn find(place: &Place<'_>) -> Vec<Found<Self>> {
+        let taps = place.guest().map_or(&[][..], |guest| &guest.taps);
+        let of = |direction| taps.iter().map(move |tap| Self { interface: tap.clone(), direction });
+        let both = of(Direction::Receive).chain(of(Direction::Transmit));
+        both.filter(Self::exists).map(Found::alone).collect()
+    }
+
+    fn role(&self) -> Option<Role> {
+        Some(match self.direction {
+            Direction::Receive => Role::Receive,
+            Direction::Transmit => Role::Transmit,
+        })
+    }
+
+    fn exists(&self) -> bool {
+        self.index().is_ok()
+    }
+
+    fn read(&self) -> Result<LeverValue, LeverError> {
         let shape = self.index().and_then(|index| TrafficControl::open()?.shape(index, self.direction));
         match shape.map_err(|source| LeverError::Read { what: self.what(), source })? {
             Shape::Default => Ok(LeverValue::Rate(None)),
@@ -48,15 +99,15 @@ impl LinkLever {
         }
     }
 
-    pub(super) fn write(&self, value: LeverValue) -> Result<(), LeverError> {
-        let LeverValue::Rate(rate) = value else {
+    fn write(&self, value: LeverValue) -> Result<(), LeverError> {
+        let LeverValue::Rate(rate) = &value else {
             return Err(LeverError::Malformed { what: self.what(), text: value.to_string(), expected: "a rate" });
         };
         // Nothing to take away: the kernel would say that there is no such queue.
         if rate.is_none() && self.read()? == value {
             return Ok(());
         }
-        let written = self.index().and_then(|index| TrafficControl::open()?.hold(index, self.direction, rate));
+        let written = self.index().and_then(|index| TrafficControl::open()?.hold(index, self.direction, *rate));
         written.map_err(|source| LeverError::Write { value: value.to_string(), what: self.what(), source })
     }
 }

@@ -1,12 +1,18 @@
 //! What a QEMU guest's monitor sets: whether its virtual CPUs run, its balloon, and ceilings on its disks.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use gleaner_types::report::Capability;
+use gleaner_types::units::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::error::LeverError;
+use super::lever::Lever;
+use super::place::{Found, Place};
+use super::role::{Kind, Role};
 use super::value::{LeverValue, Throttle};
 use crate::qmp::{Monitor, disks, whole_memory};
 
@@ -52,7 +58,7 @@ pub struct MonitorLever {
 }
 
 impl MonitorLever {
-    pub(super) fn what(&self) -> String {
+    fn what(&self) -> String {
         let socket = self.socket.display();
         match &self.kind {
             MonitorKind::Running => format!("the state of the guest at `{socket}`"),
@@ -60,8 +66,79 @@ impl MonitorLever {
             MonitorKind::Disk { device } => format!("the disk `{device}` of the guest at `{socket}`"),
         }
     }
+}
 
-    pub(super) fn read(&self) -> Result<LeverValue, LeverError> {
+fn unexpected(command: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("`{command}` answered something unexpected"))
+}
+
+/// A socket nobody listens on is a guest that has ended.
+fn absent_if_gone(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::ConnectionRefused {
+        io::Error::new(io::ErrorKind::NotFound, error)
+    } else {
+        error
+    }
+}
+
+/// Kinds of this lever.
+const KINDS: &[Kind] = &[
+    Kind {
+        name: "run state of a guest",
+        does: "stops and continues the virtual CPUs of a volunteer that is a guest (QMP `stop`, `cont`)",
+        exists: "a QEMU guest with a monitor of its own",
+        restored: "running or stopped, as found",
+        capability: Capability::Guests,
+    },
+    Kind {
+        name: "balloon of a guest",
+        does: "memory that the guest keeps (QMP `balloon`)",
+        exists: "a QEMU guest with a monitor and a balloon device",
+        restored: "all the guest's memory, or the size found; recorded until the guest has it back",
+        capability: Capability::MemoryLimit,
+    },
+    Kind {
+        name: "disk ceilings of a guest",
+        does: "bytes and operations per second on each disk, in QEMU (QMP `block_set_io_throttle`)",
+        exists: "a QEMU guest with a monitor, on cgroup version 1",
+        restored: "the ceilings found",
+        capability: Capability::DiskLimit,
+    },
+];
+
+impl fmt::Display for MonitorLever {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what())
+    }
+}
+
+impl Lever for MonitorLever {
+    const KINDS: &'static [Kind] = KINDS;
+
+    fn find(place: &Place<'_>) -> Vec<Found<Self>> {
+        let Some(monitor) = place.monitor() else { return Vec::new() };
+        let behind = |kind| Found::alone(Self { socket: monitor.socket.clone(), kind });
+        let mut found: Vec<Found<Self>> =
+            monitor.balloon.map(|whole| behind(MonitorKind::Balloon { whole })).into_iter().collect();
+        if place.ioband.is_none() && place.throttled_by_monitor() {
+            found.extend(monitor.disks.iter().map(|device| behind(MonitorKind::Disk { device: device.clone() })));
+        }
+        found
+    }
+
+    fn role(&self) -> Option<Role> {
+        match self.kind {
+            MonitorKind::Running => None,
+            MonitorKind::Balloon { .. } => Some(Role::Memory),
+            MonitorKind::Disk { .. } => Some(Role::Disk),
+        }
+    }
+
+    fn exists(&self) -> bool {
+        self.socket.exists()
+    }
+
+    fn read(&self) -> Result<LeverValue, LeverError> {
         let read = Monitor::with(&self.socket, |monitor| match &self.kind {
             MonitorKind::Running => {
                 let status = monitor.execute("query-status", Value::Null)?;
@@ -86,13 +163,15 @@ impl MonitorLever {
         read.map_err(|source| LeverError::Read { what: self.what(), source: absent_if_gone(source) })
     }
 
-    pub(super) fn write(&self, value: LeverValue) -> Result<(), LeverError> {
-        let (command, mut arguments) = match (&self.kind, value) {
-            (MonitorKind::Running, LeverValue::Frozen(stopped)) => (if stopped { "stop" } else { "cont" }, Value::Null),
+    fn write(&self, value: LeverValue) -> Result<(), LeverError> {
+        let (command, mut arguments) = match (&self.kind, &value) {
+            (MonitorKind::Running, LeverValue::Frozen(stopped)) => {
+                (if *stopped { "stop" } else { "cont" }, Value::Null)
+            }
             (MonitorKind::Balloon { .. }, LeverValue::Memory(_)) => ("balloon", Value::Null),
             (MonitorKind::Disk { device }, LeverValue::Throttle(throttle)) => {
                 // In QEMU 0 is no ceiling.
-                let Throttle { read_bytes, write_bytes, read_operations, write_operations } = throttle;
+                let Throttle { read_bytes, write_bytes, read_operations, write_operations } = *throttle;
                 let limits = json!({
                     "id": device, "bps": 0, "iops": 0,
                     "bps_rd": read_bytes.unwrap_or(0), "bps_wr": write_bytes.unwrap_or(0),
@@ -106,7 +185,7 @@ impl MonitorLever {
             }
         };
         let written = Monitor::with(&self.socket, |monitor| {
-            if let LeverValue::Memory(limit) = value {
+            if let LeverValue::Memory(limit) = &value {
                 // As it is now: without a limit on it the guest has what was plugged too.
                 let whole = whole_memory(monitor)?;
                 arguments = json!({ "value": limit.unwrap_or(whole).min(whole) });
@@ -119,18 +198,18 @@ impl MonitorLever {
             source: absent_if_gone(source),
         })
     }
-}
 
-fn unexpected(command: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("`{command}` answered something unexpected"))
-}
+    /// A balloon reads what the guest has given so far.
+    fn reads_as_set(&self) -> bool {
+        !matches!(self.kind, MonitorKind::Balloon { .. })
+    }
 
-/// A socket nobody listens on is a guest that has ended.
-fn absent_if_gone(error: io::Error) -> io::Error {
-    if error.kind() == io::ErrorKind::ConnectionRefused {
-        io::Error::new(io::ErrorKind::NotFound, error)
-    } else {
-        error
+    fn whole_memory(&self, current: &LeverValue) -> Option<Bytes> {
+        match (&self.kind, current) {
+            (_, LeverValue::Memory(Some(bytes))) => Some(Bytes(*bytes)),
+            (MonitorKind::Balloon { whole }, _) => Some(Bytes(*whole)),
+            _ => None,
+        }
     }
 }
 

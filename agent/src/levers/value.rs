@@ -27,7 +27,7 @@ pub struct Throttle {
 }
 
 /// What a lever is set to, in its interface's own units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeverValue {
     /// CPU time per period; `None` is no ceiling.
@@ -51,6 +51,8 @@ pub enum LeverValue {
     Rate(Option<u64>),
     /// A weight among those who joined a division; `None` is not joined.
     Share(Option<u64>),
+    /// Anything else, as its interface writes it: a set of CPUs, a name.
+    Text(String),
 }
 
 impl LeverValue {
@@ -58,23 +60,28 @@ impl LeverValue {
     /// kernel takes.
     #[must_use]
     pub fn at_most(share: CoreShare, period_us: u64) -> (Self, bool) {
+        let (quota_us, was_raised) = Self::quota_of(share, period_us);
+        (Self::Quota { quota_us: Some(quota_us), period_us }, was_raised)
+    }
+
+    /// The same as a number.
+    pub(super) fn quota_of(share: CoreShare, period_us: u64) -> (u64, bool) {
         let wanted = whole(share.cores() * period_us as f64);
-        let quota_us = wanted.clamp(QUOTA_LEAST_US, QUOTA_MOST_US);
-        (Self::Quota { quota_us: Some(quota_us), period_us }, wanted < QUOTA_LEAST_US)
+        (wanted.clamp(QUOTA_LEAST_US, QUOTA_MOST_US), wanted < QUOTA_LEAST_US)
     }
 
     /// Each part of it is that part of one of `others`: what a write of several files leaves that ends between two.
     #[must_use]
-    pub fn is_mixture_of(self, others: &[Self]) -> bool {
-        let parts = |value: Self| match value {
-            Self::Quota { quota_us, period_us } => [quota_us, Some(period_us), None, None],
+    pub fn is_mixture_of(&self, others: &[&Self]) -> bool {
+        let parts = |value: &Self| match value {
+            Self::Quota { quota_us, period_us } => [*quota_us, Some(*period_us), None, None],
             Self::Throttle(throttle) => {
                 [throttle.read_bytes, throttle.write_bytes, throttle.read_operations, throttle.write_operations]
             }
             _ => [None; 4],
         };
-        let same_kind = |other: &&Self| std::mem::discriminant(*other) == std::mem::discriminant(&self);
-        let others: Vec<_> = others.iter().filter(same_kind).map(|other| parts(*other)).collect();
+        let same_kind = |other: &&&Self| std::mem::discriminant(**other) == std::mem::discriminant(self);
+        let others: Vec<_> = others.iter().filter(same_kind).map(|other| parts(other)).collect();
         // A ceiling on CPU is lifted before its period is changed.
         let lifted =
             |index: usize, part: Option<u64>| matches!(self, Self::Quota { .. }) && index == 0 && part.is_none();
@@ -87,7 +94,7 @@ impl LeverValue {
 
     /// The ceiling as CPU; `None` for no ceiling and for values that are not ceilings.
     #[must_use]
-    pub fn ceiling(self) -> Option<CoreShare> {
+    pub fn ceiling(&self) -> Option<CoreShare> {
         match self {
             Self::Quota { quota_us: Some(quota_us), period_us } => {
                 Some(CoreShare::from_cpu_time(quota_us.saturating_mul(1_000), period_us.saturating_mul(1_000)))
@@ -108,6 +115,7 @@ impl fmt::Display for LeverValue {
             }
             Self::Idle(on) | Self::Frozen(on) => write!(f, "{}", u8::from(*on)),
             Self::Memory(limit) | Self::Rate(limit) => write!(f, "{}", most(*limit)),
+            Self::Text(text) => write!(f, "{text}"),
             Self::Throttle(throttle) => write!(
                 f,
                 "rbps={} wbps={} riops={} wiops={}",

@@ -10,12 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::act::cgroup;
-use crate::act::plan::WorkloadLevers;
-use crate::act::workload::levers_of;
 use crate::act::{ActSettings, restore_state_dir};
 use crate::facts::{Disks, WorkloadFacts};
 use crate::hierarchies::CgroupVersion;
 use crate::hierarchies::Hierarchies;
+use crate::levers::WorkloadLevers;
+use crate::levers::catalogue::levers_of;
 use crate::levers::{AnyLever, CgroupFile};
 use crate::roots::Roots;
 use crate::sense::machine::MachineReader;

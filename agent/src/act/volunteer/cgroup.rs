@@ -275,7 +275,7 @@ impl CgroupVolunteer {
             dirs: places.iter().map(|place| place.leaf.clone()).collect(),
             idle,
             yielding: manage(lever)?,
-            least,
+            least: least.clone(),
             quota: manage(AnyLever::new(&cpu.leaf, cpu.version, CgroupFile::Quota))?,
             freezer: manage(AnyLever::new(&frozen_by.leaf, frozen_by.version, CgroupFile::Freezer))?,
             usage: match with("cpuacct") {
@@ -288,7 +288,7 @@ impl CgroupVolunteer {
         };
         volunteer.record_found(before, cpu, ledger)?;
         volunteer.freezer.set(LeverValue::Frozen(true)).map_err(unavailable)?;
-        volunteer.yielding.set(least).map_err(unavailable)?;
+        volunteer.yielding.set(least.clone()).map_err(unavailable)?;
         volunteer.quota.set(LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
         Ok((volunteer, weaknesses))
     }
@@ -306,7 +306,7 @@ impl CgroupVolunteer {
             dirs: vec![cpu.clone()],
             idle,
             yielding: manage(lever)?,
-            least,
+            least: least.clone(),
             quota: manage(AnyLever::new(&cpu, version, CgroupFile::Quota))?,
             freezer: manage(stop)?,
             usage: match cpuacct {
@@ -321,7 +321,7 @@ impl CgroupVolunteer {
             Place { mount: PathBuf::new(), leaf: cpu.clone(), version, controllers: vec!["cpu"], required: true };
         volunteer.record_found(std::slice::from_ref(&cpu), &place, ledger)?;
         volunteer.freezer.set(LeverValue::Frozen(true)).map_err(unavailable)?;
-        volunteer.yielding.set(least).map_err(unavailable)?;
+        volunteer.yielding.set(least.clone()).map_err(unavailable)?;
         volunteer.quota.set(LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
         let weakness = "the volunteer is one that was there before: it is stopped when it should end, never ended";
         Ok((volunteer, vec![weakness.to_owned()]))
@@ -375,9 +375,9 @@ impl CgroupVolunteer {
             self.freeze(&mut met)?;
             return Ok(met);
         }
-        let thaws = self.freezer.ours() != LeverValue::Frozen(false);
+        let thaws = self.freezer.ours() != &LeverValue::Frozen(false);
         let wanted = LeverValue::at_most(limit, PERIOD_US).0;
-        if thaws || self.quota.has_strayed() || self.is_worth_a_write(wanted, now) {
+        if thaws || self.quota.has_drifted() || self.is_worth_a_write(&wanted, now) {
             met.extend(self.quota.set(wanted)?);
             self.written = Some(now);
         }
@@ -395,8 +395,8 @@ impl CgroupVolunteer {
 
     fn freeze(&mut self, met: &mut Vec<ForeignWrite>) -> Result<(), LeverError> {
         let least = LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0;
-        let strayed = self.freezer.has_strayed();
-        if strayed || self.freezer.ours() != LeverValue::Frozen(true) {
+        let drifted = self.freezer.has_drifted();
+        if drifted || self.freezer.ours() != &LeverValue::Frozen(true) {
             match self.freezer.set(LeverValue::Frozen(true)) {
                 Ok(found) => met.extend(found),
                 Err(error) => {
@@ -406,7 +406,7 @@ impl CgroupVolunteer {
                 }
             }
         }
-        if strayed || self.freezer.is_foreign() || self.quota.has_strayed() {
+        if drifted || self.freezer.is_foreign() || self.quota.has_drifted() {
             met.extend(self.quota.set(least)?);
         }
         self.give_way(met)
@@ -414,13 +414,13 @@ impl CgroupVolunteer {
 
     /// In the idle class or with the least weight, also after somebody has given that back.
     fn give_way(&mut self, met: &mut Vec<ForeignWrite>) -> Result<(), LeverError> {
-        if self.yielding.has_strayed() || self.yielding.ours() != self.least {
-            met.extend(self.yielding.set(self.least)?);
+        if self.yielding.has_drifted() || *self.yielding.ours() != self.least {
+            met.extend(self.yielding.set(self.least.clone())?);
         }
         Ok(())
     }
 
-    fn is_worth_a_write(&self, wanted: LeverValue, now: Instant) -> bool {
+    fn is_worth_a_write(&self, wanted: &LeverValue, now: Instant) -> bool {
         let (Some(wanted), Some(in_force)) = (wanted.ceiling(), self.quota.ours().ceiling()) else { return true };
         let change = wanted - in_force;
         let rested = self.written.is_none_or(|at| now.duration_since(at) >= WRITE_PAUSE);
@@ -472,7 +472,7 @@ impl CgroupVolunteer {
         }
         // Killing thawed it, also where some are still there.
         let stopped = LeverValue::Frozen(true);
-        let frozen = self.freezer.lever.set(stopped).map(|()| self.freezer.was_set(stopped));
+        let frozen = self.freezer.lever.set(stopped.clone()).map(|()| self.freezer.was_set(stopped));
         let ended = ended?;
         frozen?;
         Ok(ended)

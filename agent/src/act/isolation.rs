@@ -1,0 +1,59 @@
+//! Whether limits on a workload hit it alone. In: its cgroups, those of others, the volunteer's. Out: whom else they
+//! would hit. Called before a limit is set, and when workloads come or go.
+
+use std::path::PathBuf;
+
+use super::cgroup;
+use crate::levers::WorkloadLevers;
+
+/// Checks that limits on a workload's cgroups hit the workload and nobody else.
+///
+/// # Errors
+/// Who else they would hit, in a sentence.
+pub(super) fn check_own<'a>(
+    own: &[PathBuf],
+    others: impl IntoIterator<Item = &'a WorkloadLevers>,
+    volunteer: &[PathBuf],
+) -> Result<(), String> {
+    let others: Vec<_> = others.into_iter().flat_map(|other| &other.own).collect();
+    for dir in own {
+        if let Some(other) = others.iter().find(|other| other.starts_with(dir)) {
+            return Err(format!("`{}` also holds the workload in `{}`", dir.display(), other.display()));
+        }
+        if volunteer.iter().any(|leaf| leaf.starts_with(dir)) {
+            return Err(format!("`{}` also holds the volunteer", dir.display()));
+        }
+        let agent = rustix::process::getpid().as_raw_nonzero().get();
+        if cgroup::processes_of(std::slice::from_ref(dir)).is_ok_and(|pids| pids.contains(&agent)) {
+            return Err(format!("`{}` also holds this agent", dir.display()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn only_the_workload_itself_may_be_hit() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for name in ["a/child", "b", "own"] {
+            fs::create_dir_all(path(name)).unwrap();
+        }
+        fs::write(path("own/cgroup.procs"), format!("{}\n", std::process::id())).unwrap();
+        let other = |name| WorkloadLevers { own: vec![path(name)], ..WorkloadLevers::default() };
+        assert_eq!(check_own(&[path("b")], &[other("a")], &[path("v")]), Ok(()));
+        for (own, others, volunteer) in [
+            ("a", vec![other("a/child")], vec![]),
+            ("a", vec![other("a")], vec![]),
+            ("a", vec![], vec![path("a/volunteer")]),
+            ("own", vec![], vec![]),
+        ] {
+            assert!(check_own(&[path(own)], &others, &volunteer).is_err(), "{own}");
+        }
+    }
+}
