@@ -1,54 +1,51 @@
 //! The controller: the one state machine that decides. Production, replay and simulation all drive
 //! [`Controller::handle`]; equal inputs at equal times give equal outputs, byte for byte.
 //!
-//! A job waits until its host can run it, is profiled on its dedicated capacity alone, and is then sized every
-//! evaluation interval (RHIC §4.1). What happens between two evaluations is deferred to the next one, but for a
-//! host that is lost: then the job waits again.
+//! In: one [`Input`] and the time. Out: [`Output`]s, each passed by the independent checker (`gleaner-plan-check`). Called
+//! by the aggregator's shell, by `gleaner replay`, and by the simulator.
+//!
+//! State has three owners: `hosts`, `jobs` and `applications`. The controller hands each input to the owner of what it
+//! is about, lets jobs move on, and then reconciles every host with what is wanted of it. What happens between two
+//! evaluations of a job is deferred to the next one, but for a host that is lost: then the job waits again.
 
 mod applications;
-mod cluster;
+mod capacity;
+mod gate;
 mod hosts;
 mod interface;
 mod jobs;
+mod outputs;
+mod unusable;
 
 pub use interface::{HostGlance, HostView, Input, Output, Settings};
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use gleaner_types::application::ApplicationStatus;
-use gleaner_types::command::Version;
-use gleaner_types::event::Event;
-use gleaner_types::id::{ApplicationId, HostId, JobId};
-use gleaner_types::job::{Decision, JobStatus};
-use gleaner_types::report::HostFacts;
+use gleaner_plan_check::{KnownHost, View};
+use gleaner_types::application::{ApplicationStatus, TierSpec};
+use gleaner_types::id::{ApplicationId, HostId, JobId, WorkloadId};
+use gleaner_types::job::{Decision, JobSpec, JobStatus};
+use gleaner_types::report::{HostFacts, HostReport};
 use gleaner_types::time::Timestamp;
+use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
 use crate::advice::{self, Advice, Candidate, History, Question};
-use crate::check;
-use applications::{Managed, Reserved};
-use hosts::Host;
-use jobs::Job;
+use applications::Applications;
+use capacity::Capacity;
+use hosts::{Host, Hosts, VolunteerWanted, Wanted};
+use interface::seconds;
+use jobs::Jobs;
+use outputs::Outputs;
 
 /// Everything the aggregator knows and decides by. Serialisable, so that a restart continues from it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Controller {
     settings: Settings,
-    version: Version,
-    hosts: BTreeMap<HostId, Host>,
-    /// Hosts an operator wants left alone, until when. A host may be held before it joins.
-    holds: BTreeMap<HostId, Timestamp>,
-    /// In order of submission.
-    jobs: Vec<Job>,
-    /// Foreground applications with response-time targets.
-    applications: BTreeMap<ApplicationId, Managed>,
-    /// What applications have of each host.
-    reserved: BTreeMap<HostId, Reserved>,
-    /// When shares are moved next, and whether response times were asked for.
-    next_control: Timestamp,
-    asked: bool,
-    /// The latest time it was told.
+    hosts: Hosts,
+    jobs: Jobs,
+    applications: Applications,
+    /// The latest time of an input.
     latest: Timestamp,
 }
 
@@ -56,22 +53,16 @@ impl Controller {
     /// A controller that knows nothing. `epoch` distinguishes its commands from those of other states.
     #[must_use]
     pub fn new(settings: Settings, epoch: Timestamp) -> Self {
-        let version = Version { epoch: epoch.0, number: 0 };
         Self {
             settings,
-            version,
-            hosts: BTreeMap::new(),
-            holds: BTreeMap::new(),
-            jobs: Vec::new(),
-            applications: BTreeMap::new(),
-            reserved: BTreeMap::new(),
-            next_control: Timestamp(0),
-            asked: false,
+            hosts: Hosts::new(epoch.0),
+            jobs: Jobs::default(),
+            applications: Applications::default(),
             latest: epoch,
         }
     }
 
-    /// The latest time it was told. Whoever goes on with this state must not tell it an earlier one, or what it waits
+    /// The latest time of an input. Whoever goes on with this state must not give it an earlier one, or what it waits
     /// for would be as far away as the clock went back.
     #[must_use]
     pub fn latest(&self) -> Timestamp {
@@ -81,12 +72,12 @@ impl Controller {
     /// The epoch of its commands.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.version.epoch
+        self.hosts.epoch()
     }
 
     /// Commands in this epoch from now on. It must be later than any before.
     pub fn set_epoch(&mut self, epoch: u64) {
-        self.version = Version { epoch, number: 0 };
+        self.hosts.set_epoch(epoch);
     }
 
     /// What another aggregator needs to go on in its place: everything but what hosts say again when they join it.
@@ -94,14 +85,9 @@ impl Controller {
     pub fn for_standby(&self) -> Self {
         Self {
             settings: self.settings,
-            version: self.version,
-            hosts: self.hosts.iter().map(|(id, host)| (id.clone(), host.disconnected())).collect(),
-            holds: self.holds.clone(),
+            hosts: self.hosts.for_standby(),
             jobs: self.jobs.clone(),
             applications: self.applications.clone(),
-            reserved: self.reserved.clone(),
-            next_control: self.next_control,
-            asked: self.asked,
             latest: self.latest,
         }
     }
@@ -119,75 +105,73 @@ impl Controller {
 
     /// All jobs it remembers, oldest first.
     pub fn jobs(&self) -> impl DoubleEndedIterator<Item = &JobStatus> {
-        self.jobs.iter().map(|job| &job.status)
+        self.jobs.iter()
     }
 
     /// A job.
     #[must_use]
     pub fn job(&self, id: &JobId) -> Option<&JobStatus> {
-        self.jobs.iter().map(|job| &job.status).find(|status| status.spec.id == *id)
+        self.jobs.get(id)
     }
 
     /// The last decision about a job.
     #[must_use]
     pub fn last_decision(&self, id: &JobId) -> Option<&Decision> {
-        self.jobs.iter().find(|job| job.status.spec.id == *id)?.decision.as_ref()
+        self.jobs.last_decision(id)
     }
 
     /// All applications, by name.
     pub fn applications(&self) -> impl Iterator<Item = &ApplicationStatus> {
-        self.applications.values().map(|managed| &managed.status)
+        self.applications.iter()
     }
 
     /// An application.
     #[must_use]
     pub fn application(&self, name: &ApplicationId) -> Option<&ApplicationStatus> {
-        self.applications.get(name).map(|managed| &managed.status)
+        self.applications.get(name)
     }
 
     /// Static facts of a host and whether its agent is connected.
     #[must_use]
     pub fn host_facts(&self, id: &HostId) -> Option<(&HostFacts, bool)> {
-        self.hosts.get(id).map(|host| (&host.facts, host.connected))
+        self.hosts.get(id).map(|host| (host.facts(), host.is_connected()))
     }
 
     /// Until when a host is held, if it is.
     #[must_use]
     pub fn held_until(&self, id: &HostId) -> Option<Timestamp> {
-        self.holds.get(id).copied()
+        self.hosts.held_until(id)
     }
 
     /// All hosts it remembers, by name.
     #[must_use]
     pub fn hosts(&self) -> Vec<HostView> {
-        self.hosts
-            .iter()
-            .map(|(id, host)| HostView {
-                host: id.clone(),
-                connected: host.connected,
-                incarnation: host.incarnation,
-                facts: host.facts.clone(),
-                reported: host.reported,
-                report: host.report.clone(),
-                targets: host
-                    .told
-                    .iter()
-                    .map(|told| (told.command.target.clone(), told.command.clone(), told.outcome.clone()))
-                    .collect(),
-                job: self.holder(id).map(|job| job.status.spec.id.clone()),
-                held_until: self.held_until(id),
-            })
-            .collect()
+        let view = |(id, host): (&HostId, &Host)| HostView {
+            host: id.clone(),
+            connected: host.is_connected(),
+            incarnation: host.incarnation(),
+            facts: host.facts().clone(),
+            reported: host.reported(),
+            report: host.report().cloned(),
+            targets: host
+                .all_commanded()
+                .iter()
+                .map(|sent| (sent.command.target.clone(), sent.command.clone(), sent.outcome.clone()))
+                .collect(),
+            job: self.jobs.holder_id(id).cloned(),
+            held_until: self.held_until(id),
+        };
+        self.hosts.iter().map(view).collect()
     }
 
     /// The same at a glance, without copying a thousand reports.
     pub fn glances(&self) -> impl Iterator<Item = HostGlance<'_>> {
         self.hosts.iter().map(|(id, host)| HostGlance {
             host: id,
-            connected: host.connected,
-            silent: host.connected && host.silent,
-            facts: &host.facts,
-            report: host.report.as_ref(),
+            connected: host.is_connected(),
+            silent: host.is_silent(),
+            facts: host.facts(),
+            report: host.report(),
             leases: host.leases(),
             held_until: self.held_until(id),
         })
@@ -197,15 +181,16 @@ impl Controller {
     #[must_use]
     pub fn advise(&self, question: Question, histories: &BTreeMap<HostId, History>) -> Advice {
         let about = |(id, host): (&HostId, &Host)| {
-            let left = self.left_by_applications(id);
+            let left = self.applications.left_on(id, &self.hosts);
+            let contended = left.as_ref().err().map(ToString::to_string).unwrap_or_default();
             let candidate = Candidate {
                 host: id,
-                facts: &host.facts,
-                report: host.report.as_ref().filter(|_| host.connected && !host.silent),
+                facts: host.facts(),
+                report: host.fresh_report(),
                 history: histories.get(id),
-                left: left.as_ref().copied().map_err(String::as_str),
+                left: left.map_err(|_| contended.as_str()),
                 held_until: self.held_until(id),
-                job: self.holder(id).map(|job| &job.status.spec.id),
+                job: self.jobs.holder_id(id),
             };
             advice::about(&question, &candidate)
         };
@@ -214,61 +199,111 @@ impl Controller {
 
     /// Takes what happened and says what to do. Never fails: what makes no sense changes nothing.
     pub fn handle(&mut self, input: Input, now: Timestamp) -> Vec<Output> {
-        let mut outputs = Vec::new();
+        let mut outputs = Outputs::default();
         self.latest = self.latest.max(now);
         // A thousand hosts report and acknowledge every second; what follows from that is for the tick.
-        let settles = !matches!(input, Input::Report(_) | Input::Acked { .. });
+        let reconciles = !matches!(input, Input::Report(_) | Input::Acked { .. });
+        self.take(input, now, &mut outputs);
+        if reconciles {
+            let capacity = Capacity::new(&self.hosts, &self.applications);
+            self.jobs.advance(capacity, &self.settings, now, &mut outputs);
+            self.reconcile_hosts(now, &mut outputs);
+        }
+        gate::verified(self, outputs.into_vec())
+    }
+
+    /// Hands an input to the owner of what it is about.
+    fn take(&mut self, input: Input, now: Timestamp, outputs: &mut Outputs) {
+        let Self { settings, hosts, jobs, applications, .. } = self;
         match input {
-            Input::HostJoined { host, incarnation, facts } => {
-                self.host_joined(host, incarnation, *facts, now, &mut outputs);
+            Input::HostJoined { host, incarnation, facts } => hosts.joined(host, incarnation, *facts, now, outputs),
+            Input::HostLost { host, reason } => hosts.lost(&host, reason, outputs),
+            Input::Report(report) => self.take_report(*report, now, outputs),
+            Input::Acked { host, ack } => {
+                if let Some(detail) = hosts.acked(&host, ack, outputs) {
+                    jobs.refused(&host, &detail, now, outputs);
+                }
             }
-            Input::HostLost { host, reason } => self.host_lost(&host, reason, &mut outputs),
-            Input::Report(report) => self.report(*report, now, &mut outputs),
-            Input::Acked { host, ack } => self.acked(&host, ack, now, &mut outputs),
-            Input::JobSubmitted(spec) => self.job_submitted(*spec, now, &mut outputs),
-            Input::JobCancelled { job } => self.job_cancelled(&job, now, &mut outputs),
-            Input::Progress { job, progress } => self.progress(&job, progress, now),
-            Input::EngineEnded { job, end, progress } => self.engine_ended(&job, end, progress, now, &mut outputs),
-            Input::HostHeld { host, until } => self.hold(host, until, now, &mut outputs),
-            Input::HostReleased { host } => self.release(&host, "an operator released it", &mut outputs),
-            Input::ApplicationApplied(spec) => self.application_applied(*spec, &mut outputs),
-            Input::ApplicationRemoved { application } => self.application_removed(&application, &mut outputs),
-            Input::Responded { application, response } => self.responded(&application, response, now, &mut outputs),
-            Input::Resumed => self.resumed(now),
+            Input::JobSubmitted(spec) => jobs.submitted(*spec, settings.ended_jobs_kept, now, outputs),
+            Input::JobCancelled { job } => jobs.cancelled(&job, now, outputs),
+            Input::Progress { job, progress } => jobs.progress(&job, progress, hosts, now),
+            Input::EngineEnded { job, end, progress } => jobs.engine_ended(&job, end, progress, now, outputs),
+            Input::HostHeld { host, until } => hosts.hold(host, until, now, outputs),
+            Input::HostReleased { host } => hosts.release(&host, "an operator released it", outputs),
+            Input::ApplicationApplied(spec) => applications.applied(*spec, hosts, outputs),
+            Input::ApplicationRemoved { application } => applications.removed(&application, hosts, outputs),
+            Input::Responded { application, response } => {
+                applications.responded(&application, response, now, outputs);
+            }
+            Input::Resumed => {
+                hosts.disconnect_all();
+                jobs.resumed(now);
+            }
             Input::Tick => {
-                self.control_applications(now, &mut outputs);
-                self.find_silent_hosts(now, &mut outputs);
-                self.end_holds(now, &mut outputs);
-                self.observe_clusters(now);
+                applications.control(hosts, settings.control_interval_s, now, outputs);
+                hosts.find_silent(settings.report_stale_after_s, now, outputs);
+                hosts.end_holds(now, outputs);
+                jobs.observe(hosts, now);
             }
         }
-        if settles {
-            self.advance_jobs(now, &mut outputs);
-            self.settle_hosts(now, &mut outputs);
-        }
-        self.verified(outputs)
     }
 
-    /// The last gate: what the independent checker objects to is not done.
-    fn verified(&self, outputs: Vec<Output>) -> Vec<Output> {
-        let mut verified = Vec::with_capacity(outputs.len());
-        for output in outputs {
-            match check::output(self, &output) {
-                Ok(()) => verified.push(output),
-                Err(violation) => verified.push(Output::Event(Event::PlanRejected { violation })),
+    /// Books a report to everybody who has part of its host.
+    fn take_report(&mut self, report: HostReport, now: Timestamp, outputs: &mut Outputs) {
+        if !self.hosts.accept(&report, now, outputs) {
+            return;
+        }
+        if let Some(facts) = self.hosts.facts(&report.host) {
+            self.jobs.account(&report, &facts.cpu_model);
+        }
+        self.applications.account(&report);
+        self.hosts.keep(report);
+    }
+
+    /// Brings every host into the state that jobs, applications and operators want it in.
+    fn reconcile_hosts(&mut self, now: Timestamp, outputs: &mut Outputs) {
+        let lease = seconds(self.settings.command_lease_s);
+        for id in self.hosts.connected() {
+            let limits = self.applications.wanted_limits(&id, &self.hosts);
+            let wanted = Wanted { limits, volunteer: self.wanted_volunteer(&id, now) };
+            self.hosts.reconcile(&id, wanted, lease, now, outputs);
+        }
+    }
+
+    /// What a host's volunteer should do: run with 100 % for every slot in use or wanted, as much as there is.
+    fn wanted_volunteer(&self, id: &HostId, now: Timestamp) -> VolunteerWanted {
+        if self.hosts.is_held(id) {
+            return VolunteerWanted::Stop;
+        }
+        match self.jobs.slots_on(id) {
+            Some(slots) => {
+                // Where applications contend, what runs on loses its CPU at once, and its host with the next decision.
+                let left = self.applications.left_on(id, &self.hosts).unwrap_or(CoreShare::ZERO);
+                VolunteerWanted::Run(CoreShare::from_cores(slots).min(left))
             }
+            None if self.jobs.awaits(id, now) => VolunteerWanted::GoOn,
+            None => VolunteerWanted::Stop,
         }
-        verified
-    }
-
-    /// The job whose turn it is on a host: the oldest that has not ended.
-    fn holder(&self, host: &HostId) -> Option<&Job> {
-        self.jobs.iter().find(|job| !job.status.phase.is_final() && job.uses(host))
     }
 }
 
-fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+impl View for Controller {
+    fn host(&self, id: &HostId) -> Option<KnownHost<'_>> {
+        self.host_facts(id).map(|(facts, connected)| KnownHost { facts, connected })
+    }
+
+    fn is_held(&self, id: &HostId) -> bool {
+        self.held_until(id).is_some()
+    }
+
+    fn job(&self, id: &JobId) -> Option<&JobSpec> {
+        self.job(id).map(|status| &status.spec)
+    }
+
+    fn tier(&self, host: &HostId, workload: &WorkloadId) -> Option<&TierSpec> {
+        let tiers = self.applications().flat_map(|application| &application.spec.tiers);
+        tiers.filter(|tier| tier.host == *host && tier.workload == *workload).last()
+    }
 }
 
 #[cfg(test)]

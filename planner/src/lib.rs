@@ -9,7 +9,6 @@
 pub mod advice;
 pub mod balance;
 pub mod baselines;
-pub mod check;
 pub mod controller;
 pub mod forecast;
 pub mod goal;

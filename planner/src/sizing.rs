@@ -2,6 +2,9 @@
 //! best on the goal is taken (RHIC §4.1, exhaustive search). Linear in the number of offers. In: [`Sizing`], built by the
 //! controller or by `gleaner plan size`. Out: a [`Choice`] with its candidates and its reason.
 
+pub mod input;
+pub mod policy;
+
 use gleaner_types::job::{Bound, Candidate, Decision, Goal, PowerModels, Prices};
 use gleaner_types::units::{CoreShare, Dollars, Fraction};
 

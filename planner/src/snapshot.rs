@@ -11,13 +11,11 @@ use gleaner_types::job::{Bound, Candidate, Goal, PowerModels, Prices};
 use gleaner_types::units::{Bytes, CoreShare, Dollars, Fraction};
 use serde::{Deserialize, Serialize};
 
-use crate::goal::{Margins, Score};
+use crate::goal::Score;
 use crate::io_model::{IoCurve, IoModel, IoPoint, assign, saturation};
-use crate::productivity::{potential, slots_in_memory};
-use crate::progress::straggler_tail_s;
 use crate::search::{annealing, exhaustive};
-use crate::selection::{Offer, REPLACEMENT_THRESHOLD, arranged, with_tasks};
-use crate::sizing::{Energy, Response, Sizing};
+use crate::selection::Offer;
+use crate::sizing::input::{ClusterFacts, DedicatedFacts, HostCpu, JobFacts, PowerFacts, SizingInput, VolunteerFacts};
 
 /// Version of the documents.
 pub const VERSION: u32 = 1;
@@ -292,6 +290,107 @@ fn problems(question: &SizeQuestion) -> Vec<String> {
     found
 }
 
+/// The facts in a question, as the controller would have them.
+impl SizeQuestion {
+    fn efficiency(&self, class: &str) -> f64 {
+        self.efficiency.get(class).copied().unwrap_or(1.0)
+    }
+
+    fn potential(&self, host: &Dedicated) -> CoreShare {
+        CoreShare::from_cores(host.cores) * self.efficiency(&host.class)
+    }
+
+    fn job_facts(&self) -> JobFacts {
+        let job = &self.job;
+        let in_use = self.interactive.iter().filter(|host| host.in_use).count();
+        JobFacts {
+            goal: job.goal,
+            prices: job.prices,
+            spent: Dollars::clamped(job.spent),
+            deadline_in_s: match job.goal {
+                Goal::Deadline { within_s } => Some(within_s - job.elapsed_s),
+                Goal::Cost { .. } | Goal::Energy => None,
+            },
+            evaluation_interval_s: self.evaluation_interval_s,
+            remaining: Fraction::clamped(1.0 - job.done),
+            rate: job.done / job.cpu_percent_s,
+            mean_task_s: job.mean_task_s,
+            task_deviation_s: job.task_deviation_s,
+            unfinished: job.tasks_left,
+            loss: job.loss,
+            set_up_s: job.set_up_s,
+            current: u32::try_from(in_use).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// `disk` is the mean utilisation of the dedicated hosts' disks in the profile.
+    fn cluster_facts<'a>(
+        &self,
+        disk: Option<Fraction>,
+        interactive: &'a dyn Fn(&[Offer]) -> Vec<HostCpu>,
+    ) -> ClusterFacts<'a> {
+        let offers = |in_use: bool| {
+            let hosts = self.interactive.iter().filter(move |host| host.in_use == in_use);
+            hosts.filter_map(|host| self.offer(host)).collect()
+        };
+        let working = |host: &Dedicated| DedicatedFacts { slots: host.cores, efficiency: self.efficiency(&host.class) };
+        ClusterFacts {
+            dedicated: u32::try_from(self.dedicated.len()).unwrap_or(u32::MAX),
+            working: self.dedicated.iter().map(working).collect(),
+            used: offers(true),
+            free: offers(false),
+            max_volunteers: self.job.max_volunteers,
+            curve: self.curve(disk),
+            power: self.power.map(|models| PowerFacts {
+                models,
+                spent_wh: self.job.spent_wh,
+                dedicated_cores: self.dedicated.iter().map(|host| host.cores).max().unwrap_or(1),
+                interactive,
+            }),
+        }
+    }
+
+    fn offer(&self, host: &Interactive) -> Option<Offer> {
+        let foreground = CoreShare::clamped(host.foreground_percent);
+        let volunteer = VolunteerFacts {
+            host: &host.host,
+            cores: host.cores,
+            residual: CoreShare::from_cores(host.cores).saturating_sub(foreground),
+            memory: host.memory_mib.map(Bytes::from_mib),
+            memory_per_slot: Bytes::from_mib(self.job.memory_per_slot_mib),
+            most_slots: None,
+            efficiency: self.efficiency(&host.class),
+        };
+        volunteer.offer()
+    }
+
+    fn interactive_cpu(&self) -> Vec<HostCpu> {
+        let cpu = |host: &Interactive| HostCpu {
+            capacity_percent: CoreShare::from_cores(host.cores).percent(),
+            foreground_percent: host.foreground_percent,
+        };
+        self.interactive.iter().map(cpu).collect()
+    }
+
+    fn curve(&self, disk: Option<Fraction>) -> Option<IoCurve> {
+        let mut model = IoModel::default();
+        for observation in &self.observations {
+            model.observe(IoPoint {
+                at_s: observation.at_s,
+                potential: CoreShare::clamped(observation.potential_percent),
+                actual: CoreShare::clamped(observation.actual_percent),
+                disk: observation.disk_utilisation.map(Fraction::clamped),
+            });
+        }
+        model.curve(self.job.elapsed_s).or_else(|| {
+            // The controller has the profile for a first point; here the mean so far stands for it.
+            let dedicated: CoreShare = self.dedicated.iter().map(|host| self.potential(host)).sum();
+            let mean = CoreShare::clamped(self.job.cpu_percent_s / self.job.elapsed_s.max(1e-9)).min(dedicated);
+            IoCurve::constant(dedicated, mean, disk)
+        })
+    }
+}
+
 /// Answers a question.
 ///
 /// # Errors
@@ -301,97 +400,21 @@ pub fn size(question: &SizeQuestion) -> Result<SizeAnswer, Vec<String>> {
     if !problems.is_empty() {
         return Err(problems);
     }
-    let job = &question.job;
-    let efficiency = |class: &str| question.efficiency.get(class).copied().unwrap_or(1.0);
-    let offer = |host: &Interactive| {
-        let residual = CoreShare::from_cores(host.cores).saturating_sub(CoreShare::clamped(host.foreground_percent));
-        let in_memory = |mib| slots_in_memory(Bytes::from_mib(mib), Bytes::from_mib(job.memory_per_slot_mib));
-        let slots = host.memory_mib.map_or(u32::MAX, in_memory).min(host.cores);
-        Offer { host: host.host.clone(), slots, potential: potential(residual, slots) * efficiency(&host.class) }
-    };
-    let (used, free): (Vec<_>, Vec<_>) = question.interactive.iter().partition(|host| host.in_use);
-    let current = u32::try_from(used.len()).unwrap_or(u32::MAX);
-    let able = |hosts: Vec<&Interactive>| hosts.into_iter().map(offer).filter(|offer| offer.slots > 0).collect();
-    let (mut offers, replaced) = arranged(able(used), able(free), REPLACEMENT_THRESHOLD);
-    offers.truncate(job.max_volunteers.map_or(usize::MAX, |most| most as usize));
-
-    let dedicated = u32::try_from(question.dedicated.len()).unwrap_or(u32::MAX);
-    let own = |host: &Dedicated| CoreShare::from_cores(host.cores) * efficiency(&host.class);
-    let dedicated_potential: CoreShare = question.dedicated.iter().map(own).sum();
-    let p_max = question.dedicated.iter().map(own).fold(CoreShare::ZERO, CoreShare::max);
-    let disks: Vec<f64> = question.dedicated.iter().map(|host| host.disk).collect();
     let seen: Vec<f64> = question.dedicated.iter().filter_map(|host| host.disk_utilisation).collect();
+    let disks: Vec<f64> = question.dedicated.iter().map(|host| host.disk).collect();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
     let disk = (!seen.is_empty()).then(|| Fraction::clamped(mean(&seen)));
+    let dedicated = u32::try_from(question.dedicated.len()).unwrap_or(u32::MAX);
+    let p_max = question.dedicated.iter().map(|host| question.potential(host)).fold(CoreShare::ZERO, CoreShare::max);
     let saturated = disk.and_then(|used| saturation(used, p_max, dedicated, mean(&disks)));
 
-    let mut model = IoModel::default();
-    for observation in &question.observations {
-        model.observe(IoPoint {
-            at_s: observation.at_s,
-            potential: CoreShare::clamped(observation.potential_percent),
-            actual: CoreShare::clamped(observation.actual_percent),
-            disk: observation.disk_utilisation.map(Fraction::clamped),
-        });
-    }
-    // The controller has the profile for a first point; here the mean so far stands for it.
-    let mean_actual = CoreShare::clamped(job.cpu_percent_s / job.elapsed_s.max(1e-9)).min(dedicated_potential);
-    let curve = model.curve(job.elapsed_s).or_else(|| IoCurve::constant(dedicated_potential, mean_actual, disk));
-    let is_deadline = matches!(job.goal, Goal::Deadline { .. });
-    let curve = curve.map(|curve| if is_deadline { curve.cautious() } else { curve });
-
-    let capacity = |cores: u32| CoreShare::from_cores(cores);
-    let hosts = question.interactive.len().max(1) as f64;
-    let interactive: f64 = question.interactive.iter().map(|host| capacity(host.cores).percent()).sum();
-    let foreground: f64 = question.interactive.iter().map(|host| host.foreground_percent).sum();
-    let largest = question.dedicated.iter().map(|host| host.cores).max().unwrap_or(1);
-    let part = if interactive > 0.0 { (foreground / interactive).min(1.0) } else { 0.0 };
-    let energy = question.power.map(|power| Energy {
-        power,
-        spent_wh: job.spent_wh,
-        interactive: (CoreShare::clamped(interactive / hosts), part),
-        dedicated_cpu: capacity(largest),
-    });
-    let deadline_in_s = match job.goal {
-        Goal::Deadline { within_s } => Some(within_s - job.elapsed_s),
-        Goal::Cost { .. } | Goal::Energy => None,
-    };
-    let slots: u32 = question.dedicated.iter().map(|host| host.cores).sum();
-    let left = job.tasks_left.map_or(u32::MAX, |tasks| tasks.saturating_sub(slots));
-    let rate = job.done / job.cpu_percent_s;
-    let mut sizing = Sizing {
-        goal: job.goal,
-        deadline_in_s,
-        evaluation_interval_s: question.evaluation_interval_s,
-        margins: Margins::CLUSTER,
-        prices: job.prices,
-        spent: Dollars::clamped(job.spent),
-        remaining: Fraction::clamped(1.0 - job.done),
-        rate,
-        response: curve.as_ref().map_or(Response::Yield(1.0), Response::Curve),
-        energy,
-        mean_task_s: job.mean_task_s,
-        tail_s: straggler_tail_s(job.goal, job.mean_task_s, job.task_deviation_s, job.loss),
-        set_up_s: job.set_up_s,
-        dedicated,
-        dedicated_potential,
-        offers: &offers,
-        current,
-        useful: with_tasks(&offers, left),
-    };
+    let facts = question.job_facts();
+    let input = SizingInput::of_cluster(facts, question.cluster_facts(disk, &|_| question.interactive_cpu()));
+    let offers = input.offers();
+    let mut sizing = input.sizing();
     let largest = u32::try_from(offers.len()).unwrap_or(u32::MAX).min(sizing.useful);
-    let whole = sizing.clone();
-    let with_hosts = |hosts: u32| {
-        let times = f64::from(hosts) / f64::from(dedicated);
-        Sizing {
-            dedicated: hosts,
-            dedicated_potential: dedicated_potential * times,
-            response: curve.as_ref().map_or(Response::Yield(1.0), |curve| Response::Stretched(curve, times)),
-            ..whole.clone()
-        }
-    };
     let score = |hosts: u32, volunteers: u32| {
-        let candidate = with_hosts(hosts).assess(volunteers);
+        let candidate = input.with_dedicated(hosts).assess(volunteers);
         candidate.map_or(Score { meets_goal: false, value: f64::MAX }, |candidate| Score {
             meets_goal: candidate.meets_goal,
             value: candidate.score,
@@ -400,12 +423,12 @@ pub fn size(question: &SizeQuestion) -> Result<SizeAnswer, Vec<String>> {
     let found = match question.search {
         Search::Exhaustive => None,
         Search::Joint => exhaustive(1..=dedicated, largest, score),
-        Search::Annealing { seed } => Some(annealing(seed, (1, dedicated), largest, (dedicated, current), score)),
+        Search::Annealing { seed } => Some(annealing(seed, (1, dedicated), largest, (dedicated, facts.current), score)),
     };
     let choice = match found {
         None => sizing.decide(),
         Some((hosts, volunteers)) => {
-            sizing = with_hosts(hosts);
+            sizing = input.with_dedicated(hosts);
             let free = sizing.decide();
             if free.size == volunteers { free } else { sizing.forced(volunteers, free.bound) }
         }
@@ -417,7 +440,7 @@ pub fn size(question: &SizeQuestion) -> Result<SizeAnswer, Vec<String>> {
         potential_percent: offer.potential.percent(),
         reads_from: reads_from.get(index).and_then(|own| question.dedicated.get(*own)).map(|own| own.host.clone()),
     });
-    let knots = curve.iter().flat_map(|curve| curve.knots());
+    let knots = input.curve().into_iter().flat_map(IoCurve::knots);
     Ok(SizeAnswer {
         version: VERSION,
         size: choice.size,
@@ -427,12 +450,12 @@ pub fn size(question: &SizeQuestion) -> Result<SizeAnswer, Vec<String>> {
         reason: sizing.reason(&choice),
         chosen: choice.chosen,
         candidates: choice.candidates,
-        processing_rate: rate,
+        processing_rate: facts.rate,
         saturation_percent: saturated.map(|found| (found.worst.percent(), found.best.percent())),
         curve: knots
             .map(|(potential, actual, disk)| (potential.percent(), actual.percent(), disk.map(Fraction::value)))
             .collect(),
-        replaced,
+        replaced: input.replaced(),
     })
 }
 

@@ -10,6 +10,8 @@ use super::value::{Mismatch, Value};
 ///   says nothing that is decided by: what reports look like may change without a converter of their own.
 /// - Format 2 knew three more controllers of one resource, for comparison. Their applications go on with self-tuning fuzzy
 ///   control, which moves the same share and knows nothing yet.
+/// - The controller's state has three owners: `hosts`, `jobs` and `applications`. What a job learned of its workers depends
+///   on what they are.
 pub(super) fn from_2(document: Document, mut value: Value) -> Result<Value, Mismatch> {
     let controller = match (document, &mut value) {
         (Document::Admissions, _) => return Ok(value),
@@ -18,13 +20,25 @@ pub(super) fn from_2(document: Document, mut value: Value) -> Result<Value, Mism
     };
     for host in controller.field("hosts")?.items()? {
         *host.field("report")? = Value::Option(None);
+        host.rename("told", "commanded")?;
+        host.rename("settled", "volunteer_known")?;
     }
     for job in controller.field("jobs")?.items()? {
-        job_from_2(job.field("status")?.field("spec")?)?;
+        spec_from_2(job.field("status")?.field("spec")?)?;
+        workers_from_2(job)?;
     }
     for application in controller.field("applications")?.items()? {
         application_from_2(application)?;
     }
+    controller.rename("hosts", "known")?;
+    let hosts = controller.part(&["version", "known", "holds"])?;
+    controller.add("hosts", hosts)?;
+    controller.rename("jobs", "list")?;
+    let jobs = controller.part(&["list"])?;
+    controller.add("jobs", jobs)?;
+    controller.rename("applications", "managed")?;
+    let applications = controller.part(&["managed", "reserved", "next_control", "asked"])?;
+    controller.add("applications", applications)?;
     Ok(value)
 }
 
@@ -41,7 +55,23 @@ fn application_from_2(application: &mut Value) -> Result<(), Mismatch> {
     Ok(())
 }
 
-fn job_from_2(spec: &mut Value) -> Result<(), Mismatch> {
+/// What a job learned of its workers.
+fn workers_from_2(job: &mut Value) -> Result<(), Mismatch> {
+    let slots = job.part(&["yields", "potential"])?;
+    let workers = match job.take("cluster")? {
+        Value::Option(Some(mut cluster)) => {
+            let exploration = cluster.part(&["growth", "saturation", "profile_disk"])?;
+            cluster.add("exploration", exploration)?;
+            cluster.rename("told", "engine_slots")?;
+            Value::Variant("Hosts".to_owned(), Some(cluster))
+        }
+        _ => Value::Variant("Slots".to_owned(), Some(Box::new(slots))),
+    };
+    job.add("workers", workers)
+}
+
+/// What was submitted.
+fn spec_from_2(spec: &mut Value) -> Result<(), Mismatch> {
     let (kind, mut engine) = spec.take("engine")?.variant()?;
     let (name, options, workers) = match kind.as_str() {
         "local" => {

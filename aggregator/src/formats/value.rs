@@ -104,6 +104,15 @@ impl Value {
         Ok(())
     }
 
+    /// Gives a field of a record another name.
+    ///
+    /// # Errors
+    /// As [`Value::field`].
+    pub(super) fn rename(&mut self, from: &str, to: &str) -> Result<(), Mismatch> {
+        let value = self.take(from)?;
+        self.add(to, value)
+    }
+
     /// The values of a list, a tuple or a map, to be changed.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! What goes into the controller and what comes out.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use gleaner_types::application::{ApplicationSpec, ResponseTime};
@@ -192,4 +194,9 @@ pub struct HostGlance<'a> {
     pub leases: usize,
     /// An operator wants it left alone until then.
     pub held_until: Option<Timestamp>,
+}
+
+/// A duration of so many seconds; what is no duration is endless.
+pub(super) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }

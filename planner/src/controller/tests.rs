@@ -1,6 +1,9 @@
+use std::time::Duration;
+
 use gleaner_test_support::report::{self as support, facts};
-use gleaner_types::command::{Ack, Desired, Outcome, Quota, Refusal, Target};
+use gleaner_types::command::{Ack, Desired, Outcome, Quota, Refusal, Target, Version};
 use gleaner_types::engine::EngineSpec;
+use gleaner_types::event::Event;
 use gleaner_types::job::{EngineAction, EngineEnd, EngineProgress, Goal, JobPhase, JobSpec, Prices, SlotSpec, Workers};
 use gleaner_types::report::{Bounded, HostReport, Reading, ResidualForecast};
 use gleaner_types::units::{Bytes, CoreShare, Fraction};
@@ -11,6 +14,7 @@ use super::*;
 
 mod applications;
 mod clusters;
+mod recorded;
 
 fn id() -> HostId {
     HostId::new("h1").unwrap()

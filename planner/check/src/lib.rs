@@ -1,0 +1,194 @@
+//! Verifies what the planner wants to do, without having planned it. In: a command, an engine's orders or a decision's
+//! record, and a [`View`] of what is known of hosts, jobs and applications. Out: nothing, or the [`Violation`].
+//!
+//! The planner's controller calls it as the last gate before an output leaves; the simulator calls it with a view of its
+//! own. It depends on `gleaner-types` alone, so that it can share no rule-making code with what it checks.
+
+mod violation;
+
+pub use violation::Violation;
+
+use gleaner_types::application::TierSpec;
+use gleaner_types::command::{Command, Desired, DiskLimit, Limits, Quota, Target};
+use gleaner_types::id::{HostId, JobId, WorkloadId};
+use gleaner_types::job::{Bound, ClusterSpec, Decision, EngineAction, JobSpec, SlotSpec, Workers};
+use gleaner_types::report::{Capability, HostFacts, VolunteerKind};
+use gleaner_types::units::Bytes;
+
+/// What the checker may know.
+pub trait View {
+    /// A host that joined at least once.
+    fn host(&self, id: &HostId) -> Option<KnownHost<'_>>;
+    /// An operator wants the host left alone; it need not have joined.
+    fn is_held(&self, id: &HostId) -> bool;
+    /// A job as submitted.
+    fn job(&self, id: &JobId) -> Option<&JobSpec>;
+    /// The tier of an application that a workload is.
+    fn tier(&self, host: &HostId, workload: &WorkloadId) -> Option<&TierSpec>;
+}
+
+/// A host as the checker sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownHost<'a> {
+    /// Static facts.
+    pub facts: &'a HostFacts,
+    /// Its agent is connected.
+    pub connected: bool,
+}
+
+/// Checks a command to a host.
+///
+/// # Errors
+/// The rule that it breaks.
+pub fn command(view: &impl View, host: &HostId, command: &Command) -> Result<(), Violation> {
+    let KnownHost { facts, connected } = view.host(host).ok_or_else(|| Violation::UnknownHost(host.clone()))?;
+    if !connected {
+        return Err(Violation::NotConnected(host.clone()));
+    }
+    if command.lease_ms == 0 {
+        return Err(Violation::NoLease(host.clone()));
+    }
+    let gives_back = matches!(command.desired, Desired::Stop | Desired::Release);
+    if view.is_held(host) && !gives_back {
+        return Err(Violation::Held(host.clone()));
+    }
+    match (&command.target, &command.desired) {
+        (Target::Volunteer, Desired::Run { cap }) => volunteer(host, facts, *cap),
+        (Target::Volunteer, Desired::Stop | Desired::Release) | (Target::Workload(_), Desired::Release) => Ok(()),
+        (Target::Workload(workload), Desired::Limit(limits)) => {
+            if !facts.levers.acting {
+                return Err(Violation::LimitByObserver { host: host.clone(), workload: workload.clone() });
+            }
+            within_bounds(view, host, workload, limits)?;
+            match needed(limits).into_iter().find(|capability| !facts.offers(*capability)) {
+                None => Ok(()),
+                Some(capability) => {
+                    Err(Violation::NotOffered { host: host.clone(), workload: workload.clone(), capability })
+                }
+            }
+        }
+        (target, desired) => {
+            let (target, desired) = (target.clone(), Box::new(desired.clone()));
+            Err(Violation::Senseless { host: host.clone(), target, desired })
+        }
+    }
+}
+
+fn volunteer(host: &HostId, facts: &HostFacts, cap: Quota) -> Result<(), Violation> {
+    if !facts.levers.acting {
+        return Err(Violation::VolunteerOfObserver(host.clone()));
+    }
+    if facts.levers.volunteer == VolunteerKind::None {
+        return Err(Violation::NoVolunteer(host.clone()));
+    }
+    let capacity_percent = f64::from(facts.cores) * 100.0;
+    match cap {
+        Quota::AtMost(cap) if cap.percent() <= capacity_percent => Ok(()),
+        Quota::AtMost(cap) => Err(Violation::CapTooHigh { host: host.clone(), cap, capacity_percent }),
+        Quota::Unlimited => Err(Violation::NoCap(host.clone())),
+    }
+}
+
+/// What limits need of a host.
+fn needed(limits: &Limits) -> Vec<Capability> {
+    let Limits { quota, weight, memory, disk, disk_weight, network } = limits;
+    let all = [
+        (Capability::CpuQuota, *quota != Quota::Unlimited),
+        (Capability::CpuWeight, weight.is_some()),
+        (Capability::MemoryLimit, memory.is_some()),
+        (Capability::DiskLimit, *disk != DiskLimit::default()),
+        (Capability::DiskWeight, disk_weight.is_some()),
+        (Capability::NetworkReceive, network.receive.is_some()),
+        (Capability::NetworkTransmit, network.transmit.is_some()),
+    ];
+    all.into_iter().filter(|(_, needed)| *needed).map(|(capability, _)| capability).collect()
+}
+
+/// No limit is below the floor or above the ceiling that an operator gave for the tier.
+fn within_bounds(view: &impl View, host: &HostId, workload: &WorkloadId, limits: &Limits) -> Result<(), Violation> {
+    let tier = view
+        .tier(host, workload)
+        .ok_or_else(|| Violation::NoTier { host: host.clone(), workload: workload.clone() })?;
+    let mebibytes = |bytes: Bytes| bytes.0 as f64 / f64::from(1 << 20);
+    let cpu = match limits.quota {
+        Quota::Unlimited => None,
+        Quota::AtMost(cap) => Some(cap.percent()),
+    };
+    let disk = [limits.disk.read, limits.disk.write].into_iter().flatten().map(|rate| rate.per_sec() / 1e6);
+    let disk = disk.fold(None, |least: Option<f64>, rate| Some(least.map_or(rate, |least| least.min(rate))));
+    for (resource, value, bounds) in [
+        ("CPU", cpu, tier.cpu_percent),
+        ("memory", limits.memory.map(mebibytes), tier.memory_mib),
+        ("disk", disk, tier.disk_mb_s),
+    ] {
+        let Some(value) = value else { continue };
+        let bounds = bounds.ok_or_else(|| Violation::Unbounded { resource, workload: workload.clone() })?;
+        // Rounding of shares to whole units is no breach. What several applications contend for may go below a floor:
+        // a host cannot give more than it has.
+        if value > bounds.ceiling * 1.01 + 1.0 || value < 0.0 {
+            let (workload, ceiling) = (workload.clone(), bounds.ceiling);
+            return Err(Violation::OutOfBounds { resource, workload, value, ceiling });
+        }
+    }
+    Ok(())
+}
+
+/// Checks what an engine is told.
+///
+/// # Errors
+/// The rule that it breaks.
+pub fn engine(view: &impl View, job: &JobId, action: &EngineAction) -> Result<(), Violation> {
+    let EngineAction::SetSlots(slots) = action else { return Ok(()) };
+    let spec = view.job(job).ok_or_else(|| Violation::UnknownJob(job.clone()))?;
+    slots.iter().try_for_each(|(host, slots)| match &spec.workers {
+        Workers::Slots(local) => local_slots(view, job, local, host, *slots),
+        Workers::Hosts(cluster) => cluster_slots(view, cluster, host, *slots),
+    })
+}
+
+fn local_slots(view: &impl View, job: &JobId, local: &SlotSpec, host: &HostId, slots: u32) -> Result<(), Violation> {
+    if *host != local.host {
+        return Err(Violation::WrongMachine { job: job.clone(), own: local.host.clone(), host: host.clone() });
+    }
+    let cores = view.host(host).map_or(0, |known| known.facts.cores);
+    let most = local.max_slots.unwrap_or(cores).max(local.dedicated_slots);
+    if slots > most { Err(Violation::TooManySlots { job: job.clone(), slots, most }) } else { Ok(()) }
+}
+
+/// A cluster may have slots on its dedicated hosts, and on hosts that act and are not held. One that is not connected may
+/// be on its way back; what runs there is under the lease its agent was given.
+fn cluster_slots(view: &impl View, cluster: &ClusterSpec, host: &HostId, slots: u32) -> Result<(), Violation> {
+    if cluster.dedicated.iter().any(|dedicated| dedicated.host == *host) {
+        return Ok(());
+    }
+    let facts = view.host(host).ok_or_else(|| Violation::SlotsOnUnknownHost(host.clone()))?.facts;
+    if !facts.levers.acting || facts.levers.volunteer == VolunteerKind::None {
+        return Err(Violation::SlotsWithoutVolunteer(host.clone()));
+    }
+    if view.is_held(host) {
+        return Err(Violation::SlotsOnHeldHost(host.clone()));
+    }
+    let most = cluster.max_slots_per_host.unwrap_or(facts.cores);
+    if slots > most { Err(Violation::TooManySlotsOnHost { host: host.clone(), slots, most }) } else { Ok(()) }
+}
+
+/// Checks a decision's record: the size is among the candidates, and no candidate that meets the goal was passed over for
+/// one that does not.
+///
+/// # Errors
+/// The rule that it breaks.
+pub fn decision(decision: &Decision) -> Result<(), Violation> {
+    let (job, size) = (|| decision.job.clone(), decision.size);
+    let chosen = decision.candidates.iter().find(|candidate| candidate.size == size);
+    let chosen = chosen.ok_or_else(|| Violation::NoCandidate { job: job(), size })?;
+    // A step to learn from, or a size by decree, need not be the best.
+    let free = !matches!(decision.bound, Bound::Exploring | Bound::Policy);
+    if free && !chosen.meets_goal && decision.candidates.iter().any(|candidate| candidate.meets_goal) {
+        return Err(Violation::MissesGoal { job: job(), size });
+    }
+    let slots: u32 = decision.selection.values().sum();
+    if slots < size { Err(Violation::TooFewSlots { job: job(), size, slots }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests;

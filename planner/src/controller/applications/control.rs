@@ -1,0 +1,156 @@
+//! A control interval: what was seen of each application, what each asks for, what contention leaves of it. In: use and
+//! response times since the last one, and the hosts. Out: shares in force, their records as events, and what the grants
+//! reserve of each host. Called by the owner of the applications.
+
+use std::collections::BTreeMap;
+
+use gleaner_types::application::{Bounds, ResponseTime, TierSpec};
+use gleaner_types::id::{ApplicationId, HostId};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{CoreShare, Fraction};
+
+use super::managed::{Managed, TierShare, bounds_of, decide, movable};
+use super::{Applications, Reserved};
+use crate::balance::application::{Observation, Request, Seen};
+use crate::balance::arbitration::{Demand, arbitrate};
+use crate::balance::{Resource, Share};
+use crate::controller::hosts::Hosts;
+use crate::controller::outputs::Outputs;
+
+impl Applications {
+    pub(super) fn balance(&mut self, hosts: &Hosts, interval_s: f64, now: Timestamp, outputs: &mut Outputs) {
+        // What a share is a part of is not known before its host has joined.
+        let known = |managed: &Managed| managed.status.spec.tiers.iter().all(|tier| hosts.get(&tier.host).is_some());
+        let known = self.managed.iter().filter(|(_, managed)| known(managed));
+        let names: Vec<ApplicationId> = known.map(|(name, _)| name.clone()).collect();
+        let mut observed: Vec<(Observation, ResponseTime)> =
+            names.iter().map(|name| self.observe(name, hosts, interval_s, now)).collect();
+        let mut requests: Vec<Request> = Vec::with_capacity(names.len());
+        for (name, (observation, _)) in names.iter().zip(&observed) {
+            let first = self.managed.get(name).and_then(|managed| managed.status.spec.tiers.first());
+            let facts = first.and_then(|tier| hosts.facts(&tier.host));
+            let whole = facts.map_or(CoreShare::ZERO, |facts| CoreShare::from_cores(facts.cores));
+            let Some(managed) = self.managed.get_mut(name) else { continue };
+            requests.push(managed.request(observation, whole));
+        }
+        let places: Vec<HostId> = hosts.iter().map(|(id, _)| id.clone()).collect();
+        let place = |host: &HostId| places.binary_search(host).unwrap_or(usize::MAX);
+        let mut demands = Vec::new();
+        for (index, (name, request)) in names.iter().zip(&requests).enumerate() {
+            let Some(managed) = self.managed.get(name) else { continue };
+            for ((share, wanted), gain) in managed.shares.iter().zip(&request.shares).zip(&request.gains) {
+                let host = place(&managed.status.spec.tiers[share.tier].host);
+                let resource = share.resource;
+                demands.push(Demand { application: index, host, resource, wanted: *wanted, gain: *gain });
+            }
+        }
+        let grants = arbitrate(&demands, |_, _| 1.0);
+        self.reserved.clear();
+        for (host, resource, _) in &grants.contended {
+            if let (Resource::Cpu, Some(host)) = (resource, places.get(*host)) {
+                self.reserved.entry(host.clone()).or_default().contended = true;
+            }
+        }
+        let mut granted = grants.shares.iter();
+        for (index, (name, request)) in names.iter().zip(&requests).enumerate() {
+            let Some(managed) = self.managed.get_mut(name) else { continue };
+            let host = |share: &TierShare| &managed.status.spec.tiers[share.tier].host;
+            let movable: Vec<bool> =
+                managed.shares.iter().map(|share| movable(hosts, host(share), share.resource)).collect();
+            let given: Vec<Share> = granted.by_ref().take(managed.shares.len()).copied().collect();
+            let (_, response) = &mut observed[index];
+            let part = grants.parts.get(index).copied().unwrap_or(1.0);
+            let response = std::mem::replace(response, ResponseTime::Idle);
+            decide(managed, request, (&given, &movable), part, response, now, outputs);
+        }
+        self.reserve(hosts);
+    }
+
+    /// What was seen of an application over the control interval, and the response time it goes by.
+    fn observe(
+        &self,
+        name: &ApplicationId,
+        hosts: &Hosts,
+        interval_s: f64,
+        now: Timestamp,
+    ) -> (Observation, ResponseTime) {
+        let nothing = || Observation { target_ms: 1.0, mean_ms: None, miss_rate: None, shares: Vec::new() };
+        let missing = |reason: String| ResponseTime::Missing { reason };
+        let Some(managed) = self.managed.get(name) else { return (nothing(), missing("it is gone".into())) };
+        let spec = &managed.status.spec;
+        let response = match &managed.status.response {
+            None => missing("its source has not said anything yet".into()),
+            Some((at, _)) if now.seconds_since(*at) > interval_s => {
+                ResponseTime::Late { age_s: now.seconds_since(*at) }
+            }
+            Some((_, response)) => response.clone(),
+        };
+        // With a tier out of sight nothing is moved: what it uses and what limits it are not known.
+        let away = spec.tiers.iter().find(|tier| !hosts.is_usable(&tier.host));
+        let response = match away {
+            Some(tier) => missing(format!("tier {}: host {} cannot be acted on now", tier.name, tier.host)),
+            None => response,
+        };
+        let shares = managed.shares.iter().map(|own| {
+            let tier = &spec.tiers[own.tier];
+            let whole = self.whole(tier, own.resource, hosts);
+            let bounds = bounds_of(tier, own.resource).unwrap_or(Bounds { floor: 0.0, ceiling: whole });
+            let ceiling = Share::clamped(bounds.ceiling / whole);
+            // Before the first decision nothing is limited: the share is all it may have.
+            let share = if managed.decisions == 0 { ceiling } else { own.granted };
+            let used = (own.used.1 > 0.0).then(|| own.used.0 / own.used.1 / (share.part() * whole).max(1e-9));
+            let (floor, ceiling) = match movable(hosts, &tier.host, own.resource) {
+                true => (Share::clamped(bounds.floor / whole), ceiling),
+                false => (share, share),
+            };
+            let utilisation = used.map(|used| Fraction::clamped(used.min(1.0)));
+            Seen { resource: own.resource, share, utilisation, floor, ceiling }
+        });
+        let miss_rate =
+            (managed.cache.0 > 0.0).then(|| Fraction::clamped((managed.cache.1 / managed.cache.0).min(1.0)));
+        let observation =
+            Observation { target_ms: spec.target_ms, mean_ms: response.mean_ms(), miss_rate, shares: shares.collect() };
+        (observation, response)
+    }
+
+    /// A host's whole capacity of a resource, in the unit of bounds. Of its disk, the most that any application may have
+    /// there, because a disk does not tell what it can.
+    pub(super) fn whole(&self, tier: &TierSpec, resource: Resource, hosts: &Hosts) -> f64 {
+        let facts = hosts.facts(&tier.host);
+        let ceiling = bounds_of(tier, resource).map_or(1.0, |bounds| bounds.ceiling);
+        let whole = match resource {
+            Resource::Cpu => facts.map_or(ceiling, |facts| f64::from(facts.cores) * 100.0),
+            Resource::Memory => facts.map_or(ceiling, |facts| facts.memory.0 as f64 / f64::from(1 << 20)),
+            Resource::Disk | Resource::Network => {
+                let others = self.managed.values().flat_map(|other| other.tiers_on(&tier.host));
+                let bounds = others.filter_map(|other| bounds_of(other, resource));
+                bounds.map(|bounds| bounds.ceiling).fold(ceiling, f64::max)
+            }
+        };
+        whole.max(1e-9)
+    }
+
+    /// What the grants leave to volunteers.
+    pub(super) fn reserve(&mut self, hosts: &Hosts) {
+        let contended: Vec<HostId> =
+            self.reserved.iter().filter(|(_, reserved)| reserved.contended).map(|(host, _)| host.clone()).collect();
+        let mut reserved: BTreeMap<HostId, Reserved> = BTreeMap::new();
+        for managed in self.managed.values() {
+            for share in managed.shares.iter().filter(|share| share.resource == Resource::Cpu) {
+                let tier = &managed.status.spec.tiers[share.tier];
+                // What has not been decided about yet may use all it may have.
+                let part = match managed.decisions {
+                    0 => tier.cpu_percent.map_or(0.0, |bounds| bounds.ceiling / self.whole(tier, Resource::Cpu, hosts)),
+                    _ => share.granted.part(),
+                };
+                reserved.entry(tier.host.clone()).or_default().cpu += part;
+            }
+        }
+        for host in contended {
+            if let Some(own) = reserved.get_mut(&host) {
+                own.contended = true;
+            }
+        }
+        self.reserved = reserved;
+    }
+}

@@ -1,0 +1,241 @@
+//! One application as the controller knows it: its shares, what they were used for, and how the next ones are found. In:
+//! use by reports, a decided grant. Out: what to ask for next, and the record of the decision.
+
+use gleaner_types::application::{
+    ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Reach, ResponseTime, ShareDecision, TierSpec,
+};
+use gleaner_types::event::Event;
+use gleaner_types::id::HostId;
+use gleaner_types::report::{Capability, HostReport, WorkloadSample};
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{BytesPerSec, CoreShare};
+use serde::{Deserialize, Serialize};
+
+use crate::balance::application::{Observation, Request};
+use crate::balance::{Resource, Share};
+use crate::controller::hosts::Hosts;
+use crate::controller::outputs::Outputs;
+use crate::policy::{Controlling, Policy as _};
+
+/// Change of a share, in parts of the host, from which an event tells of it. Chosen.
+const NEWS: f64 = 0.01;
+/// Error from which a target counts as missed, and intervals in a row after which that is told. Chosen.
+const MISSED: f64 = 0.1;
+const MISSED_INTERVALS: u32 = 3;
+
+/// One share of an application: a tier and a resource of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct TierShare {
+    pub(super) tier: usize,
+    pub(super) resource: Resource,
+    /// What was last asked for: held when nothing is known, so that a cut by contention does not last.
+    pub(super) requested: Share,
+    /// In force: the last grant.
+    pub(super) granted: Share,
+    /// Use over the control interval, on the scale of the share, and its seconds.
+    pub(super) used: (f64, f64),
+}
+
+/// An application and what is known of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Managed {
+    pub(super) status: ApplicationStatus,
+    pub(super) control: Controlling,
+    pub(super) shares: Vec<TierShare>,
+    /// References to the last level cache and misses over the control interval.
+    pub(super) cache: (f64, f64),
+    pub(super) decisions: u32,
+}
+
+impl Managed {
+    pub(super) fn new(spec: ApplicationSpec) -> Self {
+        let resources = |tier: &TierSpec| {
+            let all = [
+                (Resource::Cpu, tier.cpu_percent.is_some()),
+                (Resource::Memory, tier.memory_mib.is_some()),
+                (Resource::Disk, tier.disk_mb_s.is_some()),
+            ];
+            all.into_iter().filter_map(|(resource, moved)| moved.then_some(resource))
+        };
+        let shares_of = |(index, tier)| {
+            let whole = Share::clamped(1.0);
+            resources(tier).map(move |resource| TierShare {
+                tier: index,
+                resource,
+                requested: whole,
+                granted: whole,
+                used: (0.0, 0.0),
+            })
+        };
+        let shares = spec.tiers.iter().enumerate().flat_map(shares_of).collect();
+        Self {
+            control: Controlling::new(spec.control),
+            status: ApplicationStatus { spec, response: None, missed: 0, decision: None },
+            shares,
+            cache: (0.0, 0.0),
+            decisions: 0,
+        }
+    }
+
+    pub(super) fn tiers_on(&self, host: &HostId) -> impl Iterator<Item = &TierSpec> {
+        self.status.spec.tiers.iter().filter(move |tier| tier.host == *host)
+    }
+
+    /// What it asks for now, by what was seen over the control interval; what is booked begins anew. `whole` is the CPU
+    /// of the host that its first tier is on.
+    pub(super) fn request(&mut self, observed: &Observation, whole: CoreShare) -> Request {
+        let mut request = self.control.request(observed, whole);
+        if request.error.is_none() && self.decisions > 0 {
+            request.shares = self.shares.iter().map(|share| share.requested).collect();
+        }
+        self.cache = (0.0, 0.0);
+        self.shares.iter_mut().for_each(|share| share.used = (0.0, 0.0));
+        request
+    }
+
+    /// Books what a host's workloads used to the tiers they are.
+    pub(super) fn account(&mut self, report: &HostReport) {
+        for (index, tier) in self.status.spec.tiers.iter().enumerate().filter(|(_, tier)| tier.host == report.host) {
+            let Some(sample) = report.workloads.iter().find(|sample| sample.id == tier.workload) else { continue };
+            let interval_s = report.interval_s;
+            for share in self.shares.iter_mut().filter(|share| share.tier == index) {
+                if let Some(used) = use_of(sample, share.resource).filter(|used| used.is_finite()) {
+                    share.used = (share.used.0 + used * interval_s, share.used.1 + interval_s);
+                }
+            }
+            if let (Some(references), Some(misses)) = (sample.llc_references.value(), sample.llc_misses.value()) {
+                self.cache.0 += references.per_sec() * interval_s;
+                self.cache.1 += misses.per_sec() * interval_s;
+            }
+        }
+    }
+}
+
+pub(super) fn bounds_of(tier: &TierSpec, resource: Resource) -> Option<Bounds> {
+    match resource {
+        Resource::Cpu => tier.cpu_percent,
+        Resource::Memory => tier.memory_mib,
+        Resource::Disk => tier.disk_mb_s,
+        Resource::Network => None,
+    }
+}
+
+/// The host has a lever for the resource.
+pub(super) fn movable(hosts: &Hosts, host: &HostId, resource: Resource) -> bool {
+    let capability = match resource {
+        Resource::Cpu => Capability::CpuQuota,
+        Resource::Memory => Capability::MemoryLimit,
+        Resource::Disk => Capability::DiskLimit,
+        Resource::Network => return false,
+    };
+    hosts.facts(host).is_some_and(|facts| facts.offers(capability))
+}
+
+/// A resource's use by a workload, in the unit of its bounds.
+fn use_of(sample: &WorkloadSample, resource: Resource) -> Option<f64> {
+    match resource {
+        Resource::Cpu => Some(sample.cpu.value()?.percent()),
+        Resource::Memory => Some(sample.memory.value()?.0 as f64 / f64::from(1 << 20)),
+        // Reads and writes are limited each: the greater of the two counts.
+        Resource::Disk => {
+            let rate = |reading: Option<&BytesPerSec>| reading.map(|rate| rate.per_sec() / 1e6);
+            match (rate(sample.disk_read.value()), rate(sample.disk_write.value())) {
+                (None, None) => None,
+                (read, write) => Some(read.unwrap_or(0.0).max(write.unwrap_or(0.0))),
+            }
+        }
+        Resource::Network => None,
+    }
+}
+
+/// Puts a grant in force and records why.
+pub(super) fn decide(
+    managed: &mut Managed,
+    request: &Request,
+    (granted, movable): (&[Share], &[bool]),
+    part: f64,
+    response: ResponseTime,
+    now: Timestamp,
+    outputs: &mut Outputs,
+) {
+    let spec = &managed.status.spec;
+    let mut news = managed.decisions == 0;
+    let mut shares = Vec::with_capacity(managed.shares.len());
+    for (index, share) in managed.shares.iter_mut().enumerate() {
+        let tier = &spec.tiers[share.tier];
+        let present = if managed.decisions == 0 { request.bounds[index].1 } else { share.granted };
+        news |= (granted[index].part() - present.part()).abs() >= NEWS;
+        shares.push(ShareDecision {
+            tier: tier.name.clone(),
+            host: tier.host.clone(),
+            resource: share.resource,
+            movable: movable[index],
+            present: present.part(),
+            load: request.loads[index],
+            lower: request.bounds[index].0.part(),
+            upper: request.bounds[index].1.part(),
+            gain: request.gains[index],
+            requested: request.shares[index].part(),
+            granted: granted[index].part(),
+        });
+        share.requested = request.shares[index];
+        share.granted = granted[index];
+    }
+    managed.decisions += 1;
+    let decision = BalanceDecision {
+        application: spec.name.clone(),
+        number: managed.decisions,
+        at: now,
+        target_ms: spec.target_ms,
+        error: request.error,
+        predicted: request.predicted,
+        reach: request.reach,
+        model: request.model.as_ref().map(|model| model.kind),
+        rows: request.model.as_ref().map_or(0, |model| u32::try_from(model.rows).unwrap_or(u32::MAX)),
+        neighbour: request.model.as_ref().is_some_and(|model| model.neighbour),
+        part,
+        shares,
+        reason: reason(request, part, &response, spec.target_ms),
+        response,
+    };
+    let application = spec.name.clone();
+    if request.error.is_some_and(|error| error > MISSED) {
+        managed.status.missed = managed.status.missed.saturating_add(1);
+        if managed.status.missed == MISSED_INTERVALS {
+            let mean_ms = decision.response.mean_ms().unwrap_or_default();
+            outputs.event(Event::TargetMissed { application, mean_ms, target_ms: spec.target_ms });
+        }
+    } else if request.error.is_some() {
+        if managed.status.missed >= MISSED_INTERVALS {
+            outputs.event(Event::TargetMet { application });
+        }
+        managed.status.missed = 0;
+    }
+    if news {
+        outputs.event(Event::SharesMoved { decision: decision.clone() });
+    }
+    managed.status.decision = Some(decision);
+}
+
+fn reason(request: &Request, part: f64, response: &ResponseTime, target_ms: f64) -> String {
+    let Some(error) = request.error else {
+        let why = match response {
+            ResponseTime::Mean { .. } => "what was seen cannot be used".to_owned(),
+            ResponseTime::Idle => "nobody asked anything of it".to_owned(),
+            ResponseTime::Late { age_s } => format!("its response time is {age_s:.0} s old"),
+            ResponseTime::Missing { reason } => reason.clone(),
+            ResponseTime::Absurd { value } => format!("its source says {value}"),
+        };
+        return format!("every share is held: {why}");
+    };
+    let mean_ms = response.mean_ms().unwrap_or_default();
+    let slower = if error > 0.0 { "slower" } else { "faster" };
+    let reach = match request.reach {
+        Some(Reach::TooFarAbove) => "; as far up as one interval allows",
+        Some(Reach::TooFarBelow) => "; as far down as one interval allows",
+        _ => "",
+    };
+    let cut =
+        if part < 1.0 { format!("; {:.0} % of its contended requests granted", part * 100.0) } else { String::new() };
+    format!("{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {slower}{reach}{cut}", error.abs() * 100.0)
+}

@@ -1,0 +1,277 @@
+//! The life of a job on a cluster between two sizings: it begins, is profiled, observed, and its lost volunteers are
+//! replaced. In: what hosts offer, the other jobs. Out: who works for it, told to its engine. Called by the owner of the
+//! jobs. A change of the pool between two evaluations changes no size: a volunteer that is lost is replaced by the best
+//! free one, and a new decision waits for the next evaluation (RHIC §4.2, "deferment").
+
+use std::collections::BTreeSet;
+
+use gleaner_types::id::HostId;
+use gleaner_types::job::{EngineAction, JobPhase};
+use gleaner_types::report::HostReport;
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::CoreShare;
+
+use super::{Observed, dedicated_slots};
+use crate::controller::capacity::Capacity;
+use crate::controller::hosts::{Host, Hosts};
+use crate::controller::interface::{Settings, seconds};
+use crate::controller::jobs::job::{Job, WorkerState};
+use crate::controller::jobs::others::Others;
+use crate::controller::outputs::Outputs;
+use crate::io_model::saturation;
+use crate::power::marginal_watts;
+use crate::productivity::{Efficiency, potential};
+use crate::selection::{Offer, ranked};
+use crate::sizing::input::VolunteerFacts;
+
+/// Part of the slots that must have a task for a second to say what the cluster can do.
+const FULL: f64 = 0.97;
+/// Seconds after a change, set-up not included, that say nothing about the new size yet. Chosen.
+const TRANSIENT_S: f64 = 5.0;
+/// Evaluations after which free hosts go to the next job (RHIC §4.8: "after several periods").
+const ROTATE_AFTER: f64 = 2.0;
+
+/// What a worker could do and did in the last second, in common units.
+struct WorkerNow {
+    potential: CoreShare,
+    actual: CoreShare,
+}
+
+/// Utilisation of a host's busiest disk.
+fn disk_of(report: &HostReport) -> Option<f64> {
+    let known = report.machine.disks.iter().filter_map(|disk| disk.utilisation.value().map(|used| used.value()));
+    known.fold(None, |most: Option<f64>, used| Some(most.map_or(used, |most| most.max(used))))
+}
+
+/// What a host of a cluster could do and did, by its last report.
+fn worker_now(host: &Host, slots: u32, dedicated: bool, efficiency: &Efficiency) -> Option<WorkerNow> {
+    let report = host.fresh_report()?;
+    let machine = &report.machine;
+    let (free, used) = if dedicated {
+        (machine.cpu_capacity, *machine.cpu_busy.value()?)
+    } else {
+        let foreground = *machine.cpu_foreground.value()?;
+        (machine.cpu_capacity.saturating_sub(foreground), *report.volunteer.cpu.value()?)
+    };
+    let factor = efficiency.of(&host.facts().cpu_model);
+    Some(WorkerNow { potential: potential(free, slots) * factor, actual: used * factor })
+}
+
+impl Job {
+    /// Books what a host of its cluster used; says whether the host is one of its own.
+    pub(in crate::controller::jobs) fn account_host(&mut self, report: &HostReport, class: &str) -> bool {
+        let id = &report.host;
+        let Some(spec) = self.status.spec.workers.hosts() else { return false };
+        let dedicated = spec.dedicated.iter().any(|dedicated| dedicated.host == *id);
+        let power = self.status.spec.power;
+        let WorkerState::Hosts(cluster) = &mut self.workers else { return false };
+        let machine = &report.machine;
+        let used = match dedicated {
+            true => machine.cpu_busy.value(),
+            false if cluster.uses(id) => report.volunteer.cpu.value(),
+            false => return false,
+        };
+        let Some(used) = used.copied() else { return true };
+        cluster.efficiency.observe(class, 0.0, used, report.interval_s);
+        self.rate.used(used * cluster.efficiency.of(class), report.interval_s);
+        if !dedicated {
+            self.status.harvested_core_s += used.cores() * report.interval_s;
+        }
+        if let (Some(power), Some(energy_wh)) = (power, &mut self.status.energy_wh) {
+            let part = |share: CoreShare| share.percent() / machine.cpu_capacity.percent().max(1.0);
+            let watts = if dedicated {
+                power.dedicated.watts(part(used))
+            } else {
+                let foreground = machine.cpu_foreground.value().copied().unwrap_or(CoreShare::ZERO);
+                marginal_watts(power.interactive, part(foreground), part(used))
+            };
+            *energy_wh += watts * report.interval_s / 3_600.0;
+        }
+        true
+    }
+
+    /// Every second: what its cluster could do and did, toward the points of its I/O model (RHIC §4.3).
+    pub(in crate::controller::jobs) fn observe_cluster(&mut self, hosts: &Hosts, now: Timestamp) {
+        let Some(spec) = self.status.spec.workers.hosts() else { return };
+        let (WorkerState::Hosts(cluster), Some(progress)) = (&mut self.workers, &self.status.progress) else { return };
+        cluster.losses.1 += cluster.volunteers.len() as f64;
+        let unchanged_s = now.seconds_since(cluster.changed);
+        if !cluster.draining.is_empty() || unchanged_s < self.status.spec.set_up_s + TRANSIENT_S {
+            return;
+        }
+        let mut second = Observed { seconds: 1.0, ..Observed::default() };
+        let mut slots_in_all = 0;
+        let dedicated = spec.dedicated.iter().map(|dedicated| (&dedicated.host, None));
+        let volunteers = cluster.volunteers.iter().map(|(host, slots)| (host, Some(*slots)));
+        for (id, given) in dedicated.chain(volunteers) {
+            let Some(host) = hosts.get(id) else { continue };
+            let slots = given.unwrap_or_else(|| dedicated_slots(host, spec));
+            let Some(worker) = worker_now(host, slots, given.is_none(), &cluster.efficiency) else { return };
+            slots_in_all += slots;
+            second.potential += worker.potential.percent();
+            second.actual += worker.actual.percent();
+            if given.is_none()
+                && let Some(used) = host.report().and_then(disk_of)
+            {
+                second.disk += used;
+                second.disk_most = second.disk_most.max(used);
+                second.disk_seconds += 1.0;
+            }
+        }
+        if f64::from(progress.tasks_running) >= FULL * f64::from(slots_in_all) {
+            cluster.observe(second, now);
+        }
+    }
+
+    /// Moves a job on a cluster on as far as it can go between two sizings. Says whether a sizing is due.
+    pub(in crate::controller::jobs) fn advance_cluster(
+        &mut self,
+        others: Others<'_>,
+        capacity: Capacity<'_>,
+        settings: &Settings,
+        now: Timestamp,
+        outputs: &mut Outputs,
+    ) -> bool {
+        if !self.is_active() {
+            if let Some(reason) = self.missing_dedicated(capacity) {
+                self.wait(reason, now, outputs);
+                return false;
+            }
+            self.start_cluster(capacity, settings.profile_period_s, now, outputs);
+        }
+        self.replace_lost(others, capacity, settings.evaluation_interval_s, now);
+        if self.status.phase == JobPhase::Profiling && self.profile_is_over(now) {
+            self.end_cluster_profile(capacity, now);
+        }
+        self.status.phase == JobPhase::Running && now >= self.next_evaluation
+    }
+
+    /// Why it cannot run: its dedicated hosts must be there.
+    fn missing_dedicated(&self, capacity: Capacity<'_>) -> Option<String> {
+        let there = |id: &HostId| capacity.host(id).is_some_and(Host::is_present);
+        let missing = self.cluster_spec()?.dedicated.iter().find(|dedicated| !there(&dedicated.host))?;
+        Some(format!("dedicated host {} has not joined or not reported yet", missing.host))
+    }
+
+    fn start_cluster(&mut self, capacity: Capacity<'_>, period_s: f64, now: Timestamp, outputs: &mut Outputs) {
+        self.costed = now;
+        self.status.started.get_or_insert(now);
+        let profiled = self.is_profiled(now);
+        let WorkerState::Hosts(cluster) = &mut self.workers else { return };
+        cluster.changed = now;
+        cluster.engine_slots.clear();
+        if profiled {
+            self.status.phase = JobPhase::Running;
+            self.next_evaluation = now.after(seconds(1.0)).max(cluster.awaited_until);
+            return;
+        }
+        cluster.efficiency = Efficiency::relative_to(capacity.classes());
+        self.begin_profile(period_s, now, outputs);
+    }
+
+    /// The profile of the dedicated hosts alone is over: what it says about their disks (RHIC Eq. 2–4).
+    fn end_cluster_profile(&mut self, capacity: Capacity<'_>, now: Timestamp) {
+        let Some(spec) = self.status.spec.workers.hosts() else { return };
+        let WorkerState::Hosts(cluster) = &mut self.workers else { return };
+        let disk = cluster.interval.disk();
+        let known = spec.dedicated.iter().filter_map(|dedicated| capacity.host(&dedicated.host));
+        let p_max = known.map(|host| CoreShare::from_cores(dedicated_slots(host, spec)));
+        let p_max = p_max.fold(CoreShare::ZERO, CoreShare::max);
+        let hosts = u32::try_from(spec.dedicated.len()).unwrap_or(u32::MAX);
+        let mean_disk = spec.dedicated.iter().map(|dedicated| dedicated.disk).sum::<f64>() / f64::from(hosts.max(1));
+        let balanced = cluster.interval.is_balanced(spec.dedicated.len());
+        let saturated = disk.and_then(|used| saturation(used, p_max, hosts, mean_disk));
+        cluster.exploration.profiled(disk, balanced, saturated);
+        self.status.phase = JobPhase::Running;
+        self.next_evaluation = now;
+    }
+
+    /// Volunteers that are gone are replaced by the best free ones, up to the last decision's number; those on hosts
+    /// that another job names drain.
+    fn replace_lost(&mut self, others: Others<'_>, capacity: Capacity<'_>, interval_s: f64, now: Timestamp) {
+        let WorkerState::Hosts(cluster) = &mut self.workers else { return };
+        let awaited = |id: &HostId| now < cluster.awaited_until && capacity.is_away(id);
+        let gone: Vec<HostId> =
+            cluster.taken().filter(|id| capacity.residual(id).is_err() && !awaited(id)).cloned().collect();
+        cluster.refused.retain(|_, until| *until > now);
+        cluster.drain(&others.named(), now);
+        cluster.lose(&gone, now);
+        let missing = (cluster.target as usize).saturating_sub(cluster.volunteers.len());
+        if missing > 0 && self.status.phase == JobPhase::Running {
+            let best = self.free_offers(others, capacity, interval_s, now).into_iter().take(missing);
+            if let Some(cluster) = self.cluster_mut() {
+                for offer in best {
+                    cluster.volunteers.insert(offer.host, offer.slots);
+                    cluster.changed = now;
+                }
+            }
+        }
+        self.count_volunteers(now);
+    }
+
+    /// What is paid for is what there is.
+    fn count_volunteers(&mut self, now: Timestamp) {
+        let count = self.cluster().map_or(0, |cluster| cluster.volunteers.len());
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if self.status.volunteers != count {
+            self.accrue(now);
+            self.status.volunteers = count;
+        }
+    }
+
+    /// Offers of interactive hosts that no job has, and that are this one's turn: with several jobs every free host goes
+    /// round, so that one which a job does not use is offered to the next (RHIC §4.8). The best first.
+    pub(super) fn free_offers(
+        &self,
+        others: Others<'_>,
+        capacity: Capacity<'_>,
+        interval_s: f64,
+        now: Timestamp,
+    ) -> Vec<Offer> {
+        let Some(cluster) = self.cluster() else { return Vec::new() };
+        let (place, jobs) = others.turn();
+        let period_s = (interval_s * ROTATE_AFTER).max(1.0);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+        let turn = (now.seconds_since(Timestamp(0)) / period_s) as usize;
+        let taken: BTreeSet<&HostId> = others.taken().chain(self.named()).chain(cluster.taken()).collect();
+        let free = capacity.latent().filter(|id| !taken.contains(id)).enumerate();
+        let turns = free.filter(|(position, _)| (position + turn) % jobs == place).map(|(_, id)| id);
+        let asked = turns.filter(|id| !cluster.refused.contains_key(*id));
+        ranked(asked.filter_map(|id| self.offer(id, capacity)).collect())
+    }
+
+    /// What a host offers it.
+    pub(super) fn offer(&self, id: &HostId, capacity: Capacity<'_>) -> Option<Offer> {
+        let (residual, memory) = capacity.residual(id).ok()?;
+        let facts = capacity.host(id)?.facts();
+        let volunteer = VolunteerFacts {
+            host: id,
+            cores: facts.cores,
+            residual,
+            memory: Some(memory),
+            memory_per_slot: self.status.spec.memory_per_slot,
+            most_slots: self.cluster_spec()?.max_slots_per_host,
+            efficiency: self.cluster()?.efficiency.of(&facts.cpu_model),
+        };
+        volunteer.offer()
+    }
+
+    /// Its dedicated hosts with their slots, as far as they are known.
+    pub(super) fn dedicated_slots(&self, capacity: Capacity<'_>) -> Vec<(HostId, u32)> {
+        let Some(spec) = self.cluster_spec() else { return Vec::new() };
+        let slots = |id: &HostId| Some((id.clone(), dedicated_slots(capacity.host(id)?, spec)));
+        spec.dedicated.iter().filter_map(|dedicated| slots(&dedicated.host)).collect()
+    }
+
+    /// Tells the engine where it has slots, when that changed.
+    pub(in crate::controller::jobs) fn update_engine(&mut self, capacity: Capacity<'_>, outputs: &mut Outputs) {
+        let dedicated = self.dedicated_slots(capacity);
+        let Some(cluster) = self.cluster_mut() else { return };
+        let mut slots = cluster.volunteers.clone();
+        slots.extend(dedicated);
+        if cluster.engine_slots != slots {
+            cluster.engine_slots.clone_from(&slots);
+            outputs.engine(self.status.spec.id.clone(), EngineAction::SetSlots(slots));
+        }
+    }
+}

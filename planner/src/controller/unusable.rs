@@ -1,0 +1,31 @@
+//! Why a host offers a volunteer nothing now.
+
+use gleaner_types::id::HostId;
+use gleaner_types::report::Absence;
+use gleaner_types::time::Timestamp;
+
+/// A host that offers nothing.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(super) enum Unusable {
+    #[error("an operator holds it until {until}; `gleaner host release {host}` gives it back")]
+    Held { host: HostId, until: Timestamp },
+    #[error("it has not joined")]
+    NotJoined,
+    #[error("its agent is not connected")]
+    NotConnected,
+    #[error("its agent only observes; start it with --act or set act.enabled")]
+    ObservesOnly,
+    #[error("it has no volunteer")]
+    NoVolunteer,
+    #[error("it has not reported lately")]
+    Silent,
+    #[error("its residual {resource} is {absence}")]
+    Unknown { resource: &'static str, absence: Absence },
+    #[error(transparent)]
+    Contended(#[from] Contended),
+}
+
+/// Applications with response-time targets ask for more CPU than a host has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("applications contend for its CPU")]
+pub(super) struct Contended;
