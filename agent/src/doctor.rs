@@ -45,7 +45,7 @@ pub fn as_text(facts: &HostFacts) -> String {
             Reading::Value(means) => lines.push(format!("  yes  {name:<17} {means}")),
             Reading::Absent(absence) => {
                 let (costs, enable) = advice(offer.capability);
-                lines.push(format!("  no   {name:<17} {}", absence.detail));
+                lines.push(format!("  no   {name:<17} {}", absence.detail()));
                 lines.push(format!("       {:<17} costs: {costs}", ""));
                 lines.push(format!("       {:<17} to enable: {enable}", ""));
             }

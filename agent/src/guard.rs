@@ -398,7 +398,7 @@ impl Inner {
             tracing::warn!(error, "the guard cannot protect the foreground, the volunteer is frozen");
             self.tell(Event::SensorChanged {
                 sensor: "guard".to_owned(),
-                absent: Some(Absence { kind: AbsenceKind::Vanished, detail: error.to_owned() }),
+                absent: Some(Absence::described(AbsenceKind::Vanished, error)),
             });
         }
         self.failure = Some(error.to_owned());

@@ -14,7 +14,7 @@ use gleaner_types::command::Command;
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{
-    AbsenceKind, HostReport, Reading, VolunteerKind, VolunteerSample, VolunteerState, WorkloadSample,
+    HostReport, Reading, Reason, VolunteerKind, VolunteerSample, VolunteerState, WorkloadSample,
 };
 use gleaner_types::units::Bytes;
 use tracing::{debug, error};
@@ -66,7 +66,7 @@ impl HostLoop {
         let kind = actor.as_ref().map_or(&VolunteerKind::None, Actor::volunteer_kind);
         let groups = actor.as_ref().map_or(&[][..], Actor::volunteer_cgroups);
         let trace = match kind {
-            VolunteerKind::None => VolunteerTrace::None,
+            VolunteerKind::None | VolunteerKind::Unknown(_) => VolunteerTrace::None,
             VolunteerKind::Cgroup { .. } => VolunteerTrace::Cgroup(config.volunteer_cgroup.clone().into()),
             VolunteerKind::ProcessGroups { registry } => VolunteerTrace::ProcessGroups { registry: registry.into() },
             VolunteerKind::Guest { .. } | VolunteerKind::Unit { .. } => {
@@ -226,7 +226,7 @@ impl HostLoop {
                 cpu: observation.volunteer_cpu,
                 allowance: match &guard {
                     Some(guard) => Reading::Value(guard.allowance),
-                    None => Reading::absent(AbsenceKind::NotSupported, "the host has no volunteer"),
+                    None => Reading::because(Reason::NoVolunteer),
                 },
                 memory: observation.volunteer_memory,
                 processes: observation.volunteer_processes,

@@ -13,7 +13,7 @@ use gleaner_net::join::{JoinToken, MAX_TOKEN};
 use gleaner_net::stream::{read_short_message, write_message};
 use gleaner_net::tls::{CertificateRequest, IdentityFiles, write_file};
 use gleaner_net::transport;
-use gleaner_wire::{FromJoiner, JoinRequest, MAX_JOIN_MESSAGE, ToJoiner};
+use gleaner_wire::{FromJoiner, JoinRequest, MAX_JOIN_MESSAGE, Purpose, ToJoiner};
 
 use crate::config::Config;
 use gleaner_types::error::Chain;
@@ -206,13 +206,17 @@ async fn connect(address: SocketAddr, token: &JoinToken) -> anyhow::Result<(quin
 }
 
 async fn exchange(connection: &quinn::Connection, token: &JoinToken, request: &[u8]) -> anyhow::Result<String> {
+    let Some(Purpose::Join(version)) = transport::purpose(connection) else {
+        bail!(transport::learn_versions(connection).await);
+    };
     let (mut send, mut receive) = connection.open_bi().await?;
     let request = JoinRequest { secret: token.secret.clone(), request: request.to_vec() };
-    write_message(&mut send, &FromJoiner::Join(request)).await?;
+    write_message(&mut send, version, &FromJoiner::Join(request)).await?;
     send.finish()?;
-    match read_short_message(&mut receive, MAX_JOIN_MESSAGE).await? {
+    match read_short_message(&mut receive, version, MAX_JOIN_MESSAGE).await? {
         Some(ToJoiner::Joined(certificate)) => Ok(certificate),
         Some(ToJoiner::Refused(reason)) => bail!("the aggregator refuses: {reason}"),
+        Some(ToJoiner::Unknown { tag }) => bail!("the aggregator answers with a message of unknown tag {tag}"),
         None => bail!("the aggregator closed the connection without an answer"),
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use gleaner_types::report::{Absence, AbsenceKind};
+use gleaner_types::report::{Absence, AbsenceKind, Reason};
 
 /// Most that is read of one file; none of those read here comes near it.
 const MAX_BYTES: usize = 1 << 20;
@@ -111,13 +111,18 @@ pub(crate) fn absence(path: &Path, error: &io::Error) -> Absence {
             _ => AbsenceKind::NotSupported,
         },
     };
-    Absence { kind, detail: format!("{} cannot be read: {error}", path.display()) }
+    let file = path.display().to_string();
+    let reason = match error.raw_os_error() {
+        Some(errno) => Reason::Unreadable { file: file.into(), errno },
+        None => Reason::Described(format!("{file} cannot be read: {error}").into()),
+    };
+    Absence { kind, reason }
 }
 
 /// That a file holds something unexpected.
 pub(crate) fn malformed(what: &str, text: &[u8]) -> Absence {
     let shown: String = String::from_utf8_lossy(text).chars().take(60).collect();
-    Absence { kind: AbsenceKind::Malformed, detail: format!("{what} holds {shown:?}") }
+    Absence::because(Reason::Unexpected { what: what.into(), shown: shown.into() })
 }
 
 /// Lines of a kernel file.

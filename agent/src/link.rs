@@ -168,7 +168,7 @@ async fn attempt(
             let renewal = Renewal::new(&settings.files, &settings.greeting.host, identity.validity());
             let end = session.serve(outbox, orders, &renewal).await;
             if matches!(end, SessionEnd::Renewed) {
-                *renewed = Some(session);
+                *renewed = Some(*session);
             } else {
                 session.close().await;
             }
@@ -204,7 +204,12 @@ async fn connect_to(
     let endpoint = transport::client_endpoint(address, identity)?;
     let connection = tokio::time::timeout(patience, transport::connect(&endpoint, address)?)
         .await
-        .context("the aggregator does not answer")??;
+        .context("the aggregator does not answer")?
+        .map_err(|error| match transport::shares_no_protocol(&error) {
+            true => anyhow::Error::from(error)
+                .context(format!("this agent speaks versions {} of the protocol", gleaner_wire::own_versions())),
+            false => error.into(),
+        })?;
     Ok((endpoint, connection))
 }
 

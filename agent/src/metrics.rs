@@ -147,6 +147,13 @@ fn link(page: &mut Page, outbox: &Outbox) {
         waiting.events as f64,
     );
     page.counter("gleaner_agent_events_dropped", "Events dropped because too many waited.", waiting.events_dropped);
+    let unknown = waiting.unknown;
+    let kinds = [("message", unknown.messages), ("code", unknown.codes), ("field", unknown.fields)];
+    page.counters(
+        "gleaner_agent_protocol_unknown",
+        "What the aggregator said that only a newer release knows, by what it was; skipped.",
+        kinds.map(|(kind, count)| (vec![("kind", kind.to_owned())], count)),
+    );
 }
 
 fn host(page: &mut Page, seen: Option<&Tick>) {

@@ -9,6 +9,7 @@ use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
 use gleaner_types::report::HostReport;
 use gleaner_types::time::Timestamp;
+use gleaner_wire::Unknowns;
 use tokio::sync::Notify;
 
 /// Most events sent in one message.
@@ -49,6 +50,7 @@ struct Waiting {
     acks: VecDeque<Ack>,
     connected: bool,
     finished: bool,
+    unknown: Unknowns,
 }
 
 /// What to send next.
@@ -85,6 +87,8 @@ pub struct Queued {
     pub reports_dropped: u64,
     /// There is a connection.
     pub connected: bool,
+    /// What the aggregator said that only a newer release knows.
+    pub unknown: Unknowns,
 }
 
 impl Outbox {
@@ -116,6 +120,7 @@ impl Outbox {
             events_dropped: waiting.events_dropped,
             reports_dropped: waiting.reports_dropped,
             connected: waiting.connected,
+            unknown: waiting.unknown,
         }
     }
 
@@ -185,6 +190,20 @@ impl Outbox {
     pub fn acknowledged(&self, through: u64) {
         tracing::debug!(incarnation = self.incarnation, through, "events are in the log");
         self.lock().events.retain(|event| sequence(event) > through);
+    }
+
+    /// Counts what a message held that only a newer release knows.
+    pub(crate) fn not_understood(&self, unknown: Unknowns) {
+        if unknown.is_empty() {
+            return;
+        }
+        let mut waiting = self.lock();
+        waiting.unknown.add(unknown);
+        let all = waiting.unknown.total();
+        drop(waiting);
+        if all.is_power_of_two() {
+            tracing::warn!(all, last = ?unknown.last, "the aggregator is of a newer release: parts of messages are skipped");
+        }
     }
 
     /// Nothing more will be queued.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use gleaner_types::report::{Absence, AbsenceKind, Capability, HostFacts, Levers, Offer};
+use gleaner_types::report::{Absence, AbsenceKind, Capability, HostFacts, Levers, Offer, Reason};
 use gleaner_types::units::Bytes;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
@@ -43,9 +43,9 @@ pub fn offers(roots: &Roots, hierarchies: &Hierarchies, trying: bool) -> Vec<Off
                 Some(libc::EPERM | libc::EACCES) => AbsenceKind::Denied,
                 _ => AbsenceKind::NotSupported,
             };
-            Absence { kind, detail: format!("the kernel refuses the queue: {error}") }
+            Absence { kind, reason: Reason::QueueRefused { error: error.to_string().into() } }
         }),
-        false => absent(AbsenceKind::Disabled, "it is only tried where acting is switched on"),
+        false => absent(Reason::NotTried),
     };
     let all = [
         (Capability::Guests, host.guests()),
@@ -72,8 +72,8 @@ pub fn offers(roots: &Roots, hierarchies: &Hierarchies, trying: bool) -> Vec<Off
 
 type Finding = Result<String, Absence>;
 
-fn absent(kind: AbsenceKind, detail: impl Into<String>) -> Finding {
-    Err(Absence { kind, detail: detail.into() })
+const fn absent(reason: Reason) -> Finding {
+    Err(Absence::because(reason))
 }
 
 struct Host<'a> {
@@ -87,11 +87,14 @@ impl Host<'_> {
         let found = self.hierarchies.v1.get(v1).map(|mount| (mount.as_path(), by_v1));
         let found = found.or_else(|| self.hierarchies.of(v2).map(|(mount, _)| (mount, by_v2)));
         let Some((mount, means)) = found else {
-            return absent(AbsenceKind::NotSupported, format!("no mounted cgroup hierarchy has the controller `{v2}`"));
+            return absent(Reason::NoController { controller: v2.into() });
         };
         match rustix::fs::access(mount, rustix::fs::Access::WRITE_OK) {
             Ok(()) => Ok(means.to_owned()),
-            Err(error) => absent(AbsenceKind::Denied, format!("`{}` cannot be written: {error}", mount.display())),
+            Err(error) => absent(Reason::NotWritable {
+                folder: mount.display().to_string().into(),
+                errno: Some(error.raw_os_error()),
+            }),
         }
     }
 
@@ -106,7 +109,7 @@ impl Host<'_> {
         if self.roots.proc.join("sys/kernel/sched_cfs_bandwidth_slice_us").exists() {
             return Ok(means);
         }
-        absent(AbsenceKind::NotSupported, "the kernel was built without CONFIG_CFS_BANDWIDTH")
+        absent(Reason::NoBandwidthControl)
     }
 
     fn cpu_idle(&self) -> Finding {
@@ -114,7 +117,7 @@ impl Host<'_> {
         if self.kernel_at_least((5, 15)) {
             return Ok("cpu.idle".to_owned());
         }
-        absent(AbsenceKind::NotSupported, "the kernel is older than 5.15")
+        absent(Reason::KernelTooOld)
     }
 
     fn freezer(&self) -> Finding {
@@ -123,8 +126,10 @@ impl Host<'_> {
             (false, Some(mount)) if rustix::fs::access(mount, rustix::fs::Access::WRITE_OK).is_ok() => {
                 Ok("cgroup.freeze".to_owned())
             }
-            (false, Some(mount)) => absent(AbsenceKind::Denied, format!("`{}` cannot be written", mount.display())),
-            (false, None) => absent(AbsenceKind::NotSupported, "no mounted cgroup hierarchy can freeze"),
+            (false, Some(mount)) => {
+                absent(Reason::NotWritable { folder: mount.display().to_string().into(), errno: None })
+            }
+            (false, None) => absent(Reason::NoFreezer),
         }
     }
 
@@ -148,7 +153,7 @@ impl Host<'_> {
         if text.lines().any(|line| line.split_whitespace().any(|word| word == "enable=1")) {
             return Ok("io.weight with io.cost".to_owned());
         }
-        absent(AbsenceKind::NotSupported, "no disk has io.cost enabled or uses the bfq scheduler")
+        absent(Reason::NoDiskWeights)
     }
 
     fn guests(&self) -> Finding {
@@ -161,7 +166,7 @@ impl Host<'_> {
         let running = names(&self.roots.proc).iter().filter(|name| guest(name)).count();
         match (kvm, running) {
             (true, running) => Ok(format!("KVM, {running} guests running")),
-            (false, 0) => absent(AbsenceKind::NotSupported, "there is no /dev/kvm and no QEMU guest runs"),
+            (false, 0) => absent(Reason::NoGuests),
             (false, running) => Ok(format!("QEMU without KVM, {running} guests running")),
         }
     }
@@ -169,21 +174,19 @@ impl Host<'_> {
     fn xen(&self) -> Finding {
         let text = std::fs::read_to_string(self.roots.proc.join("xen/capabilities")).unwrap_or_default();
         if !text.contains("control_d") {
-            return absent(AbsenceKind::NotSupported, "this is no control domain (dom0) of Xen");
+            return absent(Reason::NoControlDomain);
         }
         match crate::xen::helper_program() {
             Some(program) => Ok(format!("dom0, through {}", program.display())),
-            None => absent(AbsenceKind::Denied, "the helper gleaner-agent-xen is not installed"),
+            None => absent(Reason::NoXenHelper),
         }
     }
 
     fn pressure(&self) -> Finding {
         match std::fs::read(self.roots.proc.join("pressure/cpu")) {
             Ok(_) => Ok("/proc/pressure".to_owned()),
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                absent(AbsenceKind::Disabled, "the kernel was started with psi=0")
-            }
-            Err(_) => absent(AbsenceKind::NotSupported, "the kernel has no pressure stall information"),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => absent(Reason::PressureSwitchedOff),
+            Err(_) => absent(Reason::NoPressure),
         }
     }
 
@@ -194,9 +197,9 @@ impl Host<'_> {
         let file = self.roots.proc.join("cpuinfo");
         let flags = std::fs::read_to_string(file).unwrap_or_default();
         if flags.split_whitespace().any(|flag| flag == "cqm_occup_llc") {
-            return absent(AbsenceKind::Disabled, "the CPU has it, but no resctrl file system is mounted");
+            return absent(Reason::ResctrlNotMounted);
         }
-        absent(AbsenceKind::NotSupported, "the CPU does not monitor its cache (no cqm_occup_llc)")
+        absent(Reason::NoCacheMonitor)
     }
 
     fn ioband(&self) -> Finding {
@@ -205,11 +208,9 @@ impl Host<'_> {
             Ok(targets) if targets.iter().any(|target| target == "ioband") => {
                 Ok("device-mapper target ioband".to_owned())
             }
-            Ok(_) => absent(AbsenceKind::NotSupported, "the kernel's device-mapper has no target `ioband`"),
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                absent(AbsenceKind::Denied, "device-mapper is for root alone")
-            }
-            Err(error) => absent(AbsenceKind::NotSupported, format!("device-mapper cannot be asked: {error}")),
+            Ok(_) => absent(Reason::NoIoband),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => absent(Reason::DeviceMapperDenied),
+            Err(error) => absent(Reason::DeviceMapperFailed { error: error.to_string().into() }),
         }
     }
 }
@@ -261,6 +262,7 @@ pub const fn advice(capability: Capability) -> (&'static str, &'static str) {
             "the disk lever of the papers is not there; io.max takes its place",
             "not worth it: nobody ships it any more",
         ),
+        Capability::Unknown(_) => ("nothing that this release knows", "upgrade the aggregator"),
     }
 }
 
@@ -291,7 +293,7 @@ mod tests {
         let state = |wanted| &offers.iter().find(|offer| offer.capability == wanted).unwrap().state;
         for wanted in [Capability::CpuQuota, Capability::Freezer, Capability::XenDomains, Capability::Pressure] {
             let Reading::Absent(absence) = state(wanted) else { panic!("{wanted:?}") };
-            assert!(!absence.detail.is_empty());
+            assert!(!absence.detail().is_empty());
         }
     }
 

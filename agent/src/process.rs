@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gleaner_types::report::{Absence, AbsenceKind};
+use gleaner_types::report::{Absence, Reason};
 use gleaner_types::units::Bytes;
 
 use crate::kernel_file::{fields, lines, malformed, number};
@@ -183,7 +183,7 @@ pub(crate) fn threads(proc: &Path, pid: i32) -> Vec<i32> {
 
 /// Absence of something whose process ended.
 pub(crate) fn gone() -> Absence {
-    Absence { kind: AbsenceKind::Vanished, detail: "its process has ended".into() }
+    Absence::because(Reason::ProcessEnded)
 }
 
 #[cfg(test)]

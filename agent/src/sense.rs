@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use gleaner_types::event::Event;
-use gleaner_types::report::{Absence, AbsenceKind, MachineSample, Reading, WorkloadSample};
+use gleaner_types::report::{Absence, AbsenceKind, MachineSample, Reading, Reason, WorkloadSample};
 use gleaner_types::units::{Bytes, CoreShare};
 
 use crate::discover::{Discovery, Found, Glob, InvalidGlob};
@@ -260,8 +260,9 @@ impl Sensor {
         let (found, left_out) = self.discovery.scan(&before, domains);
         if left_out != self.left_out {
             self.left_out = left_out;
-            let detail = format!("{left_out} workloads are more than can be followed");
-            let absent = (left_out > 0).then_some(Absence { kind: AbsenceKind::NotSupported, detail });
+            let absent = (left_out > 0).then_some(Absence::because(Reason::TooManyWorkloads {
+                left_out: left_out.try_into().unwrap_or(u64::MAX),
+            }));
             changes.push(Event::SensorChanged { sensor: "workloads".into(), absent });
         }
         let gone: Vec<WorkloadKey> = self.followed.keys().filter(|key| !found.contains_key(key)).cloned().collect();

@@ -15,7 +15,7 @@ use gleaner_net::tls::{Authority, Identity};
 use gleaner_net::transport;
 use gleaner_test_support::synthetic;
 use gleaner_types::id::HostId;
-use gleaner_wire::FromAggregator;
+use gleaner_wire::{FromAggregator, ProtocolVersion};
 use tokio::task::JoinSet;
 
 /// Agents that connect per second: handshakes are not what is measured.
@@ -116,17 +116,20 @@ impl Load {
         let endpoint = transport::client_endpoint(self.address, identity)?;
         let connection = transport::connect(&endpoint, self.address)?.await?;
         let (mut send, mut receive) = connection.open_bi().await?;
-        write_message(&mut send, &synthetic::hello(host, 1)).await?;
-        let Some(FromAggregator::Welcome(_)) = read_message(&mut receive).await? else { bail!("no welcome") };
+        write_message(&mut send, ProtocolVersion::CURRENT, &synthetic::hello(host, 1)).await?;
+        let Some(FromAggregator::Welcome(_)) = read_message(&mut receive, ProtocolVersion::CURRENT).await? else {
+            bail!("no welcome")
+        };
         self.counts.connected.fetch_add(1, Ordering::Relaxed);
         let commands = tokio::spawn(async move {
             // Commands are read and left at that.
-            while let Ok(Some(_)) = read_message::<FromAggregator, _>(&mut receive).await {}
+            while let Ok(Some(_)) = read_message::<FromAggregator, _>(&mut receive, ProtocolVersion::CURRENT).await {}
         });
         let mut reports = connection.open_uni().await?;
         let mut due = Instant::now();
         for sequence in 1.. {
-            write_message(&mut reports, &synthetic::report(host, sequence, self.workloads)).await?;
+            write_message(&mut reports, ProtocolVersion::CURRENT, &synthetic::report(host, sequence, self.workloads))
+                .await?;
             self.counts.sent.fetch_add(1, Ordering::Relaxed);
             due += Duration::from_secs(1);
             if due < Instant::now() {

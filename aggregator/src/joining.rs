@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gleaner_net::stream::read_short_message;
-use gleaner_wire::{FromJoiner, MAX_JOIN_MESSAGE, ToJoiner};
+use gleaner_wire::{FromJoiner, JoinRequest, MAX_JOIN_MESSAGE, ProtocolVersion, ToJoiner};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::server::say;
@@ -29,29 +29,43 @@ impl Places {
     }
 
     /// One host, from its request to the end of its connection.
-    pub(crate) async fn serve(&self, connection: &quinn::Connection, peer: &str, arrivals: &mpsc::Sender<Arrival>) {
+    pub(crate) async fn serve(
+        &self,
+        connection: &quinn::Connection,
+        version: ProtocolVersion,
+        peer: &str,
+        arrivals: &mpsc::Sender<Arrival>,
+    ) {
         let Ok(_place) = self.0.try_acquire() else {
             connection.close(1u8.into(), b"too many hosts join at once; try again in a moment");
             return;
         };
-        match tokio::time::timeout(REQUEST_TIMEOUT, request(connection)).await {
-            Ok(Ok((send, message))) => answer(connection, send, message, peer, arrivals).await,
+        match tokio::time::timeout(REQUEST_TIMEOUT, request(connection, version)).await {
+            Ok(Ok((send, request))) => answer(connection, version, send, request, peer, arrivals).await,
             Ok(Err(reason)) => fail(connection, peer, reason, arrivals).await,
             Err(_) => fail(connection, peer, "no request in time".to_owned(), arrivals).await,
         }
     }
 }
 
-async fn request(connection: &quinn::Connection) -> Result<(quinn::SendStream, FromJoiner), String> {
+async fn request(
+    connection: &quinn::Connection,
+    version: ProtocolVersion,
+) -> Result<(quinn::SendStream, JoinRequest), String> {
     let (send, mut receive) = connection.accept_bi().await.map_err(|e| e.to_string())?;
-    let message = read_short_message(&mut receive, MAX_JOIN_MESSAGE).await.map_err(|e| e.to_string())?;
-    Ok((send, message.ok_or("the stream ends without a request")?))
+    let message = read_short_message(&mut receive, version, MAX_JOIN_MESSAGE).await.map_err(|e| e.to_string())?;
+    match message {
+        Some(FromJoiner::Join(request)) => Ok((send, request)),
+        Some(FromJoiner::Unknown { tag }) => Err(format!("message tag {tag} is unknown in this direction")),
+        None => Err("the stream ends without a request".to_owned()),
+    }
 }
 
 async fn answer(
     connection: &quinn::Connection,
+    version: ProtocolVersion,
     mut send: quinn::SendStream,
-    FromJoiner::Join(request): FromJoiner,
+    request: JoinRequest,
     peer: &str,
     arrivals: &mpsc::Sender<Arrival>,
 ) {
@@ -64,7 +78,7 @@ async fn answer(
     };
     let message = answer.map_or_else(ToJoiner::Refused, ToJoiner::Joined);
     // A peer that does not read its answer in time loses it.
-    say(connection, &mut send, &message, ANSWER_TIMEOUT).await;
+    say(connection, version, &mut send, &message, ANSWER_TIMEOUT).await;
     _ = send.finish();
     _ = tokio::time::timeout(ANSWER_TIMEOUT, connection.closed()).await;
     connection.close(0u8.into(), b"done");

@@ -16,6 +16,7 @@ use gleaner_types::job::JobStatus;
 use gleaner_types::report::{Bounded, HostReport, Reading, VolunteerState};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
+use gleaner_wire::Unknowns;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::shell::Arrival;
@@ -44,6 +45,7 @@ pub(crate) struct Counters {
     plans_rejected: u64,
     peers_refused: u64,
     messages_refused: u64,
+    not_understood: Unknowns,
     reports_dropped: u64,
     guard_shrinks: u64,
     guard_freezes: u64,
@@ -71,6 +73,11 @@ impl Counters {
             Event::MessageRefused { .. } => self.messages_refused += 1,
             _ => {}
         }
+    }
+
+    /// Counts what an agent said that only a newer release knows.
+    pub(crate) fn not_understood(&mut self, unknown: Unknowns) {
+        self.not_understood.add(unknown);
     }
 
     /// Counts a report. Agents count from their start, so the difference from the host's last report is added here.
@@ -231,6 +238,7 @@ const fn volunteer_state(state: VolunteerState) -> &'static str {
         VolunteerState::Latent => "latent",
         VolunteerState::Active => "active",
         VolunteerState::Frozen => "frozen",
+        VolunteerState::Unknown(_) => "unknown",
     }
 }
 
@@ -248,6 +256,13 @@ fn agents(page: &mut Page, counters: &Counters, outgoing: &Outgoing) {
     page.seconds("gleaner_harvested_core_seconds", "CPU time that volunteers used.", counters.harvested_core_s);
     page.counter("gleaner_peers_refused", "Connections refused.", counters.peers_refused);
     page.counter("gleaner_messages_refused", "Messages of agents refused.", counters.messages_refused);
+    let unknown = counters.not_understood;
+    let kinds = [("message", unknown.messages), ("code", unknown.codes), ("field", unknown.fields)];
+    page.counters(
+        "gleaner_protocol_unknown",
+        "What agents said that only a newer release knows, by what it was; skipped or kept as unknown.",
+        kinds.map(|(kind, count)| (vec![("kind", kind.to_owned())], count)),
+    );
     page.counter("gleaner_messages_dropped", "Messages to agents dropped for lack of room.", counters.messages_dropped);
     page.gauge("gleaner_outgoing_waiting", "Messages that wait for agents.", outgoing.waiting as f64);
     page.gauge(

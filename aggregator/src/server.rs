@@ -12,13 +12,15 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use gleaner_daemon::clock::Clock;
-use gleaner_net::stream::{read_message, read_short_message, write_message};
+use gleaner_net::stream::{read_counting, write_message};
 use gleaner_net::tls::{MAX_REQUEST, Validity};
 use gleaner_net::transport;
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
 use gleaner_types::report::MAX_WORKLOADS;
-use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, Hello, Message, Welcome};
+use gleaner_wire::{
+    AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, Message, ProtocolVersion, Purpose, Unknowns, Welcome,
+};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -187,15 +189,20 @@ async fn connection(
 ) -> Result<(), String> {
     let arrivals = &door.arrivals;
     let peer = incoming.remote_address().to_string();
-    let connecting = incoming.accept().map_err(|e| e.to_string())?;
+    let connecting = incoming.accept().map_err(|error| handshake_failure(&error))?;
     let connection = tokio::time::timeout(PATIENCE, connecting)
         .await
         .map_err(|_| "no handshake in time".to_owned())?
-        .map_err(|e| e.to_string())?;
-    if transport::is_joining(&connection) {
-        joining.serve(&connection, &peer, arrivals).await;
-        return Ok(());
-    }
+        .map_err(|error| handshake_failure(&error))?;
+    let version = match transport::purpose(&connection) {
+        Some(Purpose::Agent(version)) => version,
+        Some(Purpose::Join(version)) => {
+            joining.serve(&connection, version, &peer, arrivals).await;
+            return Ok(());
+        }
+        Some(Purpose::Versions) => return Err(transport::tell_versions(&connection).await),
+        None => return Err("no protocol was agreed on".to_owned()),
+    };
     // The handshake lets a peer without a certificate through; it ends here.
     let (host, certificate) = transport::peer(&connection).map_err(|error| {
         let reason = error.to_string();
@@ -206,9 +213,10 @@ async fn connection(
         connection.close(1u8.into(), b"too many connections of this host");
         return Err(format!("host {host} connects too often"));
     }
+    let mut unknown = Unknowns::default();
     let hail = async {
         let (send, mut receive) = connection.accept_bi().await.map_err(|e| e.to_string())?;
-        let message = read_short_message(&mut receive, MAX_HELLO).await.map_err(|error| {
+        let message = read_counting(&mut receive, version, MAX_HELLO, &mut unknown).await.map_err(|error| {
             let reason = error.to_string();
             connection.close(1u8.into(), reason.as_bytes());
             format!("the hello of host {host} cannot be read: {reason}")
@@ -221,32 +229,40 @@ async fn connection(
         Some(FromAgent::Hello(hello)) if hello.host == host => hello,
         Some(FromAgent::Hello(hello)) => {
             let reason = format!("the certificate is of host {host}, the hello of host {}", hello.host);
-            return Err(refuse(&connection, &mut send, reason).await);
+            return Err(refuse(&connection, version, &mut send, reason).await);
         }
-        _ => return Err(refuse(&connection, &mut send, format!("host {host} does not begin with a hello")).await),
+        _ => {
+            return Err(
+                refuse(&connection, version, &mut send, format!("host {host} does not begin with a hello")).await
+            );
+        }
     };
     let Ok(_place) = Arc::clone(&door.places).try_acquire_owned() else {
         let reason = format!("there is no place for host {host}: max_agents is reached");
-        return Err(refuse(&connection, &mut send, reason).await);
+        return Err(refuse(&connection, version, &mut send, reason).await);
     };
     let incarnation = hello.incarnation;
-    let newcomer = Newcomer { hello: *hello, id, certificate };
+    let newcomer = Newcomer { hello: *hello, id, version, certificate };
     let (outgoing, closed) = match newcomer.welcome(door.clock, arrivals, &connection, &mut send).await? {
         Ok(welcomed) => welcomed,
-        Err(Declined::Refused(reason)) => return Err(refuse(&connection, &mut send, reason).await),
+        Err(Declined::Refused(reason)) => return Err(refuse(&connection, version, &mut send, reason).await),
         Err(Declined::StandsBy(stands_by)) => {
             // It goes to another aggregator, once it has read where.
-            say(&connection, &mut send, &FromAggregator::StandsBy(stands_by), PATIENCE).await;
+            say(&connection, version, &mut send, &FromAggregator::StandsBy(stands_by), PATIENCE).await;
             _ = send.finish();
             _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
             return Ok(());
         }
     };
     drop(greeting);
+    if !unknown.is_empty() {
+        _ = arrivals.send(Arrival::NotUnderstood(unknown)).await;
+    }
     let peer = Peer {
         host: host.clone(),
         incarnation,
         connection: id,
+        version,
         arrivals: arrivals.clone(),
         mandate: door.mandate.clone(),
         rate: door.messages(&host),
@@ -263,22 +279,36 @@ async fn connection(
     Ok(())
 }
 
+/// Why a handshake failed. Where no version of the protocol is common, with those there are here.
+fn handshake_failure(error: &quinn::ConnectionError) -> String {
+    match transport::shares_no_protocol(error) {
+        true => format!("{error}; this aggregator speaks versions {}", gleaner_wire::own_versions()),
+        false => error.to_string(),
+    }
+}
+
 /// Sends a message, unless the connection fails, which shows again soon. One to a peer that takes nothing is ended: the
 /// peer would keep its place for ever.
 pub(crate) async fn say<M: Message>(
     connection: &quinn::Connection,
+    version: ProtocolVersion,
     send: &mut quinn::SendStream,
     message: &M,
     patience: Duration,
 ) {
-    if tokio::time::timeout(patience, write_message(send, message)).await.is_err() {
+    if tokio::time::timeout(patience, write_message(send, version, message)).await.is_err() {
         connection.close(1u8.into(), b"the peer does not take what it is sent");
     }
 }
 
-async fn refuse(connection: &quinn::Connection, send: &mut quinn::SendStream, reason: String) -> String {
+async fn refuse(
+    connection: &quinn::Connection,
+    version: ProtocolVersion,
+    send: &mut quinn::SendStream,
+    reason: String,
+) -> String {
     // Best effort: the peer learns why, if it still listens.
-    say(connection, send, &FromAggregator::Refused(reason.clone()), PATIENCE).await;
+    say(connection, version, send, &FromAggregator::Refused(reason.clone()), PATIENCE).await;
     _ = send.finish();
     _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
     connection.close(1u8.into(), reason.as_bytes());
@@ -311,6 +341,7 @@ type Welcomed = (mpsc::Receiver<FromAggregator>, oneshot::Receiver<String>);
 struct Newcomer {
     hello: Hello,
     id: u64,
+    version: ProtocolVersion,
     certificate: Validity,
 }
 
@@ -327,7 +358,7 @@ impl Newcomer {
         let (sender, outgoing) = mpsc::channel(OUTGOING);
         let (events_through, answer) = oneshot::channel();
         let (closer, closed) = oneshot::channel();
-        let Self { hello, id, certificate } = self;
+        let Self { hello, id, version, certificate } = self;
         let joined = Joined {
             host: hello.host,
             incarnation: hello.incarnation,
@@ -345,7 +376,7 @@ impl Newcomer {
         };
         let software = env!("CARGO_PKG_VERSION").to_owned();
         let welcome = FromAggregator::Welcome(Welcome { software, now: clock.now(), events_through });
-        say(connection, send, &welcome, PATIENCE).await;
+        say(connection, version, send, &welcome, PATIENCE).await;
         Ok(Ok((outgoing, closed)))
     }
 }
@@ -355,6 +386,7 @@ struct Peer {
     host: HostId,
     incarnation: u64,
     connection: u64,
+    version: ProtocolVersion,
     arrivals: mpsc::Sender<Arrival>,
     mandate: Mandate,
     /// What its host may send, on both streams and also after it has connected anew.
@@ -376,7 +408,7 @@ impl Peer {
                 if matches!(message, FromAggregator::Command(_)) && !self.mandate.holds() {
                     return "this aggregator leads no more".to_owned();
                 }
-                if let Err(error) = write_message(&mut send, &message).await {
+                if let Err(error) = write_message(&mut send, self.version, &message).await {
                     return error.to_string();
                 }
             }
@@ -397,8 +429,13 @@ impl Peer {
     }
 
     /// Reads a stream to its end, or to the first message that is refused.
-    async fn read(&self, stream: quinn::RecvStream, sort: fn(&Self, FromAgent) -> Result<Arrival, String>) -> String {
+    async fn read(
+        &self,
+        stream: quinn::RecvStream,
+        sort: fn(&Self, FromAgent) -> Result<Option<Arrival>, String>,
+    ) -> String {
         let mut stream = Counted { stream, bytes: 0 };
+        let mut all = Unknowns::default();
         loop {
             let wait = {
                 let mut rate = self.rate();
@@ -408,15 +445,17 @@ impl Peer {
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
             }
-            let refusal = match read_message(&mut stream).await {
+            let mut unknown = Unknowns::default();
+            let refusal = match read_counting(&mut stream, self.version, MAX_FRAME, &mut unknown).await {
                 Ok(Some(message)) => match sort(self, message) {
                     Ok(arrival) => {
-                        if let Arrival::Events { records, .. } = &arrival {
+                        if let Some(Arrival::Events { records, .. }) = &arrival {
                             self.rate().spend(records.len());
                         }
-                        match self.arrivals.send(arrival).await {
-                            Ok(()) => continue,
-                            Err(_) => return "the aggregator is stopping".to_owned(),
+                        let unknown = self.not_understood(unknown, &mut all);
+                        match self.pass_on(unknown.into_iter().chain(arrival)).await {
+                            true => continue,
+                            false => return "the aggregator is stopping".to_owned(),
                         }
                     }
                     Err(reason) => reason,
@@ -431,11 +470,35 @@ impl Peer {
         }
     }
 
+    /// Hands arrivals to the core loop; false when that is gone.
+    async fn pass_on(&self, arrivals: impl Iterator<Item = Arrival>) -> bool {
+        for arrival in arrivals {
+            if self.arrivals.send(arrival).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What a message held that only a newer release knows, if anything. Logged the first time on a stream, the second,
+    /// the fourth and so on.
+    fn not_understood(&self, unknown: Unknowns, all: &mut Unknowns) -> Option<Arrival> {
+        if unknown.is_empty() {
+            return None;
+        }
+        all.add(unknown);
+        if all.total().is_power_of_two() {
+            let (host, last) = (&self.host, unknown.last);
+            tracing::warn!(%host, all = all.total(), ?last, "the agent is of a newer release: parts of messages are skipped");
+        }
+        Some(Arrival::NotUnderstood(unknown))
+    }
+
     fn rate(&self) -> MutexGuard<'_, Rate> {
         self.rate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report_stream(&self, message: FromAgent) -> Result<Arrival, String> {
+    fn report_stream(&self, message: FromAgent) -> Result<Option<Arrival>, String> {
         match message {
             FromAgent::Report(report) if report.host != self.host => {
                 Err(format!("a report for host {} from host {}", report.host, self.host))
@@ -443,17 +506,19 @@ impl Peer {
             FromAgent::Report(report) if report.workloads.len() > MAX_WORKLOADS => {
                 Err(format!("a report with {} workloads; at most {MAX_WORKLOADS} are taken", report.workloads.len()))
             }
-            FromAgent::Report(report) => Ok(Arrival::Report(report)),
+            FromAgent::Report(report) => Ok(Some(Arrival::Report(report))),
+            FromAgent::Unknown { .. } => Ok(None),
             _ => Err("something else than a report on the stream of reports".to_owned()),
         }
     }
 
-    fn control_stream(&self, message: FromAgent) -> Result<Arrival, String> {
+    /// What a message on the control stream is; nothing, if only a newer release knows it.
+    fn control_stream(&self, message: FromAgent) -> Result<Option<Arrival>, String> {
         match message {
             FromAgent::Ack(ack) if !serde_json::to_vec(&ack).is_ok_and(|text| text.len() <= MAX_EVENT) => {
                 Err(format!("an answer to a command of more than {MAX_EVENT} bytes"))
             }
-            FromAgent::Ack(ack) => Ok(Arrival::Acked { host: self.host.clone(), ack }),
+            FromAgent::Ack(ack) => Ok(Some(Arrival::Acked { host: self.host.clone(), ack })),
             FromAgent::Events(AgentEvents { events }) => {
                 let own = |source: &EventSource| {
                     matches!(source, EventSource::Agent { host, incarnation, .. }
@@ -466,7 +531,7 @@ impl Peer {
                     }
                     None => {
                         let (host, connection) = (self.host.clone(), self.connection);
-                        Ok(Arrival::Events { host, connection, records: events })
+                        Ok(Some(Arrival::Events { host, connection, records: events }))
                     }
                 }
             }
@@ -474,10 +539,12 @@ impl Peer {
                 Err(format!("a request for a certificate of {} bytes; at most {MAX_REQUEST} are taken", request.len()))
             }
             FromAgent::CertificateRequest(request) => {
-                Ok(Arrival::CertificateRequest { host: self.host.clone(), connection: self.connection, request })
+                let (host, connection) = (self.host.clone(), self.connection);
+                Ok(Some(Arrival::CertificateRequest { host, connection, request }))
             }
             FromAgent::Hello(_) => Err("a second hello".to_owned()),
             FromAgent::Report(_) => Err("a report on the control stream".to_owned()),
+            FromAgent::Unknown { .. } => Ok(None),
         }
     }
 }
@@ -591,7 +658,7 @@ mod tests {
             let connection = endpoint.accept().await.unwrap().await.unwrap();
             let (mut send, _receive) = connection.accept_bi().await.unwrap();
             let word = FromAggregator::Refused("because".to_owned());
-            say(&connection, &mut send, &word, Duration::from_millis(100)).await;
+            say(&connection, ProtocolVersion::CURRENT, &mut send, &word, Duration::from_millis(100)).await;
             connection.close_reason().is_some()
         });
         // It allows not a single byte to be sent to it.
@@ -623,7 +690,7 @@ mod tests {
         let connection = transport::connect(&client, address).unwrap().await.unwrap();
         let (mut send, _receive) = connection.open_bi().await.unwrap();
         // The end may come before it is all sent.
-        _ = write_message(&mut send, &FromAgent::Hello(Box::new(hello))).await;
+        _ = write_message(&mut send, ProtocolVersion::CURRENT, &FromAgent::Hello(Box::new(hello))).await;
         let ended = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await.expect("an end");
         assert!(ended.to_string().contains("over the limit of 32768"), "{ended}");
         let told = arrived.recv().await;
@@ -641,6 +708,7 @@ mod tests {
             host: host("h1"),
             incarnation: 1,
             connection: 1,
+            version: ProtocolVersion::CURRENT,
             arrivals: door.arrivals.clone(),
             mandate: Mandate::alone(),
             rate: door.messages(&host("h1")),

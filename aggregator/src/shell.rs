@@ -25,7 +25,7 @@ use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{EngineAction, EngineEnd, JobStatus};
 use gleaner_types::report::{HostFacts, HostReport, VolunteerKind};
 use gleaner_types::time::Timestamp;
-use gleaner_wire::{FromAggregator, JoinRequest, StandsBy};
+use gleaner_wire::{FromAggregator, JoinRequest, StandsBy, Unknowns};
 use tokio::sync::{mpsc, oneshot};
 use tracing::Span;
 
@@ -60,6 +60,8 @@ pub enum Arrival {
         /// Why.
         reason: String,
     },
+    /// An agent's message held something that only a newer release knows.
+    NotUnderstood(Unknowns),
     /// A report.
     Report(Box<HostReport>),
     /// An answer to a command.
@@ -426,6 +428,7 @@ impl Shell {
             Arrival::JoinFailed { peer, reason } => self.join_failed(peer, reason),
             Arrival::Reloaded(credentials) => self.reloaded(credentials),
             Arrival::Noticed(event) => self.log(event),
+            Arrival::NotUnderstood(unknown) => self.counters.not_understood(unknown),
             Arrival::Engine(EngineReport::Progress { job, progress }) => self.decide(Input::Progress { job, progress }),
             Arrival::Engine(EngineReport::Ended { job, end, progress }) => {
                 self.decide(Input::EngineEnded { job: job.clone(), end, progress });

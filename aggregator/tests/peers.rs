@@ -1,166 +1,35 @@
 //! Bad peers against the real aggregator, over real QUIC: each costs itself only.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+mod site;
+
+use std::process::Command;
+use std::time::Duration;
 
 use gleaner_api::{Client, Request, Response};
 use gleaner_net::join::new_secret;
 use gleaner_net::stream::{read_message, write_message};
-use gleaner_net::tls::{AGGREGATOR_NAME, Authority, CertificateRequest, Identity, IdentityFiles};
-use gleaner_net::transport;
-use gleaner_test_support::report;
+use gleaner_net::tls::{AGGREGATOR_NAME, CertificateRequest};
 use gleaner_types::id::HostId;
-use gleaner_types::time::Timestamp;
-use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, ToJoiner, encode};
-
-struct Aggregator {
-    folder: tempfile::TempDir,
-    authority: Authority,
-    address: SocketAddr,
-    child: Child,
-}
-
-impl Aggregator {
-    async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let authority = Authority::create().unwrap();
-        authority.write(folder.path()).unwrap();
-        authority.issue_aggregator().unwrap().write(folder.path(), "aggregator").unwrap();
-        let address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let dir = folder.path().display();
-        let config = format!(
-            "listen = '{address}'\nsocket = '{dir}/a.sock'\nstate_dir = '{dir}/state'\nlocal_host = 'here'\n\
-             [tls]\nca = '{dir}/ca.crt'\ncertificate = '{dir}/aggregator.crt'\nkey = '{dir}/aggregator.key'\n"
-        );
-        std::fs::write(folder.path().join("a.toml"), config).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner-aggregator"));
-        command.arg("--config").arg(folder.path().join("a.toml")).stderr(Stdio::null());
-        let aggregator = Self { folder, authority, address, child: command.spawn().unwrap() };
-        aggregator.until("the aggregator answers", |_| true).await;
-        aggregator
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join("a.sock")
-    }
-
-    fn identity(&self, host: &str) -> Identity {
-        let issued = self.authority.issue_agent(&HostId::new(host).unwrap()).unwrap();
-        let (certificate, key) = issued.write(self.folder.path(), host).unwrap();
-        Identity::load(&self.folder.path().join("ca.crt"), &certificate, &key).unwrap()
-    }
-
-    async fn until(&self, what: &str, condition: impl Fn(&str) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let events = events(&self.socket()).await;
-            if events.as_ref().is_some_and(|events| condition(events)) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{what}: not in 30 s, events are {events:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    async fn connect(&self, host: &str) -> Agent {
-        let endpoint = transport::client_endpoint(self.address, &self.identity(host)).unwrap();
-        let connection = transport::connect(&endpoint, self.address).unwrap().await.unwrap();
-        let (send, receive) = connection.open_bi().await.unwrap();
-        Agent { _endpoint: endpoint, connection, send, receive }
-    }
-
-    /// The authority's certificate, as a token has it.
-    fn roots(&self) -> Vec<Vec<u8>> {
-        let files = IdentityFiles { ca: self.folder.path().join("ca.crt"), certificate: "".into(), key: "".into() };
-        files.authority().unwrap()
-    }
-
-    async fn joiner(&self) -> Agent {
-        let endpoint = transport::joining_endpoint(self.address, &self.roots()).unwrap();
-        let connection = transport::connect(&endpoint, self.address).unwrap().await.unwrap();
-        let (send, receive) = connection.open_bi().await.unwrap();
-        Agent { _endpoint: endpoint, connection, send, receive }
-    }
-
-    async fn connected(&self) -> Vec<String> {
-        let client = Client::connect(&self.socket()).await.unwrap();
-        let Response::Hosts(hosts) = client.call(&Request::Hosts).await.unwrap() else { panic!("no hosts") };
-        hosts.into_iter().filter(|view| view.connected).map(|view| view.host.to_string()).collect()
-    }
-}
-
-impl Drop for Aggregator {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
-    }
-}
-
-async fn events(socket: &Path) -> Option<String> {
-    let mut lines = Client::connect(socket).await.ok()?.events(None, false).await.ok()?;
-    let mut all = String::new();
-    while let Some(line) = lines.next().await.ok()? {
-        all.push_str(&line);
-        all.push('\n');
-    }
-    Some(all)
-}
-
-/// An agent made by hand.
-struct Agent {
-    _endpoint: quinn::Endpoint,
-    connection: quinn::Connection,
-    send: quinn::SendStream,
-    receive: quinn::RecvStream,
-}
-
-impl Agent {
-    async fn greet(&mut self, host: &str) -> Option<FromAggregator> {
-        write_message(&mut self.send, &hello(host)).await.unwrap();
-        read_message(&mut self.receive).await.unwrap()
-    }
-
-    async fn is_closed(&self) {
-        tokio::time::timeout(Duration::from_secs(20), self.connection.closed())
-            .await
-            .expect("closed by the aggregator");
-    }
-}
-
-fn hello(host: &str) -> FromAgent {
-    FromAgent::Hello(Box::new(Hello {
-        host: HostId::new(host).unwrap(),
-        incarnation: 1,
-        software: "test".into(),
-        now: Timestamp(1),
-        facts: report::facts(false),
-    }))
-}
-
-/// A frame with this tag and payload, its length field right.
-fn frame(tag: u16, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len() + 2).unwrap();
-    [&length.to_le_bytes()[..], &tag.to_le_bytes(), payload].concat()
-}
+use gleaner_wire::{
+    AgentEvents, FromAgent, FromAggregator, FromJoiner, JoinRequest, ProtocolVersion, ToJoiner, encode,
+};
+use site::{Aggregator, events, frame, hello};
 
 #[tokio::test]
 async fn malformed_frames_end_their_own_connection_and_no_other() {
     let aggregator = Aggregator::start().await;
     let mut good = aggregator.connect("good").await;
     assert!(matches!(good.greet("good").await, Some(FromAggregator::Welcome(_))));
-    let hello_payload = encode(&hello("x")).unwrap()[6..].to_vec();
+    let hello_payload = encode(ProtocolVersion::CURRENT, &hello("x")).unwrap()[6..].to_vec();
     for (name, bytes) in [
-        ("unknown-tag", frame(999, &hello_payload)),
         ("leftover", frame(1, &[&hello_payload[..], &[0]].concat())),
         ("oversized", u32::MAX.to_le_bytes().to_vec()),
         ("short", vec![1, 0, 0, 0, 7]),
         ("garbage", vec![0x5a; 300]),
         // Events whose payload announces a list of 2^60 entries.
         ("bomb", frame(4, &[253, 0, 0, 0, 0, 0, 0, 0, 16])),
-        ("second-hello", encode(&hello("second-hello")).unwrap()),
+        ("second-hello", encode(ProtocolVersion::CURRENT, &hello("second-hello")).unwrap()),
     ] {
         let mut bad = aggregator.connect(name).await;
         assert!(matches!(bad.greet(name).await, Some(FromAggregator::Welcome(_))), "{name}");
@@ -173,10 +42,10 @@ async fn malformed_frames_end_their_own_connection_and_no_other() {
     // A frame cut off by the end of its stream.
     let mut torn = aggregator.connect("torn").await;
     torn.greet("torn").await;
-    torn.send.write_all(&encode(&hello("torn")).unwrap()[..20]).await.unwrap();
+    torn.send.write_all(&encode(ProtocolVersion::CURRENT, &hello("torn")).unwrap()[..20]).await.unwrap();
     torn.send.finish().unwrap();
     torn.is_closed().await;
-    aggregator.until("the lost hosts are told of", |events| events.matches("host_lost").count() == 8).await;
+    aggregator.until("the lost hosts are told of", |events| events.matches("host_lost").count() == 7).await;
     assert_eq!(aggregator.connected().await, ["good"]);
 }
 
@@ -188,8 +57,10 @@ async fn what_is_not_a_proper_hello_is_refused_with_the_reason() {
     let refused = |answer: &Option<FromAggregator>, part: &str| matches!(answer, Some(FromAggregator::Refused(why)) if why.contains(part));
     assert!(refused(&answer, "certificate is of host liar"), "{answer:?}");
     let mut rude = aggregator.connect("rude").await;
-    write_message(&mut rude.send, &FromAgent::Events(AgentEvents { events: vec![] })).await.unwrap();
-    let answer = read_message(&mut rude.receive).await.unwrap();
+    write_message(&mut rude.send, ProtocolVersion::CURRENT, &FromAgent::Events(AgentEvents { events: vec![] }))
+        .await
+        .unwrap();
+    let answer = read_message(&mut rude.receive, ProtocolVersion::CURRENT).await.unwrap();
     assert!(refused(&answer, "does not begin with a hello"), "{answer:?}");
     let mute = aggregator.connect("mute").await;
     mute.is_closed().await;
@@ -200,14 +71,10 @@ async fn what_is_not_a_proper_hello_is_refused_with_the_reason() {
 #[tokio::test]
 async fn another_protocol_version_is_refused_in_the_handshake() {
     let aggregator = Aggregator::start().await;
-    let mut tls = aggregator.identity("future").client().unwrap();
-    tls.alpn_protocols = vec![b"gleaner/2".to_vec()];
-    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
-    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let config = quinn::ClientConfig::new(std::sync::Arc::new(crypto));
-    let connecting = endpoint.connect_with(config, aggregator.address, AGGREGATOR_NAME).unwrap();
-    let error = connecting.await.unwrap_err().to_string();
+    let error = aggregator.connect_as("future", &[b"gleaner/9"]).await.unwrap_err().to_string();
     assert!(error.contains("any known protocol"), "{error}");
+    let told = |events: &str| events.contains("this aggregator speaks versions 1, 2");
+    aggregator.until("it is told with the versions there are", told).await;
 }
 
 #[tokio::test]
@@ -249,28 +116,32 @@ async fn without_a_certificate_only_joining_is_spoken_and_only_once() {
     let aggregator = Aggregator::start().await;
     // The agents' protocol without a certificate: the handshake works, nothing else does.
     let mut joining = gleaner_net::tls::joining_client(&aggregator.roots()).unwrap();
-    joining.alpn_protocols = vec![gleaner_wire::ALPN.to_vec()];
+    joining.alpn_protocols = vec![ProtocolVersion::CURRENT.alpn().to_vec()];
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(joining).unwrap();
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let config = quinn::ClientConfig::new(std::sync::Arc::new(crypto));
     let connecting = endpoint.connect_with(config, aggregator.address, AGGREGATOR_NAME).unwrap();
     let connection = connecting.await.unwrap();
     let (mut send, mut receive) = connection.open_bi().await.unwrap();
-    _ = write_message(&mut send, &hello("nobody")).await;
-    assert!(read_message::<FromAggregator, _>(&mut receive).await.is_err());
+    _ = write_message(&mut send, ProtocolVersion::CURRENT, &hello("nobody")).await;
+    assert!(read_message::<FromAggregator, _>(&mut receive, ProtocolVersion::CURRENT).await.is_err());
     aggregator.until("it is told", |events| events.contains("the peer shows no certificate")).await;
     assert!(aggregator.connected().await.is_empty());
 
     // An agent's messages on the joining protocol, too long ones, and half ones.
     let long = FromJoiner::Join(JoinRequest { secret: new_secret().unwrap(), request: vec![0; 9_000] });
     let good = FromJoiner::Join(JoinRequest { secret: new_secret().unwrap(), request: vec![0; 10] });
-    for bytes in [encode(&hello("x")).unwrap(), encode(&long).unwrap(), u32::MAX.to_le_bytes().to_vec()] {
+    for bytes in [
+        encode(ProtocolVersion::CURRENT, &hello("x")).unwrap(),
+        encode(ProtocolVersion::CURRENT, &long).unwrap(),
+        u32::MAX.to_le_bytes().to_vec(),
+    ] {
         let mut joiner = aggregator.joiner().await;
         joiner.send.write_all(&bytes).await.unwrap();
         joiner.is_closed().await;
     }
     let mut torn = aggregator.joiner().await;
-    torn.send.write_all(&encode(&good).unwrap()[..12]).await.unwrap();
+    torn.send.write_all(&encode(ProtocolVersion::CURRENT, &good).unwrap()[..12]).await.unwrap();
     torn.send.finish().unwrap();
     torn.is_closed().await;
     let told = |count: usize| move |events: &str| events.matches("join_refused").count() == count;
@@ -278,8 +149,8 @@ async fn without_a_certificate_only_joining_is_spoken_and_only_once() {
 
     // One question, one answer, the end.
     let mut joiner = aggregator.joiner().await;
-    write_message(&mut joiner.send, &good).await.unwrap();
-    let answer = read_message(&mut joiner.receive).await.unwrap();
+    write_message(&mut joiner.send, ProtocolVersion::CURRENT, &good).await.unwrap();
+    let answer = read_message(&mut joiner.receive, ProtocolVersion::CURRENT).await.unwrap();
     assert!(matches!(&answer, Some(ToJoiner::Refused(why)) if why.contains("no open invitation")), "{answer:?}");
     joiner.is_closed().await;
 }
@@ -291,8 +162,11 @@ async fn guesses_are_limited() {
     for _ in 0..30 {
         let mut joiner = aggregator.joiner().await;
         let guess = JoinRequest { secret: new_secret().unwrap(), request: vec![0; 10] };
-        write_message(&mut joiner.send, &FromJoiner::Join(guess)).await.unwrap();
-        let Some(ToJoiner::Refused(why)) = read_message(&mut joiner.receive).await.unwrap() else { panic!("joined") };
+        write_message(&mut joiner.send, ProtocolVersion::CURRENT, &FromJoiner::Join(guess)).await.unwrap();
+        let Some(ToJoiner::Refused(why)) = read_message(&mut joiner.receive, ProtocolVersion::CURRENT).await.unwrap()
+        else {
+            panic!("joined")
+        };
         joiner.connection.close(0u8.into(), b"");
         limited += usize::from(why.contains("too many attempts to join have failed"));
     }
@@ -308,17 +182,23 @@ async fn a_connection_is_given_one_certificate_and_for_its_own_host_only() {
     assert!(matches!(agent.greet("h1").await, Some(FromAggregator::Welcome(_))));
     // The request names another host.
     let request = CertificateRequest::new(&HostId::new("h2").unwrap()).unwrap();
-    write_message(&mut agent.send, &FromAgent::CertificateRequest(request.der.clone())).await.unwrap();
-    let Some(FromAggregator::Certificate(certificate)) = read_message(&mut agent.receive).await.unwrap() else {
+    write_message(&mut agent.send, ProtocolVersion::CURRENT, &FromAgent::CertificateRequest(request.der.clone()))
+        .await
+        .unwrap();
+    let Some(FromAggregator::Certificate(certificate)) =
+        read_message(&mut agent.receive, ProtocolVersion::CURRENT).await.unwrap()
+    else {
         panic!("no certificate")
     };
     request.complete(&aggregator.roots(), certificate, &HostId::new("h1").unwrap()).unwrap();
     let again = CertificateRequest::new(&HostId::new("h1").unwrap()).unwrap();
-    write_message(&mut agent.send, &FromAgent::CertificateRequest(again.der)).await.unwrap();
-    let answer = read_message(&mut agent.receive).await.unwrap();
+    write_message(&mut agent.send, ProtocolVersion::CURRENT, &FromAgent::CertificateRequest(again.der)).await.unwrap();
+    let answer = read_message(&mut agent.receive, ProtocolVersion::CURRENT).await.unwrap();
     assert!(matches!(answer, Some(FromAggregator::CertificateRefused(_))), "{answer:?}");
     aggregator.until("it is told", |events| events.contains("was issued on this connection already")).await;
-    write_message(&mut agent.send, &FromAgent::CertificateRequest(vec![0; 5_000])).await.unwrap();
+    write_message(&mut agent.send, ProtocolVersion::CURRENT, &FromAgent::CertificateRequest(vec![0; 5_000]))
+        .await
+        .unwrap();
     agent.is_closed().await;
 }
 

@@ -21,7 +21,7 @@ use gleaner_test_support::synthetic;
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
-use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, encode};
+use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, ProtocolVersion, encode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
@@ -101,8 +101,10 @@ impl Scene {
     async fn welcomed(&self, identity: &Identity, host: &str, incarnation: u64) -> Result<Welcomed, Failure> {
         let (endpoint, connection) = self.connect(identity).await?;
         let (mut send, mut receive) = connection.open_bi().await?;
-        write_message(&mut send, &synthetic::hello(&HostId::new(host)?, incarnation)).await?;
-        match tokio::time::timeout(Duration::from_secs(10), read_message(&mut receive)).await?? {
+        write_message(&mut send, ProtocolVersion::CURRENT, &synthetic::hello(&HostId::new(host)?, incarnation)).await?;
+        match tokio::time::timeout(Duration::from_secs(10), read_message(&mut receive, ProtocolVersion::CURRENT))
+            .await??
+        {
             Some(FromAggregator::Welcome(_)) => Ok(Welcomed { _endpoint: endpoint, connection, send, receive }),
             other => Err(format!("no welcome but {other:?}").into()),
         }
@@ -146,7 +148,7 @@ async fn well_behaved(scene: Scene, identity: Arc<Identity>, host: String) -> Re
     let reader = {
         let through = Arc::clone(&through);
         tokio::spawn(async move {
-            while let Ok(Some(message)) = read_message(&mut receive).await {
+            while let Ok(Some(message)) = read_message(&mut receive, ProtocolVersion::CURRENT).await {
                 if let FromAggregator::EventsThrough(number) = message {
                     through.fetch_max(number, Ordering::Relaxed);
                 }
@@ -157,9 +159,9 @@ async fn well_behaved(scene: Scene, identity: Arc<Identity>, host: String) -> Re
     let mut sent = 0;
     while !scene.is_over() {
         sent += 1;
-        write_message(&mut reports, &synthetic::report(&name, sent, 3)).await?;
+        write_message(&mut reports, ProtocolVersion::CURRENT, &synthetic::report(&name, sent, 3)).await?;
         let events = vec![event(&host, 1, sent)];
-        write_message(&mut send, &FromAgent::Events(AgentEvents { events })).await?;
+        write_message(&mut send, ProtocolVersion::CURRENT, &FromAgent::Events(AgentEvents { events })).await?;
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -219,7 +221,8 @@ fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) 
         }
     });
     let frame = |length: u32, tag: u16, rest: &[u8]| [&length.to_le_bytes()[..], &tag.to_le_bytes(), rest].concat();
-    let other = encode(&synthetic::report(&HostId::new("good-0").unwrap(), 99_999, 1)).unwrap();
+    let other =
+        encode(ProtocolVersion::CURRENT, &synthetic::report(&HostId::new("good-0").unwrap(), 99_999, 1)).unwrap();
     for (host, bytes) in [
         ("oversized", u32::MAX.to_le_bytes().to_vec()),
         ("garbage", vec![0x5a; 5_000]),
@@ -264,7 +267,12 @@ fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) 
             let welcomed = scene.welcomed(&identity, "deaf", 1).await?;
             let mut reports = welcomed.connection.open_uni().await?;
             for sequence in 1.. {
-                write_message(&mut reports, &synthetic::report(&HostId::new("deaf")?, sequence, 4_000)).await?;
+                write_message(
+                    &mut reports,
+                    ProtocolVersion::CURRENT,
+                    &synthetic::report(&HostId::new("deaf")?, sequence, 4_000),
+                )
+                .await?;
             }
             Ok(())
         }
@@ -277,7 +285,8 @@ fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) 
             let mut welcomed = scene.welcomed(&identity, "chatty", 7).await?;
             for turn in 0.. {
                 let events = (1..=1_000).map(|sequence| event("chatty", 7, turn * 1_000 + sequence)).collect();
-                write_message(&mut welcomed.send, &FromAgent::Events(AgentEvents { events })).await?;
+                write_message(&mut welcomed.send, ProtocolVersion::CURRENT, &FromAgent::Events(AgentEvents { events }))
+                    .await?;
             }
             Ok(())
         }

@@ -1,11 +1,15 @@
 #![no_main]
 use gleaner_net::join::JoinToken;
-use gleaner_wire::{FromAgent, FromAggregator, FromJoiner, ToJoiner, decode};
+use gleaner_wire::{FromAgent, FromAggregator, FromJoiner, ProtocolVersion, ToJoiner, Unknowns, decode, versions_in_words};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    _ = decode::<FromAgent>(data);
-    _ = decode::<FromAggregator>(data);
-    _ = decode::<FromJoiner>(data);
-    _ = decode::<ToJoiner>(data);
+    let mut unknown = Unknowns::default();
+    for version in ProtocolVersion::SPOKEN {
+        _ = decode::<FromAgent>(version, data, &mut unknown);
+        _ = decode::<FromAggregator>(version, data, &mut unknown);
+        _ = decode::<FromJoiner>(version, data, &mut unknown);
+        _ = decode::<ToJoiner>(version, data, &mut unknown);
+    }
+    _ = versions_in_words(data);
     _ = std::str::from_utf8(data).map(JoinToken::from_text);
 });

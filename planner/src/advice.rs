@@ -393,7 +393,7 @@ fn needs(facts: &HostFacts) -> Vec<String> {
     for (capability, consequence) in wanted {
         let offer = facts.offers.iter().find(|offer| offer.capability == capability);
         if let Some(Reading::Absent(absence)) = offer.map(|offer| &offer.state) {
-            needs.push(format!("{consequence} ({})", absence.detail));
+            needs.push(format!("{consequence} ({})", absence.detail()));
         }
     }
     needs.extend(facts.levers.weaknesses.iter().cloned());
@@ -401,14 +401,11 @@ fn needs(facts: &HostFacts) -> Vec<String> {
 }
 
 fn not_yet(detail: impl Into<String>) -> Absence {
-    Absence { kind: AbsenceKind::NotYet, detail: detail.into() }
+    Absence::described(AbsenceKind::NotYet, detail)
 }
 
 fn promise(question: &Question, candidate: &Candidate<'_>) -> Result<Promise, Absence> {
-    let gone = || Absence {
-        kind: AbsenceKind::Vanished,
-        detail: "its agent is not connected or has not reported lately".to_owned(),
-    };
+    let gone = || Absence::described(AbsenceKind::Vanished, "its agent is not connected or has not reported lately");
     let report = candidate.report.ok_or_else(gone)?;
     let cpu = match &report.residual.cpu {
         Reading::Value(cpu) => *cpu,
@@ -417,7 +414,7 @@ fn promise(question: &Question, candidate: &Candidate<'_>) -> Result<Promise, Ab
     let history = candidate.history.ok_or_else(|| not_yet("its forecasts were not watched yet"))?;
     let capacity = report.machine.cpu_capacity;
     if capacity <= CoreShare::ZERO {
-        return Err(Absence { kind: AbsenceKind::Malformed, detail: "it reports no CPU".to_owned() });
+        return Err(Absence::described(AbsenceKind::Malformed, "it reports no CPU"));
     }
     let (promised, basis) = history.promise(question, capacity, cpu)?;
     let left = candidate.left.unwrap_or(CoreShare::ZERO);

@@ -11,7 +11,7 @@ use gleaner_types::job::{
     EngineAction, EngineEnd, EngineProgress, Goal, JobSpec, JobStatus, Prices, SlotSpec, Workers,
 };
 use gleaner_types::report::{
-    AbsenceKind, CgroupMode, HostFacts, HostReport, Levers, MachineSample, Reading, VolunteerKind, VolunteerSample,
+    CgroupMode, HostFacts, HostReport, Levers, MachineSample, Reading, Reason, VolunteerKind, VolunteerSample,
     VolunteerState,
 };
 use gleaner_types::time::Timestamp;
@@ -184,7 +184,7 @@ impl Room<'_> {
 
     fn report(&self, capacity: CoreShare, foreground: CoreShare, used: CoreShare) -> HostReport {
         fn none<T>() -> Reading<T> {
-            Reading::absent(AbsenceKind::NotSupported, "the simulation has no such thing")
+            Reading::because(Reason::Simulated)
         }
         HostReport {
             host: self.scenario.host.clone(),

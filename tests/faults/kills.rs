@@ -15,7 +15,7 @@ use gleaner_types::command::{Command, Desired, DiskLimit, Limits, Quota, Target,
 use gleaner_types::id::WorkloadId;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare};
-use gleaner_wire::{FromAgent, FromAggregator, Welcome};
+use gleaner_wire::{FromAgent, FromAggregator, ProtocolVersion, Welcome};
 
 use crate::groups::{Groups, differences};
 use crate::random::{Random, number, seed};
@@ -212,14 +212,16 @@ impl Commander {
     async fn command(&mut self, incoming: quinn::Incoming) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let connection = incoming.await?;
         let (mut send, mut receive) = connection.accept_bi().await?;
-        let Some(FromAgent::Hello(_)) = read_message(&mut receive).await? else { return Ok(()) };
+        let Some(FromAgent::Hello(_)) = read_message(&mut receive, ProtocolVersion::CURRENT).await? else {
+            return Ok(());
+        };
         let welcome = Welcome { software: "test".into(), now: Timestamp(1), events_through: 0 };
-        write_message(&mut send, &FromAggregator::Welcome(welcome)).await?;
+        write_message(&mut send, ProtocolVersion::CURRENT, &FromAggregator::Welcome(welcome)).await?;
         let mut number = 0;
         loop {
             number += 1;
             let command = self.next(number);
-            write_message(&mut send, &FromAggregator::Command(command)).await?;
+            write_message(&mut send, ProtocolVersion::CURRENT, &FromAggregator::Command(command)).await?;
             let pause = self.random.pause(Duration::from_millis(8));
             tokio::time::sleep(pause).await;
         }

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use gleaner_daemon::clock::Clock;
-use gleaner_net::stream::{read_message, write_message};
+use gleaner_net::stream::{read_counting, read_message, write_message};
+use gleaner_net::transport;
 use gleaner_types::report::HostFacts;
-use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, Hello, StandsBy, Welcome};
+use gleaner_wire::{
+    AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, ProtocolVersion, Purpose, StandsBy, Unknowns, Welcome,
+};
 
 use super::renewal::Renewal;
 use crate::order::Order;
@@ -33,6 +36,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Session {
     endpoint: quinn::Endpoint,
     connection: quinn::Connection,
+    version: ProtocolVersion,
     send: quinn::SendStream,
     receive: quinn::RecvStream,
     reports: Option<quinn::SendStream>,
@@ -41,7 +45,7 @@ pub(super) struct Session {
 /// What an aggregator answers to a hello.
 pub(super) enum Answer {
     /// It takes this agent.
-    Welcome(Session, Welcome),
+    Welcome(Box<Session>, Welcome),
     /// Another one does.
     StandsBy(StandsBy),
 }
@@ -65,6 +69,11 @@ pub(super) async fn greet(
     introduction: &Introduction,
     clock: Clock,
 ) -> anyhow::Result<Answer> {
+    let Some(Purpose::Agent(version)) = transport::purpose(&connection) else {
+        let reason = transport::learn_versions(&connection).await;
+        connection.close(0u8.into(), b"bye");
+        bail!(reason);
+    };
     let (mut send, mut receive) = connection.open_bi().await?;
     let hello = Hello {
         host: introduction.host.clone(),
@@ -73,13 +82,14 @@ pub(super) async fn greet(
         now: clock.now(),
         facts: introduction.facts.clone(),
     };
-    write_message(&mut send, &FromAgent::Hello(Box::new(hello))).await?;
-    let answer = tokio::time::timeout(PATIENCE, read_message(&mut receive))
+    write_message(&mut send, version, &FromAgent::Hello(Box::new(hello))).await?;
+    let answer = tokio::time::timeout(PATIENCE, read_message(&mut receive, version))
         .await
         .context("the aggregator sends no welcome")??;
     match answer {
         Some(FromAggregator::Welcome(welcome)) => {
-            Ok(Answer::Welcome(Session { endpoint, connection, send, receive, reports: None }, welcome))
+            let session = Session { endpoint, connection, version, send, receive, reports: None };
+            Ok(Answer::Welcome(Box::new(session), welcome))
         }
         Some(FromAggregator::StandsBy(stands_by)) => {
             connection.close(0u8.into(), b"bye");
@@ -94,14 +104,15 @@ pub(super) async fn greet(
 impl Session {
     /// Moves messages both ways until the connection is lost, or has served its time.
     pub(super) async fn serve(&mut self, outbox: &Outbox, orders: &Sender<Order>, renewal: &Renewal<'_>) -> SessionEnd {
-        let Self { connection, send, receive, reports, .. } = self;
+        let Self { connection, version, send, receive, reports, .. } = self;
+        let version = *version;
         let lost = |error| SessionEnd::Lost { welcomed: true, error };
         tokio::select! {
-            result = send_all(connection, send, reports, outbox, renewal) => match result {
+            result = send_all(connection, version, send, reports, outbox, renewal) => match result {
                 Ok(never) => match never {},
                 Err(error) => lost(error),
             },
-            result = receive_all(receive, outbox, orders, renewal) => match result {
+            result = receive_all(receive, version, outbox, orders, renewal) => match result {
                 Ok(end) => end,
                 Err(error) => lost(error),
             },
@@ -118,6 +129,7 @@ impl Session {
 
 async fn send_all(
     connection: &quinn::Connection,
+    version: ProtocolVersion,
     control: &mut quinn::SendStream,
     reports: &mut Option<quinn::SendStream>,
     outbox: &Outbox,
@@ -129,33 +141,37 @@ async fn send_all(
             batch = outbox.next() => batch,
             () = renewal.due() => {
                 match renewal.ask() {
-                    Ok(request) => write_message(control, &FromAgent::CertificateRequest(request)).await?,
+                    Ok(request) => write_message(control, version, &FromAgent::CertificateRequest(request)).await?,
                     Err(error) => outbox.event(Clock::start().now(), renewal.failed(error.to_string())),
                 }
                 continue;
             }
         };
         for ack in batch.acks {
-            write_message(control, &FromAgent::Ack(ack)).await?;
+            write_message(control, version, &FromAgent::Ack(ack)).await?;
         }
         if !batch.events.is_empty() {
             let events = AgentEvents { events: batch.events };
-            write_message(control, &FromAgent::Events(events)).await?;
+            write_message(control, version, &FromAgent::Events(events)).await?;
         }
         if let Some(report) = batch.report {
-            write_message(reports, &FromAgent::Report(Box::new(report))).await?;
+            write_message(reports, version, &FromAgent::Report(Box::new(report))).await?;
         }
     }
 }
 
 async fn receive_all(
     control: &mut quinn::RecvStream,
+    version: ProtocolVersion,
     outbox: &Outbox,
     orders: &Sender<Order>,
     renewal: &Renewal<'_>,
 ) -> anyhow::Result<SessionEnd> {
     loop {
-        match read_message(control).await? {
+        let mut unknown = Unknowns::default();
+        let message = read_counting(control, version, MAX_FRAME, &mut unknown).await?;
+        outbox.not_understood(unknown);
+        match message {
             Some(FromAggregator::Command(command)) => {
                 if orders.send(Order::Command(command)).is_err() {
                     return Ok(SessionEnd::AgentGone);
@@ -174,6 +190,8 @@ async fn receive_all(
             Some(FromAggregator::Refused(reason)) => bail!("the aggregator ends the connection: {reason}"),
             Some(FromAggregator::Welcome(_)) => bail!("the aggregator sends a second welcome"),
             Some(FromAggregator::StandsBy(_)) => bail!("the aggregator stands by now"),
+            // Skipped, and counted above. A command among them is not answered, so the aggregator knows it is not done.
+            Some(FromAggregator::Unknown { .. }) => {}
             None => bail!("the aggregator closed the connection"),
         }
     }

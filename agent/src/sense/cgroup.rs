@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use gleaner_types::report::{Absence, AbsenceKind, Reading};
+use gleaner_types::report::{Absence, Reading, Reason};
 use gleaner_types::units::Bytes;
 
 use super::machine::parse_pressure;
@@ -95,7 +95,7 @@ impl CgroupReader {
     pub(crate) fn new(path: &Path, hierarchies: &Hierarchies, sys: &Path, use_counters: bool) -> Self {
         let counters = match use_counters {
             true => counters(path, hierarchies, sys).into(),
-            false => Reading::absent(AbsenceKind::Disabled, "the machine's counters are not in use"),
+            false => Reading::because(Reason::CountersNotUsed),
         };
         Self { kind: Files::new(path, hierarchies, sys), counters }
     }
@@ -112,10 +112,11 @@ impl CgroupReader {
 
 /// Counters on a cgroup, through version 2 or the `perf_event` hierarchy.
 fn counters(path: &Path, hierarchies: &Hierarchies, sys: &Path) -> Result<Counters, Absence> {
-    let mount = hierarchies.v1.get("perf_event").or(hierarchies.v2.as_ref()).ok_or_else(|| Absence {
-        kind: AbsenceKind::NotSupported,
-        detail: "neither version 2 cgroups nor the perf_event hierarchy are mounted".into(),
-    })?;
+    let mount = hierarchies
+        .v1
+        .get("perf_event")
+        .or(hierarchies.v2.as_ref())
+        .ok_or(Absence::because(Reason::CountersNeedCgroups))?;
     let folder = mount.join(path);
     let open = std::fs::File::open(&folder).map_err(|error| crate::kernel_file::absence(&folder, &error))?;
     let online = sys.join("devices/system/cpu/online");
@@ -151,17 +152,11 @@ impl Files {
     }
 
     fn read(&mut self, buffer: &mut Vec<u8>) -> RawWorkload {
-        let mut raw = RawWorkload::absent(&Absence {
-            kind: AbsenceKind::NotSupported,
-            detail: "cgroups do not account it".into(),
-        });
+        let mut raw = RawWorkload::absent(&Absence::because(Reason::NotByCgroups));
         match self {
             Self::V1 { cpu, memory, disk } => {
                 raw.cpu_ns = single(cpu.as_mut(), "cpuacct", buffer);
-                raw.wait_ns = Reading::absent(
-                    AbsenceKind::NotSupported,
-                    "version 1 cgroups do not account the time spent waiting for a CPU",
-                );
+                raw.wait_ns = Reading::because(Reason::WaitNotByCgroups);
                 raw.memory = single(memory.as_mut(), "memory", buffer).map(Bytes);
                 match disk {
                     Some([bytes, operations]) => {
@@ -172,7 +167,7 @@ impl Files {
                         raw.disk_operations = counted.map(|(reads, writes)| reads.wrapping_add(writes));
                     }
                     None => {
-                        let absent = || Reading::absent(AbsenceKind::NotSupported, "no blkio hierarchy is mounted");
+                        let absent = || Reading::because(Reason::NoBlkio);
                         (raw.disk_read, raw.disk_write, raw.disk_operations) = (absent(), absent(), absent());
                     }
                 }
@@ -201,7 +196,7 @@ impl Files {
 /// A file that holds one number.
 fn single(file: Option<&mut KeptFile>, controller: &str, buffer: &mut Vec<u8>) -> Reading<u64> {
     let Some(file) = file else {
-        return Reading::absent(AbsenceKind::NotSupported, format!("no {controller} hierarchy is mounted"));
+        return Reading::because(Reason::NoHierarchy { controller: controller.into() });
     };
     file.read(buffer)
         .and_then(|bytes| number(bytes.trim_ascii()).ok_or_else(|| malformed("a cgroup file", bytes)))

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_types::report::{Absence, AbsenceKind, Reading};
+use gleaner_types::report::{Absence, AbsenceKind, Reading, Reason};
 use gleaner_types::units::Bytes;
 
 use super::machine::CpuTimes;
@@ -32,7 +32,7 @@ impl DomainReader {
                     std::io::ErrorKind::InvalidData => AbsenceKind::Malformed,
                     _ => AbsenceKind::NotSupported,
                 };
-                let absence = Absence { kind, detail: format!("the hypervisor cannot be asked: {error}") };
+                let absence = Absence { kind, reason: Reason::HypervisorFailed { error: error.to_string().into() } };
                 self.failure = Some(absence.clone());
                 return Err(absence);
             }
@@ -63,8 +63,7 @@ impl DomainReader {
             return RawWorkload::absent(failure);
         }
         let Some(domain) = self.domains.get(uuid) else { return RawWorkload::absent(&gone()) };
-        let not = |what: &str| Absence { kind: AbsenceKind::NotSupported, detail: what.to_owned() };
-        let mut raw = RawWorkload::absent(&not("the hypervisor does not tell it"));
+        let mut raw = RawWorkload::absent(&Absence::because(Reason::NotByHypervisor));
         raw.cpu_ns = Reading::Value(domain.cpu_ns);
         raw.vcpu_ns = Reading::Value(domain.cpu_ns);
         raw.memory = Reading::Value(Bytes(domain.memory_bytes));
@@ -75,7 +74,7 @@ impl DomainReader {
                 raw.disk_operations = Reading::Value(disk.operations);
             }
             None => {
-                let absent = || Reading::Absent(not("the domain has no virtual disk served from here"));
+                let absent = || Reading::because(Reason::NoVirtualDisk);
                 (raw.disk_read, raw.disk_write, raw.disk_operations) = (absent(), absent(), absent());
             }
         }
@@ -85,7 +84,7 @@ impl DomainReader {
                 raw.transmit = Reading::Value(network.transmit_bytes);
             }
             None => {
-                let absent = || Reading::Absent(not("the domain has no virtual interface served from here"));
+                let absent = || Reading::because(Reason::NoVirtualInterface);
                 (raw.receive, raw.transmit) = (absent(), absent());
             }
         }
@@ -131,7 +130,7 @@ mod tests {
         assert_eq!(reader.read("a").cpu_ns.value(), None, "gone");
         assert_eq!(reader.read("b").disk_read.value(), None);
         let failed = reader.take(Err(std::io::ErrorKind::TimedOut.into())).unwrap_err();
-        assert!(failed.detail.contains("cannot be asked"));
+        assert!(failed.detail().contains("cannot be asked"));
         assert_eq!(reader.read("b").cpu_ns, Reading::Absent(failed));
     }
 }

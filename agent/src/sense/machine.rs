@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gleaner_types::report::{Absence, AbsenceKind, Reading};
+use gleaner_types::report::{Absence, Reading, Reason};
 use gleaner_types::units::{Bytes, Fraction};
 
 use super::resctrl::CacheReader;
@@ -263,7 +263,7 @@ impl MachineReader {
                 .and_then(|bytes| parse_diskstats(bytes, |name| disks.iter().any(|disk| disk == name)))
                 .into(),
             network: match interfaces.is_empty() {
-                true => Reading::absent(AbsenceKind::NotSupported, "the machine has no network interface of its own"),
+                true => Reading::because(Reason::NoNetworkInterface),
                 false => self
                     .netdev
                     .read(buffer)
@@ -299,6 +299,8 @@ impl InterfaceReader {
 
 #[cfg(test)]
 mod tests {
+    use gleaner_types::report::AbsenceKind;
+
     use super::*;
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gleaner_types::report::{Absence, AbsenceKind, Reading, WorkloadSample};
+use gleaner_types::report::{Absence, AbsenceKind, Reading, Reason, WorkloadSample};
 use gleaner_types::units::{BytesPerSec, PerSec};
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ impl MonitorState {
         match (&self.stats, &self.failure) {
             (Some((stats, at)), _) if now.saturating_duration_since(*at) < STALE => Ok((*stats, *at)),
             (_, Some(failure)) => Err(failure.clone()),
-            _ => Err(Absence { kind: AbsenceKind::NotYet, detail: "its monitor has not answered yet".into() }),
+            _ => Err(Absence::because(Reason::MonitorSilent)),
         }
     }
 }
@@ -78,10 +78,7 @@ impl MonitoredDisks {
                         rate(stats.operations, old.operations)?,
                     ])
                 })();
-                self.rates = Some(rates.ok_or_else(|| Absence {
-                    kind: AbsenceKind::WentBack,
-                    detail: "its disks' counters went back: a disk was unplugged".into(),
-                }));
+                self.rates = Some(rates.ok_or(Absence::because(Reason::DiskUnplugged)));
                 self.last = Some((stats, at));
             }
         }
@@ -188,7 +185,8 @@ fn look(shared: &Shared, news: &AtomicU64) {
                     io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AbsenceKind::Vanished,
                     _ => AbsenceKind::NotSupported,
                 };
-                told.failure = Some(Absence { kind, detail: format!("its monitor `{}`: {error}", socket.display()) });
+                let (socket, error) = (socket.display().to_string().into(), error.to_string().into());
+                told.failure = Some(Absence { kind, reason: Reason::MonitorFailed { socket, error } });
             }
         }
     }
@@ -228,7 +226,7 @@ mod tests {
         while ask().kind == AbsenceKind::NotYet && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert!(ask().detail.contains("it is hung"), "{}", ask().detail);
+        assert!(ask().detail().contains("it is hung"), "{}", ask().detail());
         watch.watch(std::iter::empty());
         assert!(watch.state(&hung).is_none());
     }
@@ -271,7 +269,7 @@ mod tests {
             Ok((BlockStats { write_bytes, ..BlockStats::default() }, start + Duration::from_millis(ms)))
         };
         let mut disks = MonitoredDisks::default();
-        let absence = || Absence { kind: AbsenceKind::NotYet, detail: "test".into() };
+        let absence = || Absence::described(AbsenceKind::NotYet, "test");
         disks.take(Err(absence()));
         assert_eq!(disks.rates, None, "the kernel's figures stay");
         disks.take(told(100, 0));

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 
-use gleaner_types::report::{Absence, AbsenceKind};
+use gleaner_types::report::{Absence, Reason};
 use perf_event::events::{Event, Hardware, Software};
 use perf_event::{Builder, Counter, Group, ReadFormat};
 
@@ -121,10 +121,8 @@ impl Counters {
     pub(crate) fn read(&mut self) -> Result<Counts, Absence> {
         let mut sums = [0_u64; 3];
         for trio in &mut self.trios {
-            let values = trio.read().map_err(|error| absence(&error))?.ok_or_else(|| Absence {
-                kind: AbsenceKind::NotYet,
-                detail: "the counters have not had their turn on the machine yet".into(),
-            })?;
+            let values =
+                trio.read().map_err(|error| absence(&error))?.ok_or(Absence::because(Reason::CountersWaiting))?;
             for (sum, value) in sums.iter_mut().zip(values) {
                 *sum = sum.saturating_add(value);
             }
@@ -152,25 +150,23 @@ pub(crate) fn parse_cpu_list(text: &str) -> Option<Vec<usize>> {
 }
 
 fn absence(error: &io::Error) -> Absence {
-    let (kind, detail) = match error.raw_os_error() {
-        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::ENOSYS) => {
-            (AbsenceKind::NotSupported, "this machine has no such counters (usual inside virtual machines)".to_owned())
-        }
+    Absence::because(match error.raw_os_error() {
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::ENOSYS) => Reason::NoCounters,
         Some(libc::EACCES | libc::EPERM) => {
             let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-            let level = level.trim();
-            let advice = "give the agent CAP_PERFMON";
-            (AbsenceKind::Denied, format!("kernel.perf_event_paranoid is {level}; {advice}"))
+            Reason::CountersDenied { paranoid: level.trim().parse().ok() }
         }
-        Some(libc::ESRCH) => (AbsenceKind::Vanished, "its thread has ended".to_owned()),
-        Some(libc::EMFILE) => (AbsenceKind::Denied, "the agent has too many open files; raise LimitNOFILE".to_owned()),
-        _ => (AbsenceKind::NotSupported, format!("perf_event_open fails: {error}")),
-    };
-    Absence { kind, detail }
+        Some(libc::ESRCH) => Reason::ThreadEnded,
+        Some(libc::EMFILE) => Reason::TooManyOpenFiles,
+        Some(errno) => Reason::CountersRefused { errno },
+        None => Reason::Described(format!("perf_event_open fails: {error}").into()),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use gleaner_types::report::AbsenceKind;
+
     use super::*;
 
     /// Software events stand in for the hardware's: they take the same path through the kernel.
@@ -243,7 +239,7 @@ mod tests {
     fn the_probe_gives_the_counters_or_the_reason() {
         match probe() {
             Ok(text) => assert!(text.contains("LLC")),
-            Err(absence) => assert!(!absence.detail.is_empty()),
+            Err(absence) => assert!(!absence.detail().is_empty()),
         }
     }
 }

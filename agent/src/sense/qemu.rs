@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gleaner_types::report::{Absence, AbsenceKind, Reading};
+use gleaner_types::report::{Absence, Reading, Reason};
 
 use super::machine::{InterfaceReader, parse_netdev, parse_pressure};
 use super::perf::Counters;
@@ -72,7 +72,7 @@ impl QemuReader {
             taps: taps.to_vec(),
             interfaces: Interfaces::new(roots, pid, taps),
             tap_scans: if taps.is_empty() { TAP_SCANS } else { 0 },
-            counters: Reading::absent(AbsenceKind::Disabled, "the machine's counters are not in use"),
+            counters: Reading::because(Reason::CountersNotUsed),
             use_counters,
         };
         reader.rescan(roots);
@@ -155,14 +155,11 @@ impl QemuReader {
             memory: self.statm.read(buffer).and_then(parse_statm).into(),
             memory_pressure: match &mut self.pressure {
                 Some(pressure) => pressure.read(buffer).and_then(parse_pressure).into(),
-                None => Reading::absent(AbsenceKind::NotSupported, "the guest has no version 2 cgroup of its own"),
+                None => Reading::because(Reason::NoCgroupOfItsOwn),
             },
             disk_read: io.clone().map(|(read, _)| read),
             disk_write: io.map(|(_, write)| write),
-            disk_operations: Reading::absent(
-                AbsenceKind::NotSupported,
-                "the kernel counts a process's system calls, not its disk operations",
-            ),
+            disk_operations: Reading::because(Reason::SystemCallsOnly),
             // What the tap sends, the guest receives.
             receive: network.clone().map(|(_, sent)| sent),
             transmit: network.map(|(received, _)| received),
@@ -175,7 +172,7 @@ impl QemuReader {
 
     fn network(&mut self, buffer: &mut Vec<u8>) -> Reading<(u64, u64)> {
         if self.taps.is_empty() {
-            return Reading::absent(AbsenceKind::NotSupported, "the guest has no tap interface on its command line");
+            return Reading::because(Reason::NoTap);
         }
         self.interfaces.read(&self.taps, buffer).into()
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use gleaner_types::id::WorkloadId;
-use gleaner_types::report::{Absence, AbsenceKind, DiskSample, MachineSample, Reading, WorkloadKind, WorkloadSample};
+use gleaner_types::report::{Absence, DiskSample, MachineSample, Reading, Reason, WorkloadKind, WorkloadSample};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
 
 use super::machine::{Disk, RawMachine};
@@ -56,9 +56,9 @@ fn rate(previous: Option<&Reading<u64>>, current: &Reading<u64>, interval_s: f64
         (_, Reading::Absent(absence)) => Reading::Absent(absence.clone()),
         (Some(Reading::Value(before)), Reading::Value(now)) if interval_s > 0.0 => match now.checked_sub(*before) {
             Some(increase) => Reading::Value(increase as f64 / interval_s),
-            None => Reading::absent(AbsenceKind::WentBack, format!("its counter went back from {before} to {now}")),
+            None => Reading::because(Reason::CounterWentBack { before: *before, now: *now }),
         },
-        _ => Reading::absent(AbsenceKind::NotYet, "it takes two samples"),
+        _ => Reading::because(Reason::NeedsTwoSamples),
     }
 }
 
@@ -190,23 +190,23 @@ fn disks(previous: Option<&RawMachine>, current: &RawMachine, interval_s: f64) -
 /// left for clocks that differ.
 pub(crate) fn implausible(machine: &MachineSample, workloads: &[WorkloadSample]) -> Option<Absence> {
     let sum: CoreShare = workloads.iter().filter_map(|workload| workload.cpu.value().copied()).sum();
-    (sum > machine.cpu_capacity * 1.05).then(|| Absence {
-        kind: AbsenceKind::Malformed,
-        detail: format!("together they use {sum} of {}: globs that overlap count twice", machine.cpu_capacity),
+    (sum > machine.cpu_capacity * 1.05).then(|| {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate, as wanted")]
+        let percent = |share: CoreShare| share.percent().round() as u64;
+        let (used_percent, capacity_percent) = (percent(sum), percent(machine.cpu_capacity));
+        Absence::because(Reason::OverCapacity { used_percent, capacity_percent })
     })
 }
 
 /// The foreground when it is "everything that is not the volunteer".
 pub(crate) fn remainder(machine: &MachineSample, volunteer_memory: &Reading<Bytes>) -> WorkloadSample {
-    let not = |detail: &str| Absence { kind: AbsenceKind::NotSupported, detail: detail.into() };
     let sum = |of: fn(&DiskSample) -> &Reading<BytesPerSec>| {
         let values: Option<Vec<BytesPerSec>> = machine.disks.iter().map(|disk| of(disk).value().copied()).collect();
         match values {
             Some(values) => Reading::Value(values.into_iter().sum()),
-            None => Reading::absent(AbsenceKind::NotYet, "it takes two samples of every disk"),
+            None => Reading::because(Reason::NeedsTwoDiskSamples),
         }
     };
-    let apart = || not("the machine's own figure does not tell the volunteer apart; name cgroups to have it");
     let memory = match (&machine.memory_total, &machine.memory_available) {
         (Reading::Value(total), Reading::Value(available)) => {
             let held = volunteer_memory.value().copied().unwrap_or_default();
@@ -218,26 +218,28 @@ pub(crate) fn remainder(machine: &MachineSample, volunteer_memory: &Reading<Byte
         id: WorkloadId::from_untrusted("everything-else"),
         kind: WorkloadKind::Remainder,
         cpu: machine.cpu_foreground.clone(),
-        cpu_vcpu: Reading::Absent(not("it is no guest")),
-        cpu_emulator: Reading::Absent(not("it is no guest")),
-        cpu_wait: Reading::Absent(apart()),
+        cpu_vcpu: Reading::because(Reason::NoGuest),
+        cpu_emulator: Reading::because(Reason::NoGuest),
+        cpu_wait: Reading::because(Reason::VolunteerNotApart),
         memory,
         memory_pressure: machine.memory_pressure.clone(),
         // Volunteers have scratch space only (RHIC §3), so the disks' traffic is nearly all foreground.
         disk_read: sum(|disk| &disk.read),
         disk_write: sum(|disk| &disk.write),
-        disk_operations: Reading::Absent(apart()),
+        disk_operations: Reading::because(Reason::VolunteerNotApart),
         network_receive: machine.network_receive.clone(),
         network_transmit: machine.network_transmit.clone(),
-        llc_references: Reading::Absent(apart()),
-        llc_misses: Reading::Absent(apart()),
-        instructions: Reading::Absent(apart()),
+        llc_references: Reading::because(Reason::VolunteerNotApart),
+        llc_misses: Reading::because(Reason::VolunteerNotApart),
+        instructions: Reading::because(Reason::VolunteerNotApart),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::machine::{CpuTimes, Memory};
+    use gleaner_types::report::AbsenceKind;
+
     use super::*;
 
     fn raw(busy_ns: u64, busy_ms: u64) -> RawMachine {
@@ -286,7 +288,7 @@ mod tests {
         let rest = remainder(&sample, &Reading::Value(Bytes(0)));
         assert_eq!(implausible(&sample, &[rest.clone(), rest.clone()]), None, "300 % of 400 %");
         let three = [rest.clone(), rest.clone(), rest];
-        assert!(implausible(&sample, &three).unwrap().detail.contains("450 % of 400 %"));
+        assert!(implausible(&sample, &three).unwrap().detail().contains("450 % of 400 %"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gleaner_types::report::{Absence, AbsenceKind};
+use gleaner_types::report::{Absence, Reason};
 use gleaner_types::units::Bytes;
 
 use crate::kernel_file::names;
@@ -38,8 +38,7 @@ impl CacheReader {
     pub(super) fn read(&mut self, buffer: &mut Vec<u8>) -> (Result<Bytes, Absence>, Result<u64, Absence>) {
         let mut sum = |which: usize| {
             if self.caches.is_empty() {
-                let detail = "no resctrl file system with monitoring is mounted".to_owned();
-                return Err(Absence { kind: AbsenceKind::NotSupported, detail });
+                return Err(Absence::because(Reason::NoCacheMonitoring));
             }
             self.caches.iter_mut().try_fold(0_u64, |sum, files| {
                 let bytes = files[which].read(buffer)?;
@@ -54,6 +53,8 @@ impl CacheReader {
 
 #[cfg(test)]
 mod tests {
+    use gleaner_types::report::AbsenceKind;
+
     use super::*;
 
     fn put(sys: &Path, cache: &str, occupancy: &str, moved: &str) {

@@ -150,6 +150,7 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
             Some(VolunteerState::Active) => ("active", GOOD),
             Some(VolunteerState::Frozen) => ("frozen", WARN),
             Some(VolunteerState::Latent) => ("latent", QUIET),
+            Some(VolunteerState::Unknown(_)) => ("unknown", WARN),
             None => ("-", QUIET),
         };
         let of = |what: fn(&HostReport) -> String| report.map_or_else(|| "-".to_owned(), what);

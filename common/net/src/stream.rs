@@ -1,9 +1,9 @@
-//! Messages on byte streams. In: a QUIC stream's bytes. Out: messages of `gleaner-wire`, and the reverse. Both daemons'
-//! connections call it.
+//! Messages on byte streams. In: a QUIC stream's bytes, and the version of the protocol that the connection agreed on.
+//! Out: messages of `gleaner-wire`, and the reverse. Both daemons' connections call it.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use gleaner_wire::{FrameError, MAX_FRAME, Message, body_length, decode_body, encode};
+use gleaner_wire::{FrameError, MAX_FRAME, Message, ProtocolVersion, Unknowns, body_length, decode_body, encode};
 
 /// A message could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -22,8 +22,11 @@ pub enum ReadError {
 ///
 /// # Errors
 /// [`ReadError`]; the stream is of no further use after one.
-pub async fn read_message<M: Message, R: AsyncRead + Unpin>(stream: &mut R) -> Result<Option<M>, ReadError> {
-    read_short_message(stream, MAX_FRAME).await
+pub async fn read_message<M: Message, R: AsyncRead + Unpin>(
+    stream: &mut R,
+    version: ProtocolVersion,
+) -> Result<Option<M>, ReadError> {
+    read_short_message(stream, version, MAX_FRAME).await
 }
 
 /// The same from a peer that may send no more than `most` bytes.
@@ -32,7 +35,21 @@ pub async fn read_message<M: Message, R: AsyncRead + Unpin>(stream: &mut R) -> R
 /// [`ReadError`]; the stream is of no further use after one.
 pub async fn read_short_message<M: Message, R: AsyncRead + Unpin>(
     stream: &mut R,
+    version: ProtocolVersion,
     most: usize,
+) -> Result<Option<M>, ReadError> {
+    read_counting(stream, version, most, &mut Unknowns::default()).await
+}
+
+/// The same, counting what only a newer release knows.
+///
+/// # Errors
+/// [`ReadError`]; the stream is of no further use after one.
+pub async fn read_counting<M: Message, R: AsyncRead + Unpin>(
+    stream: &mut R,
+    version: ProtocolVersion,
+    most: usize,
+    unknown: &mut Unknowns,
 ) -> Result<Option<M>, ReadError> {
     let mut field = [0; 4];
     let first = stream.read(&mut field).await?;
@@ -50,14 +67,18 @@ pub async fn read_short_message<M: Message, R: AsyncRead + Unpin>(
     if got < length {
         return Err(FrameError::Truncated { have: got, want: length }.into());
     }
-    Ok(Some(decode_body(&body)?))
+    Ok(Some(decode_body(version, &body, unknown)?))
 }
 
 /// Writes one message.
 ///
 /// # Errors
 /// [`ReadError::Frame`] if the message cannot be encoded, [`ReadError::Io`] if the stream failed.
-pub async fn write_message<M: Message, W: AsyncWrite + Unpin>(stream: &mut W, message: &M) -> Result<(), ReadError> {
-    stream.write_all(&encode(message)?).await?;
+pub async fn write_message<M: Message, W: AsyncWrite + Unpin>(
+    stream: &mut W,
+    version: ProtocolVersion,
+    message: &M,
+) -> Result<(), ReadError> {
+    stream.write_all(&encode(version, message)?).await?;
     Ok(())
 }

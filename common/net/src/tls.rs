@@ -24,7 +24,7 @@ pub use files::{IdentityFiles, write_file};
 
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
-use gleaner_wire::{ALPN, JOIN_ALPN};
+use gleaner_wire::{ProtocolVersion, VERSIONS_ALPN};
 
 /// The name in the aggregator's certificate, whatever machine it runs on. No host may have it.
 pub const AGGREGATOR_NAME: &str = "aggregator.gleaner.internal";
@@ -192,7 +192,7 @@ impl Identity {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(self.authority.clone())
             .with_client_auth_cert(self.chain.clone(), self.key.clone_key())?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = names(&[ProtocolVersion::alpn]);
         Ok(config)
     }
 
@@ -210,9 +210,15 @@ impl Identity {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain.clone(), self.key.clone_key())?;
-        config.alpn_protocols = vec![ALPN.to_vec(), JOIN_ALPN.to_vec()];
+        config.alpn_protocols = names(&[ProtocolVersion::alpn, ProtocolVersion::join_alpn]);
         Ok(config)
     }
+}
+
+/// What is offered or taken in the handshake, best first: the versions of these protocols, and to learn each other's.
+fn names(protocols: &[fn(ProtocolVersion) -> &'static [u8]]) -> Vec<Vec<u8>> {
+    let spoken = protocols.iter().flat_map(|name| ProtocolVersion::SPOKEN.map(name));
+    spoken.chain([VERSIONS_ALPN]).map(<[u8]>::to_vec).collect()
 }
 
 /// TLS settings of a host that joins: it knows the authority and has no certificate.
@@ -228,7 +234,7 @@ pub fn joining_client(authority: &[Vec<u8>]) -> Result<rustls::ClientConfig, Tls
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.alpn_protocols = vec![JOIN_ALPN.to_vec()];
+    config.alpn_protocols = names(&[ProtocolVersion::join_alpn]);
     Ok(config)
 }
 

@@ -10,7 +10,7 @@ use rustls_pki_types::CertificateDer;
 
 use crate::tls::{AGGREGATOR_NAME, Identity, TlsError, Validity, joining_client};
 use gleaner_types::id::HostId;
-use gleaner_wire::JOIN_ALPN;
+use gleaner_wire::{MAX_VERSIONS, Purpose, own_versions, versions_in_words, versions_told};
 
 /// Default UDP port of an aggregator. Chosen; registered for nothing else.
 pub const DEFAULT_PORT: u16 = 7441;
@@ -166,11 +166,64 @@ pub fn connect(endpoint: &quinn::Endpoint, aggregator: SocketAddr) -> Result<qui
         .map_err(|source| TransportError::Connect { address: aggregator, source })
 }
 
-/// Whether the peer asked for the joining protocol, for which it needs no certificate.
+/// What the peers agreed on in the handshake.
 #[must_use]
-pub fn is_joining(connection: &quinn::Connection) -> bool {
+pub fn purpose(connection: &quinn::Connection) -> Option<Purpose> {
     let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
-    data.is_some_and(|data| data.protocol.as_deref() == Some(JOIN_ALPN))
+    Purpose::of(data?.protocol.as_deref()?)
+}
+
+/// The handshake failed because the peers share no name of a protocol, not even that for learning each other's versions.
+#[must_use]
+pub fn shares_no_protocol(error: &quinn::ConnectionError) -> bool {
+    // TLS alert 120, no_application_protocol (RFC 7301 §3.2), as QUIC carries it (RFC 9001 §4.8).
+    let alert = quinn_proto::TransportErrorCode::crypto(120);
+    match error {
+        quinn::ConnectionError::TransportError(error) => error.code == alert,
+        quinn::ConnectionError::ConnectionClosed(closed) => closed.error_code == alert,
+        _ => false,
+    }
+}
+
+/// Longest wait for a peer's versions.
+const VERSIONS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The client's side of a connection on which the peers share no version: tells its own and learns the aggregator's.
+/// Says what is wrong.
+pub async fn learn_versions(connection: &quinn::Connection) -> String {
+    let exchange = async {
+        let (mut send, mut receive) = connection.open_bi().await.ok()?;
+        send.write_all(&versions_told()).await.ok()?;
+        send.finish().ok()?;
+        receive.read_to_end(MAX_VERSIONS).await.ok()
+    };
+    let told = tokio::time::timeout(VERSIONS_TIMEOUT, exchange).await.ok().flatten().unwrap_or_default();
+    format!(
+        "no common version of the protocol: the aggregator speaks {}, this host {}",
+        versions_in_words(&told),
+        own_versions()
+    )
+}
+
+/// The aggregator's side of the same.
+pub async fn tell_versions(connection: &quinn::Connection) -> String {
+    let exchange = async {
+        let (mut send, mut receive) = connection.accept_bi().await.ok()?;
+        let told = receive.read_to_end(MAX_VERSIONS).await.ok()?;
+        send.write_all(&versions_told()).await.ok()?;
+        send.finish().ok()?;
+        Some(told)
+    };
+    let told = tokio::time::timeout(VERSIONS_TIMEOUT, exchange).await.ok().flatten().unwrap_or_default();
+    // The peer ends the connection once it has read the answer.
+    _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
+    let reason = format!(
+        "no common version of the protocol: the peer speaks {}, this aggregator {}",
+        versions_in_words(&told),
+        own_versions()
+    );
+    connection.close(1u8.into(), reason.as_bytes());
+    reason
 }
 
 /// The host named in the certificate of a connected agent, and the certificate's validity.
@@ -249,11 +302,12 @@ mod tests {
         let address = server.local_addr().unwrap();
         let accepting = tokio::spawn(async move {
             let connection = server.accept().await.unwrap().await.unwrap();
-            (is_joining(&connection), peer(&connection).unwrap_err().to_string())
+            (purpose(&connection), peer(&connection).unwrap_err().to_string())
         });
         let client = joining_endpoint(address, &roots).unwrap();
         let _connection = connect(&client, address).unwrap().await.unwrap();
-        assert_eq!(accepting.await.unwrap(), (true, "the peer shows no certificate".to_owned()));
+        let join = Some(Purpose::Join(gleaner_wire::ProtocolVersion::CURRENT));
+        assert_eq!(accepting.await.unwrap(), (join, "the peer shows no certificate".to_owned()));
         // It does verify the peer that receives its secret.
         let theirs = Authority::create().unwrap();
         let server = server_endpoint((Ipv4Addr::LOCALHOST, 0).into(), &identity(&theirs, None)).unwrap();

@@ -215,4 +215,6 @@ pub enum Refusal {
     Forbidden,
     /// The write failed.
     Failed,
+    /// One that only a newer release knows, by its number on the wire.
+    Unknown(u16),
 }

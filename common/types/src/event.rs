@@ -461,6 +461,11 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// An agent of a newer release sent an event that this release does not know. Nothing else of it is known.
+    UnknownEvent {
+        /// Its number on the wire.
+        code: u16,
+    },
 }
 
 /// A line of an event log cannot be parsed.

@@ -4,6 +4,7 @@
 //! Every other crate uses these. Only data types, their validation and their serde form belong here. What must not be
 //! here: how they travel (`gleaner-wire`), I/O, clocks, runtimes, decisions.
 
+pub mod absence;
 pub mod application;
 pub mod command;
 pub mod engine;

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::absence::{Absence, AbsenceKind, Reason, ReasonText};
 use crate::id::{HostId, WorkloadId};
 use crate::method::MethodName;
 use crate::time::Timestamp;
@@ -23,41 +24,16 @@ pub enum Reading<T> {
     Absent(Absence),
 }
 
-/// Why a reading is missing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("not available, because {detail}")]
-pub struct Absence {
-    /// The kind, for programs.
-    pub kind: AbsenceKind,
-    /// The reason, completing the sentence "not available, because …".
-    pub detail: String,
-}
-
-/// Kinds of absence. Callers act differently on them: unsupported is permanent, transient ends without action, denied
-/// needs an operator, malformed needs a bug report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AbsenceKind {
-    /// The kernel, hypervisor or machine does not offer it.
-    NotSupported,
-    /// It exists, but this process may not read it.
-    Denied,
-    /// It needs one more sample, or more history.
-    NotYet,
-    /// Its source disappeared between discovery and reading.
-    Vanished,
-    /// Its source holds something that cannot be understood.
-    Malformed,
-    /// The counter is lower than before: its source was reset or replaced.
-    WentBack,
-    /// The configuration switched it off.
-    Disabled,
-}
-
 impl<T> Reading<T> {
-    /// An absent reading.
+    /// An absent reading, for a reason in words.
     pub fn absent(kind: AbsenceKind, detail: impl Into<String>) -> Self {
-        Self::Absent(Absence { kind, detail: detail.into() })
+        Self::Absent(Absence::described(kind, detail))
+    }
+
+    /// An absent reading, for a reason.
+    #[must_use]
+    pub const fn because(reason: Reason) -> Self {
+        Self::Absent(Absence::because(reason))
     }
 
     /// The value, if there is one.
@@ -98,6 +74,8 @@ pub enum CgroupMode {
     Hybrid,
     /// None mounted, or none readable.
     None,
+    /// One that only a newer release knows, by its number on the wire.
+    Unknown(u16),
 }
 
 /// Something a host may offer: a sensor or a lever.
@@ -134,6 +112,8 @@ pub enum Capability {
     CacheMonitoring,
     /// The dm-ioband target of device-mapper.
     Ioband,
+    /// One that only a newer release knows, by its number on the wire.
+    Unknown(u16),
 }
 
 /// Whether a host offers a capability.
@@ -227,6 +207,8 @@ pub enum VolunteerKind {
     },
     /// This host has no volunteer.
     None,
+    /// One that only a newer release knows, by its number on the wire.
+    Unknown(u16),
 }
 
 impl VolunteerKind {
@@ -323,6 +305,8 @@ pub enum WorkloadKind {
     Cgroup,
     /// Everything on the machine that is not the volunteer.
     Remainder,
+    /// One that only a newer release knows, by its number on the wire.
+    Unknown(u16),
 }
 
 /// One foreground workload over the interval.
@@ -372,6 +356,8 @@ pub enum VolunteerState {
     Active,
     /// The guard or the loss of a lease has frozen it.
     Frozen,
+    /// One that only a newer release knows, by its number on the wire.
+    Unknown(u16),
 }
 
 /// The volunteer over the interval.

@@ -1,105 +1,62 @@
-//! Frames. A frame is a 4-byte little-endian length of what follows, a 2-byte little-endian tag that names
-//! the message, and the message in the bincode format (standard configuration). Nothing may be left over.
+//! How values become bytes: bincode with its standard configuration, in and out of memory. In: schema structs of
+//! the versions of the protocol, and values that daemons keep on disk. Called by `frame`, `v1`, `v2` and, for what is
+//! stored, by the aggregator's journal and store.
 //!
-//! This module is the only one that knows the encoding crate.
+//! This module is the only one that knows the encoding crate, which has no maintainer any more. A successor must give
+//! the same bytes: unsigned integers in one byte up to 250, else a byte 251, 252 or 253 and two, four or eight bytes,
+//! little-endian; signed ones the same after folding (0, −1, 1, −2, … become 0, 1, 2, 3, …); floating-point numbers
+//! as eight bytes, little-endian; a truth value as a byte; texts, byte strings and lists as their length and their
+//! content; an option as a byte 0, or 1 and the value; a variant as its number in the order of the enum and its fields;
+//! structs, tuples and arrays as their fields alone. The files in `golden/` decide: all of them must decode to
+//! what they say and be encoded to the same bytes again.
 
-use serde::Serialize;
+use bincode::enc::write::Writer;
+use bincode::error::EncodeError;
 use serde::de::{DeserializeOwned, DeserializeSeed};
+use serde::{Deserialize, Serialize};
 
-/// Largest frame accepted, length field not counted. Bounds what a peer can make us allocate.
-pub const MAX_FRAME: usize = 4 << 20;
+use crate::frame::{FrameError, MAX_FRAME};
 
 /// Largest value that is read back from a disk or from etcd: the state of a large fleet with its last reports.
 pub const MAX_STORED: usize = 256 << 20;
-
-/// Bytes before a frame's payload: length and tag.
-const HEADER: usize = 6;
-
-/// A set of messages that travel on one stream in one direction.
-pub trait Message: Sized {
-    /// The tag of this message.
-    fn tag(&self) -> u16;
-    /// Appends the payload.
-    ///
-    /// # Errors
-    /// [`FrameError::Unencodable`] if the encoder refuses.
-    fn encode_payload(&self, into: &mut Vec<u8>) -> Result<(), FrameError>;
-    /// The message of a tag and its payload.
-    ///
-    /// # Errors
-    /// [`FrameError`] when the tag is unknown or the payload is not exactly one such message.
-    fn decode_payload(tag: u16, payload: &[u8]) -> Result<Self, FrameError>;
-}
-
-/// A frame cannot be understood, or a message cannot be put into one.
-#[derive(Debug, thiserror::Error)]
-pub enum FrameError {
-    /// The length field exceeds [`MAX_FRAME`].
-    #[error("frame of {length} bytes is over the limit of {MAX_FRAME}")]
-    Oversized {
-        /// What the length field says.
-        length: usize,
-    },
-    /// The length field exceeds what this peer may send.
-    #[error("frame of {length} bytes is over the limit of {most} for this peer")]
-    TooLong {
-        /// What the length field says.
-        length: usize,
-        /// The limit.
-        most: usize,
-    },
-    /// Too short to hold a tag, or cut off.
-    #[error("frame is truncated: {have} bytes of {want}")]
-    Truncated {
-        /// Bytes there.
-        have: usize,
-        /// Bytes announced.
-        want: usize,
-    },
-    /// No message has this tag in this direction.
-    #[error("message tag {tag} is unknown in this direction")]
-    UnknownTag {
-        /// The tag.
-        tag: u16,
-    },
-    /// The payload is not a valid message of its tag.
-    #[error("payload of message tag {tag} is malformed: {detail}")]
-    Malformed {
-        /// The tag.
-        tag: u16,
-        /// What the decoder says.
-        detail: String,
-    },
-    /// The payload goes on after the message.
-    #[error("payload of message tag {tag} has {extra} bytes too many")]
-    Leftover {
-        /// The tag.
-        tag: u16,
-        /// How many.
-        extra: usize,
-    },
-    /// The message does not fit the encoding or the frame limit.
-    #[error("message tag {tag} cannot be sent: {detail}")]
-    Unencodable {
-        /// The tag.
-        tag: u16,
-        /// Why.
-        detail: String,
-    },
-}
 
 const fn configuration<const LIMIT: usize>() -> impl bincode::config::Config {
     bincode::config::standard().with_limit::<LIMIT>()
 }
 
-/// Appends `value` in the payload encoding. For implementations of [`Message`] and for the journal.
+/// Appends to a vector.
+struct Append<'a>(&'a mut Vec<u8>);
+
+impl Writer for Append<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// A value cannot be encoded or decoded: what the encoding says.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct CodecError(String);
+
+/// Appends a value.
+pub(crate) fn append<T: Serialize + ?Sized>(value: &T, into: &mut Vec<u8>) -> Result<(), CodecError> {
+    bincode::serde::encode_into_writer(value, Append(into), configuration::<MAX_STORED>())
+        .map_err(|error| CodecError(error.to_string()))
+}
+
+/// The value at the beginning of some bytes, and how many are its own. It may borrow from them.
+pub(crate) fn prefix<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<(T, usize), CodecError> {
+    bincode::serde::borrow_decode_from_slice(bytes, configuration::<MAX_FRAME>())
+        .map_err(|error| CodecError(error.to_string()))
+}
+
+/// Appends `value` in the payload encoding. For what daemons keep.
 ///
 /// # Errors
 /// [`FrameError::Unencodable`] if the encoder refuses.
 pub fn encode_value<T: Serialize>(tag: u16, value: &T, into: &mut Vec<u8>) -> Result<(), FrameError> {
-    bincode::serde::encode_into_std_write(value, into, configuration::<MAX_STORED>())
-        .map(|_| ())
-        .map_err(|e| FrameError::Unencodable { tag, detail: e.to_string() })
+    append(value, into).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })
 }
 
 /// Reads exactly one value written by [`encode_value`].
@@ -146,55 +103,4 @@ fn decode_within<T: DeserializeOwned, const LIMIT: usize>(tag: u16, payload: &[u
     let (value, used) = bincode::serde::decode_from_slice(payload, configuration::<LIMIT>())
         .map_err(|e| FrameError::Malformed { tag, detail: e.to_string() })?;
     if used == payload.len() { Ok(value) } else { Err(FrameError::Leftover { tag, extra: payload.len() - used }) }
-}
-
-/// The whole frame of a message, length field included.
-///
-/// # Errors
-/// [`FrameError::Unencodable`] if it would exceed [`MAX_FRAME`].
-pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, FrameError> {
-    let tag = message.tag();
-    let mut frame = Vec::with_capacity(512);
-    frame.extend_from_slice(&[0; 4]);
-    frame.extend_from_slice(&tag.to_le_bytes());
-    message.encode_payload(&mut frame)?;
-    let length = frame.len() - 4;
-    match u32::try_from(length) {
-        Ok(short) if length <= MAX_FRAME => frame[..4].copy_from_slice(&short.to_le_bytes()),
-        _ => return Err(FrameError::Unencodable { tag, detail: format!("{length} bytes are over the limit") }),
-    }
-    Ok(frame)
-}
-
-/// The message of the frame at the start of `bytes` and the frame's length, or `None` if more bytes are needed.
-///
-/// # Errors
-/// [`FrameError`] for anything no honest peer of this version sends.
-pub fn decode<M: Message>(bytes: &[u8]) -> Result<Option<(M, usize)>, FrameError> {
-    let Some((length, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
-    let length = body_length(*length)?;
-    match rest.get(..length) {
-        Some(body) => Ok(Some((decode_body(body)?, length + 4))),
-        None => Ok(None),
-    }
-}
-
-/// Checks a frame's length field.
-pub fn body_length(field: [u8; 4]) -> Result<usize, FrameError> {
-    let length = u32::from_le_bytes(field) as usize;
-    if length > MAX_FRAME {
-        Err(FrameError::Oversized { length })
-    } else if length < HEADER - 4 {
-        Err(FrameError::Truncated { have: length, want: HEADER - 4 })
-    } else {
-        Ok(length)
-    }
-}
-
-/// The message of a frame without its length field.
-pub fn decode_body<M: Message>(body: &[u8]) -> Result<M, FrameError> {
-    match body.split_first_chunk::<2>() {
-        Some((tag, payload)) => M::decode_payload(u16::from_le_bytes(*tag), payload),
-        None => Err(FrameError::Truncated { have: body.len(), want: HEADER - 4 }),
-    }
 }

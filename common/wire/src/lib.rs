@@ -1,24 +1,28 @@
-//! The protocol between agents and the aggregator: messages, and the frames they travel in.
+//! The protocol between agents and the aggregator: messages, the frames they travel in, and its versions.
 //!
-//! One bidirectional QUIC stream carries control messages, one unidirectional stream the reports. The ALPN
-//! names the protocol version. A released message never changes: a new field is a new message with a new tag.
+//! In: messages of the daemons and the version that two of them agreed on in the handshake; out: frames, and back. Called
+//! by `net::stream`. One bidirectional QUIC stream carries control messages, one unidirectional stream the reports. Each
+//! release speaks two versions (`version`); each version has a schema of its own (`v1`, frozen, and `v2`, which says how
+//! it grows). `golden/` has the bytes of every message of every version.
 
 mod codec;
+mod frame;
 mod message;
+mod schema;
+mod unknown;
+mod v1;
+mod v2;
+mod version;
 
-pub use codec::{
-    FrameError, MAX_FRAME, MAX_STORED, Message, body_length, decode, decode_beginning, decode_body, decode_stored,
-    decode_stored_as, decode_value, encode, encode_value,
-};
+pub use codec::{MAX_STORED, decode_beginning, decode_stored, decode_stored_as, decode_value, encode_value};
+pub use frame::{FrameError, MAX_FRAME, Message, body_length, decode, decode_body, encode};
 pub use message::{
     AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, ToJoiner, Welcome,
 };
-
-/// Name and version of the protocol in the TLS handshake.
-pub const ALPN: &[u8] = b"gleaner/1";
-
-/// The same for a host that has no certificate yet: one [`JoinRequest`] and its answer on a bidirectional stream.
-pub const JOIN_ALPN: &[u8] = b"gleaner-join/1";
+pub use unknown::Unknowns;
+pub use version::{
+    MAX_VERSIONS, ProtocolVersion, Purpose, VERSIONS_ALPN, own_versions, versions_in_words, versions_told,
+};
 
 /// Longest message of the joining protocol, in bytes.
 pub const MAX_JOIN_MESSAGE: usize = 8 << 10;

@@ -1,10 +1,13 @@
-//! The messages, one enum per direction, and their tags.
+//! The messages, one enum per direction, as the daemons know them. How each version says them is in `v1` and `v2`.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{FrameError, Message, decode_value, encode_value};
+use crate::frame::{FrameError, Message};
+use crate::unknown::Unknowns;
+use crate::version::ProtocolVersion;
+use crate::{v1, v2};
 use gleaner_types::command::{Ack, Command};
 use gleaner_types::event::EventRecord;
 use gleaner_types::id::HostId;
@@ -85,30 +88,46 @@ pub struct JoinRequest {
 }
 
 macro_rules! messages {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $tag:literal => $variant:ident($payload:ty)),+ $(,)? }) => {
+    (
+        $(#[$doc:meta])* $name:ident, $encode:ident, $decode:ident {
+            $($(#[$vdoc:meta])* $tag:literal => $variant:ident($payload:ty)),+ $(,)?
+        }
+    ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq)]
         pub enum $name {
             $($(#[$vdoc])* $variant($payload),)+
+            /// A message that only a newer release knows, or that is about something only that knows. It is skipped.
+            Unknown {
+                /// Its tag.
+                tag: u16,
+            },
         }
 
         impl Message for $name {
             fn tag(&self) -> u16 {
                 match self {
                     $(Self::$variant(_) => $tag,)+
+                    Self::Unknown { tag } => *tag,
                 }
             }
 
-            fn encode_payload(&self, into: &mut Vec<u8>) -> Result<(), FrameError> {
-                match self {
-                    $(Self::$variant(payload) => encode_value($tag, payload, into),)+
+            fn encode_payload(&self, version: ProtocolVersion, into: &mut Vec<u8>) -> Result<(), FrameError> {
+                match version {
+                    ProtocolVersion::V1 => v1::$encode(self, into),
+                    ProtocolVersion::V2 => v2::$encode(self, into),
                 }
             }
 
-            fn decode_payload(tag: u16, payload: &[u8]) -> Result<Self, FrameError> {
-                match tag {
-                    $($tag => decode_value(tag, payload).map(Self::$variant),)+
-                    _ => Err(FrameError::UnknownTag { tag }),
+            fn decode_payload(
+                version: ProtocolVersion,
+                tag: u16,
+                payload: &[u8],
+                unknown: &mut Unknowns,
+            ) -> Result<Self, FrameError> {
+                match version {
+                    ProtocolVersion::V1 => v1::$decode(tag, payload),
+                    ProtocolVersion::V2 => v2::$decode(tag, payload, unknown),
                 }
             }
         }
@@ -117,7 +136,7 @@ macro_rules! messages {
 
 messages! {
     /// What agents send. Reports go on their own stream; everything else on the control stream.
-    FromAgent {
+    FromAgent, encode_from_agent, decode_from_agent {
         /// First message.
         1 => Hello(Box<Hello>),
         /// One second of the host.
@@ -133,7 +152,7 @@ messages! {
 
 messages! {
     /// What the aggregator sends, all on the control stream.
-    FromAggregator {
+    FromAggregator, encode_from_aggregator, decode_from_aggregator {
         /// The agent is accepted.
         101 => Welcome(Welcome),
         /// The agent is not accepted; the connection closes.
@@ -153,7 +172,7 @@ messages! {
 
 messages! {
     /// What a host sends that joins.
-    FromJoiner {
+    FromJoiner, encode_from_joiner, decode_from_joiner {
         /// First and only message.
         201 => Join(JoinRequest),
     }
@@ -161,7 +180,7 @@ messages! {
 
 messages! {
     /// What it gets.
-    ToJoiner {
+    ToJoiner, encode_to_joiner, decode_to_joiner {
         /// Its certificate, in PEM.
         301 => Joined(String),
         /// It may not join, and why.

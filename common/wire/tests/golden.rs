@@ -9,32 +9,36 @@ mod golden_samples;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use gleaner_wire::{FromAgent, FromAggregator, FromJoiner, ToJoiner, decode, encode};
-use golden_samples::{Sample, of_version_1};
+use gleaner_wire::{
+    FromAgent, FromAggregator, FromJoiner, Message, ProtocolVersion, ToJoiner, Unknowns, decode, encode,
+};
+use golden_samples::{Sample, of_version_1, of_version_2};
 use serde_json::{Value, json};
 
-fn encoded(sample: &Sample) -> Vec<u8> {
+fn encoded(version: ProtocolVersion, sample: &Sample) -> Vec<u8> {
     match sample {
-        Sample::FromAgent(message) => encode(message),
-        Sample::FromAggregator(message) => encode(message),
-        Sample::FromJoiner(message) => encode(message),
-        Sample::ToJoiner(message) => encode(message),
+        Sample::FromAgent(message) => encode(version, message),
+        Sample::FromAggregator(message) => encode(version, message),
+        Sample::FromJoiner(message) => encode(version, message),
+        Sample::ToJoiner(message) => encode(version, message),
     }
     .unwrap()
 }
 
+fn whole<M: Message>(version: ProtocolVersion, bytes: &[u8]) -> M {
+    let mut unknown = Unknowns::default();
+    let (message, used) = decode(version, bytes, &mut unknown).unwrap().unwrap();
+    assert_eq!((used, unknown), (bytes.len(), Unknowns::default()));
+    message
+}
+
 /// The message of a file, by the direction in its name.
-fn decoded(name: &str, bytes: &[u8]) -> Sample {
-    fn whole<M>(decoded: Option<(M, usize)>, bytes: &[u8]) -> M {
-        let (message, used) = decoded.unwrap();
-        assert_eq!(used, bytes.len());
-        message
-    }
+fn decoded(version: ProtocolVersion, name: &str, bytes: &[u8]) -> Sample {
     match name.split_once('.').unwrap().0 {
-        "from_agent" => Sample::FromAgent(whole(decode::<FromAgent>(bytes).unwrap(), bytes)),
-        "from_aggregator" => Sample::FromAggregator(whole(decode::<FromAggregator>(bytes).unwrap(), bytes)),
-        "from_joiner" => Sample::FromJoiner(whole(decode::<FromJoiner>(bytes).unwrap(), bytes)),
-        "to_joiner" => Sample::ToJoiner(whole(decode::<ToJoiner>(bytes).unwrap(), bytes)),
+        "from_agent" => Sample::FromAgent(whole(version, bytes)),
+        "from_aggregator" => Sample::FromAggregator(whole(version, bytes)),
+        "from_joiner" => Sample::FromJoiner(whole(version, bytes)),
+        "to_joiner" => Sample::ToJoiner(whole(version, bytes)),
         other => panic!("{other} is no direction"),
     }
 }
@@ -56,18 +60,21 @@ fn readable(sample: &Sample) -> Value {
         Sample::FromJoiner(FromJoiner::Join(request)) => json!({ "join": request }),
         Sample::ToJoiner(ToJoiner::Joined(pem)) => json!({ "joined": pem }),
         Sample::ToJoiner(ToJoiner::Refused(reason)) => json!({ "refused": reason }),
+        unknown => panic!("{unknown:?} is no golden message"),
     }
 }
 
-fn folder(version: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(version)
+fn folder(version: ProtocolVersion) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("v{version}"))
 }
 
-fn write_missing(folder: &Path, samples: &[(String, Sample)]) {
+fn write_missing(version: ProtocolVersion, folder: &Path, samples: &[(String, Sample)]) {
     std::fs::create_dir_all(folder).unwrap();
     for (name, sample) in samples {
         let json = serde_json::to_string_pretty(&readable(sample)).unwrap() + "\n";
-        for (file, content) in [(format!("{name}.bin"), encoded(sample)), (format!("{name}.json"), json.into_bytes())] {
+        for (file, content) in
+            [(format!("{name}.bin"), encoded(version, sample)), (format!("{name}.json"), json.into_bytes())]
+        {
             let file = folder.join(file);
             if !file.exists() {
                 std::fs::write(file, content).unwrap();
@@ -76,10 +83,10 @@ fn write_missing(folder: &Path, samples: &[(String, Sample)]) {
     }
 }
 
-fn check(version: &str, samples: &[(String, Sample)]) {
+fn check(version: ProtocolVersion, samples: &[(String, Sample)]) {
     let folder = folder(version);
     if std::env::var_os("GLEANER_WRITE_GOLDEN").is_some() {
-        write_missing(&folder, samples);
+        write_missing(version, &folder, samples);
     }
     let files: BTreeSet<String> = std::fs::read_dir(&folder)
         .unwrap()
@@ -89,16 +96,21 @@ fn check(version: &str, samples: &[(String, Sample)]) {
     assert_eq!(files, names, "one golden file for each message");
     for (name, expected) in samples {
         let bytes = std::fs::read(folder.join(format!("{name}.bin"))).unwrap();
-        let message = decoded(name, &bytes);
-        assert_eq!(&message, expected, "{version}/{name}");
-        assert_eq!(encoded(&message), bytes, "{version}/{name} is sent as it was");
+        let message = decoded(version, name, &bytes);
+        assert_eq!(&message, expected, "v{version}/{name}");
+        assert_eq!(encoded(version, &message), bytes, "v{version}/{name} is sent as it was");
         let said = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
         let said: Value = serde_json::from_str(&said).unwrap();
-        assert_eq!(readable(&message), said, "{version}/{name}");
+        assert_eq!(readable(&message), said, "v{version}/{name}");
     }
 }
 
 #[test]
 fn version_1_is_understood_and_sent_as_ever() {
-    check("v1", &of_version_1());
+    check(ProtocolVersion::V1, &of_version_1());
+}
+
+#[test]
+fn version_2_is_understood_and_sent_as_ever() {
+    check(ProtocolVersion::V2, &of_version_2());
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use gleaner_types::method::MethodName;
-use gleaner_types::report::{AbsenceKind, Bounded, PromiseRecord, Reading, ResidualForecast};
+use gleaner_types::report::{Bounded, PromiseRecord, Reading, Reason, ResidualForecast};
 use gleaner_types::units::{Bytes, CoreShare};
 
 use super::ForecastSettings;
@@ -128,16 +128,16 @@ impl ResidualForecaster {
         let left = |demand: f64| CoreShare::clamped(self.capacity.percent() - demand);
         let cpu = match self.cpu_demand() {
             Some(demand) => Reading::Value(Bounded { expected: left(demand.expected), safe: left(demand.safe) }),
-            None => Reading::absent(
-                AbsenceKind::NotYet,
-                format!("the foreground's CPU was sampled {} times; {LEAST_SAMPLES} are needed", self.demand.len()),
-            ),
+            None => Reading::because(Reason::MoreSamplesNeeded {
+                taken: self.demand.len() as u64,
+                needed: LEAST_SAMPLES as u64,
+            }),
         };
         let memory = match self.least_memory.value() {
             Some(negative) => {
                 Reading::Value(Bounded { expected: whole_bytes(self.memory.mean()), safe: whole_bytes(-negative) })
             }
-            None => Reading::absent(AbsenceKind::NotYet, "no sample of available memory has been taken"),
+            None => Reading::because(Reason::NoMemorySample),
         };
         ResidualForecast {
             method: self.method.clone(),

@@ -3,7 +3,7 @@
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
-    AbsenceKind, Bounded, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, PromiseRecord, Reading,
+    Bounded, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, PromiseRecord, Reading, Reason,
     ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind, WorkloadSample,
 };
 use gleaner_types::time::Timestamp;
@@ -40,7 +40,7 @@ pub fn hello(host: &HostId, incarnation: u64) -> FromAgent {
 pub fn report(host: &HostId, sequence: u64, workloads: u32) -> FromAgent {
     let cpu = || Reading::Value(CoreShare::clamped(12.5));
     let rate = || Reading::Value(BytesPerSec::clamped(4_096.0));
-    let absent = || Reading::<PerSec>::absent(AbsenceKind::NotSupported, "this machine has no such counters");
+    let absent = || Reading::<PerSec>::because(Reason::NoCounters);
     let workload = |number: u32| WorkloadSample {
         id: WorkloadId::from_untrusted(&format!("guest-{number}")),
         kind: WorkloadKind::Qemu,
@@ -48,7 +48,7 @@ pub fn report(host: &HostId, sequence: u64, workloads: u32) -> FromAgent {
         cpu_vcpu: cpu(),
         cpu_emulator: cpu(),
         cpu_wait: cpu(),
-        memory_pressure: Reading::absent(AbsenceKind::NotSupported, "the guest has no version 2 cgroup of its own"),
+        memory_pressure: Reading::because(Reason::NoCgroupOfItsOwn),
         memory: Reading::Value(Bytes::from_mib(512)),
         disk_read: rate(),
         disk_write: rate(),
@@ -85,14 +85,8 @@ pub fn report(host: &HostId, sequence: u64, workloads: u32) -> FromAgent {
             }],
             network_receive: rate(),
             network_transmit: rate(),
-            cache_occupancy: Reading::absent(
-                AbsenceKind::NotSupported,
-                "no resctrl file system with monitoring is mounted",
-            ),
-            memory_bandwidth: Reading::absent(
-                AbsenceKind::NotSupported,
-                "no resctrl file system with monitoring is mounted",
-            ),
+            cache_occupancy: Reading::because(Reason::NoCacheMonitoring),
+            memory_bandwidth: Reading::because(Reason::NoCacheMonitoring),
         },
         workloads: (0..workloads).map(workload).collect(),
         volunteer: VolunteerSample {

@@ -677,7 +677,8 @@ impl World {
             | FromAggregator::Welcome(_)
             | FromAggregator::StandsBy(_)
             | FromAggregator::Certificate(_)
-            | FromAggregator::CertificateRefused(_) => {}
+            | FromAggregator::CertificateRefused(_)
+            | FromAggregator::Unknown { .. } => {}
         }
     }
 

@@ -114,7 +114,9 @@ pub(super) fn enter(pid: i32, start_ticks: u64, volunteer: &VolunteerKind) -> Re
                 .and_then(|entry| File::from(entry).write_all(start_ticks.to_string().as_bytes()))
                 .map_err(error)
         }
-        VolunteerKind::Guest { .. } | VolunteerKind::Unit { .. } | VolunteerKind::None => Err(LaunchError::NoVolunteer),
+        VolunteerKind::Guest { .. } | VolunteerKind::Unit { .. } | VolunteerKind::None | VolunteerKind::Unknown(_) => {
+            Err(LaunchError::NoVolunteer)
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
     Absence, AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample,
-    Offer, PromiseRecord, Reading, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind,
-    WorkloadSample,
+    Offer, PromiseRecord, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
+    WorkloadKind, WorkloadSample,
 };
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
@@ -35,7 +35,7 @@ fn workload(name: &str) -> WorkloadId {
 }
 
 fn absence(kind: AbsenceKind, detail: &str) -> Absence {
-    Absence { kind, detail: detail.to_owned() }
+    Absence::described(kind, detail)
 }
 
 fn absent<T>(kind: AbsenceKind, detail: &str) -> Reading<T> {
@@ -435,5 +435,49 @@ pub(crate) fn of_version_1() -> Vec<(String, Sample)> {
     events(&mut all);
     commands(&mut all);
     others(&mut all);
+    all
+}
+
+/// A report of which readings are missing for reasons with details, which version 1 says in words.
+fn detailed() -> FromAgent {
+    let because = |reason: Reason| Reading::because(reason);
+    let mut one = guest("guest-1", WorkloadKind::Qemu);
+    one.cpu = Reading::because(Reason::CounterWentBack { before: 70_000, now: 5 });
+    one.cpu_vcpu = Reading::because(Reason::Unreadable { file: "/proc/7/stat".into(), errno: 2 });
+    one.cpu_emulator = Reading::because(Reason::Unexpected { what: "cpu.stat".into(), shown: "usage".into() });
+    one.cpu_wait = Reading::because(Reason::MonitorFailed { socket: "/run/qmp".into(), error: "it is hung".into() });
+    one.memory = Reading::because(Reason::HypervisorFailed { error: "no answer".into() });
+    one.memory_pressure = Reading::because(Reason::CountersDenied { paranoid: Some(-1) });
+    one.disk_read = Reading::because(Reason::CountersRefused { errno: 24 });
+    one.disk_write = Reading::because(Reason::TooManyWorkloads { left_out: 3 });
+    one.disk_operations = Reading::because(Reason::NoHierarchy { controller: "memory".into() });
+    one.network_receive = Reading::because(Reason::NoController { controller: "io".into() });
+    one.network_transmit = Reading::because(Reason::NotWritable { folder: "/sys/fs/cgroup".into(), errno: Some(30) });
+    one.llc_references = because(Reason::NotWritable { folder: "/sys/fs/cgroup".into(), errno: None });
+    one.llc_misses = because(Reason::QueueRefused { error: "not permitted".into() });
+    one.instructions = because(Reason::DeviceMapperFailed { error: "no such device".into() });
+    let mut report = report("best", VolunteerState::Active, vec![one]);
+    report.machine.cpu_busy = Reading::because(Reason::OverCapacity { used_percent: 450, capacity_percent: 400 });
+    report.residual.cpu = Reading::because(Reason::MoreSamplesNeeded { taken: 3, needed: 30 });
+    FromAgent::Report(Box::new(report))
+}
+
+/// Every fixed reason, in the facts of a hello.
+fn fixed_reasons() -> FromAgent {
+    let offer = |(reason, ..): &(Reason, AbsenceKind, &str)| Offer {
+        capability: Capability::Counters,
+        state: Reading::because(reason.clone()),
+    };
+    hello(CgroupMode::V2, VolunteerKind::None, Reason::FIXED.iter().map(offer).collect())
+}
+
+/// Every message that version 2 can say, by the name of its golden file.
+pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
+    let mut all = of_version_1();
+    all.push(("from_agent.report.reasons_with_details".to_owned(), Sample::FromAgent(detailed())));
+    all.push(("from_agent.hello.fixed_reasons".to_owned(), Sample::FromAgent(fixed_reasons())));
+    // A method that has no number in version 1.
+    let named = report("exponential_smoothing", VolunteerState::Active, vec![]);
+    all.push(("from_agent.report.named_method".to_owned(), Sample::FromAgent(FromAgent::Report(Box::new(named)))));
     all
 }

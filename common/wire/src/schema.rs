@@ -1,0 +1,214 @@
+//! How the vocabulary's types become the structs of a version's schema, and back. The schemas of the versions are
+//! their own, so that a change of a type here changes nobody's bytes: it changes a conversion, or does not compile.
+//!
+//! In: domain types; out: schema structs that borrow from them, and back with every rule of the domain applied.
+
+use std::borrow::Cow;
+
+use gleaner_types::absence::ReasonText;
+use gleaner_types::command::Weight;
+use gleaner_types::id::{HostId, WorkloadId};
+use gleaner_types::method::MethodName;
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::codec::{append, prefix};
+use crate::unknown::Unknowns;
+
+/// A value cannot be said in a version.
+#[derive(Debug, thiserror::Error)]
+#[error("version {version} of the protocol cannot say {what}")]
+pub(crate) struct Unsayable {
+    pub(crate) version: u16,
+    pub(crate) what: &'static str,
+}
+
+/// What came is not taken.
+#[derive(Debug)]
+pub(crate) enum Rejected {
+    /// It breaks a rule.
+    Invalid(String),
+    /// It is about something that only a newer release knows.
+    Unknown { what: &'static str, code: u16 },
+}
+
+impl Rejected {
+    pub(crate) fn invalid(error: impl std::fmt::Display) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+/// How a domain type travels.
+pub(crate) trait Travels<'a, D>: Sized {
+    /// The schema's form of it.
+    fn of(domain: &'a D) -> Result<Self, Unsayable>;
+    /// The domain's form. What is not known is counted.
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<D, Rejected>;
+}
+
+macro_rules! travels {
+    ($($wire:ty, $domain:ty, $of:expr, $into:expr;)+) => {$(
+        impl<'a> Travels<'a, $domain> for $wire {
+            fn of(domain: &'a $domain) -> Result<Self, Unsayable> {
+                let of: fn(&'a $domain) -> Self = $of;
+                Ok(of(domain))
+            }
+            fn into_domain(self, _: &mut Unknowns) -> Result<$domain, Rejected> {
+                let into: fn(Self) -> Result<$domain, Rejected> = $into;
+                into(self)
+            }
+        }
+    )+};
+}
+
+travels! {
+    bool, bool, |d| *d, Ok;
+    u32, u32, |d| *d, Ok;
+    u64, u64, |d| *d, Ok;
+    i32, i32, |d| *d, Ok;
+    f64, f64, |d| *d, Ok;
+    u64, Bytes, |d| d.0, |w| Ok(Bytes(w));
+    u64, Timestamp, |d| d.0, |w| Ok(Timestamp(w));
+    u32, Weight, |d| d.number(), |w| Weight::new(w).map_err(Rejected::invalid);
+    f64, CoreShare, |d| d.percent(), |w| CoreShare::new(w).map_err(Rejected::invalid);
+    f64, BytesPerSec, |d| d.per_sec(), |w| BytesPerSec::new(w).map_err(Rejected::invalid);
+    f64, PerSec, |d| d.per_sec(), |w| PerSec::new(w).map_err(Rejected::invalid);
+    f64, Fraction, |d| d.value(), |w| Fraction::new(w).map_err(Rejected::invalid);
+    &'a str, String, |d| d, |w| Ok(w.to_owned());
+    &'a str, HostId, |d| d.as_str(), |w| HostId::new(w).map_err(Rejected::invalid);
+    &'a str, WorkloadId, |d| d.as_str(), |w| WorkloadId::new(w).map_err(Rejected::invalid);
+    &'a str, MethodName, |d| d.as_str(), |w| MethodName::new(w).map_err(Rejected::invalid);
+    &'a str, ReasonText, |d| d.as_str(), |w| Ok(ReasonText::from(w));
+    Raw<'a>, Vec<u8>, |d| Raw(Cow::Borrowed(d)), |w| Ok(w.0.into_owned());
+}
+
+impl<'a, D, S: Travels<'a, D>> Travels<'a, Option<D>> for Option<S> {
+    fn of(domain: &'a Option<D>) -> Result<Self, Unsayable> {
+        domain.as_ref().map(S::of).transpose()
+    }
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<Option<D>, Rejected> {
+        self.map(|some| some.into_domain(unknown)).transpose()
+    }
+}
+
+impl<'a, D, S: Travels<'a, D>> Travels<'a, Vec<D>> for Vec<S> {
+    fn of(domain: &'a Vec<D>) -> Result<Self, Unsayable> {
+        domain.iter().map(S::of).collect()
+    }
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<Vec<D>, Rejected> {
+        self.into_iter().map(|one| one.into_domain(unknown)).collect()
+    }
+}
+
+/// A byte string.
+#[derive(Debug, Clone)]
+pub(crate) struct Raw<'a>(pub(crate) Cow<'a, [u8]>);
+
+impl Raw<'_> {
+    /// The bytes of a value. The values of the schemas can always be encoded.
+    pub(crate) fn of_value<T: Serialize>(value: &T) -> Self {
+        let mut bytes = Vec::new();
+        // An encoder that appends to memory fails only over its limit, which the frame's limit is far below.
+        _ = append(value, &mut bytes);
+        Self(Cow::Owned(bytes))
+    }
+}
+
+impl Serialize for Raw<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&'de [u8]>::deserialize(deserializer).map(|bytes| Self(Cow::Borrowed(bytes)))
+    }
+}
+
+/// A struct behind its length in bytes. What a newer release appended to it is skipped. A field appended in this one
+/// goes into `More`, which stays at its default where the bytes of an older release end.
+#[derive(Debug)]
+pub(crate) struct Block<T, More = Nothing> {
+    pub(crate) base: T,
+    pub(crate) more: More,
+    /// Bytes behind the last known field.
+    pub(crate) extra: usize,
+}
+
+/// No field was appended yet.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Nothing;
+
+impl<'de, T: Deserialize<'de>, More: Deserialize<'de> + Default> Block<T, More> {
+    /// Reads a block whose end is the bytes' end.
+    pub(crate) fn read(bytes: &'de [u8]) -> Result<Self, crate::codec::CodecError> {
+        let (base, used) = prefix(bytes)?;
+        let rest = bytes.get(used..).unwrap_or_default();
+        let (more, used) = if rest.is_empty() { (More::default(), 0) } else { prefix(rest)? };
+        Ok(Self { base, more, extra: rest.len() - used })
+    }
+}
+
+impl<T: Serialize, More: Serialize> Serialize for Block<T, More> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = Vec::with_capacity(256);
+        append(&self.base, &mut bytes).map_err(serde::ser::Error::custom)?;
+        append(&self.more, &mut bytes).map_err(serde::ser::Error::custom)?;
+        serializer.serialize_bytes(&bytes)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, More: Deserialize<'de> + Default> Deserialize<'de> for Block<T, More> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::read(<&'de [u8]>::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+impl<'a, D, S: Travels<'a, D>> Travels<'a, D> for Block<S> {
+    fn of(domain: &'a D) -> Result<Self, Unsayable> {
+        Ok(Self { base: S::of(domain)?, more: Nothing, extra: 0 })
+    }
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<D, Rejected> {
+        if self.extra > 0 {
+            unknown.fields(self.extra);
+        }
+        self.base.into_domain(unknown)
+    }
+}
+
+/// A struct of a schema: its fields in the order they travel in, named as the domain names them.
+macro_rules! schema {
+    ($(#[$doc:meta])* $name:ident<$life:lifetime> = $domain:ty { $($field:ident: $type:ty),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, serde::Serialize, serde::Deserialize)]
+        #[serde(bound(deserialize = "'de: 'a"))]
+        pub(crate) struct $name<$life> { $(pub(crate) $field: $type,)+ }
+
+        $crate::schema::schema!(@convert $name<$life>, $life, $domain { $($field),+ });
+    };
+    ($(#[$doc:meta])* $name:ident = $domain:ty { $($field:ident: $type:ty),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, serde::Serialize, serde::Deserialize)]
+        pub(crate) struct $name { $(pub(crate) $field: $type,)+ }
+
+        $crate::schema::schema!(@convert $name, 'a, $domain { $($field),+ });
+    };
+    (@convert $name:ty, $life:lifetime, $domain:ty { $($field:ident),+ }) => {
+        impl<$life> $crate::schema::Travels<$life, $domain> for $name {
+            fn of(domain: &$life $domain) -> Result<Self, $crate::schema::Unsayable> {
+                Ok(Self { $($field: $crate::schema::Travels::of(&domain.$field)?,)+ })
+            }
+            fn into_domain(
+                self,
+                unknown: &mut $crate::unknown::Unknowns,
+            ) -> Result<$domain, $crate::schema::Rejected> {
+                type Domain = $domain;
+                Ok(Domain { $($field: $crate::schema::Travels::into_domain(self.$field, unknown)?,)+ })
+            }
+        }
+    };
+}
+pub(crate) use schema;

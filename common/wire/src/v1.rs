@@ -1,0 +1,125 @@
+//! Version 1 of the protocol, frozen: the schema that the first release sent, byte for byte. Nothing here changes until
+//! the version is dropped. A message must be exactly as the schema has it: a variant, a field or a tag more is an error.
+//!
+//! In: messages, from `message`; out: payloads of frames, and back.
+
+mod command;
+mod event;
+mod report;
+
+use crate::codec::{append, prefix};
+use crate::frame::FrameError;
+use crate::message::{FromAgent, FromAggregator, FromJoiner, ToJoiner};
+use crate::schema::{Raw, Rejected, Travels};
+use crate::unknown::Unknowns;
+
+/// The number of this version.
+const VERSION: u16 = 1;
+
+/// A plain enumeration: its variants travel as their number in this order.
+macro_rules! variants {
+    ($($(#[$doc:meta])* $name:ident = $domain:ident { $($variant:ident),+ $(,)? })+) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
+        pub(crate) enum $name { $($variant,)+ }
+
+        impl<'a> $crate::schema::Travels<'a, $domain> for $name {
+            fn of(domain: &'a $domain) -> Result<Self, $crate::schema::Unsayable> {
+                match domain {
+                    $($domain::$variant => Ok(Self::$variant),)+
+                    $domain::Unknown(_) => {
+                        Err($crate::schema::Unsayable { version: $crate::v1::VERSION, what: "what it does not know" })
+                    }
+                }
+            }
+            fn into_domain(
+                self,
+                _: &mut $crate::unknown::Unknowns,
+            ) -> Result<$domain, $crate::schema::Rejected> {
+                Ok(match self { $(Self::$variant => $domain::$variant,)+ })
+            }
+        }
+    )+};
+}
+use variants;
+
+fn encode<'a, D, S: Travels<'a, D> + serde::Serialize>(
+    tag: u16,
+    domain: &'a D,
+    into: &mut Vec<u8>,
+) -> Result<(), FrameError> {
+    let schema = S::of(domain).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })?;
+    append(&schema, into).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })
+}
+
+fn decode<'a, D, S: Travels<'a, D> + serde::Deserialize<'a>>(tag: u16, payload: &'a [u8]) -> Result<D, FrameError> {
+    let malformed = |detail: String| FrameError::Malformed { tag, detail };
+    let (schema, used) = prefix::<S>(payload).map_err(|error| malformed(error.to_string()))?;
+    if used < payload.len() {
+        return Err(FrameError::Leftover { tag, extra: payload.len() - used });
+    }
+    schema.into_domain(&mut Unknowns::default()).map_err(|rejected| match rejected {
+        Rejected::Invalid(detail) => malformed(detail),
+        Rejected::Unknown { what, code } => malformed(format!("{what} {code} is unknown")),
+    })
+}
+
+/// The messages of one direction: tag, variant, schema.
+macro_rules! messages {
+    ($direction:ident, $encode:ident, $decode:ident { $($tag:literal => $variant:ident, $schema:ty $(, $boxed:ident)?;)+ }) => {
+        pub(crate) fn $encode(message: &$direction, into: &mut Vec<u8>) -> Result<(), FrameError> {
+            match message {
+                $($direction::$variant(content) => encode::<_, $schema>($tag, messages!(@inner content $($boxed)?), into),)+
+                $direction::Unknown { tag } => {
+                    Err(FrameError::Unencodable { tag: *tag, detail: "it is not known".to_owned() })
+                }
+            }
+        }
+
+        pub(crate) fn $decode(tag: u16, payload: &[u8]) -> Result<$direction, FrameError> {
+            Ok(match tag {
+                $($tag => $direction::$variant(messages!(@outer decode::<_, $schema>($tag, payload)? $(, $boxed)?)),)+
+                _ => return Err(FrameError::UnknownTag { tag }),
+            })
+        }
+    };
+    (@inner $content:ident) => { $content };
+    (@inner $content:ident boxed) => { &**$content };
+    (@outer $content:expr) => { $content };
+    (@outer $content:expr, boxed) => { Box::new($content) };
+}
+
+messages! {
+    FromAgent, encode_from_agent, decode_from_agent {
+        1 => Hello, report::Hello<'_>, boxed;
+        2 => Report, report::HostReport<'_>, boxed;
+        3 => Ack, command::Ack<'_>;
+        4 => Events, event::AgentEvents<'_>;
+        11 => CertificateRequest, Raw<'_>;
+    }
+}
+
+messages! {
+    FromAggregator, encode_from_aggregator, decode_from_aggregator {
+        101 => Welcome, command::Welcome<'_>;
+        102 => Refused, &str;
+        103 => Command, command::Command<'_>;
+        104 => EventsThrough, u64;
+        105 => StandsBy, command::StandsBy<'_>;
+        111 => Certificate, &str;
+        112 => CertificateRefused, &str;
+    }
+}
+
+messages! {
+    FromJoiner, encode_from_joiner, decode_from_joiner {
+        201 => Join, command::JoinRequest<'_>;
+    }
+}
+
+messages! {
+    ToJoiner, encode_to_joiner, decode_to_joiner {
+        301 => Joined, &str;
+        302 => Refused, &str;
+    }
+}

@@ -1,0 +1,172 @@
+//! Version 2 of the protocol, the current one: the schema, apart from the domain's types, and how it grows.
+//!
+//! A later release of this version may add three things, and an older one goes on as if they were not there:
+//!
+//! - **A variant.** Plain enumerations travel as a number (`code`). Enums that carry data travel as a number and
+//!   their content behind its length. An unknown number becomes the domain's `Unknown`, an event an `UnknownEvent`; a
+//!   message about an unknown target, desired state or outcome is skipped. A number is never used for anything else.
+//! - **A field, at the end of a message or of a struct in a `Block`,** which travels behind its length: the older
+//!   release skips the bytes behind those it knows. In the code the field goes into the block's `More`, which stays at its
+//!   default when an older peer sends none. The small structs without a block (`Version`, `Bounded`, …) never grow.
+//! - **A message.** An unknown tag is skipped.
+//!
+//! All that is not known is counted ([`Unknowns`]). Anything else is a new version. Every length is checked against
+//! the bytes that are there before anything is made of it.
+//!
+//! In: messages, from `message`; out: payloads of frames, and back.
+
+mod absence;
+mod command;
+mod event;
+mod report;
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::append;
+use crate::frame::FrameError;
+use crate::message::{FromAgent, FromAggregator, FromJoiner, ToJoiner};
+use crate::schema::{Block, Raw, Rejected, Travels};
+use crate::unknown::Unknowns;
+
+/// The number of a variant of a plain enumeration.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Code(u16);
+
+/// Which number stands for which variant.
+macro_rules! codes {
+    ($($domain:ident, $what:literal { $($code:literal = $variant:ident),+ $(,)? })+) => {$(
+        impl<'a> $crate::schema::Travels<'a, $domain> for $crate::v2::Code {
+            fn of(domain: &'a $domain) -> Result<Self, $crate::schema::Unsayable> {
+                Ok(Self(match domain {
+                    $($domain::$variant => $code,)+
+                    $domain::Unknown(code) => *code,
+                }))
+            }
+            fn into_domain(
+                self,
+                unknown: &mut $crate::unknown::Unknowns,
+            ) -> Result<$domain, $crate::schema::Rejected> {
+                Ok(match self.0 {
+                    $($code => $domain::$variant,)+
+                    code => {
+                        unknown.code($what, code);
+                        $domain::Unknown(code)
+                    }
+                })
+            }
+        }
+    )+};
+}
+use codes;
+
+/// A variant with data: its number, and its content behind its length.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(crate) struct Variant<'a> {
+    code: u16,
+    content: Raw<'a>,
+}
+
+impl Variant<'_> {
+    fn new<T: Serialize>(code: u16, content: &T) -> Self {
+        Self { code, content: Raw::of_value(content) }
+    }
+
+    /// The content of a variant that is known; what a newer release appended is counted.
+    fn content<'b, T: Deserialize<'b>>(&'b self, unknown: &mut Unknowns) -> Result<T, Rejected> {
+        let block: Block<T> = Block::read(&self.content.0).map_err(Rejected::invalid)?;
+        if block.extra > 0 {
+            unknown.fields(block.extra);
+        }
+        Ok(block.base)
+    }
+}
+
+fn encode<'a, D, S: Travels<'a, D> + Serialize>(tag: u16, domain: &'a D, into: &mut Vec<u8>) -> Result<(), FrameError> {
+    let schema = S::of(domain).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })?;
+    append(&schema, into).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })
+}
+
+/// The content of a message; `None` if it is about something unknown.
+fn decode<'a, D, S: Travels<'a, D> + Deserialize<'a>>(
+    tag: u16,
+    payload: &'a [u8],
+    unknown: &mut Unknowns,
+) -> Result<Option<D>, FrameError> {
+    let malformed = |detail: String| FrameError::Malformed { tag, detail };
+    let message: Block<S> = Block::read(payload).map_err(|error| malformed(error.to_string()))?;
+    match message.into_domain(unknown) {
+        Ok(domain) => Ok(Some(domain)),
+        Err(Rejected::Invalid(detail)) => Err(malformed(detail)),
+        Err(Rejected::Unknown { what, code }) => {
+            unknown.message(what, code);
+            Ok(None)
+        }
+    }
+}
+
+/// The messages of one direction: tag, variant, schema.
+macro_rules! messages {
+    ($direction:ident, $encode:ident, $decode:ident { $($tag:literal => $variant:ident, $schema:ty $(, $boxed:ident)?;)+ }) => {
+        pub(crate) fn $encode(message: &$direction, into: &mut Vec<u8>) -> Result<(), FrameError> {
+            match message {
+                $($direction::$variant(content) => encode::<_, $schema>($tag, messages!(@inner content $($boxed)?), into),)+
+                $direction::Unknown { tag } => {
+                    Err(FrameError::Unencodable { tag: *tag, detail: "it is not known".to_owned() })
+                }
+            }
+        }
+
+        pub(crate) fn $decode(tag: u16, payload: &[u8], unknown: &mut Unknowns) -> Result<$direction, FrameError> {
+            Ok(match tag {
+                $($tag => match decode::<_, $schema>($tag, payload, unknown)? {
+                    Some(content) => $direction::$variant(messages!(@outer content $(, $boxed)?)),
+                    None => $direction::Unknown { tag },
+                },)+
+                _ => {
+                    unknown.message("message tag", tag);
+                    $direction::Unknown { tag }
+                }
+            })
+        }
+    };
+    (@inner $content:ident) => { $content };
+    (@inner $content:ident boxed) => { &**$content };
+    (@outer $content:expr) => { $content };
+    (@outer $content:expr, boxed) => { Box::new($content) };
+}
+
+messages! {
+    FromAgent, encode_from_agent, decode_from_agent {
+        1 => Hello, report::Hello<'_>, boxed;
+        2 => Report, report::HostReport<'_>, boxed;
+        3 => Ack, command::Ack<'_>;
+        4 => Events, event::AgentEvents<'_>;
+        11 => CertificateRequest, Raw<'_>;
+    }
+}
+
+messages! {
+    FromAggregator, encode_from_aggregator, decode_from_aggregator {
+        101 => Welcome, command::Welcome<'_>;
+        102 => Refused, &str;
+        103 => Command, command::Command<'_>;
+        104 => EventsThrough, u64;
+        105 => StandsBy, command::StandsBy<'_>;
+        111 => Certificate, &str;
+        112 => CertificateRefused, &str;
+    }
+}
+
+messages! {
+    FromJoiner, encode_from_joiner, decode_from_joiner {
+        201 => Join, command::JoinRequest<'_>;
+    }
+}
+
+messages! {
+    ToJoiner, encode_to_joiner, decode_to_joiner {
+        301 => Joined, &str;
+        302 => Refused, &str;
+    }
+}

@@ -1,0 +1,95 @@
+//! Agents' events in version 2: a number and the event's fields behind their length. One of a number that is not
+//! known is kept as [`event::Event::UnknownEvent`], so that it is logged and acknowledged.
+
+use gleaner_types::event;
+
+use super::absence::AbsenceOf;
+use super::command::Version;
+use super::{Code, Variant};
+use crate::message;
+use crate::schema::{Block, Rejected, Travels, Unsayable, schema};
+use crate::unknown::Unknowns;
+
+schema! {
+    /// Events of an agent.
+    AgentEvents<'a> = message::AgentEvents { events: Vec<Block<EventRecord<'a>>> }
+}
+schema! {
+    EventRecord<'a> = event::EventRecord { at: u64, source: Variant<'a>, event: Variant<'a> }
+}
+
+impl<'a> Travels<'a, event::EventSource> for Variant<'a> {
+    fn of(domain: &'a event::EventSource) -> Result<Self, Unsayable> {
+        Ok(match domain {
+            event::EventSource::Aggregator => Self::new(1, &()),
+            event::EventSource::Agent { host, incarnation, sequence } => {
+                Self::new(2, &(host.as_str(), incarnation, sequence))
+            }
+        })
+    }
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<event::EventSource, Rejected> {
+        Ok(match self.code {
+            1 => {
+                self.content::<()>(unknown)?;
+                event::EventSource::Aggregator
+            }
+            2 => {
+                let (host, incarnation, sequence): (&str, u64, u64) = self.content(unknown)?;
+                event::EventSource::Agent { host: host.into_domain(unknown)?, incarnation, sequence }
+            }
+            code => return Err(Rejected::Unknown { what: "source of an event", code }),
+        })
+    }
+}
+
+macro_rules! events {
+    ($($code:literal = $variant:ident { $($field:ident: $type:ty),+ $(,)? })+) => {
+        impl<'a> Travels<'a, event::Event> for Variant<'a> {
+            fn of(domain: &'a event::Event) -> Result<Self, Unsayable> {
+                Ok(match domain {
+                    $(event::Event::$variant { $($field),+ } => {
+                        let content: ($($type,)+) = ($(Travels::of($field)?,)+);
+                        Self::new($code, &content)
+                    })+
+                    event::Event::UnknownEvent { code } => Self::new(*code, &()),
+                    _ => return Err(Unsayable { version: 2, what: "an event that no agent sends" }),
+                })
+            }
+            fn into_domain(self, unknown: &mut Unknowns) -> Result<event::Event, Rejected> {
+                let known = (|| Ok(match self.code {
+                    $($code => {
+                        let ($($field,)+): ($($type,)+) = self.content(unknown)?;
+                        event::Event::$variant { $($field: $field.into_domain(unknown)?),+ }
+                    })+
+                    code => return Err(Rejected::Unknown { what: "event", code }),
+                }))();
+                match known {
+                    // Also one about a target that is not known.
+                    Err(Rejected::Unknown { what, code }) => {
+                        unknown.code(what, code);
+                        Ok(event::Event::UnknownEvent { code: self.code })
+                    }
+                    known => known,
+                }
+            }
+        }
+    };
+}
+
+events! {
+    1 = AgentStarted { version: &str, acting: bool, knobs_restored: u32 }
+    2 = AgentStopped { knobs_restored: u32 }
+    3 = WorkloadAppeared { workload: &str, kind: Code }
+    4 = WorkloadVanished { workload: &str }
+    5 = WorkloadRenamed { from: &str, to: &str }
+    6 = SensorChanged { sensor: &str, absent: Option<AbsenceOf<'_>> }
+    7 = GuardActed { foreground: f64, allowance: f64, shrinks: u64, freezes: u64, reaction_ms: f64 }
+    8 = VolunteerCommandEnded { how: &str, again_in_s: f64 }
+    9 = ForeignWrite { knob: &str, expected: &str, found: &str }
+    10 = LeaseExpired { target: Variant<'_>, version: Version }
+    11 = RestoreFailed { knob: &str, wanted: &str, error: &str }
+    12 = ReportsDropped { count: u64 }
+    13 = CertificateNotRenewed { reason: &str, expires: u64 }
+    14 = EpochRaised { from: u64, to: u64 }
+    15 = OldEpochRefused { epoch: u64, highest: u64 }
+}

@@ -1,0 +1,179 @@
+//! Hellos and reports in version 2.
+
+use gleaner_types::report;
+use gleaner_types::report::{Capability, CgroupMode, VolunteerState, WorkloadKind};
+use gleaner_types::units::{Bytes, CoreShare};
+
+use super::absence::Reading;
+use super::{Code, Variant, codes};
+use crate::message;
+use crate::schema::{Block, Rejected, Travels, Unsayable, schema};
+use crate::unknown::Unknowns;
+
+codes! {
+    CgroupMode, "mode of cgroups" { 1 = V1, 2 = V2, 3 = Hybrid, 4 = None }
+    Capability, "capability" {
+        1 = Guests, 2 = XenDomains, 3 = CpuQuota, 4 = CpuWeight, 5 = CpuIdle, 6 = Freezer, 7 = MemoryLimit,
+        8 = DiskLimit, 9 = DiskWeight, 10 = NetworkReceive, 11 = NetworkTransmit, 12 = Pressure, 13 = Counters,
+        14 = CacheMonitoring, 15 = Ioband,
+    }
+    WorkloadKind, "kind of workload" { 1 = Qemu, 2 = XenDomain, 3 = Cgroup, 4 = Remainder }
+    VolunteerState, "state of a volunteer" { 1 = Latent, 2 = Active, 3 = Frozen }
+}
+
+impl<'a> Travels<'a, report::VolunteerKind> for Variant<'a> {
+    fn of(domain: &'a report::VolunteerKind) -> Result<Self, Unsayable> {
+        Ok(match domain {
+            report::VolunteerKind::Cgroup { procs_files } => Self::new(1, procs_files),
+            report::VolunteerKind::ProcessGroups { registry } => Self::new(2, registry),
+            report::VolunteerKind::Guest { name } => Self::new(3, name),
+            report::VolunteerKind::Unit { name } => Self::new(4, name),
+            report::VolunteerKind::None => Self::new(5, &()),
+            report::VolunteerKind::Unknown(code) => Self::new(*code, &()),
+        })
+    }
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<report::VolunteerKind, Rejected> {
+        Ok(match self.code {
+            1 => report::VolunteerKind::Cgroup { procs_files: self.content(unknown)? },
+            2 => report::VolunteerKind::ProcessGroups { registry: self.content(unknown)? },
+            3 => report::VolunteerKind::Guest { name: self.content(unknown)? },
+            4 => report::VolunteerKind::Unit { name: self.content(unknown)? },
+            5 => {
+                self.content::<()>(unknown)?;
+                report::VolunteerKind::None
+            }
+            code => {
+                unknown.code("kind of volunteer", code);
+                report::VolunteerKind::Unknown(code)
+            }
+        })
+    }
+}
+
+schema! {
+    Offer<'a> = report::Offer { capability: Code, state: Reading<'a, &'a str> }
+}
+schema! {
+    Levers<'a> = report::Levers {
+        acting: bool,
+        volunteer: Variant<'a>,
+        quota: bool,
+        weight: bool,
+        idle: bool,
+        freeze: bool,
+        weaknesses: Vec<&'a str>,
+    }
+}
+schema! {
+    HostFacts<'a> = report::HostFacts {
+        cpu_model: &'a str,
+        cores: u32,
+        memory: u64,
+        kernel: &'a str,
+        cgroups: Code,
+        offers: Vec<Block<Offer<'a>>>,
+        levers: Block<Levers<'a>>,
+    }
+}
+schema! {
+    /// First message of an agent.
+    Hello<'a> = message::Hello {
+        host: &'a str,
+        incarnation: u64,
+        software: &'a str,
+        now: u64,
+        facts: Block<HostFacts<'a>>,
+    }
+}
+schema! {
+    DiskSample<'a> = report::DiskSample {
+        name: &'a str,
+        read: Reading<'a, f64>,
+        write: Reading<'a, f64>,
+        operations: Reading<'a, f64>,
+        utilisation: Reading<'a, f64>,
+    }
+}
+schema! {
+    MachineSample<'a> = report::MachineSample {
+        cpu_capacity: f64,
+        cpu_busy: Reading<'a, f64>,
+        cpu_foreground: Reading<'a, f64>,
+        cpu_steal: Reading<'a, f64>,
+        load_1min: Reading<'a, f64>,
+        cpu_pressure: Reading<'a, f64>,
+        memory_pressure: Reading<'a, f64>,
+        io_pressure: Reading<'a, f64>,
+        memory_total: Reading<'a, u64>,
+        memory_available: Reading<'a, u64>,
+        cache_occupancy: Reading<'a, u64>,
+        memory_bandwidth: Reading<'a, f64>,
+        disks: Vec<Block<DiskSample<'a>>>,
+        network_receive: Reading<'a, f64>,
+        network_transmit: Reading<'a, f64>,
+    }
+}
+schema! {
+    WorkloadSample<'a> = report::WorkloadSample {
+        id: &'a str,
+        kind: Code,
+        cpu: Reading<'a, f64>,
+        cpu_vcpu: Reading<'a, f64>,
+        cpu_emulator: Reading<'a, f64>,
+        cpu_wait: Reading<'a, f64>,
+        memory: Reading<'a, u64>,
+        memory_pressure: Reading<'a, f64>,
+        disk_read: Reading<'a, f64>,
+        disk_write: Reading<'a, f64>,
+        disk_operations: Reading<'a, f64>,
+        network_receive: Reading<'a, f64>,
+        network_transmit: Reading<'a, f64>,
+        llc_references: Reading<'a, f64>,
+        llc_misses: Reading<'a, f64>,
+        instructions: Reading<'a, f64>,
+    }
+}
+schema! {
+    VolunteerSample<'a> = report::VolunteerSample {
+        state: Code,
+        cpu: Reading<'a, f64>,
+        allowance: Reading<'a, f64>,
+        memory: Reading<'a, u64>,
+        processes: Reading<'a, u32>,
+        guard_shrinks: u64,
+        guard_freezes: u64,
+    }
+}
+schema! {
+    BoundedCpu = report::Bounded<CoreShare> { expected: f64, safe: f64 }
+}
+schema! {
+    BoundedMemory = report::Bounded<Bytes> { expected: u64, safe: u64 }
+}
+schema! {
+    PromiseRecord = report::PromiseRecord { judged: u64, broken: u64 }
+}
+schema! {
+    ResidualForecast<'a> = report::ResidualForecast {
+        method: &'a str,
+        history_s: f64,
+        lookahead_s: f64,
+        cpu: Reading<'a, BoundedCpu>,
+        memory: Reading<'a, BoundedMemory>,
+        record: PromiseRecord,
+    }
+}
+schema! {
+    /// One second of a host.
+    HostReport<'a> = report::HostReport {
+        host: &'a str,
+        sequence: u64,
+        at: u64,
+        interval_s: f64,
+        machine: Block<MachineSample<'a>>,
+        workloads: Vec<Block<WorkloadSample<'a>>>,
+        volunteer: Block<VolunteerSample<'a>>,
+        residual: Block<ResidualForecast<'a>>,
+        reports_dropped: u64,
+    }
+}
