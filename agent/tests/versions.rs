@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use gleaner_agent::host_loop::Order;
-use gleaner_agent::link::{self, Introduction, LinkSettings, Outbox, OutboxLimits};
+use gleaner_agent::link::{self, Introduction, LinkSettings};
+use gleaner_agent::order::Order;
+use gleaner_agent::outbox::{Outbox, OutboxLimits};
 use gleaner_daemon::clock::Clock;
 use gleaner_net::stream::read_message;
 use gleaner_net::tls::{Authority, Identity, IdentityFiles};
