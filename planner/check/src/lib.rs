@@ -1,8 +1,8 @@
 //! Verifies what the planner wants to do, without having planned it. In: a command, an engine's orders or a decision's
 //! record, and a [`View`] of what is known of hosts, jobs and applications. Out: nothing, or the [`Violation`].
 //!
-//! The planner's controller calls it as the last gate before an output leaves; the simulator calls it with a view of its
-//! own. It depends on `gleaner-types` alone, so that it can share no rule-making code with what it checks.
+//! The planner's controller calls it as the last gate before an output leaves, in production, replay and simulation
+//! alike. It depends on `gleaner-types` alone, so that it can share no rule-making code with what it checks.
 
 mod violation;
 
