@@ -336,6 +336,7 @@ impl From<Reason> for Absence {
 
 /// An absence as operators and records have it.
 #[derive(Serialize, Deserialize)]
+#[serde(rename = "Absence")]
 struct InWords {
     kind: AbsenceKind,
     detail: String,
