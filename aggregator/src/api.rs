@@ -18,9 +18,10 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use crate::arrival::Arrival;
 use crate::event_log::EventReader;
 use crate::operators::{Operator, Operators, Role};
-use crate::shell::{Arrival, may_not_read};
+use crate::shell::may_not_read;
 
 /// Longest request: a hundred thousand tasks of some hundred bytes.
 const MAX_REQUEST: u64 = 64 << 20;

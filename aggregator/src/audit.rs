@@ -2,13 +2,16 @@
 //! object per line, in files that are only appended to, rotated by size. A line is on the disk before the order is
 //! carried out.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 use gleaner_api::AuditRecord;
+use gleaner_types::id::ApplicationId;
 use gleaner_types::time::Timestamp;
 
+use crate::enrolment::Failures;
 use crate::line_files::{LineFiles, LineWriter, oldest_first};
 
 /// A file that has grown to this many bytes is set aside: some 300,000 records.
@@ -50,6 +53,24 @@ impl AuditLog {
     /// When it is not.
     pub(crate) fn append(&mut self, record: &AuditRecord) -> io::Result<()> {
         self.writer.append(serde_json::to_vec(record)?, true)
+    }
+}
+
+/// The audit log and what bounds it.
+#[derive(Debug)]
+pub struct Audit {
+    pub(crate) log: AuditLog,
+    /// Who has handed in response times of what: told once, not with every measurement.
+    pub(crate) responders: BTreeSet<(u32, ApplicationId)>,
+    /// Orders of those who may not give any.
+    pub(crate) denied: Failures,
+}
+
+impl Audit {
+    /// The audit log in a folder, of a run that started then.
+    #[must_use]
+    pub fn new(folder: &Path, started: Timestamp) -> Self {
+        Self { log: AuditLog::new(folder, started), responders: BTreeSet::new(), denied: Failures::default() }
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gleaner_net::join::hash_of;
-use gleaner_net::tls::Validity;
+use gleaner_net::tls::{Authority, Validity};
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
 use gleaner_wire::JoinSecret;
@@ -170,6 +170,59 @@ impl Failures {
     pub(crate) fn count(&mut self, now: Timestamp) {
         _ = self.wait_s(now);
         self.level += 1.0;
+    }
+}
+
+/// What the core loop needs to sign, and what it knows of its own certificate. Read anew on a reload.
+#[derive(Debug)]
+pub struct Credentials {
+    /// The authority, where its key is on this machine.
+    pub authority: Option<Authority>,
+    /// Why there is none.
+    pub no_authority: String,
+    /// Certificates of the authority, in DER.
+    pub roots: Vec<Vec<u8>>,
+    /// From when until when the aggregator's own certificate holds.
+    pub own: Validity,
+}
+
+/// Who may join and who is shut out, and what that is worked with.
+#[derive(Debug)]
+pub struct Enrolment {
+    pub(crate) admissions: Admissions,
+    pub(crate) credentials: Credentials,
+    /// How long certificates of agents hold.
+    pub(crate) lifetime: Duration,
+    /// Addresses for tokens.
+    pub(crate) advertise: Vec<String>,
+    pub(crate) failures: Failures,
+    /// From when on the newest certificate holds that was signed for a host, or shown by it, since the start. There are
+    /// no more hosts than certificates were issued for.
+    pub(crate) newest: BTreeMap<HostId, Timestamp>,
+    pub(crate) reminded: Option<Timestamp>,
+}
+
+impl Enrolment {
+    /// From what was stored, what is on disk, how long certificates of agents hold, and the addresses for tokens.
+    #[must_use]
+    pub fn new(admissions: Admissions, credentials: Credentials, lifetime: Duration, advertise: Vec<String>) -> Self {
+        let (failures, newest) = (Failures::default(), BTreeMap::new());
+        Self { admissions, credentials, lifetime, advertise, failures, newest, reminded: None }
+    }
+
+    /// Remembers a certificate of a host.
+    pub(crate) fn known(&mut self, host: &HostId, certificate: Validity) {
+        let newest = self.newest.entry(host.clone()).or_insert(certificate.from);
+        *newest = certificate.from.max(*newest);
+    }
+
+    /// Where nobody may join and nobody is shut out: a simulation, which has no certificates.
+    #[must_use]
+    pub fn closed() -> Self {
+        let own = Validity { from: Timestamp(0), until: Timestamp(u64::MAX) };
+        let no_authority = "there are no certificates here".to_owned();
+        let credentials = Credentials { authority: None, no_authority, roots: Vec::new(), own };
+        Self::new(Admissions::default(), credentials, Duration::ZERO, Vec::new())
     }
 }
 

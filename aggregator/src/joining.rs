@@ -8,8 +8,8 @@ use gleaner_net::stream::read_short_message;
 use gleaner_wire::{FromJoiner, JoinRequest, MAX_JOIN_MESSAGE, ProtocolVersion, ToJoiner};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::server::say;
-use crate::shell::{Arrival, Joining};
+use crate::arrival::{Arrival, Joining};
+use crate::connection::send as send_message;
 
 /// Most hosts that may be joining at once; more are refused.
 const MOST_JOINING: usize = 8;
@@ -78,7 +78,7 @@ async fn answer(
     };
     let message = answer.map_or_else(ToJoiner::Refused, ToJoiner::Joined);
     // A peer that does not read its answer in time loses it.
-    say(connection, version, &mut send, &message, ANSWER_TIMEOUT).await;
+    send_message(connection, version, &mut send, &message, ANSWER_TIMEOUT).await;
     _ = send.finish();
     _ = tokio::time::timeout(ANSWER_TIMEOUT, connection.closed()).await;
     connection.close(0u8.into(), b"done");

@@ -6,8 +6,10 @@
 
 mod api;
 mod applications;
+mod arrival;
 mod audit;
 pub mod config;
+mod connection;
 mod daemon;
 pub mod engine;
 pub mod enrolment;

@@ -19,7 +19,7 @@ use gleaner_types::units::CoreShare;
 use gleaner_wire::Unknowns;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::shell::Arrival;
+use crate::arrival::Arrival;
 
 /// Most hosts with figures of their own; the fleet's sums have all.
 const MOST_HOSTS: usize = 1_000;

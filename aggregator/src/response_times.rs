@@ -5,6 +5,7 @@
 //! [`LONGEST_REASON`] characters. Every reading is bounded in time and in size. `docs/applications.md` defines what each
 //! source counts as a mean, as idle and as late.
 
+mod answer;
 mod exec;
 mod http;
 mod postgres;
@@ -18,16 +19,14 @@ use std::time::Duration;
 
 use gleaner_types::application::{ResponseSource, ResponseTime};
 
-pub use push::Pushed;
+use answer::missing;
 
-/// Longest reason of a [`ResponseTime::Missing`], in characters.
-pub const LONGEST_REASON: usize = 200;
+pub use answer::LONGEST_REASON;
+pub use push::Pushed;
 
 /// How long a reading may take, if the interval is not shorter. Chosen: enough for a slow program or a starved database,
 /// and a third of the usual interval.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Longest value that is quoted, in characters.
-const LONGEST_QUOTE: usize = 60;
 
 /// Reads the response time of one application.
 #[derive(Debug)]
@@ -105,9 +104,6 @@ pub fn check(source: &ResponseSource) -> Result<(), String> {
     ResponseReader::new(source, TIME_LIMIT).map(|_| ())
 }
 
-/// Replaces a secret.
-const WITHHELD: &str = "(withheld)";
-
 /// A source as it is shown: without secrets, which are a password and the query of an address.
 pub(crate) fn shown(source: &ResponseSource) -> ResponseSource {
     match source {
@@ -123,25 +119,6 @@ async fn blocking(read: impl FnOnce() -> ResponseTime + Send + 'static) -> Respo
     match tokio::task::spawn_blocking(read).await {
         Ok(time) => time,
         Err(error) => missing(format!("the look broke off: {error}")),
-    }
-}
-
-/// No value, and why.
-fn missing(reason: impl AsRef<str>) -> ResponseTime {
-    ResponseTime::Missing { reason: shortened(reason.as_ref(), LONGEST_REASON) }
-}
-
-/// Untrusted text, quoted for a message.
-fn quoted(text: &str) -> String {
-    format!("`{}`", shortened(text, LONGEST_QUOTE))
-}
-
-/// At most `longest` characters of a text, none of them a control character.
-fn shortened(text: &str, longest: usize) -> String {
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
-    match text.char_indices().nth(longest) {
-        None => text.chars().map(plain).collect(),
-        Some(_) => text.chars().map(plain).take(longest.saturating_sub(1)).chain(['…']).collect(),
     }
 }
 

@@ -19,14 +19,14 @@ use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
 use gleaner_types::report::MAX_WORKLOADS;
 use gleaner_wire::{
-    AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, Message, ProtocolVersion, Purpose, Unknowns, Welcome,
+    AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, ProtocolVersion, Purpose, Unknowns, Welcome,
 };
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::joining;
-use crate::shell::{Arrival, Declined, Joined};
+use crate::arrival::{Arrival, Declined, Joined};
 use crate::standby::Mandate;
+use crate::{connection, joining};
 
 /// Longest wait for a handshake, for a hello, and for a peer to take the answer to it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -172,7 +172,7 @@ pub(crate) async fn serve(
         let joining = joining.clone();
         tokio::spawn(async move {
             let peer = incoming.remote_address().to_string();
-            if let Err(reason) = connection(incoming, id, &door, &joining, greeting).await {
+            if let Err(reason) = accept(incoming, id, &door, &joining, greeting).await {
                 door.refused(peer, reason).await;
             }
         });
@@ -180,7 +180,7 @@ pub(crate) async fn serve(
 }
 
 /// One connection from handshake to end. An error means that the peer was never welcomed.
-async fn connection(
+async fn accept(
     incoming: quinn::Incoming,
     id: u64,
     door: &Door,
@@ -248,7 +248,7 @@ async fn connection(
         Err(Declined::Refused(reason)) => return Err(refuse(&connection, version, &mut send, reason).await),
         Err(Declined::StandsBy(stands_by)) => {
             // It goes to another aggregator, once it has read where.
-            say(&connection, version, &mut send, &FromAggregator::StandsBy(stands_by), PATIENCE).await;
+            connection::send(&connection, version, &mut send, &FromAggregator::StandsBy(stands_by), PATIENCE).await;
             _ = send.finish();
             _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
             return Ok(());
@@ -287,20 +287,6 @@ fn handshake_failure(error: &quinn::ConnectionError) -> String {
     }
 }
 
-/// Sends a message, unless the connection fails, which shows again soon. One to a peer that takes nothing is ended: the
-/// peer would keep its place for ever.
-pub(crate) async fn say<M: Message>(
-    connection: &quinn::Connection,
-    version: ProtocolVersion,
-    send: &mut quinn::SendStream,
-    message: &M,
-    patience: Duration,
-) {
-    if tokio::time::timeout(patience, write_message(send, version, message)).await.is_err() {
-        connection.close(1u8.into(), b"the peer does not take what it is sent");
-    }
-}
-
 async fn refuse(
     connection: &quinn::Connection,
     version: ProtocolVersion,
@@ -308,7 +294,7 @@ async fn refuse(
     reason: String,
 ) -> String {
     // Best effort: the peer learns why, if it still listens.
-    say(connection, version, send, &FromAggregator::Refused(reason.clone()), PATIENCE).await;
+    connection::send(connection, version, send, &FromAggregator::Refused(reason.clone()), PATIENCE).await;
     _ = send.finish();
     _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
     connection.close(1u8.into(), reason.as_bytes());
@@ -376,7 +362,7 @@ impl Newcomer {
         };
         let software = env!("CARGO_PKG_VERSION").to_owned();
         let welcome = FromAggregator::Welcome(Welcome { software, now: clock.now(), events_through });
-        say(connection, version, send, &welcome, PATIENCE).await;
+        connection::send(connection, version, send, &welcome, PATIENCE).await;
         Ok(Ok((outgoing, closed)))
     }
 }
@@ -658,7 +644,7 @@ mod tests {
             let connection = endpoint.accept().await.unwrap().await.unwrap();
             let (mut send, _receive) = connection.accept_bi().await.unwrap();
             let word = FromAggregator::Refused("because".to_owned());
-            say(&connection, ProtocolVersion::CURRENT, &mut send, &word, Duration::from_millis(100)).await;
+            connection::send(&connection, ProtocolVersion::CURRENT, &mut send, &word, Duration::from_millis(100)).await;
             connection.close_reason().is_some()
         });
         // It allows not a single byte to be sent to it.

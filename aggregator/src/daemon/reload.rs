@@ -10,8 +10,9 @@ use gleaner_types::error::Chain;
 use tokio::sync::mpsc;
 use tracing::{error, info};
 
+use crate::arrival::Arrival;
 use crate::config::Config;
-use crate::shell::{Arrival, Credentials};
+use crate::enrolment::Credentials;
 
 /// At every SIGHUP reads the certificates, the keys, and the config keys that may change while the aggregator runs.
 #[derive(Debug)]

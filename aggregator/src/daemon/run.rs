@@ -23,14 +23,17 @@ use tracing::{info, warn};
 
 use super::reload::{Reloader, certificates, identity_files};
 use crate::api;
+use crate::arrival::Arrival;
+use crate::audit::Audit;
 use crate::config::Config;
 use crate::engine::Engines;
 use crate::enrolment::Admissions;
+use crate::enrolment::{Credentials, Enrolment};
 use crate::event_log::EventLog;
 use crate::journal::Journal;
 use crate::metrics::{Monitor, Pulse};
 use crate::server;
-use crate::shell::{Arrival, Audit, Credentials, Enrolment, Parts, Shell};
+use crate::shell::{Parts, Shell};
 use crate::standby::{self, Election, Leading, Mandate, StandbySettings};
 use crate::store::Store;
 

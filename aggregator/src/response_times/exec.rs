@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::{missing, quoted, shortened};
+use super::answer::{LONGEST_QUOTE, missing, quoted, shortened};
 
 /// Most that is read of what a program prints.
 const LONGEST_OUTPUT: u64 = 4_096;
@@ -115,7 +115,7 @@ fn said(output: &str) -> Result<ResponseTime, String> {
         "idle" => Ok(ResponseTime::Idle),
         output => match output.parse::<f64>() {
             Ok(value) if value.is_finite() => Ok(ResponseTime::from_ms(value)),
-            Ok(_) => Ok(ResponseTime::Absurd { value: shortened(output, super::LONGEST_QUOTE) }),
+            Ok(_) => Ok(ResponseTime::Absurd { value: shortened(output, LONGEST_QUOTE) }),
             Err(_) => Err(format!("printed {}, which is no number", quoted(output))),
         },
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gleaner_types::application::{ResponseTime, TimeUnit};
 use serde_json::Value;
 
-use super::{WITHHELD, missing, quoted, shortened};
+use super::answer::{LONGEST_QUOTE, WITHHELD, missing, quoted, shortened};
 use crate::http;
 
 /// Most of an answer that is read. Chosen: far more than a page of statistics.
@@ -149,7 +149,7 @@ impl Document {
             Value::Null => ResponseTime::Idle,
             Value::Number(number) => match number.as_f64() {
                 Some(value) => ResponseTime::from_ms(value * milliseconds(self.unit)),
-                None => ResponseTime::Absurd { value: shortened(&number.to_string(), super::LONGEST_QUOTE) },
+                None => ResponseTime::Absurd { value: shortened(&number.to_string(), LONGEST_QUOTE) },
             },
             Value::Array(_) | Value::Object(_) => {
                 missing(format!("{} is a list or object, not a number, in the answer of {name}", quoted(&self.pointer)))

@@ -7,13 +7,13 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use connection::Connection;
+use connection::{Connection, Look, error_text};
 use gleaner_types::application::ResponseTime;
 use tokio::time::timeout;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
-use super::{WITHHELD, missing, quoted};
+use super::answer::{WITHHELD, missing, quoted};
 
 /// Longest connection string, in bytes.
 const LONGEST_CONNECTION: usize = 2_048;
@@ -31,22 +31,6 @@ pub(super) struct Postgres {
     last: Option<(Look, Instant)>,
 }
 
-/// What the statistics say at one moment.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Look {
-    /// Execution time of all statements since the reset, in milliseconds, and how many they are.
-    busy_ms: f64,
-    calls: f64,
-    /// Statements of Gleaner's own user.
-    own_calls: f64,
-    /// When the statistics were reset, and how often statements were dropped; from version 1.9 of the extension.
-    reset: Option<String>,
-    dropped: Option<String>,
-    /// Statements that run now, and backends that do not show what they do.
-    running: f64,
-    hidden: f64,
-}
-
 impl Postgres {
     pub(super) fn new(connection: &str, interval: Duration, time_limit: Duration) -> Result<Self, String> {
         // Never quoted: there may be a password in it.
@@ -56,7 +40,7 @@ impl Postgres {
         }
         let mut config: Config = match connection.parse() {
             Ok(config) => config,
-            Err(error) => return refuse(told(&error)),
+            Err(error) => return refuse(error_text(&error)),
         };
         for (value, what) in [(config.get_user(), "user"), (config.get_dbname(), "dbname")] {
             if value.is_none_or(|value| value.is_empty() || value.contains('\0')) {
@@ -165,16 +149,4 @@ fn between(last: &Look, look: &Look, user: &str) -> ResponseTime {
         return missing(format!("all statements are of {}, which must be a user of Gleaner's own", quoted(user)));
     }
     ResponseTime::Idle
-}
-
-/// An error of the client, with what the server said.
-fn told(error: &tokio_postgres::Error) -> String {
-    if let Some(said) = error.as_db_error() {
-        let hint = said.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-        return format!("PostgreSQL says: {}{hint}", said.message());
-    }
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gleaner_types::application::ResponseTime;
 use serde_json::Value;
 
+use super::answer::{missing, quoted};
 use super::http::{Address, shown};
-use super::{missing, quoted};
 
 /// Longest query, in bytes: what fits into an address everywhere.
 const LONGEST_QUERY: usize = 4_096;

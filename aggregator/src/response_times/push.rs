@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use gleaner_types::application::ResponseTime;
 
+use super::answer::missing;
+
 /// Most values between two looks. Chosen: some 300 a second at the usual interval.
 const MOST_VALUES: usize = 10_000;
 
@@ -50,7 +52,7 @@ impl Pushed {
     fn take_at(&self, now: Instant) -> ResponseTime {
         let values = std::mem::take(&mut *self.values.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(newest) = values.iter().map(|(_, at)| *at).max() else {
-            return super::missing("no value came since the last look");
+            return missing("no value came since the last look");
         };
         let (mut sum, mut count) = (0.0, 0_u32);
         for (time, at) in values {
@@ -101,7 +103,7 @@ mod tests {
     #[test]
     fn old_missing_and_absurd_values_are_told() {
         assert_eq!(look(&[(8.0, 90), (2.0, 45)]), ResponseTime::Late { age_s: 45.0 });
-        assert_eq!(look(&[]), super::super::missing("no value came since the last look"));
+        assert_eq!(look(&[]), missing("no value came since the last look"));
         for value in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 3_600_001.0] {
             let error = Pushed::new(INTERVAL).push(value, Instant::now()).unwrap_err();
             assert!(error.starts_with("milliseconds: is ") && error.len() < 100, "{error}");

@@ -8,6 +8,7 @@ use std::time::Instant;
 use gleaner_types::application::TimeUnit;
 use proptest::prelude::*;
 
+use super::answer::shortened;
 use super::*;
 
 const INTERVAL: Duration = Duration::from_secs(30);

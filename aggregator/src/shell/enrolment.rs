@@ -1,20 +1,20 @@
 //! The core loop's part in letting hosts join, renewing their certificates and shutting them out.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gleaner_daemon::clock::Clock;
 use gleaner_net::join::{JoinToken, hash_of, is_address, new_secret};
-use gleaner_net::tls::{AGGREGATOR_NAME, Authority, Validity};
+use gleaner_net::tls::AGGREGATOR_NAME;
 use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
 use gleaner_wire::{FromAggregator, JoinRequest};
 
+use super::Shell;
 use super::requests::invalid;
-use super::{Joining, Shell};
-use crate::enrolment::{Admissions, Failures};
+use crate::arrival::Joining;
+use crate::enrolment::{Admissions, Credentials, Enrolment};
 use gleaner_api::{ApiError, ErrorCode, InvitationView, Invited, Response, RevocationView};
 
 /// Longest an invitation may serve, in seconds: 30 days.
@@ -25,61 +25,6 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// How often it is told that the aggregator's certificate ends soon.
 const REMINDER: Duration = Duration::from_secs(86_400);
-
-/// What the core loop needs to sign, and what it knows of its own certificate. Read anew on a reload.
-#[derive(Debug)]
-pub struct Credentials {
-    /// The authority, where its key is on this machine.
-    pub authority: Option<Authority>,
-    /// Why there is none.
-    pub no_authority: String,
-    /// Certificates of the authority, in DER.
-    pub roots: Vec<Vec<u8>>,
-    /// From when until when the aggregator's own certificate holds.
-    pub own: Validity,
-}
-
-/// Who may join and who is shut out, and what that is worked with.
-#[derive(Debug)]
-pub struct Enrolment {
-    pub(super) admissions: Admissions,
-    credentials: Credentials,
-    /// How long certificates of agents hold.
-    lifetime: Duration,
-    /// Addresses for tokens.
-    advertise: Vec<String>,
-    failures: Failures,
-    /// From when on the newest certificate holds that was signed for a host, or shown by it, since the start. There are
-    /// no more hosts than certificates were issued for.
-    newest: BTreeMap<HostId, Timestamp>,
-    reminded: Option<Timestamp>,
-}
-
-impl Enrolment {
-    /// From what was stored, what is on disk, how long certificates of agents hold, and the addresses for tokens.
-    #[must_use]
-    pub fn new(admissions: Admissions, credentials: Credentials, lifetime: Duration, advertise: Vec<String>) -> Self {
-        let (failures, newest) = (Failures::default(), BTreeMap::new());
-        Self { admissions, credentials, lifetime, advertise, failures, newest, reminded: None }
-    }
-}
-
-impl Enrolment {
-    /// Remembers a certificate of a host.
-    pub(super) fn known(&mut self, host: &HostId, certificate: Validity) {
-        let newest = self.newest.entry(host.clone()).or_insert(certificate.from);
-        *newest = certificate.from.max(*newest);
-    }
-
-    /// Where nobody may join and nobody is shut out: a simulation, which has no certificates.
-    #[must_use]
-    pub fn closed() -> Self {
-        let own = Validity { from: Timestamp(0), until: Timestamp(u64::MAX) };
-        let no_authority = "there are no certificates here".to_owned();
-        let credentials = Credentials { authority: None, no_authority, roots: Vec::new(), own };
-        Self::new(Admissions::default(), credentials, Duration::ZERO, Vec::new())
-    }
-}
 
 impl Shell {
     /// The time by which tokens expire: by the process's clock, or by the wall where that is later. The former stands

@@ -1,38 +1,14 @@
 //! The core loop's part in who may order what: the role decides, and every order is audited before it is done.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-
 use gleaner_types::event::Event;
-use gleaner_types::id::ApplicationId;
-use gleaner_types::time::Timestamp;
 
 use super::Shell;
-use crate::audit::{AuditLog, cut};
-use crate::enrolment::Failures;
+use crate::audit::cut;
 use crate::operators::{Operator, Role};
 use gleaner_api::{ApiError, AuditRecord, ErrorCode, Request, Response};
 
 /// Most pairs of user and application of which it is remembered that they hand in response times.
 const MOST_RESPONDERS: usize = 1_000;
-
-/// The audit log and what bounds it.
-#[derive(Debug)]
-pub struct Audit {
-    log: AuditLog,
-    /// Who has handed in response times of what: told once, not with every measurement.
-    responders: BTreeSet<(u32, ApplicationId)>,
-    /// Orders of those who may not give any.
-    denied: Failures,
-}
-
-impl Audit {
-    /// The audit log in a folder, of a run that started then.
-    #[must_use]
-    pub fn new(folder: &Path, started: Timestamp) -> Self {
-        Self { log: AuditLog::new(folder, started), responders: BTreeSet::new(), denied: Failures::default() }
-    }
-}
 
 impl Shell {
     /// Answers a request of whoever is at the socket.

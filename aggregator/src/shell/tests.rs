@@ -5,23 +5,24 @@ use std::time::Duration;
 
 use gleaner_daemon::clock::ClockHand;
 use gleaner_net::join::{hash_of, new_secret};
-use gleaner_net::tls::Authority;
+use gleaner_net::tls::{Authority, Validity};
 use gleaner_planner::controller::Settings;
 use gleaner_test_support::report;
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, TierSpec, TimeUnit};
 use gleaner_types::engine::EngineName;
 use gleaner_types::id::{TierId, WorkloadId};
-use gleaner_types::report::Levers;
+use gleaner_types::report::{HostFacts, Levers};
+use gleaner_wire::JoinRequest;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::engine::{Engine, Job, Problems, WorkerShape};
-use crate::enrolment::Admissions;
+use crate::enrolment::{Admissions, Credentials};
 use crate::event_log::{EventLogSettings, EventReader};
 use crate::journal::JournalSettings;
-use crate::operators::Role;
+use crate::operators::{Operator, Role};
 use crate::standby::Replica;
-use gleaner_api::{ErrorCode, SubmitCluster};
+use gleaner_api::{ErrorCode, Request, SubmitCluster};
 
 fn shell(folder: &std::path::Path) -> Shell {
     shell_with(folder, Clock::start(), Enrolment::closed())

@@ -9,9 +9,9 @@ use gleaner_types::id::HostId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
-use super::StandbySettings;
 use super::etcd::{Compare, Etcd, EtcdError, KeyValue, Operation, transaction};
 use super::mandate::{Mandate, Moment};
+use super::settings::StandbySettings;
 use crate::metrics::Pulse;
 
 /// Longest time between two looks for a leader that is gone.

@@ -18,9 +18,9 @@ use gleaner_types::error::chain;
 use gleaner_wire::{MAX_STORED, encode_value};
 use serde::{Deserialize, Serialize};
 
-use super::StandbySettings;
 use super::election::Won;
 use super::etcd::{Compare, Etcd, Operation, transaction};
+use super::settings::StandbySettings;
 use crate::enrolment::Admissions;
 use crate::formats::{self, CURRENT, Document};
 

@@ -4,9 +4,10 @@
 use std::path::PathBuf;
 
 use gleaner_aggregator::engine::{Engines, WorkerShape};
+use gleaner_aggregator::enrolment::Enrolment;
 use gleaner_aggregator::event_log::{EventLog, EventLogSettings};
 use gleaner_aggregator::journal::{Journal, JournalSettings};
-use gleaner_aggregator::shell::{Arrival, Audit, Enrolment, Parts, Shell};
+use gleaner_aggregator::shell::{Arrival, Audit, Parts, Shell};
 use gleaner_aggregator::store::Store;
 use gleaner_daemon::clock::ClockHand;
 use gleaner_planner::controller::{Controller, Settings};

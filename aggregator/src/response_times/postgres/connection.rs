@@ -12,11 +12,26 @@ use tokio::task::JoinHandle;
 use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow};
 
-use super::super::quoted;
-use super::{Look, told};
+use super::super::answer::quoted;
 
 /// Most that is read from the server in one look. Chosen: a look needs some 500 bytes, connecting some 1,000.
 const LONGEST_LOOK: u64 = 256 << 10;
+
+/// What the statistics say at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Look {
+    /// Execution time of all statements since the reset, in milliseconds, and how many they are.
+    pub(super) busy_ms: f64,
+    pub(super) calls: f64,
+    /// Statements of Gleaner's own user.
+    pub(super) own_calls: f64,
+    /// When the statistics were reset, and how often statements were dropped; from version 1.9 of the extension.
+    pub(super) reset: Option<String>,
+    pub(super) dropped: Option<String>,
+    /// Statements that run now, and backends that do not show what they do.
+    pub(super) running: f64,
+    pub(super) hidden: f64,
+}
 
 /// A session that is logged in, in a database that has the statistics.
 #[derive(Debug)]
@@ -38,7 +53,7 @@ impl Connection {
     pub(super) async fn open(config: &Config) -> Result<Self, String> {
         let left = Arc::new(AtomicU64::new(LONGEST_LOOK));
         let socket = Bounded { socket: socket(config).await?, left: Arc::clone(&left) };
-        let (client, driver) = config.connect_raw(socket, NoTls).await.map_err(|error| told(&error))?;
+        let (client, driver) = config.connect_raw(socket, NoTls).await.map_err(|error| error_text(&error))?;
         // It ends with the client, or when the server goes.
         let driver = tokio::spawn(async move { _ = driver.await });
         let mut connection = Self { client, driver, left, query: String::new() };
@@ -100,7 +115,7 @@ impl Connection {
     /// The last row of an answer.
     async fn ask(&self, query: &str) -> Result<Option<SimpleQueryRow>, String> {
         self.left.store(LONGEST_LOOK, Ordering::Relaxed);
-        let messages = self.client.simple_query(query).await.map_err(|error| told(&error))?;
+        let messages = self.client.simple_query(query).await.map_err(|error| error_text(&error))?;
         Ok(messages.into_iter().rev().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
@@ -208,5 +223,17 @@ impl AsyncWrite for Bounded {
             Socket::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
             Socket::Unix(socket) => Pin::new(socket).poll_shutdown(cx),
         }
+    }
+}
+
+/// An error of the client, with what the server said.
+pub(super) fn error_text(error: &tokio_postgres::Error) -> String {
+    if let Some(said) = error.as_db_error() {
+        let hint = said.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        return format!("PostgreSQL says: {}{hint}", said.message());
+    }
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
     }
 }
