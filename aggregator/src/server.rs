@@ -59,8 +59,8 @@ const GREETINGS: (usize, usize) = (1_024, 256);
 /// With this many on their way, a new one must first prove that its address is its own.
 const PROVE_FROM: usize = 64;
 
-/// What all connections share.
-struct Door {
+/// The acceptor: what all connections share.
+struct Acceptor {
     /// Of those who were welcomed.
     places: Arc<Semaphore>,
     /// Of those on their way, by address.
@@ -78,13 +78,13 @@ struct Door {
 
 /// A peer on its way to a welcome.
 struct Greeting {
-    door: Arc<Door>,
+    acceptor: Arc<Acceptor>,
     address: IpAddr,
 }
 
 impl Drop for Greeting {
     fn drop(&mut self) {
-        let mut greetings = self.door.greetings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut greetings = self.acceptor.greetings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = greetings.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
@@ -94,7 +94,7 @@ impl Drop for Greeting {
     }
 }
 
-impl Door {
+impl Acceptor {
     /// Lets a peer try; `None` when there are too many already. Also says how many are on their way.
     fn greeting(self: &Arc<Self>, address: IpAddr) -> (Option<Greeting>, usize) {
         let mut greetings = self.greetings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +104,7 @@ impl Door {
             return (None, all);
         }
         greetings.insert(address, own + 1);
-        (Some(Greeting { door: Arc::clone(self), address }), all)
+        (Some(Greeting { acceptor: Arc::clone(self), address }), all)
     }
 
     /// Whether this host may connect once more now.
@@ -145,7 +145,7 @@ pub(crate) async fn serve(
     arrivals: mpsc::Sender<Arrival>,
     mandate: Mandate,
 ) {
-    let door = Arc::new(Door {
+    let acceptor = Arc::new(Acceptor {
         places: Arc::new(Semaphore::new(max_agents)),
         greetings: Mutex::default(),
         connects: Mutex::default(),
@@ -158,7 +158,7 @@ pub(crate) async fn serve(
     let joining = joining::Places::new();
     let connections = AtomicU64::new(0);
     while let Some(incoming) = endpoint.accept().await {
-        let (greeting, on_their_way) = door.greeting(incoming.remote_address().ip());
+        let (greeting, on_their_way) = acceptor.greeting(incoming.remote_address().ip());
         let Some(greeting) = greeting else {
             incoming.refuse();
             continue;
@@ -168,12 +168,12 @@ pub(crate) async fn serve(
             _ = incoming.retry();
             continue;
         }
-        let (door, id) = (Arc::clone(&door), connections.fetch_add(1, Ordering::Relaxed));
+        let (acceptor, id) = (Arc::clone(&acceptor), connections.fetch_add(1, Ordering::Relaxed));
         let joining = joining.clone();
         tokio::spawn(async move {
             let peer = incoming.remote_address().to_string();
-            if let Err(reason) = accept(incoming, id, &door, &joining, greeting).await {
-                door.refused(peer, reason).await;
+            if let Err(reason) = accept(incoming, id, &acceptor, &joining, greeting).await {
+                acceptor.refused(peer, reason).await;
             }
         });
     }
@@ -183,11 +183,11 @@ pub(crate) async fn serve(
 async fn accept(
     incoming: quinn::Incoming,
     id: u64,
-    door: &Door,
+    acceptor: &Acceptor,
     joining: &joining::Places,
     greeting: Greeting,
 ) -> Result<(), String> {
-    let arrivals = &door.arrivals;
+    let arrivals = &acceptor.arrivals;
     let peer = incoming.remote_address().to_string();
     let connecting = incoming.accept().map_err(|error| handshake_failure(&error))?;
     let connection = tokio::time::timeout(PATIENCE, connecting)
@@ -209,7 +209,7 @@ async fn accept(
         connection.close(1u8.into(), reason.as_bytes());
         reason
     })?;
-    if !door.may_connect(&host) {
+    if !acceptor.may_connect(&host) {
         connection.close(1u8.into(), b"too many connections of this host");
         return Err(format!("host {host} connects too often"));
     }
@@ -237,13 +237,13 @@ async fn accept(
             );
         }
     };
-    let Ok(_place) = Arc::clone(&door.places).try_acquire_owned() else {
+    let Ok(_place) = Arc::clone(&acceptor.places).try_acquire_owned() else {
         let reason = format!("there is no place for host {host}: max_agents is reached");
         return Err(refuse(&connection, version, &mut send, reason).await);
     };
     let incarnation = hello.incarnation;
     let newcomer = Newcomer { hello: *hello, id, version, certificate };
-    let (outgoing, closed) = match newcomer.welcome(door.clock, arrivals, &connection, &mut send).await? {
+    let (outgoing, closed) = match newcomer.welcome(acceptor.clock, arrivals, &connection, &mut send).await? {
         Ok(welcomed) => welcomed,
         Err(Declined::Refused(reason)) => return Err(refuse(&connection, version, &mut send, reason).await),
         Err(Declined::StandsBy(stands_by)) => {
@@ -264,8 +264,8 @@ async fn accept(
         connection: id,
         version,
         arrivals: arrivals.clone(),
-        mandate: door.mandate.clone(),
-        rate: door.messages(&host),
+        mandate: acceptor.mandate.clone(),
+        rate: acceptor.messages(&host),
     };
     let reason = tokio::select! {
         // First, because whoever tells it also drops the channel of messages, which ends the conversation as well.
@@ -606,9 +606,9 @@ mod tests {
 
     use super::*;
 
-    fn door() -> Arc<Door> {
+    fn acceptor() -> Arc<Acceptor> {
         let (arrivals, _) = mpsc::channel(1);
-        Arc::new(Door {
+        Arc::new(Acceptor {
             places: Arc::new(Semaphore::new(1)),
             greetings: Mutex::default(),
             connects: Mutex::default(),
@@ -689,15 +689,15 @@ mod tests {
 
     #[test]
     fn an_answer_to_a_command_is_no_longer_than_an_event() {
-        let door = door();
+        let acceptor = acceptor();
         let peer = Peer {
             host: host("h1"),
             incarnation: 1,
             connection: 1,
             version: ProtocolVersion::CURRENT,
-            arrivals: door.arrivals.clone(),
+            arrivals: acceptor.arrivals.clone(),
             mandate: Mandate::alone(),
-            rate: door.messages(&host("h1")),
+            rate: acceptor.messages(&host("h1")),
         };
         let ack = |shortfalls: Vec<String>| {
             let outcome = Outcome::Applied { limits: Limits::NONE, shortfalls };
@@ -711,8 +711,8 @@ mod tests {
 
     #[test]
     fn a_host_that_connects_anew_may_not_send_more_for_it() {
-        let door = door();
-        let rate = |name| door.messages(&host(name));
+        let acceptor = acceptor();
+        let rate = |name| acceptor.messages(&host(name));
         rate("h1").lock().unwrap().spend(5_000);
         assert!(rate("h1").lock().unwrap().claim() > Duration::ZERO);
         assert_eq!(rate("h2").lock().unwrap().claim(), Duration::ZERO, "others are not held up");
@@ -734,13 +734,13 @@ mod tests {
 
     #[test]
     fn one_address_does_not_take_every_place() {
-        let door = door();
+        let acceptor = acceptor();
         let address = |last| IpAddr::from([10, 0, 0, last]);
-        let flood: Vec<_> = (0..GREETINGS.1).map(|_| door.greeting(address(1)).0.expect("a place")).collect();
-        assert!(door.greeting(address(1)).0.is_none());
-        let others: Vec<_> = (2..=9).map(|last| door.greeting(address(last))).collect();
+        let flood: Vec<_> = (0..GREETINGS.1).map(|_| acceptor.greeting(address(1)).0.expect("a place")).collect();
+        assert!(acceptor.greeting(address(1)).0.is_none());
+        let others: Vec<_> = (2..=9).map(|last| acceptor.greeting(address(last))).collect();
         assert!(others.iter().all(|(greeting, _)| greeting.is_some()), "others come in");
         drop((flood, others));
-        assert!(door.greetings.lock().unwrap().is_empty(), "nothing is kept of who has gone");
+        assert!(acceptor.greetings.lock().unwrap().is_empty(), "nothing is kept of who has gone");
     }
 }
