@@ -53,18 +53,18 @@ const MAX_EVENT: usize = 16 << 10;
 /// Longest hello, in bytes: several times what a host has to say of itself. It becomes an event too.
 const MAX_HELLO: usize = 32 << 10;
 
-/// Peers on their way to a welcome at once, in all and of one address.
-const GREETINGS: (usize, usize) = (1_024, 256);
+/// Most pending handshakes at once, in all and of one address.
+const MAX_PENDING: (usize, usize) = (1_024, 256);
 
-/// With this many on their way, a new one must first prove that its address is its own.
+/// With this many pending handshakes, a new peer must first prove that its address is its own.
 const PROVE_FROM: usize = 64;
 
 /// The acceptor: what all connections share.
 struct Acceptor {
-    /// Of those who were welcomed.
+    /// Places of agents that were welcomed.
     places: Arc<Semaphore>,
-    /// Of those on their way, by address.
-    greetings: Mutex<BTreeMap<IpAddr, usize>>,
+    /// Pending handshakes, by address.
+    pending: Mutex<BTreeMap<IpAddr, usize>>,
     /// How often each host has connected of late. Hosts have certificates, so there are no more than were issued.
     connects: Mutex<BTreeMap<HostId, Rate>>,
     /// How much each host has sent of late, over all of its connections.
@@ -76,35 +76,35 @@ struct Acceptor {
     mandate: Mandate,
 }
 
-/// A peer on its way to a welcome.
-struct Greeting {
+/// A connection that has not been welcomed yet. It holds a place until it is dropped.
+struct PendingHandshake {
     acceptor: Arc<Acceptor>,
     address: IpAddr,
 }
 
-impl Drop for Greeting {
+impl Drop for PendingHandshake {
     fn drop(&mut self) {
-        let mut greetings = self.acceptor.greetings.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = greetings.get_mut(&self.address) {
+        let mut pending = self.acceptor.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = pending.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
-                greetings.remove(&self.address);
+                pending.remove(&self.address);
             }
         }
     }
 }
 
 impl Acceptor {
-    /// Lets a peer try; `None` when there are too many already. Also says how many are on their way.
-    fn greeting(self: &Arc<Self>, address: IpAddr) -> (Option<Greeting>, usize) {
-        let mut greetings = self.greetings.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = greetings.values().sum();
-        let own = greetings.get(&address).copied().unwrap_or(0);
-        if all >= GREETINGS.0 || own >= GREETINGS.1 {
+    /// A place for one more pending handshake; `None` when there are too many already. Also how many there are.
+    fn begin_handshake(self: &Arc<Self>, address: IpAddr) -> (Option<PendingHandshake>, usize) {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = pending.values().sum();
+        let own = pending.get(&address).copied().unwrap_or(0);
+        if all >= MAX_PENDING.0 || own >= MAX_PENDING.1 {
             return (None, all);
         }
-        greetings.insert(address, own + 1);
-        (Some(Greeting { acceptor: Arc::clone(self), address }), all)
+        pending.insert(address, own + 1);
+        (Some(PendingHandshake { acceptor: Arc::clone(self), address }), all)
     }
 
     /// Whether this host may connect once more now.
@@ -147,7 +147,7 @@ pub(crate) async fn serve(
 ) {
     let acceptor = Arc::new(Acceptor {
         places: Arc::new(Semaphore::new(max_agents)),
-        greetings: Mutex::default(),
+        pending: Mutex::default(),
         connects: Mutex::default(),
         messages: Mutex::default(),
         refusals: Mutex::new((Rate::new(REFUSALS_TOLD), 0)),
@@ -158,12 +158,12 @@ pub(crate) async fn serve(
     let joining = joining::Places::new();
     let connections = AtomicU64::new(0);
     while let Some(incoming) = endpoint.accept().await {
-        let (greeting, on_their_way) = acceptor.greeting(incoming.remote_address().ip());
-        let Some(greeting) = greeting else {
+        let (handshake, all_pending) = acceptor.begin_handshake(incoming.remote_address().ip());
+        let Some(handshake) = handshake else {
             incoming.refuse();
             continue;
         };
-        if on_their_way >= PROVE_FROM && !incoming.remote_address_validated() && incoming.may_retry() {
+        if all_pending >= PROVE_FROM && !incoming.remote_address_validated() && incoming.may_retry() {
             // It comes again with a token, which is no error.
             _ = incoming.retry();
             continue;
@@ -172,7 +172,7 @@ pub(crate) async fn serve(
         let joining = joining.clone();
         tokio::spawn(async move {
             let peer = incoming.remote_address().to_string();
-            if let Err(reason) = accept(incoming, id, &acceptor, &joining, greeting).await {
+            if let Err(reason) = accept(incoming, id, &acceptor, &joining, handshake).await {
                 acceptor.refused(peer, reason).await;
             }
         });
@@ -185,7 +185,7 @@ async fn accept(
     id: u64,
     acceptor: &Acceptor,
     joining: &joining::Places,
-    greeting: Greeting,
+    handshake: PendingHandshake,
 ) -> Result<(), String> {
     let arrivals = &acceptor.arrivals;
     let peer = incoming.remote_address().to_string();
@@ -254,7 +254,7 @@ async fn accept(
             return Ok(());
         }
     };
-    drop(greeting);
+    drop(handshake);
     if !unknown.is_empty() {
         _ = arrivals.send(Arrival::NotUnderstood(unknown)).await;
     }
@@ -610,7 +610,7 @@ mod tests {
         let (arrivals, _) = mpsc::channel(1);
         Arc::new(Acceptor {
             places: Arc::new(Semaphore::new(1)),
-            greetings: Mutex::default(),
+            pending: Mutex::default(),
             connects: Mutex::default(),
             messages: Mutex::default(),
             refusals: Mutex::new((Rate::new(REFUSALS_TOLD), 0)),
@@ -736,11 +736,12 @@ mod tests {
     fn one_address_does_not_take_every_place() {
         let acceptor = acceptor();
         let address = |last| IpAddr::from([10, 0, 0, last]);
-        let flood: Vec<_> = (0..GREETINGS.1).map(|_| acceptor.greeting(address(1)).0.expect("a place")).collect();
-        assert!(acceptor.greeting(address(1)).0.is_none());
-        let others: Vec<_> = (2..=9).map(|last| acceptor.greeting(address(last))).collect();
-        assert!(others.iter().all(|(greeting, _)| greeting.is_some()), "others come in");
+        let flood: Vec<_> =
+            (0..MAX_PENDING.1).map(|_| acceptor.begin_handshake(address(1)).0.expect("a place")).collect();
+        assert!(acceptor.begin_handshake(address(1)).0.is_none());
+        let others: Vec<_> = (2..=9).map(|last| acceptor.begin_handshake(address(last))).collect();
+        assert!(others.iter().all(|(handshake, _)| handshake.is_some()), "others come in");
         drop((flood, others));
-        assert!(acceptor.greetings.lock().unwrap().is_empty(), "nothing is kept of who has gone");
+        assert!(acceptor.pending.lock().unwrap().is_empty(), "nothing is kept of who has gone");
     }
 }
