@@ -1,4 +1,4 @@
-//! The agents' side: accepts connections, greets, reads, writes. A bad peer costs itself only: strangers take none
+//! The agents' side: accepts connections, checks hellos, sends welcomes, reads, writes. A bad peer costs itself only: strangers take none
 //! of the agents' places, its frames are limited, its rate is throttled by not reading on, and whatever is wrong ends its
 //! own connection.
 
@@ -214,7 +214,7 @@ async fn accept(
         return Err(format!("host {host} connects too often"));
     }
     let mut unknown = Unknowns::default();
-    let hail = async {
+    let receive_hello = async {
         let (send, mut receive) = connection.accept_bi().await.map_err(|e| e.to_string())?;
         let message = read_counting(&mut receive, version, MAX_HELLO, &mut unknown).await.map_err(|error| {
             let reason = error.to_string();
@@ -224,7 +224,7 @@ async fn accept(
         Ok::<_, String>((send, receive, message))
     };
     let (mut send, receive, message) =
-        tokio::time::timeout(PATIENCE, hail).await.map_err(|_| format!("host {host} sends no hello"))??;
+        tokio::time::timeout(PATIENCE, receive_hello).await.map_err(|_| format!("host {host} sends no hello"))??;
     let hello = match message {
         Some(FromAgent::Hello(hello)) if hello.host == host => hello,
         Some(FromAgent::Hello(hello)) => {
@@ -242,8 +242,8 @@ async fn accept(
         return Err(refuse(&connection, version, &mut send, reason).await);
     };
     let incarnation = hello.incarnation;
-    let newcomer = Newcomer { hello: *hello, id, version, certificate };
-    let (outgoing, closed) = match newcomer.welcome(acceptor.clock, arrivals, &connection, &mut send).await? {
+    let handshake_peer = HandshakePeer { hello: *hello, id, version, certificate };
+    let (outgoing, closed) = match handshake_peer.welcome(acceptor.clock, arrivals, &connection, &mut send).await? {
         Ok(welcomed) => welcomed,
         Err(Declined::Refused(reason)) => return Err(refuse(&connection, version, &mut send, reason).await),
         Err(Declined::StandsBy(stands_by)) => {
@@ -323,16 +323,16 @@ async fn expired(certificate: Validity) {
 /// What an agent is told and how it is ended, once it is welcomed.
 type Welcomed = (mpsc::Receiver<FromAggregator>, oneshot::Receiver<String>);
 
-/// An agent that said hello.
-struct Newcomer {
+/// The other side of a pending handshake, once its hello has arrived.
+struct HandshakePeer {
     hello: Hello,
     id: u64,
     version: ProtocolVersion,
     certificate: Validity,
 }
 
-impl Newcomer {
-    /// Announces and greets it. The inner error is why it is not taken.
+impl HandshakePeer {
+    /// Announces it to the core loop and sends the welcome. The inner error is why it is not taken.
     async fn welcome(
         self,
         clock: Clock,
