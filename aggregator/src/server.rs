@@ -28,8 +28,12 @@ use crate::arrival::{Arrival, Declined, Joined};
 use crate::standby::Mandate;
 use crate::{connection, joining};
 
-/// Longest wait for a handshake, for a hello, and for a peer to take the answer to it.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the hello after it.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for a peer to take the answer to its hello.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Messages that wait for an agent; of more the new one is dropped, see `Shell::send`.
 const OUTGOING: usize = 256;
@@ -190,7 +194,7 @@ async fn accept(
     let arrivals = &acceptor.arrivals;
     let peer = incoming.remote_address().to_string();
     let connecting = incoming.accept().map_err(|error| handshake_failure(&error))?;
-    let connection = tokio::time::timeout(PATIENCE, connecting)
+    let connection = tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting)
         .await
         .map_err(|_| "no handshake in time".to_owned())?
         .map_err(|error| handshake_failure(&error))?;
@@ -223,8 +227,9 @@ async fn accept(
         })?;
         Ok::<_, String>((send, receive, message))
     };
-    let (mut send, receive, message) =
-        tokio::time::timeout(PATIENCE, receive_hello).await.map_err(|_| format!("host {host} sends no hello"))??;
+    let (mut send, receive, message) = tokio::time::timeout(HELLO_TIMEOUT, receive_hello)
+        .await
+        .map_err(|_| format!("host {host} sends no hello"))??;
     let hello = match message {
         Some(FromAgent::Hello(hello)) if hello.host == host => hello,
         Some(FromAgent::Hello(hello)) => {
@@ -248,7 +253,8 @@ async fn accept(
         Err(Declined::Refused(reason)) => return Err(refuse(&connection, version, &mut send, reason).await),
         Err(Declined::StandsBy(stands_by)) => {
             // It goes to another aggregator, once it has read where.
-            connection::send(&connection, version, &mut send, &FromAggregator::StandsBy(stands_by), PATIENCE).await;
+            connection::send(&connection, version, &mut send, &FromAggregator::StandsBy(stands_by), ANSWER_TIMEOUT)
+                .await;
             _ = send.finish();
             _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
             return Ok(());
@@ -294,7 +300,7 @@ async fn refuse(
     reason: String,
 ) -> String {
     // Best effort: the peer learns why, if it still listens.
-    connection::send(connection, version, send, &FromAggregator::Refused(reason.clone()), PATIENCE).await;
+    connection::send(connection, version, send, &FromAggregator::Refused(reason.clone()), ANSWER_TIMEOUT).await;
     _ = send.finish();
     _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
     connection.close(1u8.into(), reason.as_bytes());
@@ -362,7 +368,7 @@ impl HandshakePeer {
         };
         let software = env!("CARGO_PKG_VERSION").to_owned();
         let welcome = FromAggregator::Welcome(Welcome { software, now: clock.now(), events_through });
-        connection::send(connection, version, send, &welcome, PATIENCE).await;
+        connection::send(connection, version, send, &welcome, ANSWER_TIMEOUT).await;
         Ok(Ok((outgoing, closed)))
     }
 }
