@@ -25,7 +25,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::arrival::{Arrival, Declined, Joined};
-use crate::standby::Mandate;
+use crate::standby::LeaderLease;
 use crate::{connection, joining};
 
 /// Longest wait for a TLS handshake.
@@ -77,7 +77,7 @@ struct Acceptor {
     refusals: Mutex<(Rate, u64)>,
     clock: Clock,
     arrivals: mpsc::Sender<Arrival>,
-    mandate: Mandate,
+    leader_lease: LeaderLease,
 }
 
 /// A connection that has not been welcomed yet. It holds a place until it is dropped.
@@ -147,7 +147,7 @@ pub(crate) async fn serve(
     max_agents: usize,
     clock: Clock,
     arrivals: mpsc::Sender<Arrival>,
-    mandate: Mandate,
+    leader_lease: LeaderLease,
 ) {
     let acceptor = Arc::new(Acceptor {
         places: Arc::new(Semaphore::new(max_agents)),
@@ -157,7 +157,7 @@ pub(crate) async fn serve(
         refusals: Mutex::new((Rate::new(REFUSALS_TOLD), 0)),
         clock,
         arrivals,
-        mandate,
+        leader_lease,
     });
     let joining = joining::Places::new();
     let connections = AtomicU64::new(0);
@@ -270,7 +270,7 @@ async fn accept(
         connection: id,
         version,
         arrivals: arrivals.clone(),
-        mandate: acceptor.mandate.clone(),
+        leader_lease: acceptor.leader_lease.clone(),
         rate: acceptor.messages(&host),
     };
     let reason = tokio::select! {
@@ -380,7 +380,7 @@ struct Peer {
     connection: u64,
     version: ProtocolVersion,
     arrivals: mpsc::Sender<Arrival>,
-    mandate: Mandate,
+    leader_lease: LeaderLease,
     /// What its host may send, on both streams and also after it has connected anew.
     rate: Arc<Mutex<Rate>>,
 }
@@ -397,7 +397,7 @@ impl Peer {
         let write = async {
             while let Some(message) = outgoing.recv().await {
                 // It may have waited here for long.
-                if matches!(message, FromAggregator::Command(_)) && !self.mandate.holds() {
+                if matches!(message, FromAggregator::Command(_)) && !self.leader_lease.holds() {
                     return "this aggregator leads no more".to_owned();
                 }
                 if let Err(error) = write_message(&mut send, self.version, &message).await {
@@ -622,7 +622,7 @@ mod tests {
             refusals: Mutex::new((Rate::new(REFUSALS_TOLD), 0)),
             clock: Clock::start(),
             arrivals,
-            mandate: Mandate::alone(),
+            leader_lease: LeaderLease::alone(),
         })
     }
 
@@ -673,7 +673,7 @@ mod tests {
     async fn a_hello_longer_than_any_host_needs_is_refused() {
         let (endpoint, address, agent) = site();
         let (arrivals, mut arrived) = mpsc::channel(8);
-        tokio::spawn(serve(endpoint, 1, Clock::start(), arrivals, Mandate::alone()));
+        tokio::spawn(serve(endpoint, 1, Clock::start(), arrivals, LeaderLease::alone()));
         let levers =
             Levers::without_volunteer(true, vec!["it pushes everything else out of the log".to_owned(); 1_000]);
         let facts = HostFacts { levers, ..gleaner_test_support::report::facts(true) };
@@ -702,7 +702,7 @@ mod tests {
             connection: 1,
             version: ProtocolVersion::CURRENT,
             arrivals: acceptor.arrivals.clone(),
-            mandate: Mandate::alone(),
+            leader_lease: LeaderLease::alone(),
             rate: acceptor.messages(&host("h1")),
         };
         let ack = |shortfalls: Vec<String>| {

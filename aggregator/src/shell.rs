@@ -33,7 +33,7 @@ use crate::enrolment::Enrolment;
 use crate::event_log::{EventLog, EventLogSettings};
 use crate::journal::{Journal, JournalSettings};
 use crate::metrics::{self, Counters, Outgoing, Pulse, Records};
-use crate::standby::{Leading, Mandate};
+use crate::standby::{LeaderLease, Leading};
 use crate::store::{Store, StoreError};
 use gleaner_api::Response;
 
@@ -103,8 +103,8 @@ pub struct Shell {
     store: Store,
     engines: Engines,
     sources: Sources,
-    /// Whether this aggregator may command.
-    mandate: Mandate,
+    /// Until when this aggregator may command.
+    leader_lease: LeaderLease,
     /// What it has where it is one of several.
     leading: Option<Leading>,
     enrolment: Enrolment,
@@ -166,7 +166,7 @@ impl Shell {
             store,
             engines,
             sources: Sources::new(responses),
-            mandate: Mandate::alone(),
+            leader_lease: LeaderLease::alone(),
             leading: None,
             enrolment,
             audit,
@@ -182,10 +182,10 @@ impl Shell {
         }
     }
 
-    /// The same for one of several aggregators, which may command while `mandate` holds.
+    /// The same for one of several aggregators, which may command while the leader lease holds.
     #[must_use]
-    pub(crate) fn leading(mut self, leading: Leading, mandate: Mandate) -> Self {
-        (self.leading, self.mandate) = (Some(leading), mandate);
+    pub(crate) fn leading(mut self, leading: Leading, leader_lease: LeaderLease) -> Self {
+        (self.leading, self.leader_lease) = (Some(leading), leader_lease);
         self
     }
 
@@ -214,7 +214,7 @@ impl Shell {
                 }
                 // The word that it is over is on its way; until then nothing is decided any more, and whoever waits for
                 // an answer hears that there will be none.
-                _ if !self.mandate.holds() => {}
+                _ if !self.leader_lease.holds() => {}
                 arrival => self.take(arrival),
             }
         }
@@ -445,7 +445,7 @@ impl Shell {
 
     /// A message that finds no room is dropped: commands are renewed, events are sent again.
     fn send(&mut self, host: &HostId, message: FromAggregator) {
-        if matches!(message, FromAggregator::Command(_)) && !self.mandate.holds() {
+        if matches!(message, FromAggregator::Command(_)) && !self.leader_lease.holds() {
             return;
         }
         if let Some(connection) = self.connections.get(host)
@@ -484,7 +484,7 @@ impl Shell {
 
     fn act(&mut self, job: &JobId, action: EngineAction) {
         let _entered = tracing::info_span!("job", %job).entered();
-        if !self.mandate.holds() {
+        if !self.leader_lease.holds() {
             return;
         }
         let Some(status) = self.controller.job(job) else { return };

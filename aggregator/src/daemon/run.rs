@@ -34,7 +34,7 @@ use crate::journal::Journal;
 use crate::metrics::{Monitor, Pulse};
 use crate::server;
 use crate::shell::{Parts, Shell};
-use crate::standby::{self, Election, Leading, Mandate, StandbySettings};
+use crate::standby::{self, Election, LeaderLease, Leading, StandbySettings};
 use crate::store::Store;
 
 /// Arrivals that wait for the core loop. When it is full readers wait, and so, by flow control, do peers.
@@ -99,7 +99,7 @@ struct Serving {
     arrivals: mpsc::Sender<Arrival>,
     to_shell: mpsc::Receiver<Arrival>,
     events: EventLog,
-    mandate: Mandate,
+    leader_lease: LeaderLease,
     pulse: Arc<Pulse>,
     /// Takes connections of agents; ended last.
     agents: AbortHandle,
@@ -118,8 +118,8 @@ fn serve(config: &Config, clock: Clock, reloader: Reloader, listeners: Listeners
         audit_folder: config.state_dir.clone(),
         operators: config.operators.clone().into(),
     };
-    let mandate = if config.standby.is_some() { Mandate::to_be_won() } else { Mandate::alone() };
-    let agents = server::serve(endpoint.clone(), config.max_agents, clock, arrivals.clone(), mandate.clone());
+    let leader_lease = if config.standby.is_some() { LeaderLease::pending() } else { LeaderLease::alone() };
+    let agents = server::serve(endpoint.clone(), config.max_agents, clock, arrivals.clone(), leader_lease.clone());
     let agents = tokio::spawn(agents).abort_handle();
     let api = tokio::spawn(api::serve(operators, api_context));
     let reloading = tokio::spawn(reloader.run(config.clone(), endpoint.clone(), arrivals.clone()));
@@ -131,7 +131,7 @@ fn serve(config: &Config, clock: Clock, reloader: Reloader, listeners: Listeners
     info!(listen = %endpoint.local_addr()?, socket = %config.socket.display(), "serving");
     service::notify("READY=1");
     let orders = vec![api.abort_handle(), reloading.abort_handle()];
-    Ok(Serving { endpoint, arrivals, to_shell, events, mandate, pulse, agents, orders })
+    Ok(Serving { endpoint, arrivals, to_shell, events, leader_lease, pulse, agents, orders })
 }
 
 /// The state to begin with, as the only aggregator or as the elected one; `None` when a signal asked it to stop first.
@@ -146,7 +146,7 @@ async fn begin(
         None => Ok(Some(alone(local, config, clock))),
         Some(settings) => {
             let wait = Wait { arrivals: &mut serving.to_shell, signals, pulse: &serving.pulse };
-            elected(settings, local, config, clock, &serving.mandate, wait).await
+            elected(settings, local, config, clock, &serving.leader_lease, wait).await
         }
     }
 }
@@ -164,7 +164,7 @@ struct Running {
 
 /// Begins the core loop and what feeds it.
 async fn start(config: &Config, beginning: Beginning, store: Store, serving: Serving) -> anyhow::Result<Running> {
-    let Serving { endpoint, arrivals, to_shell, events, mandate, pulse, agents, mut orders } = serving;
+    let Serving { endpoint, arrivals, to_shell, events, leader_lease, pulse, agents, mut orders } = serving;
     let Beginning { clock, mut controller, admissions, leading, election, configured } = beginning;
     controller.set_settings(config.controller);
     // They may have been read again while it stood by.
@@ -185,7 +185,7 @@ async fn start(config: &Config, beginning: Beginning, store: Store, serving: Ser
     };
     let mut shell = Shell::new(parts).with_pulse(pulse);
     if let Some(leading) = leading {
-        shell = shell.leading(leading, mandate);
+        shell = shell.leading(leading, leader_lease);
     }
     let runtime = tokio::runtime::Handle::current();
     let (core, core_over) = start_core(move || shell.run(to_shell, &runtime))?;
@@ -316,11 +316,11 @@ async fn elected(
     local: LocalState,
     config: &Config,
     clock: Clock,
-    mandate: &Mandate,
+    leader_lease: &LeaderLease,
     wait: Wait<'_>,
 ) -> anyhow::Result<Option<Beginning>> {
     let floor = local.state.as_ref().map_or(0, Controller::epoch);
-    let election = Election::start(settings, floor, clock, mandate.clone(), Arc::clone(wait.pulse));
+    let election = Election::start(settings, floor, clock, leader_lease.clone(), Arc::clone(wait.pulse));
     let mut election = election.map_err(anyhow::Error::msg)?;
     let started = clock.now();
     let overview = |leadership| standby_overview(config, clock, started, leadership);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 use super::etcd::{Compare, Etcd, EtcdError, KeyValue, Operation, transaction};
-use super::mandate::{Mandate, Moment};
+use super::leader_lease::{LeaderLease, Moment};
 use super::settings::StandbySettings;
 use crate::metrics::Pulse;
 
@@ -84,7 +84,7 @@ enum Look {
 
 impl Candidate {
     /// Looks for a leader and, where there is none, tries to become it.
-    fn look(&mut self, now_ms: u64, mandate: &Mandate) -> Result<Option<Look>, EtcdError> {
+    fn look(&mut self, now_ms: u64, leader_lease: &LeaderLease) -> Result<Option<Look>, EtcdError> {
         if let Some(key) = self.etcd.get(&self.leader_key)? {
             return Ok(Some(Look::Led(key)));
         }
@@ -92,7 +92,7 @@ impl Candidate {
         let (lease, ttl_s) = self.etcd.grant(self.ttl.as_secs())?;
         let result = self.contend(lease, now_ms);
         match &result {
-            Ok(Some(Look::Won(_))) => mandate.extend(sent, Duration::from_secs(ttl_s)),
+            Ok(Some(Look::Won(_))) => leader_lease.extend(sent, Duration::from_secs(ttl_s)),
             // One that cannot be revoked ends by itself.
             _ => _ = self.etcd.revoke(lease),
         }
@@ -135,14 +135,14 @@ impl Candidate {
     ///
     /// # Errors
     /// etcd's. `Ok` with a reason when the leadership is over.
-    fn renew(&mut self, won: &Won, mandate: &Mandate) -> Result<Option<String>, EtcdError> {
+    fn renew(&mut self, won: &Won, leader_lease: &LeaderLease) -> Result<Option<String>, EtcdError> {
         let sent = Moment::now();
         let Some(ttl_s) = self.etcd.keep_alive(won.lease)? else {
             return Ok(Some("its lease is over at etcd".to_owned()));
         };
         match self.etcd.get(&self.leader_key)? {
             Some(key) if key.created == won.created => {
-                mandate.extend(sent, Duration::from_secs(ttl_s));
+                leader_lease.extend(sent, Duration::from_secs(ttl_s));
                 Ok(None)
             }
             Some(key) => {
@@ -176,7 +176,7 @@ impl Election {
         settings: &StandbySettings,
         floor: u64,
         clock: Clock,
-        mandate: Mandate,
+        leader_lease: LeaderLease,
         pulse: Arc<Pulse>,
     ) -> Result<Self, String> {
         let mut candidate = Candidate {
@@ -193,14 +193,14 @@ impl Election {
         let (lost_sender, lost) = oneshot::channel();
         let (stop, stopped) = std_mpsc::channel();
         let run = move || {
-            let Some(won) = win(&mut candidate, clock, &mandate, &role_sender, &stopped) else { return };
+            let Some(won) = win(&mut candidate, clock, &leader_lease, &role_sender, &stopped) else { return };
             // Nobody waits for it any more where the process is about to end.
             _ = won_sender.send(won);
-            if let Some(reason) = keep(&mut candidate, &won, &mandate, &stopped) {
-                mandate.end();
+            if let Some(reason) = keep(&mut candidate, &won, &leader_lease, &stopped) {
+                leader_lease.end();
                 _ = lost_sender.send(reason);
             } else {
-                mandate.end();
+                leader_lease.end();
                 if let Err(error) = candidate.etcd.revoke(won.lease) {
                     tracing::warn!(%error, "the leadership could not be handed back; it ends with its lease");
                 }
@@ -227,12 +227,12 @@ fn told_to_stop(stopped: &std_mpsc::Receiver<()>, wait: Duration) -> bool {
 fn win(
     candidate: &mut Candidate,
     clock: Clock,
-    mandate: &Mandate,
+    leader_lease: &LeaderLease,
     role: &watch::Sender<Role>,
     stopped: &std_mpsc::Receiver<()>,
 ) -> Option<Won> {
     loop {
-        let next = match candidate.look(clock.now().0, mandate) {
+        let next = match candidate.look(clock.now().0, leader_lease) {
             Ok(Some(Look::Won(won))) => return Some(won),
             Ok(Some(Look::Led(key))) => Role { leader: leader(&key), error: None },
             Ok(None) => Role::default(),
@@ -258,26 +258,31 @@ fn win(
 
 /// Renews until the leadership is over: why it is, or `None` when told to stop. A leader whose core loop hangs lets go
 /// of it, by itself: it commands nobody, and would keep all others from it.
-fn keep(candidate: &mut Candidate, won: &Won, mandate: &Mandate, stopped: &std_mpsc::Receiver<()>) -> Option<String> {
+fn keep(
+    candidate: &mut Candidate,
+    won: &Won,
+    leader_lease: &LeaderLease,
+    stopped: &std_mpsc::Receiver<()>,
+) -> Option<String> {
     let period = candidate.ttl / 4;
     // Chosen: to store one order may take half a `ttl` where etcd is slow, and the disk some seconds more.
     let hangs_after = candidate.ttl * 2;
     let mut wait = period;
     let mut trouble = None;
     loop {
-        // Not longer than the mandate lasts: its end is to be noticed at once.
-        let left = mandate.until().map_or(Duration::MAX, Moment::left);
+        // Not longer than the leader lease lasts: its end is to be noticed at once.
+        let left = leader_lease.until().map_or(Duration::MAX, Moment::left);
         if told_to_stop(stopped, wait.min(left)) {
             return None;
         }
-        if !mandate.holds() {
+        if !leader_lease.holds() {
             let error = trouble.unwrap_or_else(|| "this process did not run for a while".to_owned());
             return Some(format!("its lease could not be renewed in time: {error}"));
         }
         if let Some(reason) = candidate.pulse.leader_hangs(hangs_after) {
             return Some(reason);
         }
-        match candidate.renew(won, mandate) {
+        match candidate.renew(won, leader_lease) {
             Ok(None) => (wait, trouble) = (period, None),
             Ok(Some(reason)) => return Some(reason),
             Err(error) => {
@@ -315,10 +320,10 @@ mod tests {
             pulse: Arc::clone(&pulse),
         };
         let (won, (_stop, stopped)) = (Won { epoch: 1, created: 1, lease: 1 }, std_mpsc::channel());
-        let mandate = Mandate::to_be_won();
+        let leader_lease = LeaderLease::pending();
         let mut kept_until = |lease: Duration| {
-            mandate.extend(Moment::now(), lease);
-            keep(&mut candidate, &won, &mandate, &stopped).unwrap()
+            leader_lease.extend(Moment::now(), lease);
+            keep(&mut candidate, &won, &leader_lease, &stopped).unwrap()
         };
         // One that is slow, or that begins only now to lead, keeps it for as long as its lease.
         pulse.set_quiet(Duration::from_secs(8));

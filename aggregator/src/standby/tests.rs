@@ -56,9 +56,9 @@ impl Drop for Server {
     }
 }
 
-fn stand(settings: &StandbySettings) -> (Election, Mandate) {
-    let mandate = Mandate::to_be_won();
-    (Election::start(settings, 0, Clock::start(), mandate.clone(), Arc::new(Pulse::new())).unwrap(), mandate)
+fn stand(settings: &StandbySettings) -> (Election, LeaderLease) {
+    let leader_lease = LeaderLease::pending();
+    (Election::start(settings, 0, Clock::start(), leader_lease.clone(), Arc::new(Pulse::new())).unwrap(), leader_lease)
 }
 
 fn won(election: &mut Election) -> Won {
@@ -91,17 +91,17 @@ fn large(seed: u64) -> Controller {
 fn one_leads_and_writes_and_the_next_goes_on_with_that() {
     let Some(server) = Server::start("one_leads_and_writes_and_the_next_goes_on_with_that") else { return };
     let (settings_a, settings_b) = (server.settings("a"), server.settings("b"));
-    let (mut a, mandate_a) = stand(&settings_a);
+    let (mut a, lease_a) = stand(&settings_a);
     let won_a = won(&mut a);
-    assert!(mandate_a.holds());
-    let (mut b, mandate_b) = stand(&settings_b);
+    assert!(lease_a.holds());
+    let (mut b, lease_b) = stand(&settings_b);
     let deadline = Instant::now() + Duration::from_secs(60);
     while b.role.borrow().leader.is_none() {
         assert!(Instant::now() < deadline, "b sees nobody lead");
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(b.role.borrow().leader, Some((HostId::new("a").unwrap(), won_a.epoch)));
-    assert!(b.won.try_recv().is_err() && !mandate_b.holds());
+    assert!(b.won.try_recv().is_err() && !lease_b.holds());
 
     // Nothing is there yet: it goes on with its own state.
     let mut admissions = Admissions::default();
@@ -119,7 +119,7 @@ fn one_leads_and_writes_and_the_next_goes_on_with_that() {
     assert_eq!(replica::load(&settings_b).unwrap(), Some((state.for_standby(), admissions.clone())));
 
     a.resign();
-    assert!(!mandate_a.holds(), "whoever resigns commands no more");
+    assert!(!lease_a.holds(), "whoever resigns commands no more");
     let won_b = won(&mut b);
     assert!(won_b.epoch > won_a.epoch);
     let (taken, admitted, leading_b) = Leading::take_over(&settings_b, &won_b, None, fresh()).unwrap();

@@ -1,4 +1,5 @@
-//! The right to command, by this machine's own clock.
+//! Until when the leader lease holds, by this machine's own clock. In: when a grant or renewal was sent, and its time to
+//! live. Out: whether this aggregator may command now. The election extends it; the core loop and the acceptor ask it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,16 +43,16 @@ fn reliable_until(sent: Moment, ttl: Duration) -> Moment {
 
 /// Whether this aggregator may command. Cheap to copy and to ask; ask before every command.
 #[derive(Debug, Clone)]
-pub(crate) struct Mandate(Option<Arc<AtomicU64>>);
+pub(crate) struct LeaderLease(Option<Arc<AtomicU64>>);
 
-impl Mandate {
+impl LeaderLease {
     /// Of an aggregator that is alone: it always holds.
     pub(crate) fn alone() -> Self {
         Self(None)
     }
 
-    /// One that has yet to be won.
-    pub(crate) fn to_be_won() -> Self {
+    /// Of an aggregator that waits for the leader lease: it does not hold until it is extended.
+    pub(crate) fn pending() -> Self {
         Self(Some(Arc::default()))
     }
 
@@ -71,7 +72,7 @@ impl Mandate {
         }
     }
 
-    /// It is over.
+    /// Ends it at once.
     pub(crate) fn end(&self) {
         if let Some(until) = &self.0 {
             until.store(0, Ordering::SeqCst);
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mandate_ends_before_its_lease_can() {
+    fn a_leader_lease_ends_here_before_it_can_at_etcd() {
         // Sent at 100 s, a lease of 10 s ends at etcd at 110 s or later; the leader stops at 108 s.
         let sent = Moment(100_000);
         assert_eq!(reliable_until(sent, seconds(10)), Moment(108_000));
@@ -98,19 +99,19 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_from_when_it_is_won_until_it_ends() {
-        let mandate = Mandate::to_be_won();
-        let seen_by_others = mandate.clone();
-        assert!(!seen_by_others.holds());
-        mandate.extend(Moment::now(), seconds(60));
-        assert!(seen_by_others.holds());
+    fn it_holds_from_its_grant_until_it_ends() {
+        let leader_lease = LeaderLease::pending();
+        let copy = leader_lease.clone();
+        assert!(!copy.holds());
+        leader_lease.extend(Moment::now(), seconds(60));
+        assert!(copy.holds());
         // An answer that comes after a pause of the whole process extends nothing.
         let long_ago = Moment(Moment::now().0.saturating_sub(50_000));
-        mandate.extend(long_ago, seconds(60));
-        assert!(!seen_by_others.holds());
-        mandate.extend(Moment::now(), seconds(60));
-        mandate.end();
-        assert!(!seen_by_others.holds());
-        assert!(Mandate::alone().holds());
+        leader_lease.extend(long_ago, seconds(60));
+        assert!(!copy.holds());
+        leader_lease.extend(Moment::now(), seconds(60));
+        leader_lease.end();
+        assert!(!copy.holds());
+        assert!(LeaderLease::alone().holds());
     }
 }
