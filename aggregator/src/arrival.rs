@@ -111,7 +111,7 @@ pub enum Arrival {
     Tick,
     /// End in an orderly way.
     Stop,
-    /// End, because this aggregator leads no more, for this reason.
+    /// End, because this aggregator lost leadership, for this reason.
     Deposed(String),
 }
 

@@ -398,7 +398,7 @@ impl Peer {
             while let Some(message) = outgoing.recv().await {
                 // It may have waited here for long.
                 if matches!(message, FromAggregator::Command(_)) && !self.leader_lease.holds() {
-                    return "this aggregator leads no more".to_owned();
+                    return "this aggregator lost leadership".to_owned();
                 }
                 if let Err(error) = write_message(&mut send, self.version, &message).await {
                     return error.to_string();

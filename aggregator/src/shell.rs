@@ -212,8 +212,8 @@ impl Shell {
                     self.deposed(reason);
                     break;
                 }
-                // The word that it is over is on its way; until then nothing is decided any more, and whoever waits for
-                // an answer hears that there will be none.
+                // `Arrival::Deposed` follows. Until then nothing is decided; an answer channel that is dropped tells its
+                // client that there will be no answer.
                 _ if !self.leader_lease.holds() => {}
                 arrival => self.take(arrival),
             }
@@ -339,9 +339,9 @@ impl Shell {
         }
     }
 
-    /// This aggregator leads no more. Agents and engines hear nothing of it any more.
+    /// This aggregator lost leadership. It sends nothing more to agents and engines.
     fn deposed(&mut self, reason: String) {
-        // What it still stores is its own business.
+        // What it still stores here is not read by the next leader.
         let Some(Leading { name, epoch, .. }) = self.leading.take() else { return };
         self.log(Event::LeadershipLost { name, epoch, reason });
         self.connections.clear();
@@ -359,7 +359,7 @@ impl Shell {
         let others: Vec<(JobId, HostId)> = others.filter(|(_, host)| *host != self.local_host).collect();
         for (job, host) in others {
             let reason = format!(
-                "its tasks are on host {host}, whose aggregator leads no more; submit it again, there or here, or as a job \
+                "its tasks are on host {host}, whose aggregator lost leadership; submit it again, there or here, or as a job \
                  of an engine for clusters"
             );
             self.decide(Input::EngineEnded { job, end: EngineEnd::Broken { reason }, progress: None });

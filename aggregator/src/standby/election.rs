@@ -32,7 +32,7 @@ pub(crate) struct Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Won {
     pub(crate) epoch: u64,
-    /// When the leader's key was made; as long as that is so, nobody else leads.
+    /// When the leader's key was made; as long as the key is that one, no other aggregator leads.
     pub(crate) created: i64,
     lease: i64,
 }
@@ -161,7 +161,7 @@ pub(crate) struct Election {
     pub(crate) role: watch::Receiver<Role>,
     /// Resolves once this aggregator leads.
     pub(crate) won: oneshot::Receiver<Won>,
-    /// Resolves, with the reason, once it leads no more.
+    /// Resolves, with the reason, once it lost leadership.
     pub(crate) lost: oneshot::Receiver<String>,
     stop: std_mpsc::Sender<()>,
     thread: JoinHandle<()>,
@@ -212,7 +212,7 @@ impl Election {
 
     /// Gives up whatever it has, at once. Blocks for as long as etcd takes.
     pub(crate) fn resign(self) {
-        // A thread that has ended needs no word.
+        // A thread that has ended needs no message.
         _ = self.stop.send(());
         _ = self.thread.join();
     }
@@ -256,8 +256,8 @@ fn win(
     }
 }
 
-/// Renews until the leadership is over: why it is, or `None` when told to stop. A leader whose core loop hangs lets go
-/// of it, by itself: it commands nobody, and would keep all others from it.
+/// Renews until the leadership is over: why it is, or `None` when told to stop. A leader whose core loop hangs gives
+/// it up by itself: it sends no commands, and keeps the others from leading.
 fn keep(
     candidate: &mut Candidate,
     won: &Won,
