@@ -44,7 +44,7 @@ pub enum Arrival {
         /// The answer.
         ack: Ack,
     },
-    /// Events of an agent; once they are in the log, it is told so on its connection.
+    /// Events of an agent; acknowledged on its connection once they are in the log.
     Events {
         /// Whose.
         host: HostId,

@@ -60,7 +60,7 @@ impl AuditLog {
 #[derive(Debug)]
 pub struct Audit {
     pub(crate) log: AuditLog,
-    /// Who has handed in response times of what: told once, not with every measurement.
+    /// Who has handed in response times of what: audited once, not with every measurement.
     pub(crate) responders: BTreeSet<(u32, ApplicationId)>,
     /// Orders of those who may not give any.
     pub(crate) denied: Failures,

@@ -38,7 +38,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Counters {
     inputs: BTreeMap<&'static str, u64>,
     /// What each host's agent counted by its last report: reports dropped, shrinks, freezes.
-    told: BTreeMap<HostId, [u64; 3]>,
+    last_counts: BTreeMap<HostId, [u64; 3]>,
     decisions: Durations,
     commands: u64,
     commands_refused: u64,
@@ -83,7 +83,7 @@ impl Counters {
     /// Counts a report. Agents count from their start, so the difference from the host's last report is added here.
     pub(crate) fn reported(&mut self, report: &HostReport) {
         let counts = [report.reports_dropped, report.volunteer.guard_shrinks, report.volunteer.guard_freezes];
-        let before = self.told.insert(report.host.clone(), counts).unwrap_or_default();
+        let before = self.last_counts.insert(report.host.clone(), counts).unwrap_or_default();
         let added = |place: usize| {
             let (now, before): (u64, u64) = (counts[place], before[place]);
             if now >= before { now - before } else { now }

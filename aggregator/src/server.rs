@@ -1,6 +1,8 @@
-//! The agents' side: accepts connections, checks hellos, sends welcomes, reads, writes. A bad peer costs itself only: strangers take none
-//! of the agents' places, its frames are limited, its rate is throttled by not reading on, and whatever is wrong ends its
-//! own connection.
+//! The acceptor of agents. In: connections, their hellos, then their messages, each an [`Arrival`] for the core loop. Out:
+//! welcomes, and what the core loop sends to each agent. The daemon starts it.
+//!
+//! A bad peer costs itself only: strangers take none of the agents' places, its frames are limited, its rate is throttled
+//! by not reading on, and whatever is wrong ends its own connection.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -45,8 +47,8 @@ const RATE: (f64, f64) = (50.0, 5_000.0);
 /// Times an agent may connect per second in the long run, and at once. A well-behaved one pauses in between.
 const CONNECTS: (f64, f64) = (0.5, 20.0);
 
-/// Refused peers that are told of in the event log, per second in the long run, and at once.
-const REFUSALS_TOLD: (f64, f64) = (0.1, 20.0);
+/// Refused peers that are logged as events, per second in the long run, and at once.
+const REFUSALS_LOGGED: (f64, f64) = (0.1, 20.0);
 
 /// So many bytes of a message count as one more.
 const BYTES_PER_PERMIT: usize = 32 << 10;
@@ -73,7 +75,7 @@ struct Acceptor {
     connects: Mutex<BTreeMap<HostId, Rate>>,
     /// How much each host has sent of late, over all of its connections.
     messages: Mutex<BTreeMap<HostId, Arc<Mutex<Rate>>>>,
-    /// Refusals that may be told of, and how many were not.
+    /// Refusals that may be logged, and how many were not.
     refusals: Mutex<(Rate, u64)>,
     clock: Clock,
     arrivals: mpsc::Sender<Arrival>,
@@ -123,16 +125,16 @@ impl Acceptor {
         Arc::clone(messages.entry(host.clone()).or_insert_with(|| Arc::new(Mutex::new(Rate::new(RATE)))))
     }
 
-    /// Tells of a refused peer, unless there were many of late.
+    /// Logs a refused peer, unless there were many of late.
     async fn refused(&self, peer: String, mut reason: String) {
         {
             let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-            let (rate, untold) = &mut *refusals;
+            let (rate, unlogged) = &mut *refusals;
             if !rate.take() {
-                *untold += 1;
+                *unlogged += 1;
                 return;
             }
-            if std::mem::take(untold) > 0 {
+            if std::mem::take(unlogged) > 0 {
                 reason.push_str(" (and others before, too many to tell of each)");
             }
         }
@@ -154,7 +156,7 @@ pub(crate) async fn serve(
         pending: Mutex::default(),
         connects: Mutex::default(),
         messages: Mutex::default(),
-        refusals: Mutex::new((Rate::new(REFUSALS_TOLD), 0)),
+        refusals: Mutex::new((Rate::new(REFUSALS_LOGGED), 0)),
         clock,
         arrivals,
         leader_lease,
@@ -274,9 +276,9 @@ async fn accept(
         rate: acceptor.messages(&host),
     };
     let reason = tokio::select! {
-        // First, because whoever tells it also drops the channel of messages, which ends the conversation as well.
+        // First, because who requests it also drops the channel of messages, which ends the conversation as well.
         biased;
-        reason = told_to_end(closed) => reason,
+        reason = close_requested(closed) => reason,
         reason = peer.converse(&connection, send, receive, outgoing) => reason,
         () = expired(certificate) => format!("the certificate of host {host} has expired"),
     };
@@ -308,7 +310,7 @@ async fn refuse(
 }
 
 /// Waits until the core loop ends the connection for a reason. That it merely forgets it shows elsewhere.
-async fn told_to_end(closed: oneshot::Receiver<String>) -> String {
+async fn close_requested(closed: oneshot::Receiver<String>) -> String {
     match closed.await {
         Ok(reason) => reason,
         Err(_) => std::future::pending().await,
@@ -326,7 +328,7 @@ async fn expired(certificate: Validity) {
     }
 }
 
-/// What an agent is told and how it is ended, once it is welcomed.
+/// What a welcomed agent is sent, and the request to close its connection.
 type Welcomed = (mpsc::Receiver<FromAggregator>, oneshot::Receiver<String>);
 
 /// The other side of a pending handshake, once its hello has arrived.
@@ -619,7 +621,7 @@ mod tests {
             pending: Mutex::default(),
             connects: Mutex::default(),
             messages: Mutex::default(),
-            refusals: Mutex::new((Rate::new(REFUSALS_TOLD), 0)),
+            refusals: Mutex::new((Rate::new(REFUSALS_LOGGED), 0)),
             clock: Clock::start(),
             arrivals,
             leader_lease: LeaderLease::alone(),
@@ -649,8 +651,9 @@ mod tests {
         let accepting = tokio::spawn(async move {
             let connection = endpoint.accept().await.unwrap().await.unwrap();
             let (mut send, _receive) = connection.accept_bi().await.unwrap();
-            let word = FromAggregator::Refused("because".to_owned());
-            connection::send(&connection, ProtocolVersion::CURRENT, &mut send, &word, Duration::from_millis(100)).await;
+            let message = FromAggregator::Refused("because".to_owned());
+            connection::send(&connection, ProtocolVersion::CURRENT, &mut send, &message, Duration::from_millis(100))
+                .await;
             connection.close_reason().is_some()
         });
         // It allows not a single byte to be sent to it.
@@ -685,11 +688,11 @@ mod tests {
         _ = write_message(&mut send, ProtocolVersion::CURRENT, &FromAgent::Hello(Box::new(hello))).await;
         let ended = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await.expect("an end");
         assert!(ended.to_string().contains("over the limit of 32768"), "{ended}");
-        let told = arrived.recv().await;
+        let arrival = arrived.recv().await;
         let refused = |reason: &str| reason.contains("the hello of host h1 cannot be read: frame of");
         assert!(
-            matches!(&told, Some(Arrival::Noticed(Event::PeerRefused { reason, .. })) if refused(reason)),
-            "{told:?}"
+            matches!(&arrival, Some(Arrival::Noticed(Event::PeerRefused { reason, .. })) if refused(reason)),
+            "{arrival:?}"
         );
     }
 

@@ -196,7 +196,7 @@ impl Shell {
         self
     }
 
-    /// Runs until told to stop. Call it on a thread that may block.
+    /// Runs until [`Arrival::Stop`] or [`Arrival::Deposed`]. Call it on a thread that may block.
     pub(crate) fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>, runtime: &tokio::runtime::Handle) {
         // Engines start tasks of the runtime.
         let _entered = runtime.enter();
@@ -341,7 +341,7 @@ impl Shell {
 
     /// This aggregator lost leadership. It sends nothing more to agents and engines.
     fn deposed(&mut self, reason: String) {
-        // What it still stores here is not read by the next leader.
+        // What it stores after this goes to its own disk only.
         let Some(Leading { name, epoch, .. }) = self.leading.take() else { return };
         self.log(Event::LeadershipLost { name, epoch, reason });
         self.connections.clear();

@@ -1,11 +1,12 @@
 //! Several aggregators, of which one leads and the others stand by: who leads is decided in etcd, and so is what the
 //! next leader goes on with.
 //!
-//! A leader holds the leader lease, a key in etcd with a time to live. It stops commanding before the lease can have ended at etcd, counted from
-//! the moment its last successful renewal was sent (`LeaderLease`); every command carries its epoch, larger than any
-//! before, and agents refuse older ones. So no two ever command one host: the first rule holds where the leader's clock
-//! runs, the second where it does not (a virtual machine that was paused as a whole). What must be said of the second:
-//! until the new leader's first command reaches a host, that host obeys the old one, and only that one.
+//! A leader holds the leader lease, a key in etcd with a time to live. It stops commanding before the lease can have
+//! ended at etcd, counted from the moment its last successful renewal was sent (`LeaderLease`); every command carries
+//! its epoch, larger than any before, and agents refuse older ones. So no two ever command one host: the first rule
+//! holds where the leader's clock runs, the second where it does not (a virtual machine that was paused as a whole).
+//! What must be said of the second: until the new leader's first command reaches a host, that host obeys the old one,
+//! and only that one.
 //!
 //! A leader that lost the leader lease does not stand by again: it exits, and systemd starts it anew. So no late decision
 //! of it can leave the process.

@@ -23,7 +23,7 @@ const LONGEST_INVITATION_S: f64 = 30.0 * 86_400.0;
 /// What certificates count in.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How often it is told that the aggregator's certificate ends soon.
+/// How often it is logged that the aggregator's certificate ends soon.
 const REMINDER: Duration = Duration::from_secs(86_400);
 
 impl Shell {
@@ -38,7 +38,7 @@ impl Shell {
         let Joining { peer, request, answer } = joining;
         let now = self.clock.now();
         let result = match self.enrolment.failures.wait_s(now) {
-            // Told to the peer only: what is logged is bounded too.
+            // Answered, not logged: what is logged is bounded too.
             Some(wait_s) => Err(format!("too many attempts to join have failed; try again in {wait_s:.0} s")),
             None => self.enrol(&peer, &request).inspect_err(|reason| self.join_failed(peer, reason.clone())),
         };

@@ -61,15 +61,15 @@ fn records(incarnation: u64, sequences: std::ops::RangeInclusive<u64>) -> Vec<Ev
 type Task = (mpsc::Receiver<FromAggregator>, oneshot::Receiver<String>);
 
 fn connect(shell: &mut Shell, id: u64, incarnation: u64) -> Task {
-    let (sender, told) = mpsc::channel(16);
+    let (sender, outgoing) = mpsc::channel(16);
     let (closer, closed) = oneshot::channel();
     let connection = Connection { id, incarnation, sender, closer, renewed: false };
     shell.connections.insert(HostId::new("h1").unwrap(), connection);
-    (told, closed)
+    (outgoing, closed)
 }
 
-fn through(told: &mut mpsc::Receiver<FromAggregator>) -> Vec<u64> {
-    std::iter::from_fn(|| told.try_recv().ok())
+fn through(outgoing: &mut mpsc::Receiver<FromAggregator>) -> Vec<u64> {
+    std::iter::from_fn(|| outgoing.try_recv().ok())
         .filter_map(|message| match message {
             FromAggregator::EventsThrough(through) => Some(through),
             _ => None,
@@ -86,15 +86,15 @@ fn logged(folder: &std::path::Path) -> usize {
 async fn events_do_not_overtake_those_that_wait_for_the_disk() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = shell(folder.path());
-    let (mut told, _closed) = connect(&mut shell, 1, 5);
+    let (mut outgoing, _closed) = connect(&mut shell, 1, 5);
     let host = HostId::new("h1").unwrap();
     // A file where the log's folder should be stands for a disk that takes nothing.
     std::fs::write(folder.path().join("events"), "").unwrap();
     shell.agent_events(host.clone(), 1, records(5, 1..=3));
-    assert_eq!(through(&mut told), Vec::<u64>::new(), "nothing is in the log");
+    assert_eq!(through(&mut outgoing), Vec::<u64>::new(), "nothing is in the log");
     std::fs::remove_file(folder.path().join("events")).unwrap();
     shell.agent_events(host, 1, records(5, 4..=5));
-    assert_eq!(through(&mut told), [3, 5], "4 and 5 come after 1 to 3");
+    assert_eq!(through(&mut outgoing), [3, 5], "4 and 5 come after 1 to 3");
     assert_eq!(logged(folder.path()), 5);
 }
 
@@ -103,12 +103,12 @@ async fn a_number_of_an_older_incarnation_acknowledges_nothing_of_the_newer() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = shell(folder.path());
     let host = HostId::new("h1").unwrap();
-    let (mut told, _closed) = connect(&mut shell, 2, 6);
+    let (mut outgoing, _closed) = connect(&mut shell, 2, 6);
     // What the killed agent had sent is still on its way when its successor has joined.
     shell.agent_events(host.clone(), 1, records(5, 1..=9));
-    assert_eq!(through(&mut told), Vec::<u64>::new());
+    assert_eq!(through(&mut outgoing), Vec::<u64>::new());
     shell.agent_events(host, 2, records(6, 1..=2));
-    assert_eq!(through(&mut told), [2]);
+    assert_eq!(through(&mut outgoing), [2]);
     assert_eq!(logged(folder.path()), 11);
 }
 
@@ -236,12 +236,12 @@ async fn nothing_is_acknowledged_that_comes_after_events_that_were_dropped() {
     std::fs::remove_file(folder.path().join("events")).unwrap();
     // The next ones were on their way already; they come before and after the agent has connected anew.
     shell.agent_events(host.clone(), 1, records(5, last + 1..=last + 3));
-    let (mut told, _closed) = connect(&mut shell, 2, 5);
+    let (mut outgoing, _closed) = connect(&mut shell, 2, 5);
     shell.agent_events(host.clone(), 1, records(5, last + 4..=last + 6));
     assert_eq!((shell.events.through(&host, 5), logged(folder.path())), (0, 0));
     // The agent sends everything again.
     shell.agent_events(host, 2, records(5, 1..=7));
-    assert_eq!((through(&mut told), logged(folder.path())), (vec![7], 7));
+    assert_eq!((through(&mut outgoing), logged(folder.path())), (vec![7], 7));
 }
 
 /// Makes it one of several aggregators, with an etcd that never answers; counts the states that etcd would have got.
@@ -353,7 +353,7 @@ impl Engine for Recorder {
 async fn a_batch_system_is_not_told_of_the_end_of_a_job_it_never_had() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = shell(folder.path());
-    let (actions, mut told) = mpsc::unbounded_channel();
+    let (actions, mut outgoing) = mpsc::unbounded_channel();
     let (reports, _) = mpsc::channel(1);
     let (jobs, host) = (folder.path().join("jobs"), HostId::new("here").unwrap());
     let recorder = Box::new(Recorder(actions));
@@ -363,5 +363,5 @@ async fn a_batch_system_is_not_told_of_the_end_of_a_job_it_never_had() {
     shell.accept(spec).unwrap();
     assert!(shell.controller.job(&job).is_some_and(|status| status.started.is_none()), "its host is not there");
     shell.cancel(job).unwrap();
-    assert!(told.try_recv().is_err());
+    assert!(outgoing.try_recv().is_err());
 }

@@ -218,12 +218,12 @@ impl Election {
     }
 }
 
-/// Waits; true when told to stop.
-fn told_to_stop(stopped: &std_mpsc::Receiver<()>, wait: Duration) -> bool {
+/// Waits; true when a stop was requested.
+fn stop_requested(stopped: &std_mpsc::Receiver<()>, wait: Duration) -> bool {
     !matches!(stopped.recv_timeout(wait), Err(std_mpsc::RecvTimeoutError::Timeout))
 }
 
-/// Looks again and again until this aggregator leads; `None` when told to stop.
+/// Looks again and again until this aggregator leads; `None` when a stop was requested.
 fn win(
     candidate: &mut Candidate,
     clock: Clock,
@@ -250,14 +250,14 @@ fn win(
             }
             news
         });
-        if told_to_stop(stopped, (candidate.ttl / 10).min(LOOK_EVERY)) {
+        if stop_requested(stopped, (candidate.ttl / 10).min(LOOK_EVERY)) {
             return None;
         }
     }
 }
 
-/// Renews until the leadership is over: why it is, or `None` when told to stop. A leader whose core loop hangs gives
-/// it up by itself: it sends no commands, and keeps the others from leading.
+/// Renews until the leadership is over: why it is, or `None` when a stop was requested. A leader whose core loop hangs
+/// gives it up by itself: it sends no commands, and keeps the others from leading.
 fn keep(
     candidate: &mut Candidate,
     won: &Won,
@@ -272,7 +272,7 @@ fn keep(
     loop {
         // Not longer than the leader lease lasts: its end is to be noticed at once.
         let left = leader_lease.until().map_or(Duration::MAX, Moment::left);
-        if told_to_stop(stopped, wait.min(left)) {
+        if stop_requested(stopped, wait.min(left)) {
             return None;
         }
         if !leader_lease.holds() {

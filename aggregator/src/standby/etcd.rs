@@ -235,8 +235,10 @@ impl Etcd {
                 }
                 // A member without a leader says no as well; the next may know better.
                 Ok((status, answer)) => {
-                    let told: Option<Value> = serde_json::from_slice(&answer).ok();
-                    let message = told.as_ref().and_then(|told| told.get("message").or_else(|| told.get("error")));
+                    let document: Option<Value> = serde_json::from_slice(&answer).ok();
+                    let message = document
+                        .as_ref()
+                        .and_then(|document| document.get("message").or_else(|| document.get("error")));
                     let message = message.and_then(Value::as_str).unwrap_or_default();
                     let message = shortened(&format!("{message} (HTTP status {status} of {endpoint})"));
                     refused = Some(EtcdError::Refused { call, message });
@@ -357,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_told_with_every_endpoint() {
+    fn an_error_names_every_endpoint_that_does_not_answer() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         drop(listener);

@@ -277,13 +277,13 @@ impl Replica {
         };
         let (work, waiting) = sync_channel(WAITING);
         let error = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&error);
-        let write = move || write_all(writer, &waiting, &told);
+        let shown_error = Arc::clone(&error);
+        let write = move || write_all(writer, &waiting, &shown_error);
         std::thread::Builder::new().name("replica".into()).spawn(write).map_err(|error| error.to_string())?;
         Ok(Self { work, error, timeout: settings.ttl / 2 })
     }
 
-    /// One whose states nobody writes but whoever has the other end.
+    /// One whose states are written only by who has the other end.
     #[cfg(test)]
     pub(crate) fn unattended() -> (Self, Receiver<Work>) {
         let (work, waiting) = sync_channel(WAITING);
@@ -312,7 +312,7 @@ impl Replica {
     }
 }
 
-fn write_all(mut writer: Writer, waiting: &Receiver<Work>, told: &Mutex<Option<String>>) {
+fn write_all(mut writer: Writer, waiting: &Receiver<Work>, error: &Mutex<Option<String>>) {
     while let Ok(Work { mut state, done }) = waiting.recv() {
         let mut all: Vec<_> = done.into_iter().collect();
         while let Ok(newer) = waiting.try_recv() {
@@ -323,7 +323,7 @@ fn write_all(mut writer: Writer, waiting: &Receiver<Work>, told: &Mutex<Option<S
         if let Err(error) = &result {
             tracing::warn!("{error}");
         }
-        *told.lock().unwrap_or_else(PoisonError::into_inner) = result.clone().err();
+        *error.lock().unwrap_or_else(PoisonError::into_inner) = result.clone().err();
         for done in all {
             // Who waited in vain has gone.
             _ = done.send(result.clone());
