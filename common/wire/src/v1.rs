@@ -4,6 +4,7 @@
 //! In: messages, from `message`; out: payloads of frames, and back.
 
 mod command;
+mod enumeration;
 mod event;
 mod report;
 
@@ -12,36 +13,6 @@ use crate::frame::FrameError;
 use crate::message::{FromAgent, FromAggregator, FromJoiner, ToJoiner};
 use crate::schema::{Raw, Rejected, Travels};
 use crate::unknown::Unknowns;
-
-/// The number of this version.
-const VERSION: u16 = 1;
-
-/// A plain enumeration: its variants travel as their number in this order.
-macro_rules! variants {
-    ($($(#[$doc:meta])* $name:ident = $domain:ident { $($variant:ident),+ $(,)? })+) => {$(
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
-        pub(crate) enum $name { $($variant,)+ }
-
-        impl<'a> $crate::schema::Travels<'a, $domain> for $name {
-            fn of(domain: &'a $domain) -> Result<Self, $crate::schema::Unsayable> {
-                match domain {
-                    $($domain::$variant => Ok(Self::$variant),)+
-                    $domain::Unknown(_) => {
-                        Err($crate::schema::Unsayable { version: $crate::v1::VERSION, what: "what it does not know" })
-                    }
-                }
-            }
-            fn into_domain(
-                self,
-                _: &mut $crate::unknown::Unknowns,
-            ) -> Result<$domain, $crate::schema::Rejected> {
-                Ok(match self { $(Self::$variant => $domain::$variant,)+ })
-            }
-        }
-    )+};
-}
-use variants;
 
 fn encode<'a, D, S: Travels<'a, D> + serde::Serialize>(
     tag: u16,

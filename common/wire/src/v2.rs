@@ -19,6 +19,7 @@ mod absence;
 mod command;
 mod event;
 mod report;
+mod variant;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,60 +28,6 @@ use crate::frame::FrameError;
 use crate::message::{FromAgent, FromAggregator, FromJoiner, ToJoiner};
 use crate::schema::{Block, Raw, Rejected, Travels};
 use crate::unknown::Unknowns;
-
-/// The number of a variant of a plain enumeration.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Code(u16);
-
-/// Which number stands for which variant.
-macro_rules! codes {
-    ($($domain:ident, $what:literal { $($code:literal = $variant:ident),+ $(,)? })+) => {$(
-        impl<'a> $crate::schema::Travels<'a, $domain> for $crate::v2::Code {
-            fn of(domain: &'a $domain) -> Result<Self, $crate::schema::Unsayable> {
-                Ok(Self(match domain {
-                    $($domain::$variant => $code,)+
-                    $domain::Unknown(code) => *code,
-                }))
-            }
-            fn into_domain(
-                self,
-                unknown: &mut $crate::unknown::Unknowns,
-            ) -> Result<$domain, $crate::schema::Rejected> {
-                Ok(match self.0 {
-                    $($code => $domain::$variant,)+
-                    code => {
-                        unknown.code($what, code);
-                        $domain::Unknown(code)
-                    }
-                })
-            }
-        }
-    )+};
-}
-use codes;
-
-/// A variant with data: its number, and its content behind its length.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-pub(crate) struct Variant<'a> {
-    code: u16,
-    content: Raw<'a>,
-}
-
-impl Variant<'_> {
-    fn new<T: Serialize>(code: u16, content: &T) -> Self {
-        Self { code, content: Raw::of_value(content) }
-    }
-
-    /// The content of a variant that is known; what a newer release appended is counted.
-    fn content<'b, T: Deserialize<'b>>(&'b self, unknown: &mut Unknowns) -> Result<T, Rejected> {
-        let block: Block<T> = Block::read(&self.content.0).map_err(Rejected::invalid)?;
-        if block.extra > 0 {
-            unknown.fields(block.extra);
-        }
-        Ok(block.base)
-    }
-}
 
 fn encode<'a, D, S: Travels<'a, D> + Serialize>(tag: u16, domain: &'a D, into: &mut Vec<u8>) -> Result<(), FrameError> {
     let schema = S::of(domain).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })?;

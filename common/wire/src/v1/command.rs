@@ -4,7 +4,7 @@ use gleaner_types::command;
 use gleaner_types::command::Refusal;
 use serde::{Deserialize, Serialize};
 
-use super::variants;
+use super::enumeration::variants;
 use crate::message;
 use crate::schema::{Rejected, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;

@@ -6,6 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::command::{Target, Version};
+use super::enumeration::VERSION;
 use super::report::{Absence, Workload};
 use crate::message;
 use crate::schema::{Rejected, Travels, Unsayable, schema};
@@ -88,7 +89,7 @@ macro_rules! events {
                     $(event::Event::$variant { $($field),+ } => Self::$variant { $($field: Travels::of($field)?),+ },)+
                     $(event::Event::$late { $($late_field),+ } => Self::$late { $($late_field: Travels::of($late_field)?),+ },)+
                     $(event::Event::$last { $($last_field),+ } => Self::$last { $($last_field: Travels::of($last_field)?),+ },)+
-                    _ => return Err(Unsayable { version: super::VERSION, what: "an event that no agent sends" }),
+                    _ => return Err(Unsayable { version: VERSION, what: "an event that no agent sends" }),
                 })
             }
             fn into_domain(self, unknown: &mut Unknowns) -> Result<event::Event, Rejected> {

@@ -9,7 +9,7 @@ use gleaner_types::units::{Bytes, CoreShare};
 use gleaner_types::{absence, report};
 use serde::{Deserialize, Serialize};
 
-use super::variants;
+use super::enumeration::{VERSION, variants};
 use crate::message;
 use crate::schema::{Rejected, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;
@@ -125,7 +125,7 @@ impl<'a> Travels<'a, report::VolunteerKind> for VolunteerKind<'a> {
             report::VolunteerKind::Unit { name } => Self::Unit { name },
             report::VolunteerKind::None => Self::None,
             report::VolunteerKind::Unknown(_) => {
-                return Err(Unsayable { version: super::VERSION, what: "a volunteer it does not know" });
+                return Err(Unsayable { version: VERSION, what: "a volunteer it does not know" });
             }
         })
     }

@@ -6,7 +6,7 @@ use gleaner_types::absence::{Absence, AbsenceKind, Reason};
 use gleaner_types::report;
 use serde::{Deserialize, Serialize};
 
-use super::{Code, Variant, codes};
+use super::variant::{Code, Variant, codes};
 use crate::schema::{Raw, Rejected, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;
 

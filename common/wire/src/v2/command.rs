@@ -4,7 +4,7 @@ use gleaner_types::command;
 use gleaner_types::command::{Quota, Refusal};
 use serde::{Deserialize, Serialize};
 
-use super::{Code, Variant, codes};
+use super::variant::{Code, Variant, codes};
 use crate::message;
 use crate::schema::{Block, Raw, Rejected, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;

@@ -5,7 +5,7 @@ use gleaner_types::event;
 
 use super::absence::AbsenceOf;
 use super::command::Version;
-use super::{Code, Variant};
+use super::variant::{Code, Variant};
 use crate::message;
 use crate::schema::{Block, Rejected, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;

@@ -5,7 +5,7 @@ use gleaner_types::report::{Capability, CgroupMode, VolunteerState, WorkloadKind
 use gleaner_types::units::{Bytes, CoreShare};
 
 use super::absence::Reading;
-use super::{Code, Variant, codes};
+use super::variant::{Code, Variant, codes};
 use crate::message;
 use crate::schema::{Block, Rejected, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;
