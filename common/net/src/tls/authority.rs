@@ -13,8 +13,10 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
 use time::OffsetDateTime;
 
-use super::files::{IdentityFiles, read, write_file};
-use super::{AGGREGATOR_NAME, Identity, TlsError, Validity};
+use super::certificate::{AGGREGATOR_NAME, Validity, check_agent_certificate};
+use super::error::TlsError;
+use super::files::{IdentityFiles, Issued, read, write_file};
+use super::identity::Identity;
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
 
@@ -26,34 +28,6 @@ pub const CERTIFICATE_LIFETIME: Duration = Duration::from_secs(90 * 86_400);
 
 /// Longest request for a certificate, in bytes. Those that agents make have a few hundred.
 pub const MAX_REQUEST: usize = 4_096;
-
-/// A certificate and its key, both in PEM.
-#[derive(Clone)]
-pub struct Issued {
-    /// The certificate.
-    pub certificate: String,
-    /// The private key.
-    pub key: String,
-}
-
-impl fmt::Debug for Issued {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Issued").field("certificate", &self.certificate).finish_non_exhaustive()
-    }
-}
-
-impl Issued {
-    /// Writes `NAME.crt` and `NAME.key` (mode 0600) into a folder, replacing older ones.
-    ///
-    /// # Errors
-    /// [`TlsError::File`].
-    pub fn write(&self, folder: &Path, name: &str) -> Result<(PathBuf, PathBuf), TlsError> {
-        let (certificate, key) = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
-        let files = IdentityFiles { ca: PathBuf::new(), certificate, key };
-        files.replace(self)?;
-        Ok((files.certificate, files.key))
-    }
-}
 
 /// A key made here, and the request for its certificate. The key leaves only to a file.
 pub struct CertificateRequest {
@@ -88,7 +62,7 @@ impl CertificateRequest {
     pub fn complete(self, authority: &[Vec<u8>], certificate: String, host: &HostId) -> Result<Issued, TlsError> {
         let wrong = |what: String| TlsError::Certificate(what);
         let der = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(|e| wrong(e.to_string()))?;
-        super::check_agent_certificate(authority, &der, host)?;
+        check_agent_certificate(authority, &der, host)?;
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|e| wrong(e.to_string()))?;
         if !Identity::new(Vec::new(), vec![der], key)?.fits() {
             return Err(wrong("it is for another key".to_owned()));

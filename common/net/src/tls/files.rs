@@ -1,6 +1,7 @@
 //! Keys and certificates on disk. Reading checks permissions and sizes. Replacing a pair leaves a valid pair on disk at
 //! every moment.
 
+use std::fmt;
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -8,10 +9,51 @@ use std::path::{Path, PathBuf};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::{Identity, Issued, TlsError};
+use super::error::TlsError;
+use super::identity::Identity;
 
 /// Largest file read. A certificate has a kilobyte.
 const MAX_BYTES: u64 = 1 << 20;
+
+/// A certificate and its key, both in PEM.
+#[derive(Clone)]
+pub struct Issued {
+    /// The certificate.
+    pub certificate: String,
+    /// The private key.
+    pub key: String,
+}
+
+impl fmt::Debug for Issued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issued").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+impl Issued {
+    /// Writes `NAME.crt` and `NAME.key` (mode 0600) into a folder, replacing older ones.
+    ///
+    /// # Errors
+    /// [`TlsError::File`].
+    pub fn write(&self, folder: &Path, name: &str) -> Result<(PathBuf, PathBuf), TlsError> {
+        let (certificate, key) = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
+        let files = IdentityFiles { ca: PathBuf::new(), certificate, key };
+        files.replace(self)?;
+        Ok((files.certificate, files.key))
+    }
+}
+
+impl Identity {
+    /// Reads an identity from PEM files. A pair that was being replaced when the machine stopped is put in order.
+    ///
+    /// # Errors
+    /// [`TlsError`] when a file is missing, malformed, a key that others can read, or not the certificate's key.
+    pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let files =
+            IdentityFiles { ca: authority.to_owned(), certificate: certificate.to_owned(), key: key.to_owned() };
+        files.load()
+    }
+}
 
 /// The paths of an identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,7 +171,7 @@ pub(super) fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(bytes)
 }
 
-pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let bad = |detail: String| TlsError::Pem { file: file.to_owned(), what: "certificate", detail };
     let bytes = read(file)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
