@@ -12,14 +12,21 @@ mod run;
 mod simulate;
 
 use std::io::IsTerminal;
+use std::path::Path;
 
-use anyhow::Context;
 use clap::CommandFactory;
 
-use crate::args::{Arguments, Command};
-use crate::{End, WithDaemons};
+use crate::args::{Arguments, Command, ReferenceCommand};
+use crate::exit::End;
 
-pub(crate) use run::{Saved, goal_met, submission};
+/// The commands that need the code of both daemons; the program `gleaner`, which links them, hands them in.
+#[derive(Debug, Clone, Copy)]
+pub struct WithDaemons {
+    /// `gleaner replay`: a journal or a folder of them, and whether the answer is JSON.
+    pub replay: fn(&Path, bool) -> anyhow::Result<End>,
+    /// `gleaner reference`.
+    pub reference: fn(&ReferenceCommand) -> anyhow::Result<End>,
+}
 
 /// Runs the command that was asked for.
 pub(crate) fn run(arguments: Arguments, with_daemons: WithDaemons) -> anyhow::Result<End> {
@@ -52,44 +59,4 @@ pub(crate) fn run(arguments: Arguments, with_daemons: WithDaemons) -> anyhow::Re
         }
         Command::Reference(reference) => (with_daemons.reference)(&reference),
     }
-}
-
-/// Reads a document: JSON, or TOML when its name ends so; `-` is JSON on standard input. An error names the file, the
-/// field and what is wrong.
-pub(crate) fn read_document<T: serde::de::DeserializeOwned>(path: &std::path::Path) -> anyhow::Result<T> {
-    use std::io::Read;
-    /// Longest document: some 100,000 hosts.
-    const LONGEST: u64 = 64 << 20;
-    let name = path.display();
-    let failed = || format!("failed to read {name}");
-    let mut text = String::new();
-    if path == std::path::Path::new("-") {
-        std::io::stdin().take(LONGEST).read_to_string(&mut text).with_context(failed)?;
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_string(&mut text)).with_context(failed)?;
-    }
-    let wrong = |field: String, why: String| match field.as_str() {
-        "." | "" => anyhow::anyhow!("{name}: {why}"),
-        field => anyhow::anyhow!("{name}: {field}: {why}"),
-    };
-    if path.extension().is_some_and(|ending| ending == "toml") {
-        let document = toml::Deserializer::parse(&text).map_err(|error| wrong(String::new(), error.to_string()))?;
-        return serde_path_to_error::deserialize(document)
-            .map_err(|error| wrong(error.path().to_string(), error.inner().message().to_owned()));
-    }
-    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(&text))
-        .map_err(|error| wrong(error.path().to_string(), error.inner().to_string()))
-}
-
-/// Prints a line without what acts on a terminal, but for our own escape sequences: texts were cleaned of theirs, and
-/// JSON has them as numbers. An error (a closed pipe) ends the command instead of panicking.
-///
-/// # Errors
-/// Standard output cannot be written.
-pub fn print(text: &str) -> anyhow::Result<()> {
-    use std::io::Write;
-    let text: Vec<String> = text.split('\x1b').map(gleaner_types::text::harmless_json).collect();
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", text.join("\x1b"))?;
-    Ok(out.flush()?)
 }

@@ -3,6 +3,7 @@
 
 mod load;
 mod summary;
+mod used;
 mod words;
 
 use std::path::PathBuf;
@@ -10,18 +11,19 @@ use std::time::Duration;
 
 use anyhow::bail;
 use gleaner_api::{Client, Request, Response, SubmitJob};
-use gleaner_planner::controller::HostView;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{Goal, Prices};
-use gleaner_types::units::{Bytes, CoreShare};
+use gleaner_types::units::Bytes;
 
-use crate::End;
 use crate::args::DemoArgs;
+use crate::documents::print;
+use crate::exit::End;
 use crate::foreground_load::{calibrate, cpus};
 use crate::stack::{Stack, StackSettings};
 use crate::watch::{self, Display};
 use load::Load;
 use summary::Summary;
+use used::Used;
 use words::Text;
 
 /// Length of one replay of the foreground's trace: alone first, then again and again beside the job.
@@ -58,7 +60,7 @@ pub(crate) async fn run(args: &DemoArgs, json: bool) -> anyhow::Result<End> {
     };
     let restored = stack.end(outcome.is_ok()).await;
     let summary = outcome?;
-    super::commands::print(&if json { summary.json().to_string() } else { summary.text() })?;
+    print(&if json { summary.json().to_string() } else { summary.text() })?;
     if !restored {
         bail!("the machine could not be restored completely; see above");
     }
@@ -190,36 +192,4 @@ async fn decisions(client: &Client) -> anyhow::Result<Vec<gleaner_types::job::De
         }
     }
     Ok(decisions)
-}
-
-/// What the host's CPU was used for while the job ran, summed over the agent's reports.
-#[derive(Debug, Default)]
-pub(crate) struct Used {
-    last_sequence: u64,
-    free_core_s: f64,
-    volunteer_core_s: f64,
-    shrinks: u64,
-    freezes: u64,
-}
-
-impl Used {
-    fn observe(&mut self, view: &HostView) {
-        let Some(report) = view.report.as_ref().filter(|report| report.sequence > self.last_sequence) else { return };
-        // Reports missed between two looks count like the one that was seen.
-        let missed = match self.last_sequence {
-            0 => 1,
-            last => report.sequence - last,
-        };
-        self.last_sequence = report.sequence;
-        let seconds = report.interval_s * missed as f64;
-        if let (Some(foreground), Some(volunteer)) =
-            (report.machine.cpu_foreground.value(), report.volunteer.cpu.value())
-        {
-            let free: CoreShare = report.machine.cpu_capacity.saturating_sub(*foreground);
-            self.free_core_s += free.cores() * seconds;
-            self.volunteer_core_s += volunteer.cores() * seconds;
-        }
-        self.shrinks = report.volunteer.guard_shrinks;
-        self.freezes = report.volunteer.guard_freezes;
-    }
 }

@@ -8,6 +8,8 @@
 mod args;
 mod commands;
 mod demo;
+mod documents;
+mod exit;
 mod foreground_load;
 mod format;
 mod plots;
@@ -18,48 +20,16 @@ mod watch;
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 use gleaner_api::ClientError;
 
 pub use args::{ReferenceCommand, command_line};
-pub use commands::print;
+pub use commands::WithDaemons;
+pub use documents::print;
+pub use exit::End;
 pub use foreground_load::main_from_args as foreground_load;
-
-/// The commands that need the code of both daemons; the program `gleaner`, which links them, hands them in.
-#[derive(Debug, Clone, Copy)]
-pub struct WithDaemons {
-    /// `gleaner replay`: a journal or a folder of them, and whether the answer is JSON.
-    pub replay: fn(&Path, bool) -> anyhow::Result<End>,
-    /// `gleaner reference`.
-    pub reference: fn(&ReferenceCommand) -> anyhow::Result<End>,
-}
-
-/// How a command ended, beyond errors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// It did what was asked.
-    Good,
-    /// The deadline or the budget was missed.
-    GoalMissed,
-    /// Some tasks failed.
-    TasksFailed,
-    /// A replay differs, or something looked for is not there.
-    Failed,
-}
-
-impl From<End> for ExitCode {
-    fn from(end: End) -> Self {
-        Self::from(match end {
-            End::Good => 0,
-            End::Failed => 1,
-            End::GoalMissed => 3,
-            End::TasksFailed => 4,
-        })
-    }
-}
 
 /// Runs a command line, the program's name first.
 #[must_use]

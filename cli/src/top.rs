@@ -13,7 +13,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::End;
+use crate::exit::End;
 use state::{News, State};
 
 /// News that wait for the screen; when it is full whoever brings more waits.

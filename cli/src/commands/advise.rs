@@ -7,9 +7,9 @@ use gleaner_api::{Client, Request, Response};
 use gleaner_planner::advice::{Advice, Basis, HostAdvice, Question, Standing};
 use gleaner_types::report::Reading;
 
-use super::print;
-use crate::End;
 use crate::args::AdviseArgs;
+use crate::documents::print;
+use crate::exit::End;
 use crate::format::{Footnotes, clean, seconds, table};
 
 pub(super) async fn advise(socket: &Path, args: &AdviseArgs, json: bool) -> anyhow::Result<End> {

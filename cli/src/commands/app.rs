@@ -6,9 +6,10 @@ use anyhow::bail;
 use gleaner_api::{Client, Request, Response};
 use gleaner_types::application::ApplicationSpec;
 
-use super::{print, read_document};
 use crate::args::AppCommand;
-use crate::{End, format};
+use crate::documents::{print, read_document};
+use crate::exit::End;
+use crate::format;
 
 pub(super) async fn app(socket: &Path, command: AppCommand, json: bool) -> anyhow::Result<End> {
     let client = Client::connect(socket).await?;

@@ -9,9 +9,11 @@ use gleaner_daemon::clock::Clock;
 use gleaner_types::event::EventRecord;
 use gleaner_types::time::Timestamp;
 
-use super::print;
+use super::run::submission;
 use crate::args::{HostCommand, JobCommand, Since};
-use crate::{End, format, tasks, watch};
+use crate::documents::{print, read_document};
+use crate::exit::End;
+use crate::{format, tasks, watch};
 
 pub(super) async fn hosts(socket: &Path, json: bool) -> anyhow::Result<End> {
     let client = Client::connect(socket).await?;
@@ -144,7 +146,7 @@ pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyho
     let client = Client::connect(socket).await?;
     match command {
         JobCommand::Submit(args) => {
-            let submit = super::submission(&args, tasks::read(&args.file)?, None)?;
+            let submit = submission(&args, tasks::read(&args.file)?, None)?;
             let answer = client.call(&Request::Submit(Box::new(submit))).await?;
             let Response::Submitted { job, output_dir } = answer else { bail!("unexpected answer") };
             match json {
@@ -153,7 +155,7 @@ pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyho
             }
         }
         JobCommand::SubmitCluster { file } => {
-            let submit: SubmitCluster = super::read_document(&file)?;
+            let submit: SubmitCluster = read_document(&file)?;
             let answer = client.call(&Request::SubmitCluster(Box::new(submit))).await?;
             let Response::Submitted { job, .. } = answer else { bail!("unexpected answer") };
             let line = format!("{job} is submitted; follow it with `gleaner explain {job}`");

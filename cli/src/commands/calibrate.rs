@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use gleaner_planner::power::{PowerSample, fit};
 
-use super::print;
-use crate::End;
 use crate::args::CalibrateCommand;
+use crate::documents::print;
+use crate::exit::End;
 use crate::format;
 
 /// Where the kernel shows the energy of CPU packages.

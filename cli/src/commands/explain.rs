@@ -7,8 +7,10 @@ use gleaner_api::{Client, JobDetail, Request, Response};
 use gleaner_types::application::ApplicationStatus;
 use gleaner_types::id::JobId;
 
-use super::{Saved, print};
-use crate::{End, format, watch};
+use super::run::Saved;
+use crate::documents::print;
+use crate::exit::End;
+use crate::{format, watch};
 
 pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json: bool) -> anyhow::Result<End> {
     if from.is_none()

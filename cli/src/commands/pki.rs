@@ -8,9 +8,9 @@ use anyhow::{Context, bail};
 use gleaner_daemon::clock::Clock;
 use gleaner_net::tls::{Authority, Validity};
 
-use super::print;
-use crate::End;
 use crate::args::PkiCommand;
+use crate::documents::print;
+use crate::exit::End;
 
 pub(super) fn run(command: &PkiCommand) -> anyhow::Result<End> {
     match command {

@@ -13,9 +13,9 @@ use gleaner_planner::snapshot::{SizeAnswer, size};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{print, read_document};
-use crate::End;
 use crate::args::PlanCommand;
+use crate::documents::{print, read_document};
+use crate::exit::End;
 use crate::format::{self, word};
 
 pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {

@@ -8,9 +8,9 @@ use anyhow::Context;
 use gleaner_experiments::{Reproduction, bconf, rhic, stfc};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::print;
-use crate::End;
 use crate::args::ReproduceCommand;
+use crate::documents::print;
+use crate::exit::End;
 use crate::{format, plots};
 
 pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End> {

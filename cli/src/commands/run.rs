@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use gleaner_api::{Client, JobDetail, Request, Response, SubmitJob};
 use gleaner_types::id::JobId;
-use gleaner_types::job::{Goal, JobPhase, JobStatus};
+use gleaner_types::job::{Goal, JobPhase};
 use serde_json::json;
 
-use super::print;
 use crate::args::{JobArgs, RunArgs};
+use crate::documents::print;
+use crate::exit::{End, goal_met};
 use crate::stack::{Stack, StackSettings, running_here};
 use crate::watch::{self, Display};
-use crate::{End, format, tasks};
+use crate::{format, tasks};
 
 /// What a private pair's run leaves beside its output, so that it can be explained afterwards.
 #[derive(Debug)]
@@ -140,19 +141,6 @@ fn save(stack: &Stack, detail: &JobDetail, output: &Path) -> anyhow::Result<()> 
         }
     }
     Ok(())
-}
-
-/// Whether a job met its goal, which one that did not complete never does; `None` where it has none to miss.
-pub(crate) fn goal_met(job: &JobStatus) -> Option<bool> {
-    let completed = job.phase == JobPhase::Completed;
-    match job.spec.goal {
-        Goal::Deadline { .. } => Some(match (job.ended, job.deadline) {
-            (Some(ended), Some(deadline)) => completed && ended <= deadline,
-            _ => false,
-        }),
-        Goal::Energy => None,
-        Goal::Cost { budget } => budget.map(|budget| completed && job.cost <= budget),
-    }
 }
 
 fn conclude(detail: &JobDetail, output: &Path, private: bool, json: bool) -> anyhow::Result<End> {

@@ -6,8 +6,8 @@ use anyhow::anyhow;
 use gleaner_simulator::cluster::simulate;
 use gleaner_simulator::scenario::ClusterScenario;
 
-use super::{print, read_document};
-use crate::End;
+use crate::documents::{print, read_document};
+use crate::exit::End;
 use crate::format;
 
 pub(super) fn run(path: &Path, json: bool) -> anyhow::Result<End> {

@@ -4,10 +4,10 @@ use gleaner_api::JobDetail;
 use gleaner_types::job::{Decision, JobPhase};
 use serde_json::{Value, json};
 
-use super::Used;
-use crate::commands::goal_met;
+use super::used::Used;
+use crate::exit::{End, goal_met};
 use crate::foreground_load::Responses;
-use crate::{End, format};
+use crate::format;
 
 /// Everything measured in one demo.
 #[derive(Debug)]

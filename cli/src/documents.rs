@@ -1,0 +1,44 @@
+//! What commands read and print. In: files that an operator wrote, and lines for standard output. Out: typed documents
+//! with errors that name the field, and text that does nothing to a terminal.
+
+use anyhow::Context;
+
+/// Reads a document: JSON, or TOML when its name ends so; `-` is JSON on standard input. An error names the file, the
+/// field and what is wrong.
+pub(crate) fn read_document<T: serde::de::DeserializeOwned>(path: &std::path::Path) -> anyhow::Result<T> {
+    use std::io::Read;
+    /// Longest document: some 100,000 hosts.
+    const LONGEST: u64 = 64 << 20;
+    let name = path.display();
+    let failed = || format!("failed to read {name}");
+    let mut text = String::new();
+    if path == std::path::Path::new("-") {
+        std::io::stdin().take(LONGEST).read_to_string(&mut text).with_context(failed)?;
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_string(&mut text)).with_context(failed)?;
+    }
+    let wrong = |field: String, why: String| match field.as_str() {
+        "." | "" => anyhow::anyhow!("{name}: {why}"),
+        field => anyhow::anyhow!("{name}: {field}: {why}"),
+    };
+    if path.extension().is_some_and(|ending| ending == "toml") {
+        let document = toml::Deserializer::parse(&text).map_err(|error| wrong(String::new(), error.to_string()))?;
+        return serde_path_to_error::deserialize(document)
+            .map_err(|error| wrong(error.path().to_string(), error.inner().message().to_owned()));
+    }
+    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(&text))
+        .map_err(|error| wrong(error.path().to_string(), error.inner().to_string()))
+}
+
+/// Prints a line without what acts on a terminal, but for our own escape sequences: texts were cleaned of theirs, and
+/// JSON has them as numbers. An error (a closed pipe) ends the command instead of panicking.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    let text: Vec<String> = text.split('\x1b').map(gleaner_types::text::harmless_json).collect();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", text.join("\x1b"))?;
+    Ok(out.flush()?)
+}
