@@ -23,7 +23,7 @@ use crate::faults::{self, CALM, Fault, Time, Weather};
 use crate::host::{Dial, Host};
 use crate::machine::{Machine, Sensors};
 use crate::network::{Client, Down, Link, LinkId, Server, Up};
-use demand::{Batch, application};
+use demand::{Batch, application, response};
 
 /// When everything that can finish must have.
 const HORIZON: Time = 400_000;
@@ -288,7 +288,7 @@ impl World {
                 self.look_for_the_end();
             }
             Happening::Engine => {
-                self.engine();
+                self.work();
                 self.after(1_000, Happening::Engine);
             }
             Happening::Operator => self.operator(),
@@ -649,8 +649,18 @@ impl World {
             }
         }
         for application in asked {
-            let (response, delay) = self.response();
+            let (response, delay) = response(&self.hosts[1], &self.weather, &mut self.random);
             self.after(delay, Happening::ToShell(Arrival::Responded { application, response }));
+        }
+    }
+
+    /// The batch system works while there is an aggregator to report to.
+    fn work(&mut self) {
+        if self.aggregator.core.is_none() {
+            return;
+        }
+        if let Some(report) = self.batch.advance(&self.hosts, &self.weather, &mut self.random) {
+            self.tell_shell(Arrival::Engine(report));
         }
     }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use gleaner_aggregator::engine::EngineReport;
-use gleaner_aggregator::shell::Arrival;
 use gleaner_simulator::random::Random;
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec};
 use gleaner_types::engine::EngineSpec;
@@ -13,8 +12,7 @@ use gleaner_types::job::{
 };
 use gleaner_types::units::{Bytes, Fraction};
 
-use super::World;
-use crate::faults::Time;
+use crate::faults::{Time, Weather};
 use crate::host::Host;
 
 /// Tasks of a job.
@@ -58,6 +56,54 @@ impl Batch {
         let (by_host, slots) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { spec, accepted: false, work, done: 0.0, by_host, slots, told: false })
     }
+
+    /// The batch system works for a second and reports, until it has reported the end. The first host is the dedicated one.
+    pub(super) fn advance(&mut self, hosts: &[Host], weather: &Weather, random: &mut Random) -> Option<EngineReport> {
+        if self.told {
+            return None;
+        }
+        let mut workers = BTreeMap::new();
+        for (id, slots) in self.slots.clone() {
+            let Some(host) = hosts.iter().find(|host| host.id == id) else { continue };
+            let cores = match host.id == hosts[0].id {
+                true => f64::from(slots),
+                false => f64::from(slots).min(host.allowance() / 100.0),
+            };
+            self.done += cores;
+            *self.by_host.entry(id.clone()).or_default() += cores;
+            let done = Fraction::clamped(self.by_host.get(&id).copied().unwrap_or(0.0) / self.work);
+            workers.insert(id, WorkerProgress { tasks_running: slots, done });
+        }
+        let job = self.spec.id.clone();
+        let fraction = (self.done / self.work).min(1.0);
+        let slots_in_use = self.slots.values().sum();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the number of tasks")]
+        let part = |fraction: f64| (fraction * f64::from(TASKS)) as u32;
+        let mut progress = EngineProgress {
+            fraction_done: Fraction::clamped(fraction),
+            tasks_total: TASKS,
+            tasks_done: part(fraction),
+            tasks_failed: 0,
+            tasks_retried: 0,
+            tasks_running: slots_in_use,
+            mean_task_s: (fraction > 0.0).then_some(self.work / f64::from(TASKS)),
+            task_deviation_s: None,
+            slots_in_use,
+            workers,
+        };
+        if self.done >= self.work {
+            self.told = true;
+            let progress = Some(progress);
+            return Some(EngineReport::Ended { job, end: EngineEnd::Completed, progress });
+        }
+        if random.uniform() < weather.wrong_progress {
+            progress.fraction_done = Fraction::clamped(random.uniform());
+            progress.mean_task_s = Some(10f64.powi(i32::try_from(random.below(14)).unwrap_or(0) - 6));
+            progress.tasks_running = u32::MAX;
+            progress.slots_in_use = u32::try_from(random.below(1_000)).unwrap_or(0);
+        }
+        Some(EngineReport::Progress { job, progress })
+    }
 }
 
 /// An application of one or two tiers on the second host, where a volunteer works too.
@@ -86,76 +132,24 @@ pub(super) fn application(hosts: &[Host], random: &mut Random) -> anyhow::Result
     Ok(ApplicationSpec { name, target_ms: 60.0, response_time: ResponseSource::Push, control, tiers })
 }
 
-impl World {
-    /// The application's response time: more the more its demand exceeds its ceiling.
-    pub(super) fn response(&mut self) -> (ResponseTime, Time) {
-        let host = &self.hosts[1];
-        let demand = host.machine.demand(0);
-        let ceiling = host.machine.quota(0).unwrap_or(f64::from(host.machine.cores) * 100.0);
-        let mean_ms = 40.0 * (1.0 + 2.0 * demand / ceiling);
-        let delay = 20 + self.random.below(500) as Time;
-        if self.random.uniform() >= self.weather.wrong_responses {
-            return (ResponseTime::from_ms(mean_ms), delay);
-        }
-        let response = match self.random.below(7) {
-            0 => ResponseTime::Idle,
-            1 => ResponseTime::Late { age_s: 90.0 },
-            2 => ResponseTime::Missing { reason: "nobody answers".to_owned() },
-            3 => ResponseTime::from_ms(-1.0),
-            4 => ResponseTime::from_ms(f64::NAN),
-            // A model is taught that more gives less.
-            5 => ResponseTime::from_ms(1e4 / mean_ms),
-            _ => ResponseTime::from_ms(10f64.powi(i32::try_from(self.random.below(12)).unwrap_or(0) - 6)),
-        };
-        (response, delay + self.random.below(10_000) as Time)
+/// The application's response time: more the more its demand exceeds its ceiling.
+pub(super) fn response(host: &Host, weather: &Weather, random: &mut Random) -> (ResponseTime, Time) {
+    let demand = host.machine.demand(0);
+    let ceiling = host.machine.quota(0).unwrap_or(f64::from(host.machine.cores) * 100.0);
+    let mean_ms = 40.0 * (1.0 + 2.0 * demand / ceiling);
+    let delay = 20 + random.below(500) as Time;
+    if random.uniform() >= weather.wrong_responses {
+        return (ResponseTime::from_ms(mean_ms), delay);
     }
-
-    /// The batch system works for a second and reports.
-    pub(super) fn engine(&mut self) {
-        if self.aggregator.core.is_none() || self.batch.told {
-            return;
-        }
-        let mut workers = BTreeMap::new();
-        for (id, slots) in self.batch.slots.clone() {
-            let Some(host) = self.hosts.iter().find(|host| host.id == id) else { continue };
-            let cores = match host.id == self.hosts[0].id {
-                true => f64::from(slots),
-                false => f64::from(slots).min(host.allowance() / 100.0),
-            };
-            self.batch.done += cores;
-            *self.batch.by_host.entry(id.clone()).or_default() += cores;
-            let done = Fraction::clamped(self.batch.by_host.get(&id).copied().unwrap_or(0.0) / self.batch.work);
-            workers.insert(id, WorkerProgress { tasks_running: slots, done });
-        }
-        let job = self.batch.spec.id.clone();
-        let fraction = (self.batch.done / self.batch.work).min(1.0);
-        let slots_in_use = self.batch.slots.values().sum();
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the number of tasks")]
-        let part = |fraction: f64| (fraction * f64::from(TASKS)) as u32;
-        let mut progress = EngineProgress {
-            fraction_done: Fraction::clamped(fraction),
-            tasks_total: TASKS,
-            tasks_done: part(fraction),
-            tasks_failed: 0,
-            tasks_retried: 0,
-            tasks_running: slots_in_use,
-            mean_task_s: (fraction > 0.0).then_some(self.batch.work / f64::from(TASKS)),
-            task_deviation_s: None,
-            slots_in_use,
-            workers,
-        };
-        if self.batch.done >= self.batch.work {
-            self.batch.told = true;
-            let progress = Some(progress);
-            self.tell_shell(Arrival::Engine(EngineReport::Ended { job, end: EngineEnd::Completed, progress }));
-            return;
-        }
-        if self.random.uniform() < self.weather.wrong_progress {
-            progress.fraction_done = Fraction::clamped(self.random.uniform());
-            progress.mean_task_s = Some(10f64.powi(i32::try_from(self.random.below(14)).unwrap_or(0) - 6));
-            progress.tasks_running = u32::MAX;
-            progress.slots_in_use = u32::try_from(self.random.below(1_000)).unwrap_or(0);
-        }
-        self.tell_shell(Arrival::Engine(EngineReport::Progress { job, progress }));
-    }
+    let response = match random.below(7) {
+        0 => ResponseTime::Idle,
+        1 => ResponseTime::Late { age_s: 90.0 },
+        2 => ResponseTime::Missing { reason: "nobody answers".to_owned() },
+        3 => ResponseTime::from_ms(-1.0),
+        4 => ResponseTime::from_ms(f64::NAN),
+        // A model is taught that more gives less.
+        5 => ResponseTime::from_ms(1e4 / mean_ms),
+        _ => ResponseTime::from_ms(10f64.powi(i32::try_from(random.below(12)).unwrap_or(0) - 6)),
+    };
+    (response, delay + random.below(10_000) as Time)
 }
