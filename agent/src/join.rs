@@ -19,7 +19,7 @@ use crate::config::Config;
 use gleaner_types::error::Chain;
 
 /// Longest wait for each step with the aggregator.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the packaged config says that the aggregator is, before anybody has said.
 const PLACEHOLDER: &str = "aggregator.example.org:7441";
@@ -168,7 +168,7 @@ async fn ask(token: &JoinToken, request: &[u8]) -> anyhow::Result<String> {
     for (name, address) in addresses(token, &mut failures).await {
         match connect(address, token).await {
             Ok((endpoint, connection)) => {
-                let answer = tokio::time::timeout(PATIENCE, exchange(&connection, token, request))
+                let answer = tokio::time::timeout(STEP_TIMEOUT, exchange(&connection, token, request))
                     .await
                     .context("the aggregator does not answer the request")
                     .flatten();
@@ -201,7 +201,7 @@ async fn addresses<'t>(token: &'t JoinToken, failures: &mut Vec<String>) -> Vec<
 async fn connect(address: SocketAddr, token: &JoinToken) -> anyhow::Result<(quinn::Endpoint, quinn::Connection)> {
     let endpoint = transport::joining_endpoint(address, &token.authority)?;
     let connecting = transport::connect(&endpoint, address)?;
-    let connection = tokio::time::timeout(PATIENCE, connecting).await.context("it does not answer")??;
+    let connection = tokio::time::timeout(STEP_TIMEOUT, connecting).await.context("it does not answer")??;
     Ok((endpoint, connection))
 }
 

@@ -36,7 +36,7 @@ const STANDBY_PAUSE: Duration = Duration::from_secs(4);
 
 /// Longest wait for the handshake where another aggregator could be tried instead. Chosen: one that died must not cost
 /// its agents more than a moment.
-const PATIENCE_OF_SEVERAL: Duration = Duration::from_secs(2);
+const HANDSHAKE_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(2);
 
 /// A connection that lasted this long makes the next pause short again.
 const STEADY: Duration = Duration::from_secs(30);
@@ -184,11 +184,11 @@ async fn attempt(
 async fn connect(settings: &LinkSettings, name: &str, identity: &Identity) -> anyhow::Result<(Endpoint, Connection)> {
     let addresses = resolve(name).await?;
     let alone = settings.addresses.len() == 1 && addresses.len() == 1;
-    let patience = if alone { session::PATIENCE } else { PATIENCE_OF_SEVERAL };
+    let timeout = if alone { session::WELCOME_TIMEOUT } else { HANDSHAKE_TIMEOUT_OF_SEVERAL };
     let mut failures = Vec::new();
     for address in addresses {
         // One that this host cannot even send to, as IPv6 where that is switched off, is no reason to try no other.
-        match connect_to(address, identity, patience).await {
+        match connect_to(address, identity, timeout).await {
             Ok(connected) => return Ok(connected),
             Err(error) => failures.push(format!("{address}: {}", Chain(&*error))),
         }
@@ -199,10 +199,10 @@ async fn connect(settings: &LinkSettings, name: &str, identity: &Identity) -> an
 async fn connect_to(
     address: SocketAddr,
     identity: &Identity,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<(Endpoint, Connection)> {
     let endpoint = transport::client_endpoint(address, identity)?;
-    let connection = tokio::time::timeout(patience, transport::connect(&endpoint, address)?)
+    let connection = tokio::time::timeout(timeout, transport::connect(&endpoint, address)?)
         .await
         .context("the aggregator does not answer")?
         .map_err(|error| match transport::shares_no_protocol(&error) {

@@ -52,7 +52,8 @@ const TC_HEADER: usize = 20;
 const DATAGRAM: usize = 64 << 10;
 /// Most datagrams of one answer; a bound for a kernel that never says done.
 const MOST_DATAGRAMS: usize = 1_024;
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait for each datagram of an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The kernel counts a burst of policing in ticks of 64 ns.
 const TICK_NS: f64 = 64.0;
@@ -202,7 +203,7 @@ pub(crate) enum Shape {
 impl TrafficControl {
     pub(crate) fn open() -> io::Result<Self> {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
         Ok(Self { socket })
     }
 

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// How long a monitor may take for each line.
-const PATIENCE: Duration = Duration::from_millis(250);
+const LINE_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long all lines of a conversation may take together.
-const CONVERSATION: Duration = Duration::from_secs(1);
+const CONVERSATION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two tries to connect to one that is parting from another client.
 const BETWEEN: Duration = Duration::from_millis(20);
 /// How long one that did not answer is left alone. (All chosen.)
@@ -122,8 +122,8 @@ impl Monitor {
                 hung().insert(socket.to_owned(), Instant::now());
                 let message = format!(
                     "no answer within {} ms, or not all in {} ms: it is hung, or serves another client such as libvirt",
-                    PATIENCE.as_millis(),
-                    CONVERSATION.as_millis()
+                    LINE_TIMEOUT.as_millis(),
+                    CONVERSATION_TIMEOUT.as_millis()
                 );
                 Err(io::Error::new(io::ErrorKind::TimedOut, message))
             }
@@ -145,7 +145,9 @@ impl Monitor {
                 matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof | WouldBlock)
             };
             match Self::greet(socket) {
-                Err(error) if dropped(&error) && start.elapsed() + BETWEEN < PATIENCE => std::thread::sleep(BETWEEN),
+                Err(error) if dropped(&error) && start.elapsed() + BETWEEN < LINE_TIMEOUT => {
+                    std::thread::sleep(BETWEEN)
+                }
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Err(io::Error::new(error.kind(), "it ends every conversation at once"));
                 }
@@ -156,7 +158,7 @@ impl Monitor {
 
     fn greet(socket: &Path) -> io::Result<Self> {
         let socket = connect_in_time(socket)?;
-        let end = Instant::now() + CONVERSATION;
+        let end = Instant::now() + CONVERSATION_TIMEOUT;
         let mut monitor = Self { lines: BufReader::new(Timed { socket, until: end }), end };
         match monitor.line()? {
             Line::Greeting => {}
@@ -191,7 +193,7 @@ impl Monitor {
 
     /// The patience for one line begins.
     fn wait_from_now(&mut self) {
-        self.lines.get_mut().until = self.end.min(Instant::now() + PATIENCE);
+        self.lines.get_mut().until = self.end.min(Instant::now() + LINE_TIMEOUT);
     }
 
     fn line(&mut self) -> io::Result<Line> {
@@ -400,7 +402,7 @@ pub(crate) mod tests {
             let began = Instant::now();
             let error = Monitor::with(&path, |monitor| monitor.execute("query-status", Value::Null)).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
-            assert!(began.elapsed() < 5 * CONVERSATION, "{:?}", began.elapsed());
+            assert!(began.elapsed() < 5 * CONVERSATION_TIMEOUT, "{:?}", began.elapsed());
         }
     }
 

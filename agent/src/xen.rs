@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 const VERSION: u64 = 1;
 const PROGRAM: &str = "gleaner-agent-xen";
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a helper that failed is not started again. (Both chosen.)
 const REST: Duration = Duration::from_secs(10);
 /// Longest answer: some 4,096 domains.
@@ -229,7 +229,7 @@ impl Helper {
 
     fn exchange(&mut self, request: &Value) -> io::Result<Value> {
         self.input.write_all(format!("{request}\n").as_bytes())?;
-        let line = self.line(Instant::now() + PATIENCE)?;
+        let line = self.line(Instant::now() + ANSWER_TIMEOUT)?;
         serde_json::from_slice(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
@@ -246,7 +246,7 @@ impl Helper {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
             if left.is_zero() || poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&timeout))? == 0 {
-                let message = format!("no answer within {} ms", PATIENCE.as_millis());
+                let message = format!("no answer within {} ms", ANSWER_TIMEOUT.as_millis());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
             match self.output.read(&mut buffer)? {

@@ -29,7 +29,7 @@ pub struct Introduction {
 }
 
 /// Longest wait for the handshake and for the welcome.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection on which the aggregator has welcomed us.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub(super) async fn greet(
         facts: introduction.facts.clone(),
     };
     write_message(&mut send, version, &FromAgent::Hello(Box::new(hello))).await?;
-    let answer = tokio::time::timeout(PATIENCE, read_message(&mut receive, version))
+    let answer = tokio::time::timeout(WELCOME_TIMEOUT, read_message(&mut receive, version))
         .await
         .context("the aggregator sends no welcome")??;
     match answer {
