@@ -29,7 +29,7 @@ const INGRESS_HANDLE: u32 = 0xFFFF_0000;
 /// Handle of the root queue Gleaner makes: "gl" in ASCII, so that it is known again.
 const OURS: u32 = 0x676C_0000;
 /// A handle that no queue has: the kernel gives from 0x8000 on, people small numbers. (Chosen.)
-const NOBODYS: u32 = 0x7e57_0000;
+const UNUSED_HANDLE: u32 = 0x7e57_0000;
 /// Priority of the filter Gleaner makes, for the same reason.
 const OUR_PRIORITY: u32 = 0x676C;
 const ALL_PROTOCOLS: u16 = 0x0003;
@@ -291,7 +291,7 @@ impl TrafficControl {
     /// Whether this process may change how traffic is held, asked by removing a queue that nobody has: the kernel looks
     /// at the permission (`CAP_NET_ADMIN`) first.
     fn may_change(&self, interface: u32) -> io::Result<()> {
-        match self.ask(Message::new(DELETE_QDISC, ACK, interface, NOBODYS, ROOT, 0)) {
+        match self.ask(Message::new(DELETE_QDISC, ACK, interface, UNUSED_HANDLE, ROOT, 0)) {
             Err(error) if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Err(error),
             _ => Ok(()),
         }
