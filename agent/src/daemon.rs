@@ -38,7 +38,7 @@ use crate::trial::{self, TrialArgs};
 const EVENTS_KEPT: usize = 4_096;
 
 /// How long the last events may take to reach the aggregator when the agent stops.
-const FAREWELL: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Senses the foreground of this host, predicts what it leaves free, and lets a volunteer use that.
 ///
@@ -303,9 +303,9 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
     let status = metrics.is_some().then(|| Arc::new(Status::new(config.sample_period, leftovers.failed.len())));
     let (orders, orders_to_loop) = mpsc::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let greeting = Introduction { host: config.host.clone(), incarnation, facts };
+    let introduction = Introduction { host: config.host.clone(), incarnation, facts };
     let files = aggregator.files.clone();
-    let settings = LinkSettings { addresses: aggregator.addresses.clone(), files, greeting };
+    let settings = LinkSettings { addresses: aggregator.addresses.clone(), files, introduction };
     let network = {
         let outbox = Arc::clone(&outbox);
         let monitored = metrics.zip(status.clone()).map(|(listener, status)| {
@@ -384,7 +384,7 @@ async fn network(
         }
         () = outbox.finished() => {}
     }
-    if tokio::time::timeout(FAREWELL, outbox.settled()).await.is_err() {
+    if tokio::time::timeout(FLUSH_TIMEOUT, outbox.drained()).await.is_err() {
         warn!("the aggregator did not take the last events");
     }
     link.abort();

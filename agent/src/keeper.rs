@@ -20,7 +20,7 @@ use crate::act::restore::RestoreReport;
 use crate::act::{ActError, restore_state_dir};
 
 /// What the agent writes before it ends in an orderly way.
-const FAREWELL: u8 = b'.';
+const ORDERLY_END: u8 = b'.';
 /// What it writes as a sign of life.
 const ALIVE: u8 = b'+';
 /// Time for a new agent to take over: it restores by itself. Chosen.
@@ -72,7 +72,7 @@ impl Keeper {
     /// # Errors
     /// The system's error when it is not there any more.
     pub fn farewell(mut self) -> io::Result<()> {
-        self.pipe.write_all(&[FAREWELL])?;
+        self.pipe.write_all(&[ORDERLY_END])?;
         drop(self.pipe);
         let until = Instant::now() + END;
         while self.child.try_wait()?.is_none() && Instant::now() < until {
@@ -165,7 +165,7 @@ fn said_farewell(pipe: &mut impl Read) -> bool {
     let mut byte = [0];
     loop {
         match pipe.read(&mut byte) {
-            Ok(1) if byte == [FAREWELL] => return true,
+            Ok(1) if byte == [ORDERLY_END] => return true,
             Ok(1) => {}
             Ok(_) => return false,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

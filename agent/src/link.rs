@@ -49,7 +49,7 @@ pub struct LinkSettings {
     /// Certificates; read anew for every connection, so that renewed ones are used.
     pub files: IdentityFiles,
     /// What the agent says about itself.
-    pub greeting: Introduction,
+    pub introduction: Introduction,
 }
 
 /// Keeps the link until the task is dropped. Commands go to `orders`.
@@ -151,7 +151,7 @@ async fn attempt(
         Err(error) => return lost(error.into()),
     };
     let greeted = match connect(settings, address, &identity).await {
-        Ok((endpoint, connection)) => session::greet(endpoint, connection, &settings.greeting, clock).await,
+        Ok((endpoint, connection)) => session::hello(endpoint, connection, &settings.introduction, clock).await,
         Err(error) => Err(error),
     };
     if let Some(before) = before {
@@ -165,7 +165,7 @@ async fn attempt(
                 warn!(skew_ms, "this host's clock and the aggregator's differ; times in the event log will too");
             }
             outbox.connected(welcome.events_through);
-            let renewal = Renewal::new(&settings.files, &settings.greeting.host, identity.validity());
+            let renewal = Renewal::new(&settings.files, &settings.introduction.host, identity.validity());
             let end = session.serve(outbox, orders, &renewal).await;
             if matches!(end, SessionEnd::Renewed) {
                 *renewed = Some(*session);

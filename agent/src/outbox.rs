@@ -221,9 +221,9 @@ impl Outbox {
 
     /// Waits until everything queued has left and every event is acknowledged. Only used while the agent stops, so
     /// a poll is good enough.
-    pub(crate) async fn settled(&self) {
-        let settled = |w: &Waiting| w.reports.is_empty() && w.events.is_empty() && w.acks.is_empty();
-        while !settled(&self.lock()) {
+    pub(crate) async fn drained(&self) {
+        let drained = |w: &Waiting| w.reports.is_empty() && w.events.is_empty() && w.acks.is_empty();
+        while !drained(&self.lock()) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }

@@ -58,8 +58,9 @@ impl Site {
         let limits = OutboxLimits { reports: 10, events: 10 };
         let outbox = Arc::new(Outbox::new(limits, self.host.clone(), 7));
         let (orders, taken) = mpsc::channel();
-        let greeting = Introduction { host: self.host.clone(), incarnation: 7, facts: report::facts(true) };
-        let settings = LinkSettings { addresses: vec![self.address.to_string()], files: self.files.clone(), greeting };
+        let introduction = Introduction { host: self.host.clone(), incarnation: 7, facts: report::facts(true) };
+        let settings =
+            LinkSettings { addresses: vec![self.address.to_string()], files: self.files.clone(), introduction };
         let link = tokio::spawn(link::run(settings, Clock::start(), Arc::clone(&outbox), orders));
         (outbox, taken, link)
     }

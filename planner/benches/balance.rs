@@ -6,7 +6,7 @@ use std::hint::black_box;
 use clarabel::algebra::CscMatrix;
 use clarabel::solver::{DefaultSettings, DefaultSolver, IPSolver, NonnegativeConeT, ZeroConeT};
 use criterion::{Criterion, criterion_group, criterion_main};
-use gleaner_planner::balance::application::{Application, Observation, Seen, Settings};
+use gleaner_planner::balance::application::{Application, Observation, ObservedShare, Settings};
 use gleaner_planner::balance::arbitration::{Demand, arbitrate};
 use gleaner_planner::balance::model::{Kind, Model, Orders, Sample};
 use gleaner_planner::balance::mpc::{Variable, balance};
@@ -73,7 +73,7 @@ fn mpc(c: &mut Criterion) {
 }
 
 fn observation(tiers: usize, resources: usize, state: &mut u64) -> Observation {
-    let share = |index: usize, state: &mut u64| Seen {
+    let share = |index: usize, state: &mut u64| ObservedShare {
         resource: RESOURCES[index % resources],
         share: Share::clamped(0.2 + 0.3 * random(state)),
         utilisation: Some(Fraction::clamped(0.5 + 0.3 * random(state))),

@@ -84,10 +84,10 @@ mod tests {
 
     use super::*;
     use crate::balance::Resource;
-    use crate::balance::application::Seen;
+    use crate::balance::application::ObservedShare;
 
     fn observation(mean_ms: Option<f64>) -> Observation {
-        let share = Seen {
+        let share = ObservedShare {
             resource: Resource::Cpu,
             share: Share::clamped(0.5),
             utilisation: Some(Fraction::clamped(0.9)),

@@ -16,7 +16,7 @@ use super::jitter::jittered;
 const PAUSE: Duration = Duration::from_secs(3_600);
 
 /// From a new connection to the first attempt at most; keeps a host whose clock is wrong from renewing all the time.
-const SETTLE: Duration = Duration::from_secs(600);
+const FIRST_ATTEMPT: Duration = Duration::from_secs(600);
 
 /// The renewal of one connection's certificate.
 #[derive(Debug)]
@@ -93,9 +93,9 @@ impl<'a> Renewal<'a> {
 fn first(validity: Validity, now: Timestamp, spread: Duration) -> Timestamp {
     let left = validity.until.since(now);
     // The aggregator takes a certificate that has expired by this host's clock: the clock is wrong.
-    let settle = if left.is_zero() { SETTLE } else { SETTLE.min(left / 2) };
-    let settle = settle.min(validity.until.since(validity.from) / 10);
-    validity.renewal().after(spread).max(now.after(settle))
+    let first_attempt = if left.is_zero() { FIRST_ATTEMPT } else { FIRST_ATTEMPT.min(left / 2) };
+    let first_attempt = first_attempt.min(validity.until.since(validity.from) / 10);
+    validity.renewal().after(spread).max(now.after(first_attempt))
 }
 
 fn wall() -> Timestamp {

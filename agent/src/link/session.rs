@@ -1,4 +1,4 @@
-//! One connection: the greeting, then everything that flows until it is lost.
+//! One connection: the hello, then everything that flows until it is lost.
 
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub(super) enum SessionEnd {
 }
 
 /// Says hello and waits for the welcome.
-pub(super) async fn greet(
+pub(super) async fn hello(
     endpoint: quinn::Endpoint,
     connection: quinn::Connection,
     introduction: &Introduction,

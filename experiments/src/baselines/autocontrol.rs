@@ -146,7 +146,7 @@ mod tests {
     use gleaner_types::units::Fraction;
 
     use super::*;
-    use gleaner_planner::balance::application::Seen;
+    use gleaner_planner::balance::application::ObservedShare;
 
     #[test]
     fn it_tracks_a_linear_service_slowly() {
@@ -156,7 +156,7 @@ mod tests {
         for _ in 0..200 {
             let performance = 2.0 * share;
             errors.push((performance - 1.0_f64).abs());
-            let seen = Seen {
+            let seen = ObservedShare {
                 resource: Resource::Cpu,
                 share: Share::clamped(share),
                 utilisation: Some(Fraction::clamped(0.5)),

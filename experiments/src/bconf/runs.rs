@@ -1,6 +1,6 @@
 //! The applications of the experiments, where they run and with what load, who controls them, and what became of them.
 
-use gleaner_planner::balance::application::{Application, Observation, Seen, Settings};
+use gleaner_planner::balance::application::{Application, Observation, ObservedShare, Settings};
 use gleaner_planner::balance::arbitration::{Demand, arbitrate};
 use gleaner_planner::balance::{Resource, Share};
 use gleaner_planner::policy::Policy;
@@ -198,7 +198,7 @@ pub(super) fn given(tiers: &[Placed], shares: &[Share]) -> Vec<Shares> {
 
 fn observed(target_ms: f64, shares: &[Share], seen: &Interval) -> Observation {
     let used = seen.tiers.iter().flat_map(|tier| [(Resource::Cpu, tier.cpu), (Resource::Disk, tier.disk)]);
-    let share = |((resource, used), share): ((Resource, Fraction), &Share)| Seen {
+    let share = |((resource, used), share): ((Resource, Fraction), &Share)| ObservedShare {
         resource,
         share: *share,
         utilisation: Some(used),

@@ -44,7 +44,7 @@ impl Default for Settings {
 /// One share of an application in the last control interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Seen {
+pub struct ObservedShare {
     /// Of what.
     pub resource: Resource,
     /// The share in force: v.
@@ -77,7 +77,7 @@ pub struct Observation {
     #[serde(default)]
     pub miss_rate: Option<Fraction>,
     /// Its shares, always the same ones in the same order.
-    pub shares: Vec<Seen>,
+    pub shares: Vec<ObservedShare>,
 }
 
 /// What an application asks for, and why.
@@ -239,8 +239,8 @@ fn condition(loads: &[Load]) -> u64 {
 mod tests {
     use super::*;
 
-    fn share(resource: Resource, share: f64, used: f64) -> Seen {
-        Seen {
+    fn share(resource: Resource, share: f64, used: f64) -> ObservedShare {
+        ObservedShare {
             resource,
             share: Share::clamped(share),
             utilisation: Some(Fraction::clamped(used)),
@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    fn seen(mean_ms: Option<f64>, shares: Vec<Seen>) -> Observation {
+    fn seen(mean_ms: Option<f64>, shares: Vec<ObservedShare>) -> Observation {
         Observation { target_ms: 100.0, mean_ms, miss_rate: None, shares }
     }
 

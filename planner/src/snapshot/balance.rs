@@ -8,7 +8,7 @@ use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
 use super::VERSION;
-use crate::balance::application::{Application, Observation, Request, Seen, Settings};
+use crate::balance::application::{Application, Observation, ObservedShare, Request, Settings};
 use crate::balance::arbitration::{Demand, Grants, arbitrate};
 use crate::balance::model::Kind;
 use crate::balance::mpc::Reach;
@@ -419,7 +419,7 @@ fn replay(observed: &ObservedApplication) -> Request {
     let mut last = None;
     for interval in &observed.intervals {
         let part = |value: Option<f64>| value.map(Fraction::clamped);
-        let shares = observed.shares.iter().enumerate().map(|(at, moved)| Seen {
+        let shares = observed.shares.iter().enumerate().map(|(at, moved)| ObservedShare {
             resource: moved.resource,
             share: Share::clamped(interval.shares[at]),
             utilisation: part(interval.utilisation.get(at).copied().flatten()),

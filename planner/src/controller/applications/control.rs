@@ -11,7 +11,7 @@ use gleaner_types::units::{CoreShare, Fraction};
 
 use super::managed::{Managed, TierShare, bounds_of, decide, movable};
 use super::{Applications, Reserved};
-use crate::balance::application::{Observation, Request, Seen};
+use crate::balance::application::{Observation, ObservedShare, Request};
 use crate::balance::arbitration::{Demand, arbitrate};
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
@@ -104,7 +104,7 @@ impl Applications {
                 false => (share, share),
             };
             let utilisation = used.map(|used| Fraction::clamped(used.min(1.0)));
-            Seen { resource: own.resource, share, utilisation, floor, ceiling }
+            ObservedShare { resource: own.resource, share, utilisation, floor, ceiling }
         });
         let miss_rate =
             (managed.cache.0 > 0.0).then(|| Fraction::clamped((managed.cache.1 / managed.cache.0).min(1.0)));
