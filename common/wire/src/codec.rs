@@ -28,6 +28,7 @@ const fn configuration<const LIMIT: usize>() -> impl bincode::config::Config {
 struct Append<'a>(&'a mut Vec<u8>);
 
 impl Writer for Append<'_> {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
         self.0.extend_from_slice(bytes);
         Ok(())

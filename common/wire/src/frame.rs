@@ -96,7 +96,8 @@ pub enum FrameError {
 /// [`FrameError::Unencodable`] if it would exceed [`MAX_FRAME`], or the version cannot say it.
 pub fn encode<M: Message>(version: ProtocolVersion, message: &M) -> Result<Vec<u8>, FrameError> {
     let tag = message.tag();
-    let mut frame = Vec::with_capacity(512);
+    // Holds the report of a host with ten workloads.
+    let mut frame = Vec::with_capacity(2048);
     frame.extend_from_slice(&[0; 4]);
     frame.extend_from_slice(&tag.to_le_bytes());
     message.encode_payload(version, &mut frame)?;

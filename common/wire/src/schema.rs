@@ -4,6 +4,7 @@
 //! In: domain types; out: schema structs that borrow from them, and back with every rule of the domain applied.
 
 use std::borrow::Cow;
+use std::marker::PhantomData;
 
 use gleaner_types::absence::ReasonText;
 use gleaner_types::command::Weight;
@@ -11,7 +12,6 @@ use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
-use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::{append, prefix};
@@ -51,10 +51,12 @@ pub(crate) trait Travels<'a, D>: Sized {
 macro_rules! travels {
     ($($wire:ty, $domain:ty, $of:expr, $into:expr;)+) => {$(
         impl<'a> Travels<'a, $domain> for $wire {
+            #[inline]
             fn of(domain: &'a $domain) -> Result<Self, Unsayable> {
                 let of: fn(&'a $domain) -> Self = $of;
                 Ok(of(domain))
             }
+            #[inline]
             fn into_domain(self, _: &mut Unknowns) -> Result<$domain, Rejected> {
                 let into: fn(Self) -> Result<$domain, Rejected> = $into;
                 into(self)
@@ -93,12 +95,24 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, Option<D>> for Option<S> {
     }
 }
 
+/// Most elements that memory is reserved for before they are read: a peer may announce many that are empty.
+const MOST_RESERVED: usize = 256;
+
 impl<'a, D, S: Travels<'a, D>> Travels<'a, Vec<D>> for Vec<S> {
     fn of(domain: &'a Vec<D>) -> Result<Self, Unsayable> {
-        domain.iter().map(S::of).collect()
+        // Not `collect`: into a `Result` it does not know how many there will be, and grows the list while it goes.
+        let mut list = Self::with_capacity(domain.len());
+        for one in domain {
+            list.push(S::of(one)?);
+        }
+        Ok(list)
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<Vec<D>, Rejected> {
-        self.into_iter().map(|one| one.into_domain(unknown)).collect()
+        let mut list = Vec::with_capacity(self.len().min(MOST_RESERVED));
+        for one in self {
+            list.push(one.into_domain(unknown)?);
+        }
+        Ok(list)
     }
 }
 
@@ -109,7 +123,7 @@ pub(crate) struct Raw<'a>(pub(crate) Cow<'a, [u8]>);
 impl Raw<'_> {
     /// The bytes of a value. The values of the schemas can always be encoded.
     pub(crate) fn of_value<T: Serialize>(value: &T) -> Self {
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(256);
         // An encoder that appends to memory fails only over its limit, which the frame's limit is far below.
         _ = append(value, &mut bytes);
         Self(Cow::Owned(bytes))
@@ -128,21 +142,32 @@ impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
     }
 }
 
-/// A struct behind its length in bytes. What a newer release appended to it is skipped. A field appended in this one
-/// goes into `More`, which stays at its default where the bytes of an older release end.
-#[derive(Debug)]
-pub(crate) struct Block<T, More = Nothing> {
-    pub(crate) base: T,
-    pub(crate) more: More,
-    /// Bytes behind the last known field.
-    pub(crate) extra: usize,
+/// A struct behind its length in bytes, as those bytes: it is made and read one at a time, where it is converted, so
+/// that a list of large ones is not moved about. What a newer release appended to it is skipped. A field appended in
+/// this one goes into `More`, which stays at its default where the bytes of an older release end.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(serialize = "", deserialize = "'de: 'a"))]
+pub(crate) struct Block<'a, T, More = Nothing> {
+    bytes: Raw<'a>,
+    #[serde(skip)]
+    content: PhantomData<fn() -> (T, More)>,
 }
 
 /// No field was appended yet.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Nothing;
 
-impl<'de, T: Deserialize<'de>, More: Deserialize<'de> + Default> Block<T, More> {
+/// What a block holds.
+#[derive(Debug)]
+pub(crate) struct Content<T, More = Nothing> {
+    pub(crate) base: T,
+    #[expect(dead_code, reason = "no field was appended yet")]
+    pub(crate) more: More,
+    /// Bytes behind the last known field.
+    pub(crate) extra: usize,
+}
+
+impl<'de, T: Deserialize<'de>, More: Deserialize<'de> + Default> Content<T, More> {
     /// Reads a block whose end is the bytes' end.
     pub(crate) fn read(bytes: &'de [u8]) -> Result<Self, crate::codec::CodecError> {
         let (base, used) = prefix(bytes)?;
@@ -152,30 +177,29 @@ impl<'de, T: Deserialize<'de>, More: Deserialize<'de> + Default> Block<T, More> 
     }
 }
 
-impl<T: Serialize, More: Serialize> Serialize for Block<T, More> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut bytes = Vec::with_capacity(256);
-        append(&self.base, &mut bytes).map_err(serde::ser::Error::custom)?;
-        append(&self.more, &mut bytes).map_err(serde::ser::Error::custom)?;
-        serializer.serialize_bytes(&bytes)
-    }
-}
-
-impl<'de, T: Deserialize<'de>, More: Deserialize<'de> + Default> Deserialize<'de> for Block<T, More> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::read(<&'de [u8]>::deserialize(deserializer)?).map_err(D::Error::custom)
-    }
-}
-
-impl<'a, D, S: Travels<'a, D>> Travels<'a, D> for Block<S> {
-    fn of(domain: &'a D) -> Result<Self, Unsayable> {
-        Ok(Self { base: S::of(domain)?, more: Nothing, extra: 0 })
-    }
-    fn into_domain(self, unknown: &mut Unknowns) -> Result<D, Rejected> {
+impl<T> Content<T> {
+    /// The domain's form. Bytes behind the last known field are counted.
+    pub(crate) fn into_domain<'a, D>(self, unknown: &mut Unknowns) -> Result<D, Rejected>
+    where
+        T: Travels<'a, D>,
+    {
         if self.extra > 0 {
             unknown.fields(self.extra);
         }
         self.base.into_domain(unknown)
+    }
+}
+
+impl<'a, D, S: Travels<'a, D> + Serialize + Deserialize<'a>> Travels<'a, D> for Block<'a, S> {
+    fn of(domain: &'a D) -> Result<Self, Unsayable> {
+        Ok(Self { bytes: Raw::of_value(&S::of(domain)?), content: PhantomData })
+    }
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<D, Rejected> {
+        match self.bytes.0 {
+            Cow::Borrowed(bytes) => Content::<S>::read(bytes).map_err(Rejected::invalid)?.into_domain(unknown),
+            // What was received always borrows from its payload.
+            Cow::Owned(_) => Err(Rejected::invalid("a block that was made here")),
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::append;
 use crate::frame::FrameError;
 use crate::message::{FromAgent, FromAggregator, FromJoiner, ToJoiner};
-use crate::schema::{Block, Raw, Rejected, Travels};
+use crate::schema::{Content, Raw, Rejected, Travels};
 use crate::unknown::Unknowns;
 
 fn encode<'a, D, S: Travels<'a, D> + Serialize>(tag: u16, domain: &'a D, into: &mut Vec<u8>) -> Result<(), FrameError> {
@@ -41,7 +41,7 @@ fn decode<'a, D, S: Travels<'a, D> + Deserialize<'a>>(
     unknown: &mut Unknowns,
 ) -> Result<Option<D>, FrameError> {
     let malformed = |detail: String| FrameError::Malformed { tag, detail };
-    let message: Block<S> = Block::read(payload).map_err(|error| malformed(error.to_string()))?;
+    let message: Content<S> = Content::read(payload).map_err(|error| malformed(error.to_string()))?;
     match message.into_domain(unknown) {
         Ok(domain) => Ok(Some(domain)),
         Err(Rejected::Invalid(detail)) => Err(malformed(detail)),

@@ -18,13 +18,16 @@ pub(crate) enum Reading<'a, T> {
     Absent(AbsenceOf<'a>),
 }
 
+// Always inlined: a report has hundreds of readings, and each is handed over in registers rather than through memory.
 impl<'a, D, S: Travels<'a, D>> Travels<'a, report::Reading<D>> for Reading<'a, S> {
+    #[inline(always)]
     fn of(domain: &'a report::Reading<D>) -> Result<Self, Unsayable> {
         Ok(match domain {
             report::Reading::Value(value) => Self::Value(S::of(value)?),
             report::Reading::Absent(absence) => Self::Absent(AbsenceOf::of(absence)?),
         })
     }
+    #[inline(always)]
     fn into_domain(self, unknown: &mut Unknowns) -> Result<report::Reading<D>, Rejected> {
         Ok(match self {
             Self::Value(value) => report::Reading::Value(value.into_domain(unknown)?),

@@ -124,7 +124,7 @@ impl<'a> Travels<'a, command::Outcome> for Variant<'a> {
     fn of(domain: &'a command::Outcome) -> Result<Self, Unsayable> {
         Ok(match domain {
             command::Outcome::Applied { limits, shortfalls } => {
-                let limits: Block<Limits> = Block::of(limits)?;
+                let limits: Block<'_, Limits> = Block::of(limits)?;
                 Self::new(1, &(limits, shortfalls))
             }
             command::Outcome::Refused { reason, detail } => Self::new(2, &(Code::of(reason)?, detail)),
@@ -133,7 +133,7 @@ impl<'a> Travels<'a, command::Outcome> for Variant<'a> {
     fn into_domain(self, unknown: &mut Unknowns) -> Result<command::Outcome, Rejected> {
         Ok(match self.code {
             1 => {
-                let (limits, shortfalls): (Block<Limits>, Vec<String>) = self.content(unknown)?;
+                let (limits, shortfalls): (Block<'_, Limits>, Vec<String>) = self.content(unknown)?;
                 command::Outcome::Applied { limits: limits.into_domain(unknown)?, shortfalls }
             }
             2 => {

@@ -12,7 +12,7 @@ use crate::unknown::Unknowns;
 
 schema! {
     /// Events of an agent.
-    AgentEvents<'a> = message::AgentEvents { events: Vec<Block<EventRecord<'a>>> }
+    AgentEvents<'a> = message::AgentEvents { events: Vec<Block<'a, EventRecord<'a>>> }
 }
 schema! {
     EventRecord<'a> = event::EventRecord { at: u64, source: Variant<'a>, event: Variant<'a> }

@@ -71,8 +71,8 @@ schema! {
         memory: u64,
         kernel: &'a str,
         cgroups: Code,
-        offers: Vec<Block<Offer<'a>>>,
-        levers: Block<Levers<'a>>,
+        offers: Vec<Block<'a, Offer<'a>>>,
+        levers: Block<'a, Levers<'a>>,
     }
 }
 schema! {
@@ -82,7 +82,7 @@ schema! {
         incarnation: u64,
         software: &'a str,
         now: u64,
-        facts: Block<HostFacts<'a>>,
+        facts: Block<'a, HostFacts<'a>>,
     }
 }
 schema! {
@@ -108,7 +108,7 @@ schema! {
         memory_available: Reading<'a, u64>,
         cache_occupancy: Reading<'a, u64>,
         memory_bandwidth: Reading<'a, f64>,
-        disks: Vec<Block<DiskSample<'a>>>,
+        disks: Vec<Block<'a, DiskSample<'a>>>,
         network_receive: Reading<'a, f64>,
         network_transmit: Reading<'a, f64>,
     }
@@ -170,10 +170,10 @@ schema! {
         sequence: u64,
         at: u64,
         interval_s: f64,
-        machine: Block<MachineSample<'a>>,
-        workloads: Vec<Block<WorkloadSample<'a>>>,
-        volunteer: Block<VolunteerSample<'a>>,
-        residual: Block<ResidualForecast<'a>>,
+        machine: Block<'a, MachineSample<'a>>,
+        workloads: Vec<Block<'a, WorkloadSample<'a>>>,
+        volunteer: Block<'a, VolunteerSample<'a>>,
+        residual: Block<'a, ResidualForecast<'a>>,
         reports_dropped: u64,
     }
 }

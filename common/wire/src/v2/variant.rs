@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::schema::{Block, Raw, Rejected};
+use crate::schema::{Content, Raw, Rejected};
 use crate::unknown::Unknowns;
 
 /// The number of a variant of a plain enumeration.
@@ -52,7 +52,7 @@ impl Variant<'_> {
 
     /// The content of a variant that is known; what a newer release appended is counted.
     pub(super) fn content<'b, T: Deserialize<'b>>(&'b self, unknown: &mut Unknowns) -> Result<T, Rejected> {
-        let block: Block<T> = Block::read(&self.content.0).map_err(Rejected::invalid)?;
+        let block: Content<T> = Content::read(&self.content.0).map_err(Rejected::invalid)?;
         if block.extra > 0 {
             unknown.fields(block.extra);
         }
