@@ -88,20 +88,21 @@ fn test(steps: &mut Steps, rest: &[OsString]) {
     steps.tests("tests", cargo(&["test", "--workspace", "--no-fail-fast"]).args(rest));
 }
 
-/// The test programs that hold beds, one after the other: two would measure each other.
+/// The test programs that hold beds, one after the other: two would measure each other. They are chosen from the whole
+/// workspace, because one package alone is built with other features, and all it depends on once more.
 fn beds(steps: &mut Steps, filter: &[OsString]) {
     const PROGRAMS: [(&str, &[&str], &[&str]); 8] = [
-        ("jobs and kills", &["-p", "gleaner", "--test", "end_to_end"], &["jobs::", "kills::"]),
-        ("faults", &["-p", "gleaner", "--test", "faults"], &[]),
-        ("standby", &["-p", "gleaner", "--test", "standby"], &[]),
-        ("postgres", &["-p", "gleaner", "--test", "postgres"], &[]),
-        ("spark", &["-p", "gleaner", "--test", "spark"], &[]),
-        ("lab", &["-p", "gleaner-agent", "--test", "lab"], &[]),
-        ("the agent's tests on a version 2 host", &["-p", "gleaner-agent", "--lib"], &["version_2"]),
-        ("soak", &["-p", "gleaner-aggregator", "--test", "soak"], &[]),
+        ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
+        ("faults", &["--test", "faults"], &[]),
+        ("standby", &["--test", "standby"], &[]),
+        ("postgres", &["--test", "postgres"], &[]),
+        ("spark", &["--test", "spark"], &[]),
+        ("lab", &["--test", "lab"], &[]),
+        ("the agent's tests on a version 2 host", &["--lib"], &["version_2"]),
+        ("soak", &["--test", "soak"], &[]),
     ];
     for (name, selected, own_filter) in PROGRAMS {
-        let mut command = cargo(&["test", "--no-fail-fast"]);
+        let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
         command.args(selected).env("GLEANER_BEDS", "1").args(["--", "--nocapture"]);
         if filter.is_empty() {
             command.args(own_filter);
