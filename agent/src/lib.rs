@@ -1,4 +1,4 @@
-//! The per-host daemon: discover → sense → window → predict → report, and commands → plan → execute, with
+//! The per-host daemon: discover → sense → rates → forecast → report, and commands → plan → execute, with
 //! the guard beside them that protects the foreground without asking anybody.
 //!
 //! Here lives everything that reads or changes a host. What must not be here: decisions about jobs or other

@@ -27,8 +27,9 @@ cargo xtask VERB [ARGUMENTS]
   deb [ARGUMENTS]    Debian packages: packaging/build-debs.sh
   fuzz [SECONDS]     every fuzz target (10 s each)
   docs               the documentation of all crates, warnings denied
-  deps               licences, advisories, sources; what the pure crates may not depend on
-  ci                 all of these as a change has to pass them; the last line counts the tests
+  deps               licences, banned crates, sources; what the pure crates may not depend on
+  ci                 what a change has to pass: all of these but repro and deb, benches once; the last line
+                     counts the tests
 ";
 
 /// Folders whose modules a macro declares, in which cargo's formatter does not look for files.
