@@ -1,7 +1,7 @@
 //! Batch engines: what really runs a job's tasks. Submissions of operators' tools and the controller's actions come in from
 //! the shell, by the name of the engine; progress, ends and events go back over a channel.
 //!
-//! [`interface`] says what an engine is, [`registry`] which there are, and each has a file of its own. `local` runs a list
+//! `interface` says what an engine is, `registry` which there are, and each has a file of its own. `local` runs a list
 //! of shell commands in this machine's volunteer; one machine only. Engines whose workers are hosts: `spark` speaks to
 //! Apache Spark, `exec` to a program that speaks for any batch system.
 

@@ -1,5 +1,5 @@
 //! Response times of applications: one reader per source, asked once per control interval. In: an application's source.
-//! Out: one [`ResponseTime`] per question. [`crate::applications`] calls it.
+//! Out: one [`ResponseTime`] per question. `applications` calls it.
 //!
 //! A reader never guesses. An error becomes the [`ResponseTime`] that says so, with a reason of at most
 //! [`LONGEST_REASON`] characters. Every reading is bounded in time and in size. `docs/applications.md` defines what each

@@ -144,8 +144,12 @@ impl Store {
             };
             let state = match read.open_table(STATE) {
                 Ok(state) => state,
-                // A format may keep its state elsewhere.
-                Err(_) => return Ok(Found { format, ..Found::default() }),
+                // A newer format may keep its state elsewhere.
+                Err(_) if format.is_some_and(|format| format > CURRENT) => {
+                    return Ok(Found { format, ..Found::default() });
+                }
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Found { format, ..Found::default() }),
+                Err(error) => return Err(error.into()),
             };
             let bytes = |key| state.get(key).map(|value| value.map(|value| value.value().to_vec()));
             let software = bytes(SOFTWARE)?.and_then(|software| String::from_utf8(software).ok());
@@ -215,10 +219,19 @@ impl Store {
 
     /// Gives a new store its format. Reads first: a full disk is no reason not to start.
     fn begin(&self, database: &Database) -> Result<(), redb::Error> {
-        match database.begin_read()?.open_table(META) {
-            Ok(meta) if meta.get("format")?.is_some() => return Ok(()),
-            Ok(_) | Err(redb::TableError::TableDoesNotExist(_)) => {}
+        let format = match database.begin_read()?.open_table(META) {
+            Ok(meta) => meta.get("format")?.map(|format| format.value()),
+            Err(redb::TableError::TableDoesNotExist(_)) => None,
             Err(error) => return Err(error.into()),
+        };
+        match format {
+            Some(CURRENT) => return Ok(()),
+            // Somebody put another file under this name while the aggregator ran.
+            Some(other) => {
+                let what = format!("the file is of format {other} now; this aggregator writes format {CURRENT}");
+                return Err(redb::Error::Io(io::Error::other(what)));
+            }
+            None => {}
         }
         let write = database.begin_write()?;
         write.open_table(STATE)?;

@@ -49,8 +49,8 @@ impl Engines {
     pub fn prepare(&mut self, host: HostId, job: &JobId, submit: SubmitJob) -> Result<JobSpec, SubmissionError> {
         let name = registry::default_of(WorkerShape::Slots);
         let SubmitJob { dedicated_slots, max_slots, goal, prices, memory_per_slot, .. } = submit;
-        let options = options_of(submit);
         let mut problems = Problems::default();
+        let options = options_of(submit);
         self.check(&name, &options, &mut problems);
         problems.check((1..=MAX_SLOTS).contains(&dedicated_slots), || {
             format!("dedicated_slots: is {dedicated_slots}; it must be 1 to {MAX_SLOTS}")
@@ -134,17 +134,26 @@ impl Engines {
     fn named(&self, rest: &Map<String, Value>, problems: &mut Problems) -> (EngineName, Value) {
         let default = registry::default_of(WorkerShape::Hosts);
         let known = |key: &str| EngineName::try_from(key.to_owned()).ok().filter(|name| self.shape(name).is_some());
-        let mut named = rest.iter().filter_map(|(key, options)| Some((known(key)?, options)));
+        // A tool that writes out every key it knows leaves most of them empty.
+        let is_empty = |value: &Value| match value {
+            Value::Null => true,
+            Value::Array(list) => list.is_empty(),
+            Value::String(text) => text.is_empty(),
+            _ => false,
+        };
+        let said = || rest.iter().filter(|(_, value)| !is_empty(value));
+        let mut named = said().filter_map(|(key, options)| Some((known(key)?, options)));
         let Some((name, options)) = named.next() else {
-            for (key, _) in rest.iter().filter(|(_, value)| value.is_object()) {
+            for (key, _) in said().filter(|(_, value)| value.is_object()) {
                 problems.add(format!("{key}: is no engine; there are {}", self.names(WorkerShape::Hosts)));
             }
-            return (default, Value::Object(rest.clone()));
+            let said = said().map(|(key, value)| (key.clone(), value.clone())).collect();
+            return (default, Value::Object(said));
         };
         if let Some((other, _)) = named.next() {
             problems.add(format!("{name}, {other}: a job has one engine"));
         }
-        let others: Vec<&str> = rest.keys().map(String::as_str).filter(|key| known(key).is_none()).collect();
+        let others: Vec<&str> = said().map(|(key, _)| key.as_str()).filter(|key| known(key).is_none()).collect();
         problems.check(others.is_empty(), || {
             format!("{}: belong to the engine `{default}`; with `{name}` leave them out", others.join(", "))
         });

@@ -2,7 +2,7 @@
 //!
 //! In: a command line. `gleaner daemon agent|aggregator` (hidden) is that daemon; `gleaner demo` and `gleaner run --private`
 //! start this same file so. Every other command goes to [`gleaner_cli`], with the two that need the daemons' code handed in:
-//! [`replay`] and [`reference`].
+//! [`replay`] and [`mod@reference`].
 
 mod reference;
 mod replay;
