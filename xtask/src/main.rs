@@ -103,12 +103,21 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         ("soak", &["--test", "soak"], &[]),
     ];
     for (name, selected, own_filter) in PROGRAMS {
-        let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
-        command.args(selected).env("GLEANER_BEDS", "1").args(["--", "--nocapture"]);
+        let program = || {
+            let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+            command.args(selected).env("GLEANER_BEDS", "1").args(["--", "--nocapture"]);
+            command
+        };
+        let mut all = program();
         if filter.is_empty() {
-            command.args(own_filter);
+            all.args(own_filter);
         }
-        steps.tests(name, command.args(filter));
+        all.args(filter);
+        steps.beds(name, all, |failed| {
+            let mut command = program();
+            command.arg("--exact").args(failed);
+            command
+        });
     }
 }
 

@@ -5,7 +5,10 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long after the first step's start tests that failed still get a second try: what follows has to end too.
+const SECOND_TRIES_UNTIL: Duration = Duration::from_secs(50 * 60);
 
 /// Why a step failed.
 #[derive(Debug)]
@@ -34,6 +37,23 @@ pub(crate) struct Steps {
     passed: u64,
     failed_tests: u64,
     failed_steps: Vec<String>,
+    /// Tests that failed, each with its step's name.
+    failures: Vec<String>,
+    /// Tests that were good only at their second try, likewise.
+    second_tries: Vec<String>,
+    began: Option<Instant>,
+    /// Nothing of what tests print is passed on: other runs' results are no results of this one.
+    #[cfg(test)]
+    quiet: bool,
+}
+
+/// What one run of `cargo test` came to.
+#[derive(Debug, Default)]
+struct Counted {
+    passed: u64,
+    failed: u64,
+    /// The tests that failed, by name, as the harness lists them.
+    names: Vec<String>,
 }
 
 /// `cargo` with arguments; the one that runs this program.
@@ -73,27 +93,53 @@ impl Steps {
     /// Runs `cargo test`, and counts.
     pub(crate) fn tests(&mut self, name: &str, mut command: impl BorrowCommand) {
         self.step(name, |steps| {
-            let mut child = command.command().stdout(Stdio::piped()).spawn().map_err(Failure::Start)?;
-            if let Some(output) = child.stdout.take() {
-                let mut lines = BufReader::new(output).split(b'\n');
-                while let Some(Ok(line)) = lines.next() {
-                    let line = String::from_utf8_lossy(&line);
-                    // Nobody may be reading any more, as behind `head`.
-                    _ = writeln!(std::io::stdout(), "{line}");
-                    if let Some((passed, failed)) = result(&line) {
-                        steps.passed += passed;
-                        steps.failed_tests += failed;
-                    }
-                }
-            }
-            judge(child.wait().map_err(Failure::Start)?, &[0])
+            let (counted, ended) = follow(command.command(), steps.echo())?;
+            steps.count(name, counted);
+            ended
         });
+    }
+
+    /// The same with tests on real machines, which other users of this machine can disturb: tests that fail are run once
+    /// more, alone, with `--exact NAMES` after the command's own arguments up to `--`. One that is good only then passes
+    /// and is named at the end, as a fault whose cause is to be found.
+    pub(crate) fn beds(&mut self, name: &str, mut command: Command, again: impl FnOnce(&[String]) -> Command) {
+        self.step(name, |steps| {
+            let (mut first, ended) = follow(&mut command, steps.echo())?;
+            let late = steps.began.is_some_and(|began| began.elapsed() > SECOND_TRIES_UNTIL);
+            if ended.is_ok() || first.names.is_empty() || late {
+                steps.count(name, first);
+                return ended;
+            }
+            println!("== {name}: {} once more: {}", first.names.len(), first.names.join(", "));
+            let (second, ended) = follow(&mut again(&first.names), steps.echo())?;
+            let passed = first.names.iter().filter(|test| !second.names.contains(*test));
+            steps.second_tries.extend(passed.map(|test| format!("{name}: {test}")));
+            first.passed += second.passed;
+            steps.count(name, Counted { passed: first.passed, ..second });
+            ended
+        });
+    }
+
+    /// Where the tests' output goes.
+    fn echo(&self) -> Box<dyn Write> {
+        #[cfg(test)]
+        if self.quiet {
+            return Box::new(std::io::sink());
+        }
+        Box::new(std::io::stdout())
+    }
+
+    fn count(&mut self, step: &str, counted: Counted) {
+        self.passed += counted.passed;
+        self.failed_tests += counted.failed;
+        self.failures.extend(counted.names.into_iter().map(|test| format!("{step}: {test}")));
     }
 
     /// Something else that can fail with a reason.
     pub(crate) fn step(&mut self, name: &str, work: impl FnOnce(&mut Self) -> Result<(), Failure>) {
         println!("== {name}");
         let started = Instant::now();
+        self.began.get_or_insert(started);
         match work(self) {
             Ok(()) => println!("== {name}: good ({} s)", started.elapsed().as_secs()),
             Err(why) => {
@@ -105,6 +151,12 @@ impl Steps {
 
     /// The exit code; failed steps are named once more when there were several.
     pub(crate) fn ended(self) -> ExitCode {
+        for test in &self.second_tries {
+            println!("good only at the second try: {test}");
+        }
+        for test in &self.failures {
+            println!("failed test: {test}");
+        }
         if !self.failed_steps.is_empty() {
             println!("failed: {}", self.failed_steps.join(", "));
             return ExitCode::FAILURE;
@@ -120,6 +172,36 @@ impl Steps {
         println!("{passed} passed, {failed} failed");
         code
     }
+}
+
+/// Runs `cargo test`, passes its output on, and counts.
+fn follow(command: &mut Command, mut echo: impl Write) -> Result<(Counted, Result<(), Failure>), Failure> {
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(Failure::Start)?;
+    let mut counted = Counted::default();
+    if let Some(output) = child.stdout.take() {
+        let mut lines = BufReader::new(output).split(b'\n');
+        let mut listed = Vec::new();
+        while let Some(Ok(line)) = lines.next() {
+            let line = String::from_utf8_lossy(&line);
+            // Nobody may be reading any more, as behind `head`.
+            _ = writeln!(echo, "{line}");
+            // The harness prints the list twice, with the tests' output and without: the last one counts.
+            if line == "failures:" {
+                listed.clear();
+            } else if let Some(name) = line.strip_prefix("    ") {
+                listed.push(name.to_owned());
+            }
+            if let Some((passed, failed)) = result(&line) {
+                counted.passed += passed;
+                counted.failed += failed;
+                if failed > 0 {
+                    counted.names.append(&mut listed);
+                }
+                listed.clear();
+            }
+        }
+    }
+    Ok((counted, judge(child.wait().map_err(Failure::Start)?, &[0])))
 }
 
 /// Tests passed and failed by a line of `cargo test`: `test result: ok. 3 passed; 0 failed; …`.
@@ -164,6 +246,33 @@ mod tests {
         assert_eq!(result(line), Some((12, 0)));
         assert_eq!(result("test result: FAILED. 5 passed; 2 failed; 0 ignored"), Some((5, 2)));
         assert_eq!(result("test act::tests::one ... ok"), None);
+    }
+
+    const HARNESS: &str = "printf 'failures:\\n\\n---- one stdout ----\\n    a word\\n\\nfailures:\\n    one\\n    two\\n\\n\
+                           test result: FAILED. 5 passed; 2 failed; 0 ignored\\n'; exit 101";
+
+    #[test]
+    fn a_second_try_counts_and_is_named() {
+        let mut steps = Steps { quiet: true, ..Steps::default() };
+        let shell = |script: &str| {
+            let mut command = program("sh");
+            command.args(["-c", script]);
+            command
+        };
+        steps.beds("bed", shell(HARNESS), |names| {
+            assert_eq!(names, ["one", "two"]);
+            shell("echo 'test result: ok. 2 passed; 0 failed; 0 ignored'")
+        });
+        assert_eq!((steps.passed, steps.failed_tests), (7, 0));
+        assert_eq!(steps.second_tries, ["bed: one", "bed: two"]);
+        assert!(steps.failed_steps.is_empty());
+
+        steps.beds("worse", shell(HARNESS), |_| {
+            shell("printf 'failures:\\n    two\\n\\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\\n'; exit 101")
+        });
+        assert_eq!((steps.passed, steps.failed_tests), (13, 1));
+        assert_eq!(steps.failures, ["worse: two"]);
+        assert_eq!(steps.failed_steps, ["worse"]);
     }
 
     #[test]
