@@ -536,6 +536,8 @@ impl Peer {
                 let (host, connection) = (self.host.clone(), self.connection);
                 Ok(Some(Arrival::CertificateRequest { host, connection, request }))
             }
+            // Nothing was ordered of it.
+            FromAgent::Tasks(_) => Ok(None),
             FromAgent::Hello(_) => Err("a second hello".to_owned()),
             FromAgent::Report(_) => Err("a report on the control stream".to_owned()),
             FromAgent::Unknown { .. } => Ok(None),

@@ -190,6 +190,8 @@ async fn receive_all(
             Some(FromAggregator::Refused(reason)) => bail!("the aggregator ends the connection: {reason}"),
             Some(FromAggregator::Welcome(_)) => bail!("the aggregator sends a second welcome"),
             Some(FromAggregator::StandsBy(_)) => bail!("the aggregator stands by now"),
+            // Nothing here runs tasks yet.
+            Some(FromAggregator::TaskJob(_) | FromAggregator::Tasks(_)) => {}
             // Skipped, and counted above. A command among them is not answered, so the aggregator knows it is not done.
             Some(FromAggregator::Unknown { .. }) => {}
             None => bail!("the aggregator closed the connection"),

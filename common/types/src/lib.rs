@@ -15,6 +15,7 @@ pub mod id;
 pub mod job;
 pub mod method;
 pub mod report;
+pub mod task;
 pub mod text;
 pub mod time;
 pub mod units;

@@ -17,7 +17,8 @@ mod version;
 pub use codec::{MAX_STORED, decode_beginning, decode_stored, decode_stored_as, decode_value, encode_value};
 pub use frame::{FrameError, MAX_FRAME, Message, body_length, decode, decode_body, encode};
 pub use message::{
-    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, ToJoiner, Welcome,
+    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, TaskStates, ToJoiner,
+    Welcome,
 };
 pub use unknown::Unknowns;
 pub use version::{

@@ -12,6 +12,7 @@ use gleaner_types::command::{Ack, Command};
 use gleaner_types::event::EventRecord;
 use gleaner_types::id::HostId;
 use gleaner_types::report::{HostFacts, HostReport};
+use gleaner_types::task::{TaskJob, TaskOrders, TaskState};
 use gleaner_types::time::Timestamp;
 
 /// First message of an agent.
@@ -52,6 +53,13 @@ pub struct StandsBy {
 pub struct AgentEvents {
     /// The events; their source is the agent.
     pub events: Vec<EventRecord>,
+}
+
+/// How attempts at tasks are, as an agent says it: all it knows when a connection begins, then what changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskStates {
+    /// The states.
+    pub states: Vec<TaskState>,
 }
 
 /// The secret of an invitation: 128 random bits. Never shown.
@@ -145,6 +153,8 @@ messages! {
         3 => Ack(Ack),
         /// What happened on the host.
         4 => Events(AgentEvents),
+        /// How tasks are.
+        5 => Tasks(TaskStates),
         /// A request for the next certificate (PKCS #10, in DER).
         11 => CertificateRequest(Vec<u8>),
     }
@@ -163,6 +173,10 @@ messages! {
         104 => EventsThrough(u64),
         /// The agent is not accepted here, but by another aggregator; the connection closes.
         105 => StandsBy(StandsBy),
+        /// What a job's tasks have in common.
+        106 => TaskJob(Box<TaskJob>),
+        /// What is to become of tasks.
+        107 => Tasks(TaskOrders),
         /// The next certificate, in PEM.
         111 => Certificate(String),
         /// There is no next certificate now, and why.

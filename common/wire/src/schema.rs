@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use gleaner_types::absence::ReasonText;
 use gleaner_types::command::Weight;
-use gleaner_types::id::{HostId, WorkloadId};
+use gleaner_types::id::{HostId, JobId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
@@ -80,6 +80,7 @@ travels! {
     f64, Fraction, |d| d.value(), |w| Fraction::new(w).map_err(Rejected::invalid);
     &'a str, String, |d| d, |w| Ok(w.to_owned());
     &'a str, HostId, |d| d.as_str(), |w| HostId::new(w).map_err(Rejected::invalid);
+    &'a str, JobId, |d| d.as_str(), |w| JobId::new(w).map_err(Rejected::invalid);
     &'a str, WorkloadId, |d| d.as_str(), |w| WorkloadId::new(w).map_err(Rejected::invalid);
     &'a str, MethodName, |d| d.as_str(), |w| MethodName::new(w).map_err(Rejected::invalid);
     &'a str, ReasonText, |d| d.as_str(), |w| Ok(ReasonText::from(w));
@@ -92,6 +93,15 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, Option<D>> for Option<S> {
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<Option<D>, Rejected> {
         self.map(|some| some.into_domain(unknown)).transpose()
+    }
+}
+
+impl<'a, D, E, S: Travels<'a, D>, T: Travels<'a, E>> Travels<'a, (D, E)> for (S, T) {
+    fn of((first, second): &'a (D, E)) -> Result<Self, Unsayable> {
+        Ok((S::of(first)?, T::of(second)?))
+    }
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<(D, E), Rejected> {
+        Ok((self.0.into_domain(unknown)?, self.1.into_domain(unknown)?))
     }
 }
 

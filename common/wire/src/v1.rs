@@ -9,7 +9,7 @@ mod event;
 mod report;
 
 use crate::codec::{append, prefix};
-use crate::frame::FrameError;
+use crate::frame::{FrameError, Message};
 use crate::message::{FromAgent, FromAggregator, FromJoiner, ToJoiner};
 use crate::schema::{Raw, Rejected, Travels};
 use crate::unknown::Unknowns;
@@ -41,8 +41,9 @@ macro_rules! messages {
         pub(crate) fn $encode(message: &$direction, into: &mut Vec<u8>) -> Result<(), FrameError> {
             match message {
                 $($direction::$variant(content) => encode::<_, $schema>($tag, messages!(@inner content $($boxed)?), into),)+
-                $direction::Unknown { tag } => {
-                    Err(FrameError::Unencodable { tag: *tag, detail: "it is not known".to_owned() })
+                other => {
+                    let detail = "version 1 of the protocol does not know it".to_owned();
+                    Err(FrameError::Unencodable { tag: other.tag(), detail })
                 }
             }
         }

@@ -19,6 +19,7 @@ mod absence;
 mod command;
 mod event;
 mod report;
+mod task;
 mod variant;
 
 use serde::{Deserialize, Serialize};
@@ -89,6 +90,7 @@ messages! {
         2 => Report, report::HostReport<'_>, boxed;
         3 => Ack, command::Ack<'_>;
         4 => Events, event::AgentEvents<'_>;
+        5 => Tasks, task::TaskStates<'_>;
         11 => CertificateRequest, Raw<'_>;
     }
 }
@@ -100,6 +102,8 @@ messages! {
         103 => Command, command::Command<'_>;
         104 => EventsThrough, u64;
         105 => StandsBy, command::StandsBy<'_>;
+        106 => TaskJob, task::TaskJob<'_>, boxed;
+        107 => Tasks, task::TaskOrders<'_>;
         111 => Certificate, &str;
         112 => CertificateRefused, &str;
     }

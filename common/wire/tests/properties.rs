@@ -7,12 +7,14 @@ mod golden_samples;
 use gleaner_types::absence::{Absence, AbsenceKind, Reason};
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target, Version, Weight};
 use gleaner_types::event::{Event, EventRecord, EventSource};
-use gleaner_types::id::WorkloadId;
+use gleaner_types::id::{JobId, WorkloadId};
 use gleaner_types::report::{HostReport, Reading, VolunteerState, WorkloadKind};
+use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus, TaskUser};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, CoreShare};
 use gleaner_wire::{
-    AgentEvents, FromAgent, FromAggregator, FromJoiner, Message, ProtocolVersion, ToJoiner, Unknowns, decode, encode,
+    AgentEvents, FromAgent, FromAggregator, FromJoiner, Message, ProtocolVersion, TaskStates, ToJoiner, Unknowns,
+    decode, encode,
 };
 use golden_samples::{Sample, of_version_1, of_version_2};
 use proptest::collection::vec;
@@ -136,6 +138,51 @@ fn events() -> impl Strategy<Value = FromAgent> {
     })
 }
 
+fn attempt() -> impl Strategy<Value = TaskAttempt> {
+    ("[a-z0-9_-]{1,64}", any::<u32>(), version()).prop_map(|(job, task, version)| TaskAttempt {
+        job: JobId::new(job).unwrap(),
+        task,
+        version,
+    })
+}
+
+fn task_job() -> impl Strategy<Value = FromAggregator> {
+    let numbers = any::<(u64, u32, u32, Option<u64>, u32)>();
+    (numbers, attempt(), ".{0,40}", ".{0,40}", vec((".{0,10}", ".{0,40}"), 0..5)).prop_map(
+        |((epoch, uid, gid, timeout_ms, tasks), attempt, working_dir, output_dir, environment)| {
+            FromAggregator::TaskJob(Box::new(TaskJob {
+                epoch,
+                job: attempt.job,
+                user: TaskUser { uid, gid },
+                working_dir,
+                output_dir,
+                environment,
+                timeout_ms,
+                tasks,
+            }))
+        },
+    )
+}
+
+fn task_orders() -> impl Strategy<Value = FromAggregator> {
+    let run = (any::<u32>(), ".{0,60}").prop_map(|(attempt, command)| TaskDesired::Run { attempt, command });
+    let desired = prop_oneof![run, Just(TaskDesired::End), Just(TaskDesired::Forget)];
+    let order = (attempt(), desired).prop_map(|(attempt, desired)| TaskOrder { attempt, desired });
+    (any::<u64>(), vec(order, 0..6)).prop_map(|(epoch, orders)| FromAggregator::Tasks(TaskOrders { epoch, orders }))
+}
+
+fn task_states() -> impl Strategy<Value = FromAgent> {
+    let status = prop_oneof![
+        any::<u64>().prop_map(|ran_ms| TaskStatus::Running { ran_ms }),
+        any::<(u64, i32)>().prop_map(|(ran_ms, status)| TaskStatus::Exited { ran_ms, status }),
+        any::<u64>().prop_map(|ran_ms| TaskStatus::TimedOut { ran_ms }),
+        any::<u64>().prop_map(|ran_ms| TaskStatus::Lost { ran_ms }),
+        ".{0,60}".prop_map(|reason| TaskStatus::NotStarted { reason }),
+    ];
+    let state = (attempt(), status).prop_map(|(attempt, status)| TaskState { attempt, status });
+    vec(state, 0..6).prop_map(|states| FromAgent::Tasks(TaskStates { states }))
+}
+
 /// Messages of agents that both versions can say as they are.
 fn sayable() -> impl Strategy<Value = FromAgent> {
     prop_oneof![report(described().boxed()), ack(), events()]
@@ -165,7 +212,22 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_decoding_panic(tag in prop_oneof![Just(1_u16), Just(2), Just(3), Just(4), Just(11), 101..113_u16,
+    fn orders_about_tasks_come_back_through_version_2_and_do_not_enter_version_1(
+        job in task_job(),
+        orders in task_orders(),
+        states in task_states(),
+    ) {
+        prop_assert_eq!(&through(ProtocolVersion::V2, &job), &job);
+        prop_assert_eq!(&through(ProtocolVersion::V2, &orders), &orders);
+        prop_assert_eq!(&through(ProtocolVersion::V2, &states), &states);
+        for error in [encode(ProtocolVersion::V1, &job), encode(ProtocolVersion::V1, &orders)] {
+            prop_assert!(error.unwrap_err().to_string().contains("version 1 of the protocol does not know it"));
+        }
+        prop_assert!(encode(ProtocolVersion::V1, &states).is_err());
+    }
+
+    #[test]
+    fn no_bytes_make_decoding_panic(tag in prop_oneof![Just(1_u16), Just(2), Just(3), Just(4), Just(5), Just(11), 101..113_u16,
         Just(201), 301..303_u16, any::<u16>()], payload in vec(any::<u8>(), 0..200)) {
         read_all(&[&u32::try_from(payload.len() + 2).unwrap().to_le_bytes()[..], &tag.to_le_bytes(), &payload].concat());
     }

@@ -686,6 +686,8 @@ impl World {
             FromAggregator::Refused(_)
             | FromAggregator::Welcome(_)
             | FromAggregator::StandsBy(_)
+            | FromAggregator::TaskJob(_)
+            | FromAggregator::Tasks(_)
             | FromAggregator::Certificate(_)
             | FromAggregator::CertificateRefused(_)
             | FromAggregator::Unknown { .. } => {}

@@ -4,17 +4,19 @@ use gleaner_types::command::{
     Ack, Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Refusal, Target, Version, Weight,
 };
 use gleaner_types::event::{Event, EventRecord, EventSource};
-use gleaner_types::id::{HostId, WorkloadId};
+use gleaner_types::id::{HostId, JobId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
     Absence, AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample,
     Offer, PromiseRecord, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
     WorkloadKind, WorkloadSample,
 };
+use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus, TaskUser};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
 use gleaner_wire::{
-    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, ToJoiner, Welcome,
+    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, TaskStates, ToJoiner,
+    Welcome,
 };
 
 /// A message of any direction.
@@ -471,10 +473,50 @@ fn fixed_reasons() -> FromAgent {
     hello(CgroupMode::V2, VolunteerKind::None, Reason::FIXED.iter().map(offer).collect())
 }
 
+/// Orders about tasks, and their states: version 1 has none.
+fn tasks(all: &mut Vec<(String, Sample)>) {
+    let attempt = |task: u32| TaskAttempt { job: JobId::new("word-count").unwrap(), task, version: version() };
+    let job = TaskJob {
+        epoch: version().epoch,
+        job: JobId::new("word-count").unwrap(),
+        user: TaskUser { uid: 1_000, gid: 100 },
+        working_dir: "/home/ada".to_owned(),
+        output_dir: "/home/ada/output".to_owned(),
+        environment: vec![("LANG".to_owned(), String::new()), ("PATH".to_owned(), "/usr/bin".to_owned())],
+        timeout_ms: Some(90_000),
+        tasks: 100_000,
+    };
+    let untimed = TaskJob { environment: vec![], timeout_ms: None, ..job.clone() };
+    let run = TaskDesired::Run { attempt: 3, command: "echo 'a b' >c".to_owned() };
+    let desired = [run, TaskDesired::End, TaskDesired::Forget];
+    let all_orders = (0..).zip(desired).map(|(task, desired)| TaskOrder { attempt: attempt(task), desired }).collect();
+    let statuses = [
+        TaskStatus::Running { ran_ms: 1_500 },
+        TaskStatus::Exited { ran_ms: 70_000, status: -1 },
+        TaskStatus::TimedOut { ran_ms: 90_000 },
+        TaskStatus::Lost { ran_ms: 0 },
+        TaskStatus::NotStarted { reason: "the host has no volunteer to run tasks in".to_owned() },
+    ];
+    let states = (0..).zip(statuses).map(|(task, status)| TaskState { attempt: attempt(task), status }).collect();
+    let orders = |orders| FromAggregator::Tasks(TaskOrders { epoch: version().epoch, orders });
+    let more = [
+        ("from_aggregator.task_job", Sample::FromAggregator(FromAggregator::TaskJob(Box::new(job)))),
+        (
+            "from_aggregator.task_job_without_timeout",
+            Sample::FromAggregator(FromAggregator::TaskJob(Box::new(untimed))),
+        ),
+        ("from_aggregator.tasks", Sample::FromAggregator(orders(all_orders))),
+        ("from_aggregator.tasks_heartbeat", Sample::FromAggregator(orders(vec![]))),
+        ("from_agent.tasks", Sample::FromAgent(FromAgent::Tasks(TaskStates { states }))),
+    ];
+    all.extend(more.map(|(name, sample)| (name.to_owned(), sample)));
+}
+
 /// Every message that version 2 can say, by the name of its golden file.
 pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     let mut all = of_version_1();
     all.push(("from_agent.report.reasons_with_details".to_owned(), Sample::FromAgent(detailed())));
+    tasks(&mut all);
     all.push(("from_agent.hello.fixed_reasons".to_owned(), Sample::FromAgent(fixed_reasons())));
     // A method that has no number in version 1.
     let named = report("exponential_smoothing", VolunteerState::Active, vec![]);

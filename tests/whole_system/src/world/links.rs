@@ -236,7 +236,9 @@ impl World {
                     self.end_client(id)
                 }
                 // No certificates are simulated.
-                FromAggregator::Certificate(_)
+                FromAggregator::TaskJob(_)
+                | FromAggregator::Tasks(_)
+                | FromAggregator::Certificate(_)
                 | FromAggregator::CertificateRefused(_)
                 | FromAggregator::Unknown { .. } => {}
             },

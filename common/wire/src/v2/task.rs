@@ -1,0 +1,95 @@
+//! Orders about tasks of engine `local`, and how tasks are, in version 2.
+
+use gleaner_types::task;
+
+use super::command::Version;
+use super::variant::Variant;
+use crate::message;
+use crate::schema::{Block, Rejected, Travels, Unsayable, schema};
+use crate::unknown::Unknowns;
+
+schema! {
+    TaskUser = task::TaskUser { uid: u32, gid: u32 }
+}
+schema! {
+    /// What a job's tasks have in common.
+    TaskJob<'a> = task::TaskJob {
+        epoch: u64,
+        job: &'a str,
+        user: TaskUser,
+        working_dir: &'a str,
+        output_dir: &'a str,
+        environment: Vec<(&'a str, &'a str)>,
+        timeout_ms: Option<u64>,
+        tasks: u32,
+    }
+}
+schema! {
+    TaskAttempt<'a> = task::TaskAttempt { job: &'a str, task: u32, version: Version }
+}
+schema! {
+    TaskOrder<'a> = task::TaskOrder { attempt: TaskAttempt<'a>, desired: Variant<'a> }
+}
+schema! {
+    /// What is to become of tasks.
+    TaskOrders<'a> = task::TaskOrders { epoch: u64, orders: Vec<Block<'a, TaskOrder<'a>>> }
+}
+schema! {
+    TaskState<'a> = task::TaskState { attempt: TaskAttempt<'a>, status: Variant<'a> }
+}
+schema! {
+    /// How tasks are.
+    TaskStates<'a> = message::TaskStates { states: Vec<Block<'a, TaskState<'a>>> }
+}
+
+impl<'a> Travels<'a, task::TaskDesired> for Variant<'a> {
+    fn of(domain: &'a task::TaskDesired) -> Result<Self, Unsayable> {
+        Ok(match domain {
+            task::TaskDesired::Run { attempt, command } => Self::new(1, &(attempt, command)),
+            task::TaskDesired::End => Self::new(2, &()),
+            task::TaskDesired::Forget => Self::new(3, &()),
+        })
+    }
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<task::TaskDesired, Rejected> {
+        Ok(match self.code {
+            1 => {
+                let (attempt, command) = self.content(unknown)?;
+                task::TaskDesired::Run { attempt, command }
+            }
+            2 => {
+                self.content::<()>(unknown)?;
+                task::TaskDesired::End
+            }
+            3 => {
+                self.content::<()>(unknown)?;
+                task::TaskDesired::Forget
+            }
+            code => return Err(Rejected::Unknown { what: "desired state of a task", code }),
+        })
+    }
+}
+
+impl<'a> Travels<'a, task::TaskStatus> for Variant<'a> {
+    fn of(domain: &'a task::TaskStatus) -> Result<Self, Unsayable> {
+        Ok(match domain {
+            task::TaskStatus::Running { ran_ms } => Self::new(1, ran_ms),
+            task::TaskStatus::Exited { ran_ms, status } => Self::new(2, &(ran_ms, status)),
+            task::TaskStatus::TimedOut { ran_ms } => Self::new(3, ran_ms),
+            task::TaskStatus::Lost { ran_ms } => Self::new(4, ran_ms),
+            task::TaskStatus::NotStarted { reason } => Self::new(5, reason),
+        })
+    }
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<task::TaskStatus, Rejected> {
+        Ok(match self.code {
+            1 => task::TaskStatus::Running { ran_ms: self.content(unknown)? },
+            2 => {
+                let (ran_ms, status) = self.content(unknown)?;
+                task::TaskStatus::Exited { ran_ms, status }
+            }
+            3 => task::TaskStatus::TimedOut { ran_ms: self.content(unknown)? },
+            4 => task::TaskStatus::Lost { ran_ms: self.content(unknown)? },
+            5 => task::TaskStatus::NotStarted { reason: self.content(unknown)? },
+            code => return Err(Rejected::Unknown { what: "state of a task", code }),
+        })
+    }
+}
