@@ -2,9 +2,14 @@
 //! interval. Out: the volunteer's allowance. The agent's guard calls it every 50 ms, the simulator likewise. The
 //! foreground gets what it wants at once; the volunteer gets back slowly what the foreground leaves.
 //!
-//! The allowance drops in one step to what the foreground leaves, less a headroom, and rises by at most a
-//! share of the host per second. Under a floor the volunteer is frozen, because a quota that small only
-//! lets it hold locks and caches. The law begins at zero, so a volunteer that starts also grows slowly.
+//! There are two laws. Where the volunteer may compete with the foreground ([`Yields::ByWeight`]), the allowance drops in
+//! one step to what the foreground leaves, less a headroom, and rises by at most a share of the host per second. Under a
+//! floor the volunteer is frozen, because a quota that small only lets it hold locks and caches. That law begins at zero,
+//! so a volunteer that starts also grows slowly.
+//!
+//! Where the kernel itself makes the volunteer yield ([`Yields::Outright`]), a low quota only costs harvest. The law is
+//! then open, without a quota, as long as the foreground leaves half of the host. When it leaves less the first law
+//! tightens: the idle class still yields, but a volunteer on every CPU is in the way of wake-ups.
 
 use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
@@ -21,17 +26,22 @@ pub struct GuardSettings {
     /// Longest interval that earns growth, in seconds. A longer sample says too little
     /// about the present to allow more.
     pub growth_interval_longest_s: f64,
+    /// Where the volunteer yields outright: no quota is in force while the foreground leaves at least this share of the
+    /// host. With 1 there always is one.
+    pub open_above: Fraction,
 }
 
 impl Default for GuardSettings {
     /// A tenth of the host per second; the other values are chosen. 5 % of a core is the least a kernel
-    /// quota of 1 ms can express in the 20 ms period the agent uses.
+    /// quota of 1 ms can express in the 20 ms period the agent uses. Open down to a half: of two thresholds that were
+    /// measured with a sudden demand for every CPU, a quarter was too late (docs/performance.md).
     fn default() -> Self {
         Self {
             growth_per_s: Fraction::clamped(0.1),
             headroom: Fraction::clamped(0.05),
             freeze_below: CoreShare::clamped(5.0),
             growth_interval_longest_s: 0.2,
+            open_above: Fraction::clamped(0.5),
         }
     }
 }
@@ -45,11 +55,22 @@ pub struct GuardSample {
     pub foreground: CoreShare,
 }
 
+/// How a volunteer gives way by itself, before any quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Yields {
+    /// It may compete with the foreground, if only with the least weight; or nobody knows.
+    ByWeight,
+    /// It is in the kernel's idle class, and so is everything by which it competes with the foreground: the kernel runs
+    /// it only where nothing else wants the CPU.
+    Outright,
+}
+
 /// Kinds of restriction, mildest first. Each includes the milder ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rung {
-    /// The foreground is idle: the least weight suffices, the quota keeps the headroom.
+    /// Weight or idle class suffices: the law is open, or the foreground is idle and the quota keeps the headroom.
     Weight,
     /// The quota limits the volunteer to its allowance.
     Quota,
@@ -76,13 +97,26 @@ pub struct Guard {
     settings: GuardSettings,
     allowance: CoreShare,
     frozen: bool,
+    yields: Yields,
+    open: bool,
 }
 
 impl Guard {
-    /// The law at its start: nothing allowed.
+    /// The law at its start: nothing allowed, for a volunteer that may compete.
     #[must_use]
     pub fn new(settings: GuardSettings) -> Self {
-        Self { settings, allowance: CoreShare::ZERO, frozen: true }
+        Self { settings, allowance: CoreShare::ZERO, frozen: true, yields: Yields::ByWeight, open: false }
+    }
+
+    /// How the volunteer yields from the next step on.
+    pub fn set_yields(&mut self, yields: Yields) {
+        self.yields = yields;
+    }
+
+    /// How the volunteer yields.
+    #[must_use]
+    pub fn yields(&self) -> Yields {
+        self.yields
     }
 
     /// Continues with other constants.
@@ -92,7 +126,13 @@ impl Guard {
 
     /// Back to the start, for a volunteer that is stopped.
     pub fn reset(&mut self) {
-        *self = Self::new(self.settings);
+        *self = Self { yields: self.yields, ..Self::new(self.settings) };
+    }
+
+    /// No quota is needed now.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.open
     }
 
     /// The allowance now.
@@ -107,7 +147,7 @@ impl Guard {
         self.frozen
     }
 
-    /// Takes what the host did over the last `interval_s` seconds:
+    /// Takes what the host did over the last `interval_s` seconds. Open: `allowance' = capacity`. Otherwise
     /// `allowance' = min(capacity - foreground - headroom, allowance + growth * interval)`.
     pub fn step(&mut self, sample: GuardSample, interval_s: f64) -> GuardVerdict {
         let capacity = sample.capacity;
@@ -116,12 +156,15 @@ impl Guard {
         let earning_s = interval_s.clamp(0.0, self.settings.growth_interval_longest_s);
         let grown = self.allowance + capacity * (self.settings.growth_per_s.value() * earning_s);
 
-        let shrank = room < self.allowance;
-        self.allowance = room.min(grown);
+        self.open = self.yields == Yields::Outright && self.may_be_open(sample);
+        let allowance = if self.open { capacity } else { room.min(grown) };
+        let shrank = allowance < self.allowance;
+        self.allowance = allowance;
 
         let was_frozen = self.frozen;
         let floor = self.settings.freeze_below;
-        self.frozen = if was_frozen { self.allowance < floor * 2.0 } else { self.allowance < floor };
+        let least = if was_frozen { floor * 2.0 } else { floor };
+        self.frozen = !self.open && self.allowance < least;
 
         let rung = if self.frozen {
             Rung::Freeze
@@ -131,6 +174,14 @@ impl Guard {
             Rung::Weight
         };
         GuardVerdict { allowance: self.allowance, rung, shrank, froze: self.frozen && !was_frozen }
+    }
+
+    /// The foreground leaves enough. To open again it must leave the headroom more than to stay open, so that a demand
+    /// just at the threshold does not switch the quota on and off at every step.
+    fn may_be_open(&self, sample: GuardSample) -> bool {
+        let GuardSettings { open_above, headroom, .. } = self.settings;
+        let least = open_above.value() + if self.open { 0.0 } else { headroom.value() };
+        open_above.value() < 1.0 && sample.capacity.saturating_sub(sample.foreground) >= sample.capacity * least
     }
 }
 
@@ -219,7 +270,107 @@ mod tests {
         assert!((verdict.allowance.percent() - 20.0).abs() < 1e-9);
     }
 
+    fn outright(cores: u32) -> Guard {
+        let mut guard = Guard::new(GuardSettings::default());
+        guard.set_yields(Yields::Outright);
+        guard.step(sample(cores, 0.0), 0.05);
+        guard
+    }
+
+    #[test]
+    fn one_that_yields_outright_has_no_quota_while_half_of_the_host_is_left() {
+        // 4 cores, half is 200.
+        let mut guard = Guard::new(GuardSettings::default());
+        guard.set_yields(Yields::Outright);
+        assert!(!guard.is_open() && guard.frozen(), "nothing is known before the first step");
+        let first = guard.step(sample(4, 0.0), 0.05);
+        assert_eq!((first.allowance, first.rung), (CoreShare::from_cores(4), Rung::Weight));
+        assert_eq!(guard.step(sample(4, 200.0), 0.05).rung, Rung::Weight);
+        assert!(guard.is_open());
+        // 210 leave 190: the quota is what is left less the headroom of 20.
+        let tight = guard.step(sample(4, 210.0), 0.05);
+        assert!((tight.allowance.percent() - 170.0).abs() < 1e-9 && tight.shrank, "{tight:?}");
+        assert_eq!(tight.rung, Rung::Quota);
+        // It opens again at 220 left, not at 205.
+        assert_eq!(guard.step(sample(4, 195.0), 0.05).rung, Rung::Quota);
+        assert_eq!(guard.step(sample(4, 179.0), 0.05).rung, Rung::Weight);
+        let full = guard.step(sample(4, 400.0), 0.05);
+        assert!(full.froze && full.shrank && full.rung == Rung::Freeze, "{full:?}");
+        assert_eq!(guard.step(sample(4, 0.0), 0.05).rung, Rung::Weight, "the kernel yields, so nothing has to grow");
+    }
+
+    #[test]
+    fn one_that_no_longer_yields_outright_has_a_quota_at_once() {
+        let mut guard = outright(2);
+        guard.set_yields(Yields::ByWeight);
+        let verdict = guard.step(sample(2, 40.0), 0.05);
+        assert!((verdict.allowance.percent() - 150.0).abs() < 1e-9 && !guard.is_open(), "{verdict:?}");
+    }
+
+    #[test]
+    fn a_threshold_of_the_whole_host_always_keeps_the_quota() {
+        let mut guard = outright(2);
+        guard.set_settings(GuardSettings { open_above: Fraction::clamped(1.0), ..GuardSettings::default() });
+        guard.step(sample(2, 0.0), 0.05);
+        assert!(!guard.is_open() && guard.allowance() == CoreShare::clamped(190.0), "{guard:?}");
+    }
+
+    /// A settled demand with what a workload adds to it now and then.
+    fn demands() -> impl Strategy<Value = Vec<(f64, f64)>> {
+        prop::collection::vec((0.0_f64..1.3, 0.0_f64..0.5), 1..200)
+    }
+
     proptest! {
+        #[test]
+        fn open_only_while_half_is_left_and_never_allows_less_than_the_other_law(
+            cores in 1_u32..256,
+            demands in demands(),
+        ) {
+            let settings = GuardSettings::default();
+            let (mut outright, mut by_weight) = (Guard::new(settings), Guard::new(settings));
+            outright.set_yields(Yields::Outright);
+            let host = f64::from(cores) * 100.0;
+            for (demand, interval_s) in demands {
+                let foreground = host * demand;
+                let verdict = outright.step(sample(cores, foreground), interval_s);
+                let other = by_weight.step(sample(cores, foreground), interval_s);
+                let left = (host - foreground).max(0.0);
+                prop_assert!(left < host * 0.55 || outright.is_open(), "{left} of {host}");
+                if outright.is_open() {
+                    prop_assert!(left >= host * 0.5 - 1e-6);
+                    prop_assert_eq!((verdict.rung, verdict.allowance), (Rung::Weight, CoreShare::from_cores(cores)));
+                } else {
+                    prop_assert!(verdict.allowance.percent() <= (left - host * 0.05).max(0.0) + 1e-6);
+                }
+                prop_assert!(verdict.allowance >= other.allowance && verdict.rung <= other.rung);
+            }
+        }
+
+        #[test]
+        fn by_weight_the_threshold_changes_nothing(cores in 1_u32..256, demands in demands(), open_above in 0.0_f64..1.0) {
+            let settings = GuardSettings { open_above: Fraction::clamped(open_above), ..GuardSettings::default() };
+            let (mut guard, mut plain) = (Guard::new(settings), Guard::new(GuardSettings::default()));
+            for (demand, interval_s) in demands {
+                let sample = sample(cores, f64::from(cores) * 100.0 * demand);
+                prop_assert_eq!(guard.step(sample, interval_s), plain.step(sample, interval_s));
+            }
+        }
+
+        #[test]
+        fn outright_settles_without_swinging_on_constant_demand(cores in 1_u32..64, load in 0.0_f64..1.2) {
+            let mut guard = outright(cores);
+            let host = f64::from(cores) * 100.0;
+            let mut last = guard.step(sample(cores, host * load), 0.05);
+            for _ in 0..300 {
+                let next = guard.step(sample(cores, host * load), 0.05);
+                prop_assert!(next.allowance >= last.allowance && !next.froze);
+                last = next;
+            }
+            let rung = last.rung;
+            let last = guard.step(sample(cores, host * load), 0.05);
+            prop_assert_eq!(last.rung, rung, "settled after 15 s");
+        }
+
         #[test]
         fn bounded_never_faster_than_the_rate_and_room_kept(
             cores in 1_u32..256,

@@ -3,7 +3,7 @@
 
 use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
-use gleaner_planner::guard::{Guard, GuardSample, GuardSettings};
+use gleaner_planner::guard::{Guard, GuardSample, GuardSettings, Yields};
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota};
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::id::{HostId, JobId};
@@ -94,6 +94,8 @@ pub fn simulate(scenario: &Scenario) -> Simulated {
         sequence: 0,
         outputs: Vec::new(),
     };
+    // Its volunteer is in the idle class, as its facts say.
+    room.guard.set_yields(Yields::Outright);
     room.tell(Input::HostJoined { host, incarnation: 0, facts: Box::new(facts(scenario.cores)) });
     room.tell(Input::JobSubmitted(Box::new(spec(scenario))));
     let (mut foreground_core_s, mut busiest) = (0.0, CoreShare::ZERO);
@@ -144,14 +146,16 @@ impl Room<'_> {
         self.tell(Input::Acked { host: self.scenario.host.clone(), ack });
     }
 
-    /// One second: the foreground gets what it asks, the volunteer what guard, cap and slots leave it.
+    /// One second: the foreground gets what it asks, the volunteer what guard, cap and slots leave it. The kernel's idle
+    /// class gives it no more than the foreground leaves, whatever the guard allows.
     fn second(&mut self) -> (CoreShare, CoreShare) {
         let capacity = CoreShare::from_cores(self.scenario.cores);
         let foreground = capacity * (self.trace.next().unwrap_or(0.0) / 100.0);
         let mut used = CoreShare::ZERO;
         for _ in 0..GUARD_STEPS {
             let verdict = self.guard.step(GuardSample { capacity, foreground }, 1.0 / f64::from(GUARD_STEPS));
-            let most = verdict.allowance.min(self.cap).min(CoreShare::from_cores(self.slots));
+            let left = capacity.saturating_sub(foreground);
+            let most = verdict.allowance.min(self.cap).min(CoreShare::from_cores(self.slots)).min(left);
             used += most * (1.0 / f64::from(GUARD_STEPS));
         }
         self.done_cpu_s += used.cores();
