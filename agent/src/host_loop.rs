@@ -12,6 +12,7 @@ use gleaner_planner::forecast::ResidualForecaster;
 use gleaner_planner::reclaim::MemoryState;
 use gleaner_types::command::Command;
 use gleaner_types::event::Event;
+use gleaner_types::harm::HostHarm;
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{
     HostReport, Reading, Reason, VolunteerKind, VolunteerSample, VolunteerState, WorkloadSample,
@@ -235,6 +236,7 @@ impl HostLoop {
             },
             residual: self.forecaster.forecast(),
             reports_dropped,
+            harm: HostHarm::because(Reason::OlderAgent),
         }
     }
 

@@ -13,6 +13,7 @@ pub mod controller;
 pub mod forecast;
 pub mod goal;
 pub mod guard;
+pub mod harm;
 pub mod io_model;
 pub mod policy;
 pub mod power;

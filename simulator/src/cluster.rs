@@ -11,6 +11,7 @@ use gleaner_planner::productivity::Efficiency;
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota};
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::event::Event;
+use gleaner_types::harm::HostHarm;
 use gleaner_types::id::{HostId, InvalidId, JobId};
 use gleaner_types::job::{
     ClusterSpec, Decision, DedicatedHost, EngineAction, EngineEnd, EngineProgress, JobSpec, JobStatus, WorkerProgress,
@@ -612,6 +613,7 @@ impl SimulatedHost {
             },
             residual: self.forecaster.forecast(),
             reports_dropped: 0,
+            harm: HostHarm::because(Reason::Simulated),
         }
     }
 }

@@ -6,6 +6,7 @@ use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
 use gleaner_planner::guard::{Guard, GuardSample, GuardSettings, Yields};
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota};
 use gleaner_types::engine::EngineSpec;
+use gleaner_types::harm::HostHarm;
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{
     EngineAction, EngineEnd, EngineProgress, Goal, JobSpec, JobStatus, Prices, SlotSpec, Workers,
@@ -224,6 +225,7 @@ impl Room<'_> {
             },
             residual: self.forecaster.forecast(),
             reports_dropped: 0,
+            harm: HostHarm::because(Reason::Simulated),
         }
     }
 }

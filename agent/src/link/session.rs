@@ -150,8 +150,10 @@ async fn send_all(
         for ack in batch.acks {
             write_message(control, version, &FromAgent::Ack(ack)).await?;
         }
-        if !batch.events.is_empty() {
-            let events = AgentEvents { events: batch.events };
+        // What an older peer cannot be told stays queued, for a newer one.
+        let events: Vec<_> = batch.events.into_iter().filter(|record| version.says(&record.event)).collect();
+        if !events.is_empty() {
+            let events = AgentEvents { events };
             write_message(control, version, &FromAgent::Events(events)).await?;
         }
         if let Some(report) = batch.report {

@@ -17,6 +17,7 @@ use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSourc
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target};
 use gleaner_types::engine::{EngineName, EngineOptions, EngineSpec};
 use gleaner_types::event::{Event, EventRecord, EventSource};
+use gleaner_types::harm::HostHarm;
 use gleaner_types::id::{ApplicationId, HostId, JobId, TierId, WorkloadId};
 use gleaner_types::job::{
     ClusterSpec, DedicatedHost, EngineAction, EngineEnd, EngineProgress, Goal, JobSpec, PowerModel, PowerModels,
@@ -25,7 +26,7 @@ use gleaner_types::job::{
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
     AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, Offer,
-    PromiseRecord, Reading, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind,
+    PromiseRecord, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind,
     WorkloadSample,
 };
 use gleaner_types::time::Timestamp;
@@ -253,6 +254,7 @@ fn report(name: &str, second: u32, workloads: Vec<WorkloadSample>, volunteer: f6
             record: PromiseRecord { judged: 100, broken: 1 },
         },
         reports_dropped: 0,
+        harm: HostHarm::because(Reason::OlderAgent),
     }
 }
 

@@ -166,6 +166,18 @@ macro_rules! reasons {
                 /// Needed.
                 needed: u64,
             },
+            /// Harm needs more trials.
+            MoreTrialsNeeded {
+                /// Taken.
+                taken: u32,
+                /// Needed.
+                needed: u32,
+            },
+            /// A workload has more threads than are read.
+            TooManyThreads {
+                /// The most that are read in a trial.
+                most: u32,
+            },
             /// In words, completing the sentence "not available, because …": from a peer or a record that has words only.
             Described(ReasonText),
             /// A reason that only a newer release knows, by its number on the wire.
@@ -229,6 +241,12 @@ reasons! {
     NoIoband: NotSupported, "the kernel's device-mapper has no target `ioband`";
     DeviceMapperDenied: Denied, "device-mapper is for root alone";
     Simulated: NotSupported, "the simulation has no such thing";
+    PausesSwitchedOff: Disabled, "guard.pause_share is 0";
+    VolunteerNeverRan: NotYet, "the volunteer has not run lately, so there is nothing to compare";
+    VolunteerHeldByGuard: NotYet, "the guard held the volunteer frozen whenever it was to be compared";
+    VolunteerNotHeld: NotSupported, "the volunteer went on running in the pauses";
+    TooLittleActivity: NotYet, "the foreground used too little CPU to be compared";
+    OlderAgent: NotSupported, "the agent is of a release that does not measure it";
 }
 
 impl Reason {
@@ -274,6 +292,10 @@ impl Reason {
             Self::MoreSamplesNeeded { taken, needed } => {
                 format!("the foreground's CPU was sampled {taken} times; {needed} are needed")
             }
+            Self::MoreTrialsNeeded { taken, needed } => {
+                format!("{taken} pauses of the volunteer were compared; {needed} are needed")
+            }
+            Self::TooManyThreads { most } => format!("the foreground has more than {most} threads"),
             Self::Unknown(code) => format!("of a reason that only a newer release knows (number {code})"),
             fixed => fixed.fixed().map_or_else(String::new, |(_, text)| text.to_owned()),
         }
@@ -289,7 +311,7 @@ impl Reason {
             Self::CounterWentBack { .. } => AbsenceKind::WentBack,
             Self::Unexpected { .. } | Self::OverCapacity { .. } => AbsenceKind::Malformed,
             Self::CountersDenied { .. } | Self::NotWritable { .. } => AbsenceKind::Denied,
-            Self::MoreSamplesNeeded { .. } => AbsenceKind::NotYet,
+            Self::MoreSamplesNeeded { .. } | Self::MoreTrialsNeeded { .. } => AbsenceKind::NotYet,
             _ => AbsenceKind::NotSupported,
         }
     }

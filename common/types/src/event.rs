@@ -461,6 +461,32 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// A foreground workload is slower beside the volunteer than the budget allows: the whole interval is above it.
+    HarmOverBudget {
+        /// The workload.
+        workload: WorkloadId,
+        /// Estimate of the harm, in percent.
+        mean_percent: f64,
+        /// Lower bound.
+        low_percent: f64,
+        /// Upper bound.
+        high_percent: f64,
+        /// The budget.
+        budget_percent: f64,
+    },
+    /// The harm of a workload that was over its budget is within it again: the whole interval is below it.
+    HarmWithinBudget {
+        /// The workload.
+        workload: WorkloadId,
+        /// Estimate of the harm, in percent.
+        mean_percent: f64,
+        /// Lower bound.
+        low_percent: f64,
+        /// Upper bound.
+        high_percent: f64,
+        /// The budget.
+        budget_percent: f64,
+    },
     /// An agent of a newer release sent an event that this release does not know. Nothing else of it is known.
     UnknownEvent {
         /// Its number on the wire.

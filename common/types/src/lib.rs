@@ -11,6 +11,7 @@ pub mod engine;
 pub mod error;
 pub mod event;
 pub mod format;
+pub mod harm;
 pub mod id;
 pub mod job;
 pub mod method;

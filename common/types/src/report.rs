@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::absence::{Absence, AbsenceKind, Reason, ReasonText};
+use crate::harm::HostHarm;
 use crate::id::{HostId, WorkloadId};
 use crate::method::MethodName;
 use crate::time::Timestamp;
@@ -241,6 +242,8 @@ pub struct HostReport {
     pub residual: ResidualForecast,
     /// Reports the agent dropped so far because the aggregator could not be reached.
     pub reports_dropped: u64,
+    /// What the volunteer costs the foreground.
+    pub harm: HostHarm,
 }
 
 /// The machine as a whole over the interval.

@@ -35,6 +35,11 @@ fn decode<'a, D, S: Travels<'a, D> + serde::Deserialize<'a>>(tag: u16, payload: 
     })
 }
 
+/// An agent's event that this version has.
+pub(crate) fn says(event: &gleaner_types::event::Event) -> bool {
+    event::Event::of(event).is_ok()
+}
+
 /// The messages of one direction: tag, variant, schema.
 macro_rules! messages {
     ($direction:ident, $encode:ident, $decode:ident { $($tag:literal => $variant:ident, $schema:ty $(, $boxed:ident)?;)+ }) => {

@@ -53,6 +53,11 @@ fn decode<'a, D, S: Travels<'a, D> + Deserialize<'a>>(
     }
 }
 
+/// An agent's event that this version has.
+pub(crate) fn says(event: &gleaner_types::event::Event) -> bool {
+    variant::Variant::of(event).is_ok()
+}
+
 /// The messages of one direction: tag, variant, schema.
 macro_rules! messages {
     ($direction:ident, $encode:ident, $decode:ident { $($tag:literal => $variant:ident, $schema:ty $(, $boxed:ident)?;)+ }) => {

@@ -67,6 +67,17 @@ fn readable(sample: &Sample) -> Value {
     }
 }
 
+/// What a message says in a version: the first says nothing of harm.
+fn said(version: ProtocolVersion, sample: &Sample) -> Value {
+    let mut said = readable(sample);
+    if version == ProtocolVersion::V1
+        && let Some(report) = said.get_mut("report").and_then(Value::as_object_mut)
+    {
+        report.remove("harm");
+    }
+    said
+}
+
 fn folder(version: ProtocolVersion) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("v{version}"))
 }
@@ -74,7 +85,7 @@ fn folder(version: ProtocolVersion) -> PathBuf {
 fn write_missing(version: ProtocolVersion, folder: &Path, samples: &[(String, Sample)]) {
     std::fs::create_dir_all(folder).unwrap();
     for (name, sample) in samples {
-        let json = serde_json::to_string_pretty(&readable(sample)).unwrap() + "\n";
+        let json = serde_json::to_string_pretty(&said(version, sample)).unwrap() + "\n";
         for (file, content) in
             [(format!("{name}.bin"), encoded(version, sample)), (format!("{name}.json"), json.into_bytes())]
         {
@@ -102,9 +113,9 @@ fn check(version: ProtocolVersion, samples: &[(String, Sample)]) {
         let message = decoded(version, name, &bytes);
         assert_eq!(&message, expected, "v{version}/{name}");
         assert_eq!(encoded(version, &message), bytes, "v{version}/{name} is sent as it was");
-        let said = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
-        let said: Value = serde_json::from_str(&said).unwrap();
-        assert_eq!(readable(&message), said, "v{version}/{name}");
+        let expected = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
+        let expected: Value = serde_json::from_str(&expected).unwrap();
+        assert_eq!(said(version, &message), expected, "v{version}/{name}");
     }
 }
 

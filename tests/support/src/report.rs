@@ -1,9 +1,10 @@
 //! Minimal facts and reports of a host; a test fills in what it needs.
 
+use gleaner_types::harm::HostHarm;
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
-    AbsenceKind, Bounded, CgroupMode, HostFacts, HostReport, Levers, MachineSample, PromiseRecord, Reading,
+    AbsenceKind, Bounded, CgroupMode, HostFacts, HostReport, Levers, MachineSample, PromiseRecord, Reading, Reason,
     ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind, WorkloadSample,
 };
 use gleaner_types::time::Timestamp;
@@ -94,6 +95,7 @@ pub fn report(host: &HostId, sequence: u64) -> HostReport {
         },
         residual: ResidualForecast { cpu: nothing(), ..residual(0.0, 0.0) },
         reports_dropped: 0,
+        harm: HostHarm::because(Reason::VolunteerNeverRan),
     }
 }
 

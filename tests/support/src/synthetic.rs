@@ -1,5 +1,6 @@
 //! Hellos and reports as an agent sends them, for load and hostile-peer tests.
 
+use gleaner_types::harm::HostHarm;
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
@@ -107,5 +108,6 @@ pub fn report(host: &HostId, sequence: u64, workloads: u32) -> FromAgent {
             record: PromiseRecord::default(),
         },
         reports_dropped: 0,
+        harm: HostHarm::because(Reason::OlderAgent),
     }))
 }

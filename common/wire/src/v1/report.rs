@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use gleaner_types::absence::AbsenceKind;
+use gleaner_types::absence::{AbsenceKind, Reason};
+use gleaner_types::harm::HostHarm;
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{Capability, CgroupMode, VolunteerState, WorkloadKind};
 use gleaner_types::units::{Bytes, CoreShare};
@@ -255,17 +256,47 @@ schema! {
         record: PromiseRecord,
     }
 }
-schema! {
-    /// One second of a host.
-    HostReport<'a> = report::HostReport {
-        host: &'a str,
-        sequence: u64,
-        at: u64,
-        interval_s: f64,
-        machine: MachineSample<'a>,
-        workloads: Vec<WorkloadSample<'a>>,
-        volunteer: VolunteerSample<'a>,
-        residual: ResidualForecast<'a>,
-        reports_dropped: u64,
+/// One second of a host. It says nothing of harm, which later versions have.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(crate) struct HostReport<'a> {
+    host: &'a str,
+    sequence: u64,
+    at: u64,
+    interval_s: f64,
+    machine: MachineSample<'a>,
+    workloads: Vec<WorkloadSample<'a>>,
+    volunteer: VolunteerSample<'a>,
+    residual: ResidualForecast<'a>,
+    reports_dropped: u64,
+}
+
+impl<'a> Travels<'a, report::HostReport> for HostReport<'a> {
+    fn of(domain: &'a report::HostReport) -> Result<Self, Unsayable> {
+        Ok(Self {
+            host: Travels::of(&domain.host)?,
+            sequence: domain.sequence,
+            at: Travels::of(&domain.at)?,
+            interval_s: domain.interval_s,
+            machine: Travels::of(&domain.machine)?,
+            workloads: Travels::of(&domain.workloads)?,
+            volunteer: Travels::of(&domain.volunteer)?,
+            residual: Travels::of(&domain.residual)?,
+            reports_dropped: domain.reports_dropped,
+        })
+    }
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<report::HostReport, Rejected> {
+        Ok(report::HostReport {
+            host: self.host.into_domain(unknown)?,
+            sequence: self.sequence,
+            at: self.at.into_domain(unknown)?,
+            interval_s: self.interval_s,
+            machine: self.machine.into_domain(unknown)?,
+            workloads: self.workloads.into_domain(unknown)?,
+            volunteer: self.volunteer.into_domain(unknown)?,
+            residual: self.residual.into_domain(unknown)?,
+            reports_dropped: self.reports_dropped,
+            harm: HostHarm::because(Reason::OlderAgent),
+        })
     }
 }

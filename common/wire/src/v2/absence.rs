@@ -103,7 +103,8 @@ reasons! {
         26 = NoMemorySample, 27 = NotTried, 28 = NoBandwidthControl, 29 = KernelTooOld, 30 = NoFreezer,
         31 = NoDiskWeights, 32 = NoGuests, 33 = NoControlDomain, 34 = NoXenHelper, 35 = PressureSwitchedOff,
         36 = NoPressure, 37 = ResctrlNotMounted, 38 = NoCacheMonitor, 39 = NoIoband, 40 = DeviceMapperDenied,
-        41 = Simulated,
+        41 = Simulated, 50 = PausesSwitchedOff, 51 = VolunteerNeverRan, 52 = VolunteerHeldByGuard, 53 = VolunteerNotHeld,
+        54 = TooLittleActivity, 55 = OlderAgent,
     }
     detailed {
         101 = CounterWentBack { before: u64, now: u64 }
@@ -121,6 +122,8 @@ reasons! {
         113 = QueueRefused { error: &str }
         114 = DeviceMapperFailed { error: &str }
         115 = MoreSamplesNeeded { taken: u64, needed: u64 }
+        120 = MoreTrialsNeeded { taken: u32, needed: u32 }
+        121 = TooManyThreads { most: u32 }
     }
 }
 

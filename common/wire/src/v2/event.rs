@@ -92,4 +92,6 @@ events! {
     13 = CertificateNotRenewed { reason: &str, expires: u64 }
     14 = EpochRaised { from: u64, to: u64 }
     15 = OldEpochRefused { epoch: u64, highest: u64 }
+    20 = HarmOverBudget { workload: &str, mean_percent: f64, low_percent: f64, high_percent: f64, budget_percent: f64 }
+    21 = HarmWithinBudget { workload: &str, mean_percent: f64, low_percent: f64, high_percent: f64, budget_percent: f64 }
 }

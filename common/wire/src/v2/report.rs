@@ -1,8 +1,10 @@
 //! Hellos and reports in version 2.
 
+use gleaner_types::harm::{self, HarmInterval};
 use gleaner_types::report;
 use gleaner_types::report::{Capability, CgroupMode, VolunteerState, WorkloadKind};
 use gleaner_types::units::{Bytes, CoreShare};
+use serde::{Deserialize, Serialize};
 
 use super::absence::Reading;
 use super::variant::{Code, Variant, codes};
@@ -163,6 +165,31 @@ schema! {
         record: PromiseRecord,
     }
 }
+/// An interval of harm: estimate, lower and upper bound in percent, trials.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Interval(f64, f64, f64, u32);
+
+impl Travels<'_, HarmInterval> for Interval {
+    fn of(domain: &HarmInterval) -> Result<Self, Unsayable> {
+        Ok(Self(domain.mean_percent, domain.low_percent, domain.high_percent, domain.trials))
+    }
+    fn into_domain(self, _: &mut Unknowns) -> Result<HarmInterval, Rejected> {
+        let Self(mean, low, high, trials) = self;
+        HarmInterval::new(mean, low, high, trials).map_err(Rejected::invalid)
+    }
+}
+
+schema! {
+    WorkloadHarm<'a> = harm::WorkloadHarm { workload: &'a str, harm: Reading<'a, Interval> }
+}
+schema! {
+    HostHarm<'a> = harm::HostHarm {
+        foreground: Reading<'a, Interval>,
+        workloads: Vec<WorkloadHarm<'a>>,
+        budget_percent: f64,
+        paused_s: f64,
+    }
+}
 schema! {
     /// One second of a host.
     HostReport<'a> = report::HostReport {
@@ -175,5 +202,6 @@ schema! {
         volunteer: Block<'a, VolunteerSample<'a>>,
         residual: Block<'a, ResidualForecast<'a>>,
         reports_dropped: u64,
+        harm: Block<'a, HostHarm<'a>>,
     }
 }

@@ -5,6 +5,7 @@ use gleaner_types::command::{
 };
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::{HostId, JobId, WorkloadId};
+use gleaner_types::harm::{HarmInterval, HostHarm, WorkloadHarm};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
     Absence, AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample,
@@ -242,6 +243,7 @@ fn report(method: &str, state: VolunteerState, workloads: Vec<WorkloadSample>) -
             record: PromiseRecord { judged: 1_000, broken: 7 },
         },
         reports_dropped: 2,
+        harm: HostHarm::because(Reason::OlderAgent),
     }
 }
 
@@ -512,6 +514,39 @@ fn tasks(all: &mut Vec<(String, Sample)>) {
     all.extend(more.map(|(name, sample)| (name.to_owned(), sample)));
 }
 
+/// A report with every state of harm.
+fn harmed() -> FromAgent {
+    let mut report = report("best", VolunteerState::Active, vec![]);
+    let interval = |mean, low, high| Reading::Value(HarmInterval::new(mean, low, high, 128).unwrap());
+    let of = |name: &str, harm| WorkloadHarm { workload: workload(name), harm };
+    report.harm = HostHarm {
+        foreground: interval(0.5, 0.25, 1.0),
+        workloads: vec![
+            of("guest-1", interval(-0.5, -2.0, 1.5)),
+            of("guest-2", Reading::because(Reason::MoreTrialsNeeded { taken: 3, needed: 8 })),
+            of("guest-3", Reading::because(Reason::TooManyThreads { most: 1_024 })),
+        ],
+        budget_percent: 1.0,
+        paused_s: 70.25,
+    };
+    FromAgent::Report(Box::new(report))
+}
+
+/// The events of harm, which version 1 does not have.
+fn harm_events() -> Vec<(&'static str, Event)> {
+    let (workload, budget_percent) = (workload("guest-1"), 1.0);
+    let over = Event::HarmOverBudget {
+        workload: workload.clone(),
+        mean_percent: 2.5,
+        low_percent: 1.5,
+        high_percent: 4.0,
+        budget_percent,
+    };
+    let within =
+        Event::HarmWithinBudget { workload, mean_percent: 0.25, low_percent: 0.0, high_percent: 0.5, budget_percent };
+    vec![("harm_over_budget", over), ("harm_within_budget", within)]
+}
+
 /// Every message that version 2 can say, by the name of its golden file.
 pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     let mut all = of_version_1();
@@ -520,6 +555,11 @@ pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     all.push(("from_agent.hello.fixed_reasons".to_owned(), Sample::FromAgent(fixed_reasons())));
     // A method that has no number in version 1.
     let named = report("exponential_smoothing", VolunteerState::Active, vec![]);
+    all.push(("from_agent.report.harm".to_owned(), Sample::FromAgent(harmed())));
+    for (name, event) in harm_events() {
+        let message = FromAgent::Events(AgentEvents { events: vec![record(1, event)] });
+        all.push((format!("from_agent.events.{name}"), Sample::FromAgent(message)));
+    }
     all.push(("from_agent.report.named_method".to_owned(), Sample::FromAgent(FromAgent::Report(Box::new(named)))));
     all
 }

@@ -1,0 +1,190 @@
+//! From trials to harm: a ratio estimator with a jackknife interval.
+//!
+//! Work that needs `c` of CPU takes `c + w` where it waits `w` for one. With `R` as the wait per CPU time, summed over all
+//! trials of a side, it takes `1 + R` per CPU time, and harm is `(1 + R with) / (1 + R without) - 1`: the extra wait per
+//! CPU time, as a part of what the work takes anyway. Where the foreground never waits without the volunteer, that is the
+//! extra wait per CPU time itself.
+//!
+//! The interval is a jackknife over trials (Quenouille 1956, Tukey 1958): each is left out once. It is taken of the
+//! logarithm, where a ratio of two such sums is nearly normal, with Student's t for the number of trials.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use gleaner_types::absence::{Absence, Reason};
+use gleaner_types::harm::HarmInterval;
+
+/// Trials kept. Chosen: 25 minutes at the default share.
+pub const MOST_TRIALS: usize = 128;
+/// Fewest trials that say anything. Chosen: with fewer the interval is wider than twice the one of many.
+pub const LEAST_TRIALS: u32 = 8;
+/// Least CPU time of a side per trial, in ns: below it a workload is asleep. Chosen: 0.03 % of a core.
+const LEAST_CPU_NS: f64 = 100_000.0;
+/// The standard normal distribution's 97.5th percentile.
+const Z: f64 = 1.959_963_985;
+
+/// What the threads of a workload did in a window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RunTime {
+    /// Time on a CPU, in ns.
+    pub cpu_ns: u64,
+    /// Time runnable without one, in ns.
+    pub wait_ns: u64,
+}
+
+impl RunTime {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { cpu_ns: self.cpu_ns.saturating_add(other.cpu_ns), wait_ns: self.wait_ns.saturating_add(other.wait_ns) }
+    }
+
+    /// What came since an earlier reading; nothing where a counter went back.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
+            wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
+        }
+    }
+}
+
+/// One trial of one workload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// In the window with the volunteer.
+    pub with: RunTime,
+    /// In the window without.
+    pub without: RunTime,
+}
+
+/// What trials say.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Estimate {
+    /// The harm.
+    Known(HarmInterval),
+    /// Too few for an interval; how many there are.
+    TooFewTrials(u32),
+    /// The workload used too little CPU.
+    TooLittleActivity,
+}
+
+impl Estimate {
+    /// As a reading: the harm, or why it is not known.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn known(self) -> Result<HarmInterval, Absence> {
+        match self {
+            Self::Known(harm) => Ok(harm),
+            Self::TooFewTrials(taken) => {
+                Err(Absence::because(Reason::MoreTrialsNeeded { taken, needed: LEAST_TRIALS }))
+            }
+            Self::TooLittleActivity => Err(Absence::because(Reason::TooLittleActivity)),
+        }
+    }
+}
+
+/// The last trials of a workload, at most [`MOST_TRIALS`].
+#[derive(Debug, Clone, Default)]
+pub struct Trials(VecDeque<(Duration, Comparison)>);
+
+/// Sums over trials.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    with: [f64; 2],
+    without: [f64; 2],
+}
+
+impl Sums {
+    fn add(&mut self, one: &Comparison, sign: f64) {
+        for (sums, side) in [(&mut self.with, one.with), (&mut self.without, one.without)] {
+            sums[0] += sign * side.cpu_ns as f64;
+            sums[1] += sign * side.wait_ns as f64;
+        }
+    }
+
+    /// Logarithm of the ratio of what work takes with the volunteer and without; `None` where a side used no CPU.
+    fn log_ratio(&self) -> Option<f64> {
+        let per_cpu = |[cpu, wait]: [f64; 2]| (cpu >= 1.0).then(|| (wait.max(0.0) / cpu).ln_1p());
+        Some(per_cpu(self.with)? - per_cpu(self.without)?)
+    }
+}
+
+impl Trials {
+    /// Adds one, taken at `at` on any clock that does not go back; the oldest gives way.
+    pub fn add(&mut self, at: Duration, trial: Comparison) {
+        if self.0.len() >= MOST_TRIALS {
+            self.0.pop_front();
+        }
+        self.0.push_back((at, trial));
+    }
+
+    /// Drops those older than `earliest`.
+    pub fn forget_before(&mut self, earliest: Duration) {
+        while self.0.front().is_some_and(|(at, _)| *at < earliest) {
+            self.0.pop_front();
+        }
+    }
+
+    /// There is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The harm by these trials.
+    #[must_use]
+    pub fn estimate(&self) -> Estimate {
+        let count = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        if count < LEAST_TRIALS {
+            return Estimate::TooFewTrials(count);
+        }
+        let mut sums = Sums::default();
+        for (_, trial) in &self.0 {
+            sums.add(trial, 1.0);
+        }
+        let n = f64::from(count);
+        if sums.with[0].min(sums.without[0]) < n * LEAST_CPU_NS {
+            return Estimate::TooLittleActivity;
+        }
+        let left_out = self.0.iter().map(|(_, trial)| {
+            let mut without_it = sums;
+            without_it.add(trial, -1.0);
+            without_it.log_ratio()
+        });
+        // One trial has all the activity: nothing is known of its spread.
+        let Some(left_out) = left_out.collect::<Option<Vec<f64>>>() else { return Estimate::TooLittleActivity };
+        let Some(whole) = sums.log_ratio() else { return Estimate::TooLittleActivity };
+        let mean = left_out.iter().sum::<f64>() / n;
+        let variance = left_out.iter().map(|one| (one - mean).powi(2)).sum::<f64>() * (n - 1.0) / n;
+        let margin = student(n - 1.0) * variance.sqrt();
+        let percent = |log: f64| log.exp_m1() * 100.0;
+        match HarmInterval::new(percent(whole), percent(whole - margin), percent(whole + margin), count) {
+            Ok(harm) => Estimate::Known(harm),
+            // Sums of nanoseconds are finite; only a spread beyond all numbers ends here.
+            Err(_) => Estimate::TooLittleActivity,
+        }
+    }
+}
+
+/// The 97.5th percentile of Student's t with `freedom` degrees of freedom, by the first terms of its expansion
+/// (Abramowitz and Stegun 26.7.5): within 0.1 % from 7 on.
+fn student(freedom: f64) -> f64 {
+    let (z3, z5, z7) = (Z.powi(3), Z.powi(5), Z.powi(7));
+    Z + (z3 + Z) / (4.0 * freedom)
+        + (5.0 * z5 + 16.0 * z3 + 3.0 * Z) / (96.0 * freedom.powi(2))
+        + (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * Z) / (384.0 * freedom.powi(3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn students_t_is_the_tables() {
+        for (freedom, t) in [(7.0, 2.3646), (10.0, 2.2281), (30.0, 2.0423), (127.0, 1.9788)] {
+            assert!((student(freedom) / t - 1.0).abs() < 1e-3, "{freedom}: {}", student(freedom));
+        }
+    }
+}

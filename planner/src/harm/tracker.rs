@@ -1,0 +1,174 @@
+//! The harm of a host: trials of each workload and of all together, why there is none, and when the budget is crossed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gleaner_types::absence::{Absence, Reason};
+use gleaner_types::harm::{HarmInterval, WorkloadHarm};
+use gleaner_types::id::WorkloadId;
+use gleaner_types::report::{MAX_WORKLOADS, Reading};
+
+use super::estimate::{Comparison, Trials};
+
+/// Older trials say nothing of now. Chosen.
+pub const HISTORY: Duration = Duration::from_secs(1_800);
+
+/// Why a moment that was drawn gave no trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skipped {
+    /// No volunteer was active, or it used no CPU.
+    NotRunning,
+    /// The guard froze it before or during the trial.
+    HeldByGuard,
+    /// It went on running while it was held.
+    NotHeld,
+}
+
+impl Skipped {
+    const fn reason(self) -> Reason {
+        match self {
+            Self::NotRunning => Reason::VolunteerNeverRan,
+            Self::HeldByGuard => Reason::VolunteerHeldByGuard,
+            Self::NotHeld => Reason::VolunteerNotHeld,
+        }
+    }
+}
+
+/// One workload in one trial: what it did, or why that cannot be read.
+pub type Compared = (WorkloadId, Result<Comparison, Absence>);
+
+/// Which way the budget was crossed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Edge {
+    /// The whole interval is above it, and was not before.
+    Over,
+    /// The whole interval is below it, after it was above.
+    Within,
+}
+
+/// A workload's harm crossed the budget.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Crossing {
+    /// The workload.
+    pub workload: WorkloadId,
+    /// Its harm.
+    pub harm: HarmInterval,
+    /// Which way.
+    pub edge: Edge,
+}
+
+#[derive(Debug, Default)]
+struct Followed {
+    trials: Trials,
+    /// Why it could not be read in its last trial.
+    absent: Option<Absence>,
+    over: bool,
+}
+
+impl Followed {
+    fn harm(&self) -> Reading<HarmInterval> {
+        match &self.absent {
+            Some(absent) if self.trials.is_empty() => Reading::Absent(absent.clone()),
+            _ => self.trials.estimate().known().into(),
+        }
+    }
+}
+
+/// Keeps the trials of a host. Times are from any clock that does not go back.
+#[derive(Debug, Default)]
+pub struct HarmTracker {
+    workloads: BTreeMap<WorkloadId, Followed>,
+    all: Trials,
+    /// Why the last moment gave none.
+    skipped: Option<Skipped>,
+    /// Why the last trial has nothing of any workload.
+    absent: Option<Absence>,
+}
+
+impl HarmTracker {
+    /// A trial: each workload that was compared, at most [`MAX_WORKLOADS`] of them in the last [`HISTORY`].
+    pub fn record(&mut self, now: Duration, compared: impl IntoIterator<Item = Compared>) {
+        self.skipped = None;
+        self.absent = None;
+        let mut all = Comparison::default();
+        let mut measured = false;
+        for (workload, result) in compared {
+            if self.workloads.len() >= MAX_WORKLOADS && !self.workloads.contains_key(&workload) {
+                continue;
+            }
+            let followed = self.workloads.entry(workload).or_default();
+            match result {
+                Ok(comparison) => {
+                    followed.trials.add(now, comparison);
+                    followed.absent = None;
+                    all.with = all.with.plus(comparison.with);
+                    all.without = all.without.plus(comparison.without);
+                    measured = true;
+                }
+                Err(absence) => {
+                    self.absent = Some(absence.clone());
+                    followed.absent = Some(absence);
+                }
+            }
+        }
+        if measured {
+            self.all.add(now, all);
+        }
+    }
+
+    /// A moment that gave no trial.
+    pub fn skip(&mut self, why: Skipped) {
+        self.skipped = Some(why);
+    }
+
+    /// Drops what is too old.
+    pub fn forget(&mut self, now: Duration) {
+        let earliest = now.saturating_sub(HISTORY);
+        self.all.forget_before(earliest);
+        for followed in self.workloads.values_mut() {
+            followed.trials.forget_before(earliest);
+        }
+        // One that cannot be read is kept as long as any trial is: its reason is worth showing.
+        let any = !self.all.is_empty();
+        self.workloads.retain(|_, followed| !followed.trials.is_empty() || (any && followed.absent.is_some()));
+    }
+
+    /// Harm of all workloads together.
+    #[must_use]
+    pub fn foreground(&self) -> Reading<HarmInterval> {
+        if self.all.is_empty() {
+            match (&self.absent, self.skipped) {
+                (Some(absent), None) => return Reading::Absent(absent.clone()),
+                (_, Some(skipped)) => return Reading::because(skipped.reason()),
+                (None, None) => {}
+            }
+        }
+        self.all.estimate().known().into()
+    }
+
+    /// Harm of each workload, sorted by id.
+    #[must_use]
+    pub fn workloads(&self) -> Vec<WorkloadHarm> {
+        let one = |(workload, followed): (&WorkloadId, &Followed)| WorkloadHarm {
+            workload: workload.clone(),
+            harm: followed.harm(),
+        };
+        self.workloads.iter().map(one).collect()
+    }
+
+    /// Workloads whose harm crossed the budget since the last call. An interval that holds the budget crosses nothing.
+    pub fn crossings(&mut self, budget_percent: f64) -> Vec<Crossing> {
+        let mut crossings = Vec::new();
+        for (workload, followed) in &mut self.workloads {
+            let Reading::Value(harm) = followed.harm() else { continue };
+            let edge = match followed.over {
+                false if harm.low_percent > budget_percent => Edge::Over,
+                true if harm.high_percent < budget_percent => Edge::Within,
+                _ => continue,
+            };
+            followed.over = edge == Edge::Over;
+            crossings.push(Crossing { workload: workload.clone(), harm, edge });
+        }
+        crossings
+    }
+}
