@@ -23,7 +23,7 @@ use value::{Mismatch, Value};
 const STATE: &str = "stored state";
 
 /// Format of stored states that this program writes.
-pub(crate) const CURRENT: u64 = 3;
+pub(crate) const CURRENT: u64 = 4;
 
 /// An older format: what its bytes mean and how it becomes the next one.
 struct Older {
@@ -33,8 +33,10 @@ struct Older {
 }
 
 /// Oldest first, without gaps up to [`CURRENT`].
-const OLDER: [Older; 1] =
-    [Older { format: 2, schema: include_str!("formats/state.2.schema"), convert: convert::from_2 }];
+const OLDER: [Older; 2] = [
+    Older { format: 2, schema: include_str!("formats/state.2.schema"), convert: convert::from_2 },
+    Older { format: 3, schema: include_str!("formats/state.3.schema"), convert: convert::from_3 },
+];
 
 /// A stored document cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -430,23 +430,26 @@ mod tests {
         assert!(everything(folder.path()) == before);
     }
 
-    fn golden(folder: &Path) -> PathBuf {
+    fn golden(folder: &Path, format: u64) -> PathBuf {
         let file = folder.join("state.redb");
-        std::fs::write(&file, formats::tests::golden_store()).unwrap();
+        std::fs::write(&file, formats::tests::golden_store(format)).unwrap();
         file
     }
 
     #[test]
-    fn a_store_of_format_2_is_converted_and_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = golden(folder.path());
-        let store = Store::open(&file).unwrap();
-        formats::tests::is_golden(&store.load().unwrap().unwrap(), &store.load_admissions().unwrap());
-        drop(store);
-        assert_eq!(std::fs::read(folder.path().join("state.redb.format-2")).unwrap(), formats::tests::golden_store());
-        assert!(!folder.path().join("state.redb.new").exists());
-        let again = Store::open(&file).unwrap();
-        formats::tests::is_golden(&again.load().unwrap().unwrap(), &again.load_admissions().unwrap());
+    fn a_store_of_an_older_format_is_converted_and_kept() {
+        for format in formats::tests::GOLDEN {
+            let folder = tempfile::tempdir().unwrap();
+            let file = golden(folder.path(), format);
+            let store = Store::open(&file).unwrap();
+            formats::tests::is_golden(&store.load().unwrap().unwrap(), &store.load_admissions().unwrap());
+            drop(store);
+            let kept = std::fs::read(folder.path().join(format!("state.redb.format-{format}"))).ok();
+            assert_eq!(kept, (format < CURRENT).then(|| formats::tests::golden_store(format)));
+            assert!(!folder.path().join("state.redb.new").exists());
+            let again = Store::open(&file).unwrap();
+            formats::tests::is_golden(&again.load().unwrap().unwrap(), &again.load_admissions().unwrap());
+        }
     }
 
     /// What a crash leaves after each step of a conversion.
@@ -462,19 +465,19 @@ mod tests {
         };
         let steps: [&dyn Fn(&Path); 3] = [&torn, &whole, &linked];
         for left in steps {
-            let file = golden(folder.path());
+            let file = golden(folder.path(), 2);
             left(&file);
             let store = Store::open(&file).unwrap();
             formats::tests::is_golden(&store.load().unwrap().unwrap(), &store.load_admissions().unwrap());
-            assert_eq!(std::fs::read(&kept).unwrap(), formats::tests::golden_store());
+            assert_eq!(std::fs::read(&kept).unwrap(), formats::tests::golden_store(2));
             drop(store);
             std::fs::remove_file(&kept).unwrap();
         }
         // A kept file that cannot be made ends it before the store is replaced.
-        let file = golden(folder.path());
+        let file = golden(folder.path(), 2);
         std::fs::create_dir(&kept).unwrap();
         assert!(matches!(Store::open(&file), Err(StoreError::Conversion { from: 2, .. })));
-        assert_eq!(std::fs::read(&file).unwrap(), formats::tests::golden_store());
+        assert_eq!(std::fs::read(&file).unwrap(), formats::tests::golden_store(2));
     }
 
     #[test]

@@ -1,22 +1,21 @@
 //! Cost and energy of each of the papers' jobs over all sizes: for calibrating their profiles.
 #![expect(clippy::disallowed_methods, reason = "it is run by hand, and says how long it took")]
 
+use gleaner_experiments::baselines::sizing::{Scenario, Sizing};
 use gleaner_experiments::jobs::PaperJob;
 use gleaner_experiments::pool::run_all;
-use gleaner_simulator::scenario::ClusterScenario;
-use gleaner_types::job::{Goal, SizingPolicy};
+use gleaner_types::job::Goal;
 
 fn main() {
     let begin = std::time::Instant::now();
     for job in PaperJob::ALL {
-        let scenario =
-            |sizing, goal| ClusterScenario { job: job.profile(), sizing, goal, ..ClusterScenario::default() };
-        let mut all: Vec<ClusterScenario> = (0..=36)
+        let scenario = |sizing, goal| Scenario { job: job.profile(), sizing, goal, ..Scenario::default() };
+        let mut all: Vec<Scenario> = (0..=36)
             .step_by(2)
-            .map(|volunteers| scenario(SizingPolicy::Fixed { volunteers }, Goal::Cost { budget: None }))
+            .map(|volunteers| scenario(Sizing::Fixed { volunteers }, Goal::Cost { budget: None }))
             .collect();
-        all.push(scenario(SizingPolicy::Adaptive, Goal::Cost { budget: None }));
-        all.push(scenario(SizingPolicy::Adaptive, Goal::Energy));
+        all.push(scenario(Sizing::Adaptive, Goal::Cost { budget: None }));
+        all.push(scenario(Sizing::Adaptive, Goal::Energy));
         let runs = match run_all(&all, &|_, _| {}) {
             Ok(runs) => runs,
             Err(error) => {

@@ -5,6 +5,7 @@ pub mod adaptive_pi;
 pub mod arma;
 pub mod autocontrol;
 pub mod kalman;
+pub mod sizing;
 
 use gleaner_planner::single_resource::{NamedController, Stfc};
 

@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gleaner_simulator::cluster::{ClusterRun, ScenarioError, simulate};
-use gleaner_simulator::scenario::ClusterScenario;
+
+use crate::baselines::sizing::Scenario;
 
 /// Runs all scenarios; results in their order. `progress` is told how many are done, from any thread.
 ///
 /// # Errors
 /// The first [`ScenarioError`] by order.
 pub fn run_all(
-    scenarios: &[ClusterScenario],
+    scenarios: &[Scenario],
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<ClusterRun>, ScenarioError> {
     let next = AtomicUsize::new(0);

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::baselines::sizing::{Scenario, Sizing};
 use crate::jobs::{HbaseJob, PaperJob};
 use crate::pool::run_all;
 use crate::predictors::{Extent, Predictor, Row, average_and_best, table};
@@ -14,8 +15,8 @@ use crate::{Detail, Figure, ReproduceError, Reproduction, Series};
 use gleaner_planner::forecast::Method;
 use gleaner_simulator::cluster::{ClusterRun, ScenarioError};
 use gleaner_simulator::foreground::Session;
-use gleaner_simulator::scenario::{ClusterScenario, HostClass, JobProfile};
-use gleaner_types::job::{Goal, Prices, SizingPolicy};
+use gleaner_simulator::scenario::{HostClass, JobProfile};
+use gleaner_types::job::{Goal, Prices};
 use gleaner_types::units::{DollarsPerHour, Fraction};
 
 /// Prices of a volunteer in the survey, in dollars an hour (RHIC Fig. 11).
@@ -105,17 +106,17 @@ enum Key {
 /// Runs that are waiting, and what came of them.
 #[derive(Default)]
 struct Runs {
-    waiting: Vec<(Key, ClusterScenario)>,
+    waiting: Vec<(Key, Scenario)>,
     done: BTreeMap<Key, ClusterRun>,
 }
 
 impl Runs {
-    fn add(&mut self, key: Key, scenario: ClusterScenario) {
+    fn add(&mut self, key: Key, scenario: Scenario) {
         self.waiting.push((key, scenario));
     }
 
     fn run(&mut self, what: &str, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> Result<(), ScenarioError> {
-        let (keys, scenarios): (Vec<Key>, Vec<ClusterScenario>) = std::mem::take(&mut self.waiting).into_iter().unzip();
+        let (keys, scenarios): (Vec<Key>, Vec<Scenario>) = std::mem::take(&mut self.waiting).into_iter().unzip();
         let runs = run_all(&scenarios, &|done, all| progress(what, done, all))?;
         self.done.extend(keys.into_iter().zip(runs));
         Ok(())
@@ -141,8 +142,8 @@ const HADOOP: Bed = Bed { dedicated: 6, interactive: 36 };
 const HBASE: Bed = Bed { dedicated: 3, interactive: 18 };
 
 impl Bed {
-    fn scenario(self, job: &JobProfile, mix: u64, goal: Goal, sizing: SizingPolicy) -> ClusterScenario {
-        ClusterScenario {
+    fn scenario(self, job: &JobProfile, mix: u64, goal: Goal, sizing: Sizing) -> Scenario {
+        Scenario {
             seed: mix,
             foreground_seed: mix,
             dedicated: vec![HostClass { count: self.dedicated, ..HostClass::default() }],
@@ -150,7 +151,7 @@ impl Bed {
             job: job.clone(),
             goal,
             sizing,
-            ..ClusterScenario::default()
+            ..Scenario::default()
         }
     }
 
@@ -226,7 +227,7 @@ fn survey(runs: &mut Runs, mixes: &[u64]) {
     for (bed, job, profile) in hadoop.into_iter().chain(hbase) {
         for &mix in mixes {
             for volunteers in bed.sizes() {
-                let scenario = bed.scenario(&profile, mix, CHEAPEST, SizingPolicy::Fixed { volunteers });
+                let scenario = bed.scenario(&profile, mix, CHEAPEST, Sizing::Fixed { volunteers });
                 runs.add(Key::Survey { job, mix, volunteers }, scenario);
             }
         }
@@ -242,16 +243,13 @@ fn adaptive(runs: &mut Runs, mixes: &[u64]) -> Deadlines {
         let (name, profile) = (job.name(), job.profile());
         for &mix in mixes {
             for price in VOLUNTEER_PRICES {
-                let mut scenario = HADOOP.scenario(&profile, mix, CHEAPEST, SizingPolicy::Adaptive);
+                let mut scenario = HADOOP.scenario(&profile, mix, CHEAPEST, Sizing::Adaptive);
                 scenario.prices = prices(price);
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "cents")]
                 let cents = (price * 100.0).round() as u32;
                 runs.add(Key::Cost { job: name, mix, cents }, scenario);
             }
-            runs.add(
-                Key::Energy { job: name, mix },
-                HADOOP.scenario(&profile, mix, Goal::Energy, SizingPolicy::Adaptive),
-            );
+            runs.add(Key::Energy { job: name, mix }, HADOOP.scenario(&profile, mix, Goal::Energy, Sizing::Adaptive));
             let time =
                 |volunteers| runs.get(&Key::Survey { job: name, mix, volunteers }).map_or(0.0, |run| run.elapsed_s);
             let (slowest, fastest) = (time(0), HADOOP.sizes().map(time).fold(f64::INFINITY, f64::min));
@@ -259,7 +257,7 @@ fn adaptive(runs: &mut Runs, mixes: &[u64]) -> Deadlines {
             deadlines.insert((name, mix), within);
             for (number, within_s) in within.into_iter().enumerate() {
                 let goal = Goal::Deadline { within_s };
-                let scenario = HADOOP.scenario(&profile, mix, goal, SizingPolicy::Adaptive);
+                let scenario = HADOOP.scenario(&profile, mix, goal, Sizing::Adaptive);
                 runs.add(Key::Deadline { job: name, mix, number }, scenario);
             }
         }
@@ -267,7 +265,7 @@ fn adaptive(runs: &mut Runs, mixes: &[u64]) -> Deadlines {
     for job in HbaseJob::ALL {
         let (name, profile) = (job.name(), job.profile());
         for &mix in mixes {
-            let scenario = |goal| HBASE.scenario(&profile, mix, goal, SizingPolicy::Adaptive);
+            let scenario = |goal| HBASE.scenario(&profile, mix, goal, Sizing::Adaptive);
             runs.add(Key::Cost { job: name, mix, cents: 42 }, scenario(CHEAPEST));
             runs.add(Key::Energy { job: name, mix }, scenario(Goal::Energy));
         }
@@ -276,17 +274,17 @@ fn adaptive(runs: &mut Runs, mixes: &[u64]) -> Deadlines {
 }
 
 /// FUZZY(p) from three start points each, and Threshold(t), which knows no goal.
-fn other_policies() -> Vec<(String, SizingPolicy)> {
+fn other_policies() -> Vec<(String, Sizing)> {
     let mut policies = Vec::new();
     for step in [2, 4, 8] {
         for start in [0.25, 0.5, 0.75] {
             let start_percent = start * 100.0;
-            let policy = SizingPolicy::Fuzzy { step, start: Fraction::clamped(start) };
+            let policy = Sizing::Fuzzy { step, start: Fraction::clamped(start) };
             policies.push((format!("fuzzy({step}) from {start_percent:.0} %"), policy));
         }
     }
     for residual in [0.25, 0.5] {
-        let policy = SizingPolicy::Threshold { residual: Fraction::clamped(residual) };
+        let policy = Sizing::Threshold { residual: Fraction::clamped(residual) };
         policies.push((format!("threshold({residual:.2})"), policy));
     }
     policies
@@ -319,8 +317,8 @@ fn churn(runs: &mut Runs, mixes: &[u64], deadlines: &Deadlines) {
             let within_s = deadlines.get(&(name, mix)).map_or(0.0, |within| within[1]);
             for times in CHURN {
                 let scenario = |goal| {
-                    let scenario = HADOOP.scenario(&profile, mix, goal, SizingPolicy::Adaptive);
-                    ClusterScenario { churn: f64::from(times), ..scenario }
+                    let scenario = HADOOP.scenario(&profile, mix, goal, Sizing::Adaptive);
+                    Scenario { churn: f64::from(times), ..scenario }
                 };
                 runs.add(Key::Churn { job: name, mix, times }, scenario(CHEAPEST));
                 runs.add(Key::ChurnDeadline { job: name, mix, times }, scenario(Goal::Deadline { within_s }));
@@ -338,7 +336,7 @@ fn hybrid(runs: &mut Runs, mix: u64) {
         for nodes in [2, 4, 6, 8] {
             let bed = |dedicated, interactive| Bed { dedicated, interactive };
             for (hybrid, bed) in [(true, bed(2, nodes)), (false, bed(2 + nodes, 0))] {
-                let mut scenario = bed.scenario(&profile, mix, CHEAPEST, SizingPolicy::Fixed { volunteers: nodes });
+                let mut scenario = bed.scenario(&profile, mix, CHEAPEST, Sizing::Fixed { volunteers: nodes });
                 scenario.sessions = vec![Session::Photoshop];
                 scenario.churn = 0.0;
                 runs.add(Key::Hybrid { job: job.name(), nodes, hybrid }, scenario);
@@ -361,7 +359,7 @@ fn classes(runs: &mut Runs, mix: u64) {
         };
         for index in 0..CLASSES.len() {
             let disk_mb_s = [150.0, 130.0, 110.0][index];
-            let mut scenario = HADOOP.scenario(&profile, mix, CHEAPEST, SizingPolicy::Fixed { volunteers: 8 });
+            let mut scenario = HADOOP.scenario(&profile, mix, CHEAPEST, Sizing::Fixed { volunteers: 8 });
             scenario.dedicated = vec![class(index, 4, disk_mb_s)];
             scenario.interactive = vec![class(index, 8, disk_mb_s)];
             scenario.sessions = vec![CLASSES[index].2];
@@ -370,7 +368,7 @@ fn classes(runs: &mut Runs, mix: u64) {
             scenario.limit_s = 600;
             runs.add(Key::Class { job: job.name(), class: Some(index) }, scenario);
         }
-        let mut together = HADOOP.scenario(&profile, mix, CHEAPEST, SizingPolicy::Fixed { volunteers: 12 });
+        let mut together = HADOOP.scenario(&profile, mix, CHEAPEST, Sizing::Fixed { volunteers: 12 });
         together.dedicated = vec![class(0, 4, 250.0)];
         together.interactive = (0..CLASSES.len()).map(|index| class(index, 4, 100.0)).collect();
         together.churn = 0.0;

@@ -31,6 +31,7 @@ use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
 use crate::advice::{self, Advice, Candidate, History, Question};
+use crate::sizing::policy::{Adaptive, SizingPolicy};
 use applications::Applications;
 use capacity::Capacity;
 use hosts::{Host, Hosts, VolunteerWanted, Wanted};
@@ -199,6 +200,12 @@ impl Controller {
 
     /// Takes what happened and says what to do. Never fails: what makes no sense changes nothing.
     pub fn handle(&mut self, input: Input, now: Timestamp) -> Vec<Output> {
+        self.handle_sizing_by(&mut Adaptive, input, now)
+    }
+
+    /// [`handle`](Self::handle) where jobs on clusters are sized by another policy than the one that ships: for experiments.
+    /// What the policy keeps is no part of the controller's state.
+    pub fn handle_sizing_by(&mut self, policy: &mut dyn SizingPolicy, input: Input, now: Timestamp) -> Vec<Output> {
         let mut outputs = Outputs::default();
         self.latest = self.latest.max(now);
         // A thousand hosts report and acknowledge every second; what follows from that is for the tick.
@@ -206,7 +213,7 @@ impl Controller {
         self.take(input, now, &mut outputs);
         if reconciles {
             let capacity = Capacity::new(&self.hosts, &self.applications);
-            self.jobs.advance(capacity, &self.settings, now, &mut outputs);
+            self.jobs.advance(capacity, &self.settings, policy, now, &mut outputs);
             self.reconcile_hosts(now, &mut outputs);
         }
         gate::verified(self, outputs.into_vec())

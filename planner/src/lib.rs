@@ -8,7 +8,6 @@
 
 pub mod advice;
 pub mod balance;
-pub mod baselines;
 pub mod controller;
 pub mod forecast;
 pub mod goal;

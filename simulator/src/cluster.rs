@@ -8,6 +8,7 @@ use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
 use gleaner_planner::power::marginal_watts;
 use gleaner_planner::productivity::Efficiency;
+use gleaner_planner::sizing::policy::SizingPolicy;
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota};
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::event::Event;
@@ -28,7 +29,7 @@ use serde::Serialize;
 use crate::batch::{Batch, Worker};
 use crate::foreground::{Session, SessionTrace};
 use crate::random::Random;
-use crate::scenario::{ClusterScenario, HostClass};
+use crate::scenario::{ClusterScenario, HostClass, SizingChoice};
 
 /// Foreground simulated before the job begins, in seconds: as long as the forecasts' history.
 const WARM_UP_S: u32 = 600;
@@ -153,8 +154,9 @@ struct SimulatedHost {
     random: Random,
 }
 
-struct Cluster<'s> {
-    scenario: &'s ClusterScenario,
+struct Cluster<'s, S> {
+    scenario: &'s ClusterScenario<S>,
+    sizing: Box<dyn SizingPolicy>,
     second: u32,
     controller: Controller,
     job: JobId,
@@ -171,7 +173,7 @@ struct Cluster<'s> {
 ///
 /// # Errors
 /// [`ScenarioError`] when it cannot be run.
-pub fn simulate(scenario: &ClusterScenario) -> Result<ClusterRun, ScenarioError> {
+pub fn simulate<S: SizingChoice>(scenario: &ClusterScenario<S>) -> Result<ClusterRun, ScenarioError> {
     let problems = scenario.problems();
     if !problems.is_empty() {
         return Err(ScenarioError::Fields(problems));
@@ -185,8 +187,8 @@ pub fn simulate(scenario: &ClusterScenario) -> Result<ClusterRun, ScenarioError>
     Ok(cluster.end())
 }
 
-impl<'s> Cluster<'s> {
-    fn new(scenario: &'s ClusterScenario) -> Result<Self, ScenarioError> {
+impl<'s, S: SizingChoice> Cluster<'s, S> {
+    fn new(scenario: &'s ClusterScenario<S>) -> Result<Self, ScenarioError> {
         let mut hosts = Vec::new();
         for (kind, classes, dedicated) in
             [("dedicated", &scenario.dedicated, true), ("interactive", &scenario.interactive, false)]
@@ -217,6 +219,7 @@ impl<'s> Cluster<'s> {
         };
         Ok(Self {
             scenario,
+            sizing: scenario.sizing.policy(),
             second: 0,
             controller: Controller::new(settings, Timestamp(0)),
             job: JobId::new(scenario.job.name.clone())?,
@@ -274,7 +277,6 @@ impl<'s> Cluster<'s> {
             prices: self.scenario.prices,
             memory_per_slot: Bytes::from_mib(self.scenario.slot_memory_mib),
             set_up_s: self.scenario.set_up_s,
-            sizing: self.scenario.sizing,
             power: Some(self.scenario.power),
         }
     }
@@ -286,7 +288,8 @@ impl<'s> Cluster<'s> {
     }
 
     fn tell(&mut self, input: Input) {
-        for output in self.controller.handle(input, self.now()) {
+        let now = self.now();
+        for output in self.controller.handle_sizing_by(&mut *self.sizing, input, now) {
             match output {
                 Output::Command { host, command } => self.command(&host, &command),
                 Output::Engine { action: EngineAction::SetSlots(slots), .. } => self.set_slots(&slots),
@@ -475,7 +478,7 @@ impl<'s> Cluster<'s> {
 }
 
 impl SimulatedHost {
-    fn new(scenario: &ClusterScenario, id: HostId, class: &HostClass, dedicated: bool, number: usize) -> Self {
+    fn new<S>(scenario: &ClusterScenario<S>, id: HostId, class: &HostClass, dedicated: bool, number: usize) -> Self {
         let sessions = &scenario.sessions;
         let session = (!dedicated && !sessions.is_empty()).then(|| sessions[(number - 1) % sessions.len()]);
         let part = number as u64 + if dedicated { 1 << 32 } else { 0 };
@@ -519,7 +522,7 @@ impl SimulatedHost {
         self.random.normal_at_least(mean, deviation, SHORTEST_STAY_S / churn)
     }
 
-    fn draw_memory(&mut self, scenario: &ClusterScenario) {
+    fn draw_memory<S>(&mut self, scenario: &ClusterScenario<S>) {
         let (mean, deviation) = scenario.foreground_memory_mib;
         let mib = if self.dedicated { 0.0 } else { self.random.normal_at_least(mean, deviation, 128.0) };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
@@ -528,7 +531,7 @@ impl SimulatedHost {
     }
 
     /// A new user with a new session.
-    fn arrive(&mut self, scenario: &ClusterScenario) {
+    fn arrive<S>(&mut self, scenario: &ClusterScenario<S>) {
         let seed = self.random.seed();
         if let Some((session, trace)) = &mut self.trace {
             *trace = SessionTrace::new(*session, seed);
@@ -640,11 +643,30 @@ fn facts(class: &HostClass, acting: bool) -> HostFacts {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_types::job::{Goal, JobPhase, SizingPolicy};
+    use gleaner_planner::sizing::Choice;
+    use gleaner_planner::sizing::policy::Situation;
+    use gleaner_types::job::{Bound, Goal, JobPhase};
 
     use super::*;
+    use crate::scenario::ByModel;
 
-    fn small(sizing: SizingPolicy) -> ClusterScenario {
+    /// So many volunteers, as far as there are.
+    #[derive(Debug, Clone, Copy, Default)]
+    struct Fixed(u32);
+
+    impl SizingPolicy for Fixed {
+        fn choose(&mut self, situation: Situation<'_, '_>) -> Choice {
+            situation.sizing.forced(self.0, Bound::Policy)
+        }
+    }
+
+    impl SizingChoice for Fixed {
+        fn policy(&self) -> Box<dyn SizingPolicy> {
+            Box::new(*self)
+        }
+    }
+
+    fn small<S: Default>(sizing: S) -> ClusterScenario<S> {
         let mut scenario = ClusterScenario { sizing, ..ClusterScenario::default() };
         scenario.dedicated[0].count = 2;
         scenario.interactive[0].count = 8;
@@ -655,10 +677,10 @@ mod tests {
 
     #[test]
     fn a_cpu_bound_job_takes_every_volunteer_and_is_cheapest_with_them() {
-        let adaptive = simulate(&small(SizingPolicy::Adaptive)).unwrap();
+        let adaptive = simulate(&small(ByModel::Adaptive)).unwrap();
         assert!(adaptive.completed && adaptive.rejected.is_empty(), "{:?}", adaptive.rejected);
         assert_eq!(adaptive.job.as_ref().unwrap().phase, JobPhase::Completed);
-        let alone = simulate(&small(SizingPolicy::Fixed { volunteers: 0 })).unwrap();
+        let alone = simulate(&small(Fixed(0))).unwrap();
         assert!(adaptive.cost < 0.75 * alone.cost, "{} and {}", adaptive.cost, alone.cost);
         assert!(adaptive.busiest <= 1.0 + 1e-9, "nobody gets more than there is");
         // Controller and simulation count the same.
@@ -670,7 +692,7 @@ mod tests {
 
     #[test]
     fn a_fixed_size_is_kept_through_churn() {
-        let mut scenario = small(SizingPolicy::Fixed { volunteers: 4 });
+        let mut scenario = small(Fixed(4));
         scenario.churn = 8.0;
         let run = simulate(&scenario).unwrap();
         assert!(run.completed);
@@ -680,7 +702,7 @@ mod tests {
 
     #[test]
     fn deadlines_are_met() {
-        let mut scenario = small(SizingPolicy::Adaptive);
+        let mut scenario = small(ByModel::Adaptive);
         scenario.goal = Goal::Deadline { within_s: 1_200.0 };
         let run = simulate(&scenario).unwrap();
         assert!((1_050.0..=1_200.0).contains(&run.elapsed_s), "{}", run.elapsed_s);
@@ -688,7 +710,7 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_runs() {
-        let run = || simulate(&small(SizingPolicy::Adaptive)).unwrap();
+        let run = || simulate(&small(ByModel::Adaptive)).unwrap();
         assert_eq!(run(), run());
     }
 }

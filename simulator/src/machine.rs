@@ -264,7 +264,6 @@ fn spec(scenario: &Scenario) -> JobSpec {
         prices: Prices::default(),
         memory_per_slot: Bytes(0),
         set_up_s: 0.0,
-        sizing: gleaner_types::job::SizingPolicy::Adaptive,
         power: None,
     }
 }

@@ -1,8 +1,9 @@
 //! Scenarios of simulated clusters, as files that a user can write (TOML or JSON). Every key has a default taken from the
 //! papers' test bed (RHIC §5.1): 6 dedicated and 36 interactive hosts of 16 cores. [`crate::cluster`] runs them.
 
-use gleaner_types::job::{Goal, PowerModel, PowerModels, Prices, SizingPolicy};
-use gleaner_types::units::{DollarsPerHour, Fraction};
+use gleaner_planner::sizing::policy::{Adaptive, SizingPolicy};
+use gleaner_types::job::{Goal, PowerModel, PowerModels, Prices};
+use gleaner_types::units::DollarsPerHour;
 use serde::{Deserialize, Serialize};
 
 use crate::foreground::Session;
@@ -50,10 +51,36 @@ pub struct JobProfile {
     pub wait: f64,
 }
 
+/// What a scenario says of how its volunteers are chosen: the seam for policies that do not ship.
+pub trait SizingChoice {
+    /// The policy, as it begins.
+    fn policy(&self) -> Box<dyn SizingPolicy>;
+
+    /// What is wrong with it, each with the field.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// By the model, as what ships does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ByModel {
+    /// The only one.
+    #[default]
+    Adaptive,
+}
+
+impl SizingChoice for ByModel {
+    fn policy(&self) -> Box<dyn SizingPolicy> {
+        Box::new(Adaptive)
+    }
+}
+
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ClusterScenario {
+#[serde(deny_unknown_fields, default, bound = "S: Default + Serialize + serde::de::DeserializeOwned")]
+pub struct ClusterScenario<S = ByModel> {
     /// Seed of the job: lengths of tasks, places of their data.
     pub seed: u64,
     /// Seed of the foreground "mix": which users do what when, and when they come and go.
@@ -75,7 +102,7 @@ pub struct ClusterScenario {
     /// Prices of hosts.
     pub prices: Prices,
     /// How its volunteers are chosen.
-    pub sizing: SizingPolicy,
+    pub sizing: S,
     /// Memory a slot needs, in MiB.
     pub slot_memory_mib: u64,
     /// Time from a decision until an added host works, in seconds.
@@ -95,7 +122,7 @@ pub struct ClusterScenario {
 pub const TEST_BED_POWER: PowerModel =
     PowerModel { idle_w: 175.0, per_load_w: 163.0, per_load_squared_w: -10.0, per_load_ghz_w: 0.0, base_ghz: 2.0 };
 
-impl Default for ClusterScenario {
+impl<S: Default> Default for ClusterScenario<S> {
     fn default() -> Self {
         Self {
             seed: 1,
@@ -115,7 +142,7 @@ impl Default for ClusterScenario {
             },
             goal: Goal::Cost { budget: None },
             prices: Prices { dedicated: DollarsPerHour::clamped(1.0), volunteer: DollarsPerHour::clamped(0.42) },
-            sizing: SizingPolicy::Adaptive,
+            sizing: S::default(),
             slot_memory_mib: 376,
             set_up_s: 5.0,
             speculation: true,
@@ -126,7 +153,7 @@ impl Default for ClusterScenario {
     }
 }
 
-impl ClusterScenario {
+impl<S: SizingChoice> ClusterScenario<S> {
     /// What is wrong with it, each with the field.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
@@ -166,16 +193,7 @@ impl ClusterScenario {
         if let Goal::Deadline { within_s } = self.goal {
             check(positive(within_s), format!("goal.deadline.within_s: {within_s}; more than 0"));
         }
-        let fraction = |value: Fraction| value.value() <= 1.0;
-        match self.sizing {
-            SizingPolicy::Threshold { residual } => {
-                check(fraction(residual), format!("sizing.threshold.residual: {}; 0 to 1", residual.value()));
-            }
-            SizingPolicy::Fuzzy { start, .. } => {
-                check(fraction(start), format!("sizing.fuzzy.start: {}; 0 to 1", start.value()));
-            }
-            SizingPolicy::Adaptive | SizingPolicy::Fixed { .. } => {}
-        }
+        found.extend(self.sizing.problems());
         found
     }
 }
@@ -190,8 +208,8 @@ mod tests {
 
     #[test]
     fn the_default_can_run_and_mistakes_are_named_together() {
-        assert_eq!(ClusterScenario::default().problems(), [] as [String; 0]);
-        let mut wrong = ClusterScenario { churn: -1.0, ..ClusterScenario::default() };
+        assert_eq!(<ClusterScenario>::default().problems(), [] as [String; 0]);
+        let mut wrong: ClusterScenario = ClusterScenario { churn: -1.0, ..ClusterScenario::default() };
         wrong.job.tasks = 0;
         wrong.interactive[0].speed = f64::NAN;
         let problems = wrong.problems().join("\n");

@@ -9,7 +9,7 @@ use gleaner_planner::advice::{Advice, Question};
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_types::id::{ApplicationId, HostId, JobId};
-use gleaner_types::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices, SizingPolicy};
+use gleaner_types::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::Bytes;
 
@@ -170,6 +170,16 @@ pub struct SubmitJob {
     pub task_timeout_s: Option<f64>,
 }
 
+/// How the volunteers of a job on a cluster are chosen. The baselines that it is compared with run only in
+/// `gleaner simulate` and `gleaner reproduce rhic`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SizingMethod {
+    /// By the model, for the goal (RHIC §4).
+    #[default]
+    Adaptive,
+}
+
 /// A job of a batch system over many hosts, as an operator writes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SubmitCluster {
@@ -178,7 +188,7 @@ pub struct SubmitCluster {
     pub name: Option<JobId>,
     /// How its volunteers are chosen.
     #[serde(default)]
-    pub sizing: SizingPolicy,
+    pub sizing: SizingMethod,
     /// Most volunteers at once.
     #[serde(default)]
     pub max_volunteers: Option<u32>,

@@ -4,7 +4,7 @@
 use gleaner_types::engine::EngineName;
 use gleaner_types::error::chain;
 use gleaner_types::id::{HostId, JobId};
-use gleaner_types::job::{ClusterSpec, Goal, JobSpec, SizingPolicy, SlotSpec, Workers};
+use gleaner_types::job::{ClusterSpec, Goal, JobSpec, SlotSpec, Workers};
 use gleaner_types::units::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -76,7 +76,6 @@ impl Engines {
             memory_per_slot,
             // A slot works as soon as its task has started.
             set_up_s: 0.0,
-            sizing: SizingPolicy::Adaptive,
             power: None,
         })
     }
@@ -124,7 +123,6 @@ impl Engines {
             prices: submit.prices,
             memory_per_slot: Bytes::from_mib(submit.memory_per_slot_mib),
             set_up_s,
-            sizing: submit.sizing,
             power: submit.power,
         })
     }

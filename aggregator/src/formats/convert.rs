@@ -89,3 +89,83 @@ fn spec_from_2(spec: &mut Value) -> Result<(), Mismatch> {
     spec.add("engine", Value::Record(engine))?;
     spec.add("workers", workers)
 }
+
+/// From 3 to 4.
+///
+/// - A job of format 3 could name a baseline of the papers for its sizing. It goes on sized by the model, which knows
+///   nothing of the baseline; a fixed number of volunteers becomes the most that the job may have.
+pub(super) fn from_3(document: Document, mut value: Value) -> Result<Value, Mismatch> {
+    let controller = match (document, &mut value) {
+        (Document::Admissions, _) => return Ok(value),
+        (Document::Replicated, both) => both.items()?.next().ok_or_else(|| Mismatch::new("an empty tuple"))?,
+        (Document::Controller, controller) => controller,
+    };
+    for job in controller.field("jobs")?.field("list")?.items()? {
+        sizing_from_3(job.field("status")?.field("spec")?)?;
+        if let Value::Variant(name, Some(cluster)) = job.field("workers")?
+            && name == "Hosts"
+        {
+            cluster.part(&["fuzzy", "mark"])?;
+        }
+    }
+    Ok(value)
+}
+
+fn sizing_from_3(spec: &mut Value) -> Result<(), Mismatch> {
+    let (policy, mut content) = spec.take("sizing")?.variant()?;
+    match policy.as_str() {
+        "adaptive" | "threshold" | "fuzzy" => Ok(()),
+        "fixed" => {
+            let volunteers = content.take("volunteers")?;
+            if let Value::Variant(_, Some(workers)) = spec.field("workers")?
+                && let Ok(most) = workers.field("max_volunteers")
+            {
+                *most = Value::Option(Some(Box::new(fewer(most, volunteers))));
+            }
+            Ok(())
+        }
+        other => Err(Mismatch::new(format!("no sizing policy is called `{other}`"))),
+    }
+}
+
+/// The smaller of a number that may be missing and one that is there.
+fn fewer(most: &Value, volunteers: Value) -> Value {
+    match (most, &volunteers) {
+        (Value::Option(Some(most)), Value::Unsigned(wanted)) if matches!(**most, Value::Unsigned(most) if most < *wanted) => {
+            (**most).clone()
+        }
+        _ => volunteers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(policy: &str, content: Option<u64>, most: Option<u64>) -> Value {
+        let record = |name: &str, value| Value::Record(vec![(name.to_owned(), value)]);
+        let content = content.map(|number| Box::new(record("volunteers", Value::Unsigned(number))));
+        let most = Value::Option(most.map(|most| Box::new(Value::Unsigned(most))));
+        let workers = Value::Variant("hosts".into(), Some(Box::new(record("max_volunteers", most))));
+        let sizing = Value::Variant(policy.to_owned(), content);
+        Value::Record(vec![("sizing".into(), sizing), ("workers".into(), workers)])
+    }
+
+    fn most_after(mut spec: Value) -> Result<Option<u64>, Mismatch> {
+        sizing_from_3(&mut spec)?;
+        assert!(spec.field("sizing").is_err());
+        let (_, mut workers) = spec.take("workers")?.variant()?;
+        workers.take("max_volunteers")?.into_type()
+    }
+
+    #[test]
+    fn a_baseline_is_left_and_a_fixed_number_becomes_the_most() {
+        assert_eq!(most_after(spec("adaptive", None, Some(4))).unwrap(), Some(4));
+        assert_eq!(most_after(spec("threshold", None, None)).unwrap(), None);
+        assert_eq!(most_after(spec("fixed", Some(3), None)).unwrap(), Some(3));
+        assert_eq!(most_after(spec("fixed", Some(3), Some(2))).unwrap(), Some(2));
+        assert_eq!(most_after(spec("fixed", Some(3), Some(9))).unwrap(), Some(3));
+        let unknown = most_after(spec("psychic", None, None)).unwrap_err();
+        assert!(unknown.to_string().contains("`psychic`"), "{unknown}");
+    }
+}

@@ -21,7 +21,7 @@ use gleaner_types::harm::HostHarm;
 use gleaner_types::id::{ApplicationId, HostId, JobId, TierId, WorkloadId};
 use gleaner_types::job::{
     ClusterSpec, DedicatedHost, EngineAction, EngineEnd, EngineProgress, Goal, JobSpec, PowerModel, PowerModels,
-    Prices, SizingPolicy, SlotSpec, WorkerProgress, Workers,
+    Prices, SlotSpec, WorkerProgress, Workers,
 };
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
@@ -122,7 +122,7 @@ fn applications() -> Vec<ApplicationSpec> {
     ]
 }
 
-fn job(name: &str, (engine, workers): (EngineSpec, Workers), goal: Goal, sizing: SizingPolicy) -> JobSpec {
+fn job(name: &str, (engine, workers): (EngineSpec, Workers), goal: Goal) -> JobSpec {
     let watts =
         PowerModel { idle_w: 80.0, per_load_w: 60.0, per_load_squared_w: 5.0, per_load_ghz_w: 2.0, base_ghz: 2.4 };
     let power = workers.hosts().map(|_| PowerModels { dedicated: watts, interactive: watts });
@@ -134,7 +134,6 @@ fn job(name: &str, (engine, workers): (EngineSpec, Workers), goal: Goal, sizing:
         prices: Prices::default(),
         memory_per_slot: Bytes::from_mib(256),
         set_up_s: 1.0,
-        sizing,
         power,
     }
 }
@@ -170,13 +169,13 @@ pub(super) fn jobs() -> Vec<JobSpec> {
     let exec = engine("exec", &json!({"program": ["/bin/engine"], "working_dir": "/srv"}));
     let deadline = Goal::Deadline { within_s: 900.0 };
     vec![
-        job("done", local("here"), Goal::Cost { budget: Some(Dollars::clamped(2.0)) }, SizingPolicy::Adaptive),
-        job("broken", local("here"), deadline, SizingPolicy::Adaptive),
-        job("cancelled", local("here"), deadline, SizingPolicy::Adaptive),
-        job("tiles", local("here"), deadline, SizingPolicy::Adaptive),
-        job("crawl", cluster(simulated, "d1"), Goal::Cost { budget: None }, SizingPolicy::Adaptive),
-        job("rank", cluster(exec, "d2"), Goal::Energy, SizingPolicy::Fuzzy { step: 1, start: Fraction::clamped(0.2) }),
-        job("sort", cluster(spark, "gone"), deadline, SizingPolicy::Threshold { residual: Fraction::clamped(0.5) }),
+        job("done", local("here"), Goal::Cost { budget: Some(Dollars::clamped(2.0)) }),
+        job("broken", local("here"), deadline),
+        job("cancelled", local("here"), deadline),
+        job("tiles", local("here"), deadline),
+        job("crawl", cluster(simulated, "d1"), Goal::Cost { budget: None }),
+        job("rank", cluster(exec, "d2"), Goal::Energy),
+        job("sort", cluster(spark, "gone"), deadline),
     ]
 }
 
@@ -421,6 +420,31 @@ impl Fleet {
     }
 }
 
+/// A journal with every kind of input.
+fn journal_every_input(folder: &Path) {
+    let mut fleet = Fleet::new();
+    fleet.journal = Some(Journal::new(JournalSettings { folder: folder.to_owned(), max_bytes: u64::MAX, files: 1 }));
+    for name in HOSTS {
+        fleet.send(Input::HostJoined { host: host(name), incarnation: 5, facts: Box::new(facts(name)) });
+    }
+    for application in applications() {
+        let name = application.name.clone();
+        fleet.send(Input::ApplicationApplied(Box::new(application)));
+        fleet.send(Input::Responded { response: fleet.response(&name), application: name });
+    }
+    for job in jobs() {
+        fleet.send(Input::JobSubmitted(Box::new(job)));
+    }
+    (0..4).for_each(|second| fleet.second(second));
+    fleet.end("done", EngineEnd::CompletedWithFailures { failed: 3 });
+    fleet.send(Input::JobCancelled { job: JobId::new("cancelled").unwrap() });
+    fleet.send(Input::HostHeld { host: host("i2"), until: fleet.now.after(Duration::from_secs(60)) });
+    fleet.send(Input::HostReleased { host: host("i2") });
+    fleet.send(Input::ApplicationRemoved { application: ApplicationId::new("arma").unwrap() });
+    fleet.send(Input::HostLost { host: host("i1"), reason: "golden".into() });
+    fleet.send(Input::Resumed);
+}
+
 fn admissions() -> Admissions {
     let mut admissions = Admissions::default();
     let expires = BEGINNING.after(Duration::from_secs(3_600));
@@ -471,6 +495,7 @@ fn write(folder: &Path) {
         audit.append(&record).unwrap();
     }
     crate::standby::write_golden(folder, &controller, &admissions);
+    journal_every_input(&folder.join("inputs"));
 }
 
 #[test]

@@ -368,15 +368,15 @@ mod tests {
     }
 
     #[test]
-    fn a_state_of_format_2_is_read_and_a_newer_one_is_refused() {
-        let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-2");
-        let head = std::fs::read_to_string(golden.join("etcd-head.json")).unwrap();
-        let chunk = std::fs::read(golden.join("etcd-chunk-0000")).unwrap();
-        let known = read_head(head.as_bytes()).unwrap();
-        assert_eq!((known.format, known.chunks), (2, 1));
-        let state = unpack(&known, &chunk).unwrap();
-        let (controller, admissions) = formats::read(Document::Replicated, known.format, &state).unwrap();
-        formats::tests::is_golden(&controller, &admissions);
+    fn a_state_of_every_format_is_read_and_a_newer_one_is_refused() {
+        for format in formats::tests::GOLDEN {
+            let golden = |name| std::fs::read(formats::tests::golden_file(format, name)).unwrap();
+            let known = read_head(&golden("etcd-head.json")).unwrap();
+            assert_eq!((known.format, known.chunks), (format, 1));
+            let state = unpack(&known, &golden("etcd-chunk-0000")).unwrap();
+            let (controller, admissions) = formats::read(Document::Replicated, known.format, &state).unwrap();
+            formats::tests::is_golden(&controller, &admissions);
+        }
         // A newer head may look different.
         let newer = r#"{"format":99,"software":"9.9.9","parts":[]}"#;
         let refused = read_head(newer.as_bytes()).unwrap_err();

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use anyhow::anyhow;
+use gleaner_experiments::baselines::sizing::Scenario;
 use gleaner_simulator::cluster::simulate;
-use gleaner_simulator::scenario::ClusterScenario;
 
 use crate::documents::{print, read_document};
 use crate::exit::End;
 use crate::format;
 
 pub(super) fn run(path: &Path, json: bool) -> anyhow::Result<End> {
-    let scenario: ClusterScenario = read_document(path)?;
+    let scenario: Scenario = read_document(path)?;
     let run = simulate(&scenario).map_err(|error| anyhow!("{}: {error}", path.display()))?;
     if json {
         print(&serde_json::to_string(&run)?)?;

@@ -29,32 +29,6 @@ pub enum Goal {
     Energy,
 }
 
-/// How the number of volunteers of a job on a cluster is chosen. All but the first are baselines to compare with.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum SizingPolicy {
-    /// By the model, for the goal (RHIC §4).
-    #[default]
-    Adaptive,
-    /// A fixed number: RHIC's "targeted" mode (§5.2).
-    Fixed {
-        /// Volunteers.
-        volunteers: u32,
-    },
-    /// Every host that leaves at least this part of its CPU: Threshold(t) (RHIC §5.3).
-    Threshold {
-        /// Least part of a host's CPU, in 0..=1.
-        residual: Fraction,
-    },
-    /// Fuzzy control over the last two intervals: FUZZY(p) (RHIC §5.3).
-    Fuzzy {
-        /// Volunteers added or removed while that helps.
-        step: u32,
-        /// Part of the pool it begins with after the profile, in 0..=1.
-        start: Fraction,
-    },
-}
-
 /// Power of a host: idle + u·(per_load + per_load_squared·u + per_load_ghz·(f − base_ghz)) watts, with u the
 /// utilisation in 0..=1 and f the clock in GHz (RHIC §4.4, "multiple regression").
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -134,8 +108,6 @@ pub struct JobSpec {
     pub memory_per_slot: Bytes,
     /// Time from a decision to add a worker until it works, in seconds (RHIC §4.4, "profiled set-up time").
     pub set_up_s: f64,
-    /// How its volunteers are chosen; slots of one machine are always sized by the model.
-    pub sizing: SizingPolicy,
     /// Power of its hosts, where known.
     pub power: Option<PowerModels>,
 }

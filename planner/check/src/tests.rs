@@ -57,7 +57,6 @@ fn spec(name: &str, workers: Workers) -> JobSpec {
         prices: Prices::default(),
         memory_per_slot: Bytes(0),
         set_up_s: 0.0,
-        sizing: gleaner_types::job::SizingPolicy::Adaptive,
         power: None,
     }
 }

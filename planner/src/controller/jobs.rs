@@ -20,6 +20,7 @@ use super::capacity::Capacity;
 use super::hosts::Hosts;
 use super::interface::{Settings, seconds};
 use super::outputs::Outputs;
+use crate::sizing::policy::SizingPolicy;
 use job::Job;
 use others::Others;
 
@@ -190,11 +191,12 @@ impl Jobs {
         }
     }
 
-    /// Moves every job on as far as it can go now.
+    /// Moves every job on as far as it can go now; those on clusters are sized by a policy.
     pub(super) fn advance(
         &mut self,
         capacity: Capacity<'_>,
         settings: &Settings,
+        policy: &mut dyn SizingPolicy,
         now: Timestamp,
         outputs: &mut Outputs,
     ) {
@@ -210,7 +212,7 @@ impl Jobs {
                 continue;
             }
             if job.advance_cluster(others, capacity, settings, now, outputs) {
-                job.evaluate_cluster(others, capacity, settings, now, outputs);
+                job.evaluate_cluster(others, capacity, settings, &mut *policy, now, outputs);
             }
             if job.is_active() {
                 job.update_engine(capacity, outputs);

@@ -4,13 +4,17 @@ use gleaner_test_support::report::{self as support, facts};
 use gleaner_types::command::{Ack, Desired, Outcome, Quota, Refusal, Target, Version};
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::event::Event;
-use gleaner_types::job::{EngineAction, EngineEnd, EngineProgress, Goal, JobPhase, JobSpec, Prices, SlotSpec, Workers};
+use gleaner_types::job::{
+    Bound, EngineAction, EngineEnd, EngineProgress, Goal, JobPhase, JobSpec, Prices, SlotSpec, Workers,
+};
 use gleaner_types::report::{Bounded, HostReport, Reading, ResidualForecast};
 use gleaner_types::units::{Bytes, CoreShare, Fraction};
 use gleaner_wire::{decode_value, encode_value};
 use proptest::prelude::*;
 
 use super::*;
+use crate::sizing::Choice;
+use crate::sizing::policy::Situation;
 
 mod applications;
 mod clusters;
@@ -45,7 +49,6 @@ fn spec(name: &str, goal: Goal) -> JobSpec {
         prices: Prices::default(),
         memory_per_slot: Bytes::from_mib(64),
         set_up_s: 0.0,
-        sizing: gleaner_types::job::SizingPolicy::Adaptive,
         power: None,
     }
 }
@@ -70,12 +73,31 @@ struct Bench {
     controller: Controller,
     now: Timestamp,
     sequence: u64,
+    sizes: Sizes,
+}
+
+/// Jobs whose size is given; the others are sized as those that ship.
+#[derive(Default)]
+struct Sizes(BTreeMap<String, u32>);
+
+impl SizingPolicy for Sizes {
+    fn choose(&mut self, situation: Situation<'_, '_>) -> Choice {
+        match self.0.get(situation.job.as_str()) {
+            Some(size) => situation.sizing.forced(*size, Bound::Policy),
+            None => Adaptive.choose(situation),
+        }
+    }
 }
 
 impl Bench {
     fn new() -> Self {
         let settings = Settings { evaluation_interval_s: 10.0, profile_period_s: 10.0, ..Settings::default() };
-        Self { controller: Controller::new(settings, Timestamp(1)), now: Timestamp(1_000_000), sequence: 0 }
+        Self {
+            controller: Controller::new(settings, Timestamp(1)),
+            now: Timestamp(1_000_000),
+            sequence: 0,
+            sizes: Sizes::default(),
+        }
     }
 
     fn joined() -> Self {
@@ -86,7 +108,7 @@ impl Bench {
     }
 
     fn send(&mut self, input: Input) -> Vec<Output> {
-        let outputs = self.controller.handle(input, self.now);
+        let outputs = self.controller.handle_sizing_by(&mut self.sizes, input, self.now);
         for output in &outputs {
             assert!(!matches!(output, Output::Event(Event::PlanRejected { .. })), "{output:?}");
         }

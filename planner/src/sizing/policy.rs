@@ -1,7 +1,8 @@
 //! How the size of a job on a cluster is chosen: the seam between what ships, [`Adaptive`], and what it is compared with.
-//! In: a [`Situation`]. Out: a [`Choice`]. Called by the controller once per evaluation interval and job.
+//! In: a [`Situation`]. Out: a [`Choice`]. Called by the controller once per evaluation interval and job. The crate
+//! `gleaner-experiments` has the others.
 
-use gleaner_types::id::HostId;
+use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{Bound, Goal};
 use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,8 @@ use crate::io_model::{Growth, GrowthView, Saturation};
 
 /// What a policy may go by.
 pub struct Situation<'s, 'i> {
+    /// Whose size is decided.
+    pub job: &'s JobId,
     /// The input of the decision.
     pub sizing: Sizing<'i>,
     /// What the job has learned about growing.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::event::Event;
-use gleaner_types::job::{EngineEnd, EngineProgress, Goal, JobSpec, Prices, SizingPolicy, SlotSpec, Workers};
+use gleaner_types::job::{EngineEnd, EngineProgress, Goal, JobSpec, Prices, SlotSpec, Workers};
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::units::Bytes;
 use tokio::sync::mpsc;
@@ -172,7 +172,6 @@ fn take(engine: &mut LocalEngine, folder: &Path, job: &str, submit: SubmitJob) -
         prices: Prices::default(),
         memory_per_slot: Bytes(0),
         set_up_s: 0.0,
-        sizing: SizingPolicy::Adaptive,
         power: None,
     })
 }

@@ -3,7 +3,7 @@ use gleaner_test_support::report::{facts, report, residual, share};
 use gleaner_types::application::{ApplicationSpec, ResponseSource, ResponseTime};
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
-use gleaner_types::job::{Goal, JobSpec, Prices, SizingPolicy, SlotSpec, Workers};
+use gleaner_types::job::{Goal, JobSpec, Prices, SlotSpec, Workers};
 use gleaner_types::units::{Bytes, Dollars};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -43,7 +43,6 @@ fn job(name: &str, phase: JobPhase) -> JobStatus {
             prices: Prices::default(),
             memory_per_slot: Bytes(0),
             set_up_s: 0.0,
-            sizing: SizingPolicy::Adaptive,
             power: None,
         },
         phase,

@@ -14,7 +14,6 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
-use crate::baselines::Fuzzy;
 use crate::controller::hosts::Host;
 use crate::controller::interface::seconds;
 use crate::io_model::{IoModel, IoPoint};
@@ -45,7 +44,6 @@ pub(super) struct Cluster {
     io: IoModel,
     exploration: Exploration,
     efficiency: Efficiency,
-    fuzzy: Fuzzy,
     /// Toward the next point.
     point: Observed,
     /// Since the last evaluation.
@@ -54,8 +52,6 @@ pub(super) struct Cluster {
     changed: Timestamp,
     /// Part of the job done per host, by the last progress.
     done: BTreeMap<HostId, f64>,
-    /// Cost, energy and progress at the last evaluation, for `Fuzzy`.
-    mark: (f64, f64, f64),
     /// Slots the engine was last given.
     engine_slots: BTreeMap<HostId, u32>,
     /// Volunteers lost so far, and the seconds volunteers have served.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gleaner_types::job::{ClusterSpec, DedicatedHost, SizingPolicy, WorkerProgress};
+use gleaner_types::job::{ClusterSpec, DedicatedHost, WorkerProgress};
 
 use super::*;
 
@@ -10,15 +10,10 @@ fn host(name: &str) -> HostId {
     HostId::new(name).unwrap()
 }
 
-fn cluster(name: &str, dedicated: &[&str], sizing: SizingPolicy) -> JobSpec {
+fn cluster(name: &str, dedicated: &[&str]) -> JobSpec {
     let dedicated = dedicated.iter().map(|name| DedicatedHost { host: host(name), disk: 1.0 }).collect();
     let workers = Workers::Hosts(ClusterSpec { dedicated, max_volunteers: None, max_slots_per_host: None });
-    JobSpec {
-        engine: EngineSpec::without_options("simulated"),
-        workers,
-        sizing,
-        ..spec(name, Goal::Cost { budget: None })
-    }
+    JobSpec { engine: EngineSpec::without_options("simulated"), workers, ..spec(name, Goal::Cost { budget: None }) }
 }
 
 /// A bench of several hosts of four cores, whose volunteers use all they may.
@@ -50,6 +45,12 @@ impl Room {
         }
         room.second();
         room
+    }
+
+    /// Submits a job that always gets so many volunteers, as far as there are.
+    fn submit_sized(&mut self, job: JobSpec, volunteers: u32) {
+        self.bench.sizes.0.insert(job.id.to_string(), volunteers);
+        self.send(Input::JobSubmitted(Box::new(job)));
     }
 
     fn send(&mut self, input: Input) {
@@ -119,7 +120,7 @@ const SIX: [&str; 6] = ["d1", "d2", "i1", "i2", "i3", "i4"];
 #[test]
 fn a_job_waits_for_its_dedicated_hosts_profiles_them_alone_and_takes_volunteers() {
     let mut room = Room::new(&["d1", "i1", "i2", "i3", "i4"]);
-    let job = cluster("j", &["d1", "d2"], SizingPolicy::Adaptive);
+    let job = cluster("j", &["d1", "d2"]);
     room.send(Input::JobSubmitted(Box::new(job)));
     assert!(matches!(room.bench.phase("j"), JobPhase::Waiting { reason } if reason.contains("d2")));
     room.hosts.push(host("d2"));
@@ -138,7 +139,7 @@ fn a_job_waits_for_its_dedicated_hosts_profiles_them_alone_and_takes_volunteers(
 #[test]
 fn a_lost_volunteer_is_replaced_at_once_and_nothing_else_changes() {
     let mut room = Room::new(&SIX);
-    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Fixed { volunteers: 2 }))));
+    room.submit_sized(cluster("j", &["d1", "d2"]), 2);
     room.seconds(14);
     let before: Vec<String> = room.volunteers("j").into_iter().map(str::to_owned).collect();
     assert_eq!(before.len(), 2);
@@ -154,7 +155,7 @@ fn a_lost_volunteer_is_replaced_at_once_and_nothing_else_changes() {
 #[test]
 fn held_and_refusing_hosts_are_left_alone() {
     let mut room = Room::new(&SIX);
-    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Fixed { volunteers: 4 }))));
+    room.submit_sized(cluster("j", &["d1", "d2"]), 4);
     room.seconds(14);
     assert_eq!(room.volunteers("j").len(), 4);
     let until = room.bench.now.after(Duration::from_secs(600));
@@ -176,8 +177,8 @@ fn held_and_refusing_hosts_are_left_alone() {
 #[test]
 fn jobs_share_the_pool_without_sharing_a_host_and_free_hosts_go_round() {
     let mut room = Room::new(&["d1", "d2", "i1", "i2", "i3", "i4", "i5", "i6"]);
-    room.send(Input::JobSubmitted(Box::new(cluster("a", &["d1"], SizingPolicy::Fixed { volunteers: 1 }))));
-    room.send(Input::JobSubmitted(Box::new(cluster("b", &["d2"], SizingPolicy::Fixed { volunteers: 5 }))));
+    room.submit_sized(cluster("a", &["d1"]), 1);
+    room.submit_sized(cluster("b", &["d2"]), 5);
     room.seconds(200);
     let (a, b) = (room.volunteers("a"), room.volunteers("b"));
     assert!(a.is_disjoint(&b), "{a:?} {b:?}");
@@ -192,7 +193,7 @@ fn jobs_share_the_pool_without_sharing_a_host_and_free_hosts_go_round() {
 #[test]
 fn a_host_that_another_job_names_is_given_up() {
     let mut room = Room::new(&["d1", "d2", "i1", "i2", "h1"]);
-    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Fixed { volunteers: 3 }))));
+    room.submit_sized(cluster("j", &["d1", "d2"]), 3);
     room.seconds(14);
     assert!(room.slots["j"].contains_key(&id()), "the third volunteer is on h1");
     room.draining = true;
@@ -209,7 +210,7 @@ fn a_host_that_another_job_names_is_given_up() {
 #[test]
 fn a_deselected_volunteer_drains_before_it_is_stopped() {
     let mut room = Room::new(&SIX);
-    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Adaptive))));
+    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"]))));
     room.seconds(25);
     assert_eq!(room.volunteers("j").len(), 4);
     // Five tasks are left for eight dedicated slots: at the next evaluation volunteers have nothing more to start.
@@ -227,7 +228,7 @@ fn a_deselected_volunteer_drains_before_it_is_stopped() {
 #[test]
 fn a_restart_goes_on_with_what_was_learned() {
     let mut room = Room::new(&SIX);
-    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Adaptive))));
+    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"]))));
     room.seconds(40);
     let mut encoded = Vec::new();
     encode_value(1, &room.bench.controller, &mut encoded).unwrap();
@@ -246,7 +247,7 @@ fn a_restart_goes_on_with_what_was_learned() {
 #[test]
 fn volunteers_work_on_through_a_restart() {
     let mut room = Room::new(&SIX);
-    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"], SizingPolicy::Adaptive))));
+    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"]))));
     room.seconds(40);
     assert_eq!(room.volunteers("j").len(), 4);
     room.send(Input::Resumed);
@@ -269,7 +270,7 @@ fn volunteers_work_on_through_a_restart() {
 fn a_host_is_told_to_stop_before_it_is_anybodys_again() {
     let mut room = Room::new(&["d1", "i1"]);
     assert!(room.is_stopped("i1"), "what it does is not known when it joins");
-    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1"], SizingPolicy::Adaptive))));
+    room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1"]))));
     room.seconds(25);
     assert!(room.volunteers("j").contains("i1") && room.capped[&host("i1")] > 0.0);
     // Its connection breaks for a moment: the engine lets its worker go, so it has to begin anew.

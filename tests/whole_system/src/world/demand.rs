@@ -8,7 +8,7 @@ use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSourc
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::id::{ApplicationId, HostId, JobId, TierId};
 use gleaner_types::job::{
-    ClusterSpec, DedicatedHost, EngineEnd, EngineProgress, Goal, JobSpec, Prices, SizingPolicy, WorkerProgress, Workers,
+    ClusterSpec, DedicatedHost, EngineEnd, EngineProgress, Goal, JobSpec, Prices, WorkerProgress, Workers,
 };
 use gleaner_types::units::{Bytes, Fraction};
 
@@ -49,7 +49,6 @@ impl Batch {
             prices: Prices::default(),
             memory_per_slot: Bytes::from_mib(256),
             set_up_s: random.uniform() * 3.0,
-            sizing: SizingPolicy::Adaptive,
             power: None,
         };
         let work = 100.0 + random.uniform() * 300.0;

@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 
 use gleaner_types::id::HostId;
-use gleaner_types::job::{Bound, Goal, SizingPolicy as Baseline};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
-use super::{Cluster, Observed, dedicated_slots};
+use super::{Observed, dedicated_slots};
 use crate::controller::capacity::Capacity;
 use crate::controller::hosts::Host;
 use crate::controller::interface::{Settings, seconds};
@@ -18,16 +17,16 @@ use crate::controller::outputs::Outputs;
 use crate::io_model::IoCurve;
 use crate::selection::Offer;
 use crate::sizing::input::{ClusterFacts, DedicatedFacts, HostCpu, PowerFacts, SizingInput};
-use crate::sizing::policy::{Adaptive, Situation, SizingPolicy};
-use crate::sizing::{Choice, Sizing};
+use crate::sizing::policy::{Situation, SizingPolicy};
 
 impl Job {
-    /// Decides about its size. The next decision is an evaluation interval away.
+    /// Decides about its size by a policy. The next decision is an evaluation interval away.
     pub(in crate::controller::jobs) fn evaluate_cluster(
         &mut self,
         others: Others<'_>,
         capacity: Capacity<'_>,
         settings: &Settings,
+        policy: &mut dyn SizingPolicy,
         now: Timestamp,
         outputs: &mut Outputs,
     ) {
@@ -37,21 +36,16 @@ impl Job {
         let sizing = input.sizing();
         let mut selection: BTreeMap<HostId, u32> = BTreeMap::new();
         let dedicated = self.dedicated_slots(capacity);
-        let policy = self.status.spec.sizing;
-        let (spent, energy_wh) = (self.status.cost.amount(), self.status.energy_wh.unwrap_or(0.0));
         let WorkerState::Hosts(cluster) = &mut self.workers else { return };
         let capacity_of =
             |id: &HostId| capacity.host(id).map_or(CoreShare::ZERO, |host| CoreShare::from_cores(host.facts().cores));
-        let situation = Situation {
+        let choice = policy.choose(Situation {
+            job: &self.status.spec.id,
             sizing: sizing.clone(),
             exploration: &mut cluster.exploration,
             observed: cluster.interval.means(),
             capacity_of: &capacity_of,
-        };
-        let choice = match policy {
-            Baseline::Adaptive => Adaptive.choose(situation),
-            other => cluster.by_baseline(other, &sizing, &capacity_of, energy_wh),
-        };
+        });
         let chosen = input.offers().get(..choice.size as usize).unwrap_or_default();
         let wanted: BTreeMap<HostId, u32> = chosen.iter().map(|offer| (offer.host.clone(), offer.slots)).collect();
         selection.extend(wanted.iter().map(|(host, slots)| (host.clone(), *slots)));
@@ -59,7 +53,6 @@ impl Job {
         cluster.choose(wanted, now);
         cluster.target = choice.size;
         cluster.interval = Observed::default();
-        cluster.mark = (spent, energy_wh, 1.0 - sizing.remaining.value());
         self.adopt(&sizing, choice, selection, now, outputs);
     }
 
@@ -102,45 +95,5 @@ impl Job {
             power,
         };
         Some(SizingInput::of_cluster(self.facts(rate, settings.evaluation_interval_s, now), facts))
-    }
-}
-
-impl Cluster {
-    /// The size that one of the policies to compare with asks for.
-    fn by_baseline(
-        &mut self,
-        policy: Baseline,
-        sizing: &Sizing<'_>,
-        capacity_of: &dyn Fn(&HostId) -> CoreShare,
-        energy_wh: f64,
-    ) -> Choice {
-        let pool = u32::try_from(sizing.offers.len()).unwrap_or(u32::MAX);
-        let size = match policy {
-            Baseline::Adaptive => return sizing.decide(),
-            Baseline::Fixed { volunteers } => volunteers,
-            Baseline::Threshold { residual } => {
-                let above = |offer: &&Offer| {
-                    offer.potential.percent() >= residual.value() * capacity_of(&offer.host).cores() * 100.0
-                };
-                u32::try_from(sizing.offers.iter().filter(above).count()).unwrap_or(u32::MAX)
-            }
-            Baseline::Fuzzy { step, start } => {
-                let mark = self.mark;
-                let done = 1.0 - sizing.remaining.value() - mark.2;
-                let per_progress = |spent: f64| (done > 0.0).then(|| spent / done);
-                let score = match sizing.goal {
-                    Goal::Cost { .. } => per_progress(sizing.spent.amount() - mark.0),
-                    Goal::Energy => per_progress(energy_wh - mark.1),
-                    // How far the rate of completion is from the one that ends 5 % before the deadline.
-                    Goal::Deadline { within_s } => {
-                        let left_s = sizing.deadline_in_s.unwrap_or(0.0) - 0.05 * within_s;
-                        let ideal = sizing.remaining.value() / left_s.max(1.0);
-                        Some((done / sizing.evaluation_interval_s.max(1.0) - ideal).abs())
-                    }
-                };
-                self.fuzzy.next(score, sizing.current, pool, step, start)
-            }
-        };
-        sizing.forced(size.min(pool), Bound::Policy)
     }
 }
