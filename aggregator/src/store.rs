@@ -1,21 +1,24 @@
 //! What survives a restart: the controller's state, with jobs, learned rates and last decisions, and who may join
 //! and who is shut out, in an embedded database that takes a kill at any moment. This module is the only one that knows the database.
 
+mod untouched;
+
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use gleaner_planner::controller::Controller;
 use gleaner_types::format::UnknownFormat;
 use gleaner_wire::{FrameError, encode_value};
-use redb::backends::{FileBackend, InMemoryBackend};
-use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
+use redb::backends::FileBackend;
+use redb::{AccessGuard, Builder, Database, ReadableDatabase, TableDefinition};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::enrolment::Admissions;
 use crate::formats::{self, CURRENT, Document, ReadError};
+use untouched::Untouched;
 
 const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -23,6 +26,8 @@ const CONTROLLER: &str = "controller";
 const ADMISSIONS: &str = "admissions";
 /// Key of the version of the software that wrote last.
 const SOFTWARE: &str = "software";
+/// Most that redb keeps of the file in memory, in bytes. Chosen: many times what one save of a thousand hosts touches.
+const CACHE: usize = 64 << 20;
 
 /// The store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +41,12 @@ pub enum StoreError {
         action: &'static str,
         /// The database's word.
         source: Box<redb::Error>,
+    },
+    /// Another process has it open.
+    #[error("the store {} is in use: two aggregators cannot share a state folder; stop the other one first", file.display())]
+    InUse {
+        /// The file.
+        file: PathBuf,
     },
     /// Another version wrote it, in a format that this one does not read.
     #[error(
@@ -86,13 +97,32 @@ pub struct Store {
     database: Option<Database>,
 }
 
-/// What a store holds, as it was found: the file was not touched.
+/// What a store holds, as it was found: the file was not touched. Nobody else can open it meanwhile.
 #[derive(Debug, Default)]
 struct Found {
     format: Option<u64>,
     software: Option<String>,
-    controller: Option<Vec<u8>>,
-    admissions: Option<Vec<u8>>,
+    /// `None` where there is nothing yet.
+    database: Option<Database>,
+}
+
+impl Found {
+    fn stored(&self, key: &str) -> Result<Option<Stored>, redb::Error> {
+        self.database.as_ref().map_or(Ok(None), |database| stored(database, key))
+    }
+}
+
+/// A stored value in redb's own memory.
+type Stored = AccessGuard<'static, &'static [u8]>;
+
+fn stored(database: &Database, key: &str) -> Result<Option<Stored>, redb::Error> {
+    Ok(database.begin_read()?.open_table(STATE)?.get(key)?)
+}
+
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE);
+    builder
 }
 
 impl Store {
@@ -111,6 +141,8 @@ impl Store {
                 store.convert(format, &found)?;
             }
         }
+        // Its lock ends here. Whoever takes the next one has the store.
+        drop(found);
         store.database()?;
         Ok(store)
     }
@@ -121,41 +153,43 @@ impl Store {
         Self { file: file.to_owned(), database: None }
     }
 
-    /// Reads the file without touching it: opening a database writes to it, so a copy in memory is opened.
+    /// Opens the file without touching it.
     fn look(&self) -> Result<Found, StoreError> {
-        let bytes = match std::fs::read(&self.file) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        let file = match OpenOptions::new().read(true).write(true).open(&self.file) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::default()),
             Err(error) => return Err(self.failed("opened", error.into())),
         };
-        if bytes.is_empty() {
+        self.look_into(file).map_err(|error| self.failed("opened", error))
+    }
+
+    fn look_into(&self, file: File) -> Result<Found, redb::Error> {
+        let (length, inode) = file.metadata().map(|metadata| (metadata.len(), metadata.ino()))?;
+        if length == 0 {
             return Ok(Found::default());
         }
-        let found = (|| -> Result<Found, redb::Error> {
-            let copy = InMemoryBackend::new();
-            copy.set_len(bytes.len() as u64)?;
-            copy.write(0, &bytes)?;
-            let database = Database::builder().create_with_backend(copy)?;
-            let read = database.begin_read()?;
-            let format = match read.open_table(META) {
-                Ok(meta) => meta.get("format")?.map(|value| value.value()),
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Found::default()),
-                Err(error) => return Err(error.into()),
-            };
-            let state = match read.open_table(STATE) {
-                Ok(state) => state,
-                // A newer format may keep its state elsewhere.
-                Err(_) if format.is_some_and(|format| format > CURRENT) => {
-                    return Ok(Found { format, ..Found::default() });
-                }
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Found { format, ..Found::default() }),
-                Err(error) => return Err(error.into()),
-            };
-            let bytes = |key| state.get(key).map(|value| value.map(|value| value.value().to_vec()));
-            let software = bytes(SOFTWARE)?.and_then(|software| String::from_utf8(software).ok());
-            Ok(Found { format, software, controller: bytes(CONTROLLER)?, admissions: bytes(ADMISSIONS)? })
-        })();
-        found.map_err(|error| self.failed("opened", error))
+        let database = builder().create_with_backend(Untouched::new(file)?)?;
+        // Before it was locked, another aggregator may have put a converted file under the name.
+        if std::fs::metadata(&self.file)?.ino() != inode {
+            return Err(redb::Error::DatabaseAlreadyOpen);
+        }
+        let read = database.begin_read()?;
+        let format = match read.open_table(META) {
+            Ok(meta) => meta.get("format")?.map(|value| value.value()),
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Found::default()),
+            Err(error) => return Err(error.into()),
+        };
+        match read.open_table(STATE) {
+            Ok(_) => {}
+            // A newer format may keep its state elsewhere.
+            Err(_) if format.is_some_and(|format| format > CURRENT) => {
+                return Ok(Found { format, ..Found::default() });
+            }
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Found { format, ..Found::default() }),
+            Err(error) => return Err(error.into()),
+        }
+        let software = stored(&database, SOFTWARE)?.and_then(|name| String::from_utf8(name.value().to_vec()).ok());
+        Ok(Found { format, software, database: Some(database) })
     }
 
     /// Writes what an older store holds into a new one and puts that in its place. Whatever dies at whatever moment,
@@ -170,11 +204,12 @@ impl Store {
         // What an interrupted conversion left.
         remove(&new).map_err(failed("removing an earlier attempt"))?;
         let mut converted = Self { file: new.clone(), database: None };
-        if let Some(bytes) = &found.controller {
-            converted.save(&self.understood::<Controller>(Document::Controller, from, bytes)?)?;
+        let stored = |key| found.stored(key).map_err(|error| self.failed("read", error));
+        if let Some(bytes) = stored(CONTROLLER)? {
+            converted.save(&self.understood::<Controller>(Document::Controller, from, bytes.value())?)?;
         }
-        if let Some(bytes) = &found.admissions {
-            converted.save_admissions(&self.understood(Document::Admissions, from, bytes)?)?;
+        if let Some(bytes) = stored(ADMISSIONS)? {
+            converted.save_admissions(&self.understood(Document::Admissions, from, bytes.value())?)?;
         }
         converted.database()?;
         drop(converted);
@@ -208,7 +243,7 @@ impl Store {
             None => {
                 let file = private(&self.file).map_err(|error| self.failed("opened", redb::Error::Io(error)))?;
                 let database = FileBackend::new(file)
-                    .and_then(|backend| Database::builder().create_with_backend(backend))
+                    .and_then(|backend| builder().create_with_backend(backend))
                     .map_err(|error| self.failed("opened", error.into()))?;
                 self.begin(&database).map_err(|error| self.failed("opened", error))?;
                 database
@@ -240,7 +275,11 @@ impl Store {
     }
 
     fn failed(&self, action: &'static str, source: redb::Error) -> StoreError {
-        StoreError::Database { file: self.file.clone(), action, source: Box::new(source) }
+        let file = self.file.clone();
+        match source {
+            redb::Error::DatabaseAlreadyOpen => StoreError::InUse { file },
+            source => StoreError::Database { file, action, source: Box::new(source) },
+        }
     }
 
     /// The stored state; `None` in a new store.
@@ -262,12 +301,8 @@ impl Store {
     fn read<T: DeserializeOwned>(&self, key: &str, document: Document) -> Result<Option<T>, StoreError> {
         let failed = || self.failed("read", redb::Error::PreviousIo);
         let database = self.database.as_ref().ok_or_else(failed)?;
-        let bytes = (|| -> Result<Option<Vec<u8>>, redb::Error> {
-            let table = database.begin_read()?.open_table(STATE)?;
-            Ok(table.get(key)?.map(|value| value.value().to_vec()))
-        })()
-        .map_err(|error| self.failed("read", error))?;
-        bytes.map(|bytes| self.understood(document, CURRENT, &bytes)).transpose()
+        let bytes = stored(database, key).map_err(|error| self.failed("read", error))?;
+        bytes.map(|bytes| self.understood(document, CURRENT, bytes.value())).transpose()
     }
 
     /// Stores a state; when this returns it survives a crash of the machine.
@@ -396,6 +431,26 @@ mod tests {
         Store::open(&file).unwrap().save(&state).unwrap();
         assert!(std::fs::metadata(&file).unwrap().len() > gleaner_wire::MAX_FRAME as u64);
         assert!(Store::open(&file).unwrap().load().unwrap() == Some(state));
+    }
+
+    #[test]
+    fn a_store_in_use_is_refused_and_untouched_whatever_its_format() {
+        for format in formats::tests::GOLDEN {
+            let folder = tempfile::tempdir().unwrap();
+            let file = golden(folder.path(), format);
+            // As an aggregator of that format has it open.
+            let backend = FileBackend::new(private(&file).unwrap()).unwrap();
+            let other = Database::builder().create_with_backend(backend).unwrap();
+            let before = everything(folder.path());
+            let error = Store::open(&file).unwrap_err();
+            assert!(matches!(error, StoreError::InUse { .. }), "{error:?}");
+            assert!(error.to_string().contains("is in use"), "{error}");
+            assert!(everything(folder.path()) == before);
+            drop(other);
+            let mut store = Store::open(&file).unwrap();
+            assert!(matches!(Store::open(&file), Err(StoreError::InUse { .. })));
+            store.save(&Controller::new(Settings::default(), Timestamp(5))).unwrap();
+        }
     }
 
     /// What is in the folder, with contents and times of change.
