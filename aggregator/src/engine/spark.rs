@@ -11,6 +11,7 @@ mod json;
 mod master;
 mod options;
 mod progress;
+mod record;
 mod runner;
 
 use std::collections::BTreeMap;

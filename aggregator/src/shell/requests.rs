@@ -89,10 +89,10 @@ impl Shell {
 
     pub(super) fn submit_cluster(&mut self, submit: &SubmitCluster) -> Result<Response, ApiError> {
         let job = self.name(submit.name.as_ref())?;
-        let spec = self.engines.prepare_cluster(&job, submit)?;
-        let output_dir = spec.engine.options.text("working_dir").unwrap_or_default();
         // What an older job of this name left behind, which nobody remembers any more, is not the new one's.
         self.engines.forget(&job);
+        let spec = self.engines.prepare_cluster(&job, submit)?;
+        let output_dir = spec.engine.options.text("working_dir").unwrap_or_default();
         self.accept(spec)?;
         Ok(Response::Submitted { job, output_dir })
     }

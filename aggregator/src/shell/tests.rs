@@ -9,14 +9,14 @@ use gleaner_net::tls::{Authority, Validity};
 use gleaner_planner::controller::Settings;
 use gleaner_test_support::report;
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, TierSpec, TimeUnit};
-use gleaner_types::engine::EngineName;
+use gleaner_types::engine::{EngineName, EngineOptions};
 use gleaner_types::id::{TierId, WorkloadId};
 use gleaner_types::report::{HostFacts, Levers};
 use gleaner_wire::JoinRequest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::engine::{Engine, Job, Problems, WorkerShape};
+use crate::engine::{Engine, Job, Prepared, Problems, SubmissionError, WorkerShape};
 use crate::enrolment::{Admissions, Credentials};
 use crate::event_log::{EventLogSettings, EventReader};
 use crate::journal::JournalSettings;
@@ -336,6 +336,12 @@ struct Recorder(mpsc::UnboundedSender<EngineAction>);
 impl Engine for Recorder {
     fn check(&self, _: &Value, _: &mut Problems) {}
 
+    fn prepare(&mut self, _: &JobId, folder: &std::path::Path, options: &Value) -> Result<Prepared, SubmissionError> {
+        std::fs::create_dir_all(folder).unwrap();
+        std::fs::write(folder.join("prepared"), "").unwrap();
+        Ok(Prepared { options: EngineOptions::new(options)?, tasks: 0 })
+    }
+
     fn set_slots(&mut self, _: &Job<'_>, slots: BTreeMap<HostId, u32>) {
         self.0.send(EngineAction::SetSlots(slots)).unwrap();
     }
@@ -349,15 +355,34 @@ impl Engine for Recorder {
     }
 }
 
+/// A shell whose engine `exec` passes on what it is asked.
+fn shell_with_recorder(folder: &std::path::Path) -> (Shell, mpsc::UnboundedReceiver<EngineAction>) {
+    let mut shell = shell(folder);
+    let (actions, outgoing) = mpsc::unbounded_channel();
+    let (reports, _) = mpsc::channel(1);
+    let host = HostId::new("here").unwrap();
+    let recorder = Box::new(Recorder(actions));
+    let engines = Engines::new(folder.join("jobs"), host, reports);
+    shell.engines = engines.with(EngineName::of("exec"), WorkerShape::Hosts, recorder);
+    (shell, outgoing)
+}
+
+#[tokio::test]
+async fn what_an_engine_stores_of_a_new_job_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut shell, _outgoing) = shell_with_recorder(folder.path());
+    let records = folder.path().join("jobs/j");
+    std::fs::create_dir_all(&records).unwrap();
+    std::fs::write(records.join("of_an_older_job"), "").unwrap();
+    shell.submit_cluster(&submission(folder.path())).unwrap();
+    let kept: Vec<_> = std::fs::read_dir(&records).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(kept, ["prepared"]);
+}
+
 #[tokio::test]
 async fn a_batch_system_is_not_told_of_the_end_of_a_job_it_never_had() {
     let folder = tempfile::tempdir().unwrap();
-    let mut shell = shell(folder.path());
-    let (actions, mut outgoing) = mpsc::unbounded_channel();
-    let (reports, _) = mpsc::channel(1);
-    let (jobs, host) = (folder.path().join("jobs"), HostId::new("here").unwrap());
-    let recorder = Box::new(Recorder(actions));
-    shell.engines = Engines::new(jobs, host, reports).with(EngineName::of("exec"), WorkerShape::Hosts, recorder);
+    let (mut shell, mut outgoing) = shell_with_recorder(folder.path());
     let job = JobId::new("j").unwrap();
     let spec = shell.engines.prepare_cluster(&job, &submission(folder.path())).unwrap();
     shell.accept(spec).unwrap();

@@ -10,12 +10,12 @@ use super::progress::{ExecutorRow, JobRow, JobStatus, Observation, SparkProgress
 
 /// Most elements of any list in an answer. Chosen: `spark.ui.retainedJobs` and `…Stages` are 1,000 by default.
 const MOST: usize = 20_000;
-/// Stages whose running tasks are asked for one by one in a look; the tasks of others count when they are done.
+/// Stages whose running tasks are asked for one by one in a poll; the tasks of others count when they are done.
 const MOST_STAGES_ASKED: usize = 8;
 /// Running tasks asked for per stage, at some 3 kB each; the others are taken to be like these.
 const MOST_TASKS_ASKED: usize = 256;
 
-/// An application and what was seen of it so far.
+/// An application and what was observed of it so far.
 #[derive(Debug)]
 pub(super) struct SparkApplication {
     server: Server,
@@ -23,9 +23,9 @@ pub(super) struct SparkApplication {
     tracker: Tracker,
 }
 
-/// What a look at an application showed.
+/// What a poll of an application showed.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Look {
+pub(super) enum Poll {
     /// It runs.
     Running(SparkProgress),
     /// It is over.
@@ -100,14 +100,14 @@ impl SparkApplication {
         self.tracker.expect_tasks(tasks);
     }
 
-    /// Looks at the driver and, if that cannot be used, asks the master whether the application is over.
+    /// Polls the driver and, if that cannot be used, asks the master whether the application is over.
     ///
     /// # Errors
-    /// [`SparkError`] of the driver if the master does not say that it is over. What was seen before stays. For a
+    /// [`SparkError`] of the driver if the master does not say that it is over. What was observed before stays. For a
     /// moment that is normal, also of kind [`ErrorKind::Absent`]: the driver's pages go before the master is told.
-    pub(super) fn look(&mut self, master: &SparkMaster, now: Instant) -> Result<Look, SparkError> {
+    pub(super) fn poll(&mut self, master: &SparkMaster, now: Instant) -> Result<Poll, SparkError> {
         let error = match self.observe() {
-            Ok(seen) => return Ok(Look::Running(self.tracker.step(now, seen))),
+            Ok(seen) => return Ok(Poll::Running(self.tracker.step(now, seen))),
             Err(error) => error,
         };
         let state = master
@@ -122,7 +122,7 @@ impl SparkApplication {
             (Some(ApplicationState::Killed), _) => ApplicationEnd::Killed,
             _ => return Err(error),
         };
-        Ok(Look::Ended { end, progress: self.tracker.end(end == ApplicationEnd::Finished) })
+        Ok(Poll::Ended { end, progress: self.tracker.end(end == ApplicationEnd::Finished) })
     }
 
     fn observe(&self) -> Result<Observation, SparkError> {

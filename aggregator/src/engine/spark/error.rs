@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How long one server may take to answer everything a call asks of it. Chosen: the runner looks once a second.
+/// How long one server may take to answer everything a call asks of it. Chosen: the runner polls once a second.
 pub(super) const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// What callers do about an error depends on this alone.

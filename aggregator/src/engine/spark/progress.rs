@@ -1,4 +1,4 @@
-//! How far an application is, out of successive looks at its driver. Pure: the time is given.
+//! How far an application is, out of successive polls of its driver. Pure: the time is given.
 //!
 //! A job's tasks are known from its start, later stages included. Of a running job, what its unfinished stages still
 //! lack is left to do; a retried stage lists only the tasks it repeats. Results that went with an executor are undone
@@ -19,7 +19,7 @@ const MOST_BEFORE_END: f64 = 0.99;
 /// Hosts whose work is kept apart; that of more goes under the name `others`. Chosen.
 const MOST_HOSTS: usize = 10_000;
 
-/// One look at a driver.
+/// One poll of a driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Observation {
     pub(super) jobs: Vec<JobRow>,
@@ -166,18 +166,18 @@ impl Sum {
     }
 }
 
-/// What was seen so far.
+/// What was observed so far.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
     expected_tasks: u32,
     fraction: f64,
-    /// Jobs of the last look, and the sum of those the driver has forgotten since.
+    /// Jobs of the last poll, and the sum of those the driver has forgotten since.
     jobs: BTreeMap<u32, Sum>,
     forgotten_jobs: Sum,
-    /// Executors of the last look, and the sum per host of those the driver has forgotten since.
+    /// Executors of the last poll, and the sum per host of those the driver has forgotten since.
     executors: BTreeMap<String, ExecutorRow>,
     forgotten_executors: BTreeMap<String, HostWork>,
-    /// When running tasks were first seen, and how long they had been running then.
+    /// When running tasks were first observed, and how long they had been running then.
     running: BTreeMap<u64, (Instant, u64)>,
     last: Option<SparkProgress>,
 }
@@ -188,15 +188,15 @@ impl Tracker {
         self.expected_tasks = tasks;
     }
 
-    pub(super) fn step(&mut self, now: Instant, mut seen: Observation) -> SparkProgress {
+    pub(super) fn step(&mut self, now: Instant, mut observed: Observation) -> SparkProgress {
         // The last attempt of a stage says what is left of it.
-        seen.stages.sort_by_key(|stage| (stage.id, stage.attempt));
-        let active_tasks = seen.stages.iter().fold(0_u32, |sum, stage| sum.saturating_add(stage.active_tasks));
-        let jobs_running = seen.jobs.iter().filter(|job| job.status == JobStatus::Running).count();
-        let sum = self.count_jobs(&seen);
-        let hosts = self.count_hosts(seen.executors);
+        observed.stages.sort_by_key(|stage| (stage.id, stage.attempt));
+        let active_tasks = observed.stages.iter().fold(0_u32, |sum, stage| sum.saturating_add(stage.active_tasks));
+        let jobs_running = observed.jobs.iter().filter(|job| job.status == JobStatus::Running).count();
+        let sum = self.count_jobs(&observed);
+        let hosts = self.count_hosts(observed.executors);
         let mean_task_s = mean_task_s(&hosts);
-        let partly = self.partly_done(now, &seen.stages, &seen.tasks, mean_task_s);
+        let partly = self.partly_done(now, &observed.stages, &observed.tasks, mean_task_s);
 
         let total = sum.total.max(u64::from(self.expected_tasks));
         if total > 0 {
@@ -219,7 +219,7 @@ impl Tracker {
         progress
     }
 
-    /// The last look, completed: nothing runs any more and, if the end was good, everything is done.
+    /// The last poll, completed: nothing runs any more and, if the end was good, everything is done.
     pub(super) fn end(&mut self, good: bool) -> SparkProgress {
         let mut progress = self.last.clone().unwrap_or_else(|| SparkProgress {
             fraction_done: Fraction::ZERO,
@@ -248,16 +248,17 @@ impl Tracker {
         progress
     }
 
-    /// Jobs that had failed at the last look.
+    /// Jobs that had failed at the last poll.
     pub(super) fn jobs_failed(&self) -> u32 {
         self.last.as_ref().map_or(0, |last| last.jobs_failed)
     }
 
-    fn count_jobs(&mut self, seen: &Observation) -> Sum {
-        let results_lost = seen.executors.iter().filter(|executor| !executor.active);
+    fn count_jobs(&mut self, observed: &Observation) -> Sum {
+        let results_lost = observed.executors.iter().filter(|executor| !executor.active);
         let results_lost = results_lost.fold(0_u32, |sum, gone| sum.saturating_add(gone.completed));
-        let left: BTreeMap<u32, u32> = seen.stages.iter().map(|stage| (stage.id, stage.left(results_lost))).collect();
-        let jobs: BTreeMap<u32, Sum> = seen.jobs.iter().map(|job| (job.id, job.sum(&left))).collect();
+        let left: BTreeMap<u32, u32> =
+            observed.stages.iter().map(|stage| (stage.id, stage.left(results_lost))).collect();
+        let jobs: BTreeMap<u32, Sum> = observed.jobs.iter().map(|job| (job.id, job.sum(&left))).collect();
         for (id, sum) in std::mem::replace(&mut self.jobs, jobs) {
             if !self.jobs.contains_key(&id) {
                 self.forgotten_jobs.add(sum);
@@ -270,8 +271,8 @@ impl Tracker {
         all
     }
 
-    fn count_hosts(&mut self, seen: Vec<ExecutorRow>) -> BTreeMap<String, HostWork> {
-        let executors = seen.into_iter().map(|executor| (executor.id.clone(), executor)).collect();
+    fn count_hosts(&mut self, observed: Vec<ExecutorRow>) -> BTreeMap<String, HostWork> {
+        let executors = observed.into_iter().map(|executor| (executor.id.clone(), executor)).collect();
         for (id, mut executor) in std::mem::replace(&mut self.executors, executors) {
             if !self.executors.contains_key(&id) {
                 executor.active = false;
@@ -333,7 +334,7 @@ impl JobRow {
 
 impl ExecutorRow {
     /// Runs, and their time, that are counted a second time, as failed, because their results went with the executor.
-    /// Spark does so or not, depending on which news comes first; without it, an executor that is gone has no more
+    /// Spark does so or not, depending on which message comes first; without it, an executor that is gone has no more
     /// failed runs than it had cores.
     fn counted_twice(&self) -> u32 {
         if self.active { 0 } else { self.failed.saturating_sub(self.cores).min(self.completed) }

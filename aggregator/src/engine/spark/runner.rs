@@ -12,28 +12,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use gleaner_types::error::Chain;
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{EngineEnd, EngineProgress, WorkerProgress};
 use gleaner_types::units::Fraction;
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
-use super::application::{ApplicationEnd, Look, SparkApplication};
+use super::application::{ApplicationEnd, Poll, SparkApplication};
 use super::error::{ApplicationId, ErrorKind, SparkError};
 use super::master::{Decommission, SparkMaster};
 use super::options::SparkOptions;
 use super::progress::SparkProgress;
+use super::record::{DriverProcess, Record};
 use crate::engine::interface::EngineReport;
 use crate::engine::process;
 use crate::engine::runners::Orders;
 
-/// Time between two looks.
+/// Time between two polls.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Looks in a row that may fail for a reason that does not pass by itself. (Both chosen.)
+/// Polls in a row that may fail for a reason that does not pass by itself. (Both chosen.)
 const MOST_FAILURES: u32 = 30;
-/// Looks in a row that may fail after the driver has ended, before its exit status alone decides.
+/// Polls in a row that may fail after the driver has ended, before its exit status alone decides.
 const MOST_AFTER_END: u32 = 5;
 /// From the polite signal to a cancelled driver until it is killed.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,7 +51,7 @@ pub(super) struct SparkRunner {
 }
 
 impl SparkRunner {
-    /// Runs the job to its end, or until it is told to leave it.
+    /// Runs the job to its end, or until it is ordered to leave it.
     pub(super) async fn run(mut self) {
         let cancelled = self.orders.borrow().cancelled;
         let opened = {
@@ -75,18 +76,18 @@ impl SparkRunner {
             if orders.stopping {
                 return;
             }
-            let looked = blocking(move || {
-                let seen = session.look(&orders.slots.into_keys().collect());
-                (session, seen)
+            let polled = blocking(move || {
+                let observed = session.poll(&orders.slots.into_keys().collect());
+                (session, observed)
             });
-            let seen = match looked.await {
-                Ok((back, seen)) => {
+            let observed = match polled.await {
+                Ok((back, observed)) => {
                     session = back;
-                    seen
+                    observed
                 }
                 Err(reason) => return self.ended(EngineEnd::Broken { reason }, None).await,
             };
-            match seen {
+            match observed {
                 Ok(Finding::Nothing) => failures = 0,
                 Ok(Finding::Running(progress)) => {
                     failures = 0;
@@ -124,43 +125,6 @@ impl SparkRunner {
 /// Does something that blocks.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     tokio::task::spawn_blocking(work).await.map_err(|error| format!("looking at Spark broke off: {error}"))
-}
-
-/// What is kept on disk of a job.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Record {
-    driver: Option<DriverProcess>,
-    application: Option<String>,
-}
-
-impl Record {
-    fn read(folder: &Path) -> Self {
-        let text = std::fs::read(folder.join("spark.json")).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
-    }
-
-    fn write(&self, folder: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(folder)?;
-        let (file, temporary) = (folder.join("spark.json"), folder.join("spark.new"));
-        std::fs::write(&temporary, serde_json::to_vec(self)?)?;
-        std::fs::rename(temporary, file)
-    }
-}
-
-/// The process of a driver.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct DriverProcess {
-    pid: i32,
-    /// Its start time, in clock ticks since boot.
-    start_ticks: u64,
-    /// The boot of the kernel that counts those ticks.
-    boot: u64,
-}
-
-impl DriverProcess {
-    fn is_alive(self) -> bool {
-        process::is_alive(self.pid, self.start_ticks, self.boot)
-    }
 }
 
 /// A driver that this job started.
@@ -213,7 +177,7 @@ impl Driver {
     }
 }
 
-/// What one look showed.
+/// What one poll showed.
 #[derive(Debug)]
 enum Finding {
     /// The application has not begun.
@@ -248,7 +212,7 @@ struct Session {
 impl Session {
     /// Goes on with what was begun, or begins.
     fn open(options: SparkOptions, folder: PathBuf, cancelled: bool) -> Result<Self, String> {
-        let record = Record::read(&folder);
+        let record = Record::read(&folder).map_err(|error| Chain(&error).to_string())?;
         let master = SparkMaster::new(&options.master).map_err(|error| error.to_string())?;
         let mut session = Self {
             master,
@@ -305,7 +269,7 @@ impl Session {
         Ok(())
     }
 
-    /// Looks for the application at its driver. That nobody answers there is normal before it has begun.
+    /// Finds the application at its driver. That nobody answers there is normal before it has begun.
     fn find(&mut self) -> Result<(), SparkError> {
         match SparkApplication::find(&self.options.driver, &self.options.application) {
             Ok(Some(id)) => {
@@ -319,8 +283,8 @@ impl Session {
         }
     }
 
-    /// A look at the application, and a word to the master about hosts that are no longer wanted.
-    fn look(&mut self, wanted: &BTreeSet<HostId>) -> Result<Finding, SparkError> {
+    /// Polls the application, and tells the master about hosts that are no longer wanted.
+    fn poll(&mut self, wanted: &BTreeSet<HostId>) -> Result<Finding, SparkError> {
         if self.application.is_none() {
             self.find()?;
         }
@@ -337,13 +301,13 @@ impl Session {
             );
             return Ok(Finding::Ended(EngineEnd::Broken { reason }, None));
         };
-        match application.look(&self.master, Instant::now()) {
-            Ok(Look::Running(progress)) => {
+        match application.poll(&self.master, Instant::now()) {
+            Ok(Poll::Running(progress)) => {
                 let progress = self.report(&progress);
                 self.last = Some(progress.clone());
                 Ok(Finding::Running(progress))
             }
-            Ok(Look::Ended { end, progress }) => {
+            Ok(Poll::Ended { end, progress }) => {
                 let progress = self.report(&progress);
                 let end = match (&self.driver, driver_end) {
                     // It may have something left to do without Spark.
@@ -376,7 +340,7 @@ impl Session {
             match self.master.decommission(self.options.worker_of(&host)) {
                 Ok(Decommission::Accepted | Decommission::NoSuchWorker) => {}
                 Err(error) if error.kind() == ErrorKind::Transient => {
-                    // The next look tries again; others would have to wait as long.
+                    // The next poll tries again; others would have to wait as long.
                     tracing::debug!(%host, %error, "a worker could not be let go yet");
                     self.leaving.insert(host);
                     return;
@@ -391,16 +355,16 @@ impl Session {
 
     /// As the controller reads it. A host with executors has not drained even when no task runs there: it may have
     /// results to hand over.
-    fn report(&self, seen: &SparkProgress) -> EngineProgress {
-        let all = f64::from(seen.tasks_total.max(1));
+    fn report(&self, observed: &SparkProgress) -> EngineProgress {
+        let all = f64::from(observed.tasks_total.max(1));
         let workers = self.hosts.iter().filter_map(|host| {
-            let work = seen.hosts.get(self.options.worker_of(host))?;
+            let work = observed.hosts.get(self.options.worker_of(host))?;
             let stays = work.executors > 0 && !self.abandoned.contains(host);
             let tasks_running = if stays { work.tasks_running.max(1) } else { 0 };
             let done = Fraction::clamped(f64::from(work.tasks_done) / all);
             Some((host.clone(), WorkerProgress { tasks_running, done }))
         });
-        EngineProgress { workers: workers.collect(), ..seen.engine_progress() }
+        EngineProgress { workers: workers.collect(), ..observed.engine_progress() }
     }
 
     /// Stops the application for good.

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::application::{
-    ApplicationEnd, Look, SparkApplication, parse_executors, parse_jobs, parse_stages, parse_tasks,
+    ApplicationEnd, Poll, SparkApplication, parse_executors, parse_jobs, parse_stages, parse_tasks,
 };
 use super::error::{ApplicationId, ErrorKind};
 use super::json::Document;
@@ -189,12 +189,12 @@ proptest! {
 
     #[test]
     fn progress_never_goes_back_and_stays_below_one(
-        looks in prop::collection::vec((any_observation(), 0_u64..5_000), 1..12), expected in any::<u32>(),
+        polls in prop::collection::vec((any_observation(), 0_u64..5_000), 1..12), expected in any::<u32>(),
     ) {
         let mut tracker = Tracker::default();
         tracker.expect_tasks(expected);
         let (mut now, mut before) = (Instant::now(), 0.0);
-        for (seen, after_ms) in looks {
+        for (seen, after_ms) in polls {
             now += Duration::from_millis(after_ms);
             let progress = tracker.step(now, seen);
             let fraction = progress.fraction_done.value();
@@ -252,19 +252,19 @@ fn running_tasks_count_in_part() {
 #[test]
 fn lost_results_are_undone_work_but_the_fraction_stays() {
     let mut tracker = Tracker::default();
-    let look = |jobs, stages| Observation { jobs: vec![jobs], stages, ..Observation::default() };
+    let poll = |jobs, stages| Observation { jobs: vec![jobs], stages, ..Observation::default() };
     let now = Instant::now();
-    let first = tracker.step(now, look(job(JobStatus::Running, 14, 10), vec![stage(1, 0, 4, 0, 0, 0)]));
+    let first = tracker.step(now, poll(job(JobStatus::Running, 14, 10), vec![stage(1, 0, 4, 0, 0, 0)]));
     assert_near(first.fraction_done.value(), 10.0 / 14.0);
     // An executor is gone with the results of three tasks: the first stage is tried again for those.
     let stages = vec![stage(0, 1, 3, 0, 0, 0), stage(1, 0, 4, 0, 0, 0)];
-    let second = tracker.step(now, look(job(JobStatus::Running, 14, 10), stages));
+    let second = tracker.step(now, poll(job(JobStatus::Running, 14, 10), stages));
     assert_eq!((second.tasks_done, second.tasks_total), (7, 14));
     assert_near(second.fraction_done.value(), 10.0 / 14.0);
     // Repeated tasks were counted as completed once more: 16 of 14.
-    let third = tracker.step(now, look(job(JobStatus::Running, 14, 16), vec![stage(1, 1, 1, 0, 0, 0)]));
+    let third = tracker.step(now, poll(job(JobStatus::Running, 14, 16), vec![stage(1, 1, 1, 0, 0, 0)]));
     assert_eq!(third.tasks_done, 13);
-    let last = tracker.step(now, look(job(JobStatus::Succeeded, 14, 17), vec![]));
+    let last = tracker.step(now, poll(job(JobStatus::Succeeded, 14, 17), vec![]));
     assert_near(last.fraction_done.value(), 0.99);
 }
 
@@ -272,7 +272,7 @@ fn lost_results_are_undone_work_but_the_fraction_stays() {
 fn results_that_went_with_an_executor_are_undone_until_they_are_repeated() {
     let mut tracker = Tracker::default();
     let now = Instant::now();
-    let look = |completed: u32, runs_completed: u32, runs_failed: u32, active: bool, task_ms| Observation {
+    let poll = |completed: u32, runs_completed: u32, runs_failed: u32, active: bool, task_ms| Observation {
         jobs: vec![job(JobStatus::Running, 14, runs_completed)],
         stages: vec![
             StageRow { runs_completed, runs_failed, ..stage(0, 0, 10, 0, completed, 0) },
@@ -281,17 +281,17 @@ fn results_that_went_with_an_executor_are_undone_until_they_are_repeated() {
         executors: vec![ExecutorRow { active, failed: runs_failed, ..executor("0", "a", 3, task_ms) }],
         tasks: vec![],
     };
-    let before = tracker.step(now, look(6, 6, 0, true, 3_000));
+    let before = tracker.step(now, poll(6, 6, 0, true, 3_000));
     assert_eq!(before.tasks_done, 6);
     // It was killed: the three tasks it had done and the one it ran, which was half way through.
-    let after = tracker.step(now, look(6, 6, 4, false, 6_500));
+    let after = tracker.step(now, poll(6, 6, 4, false, 6_500));
     assert_eq!((after.tasks_done, after.tasks_failed), (3, 0), "the job's own count lags behind");
     assert_near(after.fraction_done.value(), before.fraction_done.value());
     assert_eq!((after.hosts["a"].tasks_done, after.hosts["a"].tasks_failed), (3, 1));
     assert_near(after.hosts["a"].task_s, 6.5 * 4.0 / 7.0);
     // Two of the three are repeated, and a new one is done.
-    assert_eq!(tracker.step(now, look(7, 9, 4, false, 6_500)).tasks_done, 6);
-    assert_eq!(tracker.step(now, look(10, 13, 4, false, 6_500)).tasks_done, 10);
+    assert_eq!(tracker.step(now, poll(7, 9, 4, false, 6_500)).tasks_done, 6);
+    assert_eq!(tracker.step(now, poll(10, 13, 4, false, 6_500)).tasks_done, 10);
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn a_server_that_hangs_costs_the_time_limit() {
     let silent_driver = serve(|request| request.contains("/jobs").then(|| http("200 OK", "[]")));
     let id = "app-1".parse().unwrap();
     let mut application = SparkApplication::with_time_limit(&silent_driver, id, Duration::from_millis(300)).unwrap();
-    let error = application.look(&master_at(&half), Instant::now()).unwrap_err();
+    let error = application.poll(&master_at(&half), Instant::now()).unwrap_err();
     assert!(error.to_string().contains("/api/v1/applications/app-1/stages?"), "{error}");
     assert!(started.elapsed() < Duration::from_millis(2_500), "{:?}", started.elapsed());
 }
@@ -447,16 +447,16 @@ fn an_application_is_looked_at_until_its_driver_is_gone() {
     let id: ApplicationId = "app-20261121064910-0000".parse().unwrap();
     let master = SparkMaster::new(&serve(|_| Some(http("200 OK", MASTER)))).unwrap();
     let mut running = SparkApplication::new(&fixture_driver(), id.clone()).unwrap();
-    let Look::Running(progress) = running.look(&master, Instant::now()).unwrap() else { panic!() };
+    let Poll::Running(progress) = running.poll(&master, Instant::now()).unwrap() else { panic!() };
     assert_eq!((progress.tasks_total, progress.tasks_done, progress.hosts["127.0.0.3"].tasks_done), (44, 2, 1));
     // Nobody listens there any more: the master's word counts.
     let mut gone = SparkApplication::new("http://127.0.0.1:1", id).unwrap();
-    let Look::Ended { end, progress } = gone.look(&master, Instant::now()).unwrap() else { panic!() };
+    let Poll::Ended { end, progress } = gone.poll(&master, Instant::now()).unwrap() else { panic!() };
     assert_eq!(end, ApplicationEnd::Finished);
     assert_near(progress.fraction_done.value(), 1.0);
     // An application the master does not know is no end: the driver's error stands.
     let mut other = SparkApplication::new("http://127.0.0.1:1", "app-2".parse().unwrap()).unwrap();
-    assert_eq!(other.look(&master, Instant::now()).unwrap_err().kind(), ErrorKind::Transient);
+    assert_eq!(other.poll(&master, Instant::now()).unwrap_err().kind(), ErrorKind::Transient);
 }
 
 mod running {
@@ -491,7 +491,7 @@ mod running {
     }
 
     struct Run {
-        told: mpsc::Receiver<EngineReport>,
+        reported: mpsc::Receiver<EngineReport>,
         orders: watch::Sender<Orders>,
         task: JoinHandle<()>,
     }
@@ -499,15 +499,15 @@ mod running {
     fn run(options: SparkOptions, folder: &std::path::Path, hosts: &[&str]) -> Run {
         let slots = hosts.iter().map(|name| (host(name), 1)).collect();
         let (orders, receiver) = watch::channel(Orders { slots, ..Orders::default() });
-        let (reports, told) = mpsc::channel(100);
+        let (reports, reported) = mpsc::channel(100);
         let folder = folder.join("job");
         let runner = SparkRunner { job: JobId::new("j").unwrap(), options, folder, reports, orders: receiver };
-        Run { told, orders, task: tokio::spawn(runner.run()) }
+        Run { reported, orders, task: tokio::spawn(runner.run()) }
     }
 
     impl Run {
         async fn progress(&mut self) -> gleaner_types::job::EngineProgress {
-            match self.told.recv().await {
+            match self.reported.recv().await {
                 Some(EngineReport::Progress { progress, .. }) => progress,
                 other => panic!("{other:?}"),
             }
@@ -515,7 +515,7 @@ mod running {
 
         async fn end(&mut self) -> EngineEnd {
             loop {
-                match self.told.recv().await {
+                match self.reported.recv().await {
                     Some(EngineReport::Ended { end, .. }) => return end,
                     Some(_) => {}
                     None => panic!("no end"),
@@ -577,7 +577,7 @@ mod running {
         }
         assert_eq!(asked.lock().unwrap()[..], ["POST /workers/kill/?host=127.0.0.3 HTTP/1.1"]);
         assert!(run.progress().await.workers[&host("i1")].tasks_running > 0, "its executor is still there");
-        // Wanted again and given up again, it is told again.
+        // Wanted again and given up again, it is ordered again.
         run.orders.send_modify(|orders| _ = orders.slots.insert(host("i1"), 1));
         run.progress().await;
         run.progress().await;
