@@ -45,23 +45,43 @@ pub struct Admissions {
     revocations: BTreeMap<HostId, Timestamp>,
 }
 
+/// What operators or peers ask for is not admitted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdmissionError {
+    /// No more can be open.
+    #[error("{MOST_INVITATIONS} invitations are open already; `gleaner host uninvite` withdraws one")]
+    ManyInvitations,
+    /// The invitation was good once.
+    #[error("the invitation of host {host} expired at {expires}")]
+    Expired {
+        /// Whose it was.
+        host: HostId,
+        /// When it ended.
+        expires: Timestamp,
+    },
+    /// It is none, or no longer.
+    #[error("the token is of no open invitation: it was used or withdrawn, or never was")]
+    NoInvitation,
+    /// No more can be revoked.
+    #[error("{MOST_REVOCATIONS} hosts are revoked; make a new authority")]
+    ManyRevocations,
+}
+
 impl Admissions {
     /// Opens an invitation; returns whether it replaces an older one of the host.
     ///
     /// # Errors
-    /// When too many are open.
+    /// [`AdmissionError::ManyInvitations`].
     pub fn invite(
         &mut self,
         host: &HostId,
         hash: [u8; 32],
         now: Timestamp,
         expires: Timestamp,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, AdmissionError> {
         self.forget(now);
         if self.invitations.len() >= MOST_INVITATIONS && !self.invitations.contains_key(host) {
-            return Err(format!(
-                "{MOST_INVITATIONS} invitations are open already; `gleaner host uninvite` withdraws one"
-            ));
+            return Err(AdmissionError::ManyInvitations);
         }
         let before = self.invitations.insert(host.clone(), Invitation { hash, made: now, expires });
         Ok(before.is_some_and(|before| before.expires > now))
@@ -70,8 +90,8 @@ impl Admissions {
     /// The host that a secret is an open invitation of. The invitation is used up.
     ///
     /// # Errors
-    /// Why not, for the operator and for the peer.
-    pub fn redeem(&mut self, secret: &JoinSecret, now: Timestamp) -> Result<HostId, String> {
+    /// [`AdmissionError`], for the operator and for the peer.
+    pub fn redeem(&mut self, secret: &JoinSecret, now: Timestamp) -> Result<HostId, AdmissionError> {
         let hash = hash_of(secret);
         // All are compared, each in constant time, so that the time it takes reveals nothing.
         let mut found = None;
@@ -85,8 +105,8 @@ impl Admissions {
                 self.invitations.remove(&host);
                 Ok(host)
             }
-            Some((host, expires)) => Err(format!("the invitation of host {host} expired at {expires}")),
-            None => Err("the token is of no open invitation: it was used or withdrawn, or never was".to_owned()),
+            Some((host, expires)) => Err(AdmissionError::Expired { host, expires }),
+            None => Err(AdmissionError::NoInvitation),
         }
     }
 
@@ -109,10 +129,10 @@ impl Admissions {
     /// withdrawn.
     ///
     /// # Errors
-    /// When too many hosts are revoked.
-    pub fn revoke(&mut self, host: &HostId, through: Timestamp) -> Result<(), String> {
+    /// [`AdmissionError::ManyRevocations`].
+    pub fn revoke(&mut self, host: &HostId, through: Timestamp) -> Result<(), AdmissionError> {
         if self.revocations.len() >= MOST_REVOCATIONS && !self.revocations.contains_key(host) {
-            return Err(format!("{MOST_REVOCATIONS} hosts are revoked; make a new authority"));
+            return Err(AdmissionError::ManyRevocations);
         }
         self.invitations.remove(host);
         // What an earlier revocation covers stays revoked.
@@ -247,12 +267,12 @@ mod tests {
         let mut admissions = Admissions::default();
         let secrets = [new_secret().unwrap(), new_secret().unwrap()];
         assert_eq!(admissions.invite(&host("h1"), hash_of(&secrets[0]), NOW, later(60)), Ok(false));
-        assert!(admissions.redeem(&secrets[1], NOW).unwrap_err().contains("no open invitation"));
+        assert!(admissions.redeem(&secrets[1], NOW).unwrap_err().to_string().contains("no open invitation"));
         assert_eq!(admissions.redeem(&secrets[0], later(59)), Ok(host("h1")));
-        assert!(admissions.redeem(&secrets[0], later(59)).unwrap_err().contains("it was used"));
+        assert!(admissions.redeem(&secrets[0], later(59)).unwrap_err().to_string().contains("it was used"));
 
         admissions.invite(&host("h1"), hash_of(&secrets[0]), NOW, later(60)).unwrap();
-        assert!(admissions.redeem(&secrets[0], later(60)).unwrap_err().contains("expired at"));
+        assert!(admissions.redeem(&secrets[0], later(60)).unwrap_err().to_string().contains("expired at"));
         assert_eq!(admissions.invitations(later(60)).count(), 0);
 
         // A newer one takes the older one's place.
@@ -271,7 +291,9 @@ mod tests {
         for number in 0..MOST_INVITATIONS {
             admissions.invite(&host(&format!("h{number}")), hash, NOW, later(60)).unwrap();
         }
-        assert!(admissions.invite(&host("more"), hash, NOW, later(60)).unwrap_err().contains("256 invitations"));
+        assert!(
+            admissions.invite(&host("more"), hash, NOW, later(60)).unwrap_err().to_string().contains("256 invitations")
+        );
         assert_eq!(admissions.invite(&host("h1"), hash, NOW, later(60)), Ok(true));
         assert_eq!(admissions.invite(&host("more"), hash, later(90_000), later(90_060)), Ok(false));
     }

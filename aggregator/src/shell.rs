@@ -514,6 +514,7 @@ impl Shell {
             Some(leading) => leading.replica.save(&self.controller, &self.enrolment.admissions, wait),
             None => Ok(()),
         };
+        let replicated = replicated.map_err(|error| chain(&error));
         let failures: Vec<String> = [own, replicated].into_iter().filter_map(Result::err).collect();
         if failures.is_empty() {
             (self.dirty, self.store_error) = (false, behind.filter(|_| !wait));

@@ -29,11 +29,24 @@ use tokio::sync::{mpsc, watch};
 use crate::arrival::{Arrival, Declined, Joining};
 use crate::enrolment::Admissions;
 use crate::metrics::Pulse;
+use election::StartError;
 pub(crate) use election::{Election, Role, Won};
 use gleaner_api::{ApiError, ErrorCode, Leadership, Overview, Request, Response};
 pub(crate) use leader_lease::LeaderLease;
+use replica::LoadError;
 pub(crate) use replica::Replica;
 pub use settings::StandbySettings;
+
+/// A leadership that was won cannot be taken up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TakeOverError {
+    /// The state is there and cannot be read: to lead without it would forget jobs.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Its own states could not be written.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
 
 /// What a leader has, beside what an aggregator alone has.
 #[derive(Debug)]
@@ -49,13 +62,13 @@ impl Leading {
     /// What the last leader left in etcd; where there is nothing yet, `own` of this aggregator's store, or `fresh`. Blocks.
     ///
     /// # Errors
-    /// A state that is there and cannot be read: to lead without it would forget jobs.
+    /// [`TakeOverError`].
     pub(crate) fn take_over(
         settings: &StandbySettings,
         won: &Won,
         own: Option<(Controller, Admissions)>,
         fresh: Controller,
-    ) -> Result<(Controller, Admissions, Self), String> {
+    ) -> Result<(Controller, Admissions, Self), TakeOverError> {
         let ((mut state, admissions), state_from) = match (replica::load(settings)?, own) {
             (Some(last), _) => (last, "etcd"),
             (None, Some(own)) => (own, "own store"),

@@ -321,7 +321,7 @@ async fn elected(
 ) -> anyhow::Result<Option<Beginning>> {
     let floor = local.state.as_ref().map_or(0, Controller::epoch);
     let election = Election::start(settings, floor, clock, leader_lease.clone(), Arc::clone(wait.pulse));
-    let mut election = election.map_err(anyhow::Error::msg)?;
+    let mut election = election?;
     let started = clock.now();
     let overview = |leadership| standby_overview(config, clock, started, leadership);
     let (role, mut configured) = (election.role.clone(), None);
@@ -348,7 +348,7 @@ async fn elected(
         }
         Err(error) => {
             resign(election).await;
-            anyhow::bail!(error)
+            Err(error.into())
         }
     }
 }

@@ -58,7 +58,7 @@ impl Shell {
     fn enrol(&mut self, peer: &str, request: &JoinRequest) -> Result<String, String> {
         let now = self.latest();
         let before = self.enrolment.admissions.clone();
-        let host = self.enrolment.admissions.redeem(&request.secret, now)?;
+        let host = self.enrolment.admissions.redeem(&request.secret, now).map_err(|error| error.to_string())?;
         let (certificate, expires) = match self.sign(&host, &request.request) {
             Ok(signed) => signed,
             Err(reason) => {
@@ -143,7 +143,7 @@ impl Shell {
         let admissions = &self.enrolment.admissions;
         let own = self.store.save_admissions(admissions).map_err(|error| chain(&error));
         let stored = own.and_then(|()| match &self.leading {
-            Some(leading) => leading.replica.save(&self.controller, admissions, true),
+            Some(leading) => leading.replica.save(&self.controller, admissions, true).map_err(|error| chain(&error)),
             None => Ok(()),
         });
         if stored.is_err() {
@@ -191,7 +191,11 @@ impl Shell {
         let token = JoinToken { addresses, authority: roots, host: host.clone(), secret };
         let token = token.to_text().map_err(|error| invalid(error.to_string()))?;
         let before = self.enrolment.admissions.clone();
-        let replaced = self.enrolment.admissions.invite(host, hash, now, expires).map_err(unavailable)?;
+        let replaced = self
+            .enrolment
+            .admissions
+            .invite(host, hash, now, expires)
+            .map_err(|error| unavailable(error.to_string()))?;
         self.admit(before)?;
         self.log(Event::HostInvited { host: host.clone(), expires, replaced });
         Ok(Response::Invited(Invited { token: token.into(), expires, replaced }))
@@ -215,7 +219,7 @@ impl Shell {
         let through = self.enrolment.newest.get(host).map_or(now, |newest| now.max(*newest));
         let before = self.enrolment.admissions.clone();
         let unavailable = |message| ApiError { code: ErrorCode::Unavailable, message };
-        self.enrolment.admissions.revoke(host, through).map_err(unavailable)?;
+        self.enrolment.admissions.revoke(host, through).map_err(|error| unavailable(error.to_string()))?;
         self.admit(before)?;
         self.log(Event::HostRevoked { host: host.clone(), through });
         let was_connected = self.disconnect(host, format!("the certificates of host {host} are revoked"));

@@ -9,7 +9,7 @@ use gleaner_types::id::HostId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
-use super::etcd::{Compare, Etcd, EtcdError, KeyValue, Operation, transaction};
+use super::etcd::{Compare, Etcd, EtcdError, KeyValue, Operation, TlsError, transaction};
 use super::leader_lease::{LeaderLease, Moment};
 use super::settings::StandbySettings;
 use crate::metrics::Pulse;
@@ -49,14 +49,30 @@ fn leader(key: &KeyValue) -> Option<(HostId, u64)> {
     Some((name, epoch))
 }
 
+/// A thread that works with etcd cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// A certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// There is no thread to be had.
+    #[error(transparent)]
+    Thread(#[from] std::io::Error),
+}
+
+/// Epochs are used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("there is no epoch after {0}")]
+struct NoEpoch(u64);
+
 /// The epoch of a new leader: the present time, as that of an aggregator alone, but more than any before. `floor` is the
 /// epoch of the state it would go on with if etcd has none.
 ///
 /// # Errors
 /// Where there is none left.
-fn next_epoch(last: u64, floor: u64, now_ms: u64) -> Result<u64, String> {
+fn next_epoch(last: u64, floor: u64, now_ms: u64) -> Result<u64, NoEpoch> {
     let before = last.max(floor);
-    let next = before.checked_add(1).ok_or_else(|| format!("there is no epoch after {before}"))?;
+    let next = before.checked_add(1).ok_or(NoEpoch(before))?;
     Ok(next.max(now_ms))
 }
 
@@ -109,7 +125,7 @@ impl Candidate {
                 (last, key.modified)
             }
         };
-        let epoch = next_epoch(last, self.floor, now_ms).map_err(malformed)?;
+        let epoch = next_epoch(last, self.floor, now_ms).map_err(|error| malformed(error.to_string()))?;
         let value = serde_json::to_vec(&Leader { name: self.name.clone(), epoch }).unwrap_or_default();
         let digits = epoch.to_string();
         let body = transaction(
@@ -171,14 +187,14 @@ impl Election {
     /// Begins. `floor` is the epoch of this aggregator's own state.
     ///
     /// # Errors
-    /// A certificate that cannot be used, or no thread.
+    /// [`StartError`].
     pub(crate) fn start(
         settings: &StandbySettings,
         floor: u64,
         clock: Clock,
         leader_lease: LeaderLease,
         pulse: Arc<Pulse>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, StartError> {
         let mut candidate = Candidate {
             etcd: Etcd::new(&settings.endpoints, settings.tls.as_ref(), settings.time_limit())?,
             name: settings.name.clone(),
@@ -206,7 +222,7 @@ impl Election {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("election".into()).spawn(run).map_err(|e| e.to_string())?;
+        let thread = std::thread::Builder::new().name("election".into()).spawn(run)?;
         Ok(Self { role, won, lost, stop, thread })
     }
 

@@ -52,11 +52,54 @@ pub(crate) struct TlsFiles {
     pub(crate) own: Option<(PathBuf, PathBuf)>,
 }
 
+/// A certificate or key to show to etcd, or to believe it by, cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsError {
+    /// The disk does not give it.
+    #[error("failed to read {}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// It holds no certificate.
+    #[error("there is no certificate in {}", file.display())]
+    NoCertificate {
+        /// The file.
+        file: PathBuf,
+    },
+    /// It holds no key.
+    #[error("failed to read {}", file.display())]
+    NoKey {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: ureq::Error,
+    },
+}
+
+/// What makes no sense in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Nonsense {
+    /// A field that should be a number.
+    #[error("{0} is no number")]
+    NoNumber(&'static str),
+    /// A value in another encoding.
+    #[error("a value is not base64")]
+    NotBase64,
+}
+
+impl Nonsense {
+    fn in_answer_to(self, call: &'static str) -> EtcdError {
+        EtcdError::Malformed { call, what: self.to_string() }
+    }
+}
+
 impl TlsFiles {
-    /// # Errors
-    /// The file that cannot be used, and why.
-    fn load(&self) -> Result<TlsConfig, String> {
-        let read = |file: &Path| std::fs::read(file).map_err(|e| format!("failed to read {}: {e}", file.display()));
+    fn load(&self) -> Result<TlsConfig, TlsError> {
+        let read =
+            |file: &Path| std::fs::read(file).map_err(|source| TlsError::Unreadable { file: file.to_owned(), source });
         let certificates = |file: &Path| {
             let text = read(file)?;
             let found: Vec<Certificate<'static>> = parse_pem(&text)
@@ -66,7 +109,7 @@ impl TlsFiles {
                 })
                 .collect();
             match found.is_empty() {
-                true => Err(format!("there is no certificate in {}", file.display())),
+                true => Err(TlsError::NoCertificate { file: file.to_owned() }),
                 false => Ok(found),
             }
         };
@@ -74,7 +117,8 @@ impl TlsFiles {
             None => None,
             Some((certificate, key)) => {
                 let text = read(key)?;
-                let key = PrivateKey::from_pem(&text).map_err(|e| format!("failed to read {}: {e}", key.display()))?;
+                let key =
+                    PrivateKey::from_pem(&text).map_err(|source| TlsError::NoKey { file: key.clone(), source })?;
                 Some(ClientCert::new_with_certs(&certificates(certificate)?, key))
             }
         };
@@ -175,27 +219,27 @@ fn encoded(bytes: impl AsRef<[u8]>) -> String {
 }
 
 /// A 64-bit number of an answer; what is left out is 0.
-fn number(value: &Value, field: &str) -> Result<i64, String> {
+fn number(value: &Value, field: &'static str) -> Result<i64, Nonsense> {
     match value.get(field) {
         None => Ok(0),
-        Some(Value::String(text)) => text.parse().map_err(|_| format!("{field} is no number")),
-        Some(other) => other.as_i64().ok_or_else(|| format!("{field} is no number")),
+        Some(Value::String(text)) => text.parse().map_err(|_| Nonsense::NoNumber(field)),
+        Some(other) => other.as_i64().ok_or(Nonsense::NoNumber(field)),
     }
 }
 
 /// The first key of a range's answer.
-fn first_key(range: &Value) -> Result<Option<KeyValue>, String> {
+fn first_key(range: &Value) -> Result<Option<KeyValue>, Nonsense> {
     let Some(first) = range.get("kvs").and_then(|all| all.get(0)) else { return Ok(None) };
     let value = first.get("value").and_then(Value::as_str).unwrap_or_default();
     Ok(Some(KeyValue {
-        value: BASE64.decode(value).map_err(|_| "a value is not base64".to_owned())?,
+        value: BASE64.decode(value).map_err(|_| Nonsense::NotBase64)?,
         created: number(first, "create_revision")?,
         modified: number(first, "mod_revision")?,
         lease: number(first, "lease")?,
     }))
 }
 
-fn outcome(answer: &Value) -> Result<Outcome, String> {
+fn outcome(answer: &Value) -> Result<Outcome, Nonsense> {
     let empty = Vec::new();
     let responses = answer.get("responses").and_then(Value::as_array).unwrap_or(&empty);
     let found = responses.iter().map(|one| one.get("response_range").map_or(Ok(None), first_key));
@@ -214,7 +258,7 @@ fn shortened(text: &str) -> String {
 impl Etcd {
     /// # Errors
     /// A certificate that cannot be used.
-    pub(crate) fn new(endpoints: &[String], tls: Option<&TlsFiles>, time_limit: Duration) -> Result<Self, String> {
+    pub(crate) fn new(endpoints: &[String], tls: Option<&TlsFiles>, time_limit: Duration) -> Result<Self, TlsError> {
         let tls = tls.map(TlsFiles::load).transpose()?;
         Ok(Self { agent: http::client(tls), endpoints: endpoints.to_vec(), current: 0, time_limit })
     }
@@ -257,7 +301,7 @@ impl Etcd {
         match read() {
             Ok((id, ttl_s)) if id != 0 && ttl_s > 0 => Ok((id, ttl_s)),
             Ok(_) => Err(EtcdError::Malformed { call: CALL, what: "there is no lease in it".into() }),
-            Err(what) => Err(EtcdError::Malformed { call: CALL, what }),
+            Err(nonsense) => Err(Nonsense::in_answer_to(nonsense, CALL)),
         }
     }
 
@@ -266,7 +310,7 @@ impl Etcd {
         const CALL: &str = "lease/keepalive";
         let answer = self.call(CALL, &json!({ "ID": lease.to_string() }))?;
         let ttl_s = number(answer.get("result").unwrap_or(&Value::Null), "TTL");
-        let ttl_s = ttl_s.map_err(|what| EtcdError::Malformed { call: CALL, what })?;
+        let ttl_s = ttl_s.map_err(|nonsense| nonsense.in_answer_to(CALL))?;
         Ok(u64::try_from(ttl_s).ok().filter(|ttl_s| *ttl_s > 0))
     }
 
@@ -279,14 +323,14 @@ impl Etcd {
     pub(crate) fn get(&mut self, key: &str) -> Result<Option<KeyValue>, EtcdError> {
         const CALL: &str = "kv/range";
         let answer = self.call(CALL, &json!({ "key": encoded(key) }))?;
-        first_key(&answer).map_err(|what| EtcdError::Malformed { call: CALL, what })
+        first_key(&answer).map_err(|nonsense| nonsense.in_answer_to(CALL))
     }
 
     /// Does a [`transaction`].
     pub(crate) fn transact(&mut self, transaction: &Value) -> Result<Outcome, EtcdError> {
         const CALL: &str = "kv/txn";
         let answer = self.call(CALL, transaction)?;
-        outcome(&answer).map_err(|what| EtcdError::Malformed { call: CALL, what })
+        outcome(&answer).map_err(|nonsense| nonsense.in_answer_to(CALL))
     }
 
     /// Forgets what keys held before a revision.

@@ -5,7 +5,7 @@
 //! the one that this leader made, so a deposed leader overwrites nothing, and only on the head it knows, so a request
 //! that lingered in the network undoes no later one.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,14 +15,15 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use gleaner_planner::controller::Controller;
 use gleaner_types::error::chain;
-use gleaner_wire::{MAX_STORED, encode_value};
+use gleaner_types::format::UnknownFormat;
+use gleaner_wire::{FrameError, MAX_STORED, encode_value};
 use serde::{Deserialize, Serialize};
 
-use super::election::Won;
-use super::etcd::{Compare, Etcd, Operation, transaction};
+use super::election::{StartError, Won};
+use super::etcd::{Compare, Etcd, EtcdError, Operation, TlsError, transaction};
 use super::settings::StandbySettings;
 use crate::enrolment::Admissions;
-use crate::formats::{self, CURRENT, Document};
+use crate::formats::{self, CURRENT, Document, ReadError};
 
 /// Bytes of a chunk.
 const CHUNK: usize = 1 << 20;
@@ -35,6 +36,107 @@ const MOST_ATTEMPTS: u32 = 3;
 /// How long what keys held is kept in etcd. A state a second would fill it otherwise. Chosen; what reads here reads
 /// what is newest.
 const HISTORY: Duration = Duration::from_secs(60);
+
+/// What is in etcd is no state that this program can use.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StateError {
+    /// etcd does not give it.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    /// Its head is none.
+    #[error(transparent)]
+    Head(#[from] serde_json::Error),
+    /// Another version wrote it, in a format that this one does not read.
+    #[error(transparent)]
+    Format(#[from] UnknownFormat),
+    /// Its head counts more chunks than any state has.
+    #[error("it has {chunks} chunks, and no state has more than {MOST_CHUNKS}")]
+    ManyChunks {
+        /// How many.
+        chunks: usize,
+    },
+    /// A chunk is not there.
+    #[error("chunk {index} of {chunks} is missing")]
+    Missing {
+        /// Which one.
+        index: usize,
+        /// How many there should be.
+        chunks: usize,
+    },
+    /// Its bytes are others than its head says.
+    #[error("it is damaged: {found} bytes of {expected}")]
+    Damaged {
+        /// Bytes that are there.
+        found: usize,
+        /// Bytes by the head.
+        expected: usize,
+    },
+    /// It is not compressed as it should be.
+    #[error("it is damaged")]
+    NotDeflated(#[source] io::Error),
+    /// It is longer than any state.
+    #[error("it has more than {MAX_STORED} bytes")]
+    TooLong,
+    /// Its format says something else.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// The state that the last leader left cannot be gone on with.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    /// A certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// It is there, perhaps, and cannot be used.
+    #[error("the state in etcd ({key}) cannot be used")]
+    Unusable {
+        /// The key of its head.
+        key: String,
+        /// Why.
+        source: StateError,
+    },
+}
+
+/// A state is not written to etcd.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WriteError {
+    /// It cannot be compressed.
+    #[error(transparent)]
+    Compress(#[from] io::Error),
+    /// Its head cannot be encoded.
+    #[error(transparent)]
+    Head(#[from] serde_json::Error),
+    /// It is larger than what is kept there.
+    #[error("the state is too large for etcd: {bytes} bytes, compressed")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// This aggregator was deposed.
+    #[error("another aggregator leads")]
+    Deposed,
+    /// Somebody else writes there.
+    #[error("its head in etcd changes all the time")]
+    Contended,
+    /// etcd does not take it.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+}
+
+/// A state is not in etcd, or not known to be.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum SaveError {
+    /// It cannot be encoded.
+    #[error(transparent)]
+    Encode(Arc<FrameError>),
+    /// It, or the answer, takes longer than may be waited for.
+    #[error("etcd takes too long")]
+    Slow,
+    /// It was not written.
+    #[error("the state cannot be written to etcd")]
+    Write(#[source] Arc<WriteError>),
+}
 
 /// What makes the chunks a state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,12 +159,12 @@ struct Packed {
 }
 
 impl Packed {
-    fn new(state: &[u8], generation: String) -> Result<Self, String> {
+    fn new(state: &[u8], generation: String) -> Result<Self, WriteError> {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
-        let data = encoder.write_all(state).and_then(|()| encoder.finish()).map_err(|error| error.to_string())?;
+        let data = encoder.write_all(state).and_then(|()| encoder.finish())?;
         let chunks = data.len().div_ceil(CHUNK).max(1);
         if chunks > MOST_CHUNKS {
-            return Err(format!("the state is too large for etcd: {} bytes, compressed", data.len()));
+            return Err(WriteError::TooLarge { bytes: data.len() });
         }
         let (software, crc32) = (env!("CARGO_PKG_VERSION").to_owned(), crc32fast::hash(&data));
         Ok(Self { head: Head { format: CURRENT, software, generation, chunks, bytes: data.len(), crc32 }, data })
@@ -74,32 +176,32 @@ impl Packed {
 }
 
 /// The state of a head and its chunks.
-fn unpack(head: &Head, data: &[u8]) -> Result<Vec<u8>, String> {
+fn unpack(head: &Head, data: &[u8]) -> Result<Vec<u8>, StateError> {
     if data.len() != head.bytes || crc32fast::hash(data) != head.crc32 {
-        return Err(format!("it is damaged: {} bytes of {}", data.len(), head.bytes));
+        return Err(StateError::Damaged { found: data.len(), expected: head.bytes });
     }
     let mut state = Vec::new();
     let limit = MAX_STORED as u64 + 1;
-    DeflateDecoder::new(data).take(limit).read_to_end(&mut state).map_err(|error| format!("it is damaged: {error}"))?;
+    DeflateDecoder::new(data).take(limit).read_to_end(&mut state).map_err(StateError::NotDeflated)?;
     if state.len() > MAX_STORED {
-        return Err(format!("it has more than {MAX_STORED} bytes"));
+        return Err(StateError::TooLong);
     }
     Ok(state)
 }
 
 /// The head of a state of a format that this program reads.
-fn read_head(bytes: &[u8]) -> Result<Head, String> {
+fn read_head(bytes: &[u8]) -> Result<Head, StateError> {
     /// What no format changes.
     #[derive(Deserialize)]
     struct Common {
         format: u64,
         software: Option<String>,
     }
-    let common: Common = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    formats::check(common.format, common.software.as_deref()).map_err(|error| error.to_string())?;
-    let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let common: Common = serde_json::from_slice(bytes)?;
+    formats::check(common.format, common.software.as_deref())?;
+    let head: Head = serde_json::from_slice(bytes)?;
     if head.chunks > MOST_CHUNKS {
-        return Err(format!("it has {} chunks, and no state has more than {MOST_CHUNKS}", head.chunks));
+        return Err(StateError::ManyChunks { chunks: head.chunks });
     }
     Ok(head)
 }
@@ -126,21 +228,25 @@ impl Keys {
 /// leads, another may be writing.
 ///
 /// # Errors
-/// Why it cannot be read.
-pub(super) fn load(settings: &StandbySettings) -> Result<Option<(Controller, Admissions)>, String> {
+/// [`LoadError`].
+pub(super) fn load(settings: &StandbySettings) -> Result<Option<(Controller, Admissions)>, LoadError> {
     let keys = Keys::new(settings);
     let mut etcd = Etcd::new(&settings.endpoints, settings.tls.as_ref(), settings.time_limit())?;
-    let failed = |error: String| format!("the state in etcd ({}) cannot be used: {error}", keys.head);
-    let Some(head) = etcd.get(&keys.head).map_err(|error| failed(error.to_string()))? else { return Ok(None) };
-    let head = read_head(&head.value).map_err(failed)?;
+    read_all(&mut etcd, &keys).map_err(|source| LoadError::Unusable { key: keys.head.clone(), source })
+}
+
+fn read_all(etcd: &mut Etcd, keys: &Keys) -> Result<Option<(Controller, Admissions)>, StateError> {
+    let Some(head) = etcd.get(&keys.head)? else { return Ok(None) };
+    let head = read_head(&head.value)?;
     let mut data = Vec::new();
     for index in 0..head.chunks {
-        let chunk = etcd.get(&keys.chunk(&head.generation, index)).map_err(|error| failed(error.to_string()))?;
-        let chunk = chunk.ok_or_else(|| failed(format!("chunk {index} of {} is missing", head.chunks)))?;
+        let chunk = etcd.get(&keys.chunk(&head.generation, index))?;
+        let chunk = chunk.ok_or(StateError::Missing { index, chunks: head.chunks })?;
         data.extend_from_slice(&chunk.value);
     }
-    let state = unpack(&head, &data).map_err(failed)?;
-    formats::read(Document::Replicated, head.format, &state).map(Some).map_err(|error| failed(chain(&error)))
+    let state = unpack(&head, &data)?;
+    drop(data);
+    Ok(Some(formats::read(Document::Replicated, head.format, &state)?))
 }
 
 #[cfg(feature = "fuzzing")]
@@ -156,7 +262,7 @@ pub(super) fn fuzz(data: &[u8]) {
     };
     // Deflated as it is stored, and plain, which mutations reach further into.
     for state in [unpack(&head, data).unwrap_or_default().as_slice(), data] {
-        for format in [2, CURRENT] {
+        for format in [2, 3, CURRENT] {
             _ = formats::read::<(Controller, Admissions)>(Document::Replicated, format, state);
         }
     }
@@ -178,7 +284,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn write(&mut self, state: &[u8]) -> Result<(), String> {
+    fn write(&mut self, state: &[u8]) -> Result<(), WriteError> {
         self.sequence += 1;
         let packed = Packed::new(state, format!("{:020}-{:020}", self.epoch, self.sequence))?;
         for _ in 0..MOST_ATTEMPTS {
@@ -187,24 +293,23 @@ impl Writer {
                 return Ok(());
             }
         }
-        Err("its head in etcd changes all the time".to_owned())
+        Err(WriteError::Contended)
     }
 
     /// Writes all chunks and the head; false where the head was another than the one last seen.
-    fn attempt(&mut self, packed: &Packed) -> Result<bool, String> {
+    fn attempt(&mut self, packed: &Packed) -> Result<bool, WriteError> {
         let Head { generation, chunks, .. } = &packed.head;
         let ours = Compare::Created(&self.keys.leader, self.created);
-        let deposed = || "another aggregator leads".to_owned();
         let last = chunks - 1;
         for index in 0..last {
             let key = self.keys.chunk(generation, index);
             let put = Operation::Put { key: &key, value: packed.chunk(index), lease: 0 };
-            let outcome = self.etcd.transact(&transaction(&[ours], &[put], &[])).map_err(|error| error.to_string())?;
+            let outcome = self.etcd.transact(&transaction(&[ours], &[put], &[]))?;
             if !outcome.succeeded {
-                return Err(deposed());
+                return Err(WriteError::Deposed);
             }
         }
-        let head = serde_json::to_vec(&packed.head).map_err(|error| error.to_string())?;
+        let head = serde_json::to_vec(&packed.head)?;
         let (key, first) = (self.keys.chunk(generation, last), self.keys.chunk(generation, 0));
         let body = transaction(
             &[ours, Compare::Modified(&self.keys.head, self.head)],
@@ -216,7 +321,7 @@ impl Writer {
             ],
             &[Operation::Get { key: &self.keys.leader }, Operation::Get { key: &self.keys.head }],
         );
-        let outcome = self.etcd.transact(&body).map_err(|error| error.to_string())?;
+        let outcome = self.etcd.transact(&body)?;
         if outcome.succeeded {
             self.head = outcome.revision;
             return Ok(true);
@@ -224,7 +329,7 @@ impl Writer {
         let mut found = outcome.found.into_iter();
         let (leader, head) = (found.next().flatten(), found.next().flatten());
         if leader.is_none_or(|leader| leader.created != self.created) {
-            return Err(deposed());
+            return Err(WriteError::Deposed);
         }
         // A write of ours whose answer got lost; perhaps this very one, which is then written once more.
         self.head = head.map_or(0, |head| head.modified);
@@ -250,7 +355,7 @@ impl Writer {
 /// A state to be written, and who waits for it.
 pub(crate) struct Work {
     state: Vec<u8>,
-    done: Option<SyncSender<Result<(), String>>>,
+    done: Option<SyncSender<Result<(), SaveError>>>,
 }
 
 /// Hands states to the thread that writes them. Of several that wait only the newest is written.
@@ -264,7 +369,7 @@ pub(crate) struct Replica {
 impl Replica {
     /// # Errors
     /// A certificate that cannot be used, or no thread.
-    pub(super) fn start(settings: &StandbySettings, won: &Won) -> Result<Self, String> {
+    pub(super) fn start(settings: &StandbySettings, won: &Won) -> Result<Self, StartError> {
         let writer = Writer {
             etcd: Etcd::new(&settings.endpoints, settings.tls.as_ref(), settings.time_limit())?,
             keys: Keys::new(settings),
@@ -279,7 +384,7 @@ impl Replica {
         let error = Arc::new(Mutex::new(None));
         let shown_error = Arc::clone(&error);
         let write = move || write_all(writer, &waiting, &shown_error);
-        std::thread::Builder::new().name("replica".into()).spawn(write).map_err(|error| error.to_string())?;
+        std::thread::Builder::new().name("replica".into()).spawn(write)?;
         Ok(Self { work, error, timeout: settings.ttl / 2 })
     }
 
@@ -299,16 +404,17 @@ impl Replica {
     ///
     /// # Errors
     /// Why it is not written, or not known to be.
-    pub(crate) fn save(&self, state: &Controller, admissions: &Admissions, wait: bool) -> Result<(), String> {
+    pub(crate) fn save(&self, state: &Controller, admissions: &Admissions, wait: bool) -> Result<(), SaveError> {
         let mut bytes = Vec::new();
-        encode_value(0, &(state.for_standby(), admissions), &mut bytes).map_err(|error| error.to_string())?;
-        let behind = |_| "etcd takes too long".to_owned();
+        encode_value(0, &(state.for_standby(), admissions), &mut bytes)
+            .map_err(|error| SaveError::Encode(Arc::new(error)))?;
+        let behind = |_| SaveError::Slow;
         if !wait {
             return self.work.try_send(Work { state: bytes, done: None }).map_err(behind);
         }
         let (done, answer) = sync_channel(1);
         self.work.try_send(Work { state: bytes, done: Some(done) }).map_err(behind)?;
-        answer.recv_timeout(self.timeout).map_err(|_| "etcd takes too long".to_owned())?
+        answer.recv_timeout(self.timeout).map_err(|_| SaveError::Slow)?
     }
 }
 
@@ -319,11 +425,12 @@ fn write_all(mut writer: Writer, waiting: &Receiver<Work>, error: &Mutex<Option<
             state = newer.state;
             all.extend(newer.done);
         }
-        let result = writer.write(&state).map_err(|error| format!("the state cannot be written to etcd: {error}"));
-        if let Err(error) = &result {
-            tracing::warn!("{error}");
+        let result = writer.write(&state).map_err(|error| SaveError::Write(Arc::new(error)));
+        let failure = result.as_ref().err().map(|error| chain(error));
+        if let Some(failure) = &failure {
+            tracing::warn!("{failure}");
         }
-        *error.lock().unwrap_or_else(PoisonError::into_inner) = result.clone().err();
+        *error.lock().unwrap_or_else(PoisonError::into_inner) = failure;
         for done in all {
             // Who waited in vain has gone.
             _ = done.send(result.clone());
@@ -361,7 +468,7 @@ mod tests {
         let mut damaged = data.clone();
         damaged[CHUNK] ^= 1;
         for bad in [&damaged[..], &data[..CHUNK], &[]] {
-            assert!(unpack(&packed.head, bad).unwrap_err().contains("damaged"));
+            assert!(matches!(unpack(&packed.head, bad), Err(StateError::Damaged { .. })));
         }
         let empty = Packed::new(&[], "g".into()).unwrap();
         assert_eq!((empty.head.chunks, unpack(&empty.head, empty.chunk(0)).unwrap()), (1, Vec::new()));
@@ -379,7 +486,7 @@ mod tests {
         }
         // A newer head may look different.
         let newer = r#"{"format":99,"software":"9.9.9","parts":[]}"#;
-        let refused = read_head(newer.as_bytes()).unwrap_err();
+        let refused = read_head(newer.as_bytes()).unwrap_err().to_string();
         assert!(refused.contains("the stored state has format 99, written by version 9.9.9; "), "{refused}");
     }
 

@@ -128,6 +128,7 @@ fn one_leads_and_writes_and_the_next_goes_on_with_that() {
     assert!(leading_b.state_from == "etcd" && taken == expected && admitted == admissions);
     // What the old one still writes is refused, and changes nothing.
     let refused = leading_a.replica.save(&fresh(), &Admissions::default(), true).unwrap_err();
+    let refused = gleaner_types::error::chain(&refused);
     assert!(refused.contains("another aggregator leads"), "{refused}");
     assert_eq!(replica::load(&settings_b).unwrap(), Some((state.for_standby(), admissions.clone())));
     leading_b.replica.save(&taken, &admitted, true).unwrap();
@@ -154,6 +155,7 @@ fn a_state_that_cannot_be_read_is_no_fresh_start() {
         let put = etcd::Operation::Put { key: "/test/state", value: head.as_bytes(), lease: 0 };
         assert!(etcd.transact(&etcd::transaction(&[], &[put], &[])).unwrap().succeeded);
         let error = Leading::take_over(&settings, &won, Some((fresh(), Admissions::default())), fresh()).unwrap_err();
+        let error = gleaner_types::error::chain(&error);
         assert!(error.contains(part) && error.contains("/test/state"), "{part}\nnot in\n{error}");
     }
     election.resign();
