@@ -187,7 +187,7 @@ fn a_restarted_aggregator_remembers_and_loses_no_event() {
     let mut pair = Pair::new(&[HOST, "host-2"]);
     pair.start_aggregator();
     pair.start_agent(&["--act"]);
-    pair.bench.write("tasks.txt", &"sleep 0.3\n".repeat(40));
+    pair.bench.write("tasks.txt", &"sleep 0.3\n".repeat(20));
     assert!(pair.ask(&["job", "submit", "tasks.txt", "--name", "j"]).status.success());
     until("some tasks are done", || pair.job("j")["status"]["progress"]["tasks_done"].as_u64() > Some(3));
     let before = pair.events();

@@ -40,12 +40,12 @@ fn a_killed_aggregator_is_replaced_and_no_finished_task_runs_twice() {
         return;
     }
     let bench = Bench::new();
-    let (running, owner) = running(&bench, 40);
+    let (running, owner) = running(&bench, 20);
     running.kill(daemon_of(owner, "aggregator").unwrap());
     let output = running.output();
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     assert!(text(&output.stderr).contains("aggregator ended"), "{}", text(&output.stderr));
-    finished_once(&bench, 40);
+    finished_once(&bench, 20);
     nothing_left(&bench, owner);
 }
 
@@ -55,11 +55,11 @@ fn a_killed_agent_is_replaced_and_leaves_no_limit() {
         return;
     }
     let bench = Bench::new();
-    let (running, owner) = running(&bench, 40);
+    let (running, owner) = running(&bench, 20);
     running.kill(daemon_of(owner, "agent").unwrap());
     let output = running.output();
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-    finished_once(&bench, 40);
+    finished_once(&bench, 20);
     nothing_left(&bench, owner);
 }
 

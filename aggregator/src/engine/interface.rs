@@ -90,7 +90,7 @@ pub struct Job<'a> {
 #[derive(Debug)]
 pub struct Prepared {
     /// Options to keep with the job; [`Job::spec`] brings them back. Of `output_dir` and `working_dir`, where there are
-    /// such options, tools tell operators where output goes.
+    /// such options, tools show operators where output goes.
     pub options: EngineOptions,
     /// How many tasks the job has; 0 if that is not known beforehand.
     pub tasks: u32,

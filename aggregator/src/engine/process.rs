@@ -7,7 +7,7 @@ pub(super) fn is_alive(pid: i32, started: u64, booted: u64) -> bool {
     booted == boot() && start_ticks(pid) == Some(started)
 }
 
-/// Tells this boot of the kernel from others: the first half of its random id.
+/// Distinguishes this boot of the kernel from others: the first half of its random id.
 pub(super) fn boot() -> u64 {
     static BOOT: LazyLock<u64> = LazyLock::new(|| {
         let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

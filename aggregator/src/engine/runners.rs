@@ -35,7 +35,7 @@ struct Running {
 #[derive(Debug, Default)]
 pub(super) struct Runners {
     running: BTreeMap<JobId, Running>,
-    /// Runners of cancelled jobs, until their batch systems have been told.
+    /// Runners of cancelled jobs, until their batch systems know.
     cancelled: Vec<Running>,
 }
 
@@ -59,7 +59,7 @@ impl Runners {
         }
     }
 
-    /// Has the batch system told that a job is over. Where the job had no slots here it may run on from before a restart, or
+    /// Has the batch system know that a job is over. Where the job had no slots here it may run on from before a restart, or
     /// was begun by another aggregator: `start` makes a runner for that alone.
     pub(super) fn cancel(
         &mut self,
@@ -77,7 +77,7 @@ impl Runners {
         self.cancelled.extend(running);
     }
 
-    /// Tells every runner that the aggregator ends.
+    /// Orders every runner to stop: the aggregator ends.
     pub(super) fn stop(&mut self) -> Vec<JoinHandle<()>> {
         for running in self.running.values() {
             running.orders.send_modify(|orders| orders.stopping = true);

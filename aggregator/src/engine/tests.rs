@@ -145,7 +145,7 @@ fn every_engine_of_the_registry_checks_its_options() {
 fn options_are_written_under_the_engines_name_or_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let options = json!({ "program": ["/bin/sh"], "working_dir": folder.path() });
-    let mut seen = Vec::new();
+    let mut found = Vec::new();
     let mut with_empty = options.clone();
     with_empty["spark"] = Value::Null;
     let empty_beside = json!({ "exec": options, "program": [], "working_dir": "", "spark": null });
@@ -154,22 +154,22 @@ fn options_are_written_under_the_engines_name_or_as_they_are() {
         let good = SubmitCluster { dedicated: good.dedicated[..1].to_vec(), ..good };
         let spec = engines(folder.path()).prepare_cluster(&JobId::new("j").unwrap(), &good).unwrap();
         assert_eq!(spec.engine.name, EngineName::of("exec"));
-        seen.push(spec.engine.options);
+        found.push(spec.engine.options);
     }
-    assert!(seen.iter().all(|options| *options == seen[0]), "{seen:?}");
-    assert_eq!(seen[0].text("working_dir"), Some(folder.path().display().to_string()));
+    assert!(found.iter().all(|options| *options == found[0]), "{found:?}");
+    assert_eq!(found[0].text("working_dir"), Some(folder.path().display().to_string()));
 }
 
 #[tokio::test]
 async fn a_job_of_an_engine_that_is_not_there_fails_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
-    let (reports, mut told) = mpsc::channel(1);
+    let (reports, mut reported) = mpsc::channel(1);
     let mut engines = Engines::new(folder.path().join("jobs"), HostId::new("h1").unwrap(), reports);
     let submit = SubmitJob { output_dir: Some(folder.path().display().to_string()), ..submission(&["true"]) };
     let mut spec = engines.prepare(HostId::new("h1").unwrap(), &JobId::new("j").unwrap(), submit).unwrap();
     spec.engine.name = EngineName::of("slurm");
     engines.act(&spec, EngineAction::SetSlots(BTreeMap::new()), &VolunteerKind::None);
-    let Some(EngineReport::Ended { end, .. }) = told.recv().await else { panic!("no end") };
+    let Some(EngineReport::Ended { end, .. }) = reported.recv().await else { panic!("no end") };
     assert!(format!("{end:?}").contains("no engine `slurm`"), "{end:?}");
 }
 

@@ -97,7 +97,8 @@ fn invalid(message: impl Into<String>) -> io::Error {
 
 /// Reads an answer about progress.
 fn parse_progress(answer: Value) -> io::Result<(EngineProgress, Option<EndAnswer>)> {
-    let told: ProgressAnswer = serde_json::from_value(answer).map_err(|error| invalid(format!("progress: {error}")))?;
+    let answer: ProgressAnswer =
+        serde_json::from_value(answer).map_err(|error| invalid(format!("progress: {error}")))?;
     let part = |name: &str, value: f64| {
         let good = (0.0..=1.0).contains(&value);
         if good { Ok(Fraction::clamped(value)) } else { Err(invalid(format!("{name}: is {value}; it must be 0 to 1"))) }
@@ -108,28 +109,28 @@ fn parse_progress(answer: Value) -> io::Result<(EngineProgress, Option<EndAnswer
         }
         value => Ok(value),
     };
-    if told.workers.len() > MOST_HOSTS {
-        return Err(invalid(format!("workers: {} hosts; at most {MOST_HOSTS}", told.workers.len())));
+    if answer.workers.len() > MOST_HOSTS {
+        return Err(invalid(format!("workers: {} hosts; at most {MOST_HOSTS}", answer.workers.len())));
     }
     let mut workers = BTreeMap::new();
-    for (host, worker) in told.workers {
+    for (host, worker) in answer.workers {
         let done = part(&format!("workers.{host}.done"), worker.done)?;
         workers.insert(host, WorkerProgress { tasks_running: worker.tasks_running, done });
     }
     let tasks_running = workers.values().fold(0_u32, |sum, worker| sum.saturating_add(worker.tasks_running));
     let progress = EngineProgress {
-        fraction_done: part("fraction_done", told.fraction_done)?,
-        tasks_total: told.tasks_total,
-        tasks_done: told.tasks_done,
-        tasks_failed: told.tasks_failed,
-        tasks_retried: told.tasks_retried,
+        fraction_done: part("fraction_done", answer.fraction_done)?,
+        tasks_total: answer.tasks_total,
+        tasks_done: answer.tasks_done,
+        tasks_failed: answer.tasks_failed,
+        tasks_retried: answer.tasks_retried,
         tasks_running,
-        mean_task_s: time("mean_task_s", told.mean_task_s)?,
-        task_deviation_s: time("task_deviation_s", told.task_deviation_s)?,
+        mean_task_s: time("mean_task_s", answer.mean_task_s)?,
+        task_deviation_s: time("task_deviation_s", answer.task_deviation_s)?,
         slots_in_use: tasks_running,
         workers,
     };
-    Ok((progress, told.ended))
+    Ok((progress, answer.ended))
 }
 
 /// The program and its pipes.
@@ -193,7 +194,7 @@ impl Program {
 }
 
 impl ExecRunner {
-    /// Runs the job to its end, or until it is told to leave it.
+    /// Runs the job to its end, or until it is ordered to leave it.
     pub(super) async fn run(mut self) {
         let (mut failures, mut cancelled) = (0, false);
         loop {
@@ -202,7 +203,7 @@ impl ExecRunner {
                 Ok(Over::Ended(end, progress)) => return self.ended(end, progress).await,
                 Err(error) => {
                     if self.orders.borrow().cancelled && !cancelled {
-                        // From now on there is only this to tell it, and as many attempts for that.
+                        // From now on it needs only this message, and there are as many attempts for it.
                         (cancelled, failures) = (true, 0);
                     }
                     failures += 1;
@@ -216,9 +217,9 @@ impl ExecRunner {
                         let reason = format!("{name} failed {failures} times in a row, last: {error}");
                         return self.ended(EngineEnd::Broken { reason }, None).await;
                     }
-                    let told = |orders: &Orders| orders.stopping || (orders.cancelled && !cancelled);
-                    match timeout(self.rest, self.orders.wait_for(told)).await {
-                        // Its program has to be told.
+                    let matters = |orders: &Orders| orders.stopping || (orders.cancelled && !cancelled);
+                    match timeout(self.rest, self.orders.wait_for(matters)).await {
+                        // Its program has to know.
                         Ok(Ok(orders)) if orders.cancelled => {}
                         Ok(_) => return,
                         Err(_) => {}
@@ -240,7 +241,7 @@ impl ExecRunner {
         if version != Some(VERSION) {
             return Err(invalid(format!("hello: its version is {version:?}, not {VERSION}")));
         }
-        let mut told: Option<BTreeMap<HostId, u32>> = None;
+        let mut sent: Option<BTreeMap<HostId, u32>> = None;
         let mut errors = 0;
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -266,15 +267,15 @@ impl ExecRunner {
                 return Ok(Over::Left);
             }
             let answer = async {
-                if told.as_ref() != Some(&orders.slots) {
+                if sent.as_ref() != Some(&orders.slots) {
                     program.ask("workers", json!(orders.slots)).await?;
-                    told = Some(orders.slots);
+                    sent = Some(orders.slots);
                 }
                 program.ask("progress", json!({})).await
             };
             let answer = match answer.await {
                 Ok(answer) => answer,
-                // The program works, and says that it cannot tell now.
+                // The program works, and says that it does not know now.
                 Err(error) if error.kind() == io::ErrorKind::Other && errors < MOST_ERRORS => {
                     errors += 1;
                     tracing::warn!(job = %self.job, %error, errors, "an engine's program answers with an error");
@@ -356,15 +357,15 @@ mod tests {
     ) -> (ExecRunner, mpsc::Receiver<EngineReport>, watch::Sender<Orders>) {
         let slots = BTreeMap::from([(host("d1"), 4)]);
         let (orders, receiver) = watch::channel(Orders { slots, epoch: 7, ..Orders::default() });
-        let (reports, told) = mpsc::channel(100);
+        let (reports, reported) = mpsc::channel(100);
         let working_dir = folder.display().to_string();
         let (job, rest) = (JobId::new("j").unwrap(), Duration::from_millis(20));
-        (ExecRunner { job, program, working_dir, reports, orders: receiver, rest }, told, orders)
+        (ExecRunner { job, program, working_dir, reports, orders: receiver, rest }, reported, orders)
     }
 
-    async fn last(mut told: mpsc::Receiver<EngineReport>) -> (usize, Option<EngineReport>) {
+    async fn last(mut reported: mpsc::Receiver<EngineReport>) -> (usize, Option<EngineReport>) {
         let (mut count, mut last) = (0, None);
-        while let Some(report) = told.recv().await {
+        while let Some(report) = reported.recv().await {
             (count, last) = (count + 1, Some(report));
         }
         (count, last)
@@ -378,10 +379,10 @@ mod tests {
             r#"    *progress*) n=$((n + 1)); [ $n = 3 ] && end=',"ended":"completed"'
       echo '{"progress":{"fraction_done":0.'$n',"tasks_total":9,"workers":{"d1":{"tasks_running":4,"done":0.1}}'"$end"'}}';;"#
         );
-        let (runner, told, orders) = runner(folder.path(), program(folder.path(), &cases));
+        let (runner, reported, orders) = runner(folder.path(), program(folder.path(), &cases));
         let task = tokio::spawn(runner.run());
         orders.send_modify(|orders| _ = orders.slots.insert(host("i1"), 2));
-        let (count, end) = last(told).await;
+        let (count, end) = last(reported).await;
         task.await.unwrap();
         let Some(EngineReport::Ended { end: EngineEnd::Completed, progress: Some(progress), .. }) = end else {
             panic!("{end:?}");
@@ -408,9 +409,9 @@ mod tests {
             ),
         ] {
             let folder = tempfile::tempdir().unwrap();
-            let (runner, told, _orders) = runner(folder.path(), program(folder.path(), cases));
+            let (runner, reported, _orders) = runner(folder.path(), program(folder.path(), cases));
             let task = tokio::spawn(runner.run());
-            let (_, end) = last(told).await;
+            let (_, end) = last(reported).await;
             task.await.unwrap();
             let Some(EngineReport::Ended { end: EngineEnd::Broken { reason }, .. }) = end else {
                 panic!("{part}: {end:?}")
@@ -427,9 +428,9 @@ mod tests {
             r#"    *progress*) n=$((n + 1)); if [ $n -lt 3 ]; then echo '{"error":"away"}'
       else echo '{"progress":{"fraction_done":1,"ended":"completed"}}'; fi;;"#
         );
-        let (runner, told, _orders) = runner(folder.path(), program(folder.path(), &cases));
+        let (runner, reported, _orders) = runner(folder.path(), program(folder.path(), &cases));
         let task = tokio::spawn(runner.run());
-        let (_, end) = last(told).await;
+        let (_, end) = last(reported).await;
         task.await.unwrap();
         assert!(matches!(end, Some(EngineReport::Ended { end: EngineEnd::Completed, .. })), "{end:?}");
         let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
@@ -443,7 +444,7 @@ mod tests {
         let cases = r#"    *hello*) echo '{"hello":{"version":1}}';;
     *cancel*) [ -e tried ] || { touch tried; exit 3; }; echo '{"cancel":{}}';;
     *) exit 3;;"#;
-        let (mut runner, told, orders) = runner(folder.path(), program(folder.path(), cases));
+        let (mut runner, reported, orders) = runner(folder.path(), program(folder.path(), cases));
         runner.rest = Duration::from_millis(200);
         let task = tokio::spawn(runner.run());
         // One more, and its job would have failed.
@@ -454,16 +455,16 @@ mod tests {
         orders.send_modify(|orders| orders.cancelled = true);
         task.await.unwrap();
         assert_eq!(asked().matches("cancel").count(), 2, "{}", asked());
-        assert_eq!(last(told).await.1, None, "the job is over already");
+        assert_eq!(last(reported).await.1, None, "the job is over already");
     }
 
     #[tokio::test]
     async fn a_program_that_is_never_told_is_left_after_a_few_attempts() {
         let folder = tempfile::tempdir().unwrap();
-        let (runner, told, orders) = runner(folder.path(), program(folder.path(), "    *) exit 3;;"));
+        let (runner, reported, orders) = runner(folder.path(), program(folder.path(), "    *) exit 3;;"));
         orders.send_modify(|orders| orders.cancelled = true);
         runner.run().await;
-        assert_eq!(last(told).await, (0, None));
+        assert_eq!(last(reported).await, (0, None));
         let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
         assert_eq!(asked.matches("hello").count(), 5);
     }
@@ -484,9 +485,9 @@ mod tests {
     async fn cancelling_is_told_and_ends_it() {
         let folder = tempfile::tempdir().unwrap();
         let cases = format!("{POLITE}\n    *progress*) echo '{{\"progress\":{{\"fraction_done\":0.1}}}}';;");
-        let (runner, mut told, orders) = runner(folder.path(), program(folder.path(), &cases));
+        let (runner, mut reported, orders) = runner(folder.path(), program(folder.path(), &cases));
         let task = tokio::spawn(runner.run());
-        told.recv().await.unwrap();
+        reported.recv().await.unwrap();
         orders.send_modify(|orders| orders.cancelled = true);
         task.await.unwrap();
         assert!(std::fs::read_to_string(folder.path().join("asked")).unwrap().contains("cancel"));
