@@ -90,8 +90,8 @@ struct Tracked {
     levers: Vec<Managed>,
     /// The limits in force, and how far the one on memory has come.
     limits: Option<(Limits, Reclaim)>,
-    /// A failure to restore has been told.
-    failure_told: bool,
+    /// A failure to restore is in an event already.
+    failure_reported: bool,
 }
 
 /// Carries out commands. Owned by one task; its calls may block for some milliseconds on the disk.
@@ -110,7 +110,7 @@ pub struct Actor {
     memory: BTreeMap<WorkloadId, MemoryState>,
     targets: BTreeMap<Target, Tracked>,
     stopped: Option<Timestamp>,
-    kill_failure_told: bool,
+    kill_failure_reported: bool,
     events: Vec<Event>,
 }
 
@@ -137,7 +137,7 @@ impl Actor {
             memory: BTreeMap::new(),
             targets: BTreeMap::new(),
             stopped: None,
-            kill_failure_told: false,
+            kill_failure_reported: false,
             events: Vec::new(),
         };
         if actor.settings.acting && actor.settings.volunteer != VolunteerChoice::None {
@@ -244,14 +244,14 @@ impl Actor {
         self.guard.as_ref().map(Guard::status)
     }
 
-    /// One look of a guard that has no thread of its own.
+    /// One step of a guard that has no thread of its own.
     pub fn step_guard(&mut self, now: Instant) {
         if let Some(guard) = &mut self.guard {
             guard.step(now);
         }
     }
 
-    /// The same for another thread to look at.
+    /// The same for another thread to read.
     #[must_use]
     pub fn guard_view(&self) -> Option<GuardView> {
         self.guard.as_ref().map(Guard::view)
@@ -302,6 +302,7 @@ impl Actor {
 
     /// Carries out a command, or refuses it.
     pub fn apply(&mut self, command: &Command, now: Timestamp) -> Ack {
+        let _entered = tracing::info_span!("command", target = ?command.target, version = ?command.version).entered();
         let outcome =
             self.carry_out(command, now).unwrap_or_else(|(reason, detail)| Outcome::Refused { reason, detail });
         Ack { target: command.target.clone(), version: command.version, outcome }
@@ -370,7 +371,7 @@ impl Actor {
 
     /// Renews the lease of what is in force, unless others have set its levers since.
     fn renew(&mut self, target: &Target, lease: Timestamp) -> Option<Outcome> {
-        // The volunteer's levers are the guard's to look after, except those others hold.
+        // The guard checks the volunteer's levers, except those others hold.
         if *target == Target::Volunteer && self.volunteer_is_foreign() {
             return None;
         }
@@ -451,18 +452,18 @@ impl Actor {
         }
     }
 
-    /// Looks for foreign writes on a target's levers, and tells each once.
-    fn look_at(&mut self, target: &Target) -> Result<(), LeverError> {
+    /// Reads a target's levers back; each foreign write gives one event.
+    fn find_drift(&mut self, target: &Target) -> Result<(), LeverError> {
         let Some(tracked) = self.targets.get_mut(target) else { return Ok(()) };
-        let mut met: Vec<ForeignWrite> = Vec::new();
+        let mut drifted: Vec<ForeignWrite> = Vec::new();
         let mut result = Ok(());
         for managed in &mut tracked.levers {
             match managed.look() {
-                Ok(found) => met.extend(found),
+                Ok(found) => drifted.extend(found),
                 Err(error) => result = Err(error),
             }
         }
-        self.events.extend(met.iter().map(foreign_event));
+        self.events.extend(drifted.iter().map(foreign_event));
         result
     }
 
@@ -476,16 +477,17 @@ impl Actor {
         tracked.lease = None;
         tracked.outcome = None;
         tracked.limits = None;
-        let told: Vec<String> = tracked.levers.iter().filter(|m| m.is_foreign()).map(|m| m.lever.to_string()).collect();
+        let reported: Vec<String> =
+            tracked.levers.iter().filter(|m| m.is_foreign()).map(|m| m.lever.to_string()).collect();
         tracked.levers.retain(|managed| left.contains(&managed.lever));
         match report {
             Ok(report) => {
-                let news = report.foreign.iter().filter(|found| !told.contains(&found.knob));
-                self.events.extend(news.map(foreign_event));
-                if !tracked.failure_told {
+                let unreported = report.foreign.iter().filter(|found| !reported.contains(&found.knob));
+                self.events.extend(unreported.map(foreign_event));
+                if !tracked.failure_reported {
                     self.events.extend(report.failed.iter().map(failure_event));
                 }
-                tracked.failure_told = !report.failed.is_empty();
+                tracked.failure_reported = !report.failed.is_empty();
             }
             // The levers are put back; only the record of it is not written, and is harmless.
             Err(error) => tracing::warn!(error = chain(&error), "the ledger could not be written after a restore"),
@@ -497,8 +499,9 @@ impl Actor {
         self.tick_guard();
         let targets: Vec<Target> = self.targets.keys().cloned().collect();
         for target in &targets {
+            let _entered = tracing::info_span!("target", target = ?target).entered();
             // A lever that is gone belonged to a workload that is gone; discovery will say so.
-            let _ = self.look_at(target);
+            let _ = self.find_drift(target);
             self.tick_lease(target, now);
             self.tick_memory(target);
         }
@@ -573,10 +576,10 @@ impl Actor {
         match guard.with_volunteer(|volunteer| volunteer.end_processes(KILL_WAIT)) {
             None | Some(Ok(_)) => {
                 self.stopped = None;
-                self.kill_failure_told = false;
+                self.kill_failure_reported = false;
             }
-            Some(Err(error)) if !self.kill_failure_told => {
-                self.kill_failure_told = true;
+            Some(Err(error)) if !self.kill_failure_reported => {
+                self.kill_failure_reported = true;
                 self.events.push(Event::RestoreFailed {
                     knob: self.settings.volunteer_cgroup.clone(),
                     wanted: "no processes".to_owned(),

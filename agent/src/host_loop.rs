@@ -31,7 +31,7 @@ use crate::outbox::{Outbox, OutboxLimits};
 use crate::roots::Roots;
 use crate::sense::{Observation, Sensor, VolunteerTrace};
 
-/// Longest pause between two looks at leases and signs of life, however rarely is sampled.
+/// Longest pause between two checks of leases and signs of life, however rarely is sampled.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Everything the loop owns.
@@ -48,7 +48,7 @@ pub struct HostLoop {
     /// For metrics; `None` when nobody can ask.
     status: Option<Arc<Status>>,
     sequence: u64,
-    drops_told: u64,
+    drops_reported: u64,
 }
 
 impl HostLoop {
@@ -79,7 +79,18 @@ impl HostLoop {
         let sensor = Sensor::open(config.sense_settings(roots), hierarchies, trace, groups)?;
         let forecaster = ResidualForecaster::new(config.forecast_settings());
         let (config, hierarchies, status) = (config.clone(), hierarchies.clone(), None);
-        Ok(Self { config, clock, actor, sensor, hierarchies, forecaster, outbox, status, sequence: 0, drops_told: 0 })
+        Ok(Self {
+            config,
+            clock,
+            actor,
+            sensor,
+            hierarchies,
+            forecaster,
+            outbox,
+            status,
+            sequence: 0,
+            drops_reported: 0,
+        })
     }
 
     /// Leaves what metrics need here, once a period.
@@ -89,7 +100,7 @@ impl HostLoop {
         self
     }
 
-    /// Runs until told to stop, or until nobody is left to give orders; then restores the host.
+    /// Runs until a stop is requested, or until nobody is left to give orders; then restores the host.
     /// `each_turn` is called once a period, and at least once a second.
     pub fn run(mut self, orders: &mpsc::Receiver<Order>, mut each_turn: impl FnMut()) -> RestoreReport {
         let mut next = Instant::now();
@@ -139,13 +150,13 @@ impl HostLoop {
         }
     }
 
-    /// What a period brings: samples at `instant`, looks after what is applied, queues a report.
+    /// One sampling period: samples at `instant`, checks what is applied, queues a report.
     pub fn tick(&mut self, instant: Instant) {
-        let report = self.look(instant);
+        let report = self.sample(instant);
         self.outbox.report(report);
     }
 
-    /// One look of a guard that has no thread of its own.
+    /// One step of a guard that has no thread of its own.
     pub fn step_guard(&mut self, now: Instant) {
         if let Some(actor) = &mut self.actor {
             actor.step_guard(now);
@@ -158,7 +169,7 @@ impl HostLoop {
         self.actor.as_ref()
     }
 
-    fn look(&mut self, instant: Instant) -> HostReport {
+    fn sample(&mut self, instant: Instant) -> HostReport {
         let now = self.clock.now();
         let began = Instant::now();
         let observation = self.sensor.sample(instant);
@@ -170,16 +181,16 @@ impl HostLoop {
         }
         self.tick_actor();
         if let Some(actor) = &mut self.actor {
-            let news = self.sensor.monitors_have_news();
-            if self.config.act && (news || observation.changes.iter().any(is_of_a_workload)) {
+            let answered = self.sensor.monitors_have_news();
+            if self.config.act && (answered || observation.changes.iter().any(is_of_a_workload)) {
                 let facts = self.sensor.foreground();
                 actor.set_workloads(levers_of_all(&facts, &self.hierarchies, self.config.foreground_ioband.as_deref()));
             }
         }
         let dropped = self.outbox.reports_dropped();
-        if dropped > self.drops_told {
-            self.outbox.event(now, Event::ReportsDropped { count: dropped - self.drops_told });
-            self.drops_told = dropped;
+        if dropped > self.drops_reported {
+            self.outbox.event(now, Event::ReportsDropped { count: dropped - self.drops_reported });
+            self.drops_reported = dropped;
         }
         let report = self.assemble(observation, dropped);
         if let Some(status) = &self.status {
@@ -257,7 +268,7 @@ impl HostLoop {
     }
 }
 
-/// Memory of each workload; its pressure is the machine's where the kernel does not tell the workload's own.
+/// Memory of each workload; its pressure is the machine's where the kernel does not give the workload's own.
 pub(crate) fn memory_states(observation: &Observation) -> BTreeMap<WorkloadId, MemoryState> {
     let of_machine = observation.machine.memory_pressure.value().copied();
     let state = |workload: &WorkloadSample| {
@@ -284,7 +295,7 @@ pub fn observe(config: &Config, count: Option<u64>) -> anyhow::Result<()> {
     let mut host = HostLoop::open(config, clock, &hierarchies, None, outbox, Roots::default())?;
     let mut printed = 0;
     while count.is_none_or(|count| printed < count) {
-        let report = host.look(Instant::now());
+        let report = host.sample(Instant::now());
         writeln!(std::io::stdout().lock(), "{}", serde_json::to_string(&report)?)?;
         printed += 1;
         std::thread::sleep(config.sample_period);

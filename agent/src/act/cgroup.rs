@@ -15,12 +15,12 @@ use crate::hierarchies::CgroupVersion;
 use crate::kernel_file::{read_bounded, write_existing};
 use crate::levers::{AnyLever, CgroupFile, Fault, LeverValue};
 
-/// Longest list of processes that is looked at.
+/// Longest list of processes that is read.
 const PROCS: u64 = 4 << 20;
 /// A removed cgroup's last task may still be on its way out: the kernel answers EBUSY for some
 /// milliseconds. Chosen: 100 tries, 5 ms apart.
 const REMOVE_TRIES: u32 = 100;
-/// Cgroups below the volunteer that are looked at. Chosen; a task that makes more is out of hand.
+/// Cgroups below the volunteer that are read. Chosen; a task that makes more is out of hand.
 const DESCENDANTS: usize = 1_024;
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 

@@ -31,8 +31,8 @@ const AHEAD: Duration = Duration::from_secs(24 * 3_600);
 pub(super) struct Fence {
     dir: PathBuf,
     highest: u64,
-    /// The older epoch whose refusal was told last.
-    told: Option<u64>,
+    /// The older epoch whose refusal was reported last.
+    reported: Option<u64>,
 }
 
 impl Fence {
@@ -50,18 +50,17 @@ impl Fence {
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(error) => return Err(failed("read the highest epoch from", &path)(error)),
         };
-        Ok(Self { dir: dir.to_owned(), highest, told: None })
+        Ok(Self { dir: dir.to_owned(), highest, reported: None })
     }
 
     pub(super) const fn highest(&self) -> u64 {
         self.highest
     }
 
-    /// Lets a command of this epoch pass. One that is higher is on the disk before it does; what there is to tell
-    /// goes to `events`.
+    /// Lets a command of this epoch pass. One that is higher is on the disk before it does; events go to `events`.
     pub(super) fn admit(&mut self, epoch: u64, now: Timestamp, events: &mut Vec<Event>) -> Result<(), Refused> {
         if epoch < self.highest {
-            if self.told.replace(epoch) != Some(epoch) {
+            if self.reported.replace(epoch) != Some(epoch) {
                 events.push(Event::OldEpochRefused { epoch, highest: self.highest });
             }
             let highest = self.highest;
@@ -74,7 +73,7 @@ impl Fence {
             return Err((Refusal::Stale, detail));
         }
         if epoch > self.highest {
-            // The wall may have been set right since the agent started.
+            // The wall clock may have been set right since the agent started.
             let now = now.max(Clock::start().now());
             if Timestamp(epoch) > now.after(AHEAD) {
                 let detail = format!(
@@ -89,7 +88,7 @@ impl Fence {
                 events.push(Event::EpochRaised { from: self.highest, to: epoch });
             }
             self.highest = epoch;
-            self.told = None;
+            self.reported = None;
         }
         Ok(())
     }
@@ -128,7 +127,7 @@ mod tests {
         let mut fence = Fence::open(dir.path()).unwrap();
         fence.admit(5, NOW, &mut events).unwrap();
         fence.admit(5, NOW, &mut events).unwrap();
-        assert_eq!(events, [], "the first commander is no news");
+        assert_eq!(events, [], "the first commander is no event");
         fence.admit(9, NOW, &mut events).unwrap();
         assert_eq!(events, [Event::EpochRaised { from: 5, to: 9 }]);
         events.clear();
@@ -139,7 +138,7 @@ mod tests {
             assert_eq!(reason, Refusal::Stale);
             assert!(detail.contains("epoch 8") && detail.contains("epoch 9"), "{detail}");
         }
-        assert_eq!(events, [Event::OldEpochRefused { epoch: 8, highest: 9 }], "told once");
+        assert_eq!(events, [Event::OldEpochRefused { epoch: 8, highest: 9 }], "reported once");
         assert_eq!(fence.highest(), 9);
     }
 

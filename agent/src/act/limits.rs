@@ -50,7 +50,7 @@ impl Actor {
             return Err((Refusal::NoLever, format!("this host has no lever for {} of `{id}`", role.word())));
         }
         self.check_alone(id, levers).map_err(|detail| (Refusal::Forbidden, detail))?;
-        self.look_at(target).map_err(|error| refusal(&error))?;
+        self.find_drift(target).map_err(|error| refusal(&error))?;
         let tracked = self.tracked(target);
         if let Some(foreign) = tracked.levers.iter().find(|managed| managed.is_foreign()) {
             let detail = format!("somebody else has set `{}`; set it back to free it", foreign.lever);

@@ -35,12 +35,12 @@ impl Managed {
         &self.ours
     }
 
-    /// It reads as somebody else set it, when last looked at.
+    /// It reads as somebody else set it, when last read.
     pub(crate) fn is_foreign(&self) -> bool {
         self.foreign.as_ref().is_some_and(|value| *value != self.original)
     }
 
-    /// It no longer reads as it was set, when last looked at.
+    /// It no longer reads as it was set, when last read.
     pub(crate) fn has_drifted(&self) -> bool {
         self.foreign.is_some()
     }
@@ -59,7 +59,7 @@ impl Managed {
         self.foreign = None;
     }
 
-    /// Looks at it. Answers each foreign value once.
+    /// Reads it back. Returns each foreign value once.
     pub(crate) fn look(&mut self) -> Result<Option<ForeignWrite>, LeverError> {
         let current = self.lever.read()?;
         Ok(self.judge(&current))
@@ -67,27 +67,27 @@ impl Managed {
 
     fn judge(&mut self, current: &LeverValue) -> Option<ForeignWrite> {
         let foreign = (*current != self.ours && self.lever.reads_as_set()).then(|| current.clone());
-        let news = foreign.is_some() && foreign != self.foreign;
+        let is_new = foreign.is_some() && foreign != self.foreign;
         self.foreign = foreign;
-        news.then(|| ForeignWrite {
+        is_new.then(|| ForeignWrite {
             knob: self.lever.to_string(),
             expected: self.ours.to_string(),
             found: current.to_string(),
         })
     }
 
-    /// Sets it unless it holds a foreign value; `Ok(Some)` tells of one that was not seen before. Whether it
+    /// Sets it unless it holds a foreign value; `Ok(Some)` is one that was not found before. Whether it
     /// was set shows in [`Managed::is_foreign`].
     pub(crate) fn set(&mut self, value: LeverValue) -> Result<Option<ForeignWrite>, LeverError> {
         let current = self.lever.read()?;
-        let news = self.judge(&current);
+        let found = self.judge(&current);
         if !self.is_foreign() {
             if current != value {
                 self.lever.write(value.clone())?;
             }
             self.was_set(value);
         }
-        Ok(news)
+        Ok(found)
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
     use crate::levers::CgroupFile;
 
     #[test]
-    fn a_foreign_value_is_told_once_and_left_until_given_back() {
+    fn a_foreign_value_is_reported_once_and_left_until_given_back() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("cpu.weight");
         let write = |text: &str| fs::write(&file, text).unwrap();
@@ -111,9 +111,9 @@ mod tests {
         assert_eq!(managed.look().unwrap(), None);
 
         write("77");
-        let news = managed.look().unwrap().unwrap();
-        assert_eq!((news.expected.as_str(), news.found.as_str()), ("10", "77"));
-        assert_eq!(managed.look().unwrap(), None, "told once");
+        let found = managed.look().unwrap().unwrap();
+        assert_eq!((found.expected.as_str(), found.found.as_str()), ("10", "77"));
+        assert_eq!(managed.look().unwrap(), None, "reported once");
         assert!(managed.is_foreign());
         managed.set(LeverValue::Weight(20)).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "77", "not fought");

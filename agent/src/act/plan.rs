@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(to, [LeverValue::Idle(false), LeverValue::Weight(500)]);
     }
 
-    fn seen(role: Role, kind: CgroupFile, original: LeverValue) -> Observed {
+    fn observed(role: Role, kind: CgroupFile, original: LeverValue) -> Observed {
         Observed { role, lever: lever(kind), current: original.clone(), original }
     }
 
@@ -191,7 +191,7 @@ mod tests {
             assert!((back - share(percent)).abs() < 1e-9, "{percent}: {back}");
         }
         let limit = |emulator_inside| {
-            let levers = [seen(Role::Quota, CgroupFile::Quota, quota(None))];
+            let levers = [observed(Role::Quota, CgroupFile::Quota, quota(None))];
             limit_workload(emulator_inside, &levers, &ceiling(100.0), None).0[0].wanted.clone()
         };
         assert_eq!(limit(true), quota(Some(110_000)));
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn several_knobs_share_a_ceiling() {
-        let levers = [0, 1].map(|_| seen(Role::Quota, CgroupFile::Quota, quota(None)));
+        let levers = [0, 1].map(|_| observed(Role::Quota, CgroupFile::Quota, quota(None)));
         let (changes, shortfalls) = limit_workload(false, &levers, &ceiling(150.0), None);
         assert!(changes.iter().all(|change| change.wanted == quota(Some(75_000))), "{changes:?}");
         assert!(shortfalls.is_empty());
@@ -216,9 +216,9 @@ mod tests {
         let device = CgroupFile::Disk("8:0".parse().unwrap());
         let found = Throttle { write_bytes: Some(100), ..Throttle::default() };
         let levers = [
-            seen(Role::Quota, CgroupFile::Quota, quota(Some(50_000))),
-            seen(Role::Disk, device, LeverValue::Throttle(found)),
-            seen(Role::Memory, CgroupFile::Memory, LeverValue::Memory(Some(1 << 20))),
+            observed(Role::Quota, CgroupFile::Quota, quota(Some(50_000))),
+            observed(Role::Disk, device, LeverValue::Throttle(found)),
+            observed(Role::Memory, CgroupFile::Memory, LeverValue::Memory(Some(1 << 20))),
         ];
         let writes = |rate| DiskLimit { write: Some(BytesPerSec::clamped(rate)), ..DiskLimit::default() };
         let limits = Limits { disk: writes(200.0), ..ceiling(80.0) };
@@ -240,7 +240,7 @@ mod tests {
     fn a_weight_not_asked_for_goes_back_to_what_was_found() {
         let levers = [Observed {
             current: LeverValue::Weight(10),
-            ..seen(Role::Weight, CgroupFile::Weight, LeverValue::Weight(1024))
+            ..observed(Role::Weight, CgroupFile::Weight, LeverValue::Weight(1024))
         }];
         let wanted =
             |weight| limit_workload(false, &levers, &Limits { weight, ..Limits::NONE }, None).0[0].wanted.clone();

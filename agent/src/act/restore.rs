@@ -216,7 +216,7 @@ fn put_back(records: &[Record]) -> (RestoreReport, Vec<AnyLever>) {
         match execute(std::slice::from_ref(&step)).map_err(|error| error.cause) {
             Ok(()) => {
                 report.restored += 1;
-                // A guest takes its time to come back; until it has, only the record tells what was found.
+                // A guest takes its time to come back; until it has, only the record has what was found.
                 if !step.lever.reads_as_set() {
                     kept.push(step.lever);
                 }

@@ -56,21 +56,21 @@ pub struct ActSettings {
     pub foreground_weight_floor: Weight,
     /// How memory is taken from a workload.
     pub reclaim: ReclaimSettings,
-    /// Time between two looks of the guard.
+    /// Time between two steps of the guard.
     pub guard_period: Duration,
     /// The guard's law.
     pub guard: GuardSettings,
     /// Where the kernel's interfaces are.
     pub roots: Roots,
-    /// The guard has no thread of its own and looks only when [`Actor::step_guard`](super::Actor::step_guard) is called: for simulations.
+    /// The guard has no thread of its own and steps only when [`Actor::step_guard`](super::Actor::step_guard) is called: for simulations.
     pub guard_by_hand: bool,
 }
 
 impl ActSettings {
     /// The defaults, observing only. Chosen: a killed task has had 10 s; a host that lost its aggregator is itself again
     /// after ten minutes at most; a guest keeps a tenth of a core
-    /// and half the normal weight whatever an aggregator asks; the guard looks every 50 ms, which leaves
-    /// three more looks within its 200 ms.
+    /// and half the normal weight whatever an aggregator asks; the guard steps every 50 ms, which leaves
+    /// three more steps within its 200 ms.
     #[must_use]
     pub fn observing(state_dir: PathBuf) -> Self {
         Self {

@@ -432,7 +432,7 @@ fn a_foreign_write_is_told_once_and_not_fought() {
 
     let events = actor.tick(later(1_000));
     assert!(matches!(events.as_slice(), [Event::ForeignWrite { .. }]), "{events:?}");
-    assert!(actor.tick(later(2_000)).is_empty(), "told once");
+    assert!(actor.tick(later(2_000)).is_empty(), "reported once");
     assert_eq!(refusal_of(&actor.apply(&limit(1, 50.0, None), later(2_000))), Some(Refusal::ForeignWrite));
     assert_eq!(refusal_of(&actor.apply(&limit(2, 40.0, None), later(2_000))), Some(Refusal::ForeignWrite));
     assert_eq!(quota.read().unwrap(), theirs);

@@ -76,7 +76,7 @@ fn what_an_earlier_run_left_is_put_back_as_soon_as_it_can_be() {
     actor.set_workloads(BTreeMap::new());
     let events = actor.tick(NOW);
     assert!(matches!(events.as_slice(), [Event::RestoreFailed { .. }]), "{events:?}");
-    assert!(actor.tick(NOW).is_empty(), "told once");
+    assert!(actor.tick(NOW).is_empty(), "reported once");
 
     plain.let_it_be_put_back();
     assert!(actor.tick(NOW).is_empty());
