@@ -155,6 +155,7 @@ async fn client(stream: UnixStream, context: Context, asking: &Semaphore, long: 
         Ok(request) => request,
         Err(error) => return answer(&mut write, &invalid(error.to_string())).await,
     };
+    drop(line);
     match request {
         Request::Events { .. } | Request::Audit { .. } if operator.role < Role::Reading => {
             answer(&mut write, &Response::Error(may_not_read(&operator))).await

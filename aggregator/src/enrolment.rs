@@ -154,6 +154,12 @@ impl Admissions {
         })
     }
 
+    /// Certificates of a host were revoked.
+    #[must_use]
+    pub fn is_revoked(&self, host: &HostId) -> bool {
+        self.revocations.contains_key(host)
+    }
+
     /// The validity of a new certificate of a host: never from before its revocation.
     #[must_use]
     pub fn validity(&self, host: &HostId, now: Timestamp, lifetime: Duration) -> Validity {

@@ -5,6 +5,7 @@
 use crate::{applications, engine, journal, response_times, standby};
 use gleaner_api::{Request, SubmitCluster};
 use gleaner_types::application::ApplicationSpec;
+use gleaner_wire::ProtocolVersion;
 
 /// Requests of the local API.
 pub fn requests(data: &[u8]) {
@@ -31,6 +32,12 @@ pub fn journal(data: &[u8]) {
 /// What engines say, and records of tasks.
 pub fn engines(data: &[u8]) {
     engine::fuzz(data);
+}
+
+/// Frames of an agent, in a version of the protocol: the server's decoding and checks, what the controller makes of them,
+/// and what operators and monitoring are then told.
+pub fn agent(version: ProtocolVersion, frames: &[Vec<u8>]) {
+    crate::server::hostile::take_all(version, frames);
 }
 
 /// What sources of response times say.

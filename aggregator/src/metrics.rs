@@ -33,12 +33,26 @@ const HANGS_AFTER: Duration = Duration::from_secs(10);
 /// Longest wait for a page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Time that a host's reports may cover before they arrive, in seconds: an agent sends those of an outage at once.
+const MOST_COVERED_S: f64 = 3_600.0;
+
+/// What is known of a host's reports.
+#[derive(Debug)]
+struct Reporter {
+    /// What its agent counted by the last one: reports dropped, shrinks, freezes.
+    counts: [u64; 3],
+    /// When that arrived.
+    at: Timestamp,
+    /// Time that passed and that no report has covered yet, in seconds.
+    uncovered_s: f64,
+}
+
 /// What the core loop counts.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     inputs: BTreeMap<&'static str, u64>,
-    /// What each host's agent counted by its last report: reports dropped, shrinks, freezes.
-    last_counts: BTreeMap<HostId, [u64; 3]>,
+    /// What is known of each host's reports.
+    reporters: BTreeMap<HostId, Reporter>,
     decisions: Durations,
     commands: u64,
     commands_refused: u64,
@@ -80,20 +94,33 @@ impl Counters {
         self.not_understood.add(unknown);
     }
 
-    /// Counts a report. Agents count from their start, so the difference from the host's last report is added here.
-    pub(crate) fn reported(&mut self, report: &HostReport) {
+    /// Counts a report of a host with so many CPUs. Agents count from their start, so the difference from the host's last
+    /// report is added here. A host cannot have harvested more than all of its CPUs for all of the time that has passed,
+    /// whatever it says, so that no host makes the sum useless for all.
+    pub(crate) fn reported(&mut self, report: &HostReport, cores: u32, now: Timestamp) {
         let counts = [report.reports_dropped, report.volunteer.guard_shrinks, report.volunteer.guard_freezes];
-        let before = self.last_counts.insert(report.host.clone(), counts).unwrap_or_default();
-        let added = |place: usize| {
+        let first = || Reporter { counts: [0; 3], at: now, uncovered_s: MOST_COVERED_S };
+        let reporter = self.reporters.entry(report.host.clone()).or_insert_with(first);
+        reporter.uncovered_s = (reporter.uncovered_s + now.seconds_since(reporter.at)).min(MOST_COVERED_S);
+        reporter.at = now;
+        let before = std::mem::replace(&mut reporter.counts, counts);
+        let add = |sum: &mut u64, place: usize| {
             let (now, before): (u64, u64) = (counts[place], before[place]);
-            if now >= before { now - before } else { now }
+            *sum = sum.saturating_add(if now >= before { now - before } else { now });
         };
-        self.reports_dropped += added(0);
-        self.guard_shrinks += added(1);
-        self.guard_freezes += added(2);
-        let used = report.volunteer.cpu.value().map_or(0.0, |cpu| cpu.cores());
-        // An interval longer than an hour comes from a wrong clock and is not counted.
-        self.harvested_core_s += used * report.interval_s.clamp(0.0, 3_600.0);
+        add(&mut self.reports_dropped, 0);
+        add(&mut self.guard_shrinks, 1);
+        add(&mut self.guard_freezes, 2);
+        let used = report.volunteer.cpu.value().map_or(0.0, |cpu| cpu.cores().min(f64::from(cores)));
+        let interval_s = report.interval_s.min(reporter.uncovered_s).max(0.0);
+        reporter.uncovered_s -= interval_s;
+        self.harvested_core_s += used * interval_s;
+    }
+
+    /// CPU time that volunteers used, in core seconds.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) const fn harvested_core_s(&self) -> f64 {
+        self.harvested_core_s
     }
 }
 
@@ -188,8 +215,8 @@ fn fleet(page: &mut Page, controller: &Controller) {
         allowed += cores(&report.volunteer.allowance).unwrap_or(0.0);
         residual.expected += forecast.map_or(0.0, |cpu| cpu.expected.cores());
         residual.safe += forecast.map_or(0.0, |cpu| cpu.safe.cores());
-        judged += report.residual.record.judged;
-        broken += report.residual.record.broken;
+        judged = u64::saturating_add(judged, report.residual.record.judged);
+        broken = u64::saturating_add(broken, report.residual.record.broken);
         *volunteers.entry(volunteer_state(report.volunteer.state)).or_default() += 1.0;
         if hosts > MOST_HOSTS {
             continue;

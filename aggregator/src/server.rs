@@ -604,6 +604,9 @@ impl Rate {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
+
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;

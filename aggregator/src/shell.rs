@@ -278,7 +278,8 @@ impl Shell {
                 }
             }
             Arrival::Report(report) => {
-                self.counters.reported(&report);
+                let cores = self.controller.host_facts(&report.host).map_or(0, |(facts, _)| facts.cores);
+                self.counters.reported(&report, cores, self.clock.now());
                 self.histories.entry(report.host.clone()).or_default().observe(&report);
                 self.decide(Input::Report(report));
             }

@@ -117,9 +117,10 @@ pub(crate) fn audit<'a>(orders: impl Iterator<Item = &'a AuditRecord>) -> String
 /// The table of hosts.
 pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
     let mut notes = Footnotes::default();
-    let mut rows = Vec::new();
+    let (mut rows, mut unreadable) = (Vec::new(), String::new());
     for view in hosts {
         let state = match (view.connected, view.facts.levers.acting, view.held_until) {
+            _ if view.unreadable.is_some() => "unreadable".to_owned(),
             (false, ..) => "lost".to_owned(),
             (true, _, Some(until)) => format!("held for {}", seconds(until.0.saturating_sub(now_ms) as f64 / 1_000.0)),
             (true, true, None) => "acting".to_owned(),
@@ -143,6 +144,7 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
             }
             None => row.extend(std::iter::repeat_n("no report".to_owned(), 6)),
         }
+        unreadable.extend(view.unreadable.as_ref().map(|error| format!("\nhost {}: {error}", view.host)));
         let age = view.reported.map(|at| now_ms.saturating_sub(at.0) as f64 / 1_000.0);
         row.push(age.map_or_else(|| "-".to_owned(), |age| format!("{age:.0} s")));
         row.push(view.job.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string));
@@ -161,7 +163,7 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
         "AGE",
         "JOB",
     ];
-    if rows.is_empty() { "no host has joined yet".into() } else { table(&head, &rows) + &notes.text() }
+    if rows.is_empty() { "no host has joined yet".into() } else { table(&head, &rows) + &notes.text() + &unreadable }
 }
 
 /// The table of jobs.

@@ -161,6 +161,7 @@ impl Controller {
                 .collect(),
             job: self.jobs.holder_id(id).cloned(),
             held_until: self.held_until(id),
+            unreadable: None,
         };
         self.hosts.iter().map(view).collect()
     }

@@ -1,5 +1,8 @@
 //! Requests and responses.
 
+mod rows;
+mod task_list;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +15,8 @@ use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::Bytes;
+
+pub use task_list::MAX_TASKS;
 
 /// A question or an order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -151,6 +156,7 @@ pub struct SubmitJob {
     /// Prices per slot.
     pub prices: Prices,
     /// One shell command per task.
+    #[serde(deserialize_with = "task_list::read")]
     pub tasks: Vec<String>,
     /// Environment of the tasks.
     pub environment: BTreeMap<String, String>,
@@ -223,7 +229,7 @@ pub enum Response {
     /// To [`Request::Overview`].
     Overview(Overview),
     /// To [`Request::Hosts`].
-    Hosts(Vec<HostView>),
+    Hosts(#[serde(deserialize_with = "rows::read")] Vec<HostView>),
     /// To [`Request::Jobs`].
     Jobs(Vec<JobStatus>),
     /// To [`Request::Job`].

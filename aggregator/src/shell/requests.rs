@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gleaner_planner::controller::Input;
+use gleaner_planner::controller::{HostView, Input};
 use gleaner_types::application::ApplicationSpec;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{JobSpec, JobStatus};
@@ -19,7 +19,7 @@ impl Shell {
     pub(super) fn answer(&mut self, request: Request) -> Result<Response, ApiError> {
         Ok(match request {
             Request::Overview => Response::Overview(self.overview()),
-            Request::Hosts => Response::Hosts(self.controller.hosts()),
+            Request::Hosts => Response::Hosts(self.hosts()),
             Request::Jobs => Response::Jobs(self.controller.jobs().rev().cloned().collect()),
             Request::Job { job } => {
                 let status = self.controller.job(&job).cloned().ok_or_else(|| no_such(&job))?;
@@ -53,6 +53,16 @@ impl Shell {
                 Response::Advice(Box::new(self.controller.advise(question, &self.histories)))
             }
         })
+    }
+
+    /// All hosts. What one said whose certificates are revoked is shown no more.
+    pub(super) fn hosts(&self) -> Vec<HostView> {
+        let mut hosts = self.controller.hosts();
+        let is_shut_out = |host: &HostView| !host.connected && self.enrolment.admissions.is_revoked(&host.host);
+        for host in hosts.iter_mut().filter(|host| is_shut_out(host)) {
+            host.report = None;
+        }
+        hosts
     }
 
     fn overview(&self) -> Overview {

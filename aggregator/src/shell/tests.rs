@@ -194,7 +194,14 @@ async fn a_certificate_dated_ahead_is_revoked_with_the_others() {
         answer.try_recv().unwrap()
     };
     assert!(join(&mut shell, 1).is_ok());
+    let reported = |shell: &Shell| shell.hosts()[0].report.is_some();
+    shell.take(Arrival::Report(Box::new(report::report(&host, 1))));
+    assert!(reported(&shell));
     assert!(matches!(shell.revoke(&host), Ok(Response::Revoked { was_connected: true, through }) if through >= from));
+    // What it said is shown no more, and what of it was still on its way is not taken.
+    assert!(!reported(&shell));
+    shell.take(Arrival::Report(Box::new(report::report(&host, 2))));
+    assert!(!reported(&shell));
     let again = join(&mut shell, 2);
     assert!(matches!(&again, Err(Declined::Refused(reason)) if reason.contains("were revoked")), "{again:?}");
 }

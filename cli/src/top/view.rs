@@ -140,6 +140,7 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
     let hosts = state.hosts();
     let row = |host: &&HostView| {
         let (word, style) = match (host.connected, host.facts.levers.acting, host.held_until) {
+            _ if host.unreadable.is_some() => ("unreadable".to_owned(), BAD),
             (false, ..) => ("lost".to_owned(), BAD),
             (true, _, Some(until)) => (format!("held {}", seconds(until.seconds_since(now))), WARN),
             (true, true, None) => ("acting".to_owned(), GOOD),

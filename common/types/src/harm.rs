@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::absence::Reason;
 use crate::id::WorkloadId;
 use crate::report::Reading;
+use crate::units::MAX_MAGNITUDE;
 
 /// Harm with its 95 % confidence interval, in percent of the time the work takes without the volunteer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -25,7 +26,7 @@ pub struct HarmInterval {
 /// Numbers are no interval.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error(
-    "{low_percent} % to {high_percent} % around {mean_percent} % is no interval of harm: the numbers must be finite, in order, and above -100 %"
+    "{low_percent} % to {high_percent} % around {mean_percent} % is no interval of harm: the numbers must be finite, in order, and from -100 % to 1e15 %"
 )]
 pub struct InvalidHarm {
     mean_percent: f64,
@@ -37,11 +38,11 @@ impl HarmInterval {
     /// Builds an interval.
     ///
     /// # Errors
-    /// [`InvalidHarm`] unless all numbers are finite, at least -100, and in order.
+    /// [`InvalidHarm`] unless all numbers are in -100 to [`MAX_MAGNITUDE`], and in order.
     pub fn new(mean_percent: f64, low_percent: f64, high_percent: f64, trials: u32) -> Result<Self, InvalidHarm> {
-        let finite = [mean_percent, low_percent, high_percent].iter().all(|number| number.is_finite());
-        let ordered = -100.0 <= low_percent && low_percent <= mean_percent && mean_percent <= high_percent;
-        match finite && ordered {
+        // Comparisons with a NaN are false.
+        let ordered = low_percent <= mean_percent && mean_percent <= high_percent;
+        match ordered && -100.0 <= low_percent && high_percent <= MAX_MAGNITUDE {
             true => Ok(Self { mean_percent, low_percent, high_percent, trials }),
             false => Err(InvalidHarm { mean_percent, low_percent, high_percent }),
         }

@@ -1,7 +1,7 @@
 //! Physical quantities as types, so that a percent of a core is never added to bytes per second.
 //!
-//! Every floating-point quantity is finite by construction: [`NotFinite`] is the error of building one from
-//! a NaN or an infinity, and of decoding one from JSON, TOML or the wire.
+//! Every floating-point quantity is finite and at most [`MAX_MAGNITUDE`] by construction: [`NotFinite`] is the error of
+//! building one from anything else, and of decoding one from JSON, TOML or the wire.
 
 use std::fmt;
 use std::iter::Sum;
@@ -10,13 +10,33 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A quantity was built from a NaN, an infinity or, where the quantity cannot be negative, a negative number.
+/// Largest number that any quantity takes, in its unit. Chosen: far above what any site has (10 million hosts of 1,000
+/// cores, or 1 PB/s), and so small that sums and products of thousands of them are still exact enough to be compared.
+pub const MAX_MAGNITUDE: f64 = 1e15;
+
+/// Most CPUs a host may have. Chosen: eight times what Linux can be built for.
+pub const MAX_CORES: u32 = 65_536;
+
+/// Largest whole number that is taken from another machine: what a JSON number holds exactly. A count of events that a
+/// million a second raise reaches it in 285 years.
+pub const MAX_COUNT: u64 = 1 << 53;
+
+/// A quantity was built from a NaN, an infinity, a negative number or one above [`MAX_MAGNITUDE`].
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-#[error("{value} is not a valid {quantity}: it must be a finite number{}", if *.signed { "" } else { " of at least 0" })]
+#[error("{value:?} is not a valid {quantity}: it must be a finite number of at least 0 and at most {MAX_MAGNITUDE:e}")]
 pub struct NotFinite {
     quantity: &'static str,
     value: f64,
-    signed: bool,
+}
+
+impl NotFinite {
+    /// Checks a plain number, such as a length of time in seconds.
+    ///
+    /// # Errors
+    /// [`NotFinite`] unless it is in `0..=MAX_MAGNITUDE`.
+    pub fn check(value: f64, quantity: &'static str) -> Result<f64, Self> {
+        if (0.0..=MAX_MAGNITUDE).contains(&value) { Ok(value) } else { Err(Self { quantity, value }) }
+    }
 }
 
 macro_rules! quantity {
@@ -33,20 +53,17 @@ macro_rules! quantity {
             /// Builds the quantity from a number.
             ///
             /// # Errors
-            /// [`NotFinite`] for a NaN, an infinity or a negative number.
+            /// [`NotFinite`] for a NaN, an infinity, a negative number or one above [`MAX_MAGNITUDE`].
             pub fn new(value: f64) -> Result<Self, NotFinite> {
-                if value.is_finite() && value >= 0.0 {
-                    Ok(Self(value))
-                } else {
-                    Err(NotFinite { quantity: stringify!($name), value, signed: false })
-                }
+                NotFinite::check(value, stringify!($name)).map(Self)
             }
 
-            /// Builds the quantity, taking 0 for anything negative or not finite. For results of
-            /// arithmetic on valid quantities, where the lower bound is part of the definition.
+            /// Builds the quantity, taking 0 for anything negative or not finite, and [`MAX_MAGNITUDE`] for
+            /// anything above. For results of arithmetic on valid quantities, where the bounds are part of the
+            /// definition.
             #[must_use]
             pub fn clamped(value: f64) -> Self {
-                Self(if value.is_finite() { value.max(0.0) } else { 0.0 })
+                Self(if value.is_finite() { value.clamp(0.0, MAX_MAGNITUDE) } else { 0.0 })
             }
 
             #[doc = concat!("The number, in ", $unit, ".")]
@@ -161,13 +178,16 @@ impl CoreShare {
         Self(f64::from(cores) * 100.0)
     }
 
-    /// CPU time used over an interval. An empty interval gives zero.
+    /// The most that a host can have: [`MAX_CORES`].
+    pub const MOST_OF_A_HOST: Self = Self(6_553_600.0);
+
+    /// CPU time used over an interval, at most [`CoreShare::MOST_OF_A_HOST`]. An empty interval gives zero.
     #[must_use]
     pub fn from_cpu_time(used_ns: u64, interval_ns: u64) -> Self {
         if interval_ns == 0 {
             return Self::ZERO;
         }
-        Self::clamped(used_ns as f64 * 100.0 / interval_ns as f64)
+        Self::clamped(used_ns as f64 * 100.0 / interval_ns as f64).min(Self::MOST_OF_A_HOST)
     }
 
     /// The same in cores: 250 % is 2.5.
@@ -203,6 +223,9 @@ impl fmt::Display for Dollars {
 pub struct Bytes(pub u64);
 
 impl Bytes {
+    /// Most memory, or size of anything, that is taken from another machine: 8 PiB.
+    pub const MAX: Self = Self(8 << 50);
+
     /// `n` mebibytes.
     #[must_use]
     pub const fn from_mib(n: u64) -> Self {
@@ -262,6 +285,8 @@ mod tests {
         assert!(CoreShare::new(f64::NAN).is_err());
         assert!(CoreShare::new(f64::INFINITY).is_err());
         assert!(CoreShare::new(-1.0).is_err());
+        assert!(CoreShare::new(MAX_MAGNITUDE).is_ok() && CoreShare::new(1.1e15).is_err());
+        assert_eq!(CoreShare::clamped(1.7e308).percent(), MAX_MAGNITUDE);
         let error = serde_json::from_str::<CoreShare>("-3.5").unwrap_err().to_string();
         assert!(error.contains("-3.5 is not a valid CoreShare"), "{error}");
     }
@@ -272,6 +297,7 @@ mod tests {
         let share = CoreShare::from_cpu_time(1_500_000_000, 1_000_000_000);
         assert_eq!(share, CoreShare::new(150.0).unwrap());
         assert_eq!(CoreShare::from_cpu_time(5, 0), CoreShare::ZERO);
+        assert_eq!(CoreShare::from_cpu_time(u64::MAX, 1), CoreShare::from_cores(MAX_CORES));
     }
 
     #[test]

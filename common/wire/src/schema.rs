@@ -4,14 +4,17 @@
 //! In: domain types; out: schema structs that borrow from them, and back with every rule of the domain applied.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::marker::PhantomData;
 
 use gleaner_types::absence::ReasonText;
 use gleaner_types::command::Weight;
 use gleaner_types::id::{HostId, JobId, WorkloadId};
 use gleaner_types::method::MethodName;
+use gleaner_types::report::MAX_WORKLOADS;
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, MAX_CORES, MAX_COUNT, NotFinite, PerSec};
+use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::{append, prefix};
@@ -28,15 +31,40 @@ pub(crate) struct Unsayable {
 /// What came is not taken.
 #[derive(Debug)]
 pub(crate) enum Rejected {
-    /// It breaks a rule.
-    Invalid(String),
+    /// It breaks a rule: which field of what was sent, the innermost first, and how.
+    Invalid { fields: Vec<&'static str>, detail: String },
     /// It is about something that only a newer release knows.
     Unknown { what: &'static str, code: u16 },
 }
 
 impl Rejected {
-    pub(crate) fn invalid(error: impl std::fmt::Display) -> Self {
-        Self::Invalid(error.to_string())
+    pub(crate) fn invalid(error: impl fmt::Display) -> Self {
+        Self::Invalid { fields: Vec::new(), detail: error.to_string() }
+    }
+}
+
+/// Where it is rejected, says that it is the field of this name.
+pub(crate) fn named<T>(field: &'static str, converted: Result<T, Rejected>) -> Result<T, Rejected> {
+    converted.map_err(|mut rejected| {
+        if let Rejected::Invalid { fields, .. } = &mut rejected {
+            fields.push(field);
+        }
+        rejected
+    })
+}
+
+/// `machine.disks.read: NaN is not a valid …`.
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid { fields, detail } => {
+                for (place, field) in fields.iter().rev().enumerate() {
+                    write!(f, "{}{field}", if place > 0 { "." } else { "" })?;
+                }
+                write!(f, "{}{detail}", if fields.is_empty() { "" } else { ": " })
+            }
+            Self::Unknown { what, code } => write!(f, "{what} {code} is unknown"),
+        }
     }
 }
 
@@ -65,16 +93,20 @@ macro_rules! travels {
     )+};
 }
 
+// What is sent is within the bounds of what is taken: a kernel, a monitor or a guest that says more than they allow must not
+// cost its host the connection.
 travels! {
     bool, bool, |d| *d, Ok;
     u32, u32, |d| *d, Ok;
-    u64, u64, |d| *d, Ok;
+    u64, u64, |d| (*d).min(MAX_COUNT), |w| at_most(w, MAX_COUNT, "count");
     i32, i32, |d| *d, Ok;
-    f64, f64, |d| *d, Ok;
-    u64, Bytes, |d| d.0, |w| Ok(Bytes(w));
-    u64, Timestamp, |d| d.0, |w| Ok(Timestamp(w));
+    f64, f64, |d| *d, |w| NotFinite::check(w, "number").map_err(Rejected::invalid);
+    u64, Bytes, |d| d.0.min(Bytes::MAX.0), |w| at_most(w, Bytes::MAX.0, "amount of memory or data").map(Bytes);
+    u64, Timestamp, |d| d.0.min(LATEST_MS), |w| at_most(w, LATEST_MS, "time in milliseconds").map(Timestamp);
+    Cores, u32, |d| Cores((*d).min(MAX_CORES)), |w| at_most(w.0, MAX_CORES, "number of CPUs");
+    AnyCount, u64, |d| AnyCount(*d), |w| Ok(w.0);
     u32, Weight, |d| d.number(), |w| Weight::new(w).map_err(Rejected::invalid);
-    f64, CoreShare, |d| d.percent(), |w| CoreShare::new(w).map_err(Rejected::invalid);
+    f64, CoreShare, |d| d.min(CoreShare::MOST_OF_A_HOST).percent(), |w| of_one_host(CoreShare::new(w).map_err(Rejected::invalid)?);
     f64, BytesPerSec, |d| d.per_sec(), |w| BytesPerSec::new(w).map_err(Rejected::invalid);
     f64, PerSec, |d| d.per_sec(), |w| PerSec::new(w).map_err(Rejected::invalid);
     f64, Fraction, |d| d.value(), |w| Fraction::new(w).map_err(Rejected::invalid);
@@ -85,6 +117,30 @@ travels! {
     &'a str, MethodName, |d| d.as_str(), |w| MethodName::new(w).map_err(Rejected::invalid);
     &'a str, ReasonText, |d| d.as_str(), |w| Ok(ReasonText::from(w));
     Raw<'a>, Vec<u8>, |d| Raw(Cow::Borrowed(d)), |w| Ok(w.0.into_owned());
+}
+
+/// Latest time that is taken: in the year 33658.
+const LATEST_MS: u64 = 1_000_000_000_000_000;
+
+/// A number of CPUs of a host.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Cores(u32);
+
+/// A count as a kernel or another program gave it, which is only shown.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct AnyCount(u64);
+
+fn at_most<N: PartialOrd + fmt::Display>(number: N, most: N, what: &str) -> Result<N, Rejected> {
+    match number <= most {
+        true => Ok(number),
+        false => Err(Rejected::invalid(format!("{number} is not a valid {what}: at most {most} is taken"))),
+    }
+}
+
+/// CPU on the wire is always of one host or of a part of it.
+fn of_one_host(cpu: CoreShare) -> Result<CoreShare, Rejected> {
+    at_most(cpu.percent(), CoreShare::MOST_OF_A_HOST.percent(), "CPU of a host in percent of one core")?;
+    Ok(cpu)
 }
 
 impl<'a, D, S: Travels<'a, D>> Travels<'a, Option<D>> for Option<S> {
@@ -105,21 +161,60 @@ impl<'a, D, E, S: Travels<'a, D>, T: Travels<'a, E>> Travels<'a, (D, E)> for (S,
     }
 }
 
+/// Most elements of any list, twice as many as any list needs: [`gleaner_types::report::MAX_WORKLOADS`] of the longest. An
+/// empty element is a byte on the wire and many in memory.
+const MAX_ELEMENTS: usize = 2 * MAX_WORKLOADS;
+
 /// Most elements that memory is reserved for before they are read: a peer may announce many that are empty.
 const MOST_RESERVED: usize = 256;
 
-impl<'a, D, S: Travels<'a, D>> Travels<'a, Vec<D>> for Vec<S> {
+/// A list of at most [`MAX_ELEMENTS`]: one that announces more is refused before any of them is read.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(crate) struct List<S>(Vec<S>);
+
+impl<'de, S: Deserialize<'de>> Deserialize<'de> for List<S> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Elements<S>(PhantomData<S>);
+
+        impl<'de, S: Deserialize<'de>> Visitor<'de> for Elements<S> {
+            type Value = Vec<S>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {MAX_ELEMENTS} elements")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<S>, A::Error> {
+                let announced = elements.size_hint().unwrap_or(0);
+                if announced > MAX_ELEMENTS {
+                    return Err(A::Error::custom(format!(
+                        "a list of {announced} elements; at most {MAX_ELEMENTS} are taken"
+                    )));
+                }
+                let mut list = Vec::with_capacity(announced.min(MOST_RESERVED));
+                while let Some(element) = elements.next_element()? {
+                    list.push(element);
+                }
+                Ok(list)
+            }
+        }
+
+        deserializer.deserialize_seq(Elements(PhantomData)).map(Self)
+    }
+}
+
+impl<'a, D, S: Travels<'a, D>> Travels<'a, Vec<D>> for List<S> {
     fn of(domain: &'a Vec<D>) -> Result<Self, Unsayable> {
         // Not `collect`: into a `Result` it does not know how many there will be, and grows the list while it goes.
-        let mut list = Self::with_capacity(domain.len());
+        let mut list = Vec::with_capacity(domain.len());
         for one in domain {
             list.push(S::of(one)?);
         }
-        Ok(list)
+        Ok(Self(list))
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<Vec<D>, Rejected> {
-        let mut list = Vec::with_capacity(self.len().min(MOST_RESERVED));
-        for one in self {
+        let mut list = Vec::with_capacity(self.0.len().min(MOST_RESERVED));
+        for one in self.0 {
             list.push(one.into_domain(unknown)?);
         }
         Ok(list)
@@ -240,7 +335,12 @@ macro_rules! schema {
                 unknown: &mut $crate::unknown::Unknowns,
             ) -> Result<$domain, $crate::schema::Rejected> {
                 type Domain = $domain;
-                Ok(Domain { $($field: $crate::schema::Travels::into_domain(self.$field, unknown)?,)+ })
+                Ok(Domain {
+                    $($field: $crate::schema::named(
+                        stringify!($field),
+                        $crate::schema::Travels::into_domain(self.$field, unknown),
+                    )?,)+
+                })
             }
         }
     };

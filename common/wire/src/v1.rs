@@ -11,7 +11,7 @@ mod report;
 use crate::codec::{append, prefix};
 use crate::frame::{FrameError, Message};
 use crate::message::{FromAgent, FromAggregator, FromJoiner, ToJoiner};
-use crate::schema::{Raw, Rejected, Travels};
+use crate::schema::{Raw, Travels};
 use crate::unknown::Unknowns;
 
 fn encode<'a, D, S: Travels<'a, D> + serde::Serialize>(
@@ -29,10 +29,7 @@ fn decode<'a, D, S: Travels<'a, D> + serde::Deserialize<'a>>(tag: u16, payload: 
     if used < payload.len() {
         return Err(FrameError::Leftover { tag, extra: payload.len() - used });
     }
-    schema.into_domain(&mut Unknowns::default()).map_err(|rejected| match rejected {
-        Rejected::Invalid(detail) => malformed(detail),
-        Rejected::Unknown { what, code } => malformed(format!("{what} {code} is unknown")),
-    })
+    schema.into_domain(&mut Unknowns::default()).map_err(|rejected| malformed(rejected.to_string()))
 }
 
 /// An agent's event that this version has.

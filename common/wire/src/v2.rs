@@ -45,7 +45,7 @@ fn decode<'a, D, S: Travels<'a, D> + Deserialize<'a>>(
     let message: Content<S> = Content::read(payload).map_err(|error| malformed(error.to_string()))?;
     match message.into_domain(unknown) {
         Ok(domain) => Ok(Some(domain)),
-        Err(Rejected::Invalid(detail)) => Err(malformed(detail)),
+        Err(rejected @ Rejected::Invalid { .. }) => Err(malformed(rejected.to_string())),
         Err(Rejected::Unknown { what, code }) => {
             unknown.message(what, code);
             Ok(None)

@@ -11,7 +11,7 @@ use gleaner_types::id::{JobId, WorkloadId};
 use gleaner_types::report::{HostReport, Reading, VolunteerState, WorkloadKind};
 use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus, TaskUser};
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::{Bytes, CoreShare};
+use gleaner_types::units::{Bytes, CoreShare, MAX_COUNT};
 use gleaner_wire::{
     AgentEvents, FromAgent, FromAggregator, FromJoiner, Message, ProtocolVersion, TaskStates, ToJoiner, Unknowns,
     decode, encode,
@@ -46,8 +46,13 @@ fn detailed() -> impl Strategy<Value = Absence> {
     prop_oneof![back, file, level, unknown]
 }
 
+/// Whole numbers that a peer may say.
+fn count() -> impl Strategy<Value = u64> {
+    0..=MAX_COUNT
+}
+
 fn reading(absence: impl Strategy<Value = Absence> + 'static) -> impl Strategy<Value = Reading<CoreShare>> {
-    let value = (0.0..1e12).prop_map(|percent| Reading::Value(CoreShare::new(percent).unwrap()));
+    let value = (0.0..6e6).prop_map(|percent| Reading::Value(CoreShare::new(percent).unwrap()));
     prop_oneof![value, absence.prop_map(Reading::Absent)]
 }
 
@@ -59,9 +64,9 @@ fn report(absence: BoxedStrategy<Absence>) -> impl Strategy<Value = FromAgent> {
     });
     let base: Box<HostReport> = base.expect("a report");
     let readings = (reading(absence.clone()), vec((".{1,20}", reading(absence.clone())), 0..6), reading(absence));
-    (any::<(u64, u64, u64)>(), readings).prop_map(move |((sequence, at, bytes), (busy, workloads, allowance))| {
+    ((count(), count(), count()), readings).prop_map(move |((sequence, at, bytes), (busy, workloads, allowance))| {
         let mut report = base.clone();
-        (report.sequence, report.at) = (sequence, Timestamp(at));
+        (report.sequence, report.at) = (sequence, Timestamp(at / 10));
         report.machine.cpu_busy = busy;
         report.machine.memory_total = Reading::Value(Bytes(bytes));
         report.volunteer.allowance = allowance;
@@ -86,10 +91,10 @@ fn target() -> impl Strategy<Value = Target> {
 fn limits() -> impl Strategy<Value = Limits> {
     let quota = prop_oneof![
         Just(Quota::Unlimited),
-        (0.0..1e9).prop_map(|percent| Quota::AtMost(CoreShare::new(percent).unwrap())),
+        (0.0..6e6).prop_map(|percent| Quota::AtMost(CoreShare::new(percent).unwrap())),
     ];
     let weight = proptest::option::of((1..=10_000_u32).prop_map(|weight| Weight::new(weight).unwrap()));
-    (quota, weight, any::<Option<u64>>()).prop_map(|(quota, weight, memory)| Limits {
+    (quota, weight, proptest::option::of(count())).prop_map(|(quota, weight, memory)| Limits {
         quota,
         weight,
         memory: memory.map(Bytes),
@@ -98,7 +103,7 @@ fn limits() -> impl Strategy<Value = Limits> {
 }
 
 fn version() -> impl Strategy<Value = Version> {
-    any::<(u64, u64)>().prop_map(|(epoch, number)| Version { epoch, number })
+    (count(), count()).prop_map(|(epoch, number)| Version { epoch, number })
 }
 
 fn command() -> impl Strategy<Value = FromAggregator> {
@@ -124,15 +129,15 @@ fn ack() -> impl Strategy<Value = FromAgent> {
 
 fn events() -> impl Strategy<Value = FromAgent> {
     let event = prop_oneof![
-        any::<u64>().prop_map(|count| Event::ReportsDropped { count }),
+        count().prop_map(|count| Event::ReportsDropped { count }),
         (".{0,20}", proptest::option::of(described()))
             .prop_map(|(sensor, absent)| Event::SensorChanged { sensor, absent }),
         (target(), version()).prop_map(|(target, version)| Event::LeaseExpired { target, version }),
     ];
-    vec((any::<(u64, u64, u64)>(), event), 0..5).prop_map(|events| {
+    vec(((count(), count(), count()), event), 0..5).prop_map(|events| {
         let record = |((at, incarnation, sequence), event)| {
             let source = EventSource::Agent { host: golden_samples::host(), incarnation, sequence };
-            EventRecord { at: Timestamp(at), source, event }
+            EventRecord { at: Timestamp(at / 10), source, event }
         };
         FromAgent::Events(AgentEvents { events: events.into_iter().map(record).collect() })
     })

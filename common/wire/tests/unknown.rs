@@ -170,6 +170,22 @@ fn version_1_says_what_it_cannot_say() {
     assert_eq!(absence.detail(), "its counter went back from 70000 to 5");
 }
 
+/// Frames whose payload is mostly a list of as many empty elements as fit: an element is a byte there, and many in memory.
+#[test]
+fn a_list_of_millions_of_empty_elements_is_refused_before_it_is_read() {
+    for (version, announced) in
+        [(ProtocolVersion::V1, 4_000_000_u32), (ProtocolVersion::V2, 4_000_000), (ProtocolVersion::V2, 8_193)]
+    {
+        let mut body = vec![4, 0, 252];
+        body.extend(announced.to_le_bytes());
+        body.resize(body.len() + announced as usize, 0);
+        let length = u32::try_from(body.len()).unwrap();
+        let frame = [length.to_le_bytes().as_slice(), &body].concat();
+        let error = decode::<FromAgent>(version, &frame, &mut Unknowns::default()).unwrap_err().to_string();
+        assert!(error.contains(&format!("a list of {announced} elements; at most 8192 are taken")), "{error}");
+    }
+}
+
 #[test]
 fn a_hostile_length_costs_nothing() {
     for version in ProtocolVersion::SPOKEN {

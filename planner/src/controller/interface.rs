@@ -175,6 +175,9 @@ pub struct HostView {
     pub job: Option<JobId>,
     /// An operator wants it left alone until then.
     pub held_until: Option<Timestamp>,
+    /// Why something of it is missing here, where what is known of it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
 }
 
 /// The little of a host that figures over the whole fleet need, borrowed: a fleet is looked at often.

@@ -166,6 +166,10 @@ impl SizingInput {
     #[must_use]
     pub fn of_machine(job: JobFacts, machine: &MachineFacts<'_>) -> Self {
         let MachineFacts { host, residual, dedicated, most, yield_ratio } = *machine;
+        let useful = job.unfinished.unwrap_or(u32::MAX).saturating_sub(dedicated);
+        // Not every slot of a large machine, but those that find a task, those in use, and one more, which shows that it is
+        // not the machine that limits the size.
+        let needed = dedicated.saturating_add(useful.max(job.current)).saturating_add(1);
         Self {
             margins: Margins::ONE_HOST,
             yield_ratio: yield_ratio.unwrap_or(1.0),
@@ -173,8 +177,8 @@ impl SizingInput {
             energy: None,
             dedicated,
             dedicated_potential: machine.dedicated_potential(),
-            offers: slots_of(host, residual, dedicated.min(most), most),
-            useful: job.unfinished.unwrap_or(u32::MAX).saturating_sub(dedicated),
+            offers: slots_of(host, residual, dedicated.min(most), most.min(needed)),
+            useful,
             replaced: 0,
             job,
         }

@@ -1,12 +1,14 @@
 //! What the tests of several crates share; a dev-dependency of each, never linked into a program.
 //!
-//! In: what a test asks for. Out: a host's facts and reports ([`report`]) and an agent's messages with them ([`synthetic`]); a folder with the built
+//! In: what a test asks for. Out: a host's facts and reports ([`report`]) and an agent's messages with them ([`synthetic`]), or
+//! any message of the protocol ([`generate`]); a folder with the built
 //! `gleaner` and the processes it starts ([`mod@bench`]); an aggregator with an agent ([`pair`]); the machine's speed ([`pace`]);
 //! booted hosts ([`lab`]); which of them run ([`beds`]). Nothing here knows an agent's, the aggregator's or the planner's code.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 pub mod beds;
 pub mod bench;
+pub mod generate;
 pub mod lab;
 pub mod pace;
 pub mod pair;

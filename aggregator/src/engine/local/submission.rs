@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use gleaner_api::MAX_TASKS;
 use gleaner_types::engine::EngineOptions;
 use gleaner_types::id::JobId;
 use serde::{Deserialize, Serialize};
@@ -12,8 +13,6 @@ use super::records::{Records, Tasks};
 use super::task;
 use crate::engine::interface::{Prepared, Problems, SubmissionError};
 
-/// Most tasks of a job.
-const MAX_TASKS: usize = 100_000;
 /// Longest command or environment entry, in bytes: what the kernel takes as one argument, less the NUL at its
 /// end (execve(2), MAX_ARG_STRLEN).
 const MAX_COMMAND: usize = (128 << 10) - 1;

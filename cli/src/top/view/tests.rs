@@ -29,6 +29,7 @@ fn host(name: &str, expected: f64) -> HostView {
         targets: Vec::new(),
         job: None,
         held_until: None,
+        unreadable: None,
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::enumeration::variants;
 use crate::message;
-use crate::schema::{Rejected, Travels, Unsayable, schema};
+use crate::schema::{List, Rejected, Travels, Unsayable, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
@@ -119,7 +119,7 @@ impl<'a> Travels<'a, command::Desired> for Desired {
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<command::Desired, Rejected> {
         Ok(match self {
-            Self::Run { cap } => command::Desired::Run { cap: cap.into_domain(unknown)? },
+            Self::Run { cap } => command::Desired::Run { cap: named("cap", cap.into_domain(unknown))? },
             Self::Stop => command::Desired::Stop,
             Self::Limit(limits) => command::Desired::Limit(limits.into_domain(unknown)?),
             Self::Release => command::Desired::Release,
@@ -131,7 +131,7 @@ impl<'a> Travels<'a, command::Desired> for Desired {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
 pub(crate) enum Outcome<'a> {
-    Applied { limits: Limits, shortfalls: Vec<&'a str> },
+    Applied { limits: Limits, shortfalls: List<&'a str> },
     Refused { reason: Reason, detail: &'a str },
 }
 

@@ -9,12 +9,12 @@ use super::command::{Target, Version};
 use super::enumeration::VERSION;
 use super::report::{Absence, Workload};
 use crate::message;
-use crate::schema::{Rejected, Travels, Unsayable, schema};
+use crate::schema::{List, Rejected, Travels, Unsayable, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
     /// Events of an agent.
-    AgentEvents<'a> = message::AgentEvents { events: Vec<EventRecord<'a>> }
+    AgentEvents<'a> = message::AgentEvents { events: List<EventRecord<'a>> }
 }
 schema! {
     EventRecord<'a> = event::EventRecord { at: u64, source: Source<'a>, event: Event<'a> }
@@ -44,9 +44,11 @@ impl<'a> Travels<'a, event::EventSource> for Source<'a> {
     fn into_domain(self, unknown: &mut Unknowns) -> Result<event::EventSource, Rejected> {
         Ok(match self {
             Self::Aggregator => event::EventSource::Aggregator,
-            Self::Agent { host, incarnation, sequence } => {
-                event::EventSource::Agent { host: host.into_domain(unknown)?, incarnation, sequence }
-            }
+            Self::Agent { host, incarnation, sequence } => event::EventSource::Agent {
+                host: host.into_domain(unknown)?,
+                incarnation: named("incarnation", incarnation.into_domain(unknown))?,
+                sequence: named("sequence", sequence.into_domain(unknown))?,
+            },
         })
     }
 }
@@ -94,9 +96,15 @@ macro_rules! events {
             }
             fn into_domain(self, unknown: &mut Unknowns) -> Result<event::Event, Rejected> {
                 Ok(match self {
-                    $(Self::$variant { $($field),+ } => event::Event::$variant { $($field: $field.into_domain(unknown)?),+ },)+
-                    $(Self::$late { $($late_field),+ } => event::Event::$late { $($late_field: $late_field.into_domain(unknown)?),+ },)+
-                    $(Self::$last { $($last_field),+ } => event::Event::$last { $($last_field: $last_field.into_domain(unknown)?),+ },)+
+                    $(Self::$variant { $($field),+ } => event::Event::$variant {
+                        $($field: named(stringify!($field), $field.into_domain(unknown))?),+
+                    },)+
+                    $(Self::$late { $($late_field),+ } => event::Event::$late {
+                        $($late_field: named(stringify!($late_field), $late_field.into_domain(unknown))?),+
+                    },)+
+                    $(Self::$last { $($last_field),+ } => event::Event::$last {
+                        $($last_field: named(stringify!($last_field), $last_field.into_domain(unknown))?),+
+                    },)+
                     $(Self::$before(never) => match never {},)+
                     $(Self::$between(never) => match never {},)+
                     $(Self::$other(never) => match never {},)+

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::enumeration::{VERSION, variants};
 use crate::message;
-use crate::schema::{Rejected, Travels, Unsayable, schema};
+use crate::schema::{Cores, List, Rejected, Travels, Unsayable, named, schema};
 use crate::unknown::Unknowns;
 
 /// A reading.
@@ -108,7 +108,7 @@ impl<'a> Travels<'a, MethodName> for Method {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
 pub(crate) enum VolunteerKind<'a> {
-    Cgroup { procs_files: Vec<&'a str> },
+    Cgroup { procs_files: List<&'a str> },
     ProcessGroups { registry: &'a str },
     Guest { name: &'a str },
     Unit { name: &'a str },
@@ -118,9 +118,7 @@ pub(crate) enum VolunteerKind<'a> {
 impl<'a> Travels<'a, report::VolunteerKind> for VolunteerKind<'a> {
     fn of(domain: &'a report::VolunteerKind) -> Result<Self, Unsayable> {
         Ok(match domain {
-            report::VolunteerKind::Cgroup { procs_files } => {
-                Self::Cgroup { procs_files: procs_files.iter().map(String::as_str).collect() }
-            }
+            report::VolunteerKind::Cgroup { procs_files } => Self::Cgroup { procs_files: List::of(procs_files)? },
             report::VolunteerKind::ProcessGroups { registry } => Self::ProcessGroups { registry },
             report::VolunteerKind::Guest { name } => Self::Guest { name },
             report::VolunteerKind::Unit { name } => Self::Unit { name },
@@ -130,10 +128,10 @@ impl<'a> Travels<'a, report::VolunteerKind> for VolunteerKind<'a> {
             }
         })
     }
-    fn into_domain(self, _: &mut Unknowns) -> Result<report::VolunteerKind, Rejected> {
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<report::VolunteerKind, Rejected> {
         Ok(match self {
             Self::Cgroup { procs_files } => {
-                report::VolunteerKind::Cgroup { procs_files: procs_files.into_iter().map(str::to_owned).collect() }
+                report::VolunteerKind::Cgroup { procs_files: procs_files.into_domain(unknown)? }
             }
             Self::ProcessGroups { registry } => report::VolunteerKind::ProcessGroups { registry: registry.to_owned() },
             Self::Guest { name } => report::VolunteerKind::Guest { name: name.to_owned() },
@@ -154,17 +152,17 @@ schema! {
         weight: bool,
         idle: bool,
         freeze: bool,
-        weaknesses: Vec<&'a str>,
+        weaknesses: List<&'a str>,
     }
 }
 schema! {
     HostFacts<'a> = report::HostFacts {
         cpu_model: &'a str,
-        cores: u32,
+        cores: Cores,
         memory: u64,
         kernel: &'a str,
         cgroups: Cgroups,
-        offers: Vec<Offer<'a>>,
+        offers: List<Offer<'a>>,
         levers: Levers<'a>,
     }
 }
@@ -201,7 +199,7 @@ schema! {
         memory_available: Reading<'a, u64>,
         cache_occupancy: Reading<'a, u64>,
         memory_bandwidth: Reading<'a, f64>,
-        disks: Vec<DiskSample<'a>>,
+        disks: List<DiskSample<'a>>,
         network_receive: Reading<'a, f64>,
         network_transmit: Reading<'a, f64>,
     }
@@ -265,7 +263,7 @@ pub(crate) struct HostReport<'a> {
     at: u64,
     interval_s: f64,
     machine: MachineSample<'a>,
-    workloads: Vec<WorkloadSample<'a>>,
+    workloads: List<WorkloadSample<'a>>,
     volunteer: VolunteerSample<'a>,
     residual: ResidualForecast<'a>,
     reports_dropped: u64,
@@ -275,27 +273,27 @@ impl<'a> Travels<'a, report::HostReport> for HostReport<'a> {
     fn of(domain: &'a report::HostReport) -> Result<Self, Unsayable> {
         Ok(Self {
             host: Travels::of(&domain.host)?,
-            sequence: domain.sequence,
+            sequence: Travels::of(&domain.sequence)?,
             at: Travels::of(&domain.at)?,
-            interval_s: domain.interval_s,
+            interval_s: Travels::of(&domain.interval_s)?,
             machine: Travels::of(&domain.machine)?,
             workloads: Travels::of(&domain.workloads)?,
             volunteer: Travels::of(&domain.volunteer)?,
             residual: Travels::of(&domain.residual)?,
-            reports_dropped: domain.reports_dropped,
+            reports_dropped: Travels::of(&domain.reports_dropped)?,
         })
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<report::HostReport, Rejected> {
         Ok(report::HostReport {
-            host: self.host.into_domain(unknown)?,
-            sequence: self.sequence,
-            at: self.at.into_domain(unknown)?,
-            interval_s: self.interval_s,
-            machine: self.machine.into_domain(unknown)?,
-            workloads: self.workloads.into_domain(unknown)?,
-            volunteer: self.volunteer.into_domain(unknown)?,
-            residual: self.residual.into_domain(unknown)?,
-            reports_dropped: self.reports_dropped,
+            host: named("host", self.host.into_domain(unknown))?,
+            sequence: named("sequence", self.sequence.into_domain(unknown))?,
+            at: named("at", self.at.into_domain(unknown))?,
+            interval_s: named("interval_s", self.interval_s.into_domain(unknown))?,
+            machine: named("machine", self.machine.into_domain(unknown))?,
+            workloads: named("workloads", self.workloads.into_domain(unknown))?,
+            volunteer: named("volunteer", self.volunteer.into_domain(unknown))?,
+            residual: named("residual", self.residual.into_domain(unknown))?,
+            reports_dropped: named("reports_dropped", self.reports_dropped.into_domain(unknown))?,
             harm: HostHarm::because(Reason::OlderAgent),
         })
     }

@@ -7,7 +7,7 @@ use gleaner_types::report;
 use serde::{Deserialize, Serialize};
 
 use super::variant::{Code, Variant, codes};
-use crate::schema::{Raw, Rejected, Travels, Unsayable, schema};
+use crate::schema::{AnyCount, Raw, Rejected, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;
 
 /// A reading.
@@ -107,7 +107,7 @@ reasons! {
         54 = TooLittleActivity, 55 = OlderAgent,
     }
     detailed {
-        101 = CounterWentBack { before: u64, now: u64 }
+        101 = CounterWentBack { before: AnyCount, now: AnyCount }
         102 = Unreadable { file: &str, errno: i32 }
         103 = Unexpected { what: &str, shown: &str }
         104 = MonitorFailed { socket: &str, error: &str }
@@ -115,7 +115,7 @@ reasons! {
         106 = CountersDenied { paranoid: Option<i32> }
         107 = CountersRefused { errno: i32 }
         108 = TooManyWorkloads { left_out: u64 }
-        109 = OverCapacity { used_percent: u64, capacity_percent: u64 }
+        109 = OverCapacity { used_percent: AnyCount, capacity_percent: AnyCount }
         110 = NoHierarchy { controller: &str }
         111 = NoController { controller: &str }
         112 = NotWritable { folder: &str, errno: Option<i32> }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::variant::{Code, Variant, codes};
 use crate::message;
-use crate::schema::{Block, Raw, Rejected, Travels, Unsayable, schema};
+use crate::schema::{Block, List, Raw, Rejected, Travels, Unsayable, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
@@ -105,7 +105,7 @@ impl<'a> Travels<'a, command::Desired> for Variant<'a> {
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<command::Desired, Rejected> {
         Ok(match self.code {
-            1 => command::Desired::Run { cap: self.content::<Ceiling>(unknown)?.into_domain(unknown)? },
+            1 => command::Desired::Run { cap: named("cap", self.content::<Ceiling>(unknown)?.into_domain(unknown))? },
             2 => {
                 self.content::<()>(unknown)?;
                 command::Desired::Stop
@@ -133,8 +133,9 @@ impl<'a> Travels<'a, command::Outcome> for Variant<'a> {
     fn into_domain(self, unknown: &mut Unknowns) -> Result<command::Outcome, Rejected> {
         Ok(match self.code {
             1 => {
-                let (limits, shortfalls): (Block<'_, Limits>, Vec<String>) = self.content(unknown)?;
-                command::Outcome::Applied { limits: limits.into_domain(unknown)?, shortfalls }
+                let (limits, shortfalls): (Block<'_, Limits>, List<&str>) = self.content(unknown)?;
+                let (limits, shortfalls) = (limits.into_domain(unknown)?, shortfalls.into_domain(unknown)?);
+                command::Outcome::Applied { limits, shortfalls }
             }
             2 => {
                 let (reason, detail): (Code, String) = self.content(unknown)?;

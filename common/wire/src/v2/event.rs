@@ -7,12 +7,12 @@ use super::absence::AbsenceOf;
 use super::command::Version;
 use super::variant::{Code, Variant};
 use crate::message;
-use crate::schema::{Block, Rejected, Travels, Unsayable, schema};
+use crate::schema::{Block, List, Rejected, Travels, Unsayable, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
     /// Events of an agent.
-    AgentEvents<'a> = message::AgentEvents { events: Vec<Block<'a, EventRecord<'a>>> }
+    AgentEvents<'a> = message::AgentEvents { events: List<Block<'a, EventRecord<'a>>> }
 }
 schema! {
     EventRecord<'a> = event::EventRecord { at: u64, source: Variant<'a>, event: Variant<'a> }
@@ -35,7 +35,11 @@ impl<'a> Travels<'a, event::EventSource> for Variant<'a> {
             }
             2 => {
                 let (host, incarnation, sequence): (&str, u64, u64) = self.content(unknown)?;
-                event::EventSource::Agent { host: host.into_domain(unknown)?, incarnation, sequence }
+                event::EventSource::Agent {
+                    host: host.into_domain(unknown)?,
+                    incarnation: named("incarnation", incarnation.into_domain(unknown))?,
+                    sequence: named("sequence", sequence.into_domain(unknown))?,
+                }
             }
             code => return Err(Rejected::Unknown { what: "source of an event", code }),
         })
@@ -59,7 +63,9 @@ macro_rules! events {
                 let known = (|| Ok(match self.code {
                     $($code => {
                         let ($($field,)+): ($($type,)+) = self.content(unknown)?;
-                        event::Event::$variant { $($field: $field.into_domain(unknown)?),+ }
+                        event::Event::$variant {
+                            $($field: named(stringify!($field), $field.into_domain(unknown))?),+
+                        }
                     })+
                     code => return Err(Rejected::Unknown { what: "event", code }),
                 }))();

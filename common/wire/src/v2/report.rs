@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::absence::Reading;
 use super::variant::{Code, Variant, codes};
 use crate::message;
-use crate::schema::{Block, Rejected, Travels, Unsayable, schema};
+use crate::schema::{Block, Cores, List, Rejected, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;
 
 codes! {
@@ -36,7 +36,10 @@ impl<'a> Travels<'a, report::VolunteerKind> for Variant<'a> {
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<report::VolunteerKind, Rejected> {
         Ok(match self.code {
-            1 => report::VolunteerKind::Cgroup { procs_files: self.content(unknown)? },
+            1 => {
+                let procs_files: List<&str> = self.content(unknown)?;
+                report::VolunteerKind::Cgroup { procs_files: procs_files.into_domain(unknown)? }
+            }
             2 => report::VolunteerKind::ProcessGroups { registry: self.content(unknown)? },
             3 => report::VolunteerKind::Guest { name: self.content(unknown)? },
             4 => report::VolunteerKind::Unit { name: self.content(unknown)? },
@@ -63,17 +66,17 @@ schema! {
         weight: bool,
         idle: bool,
         freeze: bool,
-        weaknesses: Vec<&'a str>,
+        weaknesses: List<&'a str>,
     }
 }
 schema! {
     HostFacts<'a> = report::HostFacts {
         cpu_model: &'a str,
-        cores: u32,
+        cores: Cores,
         memory: u64,
         kernel: &'a str,
         cgroups: Code,
-        offers: Vec<Block<'a, Offer<'a>>>,
+        offers: List<Block<'a, Offer<'a>>>,
         levers: Block<'a, Levers<'a>>,
     }
 }
@@ -110,7 +113,7 @@ schema! {
         memory_available: Reading<'a, u64>,
         cache_occupancy: Reading<'a, u64>,
         memory_bandwidth: Reading<'a, f64>,
-        disks: Vec<Block<'a, DiskSample<'a>>>,
+        disks: List<Block<'a, DiskSample<'a>>>,
         network_receive: Reading<'a, f64>,
         network_transmit: Reading<'a, f64>,
     }
@@ -185,7 +188,7 @@ schema! {
 schema! {
     HostHarm<'a> = harm::HostHarm {
         foreground: Reading<'a, Interval>,
-        workloads: Vec<WorkloadHarm<'a>>,
+        workloads: List<WorkloadHarm<'a>>,
         budget_percent: f64,
         paused_s: f64,
     }
@@ -198,7 +201,7 @@ schema! {
         at: u64,
         interval_s: f64,
         machine: Block<'a, MachineSample<'a>>,
-        workloads: Vec<Block<'a, WorkloadSample<'a>>>,
+        workloads: List<Block<'a, WorkloadSample<'a>>>,
         volunteer: Block<'a, VolunteerSample<'a>>,
         residual: Block<'a, ResidualForecast<'a>>,
         reports_dropped: u64,

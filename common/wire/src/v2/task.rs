@@ -5,7 +5,7 @@ use gleaner_types::task;
 use super::command::Version;
 use super::variant::Variant;
 use crate::message;
-use crate::schema::{Block, Rejected, Travels, Unsayable, schema};
+use crate::schema::{Block, List, Rejected, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;
 
 schema! {
@@ -19,7 +19,7 @@ schema! {
         user: TaskUser,
         working_dir: &'a str,
         output_dir: &'a str,
-        environment: Vec<(&'a str, &'a str)>,
+        environment: List<(&'a str, &'a str)>,
         timeout_ms: Option<u64>,
         tasks: u32,
     }
@@ -32,14 +32,14 @@ schema! {
 }
 schema! {
     /// What is to become of tasks.
-    TaskOrders<'a> = task::TaskOrders { epoch: u64, orders: Vec<Block<'a, TaskOrder<'a>>> }
+    TaskOrders<'a> = task::TaskOrders { epoch: u64, orders: List<Block<'a, TaskOrder<'a>>> }
 }
 schema! {
     TaskState<'a> = task::TaskState { attempt: TaskAttempt<'a>, status: Variant<'a> }
 }
 schema! {
     /// How tasks are.
-    TaskStates<'a> = message::TaskStates { states: Vec<Block<'a, TaskState<'a>>> }
+    TaskStates<'a> = message::TaskStates { states: List<Block<'a, TaskState<'a>>> }
 }
 
 impl<'a> Travels<'a, task::TaskDesired> for Variant<'a> {

@@ -88,7 +88,8 @@ impl Host {
         }
         let report = self.report.as_ref().filter(|_| !self.silent).ok_or(Unusable::Silent)?;
         let cpu = match &report.residual.cpu {
-            Reading::Value(Bounded { expected, .. }) => *expected,
+            // Whatever it says: a host has no more than all of its CPUs.
+            Reading::Value(Bounded { expected, .. }) => expected.min(CoreShare::from_cores(self.facts.cores)),
             Reading::Absent(absence) => {
                 return Err(Unusable::Unknown { resource: "CPU", absence: absence.clone() });
             }

@@ -1,0 +1,73 @@
+//! The list of hosts in an answer, row by row: one host that said what cannot be read spoils its own row only.
+
+use gleaner_planner::controller::HostView;
+use gleaner_types::id::HostId;
+use gleaner_types::report::{CgroupMode, HostFacts, Levers};
+use gleaner_types::units::Bytes;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+/// Reads the list. Of a row that cannot be read the report is left out; where that is not enough, all but the name is.
+pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<HostView>, D::Error> {
+    Ok(Vec::<Value>::deserialize(deserializer)?.into_iter().filter_map(row).collect())
+}
+
+/// One host; `None` where not even its name can be read.
+fn row(mut value: Value) -> Option<HostView> {
+    let error = match serde_path_to_error::deserialize::<_, HostView>(&value) {
+        Ok(view) => return Some(view),
+        Err(error) => error.to_string(),
+    };
+    let host = HostId::deserialize(value.get("host")?).ok()?;
+    value.as_object_mut()?.remove("report");
+    let left = HostView::deserialize(&value).unwrap_or_else(|_| nothing_but(host));
+    Some(HostView { unreadable: Some(format!("what it said cannot be read: {error}")), ..left })
+}
+
+fn nothing_but(host: HostId) -> HostView {
+    let facts = HostFacts {
+        cpu_model: String::new(),
+        cores: 0,
+        memory: Bytes(0),
+        kernel: String::new(),
+        cgroups: CgroupMode::None,
+        offers: Vec::new(),
+        levers: Levers::without_volunteer(false, Vec::new()),
+    };
+    HostView {
+        host,
+        connected: false,
+        incarnation: 0,
+        facts,
+        reported: None,
+        report: None,
+        targets: Vec::new(),
+        job: None,
+        held_until: None,
+        unreadable: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Response;
+
+    #[test]
+    fn one_bad_host_is_one_bad_row() {
+        let good = |name: &str| serde_json::to_value(nothing_but(HostId::new(name).unwrap())).unwrap();
+        let [mut bad_report, mut bad_facts] = ["b", "c"].map(good);
+        bad_report["connected"] = json!(true);
+        bad_report["report"] = json!({ "interval_s": null });
+        bad_facts["facts"]["cores"] = json!(-1);
+        let answer = json!({ "hosts": [good("a"), bad_report, bad_facts, "nonsense", good("d")] });
+        let Response::Hosts(hosts) = serde_json::from_str(&answer.to_string()).unwrap() else { panic!("no hosts") };
+        let rows: Vec<_> =
+            hosts.iter().map(|view| (view.host.as_str(), view.connected, view.unreadable.is_some())).collect();
+        assert_eq!(rows, [("a", false, false), ("b", true, true), ("c", false, true), ("d", false, false)]);
+        let error = hosts[1].unreadable.as_ref().unwrap();
+        assert!(error.contains("cannot be read: report.interval_s: invalid type: null"), "{error}");
+    }
+}
