@@ -6,7 +6,7 @@
 
 pub mod cgroup;
 pub mod execute;
-mod fence;
+pub(crate) mod fence;
 mod isolation;
 pub mod ledger;
 mod limits;

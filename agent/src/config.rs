@@ -47,6 +47,10 @@ pub struct Config {
     pub host: HostId,
     /// Folder of the record of what was changed, and of the registry of process groups.
     pub state_dir: PathBuf,
+    /// Tasks of engine `local` are run.
+    pub tasks: bool,
+    /// Folder of their records, where it is not the state folder's own.
+    pub tasks_folder: Option<PathBuf>,
     /// The aggregator; `None` when the file has no `[aggregator]`, which is enough to observe locally.
     pub aggregator: Option<AggregatorConfig>,
     /// Acting is switched on.
@@ -170,12 +174,15 @@ impl Config {
         let mut guard = root.section("guard");
         let mut forecast = root.section("forecast");
         let mut sense = root.section("sense");
+        let mut tasks = root.section("tasks");
         let words: Vec<(String, Method)> = METHODS.iter().map(|method| (method.config_word(), *method)).collect();
         let forecast_words: Vec<(&str, Method)> = words.iter().map(|(word, method)| (word.as_str(), *method)).collect();
         let history = forecast.number("history_s", 600.0, 5.0..=3600.0);
         let lookahead = forecast.number("lookahead_s", 300.0, 1.0..=3600.0);
         Some(Self {
             state_dir,
+            tasks: tasks.flag("enabled", false),
+            tasks_folder: tasks.optional_path("folder"),
             act: act.flag("enabled", false),
             longest_lease: Duration::from_secs_f64(act.number("longest_lease_s", 600.0, 10.0..=86_400.0)),
             volunteer_ceiling: volunteer_ceiling(&mut act),
@@ -225,6 +232,12 @@ impl Config {
 }
 
 impl Config {
+    /// Folder of the records of tasks.
+    #[must_use]
+    pub fn tasks_folder(&self) -> PathBuf {
+        self.tasks_folder.clone().unwrap_or_else(|| self.state_dir.join("tasks"))
+    }
+
     /// What to act on and how.
     #[must_use]
     pub fn act_settings(&self) -> ActSettings {

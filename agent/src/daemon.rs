@@ -32,10 +32,14 @@ use crate::order::Order;
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::probe;
 use crate::roots::Roots;
+use crate::tasks::{TASK_LEASE, TaskInput, TaskRunner, TaskSettings};
 use crate::trial::{self, TrialArgs};
 
 /// Events kept while the aggregator cannot take them. Chosen: hours of a busy host's.
 const EVENTS_KEPT: usize = 4_096;
+
+/// What waits for the runner of tasks. When it is full the link waits, and so, by flow control, does the aggregator.
+const TASK_INPUTS: usize = 256;
 
 /// How long the last events may take to reach the aggregator when the agent stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -305,7 +309,14 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let introduction = Introduction { host: config.host.clone(), incarnation, facts };
     let files = aggregator.files.clone();
-    let settings = LinkSettings { addresses: aggregator.addresses.clone(), files, introduction };
+    let task_settings = TaskSettings {
+        enabled: config.tasks,
+        folder: config.tasks_folder(),
+        volunteer: actor.volunteer_kind().clone(),
+        lease: TASK_LEASE,
+    };
+    let tasks = run_tasks(task_settings, clock, Arc::clone(&outbox))?;
+    let settings = LinkSettings { addresses: aggregator.addresses.clone(), files, introduction, tasks };
     let network = {
         let outbox = Arc::clone(&outbox);
         let monitored = metrics.zip(status.clone()).map(|(listener, status)| {
@@ -355,6 +366,21 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
     Ok(if end?.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 
+/// Starts the runner of tasks on a thread of its own. The thread ends when nobody is left to tell it anything.
+fn run_tasks(
+    settings: TaskSettings,
+    clock: Clock,
+    outbox: Arc<Outbox>,
+) -> anyhow::Result<tokio::sync::mpsc::Sender<TaskInput>> {
+    let folder = settings.folder.clone();
+    let runner = TaskRunner::open(settings, clock, move |state| outbox.task(state))
+        .with_context(|| format!("failed to open the records of tasks in {}", folder.display()))?;
+    let (inputs, receiver) = tokio::sync::mpsc::channel(TASK_INPUTS);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("tasks".into()).spawn(move || runtime.block_on(runner.run(receiver)))?;
+    Ok(inputs)
+}
+
 fn start_keeper(config: &Config, prefix: &[&str], hung_after: Option<Duration>) -> anyhow::Result<Keeper> {
     let program = std::env::current_exe().context("failed to find this program's own file")?;
     let mut arguments: Vec<OsString> = prefix.iter().map(OsString::from).collect();
@@ -375,10 +401,13 @@ async fn network(
     reloader: Reloader,
 ) {
     let reloading = tokio::spawn(reloader.run(orders.clone()));
+    let tasks = settings.tasks.clone();
     let link = tokio::spawn(link::run(settings, clock, Arc::clone(&outbox), orders.clone()));
     tokio::select! {
         signal = wait_for_signal() => {
             info!(signal, "stopping");
+            // Before the volunteer is taken away: what is killed with it would be tried again in what is left of it.
+            _ = tasks.send(TaskInput::Stop).await;
             _ = orders.send(Order::Stop);
             outbox.finished().await;
         }

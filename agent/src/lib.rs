@@ -35,6 +35,7 @@ mod qmp;
 pub mod roots;
 mod rounding;
 pub mod sense;
+pub mod tasks;
 pub mod trial;
 #[cfg(test)]
 mod version_2_tests;

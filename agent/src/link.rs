@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use crate::order::Order;
 use crate::outbox::Outbox;
+use crate::tasks::TaskInput;
 use jitter::jittered;
 use renewal::Renewal;
 use session::{Answer, Session, SessionEnd};
@@ -50,6 +51,8 @@ pub struct LinkSettings {
     pub files: IdentityFiles,
     /// What the agent says about itself.
     pub introduction: Introduction,
+    /// Takes what concerns tasks.
+    pub tasks: tokio::sync::mpsc::Sender<TaskInput>,
 }
 
 /// Keeps the link until the task is dropped. Commands go to `orders`.
@@ -166,7 +169,9 @@ async fn attempt(
             }
             outbox.connected(welcome.events_through);
             let renewal = Renewal::new(&settings.files, &settings.introduction.host, identity.validity());
-            let end = session.serve(outbox, orders, &renewal).await;
+            // A runner of tasks that has ended has nothing to tell.
+            _ = settings.tasks.send(TaskInput::Connected).await;
+            let end = session.serve(outbox, orders, &settings.tasks, &renewal).await;
             if matches!(end, SessionEnd::Renewed) {
                 *renewed = Some(*session);
             } else {

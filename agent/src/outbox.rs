@@ -1,19 +1,23 @@
 //! What waits to be sent. Reports wait in a bounded ring that drops the oldest and counts it; events wait
 //! until the aggregator has them safely in its log; acknowledgements only live as long as the connection.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gleaner_types::command::Ack;
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
 use gleaner_types::report::HostReport;
+use gleaner_types::task::{TaskAttempt, TaskState, TaskStatus};
 use gleaner_types::time::Timestamp;
 use gleaner_wire::Unknowns;
 use tokio::sync::Notify;
 
 /// Most events sent in one message.
 const EVENTS_PER_MESSAGE: usize = 64;
+
+/// Most states of tasks sent in one message.
+const STATES_PER_MESSAGE: usize = 256;
 
 /// Most acknowledgements kept; a newer one of the same target replaces the older.
 const MAX_ACKS: usize = 4_096;
@@ -48,6 +52,8 @@ struct Waiting {
     /// Sequence number of the last event sent on this connection.
     events_sent: u64,
     acks: VecDeque<Ack>,
+    /// The newest of each attempt; the runner of tasks bounds their number.
+    tasks: BTreeMap<TaskAttempt, TaskStatus>,
     connected: bool,
     finished: bool,
     unknown: Unknowns,
@@ -62,13 +68,15 @@ pub struct Batch {
     pub acks: Vec<Ack>,
     /// Events that were not sent on this connection.
     pub events: Vec<EventRecord>,
+    /// How tasks are.
+    pub tasks: Vec<TaskState>,
 }
 
 impl Batch {
     /// There is nothing to send.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.report.is_none() && self.acks.is_empty() && self.events.is_empty()
+        self.report.is_none() && self.acks.is_empty() && self.events.is_empty() && self.tasks.is_empty()
     }
 }
 
@@ -169,6 +177,17 @@ impl Outbox {
         self.changed.notify_one();
     }
 
+    /// Queues how a task is. It is dropped when there is no connection: the next one begins with all states.
+    pub fn task(&self, TaskState { attempt, status }: TaskState) {
+        let mut waiting = self.lock();
+        if !waiting.connected {
+            return;
+        }
+        waiting.tasks.insert(attempt, status);
+        drop(waiting);
+        self.changed.notify_one();
+    }
+
     /// A connection was welcomed; events up to `through` are in the log.
     pub fn connected(&self, through: u64) {
         let mut waiting = self.lock();
@@ -184,6 +203,7 @@ impl Outbox {
         let mut waiting = self.lock();
         waiting.connected = false;
         waiting.acks.clear();
+        waiting.tasks.clear();
     }
 
     /// Events up to `through` are safely in the log.
@@ -222,7 +242,8 @@ impl Outbox {
     /// Waits until everything queued has left and every event is acknowledged. Only used while the agent stops, so
     /// a poll is good enough.
     pub(crate) async fn drained(&self) {
-        let drained = |w: &Waiting| w.reports.is_empty() && w.events.is_empty() && w.acks.is_empty();
+        let drained =
+            |w: &Waiting| w.reports.is_empty() && w.events.is_empty() && w.acks.is_empty() && w.tasks.is_empty();
         while !drained(&self.lock()) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
@@ -249,7 +270,13 @@ impl Outbox {
         if let Some(last) = events.last() {
             waiting.events_sent = sequence(last);
         }
-        Batch { report: waiting.reports.pop_front(), acks: waiting.acks.drain(..).collect(), events }
+        let mut tasks = Vec::new();
+        while tasks.len() < STATES_PER_MESSAGE
+            && let Some((attempt, status)) = waiting.tasks.pop_first()
+        {
+            tasks.push(TaskState { attempt, status });
+        }
+        Batch { report: waiting.reports.pop_front(), acks: waiting.acks.drain(..).collect(), events, tasks }
     }
 }
 

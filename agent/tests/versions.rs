@@ -59,8 +59,9 @@ impl Site {
         let outbox = Arc::new(Outbox::new(limits, self.host.clone(), 7));
         let (orders, taken) = mpsc::channel();
         let introduction = Introduction { host: self.host.clone(), incarnation: 7, facts: report::facts(true) };
-        let settings =
-            LinkSettings { addresses: vec![self.address.to_string()], files: self.files.clone(), introduction };
+        let (tasks, _) = tokio::sync::mpsc::channel(1);
+        let (addresses, files) = (vec![self.address.to_string()], self.files.clone());
+        let settings = LinkSettings { addresses, files, introduction, tasks };
         let link = tokio::spawn(link::run(settings, Clock::start(), Arc::clone(&outbox), orders));
         (outbox, taken, link)
     }

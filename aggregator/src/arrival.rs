@@ -9,7 +9,7 @@ use gleaner_types::command::Ack;
 use gleaner_types::event::{Event, EventRecord};
 use gleaner_types::id::{ApplicationId, HostId};
 use gleaner_types::report::{HostFacts, HostReport};
-use gleaner_wire::{FromAggregator, JoinRequest, StandsBy, Unknowns};
+use gleaner_wire::{FromAggregator, JoinRequest, ProtocolVersion, StandsBy, Unknowns};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::EngineReport;
@@ -126,6 +126,8 @@ pub struct Joined {
     pub facts: Box<HostFacts>,
     /// Unique among connections.
     pub connection: u64,
+    /// The version of the protocol that it speaks.
+    pub version: ProtocolVersion,
     /// From when until when its certificate holds.
     pub certificate: Validity,
     /// Takes what is sent to the agent.

@@ -8,7 +8,6 @@
 mod exec;
 mod interface;
 mod local;
-mod process;
 mod registry;
 mod runners;
 mod spark;
@@ -19,13 +18,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gleaner_types::engine::{EngineName, EngineSpec};
-use gleaner_types::id::{HostId, JobId};
+use gleaner_types::id::JobId;
 use gleaner_types::job::{EngineAction, JobSpec};
-use gleaner_types::report::VolunteerKind;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 pub use interface::{Engine, EngineReport, Job, Prepared, Problems, Setting, SubmissionError, WorkerShape};
+pub use local::TaskLink;
 
 /// How long an orderly stop waits for what engines have to do before it.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -48,10 +47,10 @@ struct Entry {
 }
 
 impl Engines {
-    /// All engines of the registry. They keep their records in `jobs_dir`; `host` is this machine.
+    /// All engines of the registry. They keep their records in `jobs_dir`; `tasks` is the way to this machine's agent.
     #[must_use]
-    pub fn new(jobs_dir: PathBuf, host: HostId, reports: mpsc::Sender<EngineReport>) -> Self {
-        let setting = Setting { host, reports };
+    pub fn new(jobs_dir: PathBuf, tasks: TaskLink, reports: mpsc::Sender<EngineReport>) -> Self {
+        let setting = Setting { host: tasks.host().clone(), reports, tasks };
         let open = |entry: &registry::Entry| {
             let registry::Entry { name, about, workers, open } = entry;
             (name.clone(), Entry { about, workers: *workers, engine: open(&setting) })
@@ -70,6 +69,12 @@ impl Engines {
     /// The epoch in which this aggregator commands, as told to batch systems from now on.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
+        self.setting.tasks.set_epoch(epoch);
+    }
+
+    /// The way to this machine's agent, for tasks.
+    pub(crate) const fn tasks(&self) -> &TaskLink {
+        &self.setting.tasks
     }
 
     /// What the workers of an engine's jobs are; `None` where there is no such engine.
@@ -101,9 +106,9 @@ impl Engines {
     }
 
     /// Carries out an action of the controller. Desired state: repeating it changes nothing.
-    pub fn act(&mut self, spec: &JobSpec, action: EngineAction, volunteer: &VolunteerKind) {
+    pub fn act(&mut self, spec: &JobSpec, action: EngineAction) {
         let folder = self.jobs_dir.join(spec.id.as_str());
-        let job = Job { spec, folder: &folder, epoch: self.epoch, volunteer };
+        let job = Job { spec, folder: &folder, epoch: self.epoch };
         let name = &spec.engine.name;
         let Some(Entry { engine, .. }) = self.engines.get_mut(name) else {
             // A state stored by an aggregator that had more engines.
@@ -150,7 +155,8 @@ impl Engines {
 pub(crate) fn fuzz_submission(job: &JobId, submit: &gleaner_api::SubmitCluster) {
     let (reports, _) = mpsc::channel(1);
     if let Ok(host) = "host".parse() {
-        _ = Engines::new(PathBuf::new(), host, reports).prepare_cluster(job, submit);
+        let tasks = TaskLink::new(host, PathBuf::new());
+        _ = Engines::new(PathBuf::new(), tasks, reports).prepare_cluster(job, submit);
     }
 }
 

@@ -101,6 +101,8 @@ fn group_id(name: &str) -> nix::Result<Option<u32>> {
 pub struct Operator {
     /// Its user's number.
     pub uid: u32,
+    /// The number of its group.
+    pub gid: u32,
     /// Its user's name; the number where it has none.
     pub user: String,
     /// Its process, where it is known and of this machine's process numbers.
@@ -123,7 +125,7 @@ impl Operator {
         // The user database may be on the network.
         let name = tokio::task::spawn_blocking(move || User::from_uid(Uid::from_raw(uid)));
         let name = name.await.ok().and_then(Result::ok).flatten().map(|user| user.name);
-        Ok(Self { uid, user: name.unwrap_or_else(|| uid.to_string()), pid: peer.pid(), role })
+        Ok(Self { uid, gid: peer.gid(), user: name.unwrap_or_else(|| uid.to_string()), pid: peer.pid(), role })
     }
 }
 

@@ -20,13 +20,15 @@ use gleaner_net::transport;
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
 use gleaner_types::report::MAX_WORKLOADS;
+use gleaner_types::task::TaskOrders;
 use gleaner_wire::{
-    AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, ProtocolVersion, Purpose, Unknowns, Welcome,
+    AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, ProtocolVersion, Purpose, TaskStates, Unknowns, Welcome,
 };
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::arrival::{Arrival, Declined, Joined};
+use crate::engine::TaskLink;
 use crate::standby::LeaderLease;
 use crate::{connection, joining};
 
@@ -80,6 +82,8 @@ struct Acceptor {
     clock: Clock,
     arrivals: mpsc::Sender<Arrival>,
     leader_lease: LeaderLease,
+    /// Takes what this machine's agent says of tasks.
+    tasks: TaskLink,
 }
 
 /// A connection that has not been welcomed yet. It holds a place until it is dropped.
@@ -150,6 +154,7 @@ pub(crate) async fn serve(
     clock: Clock,
     arrivals: mpsc::Sender<Arrival>,
     leader_lease: LeaderLease,
+    tasks: TaskLink,
 ) {
     let acceptor = Arc::new(Acceptor {
         places: Arc::new(Semaphore::new(max_agents)),
@@ -160,6 +165,7 @@ pub(crate) async fn serve(
         clock,
         arrivals,
         leader_lease,
+        tasks,
     });
     let joining = joining::Places::new();
     let connections = AtomicU64::new(0);
@@ -273,6 +279,7 @@ async fn accept(
         version,
         arrivals: arrivals.clone(),
         leader_lease: acceptor.leader_lease.clone(),
+        tasks: acceptor.tasks.clone(),
         rate: acceptor.messages(&host),
     };
     let reason = tokio::select! {
@@ -358,6 +365,7 @@ impl HandshakePeer {
             incarnation: hello.incarnation,
             facts: Box::new(hello.facts),
             connection: id,
+            version,
             certificate,
             sender,
             closer,
@@ -383,6 +391,7 @@ struct Peer {
     version: ProtocolVersion,
     arrivals: mpsc::Sender<Arrival>,
     leader_lease: LeaderLease,
+    tasks: TaskLink,
     /// What its host may send, on both streams and also after it has connected anew.
     rate: Arc<Mutex<Rate>>,
 }
@@ -401,6 +410,10 @@ impl Peer {
                 // It may have waited here for long.
                 if matches!(message, FromAggregator::Command(_)) && !self.leader_lease.holds() {
                     return "this aggregator lost leadership".to_owned();
+                }
+                if let FromAggregator::Tasks(TaskOrders { orders, .. }) = &message {
+                    // What answers an order, its beginning and its end, costs the host nothing.
+                    self.rate().permits += 2.0 * orders.len() as f64;
                 }
                 if let Err(error) = write_message(&mut send, self.version, &message).await {
                     return error.to_string();
@@ -441,6 +454,13 @@ impl Peer {
             }
             let mut unknown = Unknowns::default();
             let refusal = match read_counting(&mut stream, self.version, MAX_FRAME, &mut unknown).await {
+                // Straight to the jobs' runners, which go on while the core loop ends. Other hosts were ordered nothing.
+                Ok(Some(FromAgent::Tasks(TaskStates { states }))) => {
+                    if self.host == *self.tasks.host() {
+                        self.tasks.states(states).await;
+                    }
+                    continue;
+                }
                 Ok(Some(message)) => match sort(self, message) {
                     Ok(arrival) => {
                         if let Some(Arrival::Events { records, .. }) = &arrival {
@@ -536,7 +556,7 @@ impl Peer {
                 let (host, connection) = (self.host.clone(), self.connection);
                 Ok(Some(Arrival::CertificateRequest { host, connection, request }))
             }
-            // Nothing was ordered of it.
+            // They were taken before.
             FromAgent::Tasks(_) => Ok(None),
             FromAgent::Hello(_) => Err("a second hello".to_owned()),
             FromAgent::Report(_) => Err("a report on the control stream".to_owned()),
@@ -630,7 +650,12 @@ mod tests {
             clock: Clock::start(),
             arrivals,
             leader_lease: LeaderLease::alone(),
+            tasks: task_link(),
         })
+    }
+
+    fn task_link() -> TaskLink {
+        TaskLink::new(host("h1"), "/nonexistent".into())
     }
 
     fn host(name: &str) -> HostId {
@@ -681,7 +706,7 @@ mod tests {
     async fn a_hello_longer_than_any_host_needs_is_refused() {
         let (endpoint, address, agent) = site();
         let (arrivals, mut arrived) = mpsc::channel(8);
-        tokio::spawn(serve(endpoint, 1, Clock::start(), arrivals, LeaderLease::alone()));
+        tokio::spawn(serve(endpoint, 1, Clock::start(), arrivals, LeaderLease::alone(), task_link()));
         let levers =
             Levers::without_volunteer(true, vec!["it pushes everything else out of the log".to_owned(); 1_000]);
         let facts = HostFacts { levers, ..gleaner_test_support::report::facts(true) };
@@ -711,6 +736,7 @@ mod tests {
             version: ProtocolVersion::CURRENT,
             arrivals: acceptor.arrivals.clone(),
             leader_lease: LeaderLease::alone(),
+            tasks: task_link(),
             rate: acceptor.messages(&host("h1")),
         };
         let ack = |shortfalls: Vec<String>| {

@@ -21,7 +21,6 @@ use gleaner_types::error::chain;
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{EngineAction, EngineEnd, JobStatus};
-use gleaner_types::report::VolunteerKind;
 use gleaner_types::time::Timestamp;
 use gleaner_wire::FromAggregator;
 use tokio::sync::{mpsc, oneshot};
@@ -185,6 +184,8 @@ impl Shell {
     /// The same for one of several aggregators, which may command while the leader lease holds.
     #[must_use]
     pub(crate) fn leading(mut self, leading: Leading, leader_lease: LeaderLease) -> Self {
+        let lease = leader_lease.clone();
+        self.engines.tasks().only_while(move || lease.holds());
         (self.leading, self.leader_lease) = (Some(leading), leader_lease);
         self
     }
@@ -274,6 +275,7 @@ impl Shell {
                 // The end of a connection that was replaced is no loss.
                 if self.connections.get(&host).is_some_and(|current| current.id == connection) {
                     self.connections.remove(&host);
+                    self.task_link_lost(&host, connection);
                     self.decide(Input::HostLost { host, reason });
                 }
             }
@@ -315,6 +317,7 @@ impl Shell {
             Arrival::Tick => {
                 self.decide(Input::Tick);
                 self.save(false);
+                self.engines.tasks().renew(self.clock.now());
                 self.remind();
                 self.events.retry(self.clock.now());
                 self.events.sync();
@@ -373,7 +376,8 @@ impl Shell {
     }
 
     fn joined(&mut self, joined: Joined) {
-        let Joined { host, incarnation, facts, connection, certificate, sender, closer, events_through } = joined;
+        let Joined { host, incarnation, facts, connection, version, certificate, sender, closer, events_through } =
+            joined;
         if let Some(reason) = self.enrolment.admissions.revoked(&host, certificate) {
             // The connection's task refuses the peer and says so in the log.
             _ = events_through.send(Err(Declined::Refused(reason)));
@@ -381,12 +385,22 @@ impl Shell {
         }
         self.enrolment.known(&host, certificate);
         _ = events_through.send(Ok(self.events.through(&host, incarnation)));
+        if host == self.local_host {
+            self.engines.tasks().connected(connection, version, &sender);
+        }
         let newer = Connection { id: connection, incarnation, sender, closer, renewed: false };
         if let Some(older) = self.connections.insert(host.clone(), newer) {
             // One that has ended by itself needs no closing.
             _ = older.closer.send("replaced by a newer connection".to_owned());
         }
         self.decide(Input::HostJoined { host, incarnation, facts });
+    }
+
+    /// A connection is gone: no tasks go out on it.
+    fn task_link_lost(&self, host: &HostId, connection: u64) {
+        if *host == self.local_host {
+            self.engines.tasks().disconnected(connection);
+        }
     }
 
     /// Logs an agent's events and acknowledges them. While the log cannot be written they wait, unacknowledged;
@@ -413,6 +427,7 @@ impl Shell {
     /// Ends a host's connection; false where there is none.
     fn disconnect(&mut self, host: &HostId, reason: String) -> bool {
         let Some(connection) = self.connections.remove(host) else { return false };
+        self.task_link_lost(host, connection.id);
         // A connection that ends by itself at this moment needs no closing.
         _ = connection.closer.send(reason.clone());
         self.decide(Input::HostLost { host: host.clone(), reason });
@@ -494,11 +509,7 @@ impl Shell {
             return;
         }
         let spec = status.spec.clone();
-        let volunteer = self
-            .controller
-            .host_facts(&self.local_host)
-            .map_or(VolunteerKind::None, |(facts, _)| facts.levers.volunteer.clone());
-        self.engines.act(&spec, action, &volunteer);
+        self.engines.act(&spec, action);
     }
 
     /// Stores the state if it changed, and in etcd too where another aggregator may take over; with `wait` it is there

@@ -28,7 +28,7 @@ const AHEAD: Duration = Duration::from_secs(24 * 3_600);
 
 /// The highest epoch that commanded this host.
 #[derive(Debug)]
-pub(super) struct Fence {
+pub(crate) struct Fence {
     dir: PathBuf,
     highest: u64,
     /// The older epoch whose refusal was reported last.
@@ -40,7 +40,7 @@ impl Fence {
     ///
     /// # Errors
     /// [`LedgerError::Io`] when there is one that cannot be read: to go on would let an older aggregator in.
-    pub(super) fn open(dir: &Path) -> Result<Self, LedgerError> {
+    pub(crate) fn open(dir: &Path) -> Result<Self, LedgerError> {
         let path = dir.join(FILE);
         let highest = match read_bounded(&path, LONGEST) {
             Ok(text) => text.trim().parse().map_err(|_| {
@@ -58,7 +58,7 @@ impl Fence {
     }
 
     /// Lets a command of this epoch pass. One that is higher is on the disk before it does; events go to `events`.
-    pub(super) fn admit(&mut self, epoch: u64, now: Timestamp, events: &mut Vec<Event>) -> Result<(), Refused> {
+    pub(crate) fn admit(&mut self, epoch: u64, now: Timestamp, events: &mut Vec<Event>) -> Result<(), Refused> {
         if epoch < self.highest {
             if self.reported.replace(epoch) != Some(epoch) {
                 events.push(Event::OldEpochRefused { epoch, highest: self.highest });

@@ -9,12 +9,16 @@ use gleaner_net::stream::{read_counting, read_message, write_message};
 use gleaner_net::transport;
 use gleaner_types::report::HostFacts;
 use gleaner_wire::{
-    AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, ProtocolVersion, Purpose, StandsBy, Unknowns, Welcome,
+    AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, ProtocolVersion, Purpose, StandsBy, TaskStates, Unknowns,
+    Welcome,
 };
+
+use tokio::sync::mpsc;
 
 use super::renewal::Renewal;
 use crate::order::Order;
 use crate::outbox::Outbox;
+use crate::tasks::TaskInput;
 use gleaner_types::error::chain;
 
 /// What an agent says about itself in its hello.
@@ -103,7 +107,13 @@ pub(super) async fn hello(
 
 impl Session {
     /// Moves messages both ways until the connection is lost, or has served its time.
-    pub(super) async fn serve(&mut self, outbox: &Outbox, orders: &Sender<Order>, renewal: &Renewal<'_>) -> SessionEnd {
+    pub(super) async fn serve(
+        &mut self,
+        outbox: &Outbox,
+        orders: &Sender<Order>,
+        tasks: &mpsc::Sender<TaskInput>,
+        renewal: &Renewal<'_>,
+    ) -> SessionEnd {
         let Self { connection, version, send, receive, reports, .. } = self;
         let version = *version;
         let lost = |error| SessionEnd::Lost { welcomed: true, error };
@@ -112,7 +122,7 @@ impl Session {
                 Ok(never) => match never {},
                 Err(error) => lost(error),
             },
-            result = receive_all(receive, version, outbox, orders, renewal) => match result {
+            result = receive_all(receive, version, outbox, orders, tasks, renewal) => match result {
                 Ok(end) => end,
                 Err(error) => lost(error),
             },
@@ -150,6 +160,10 @@ async fn send_all(
         for ack in batch.acks {
             write_message(control, version, &FromAgent::Ack(ack)).await?;
         }
+        // An aggregator that speaks version 1 orders no tasks and understands no states.
+        if !batch.tasks.is_empty() && version != ProtocolVersion::V1 {
+            write_message(control, version, &FromAgent::Tasks(TaskStates { states: batch.tasks })).await?;
+        }
         // What an older peer cannot be told stays queued, for a newer one.
         let events: Vec<_> = batch.events.into_iter().filter(|record| version.says(&record.event)).collect();
         if !events.is_empty() {
@@ -167,6 +181,7 @@ async fn receive_all(
     version: ProtocolVersion,
     outbox: &Outbox,
     orders: &Sender<Order>,
+    tasks: &mpsc::Sender<TaskInput>,
     renewal: &Renewal<'_>,
 ) -> anyhow::Result<SessionEnd> {
     loop {
@@ -192,8 +207,9 @@ async fn receive_all(
             Some(FromAggregator::Refused(reason)) => bail!("the aggregator ends the connection: {reason}"),
             Some(FromAggregator::Welcome(_)) => bail!("the aggregator sends a second welcome"),
             Some(FromAggregator::StandsBy(_)) => bail!("the aggregator stands by now"),
-            // Nothing here runs tasks yet.
-            Some(FromAggregator::TaskJob(_) | FromAggregator::Tasks(_)) => {}
+            // Without a runner of tasks, while the agent ends, their orders are not carried out and not answered.
+            Some(FromAggregator::TaskJob(job)) => _ = tasks.send(TaskInput::Job(job)).await,
+            Some(FromAggregator::Tasks(orders)) => _ = tasks.send(TaskInput::Orders(orders)).await,
             // Skipped, and counted above. A command among them is not answered, so the aggregator knows it is not done.
             Some(FromAggregator::Unknown { .. }) => {}
             None => bail!("the aggregator closed the connection"),

@@ -26,7 +26,7 @@ use crate::api;
 use crate::arrival::Arrival;
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::engine::Engines;
+use crate::engine::{Engines, TaskLink};
 use crate::enrolment::Admissions;
 use crate::enrolment::{Credentials, Enrolment};
 use crate::event_log::EventLog;
@@ -100,6 +100,7 @@ struct Serving {
     to_shell: mpsc::Receiver<Arrival>,
     events: EventLog,
     leader_lease: LeaderLease,
+    tasks: TaskLink,
     pulse: Arc<Pulse>,
     /// Takes connections of agents; ended last.
     agents: AbortHandle,
@@ -119,7 +120,9 @@ fn serve(config: &Config, clock: Clock, reloader: Reloader, listeners: Listeners
         operators: config.operators.clone().into(),
     };
     let leader_lease = if config.standby.is_some() { LeaderLease::pending() } else { LeaderLease::alone() };
-    let agents = server::serve(endpoint.clone(), config.max_agents, clock, arrivals.clone(), leader_lease.clone());
+    let tasks = TaskLink::new(config.local_host.clone(), config.state_dir.join("jobs"));
+    let (to_core, lease) = (arrivals.clone(), leader_lease.clone());
+    let agents = server::serve(endpoint.clone(), config.max_agents, clock, to_core, lease, tasks.clone());
     let agents = tokio::spawn(agents).abort_handle();
     let api = tokio::spawn(api::serve(operators, api_context));
     let reloading = tokio::spawn(reloader.run(config.clone(), endpoint.clone(), arrivals.clone()));
@@ -131,7 +134,7 @@ fn serve(config: &Config, clock: Clock, reloader: Reloader, listeners: Listeners
     info!(listen = %endpoint.local_addr()?, socket = %config.socket.display(), "serving");
     service::notify("READY=1");
     let orders = vec![api.abort_handle(), reloading.abort_handle()];
-    Ok(Serving { endpoint, arrivals, to_shell, events, leader_lease, pulse, agents, orders })
+    Ok(Serving { endpoint, arrivals, to_shell, events, leader_lease, tasks, pulse, agents, orders })
 }
 
 /// The state to begin with, as the only aggregator or as the elected one; `None` when a signal asked it to stop first.
@@ -164,7 +167,7 @@ struct Running {
 
 /// Begins the core loop and what feeds it.
 async fn start(config: &Config, beginning: Beginning, store: Store, serving: Serving) -> anyhow::Result<Running> {
-    let Serving { endpoint, arrivals, to_shell, events, leader_lease, pulse, agents, mut orders } = serving;
+    let Serving { endpoint, arrivals, to_shell, events, leader_lease, tasks, pulse, agents, mut orders } = serving;
     let Beginning { clock, mut controller, admissions, leading, election, configured } = beginning;
     controller.set_settings(config.controller);
     // They may have been read again while it stood by.
@@ -178,7 +181,7 @@ async fn start(config: &Config, beginning: Beginning, store: Store, serving: Ser
         journal: Journal::new(config.journal.clone()),
         events,
         store,
-        engines: Engines::new(config.state_dir.join("jobs"), config.local_host.clone(), engine_reports),
+        engines: Engines::new(config.state_dir.join("jobs"), tasks, engine_reports),
         responses,
         enrolment: enrolment(config, admissions, credentials),
         audit: Audit::new(&config.state_dir, clock.now()),

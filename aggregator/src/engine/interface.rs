@@ -9,11 +9,12 @@ use gleaner_types::engine::{EngineOptions, InvalidOptions};
 use gleaner_types::event::Event;
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{EngineEnd, EngineProgress, JobSpec};
-use gleaner_types::report::VolunteerKind;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+
+use super::local::TaskLink;
 
 /// Most words of a command.
 const MOST_WORDS: usize = 1_000;
@@ -59,6 +60,8 @@ pub struct Setting {
     pub host: HostId,
     /// Takes what the engine reports.
     pub reports: mpsc::Sender<EngineReport>,
+    /// The way to this machine's agent, for tasks.
+    pub tasks: TaskLink,
 }
 
 impl Setting {
@@ -82,8 +85,6 @@ pub struct Job<'a> {
     pub folder: &'a Path,
     /// The epoch in which this aggregator commands.
     pub epoch: u64,
-    /// The volunteer of this machine.
-    pub volunteer: &'a VolunteerKind,
 }
 
 /// A submission that an engine has taken.

@@ -1,23 +1,26 @@
 //! Engine `local`: a list of shell commands, each a task in this machine's volunteer. A submission brings the list, which is
-//! stored before the job is taken; [`runner`] works through it as the slots allow.
+//! stored before the job is taken; [`runner`] works through it as the slots allow. The agent of this machine starts, watches
+//! and ends the processes; [`link`] is the way to it.
 
+mod link;
 mod records;
 mod runner;
 mod schedule;
 mod submission;
-mod task;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use gleaner_types::error::Chain;
 use gleaner_types::id::{HostId, JobId};
+use gleaner_types::task::TaskAttempt;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use super::interface::{Engine, Job, Prepared, Problems, Setting, SubmissionError};
+pub use link::TaskLink;
 use records::Records;
 use runner::{Orders, Runner};
 use submission::LocalOptions;
@@ -60,10 +63,21 @@ impl LocalEngine {
         let (sender, receiver) = watch::channel(orders);
         let output_dir = options.output_dir.clone();
         let folder = job.folder.to_owned();
-        let runner = Runner::new(id.clone(), options, count, folder, self.setting.reports.clone(), receiver);
+        let (link, reports) = (self.setting.tasks.clone(), self.setting.reports.clone());
+        let runner = Runner::new(id.clone(), options, count, folder, link, reports, receiver);
         let span = tracing::info_span!("job", job = %id, engine = "local");
         let task = tokio::spawn(runner.run().instrument(span));
         self.running.insert(id.clone(), Running { output_dir, orders: sender, task });
+    }
+}
+
+impl LocalEngine {
+    /// Has the agent end the attempts that records speak of and that no runner has taken over.
+    fn end_left_behind(&self, job: &JobId, folder: &Path) {
+        // Without a folder there is nothing to end.
+        for (task, run) in Records::new(folder.to_owned()).read_runs().unwrap_or_default() {
+            self.setting.tasks.forget(TaskAttempt { job: job.clone(), task, version: run.version });
+        }
     }
 }
 
@@ -81,13 +95,14 @@ impl Engine for LocalEngine {
         {
             return Err(SubmissionError::OutputInUse { other: other.clone(), output_dir: output_dir.to_owned() });
         }
+        self.end_left_behind(job, folder);
         submission::prepare(job, folder, options)
     }
 
     fn set_slots(&mut self, job: &Job<'_>, slots: BTreeMap<HostId, u32>) {
         self.running.retain(|_, running| !running.task.is_finished());
         let slots = slots.get(&self.setting.host).copied().unwrap_or(0);
-        let orders = Orders { slots, volunteer: job.volunteer.clone(), cancelled: false, stopping: false };
+        let orders = Orders { slots, cancelled: false, stopping: false };
         match self.running.get(&job.spec.id) {
             Some(running) => _ = running.orders.send_replace(orders),
             None if slots > 0 => self.start(job, orders),
@@ -96,11 +111,11 @@ impl Engine for LocalEngine {
     }
 
     fn cancel(&mut self, job: &Job<'_>) {
-        // The runner ends its tasks by itself; one that is frozen must not hold anybody up.
+        // The runner has its tasks ended by itself; one that is frozen must not hold anybody up.
         match self.running.remove(&job.spec.id) {
             Some(running) => running.orders.send_modify(|orders| orders.cancelled = true),
             // Tasks may run on from before a restart, after which the job had no slots yet.
-            None => task::end_left_behind(&Records::new(job.folder.to_owned())),
+            None => self.end_left_behind(&job.spec.id, job.folder),
         }
     }
 

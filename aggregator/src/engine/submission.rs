@@ -5,6 +5,7 @@ use gleaner_types::engine::EngineName;
 use gleaner_types::error::chain;
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{ClusterSpec, Goal, JobSpec, SlotSpec, Workers};
+use gleaner_types::task::TaskUser;
 use gleaner_types::units::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -30,8 +31,9 @@ impl From<SubmissionError> for ApiError {
 }
 
 /// What the engine of a task list reads.
-pub(super) fn options_of(submit: SubmitJob) -> Value {
+pub(super) fn options_of(submit: SubmitJob, user: TaskUser) -> Value {
     json!({
+        "user": user,
         "tasks": submit.tasks,
         "environment": submit.environment,
         "working_dir": submit.working_dir,
@@ -42,15 +44,21 @@ pub(super) fn options_of(submit: SubmitJob) -> Value {
 }
 
 impl Engines {
-    /// Takes a task list for this machine. Blocks on the disk.
+    /// Takes a task list for this machine, of this user. Blocks on the disk.
     ///
     /// # Errors
     /// [`SubmissionError`] naming every field that is wrong, or what is in the way.
-    pub fn prepare(&mut self, host: HostId, job: &JobId, submit: SubmitJob) -> Result<JobSpec, SubmissionError> {
+    pub fn prepare(
+        &mut self,
+        host: HostId,
+        job: &JobId,
+        submit: SubmitJob,
+        user: TaskUser,
+    ) -> Result<JobSpec, SubmissionError> {
         let name = registry::default_of(WorkerShape::Slots);
         let SubmitJob { dedicated_slots, max_slots, goal, prices, memory_per_slot, .. } = submit;
         let mut problems = Problems::default();
-        let options = options_of(submit);
+        let options = options_of(submit, user);
         self.check(&name, &options, &mut problems);
         problems.check((1..=MAX_SLOTS).contains(&dedicated_slots), || {
             format!("dedicated_slots: is {dedicated_slots}; it must be 1 to {MAX_SLOTS}")

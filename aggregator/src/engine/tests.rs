@@ -3,21 +3,26 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use gleaner_types::id::HostId;
 use gleaner_types::job::{DedicatedHost, Goal, Prices};
 use serde_json::json;
 
-use super::local::tests::submission;
+use super::local::tests::{own, submission};
 use super::*;
 use gleaner_api::{ApiError, ErrorCode, SubmitCluster, SubmitJob};
 
 fn engines(folder: &Path) -> Engines {
     let (reports, _) = mpsc::channel(64);
-    Engines::new(folder.join("jobs"), HostId::new("h1").unwrap(), reports)
+    Engines::new(folder.join("jobs"), tasks(folder), reports)
+}
+
+fn tasks(folder: &Path) -> TaskLink {
+    TaskLink::new(HostId::new("h1").unwrap(), folder.join("jobs"))
 }
 
 fn wrong(submit: SubmitJob) -> ApiError {
     let (host, job) = (HostId::new("h1").unwrap(), JobId::new("j").unwrap());
-    engines(Path::new("/nonexistent")).prepare(host, &job, submit).unwrap_err().into()
+    engines(Path::new("/nonexistent")).prepare(host, &job, submit, own()).unwrap_err().into()
 }
 
 fn wrong_cluster(submit: &SubmitCluster) -> String {
@@ -164,11 +169,11 @@ fn options_are_written_under_the_engines_name_or_as_they_are() {
 async fn a_job_of_an_engine_that_is_not_there_fails_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let (reports, mut reported) = mpsc::channel(1);
-    let mut engines = Engines::new(folder.path().join("jobs"), HostId::new("h1").unwrap(), reports);
+    let mut engines = Engines::new(folder.path().join("jobs"), tasks(folder.path()), reports);
     let submit = SubmitJob { output_dir: Some(folder.path().display().to_string()), ..submission(&["true"]) };
-    let mut spec = engines.prepare(HostId::new("h1").unwrap(), &JobId::new("j").unwrap(), submit).unwrap();
+    let mut spec = engines.prepare(HostId::new("h1").unwrap(), &JobId::new("j").unwrap(), submit, own()).unwrap();
     spec.engine.name = EngineName::of("slurm");
-    engines.act(&spec, EngineAction::SetSlots(BTreeMap::new()), &VolunteerKind::None);
+    engines.act(&spec, EngineAction::SetSlots(BTreeMap::new()));
     let Some(EngineReport::Ended { end, .. }) = reported.recv().await else { panic!("no end") };
     assert!(format!("{end:?}").contains("no engine `slurm`"), "{end:?}");
 }
@@ -178,7 +183,7 @@ fn records_of_a_job_that_is_over_are_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let mut engines = engines(folder.path());
     let job = JobId::new("j").unwrap();
-    engines.prepare(HostId::new("h1").unwrap(), &job, submission(&["true"])).unwrap();
+    engines.prepare(HostId::new("h1").unwrap(), &job, submission(&["true"]), own()).unwrap();
     assert!(folder.path().join("jobs/j/tasks.json").exists());
     engines.forget(&job);
     engines.forget(&job);
@@ -204,16 +209,16 @@ esac; done"#;
             "dedicated": [{ "host": "d1", "disk": 1.0 }],
         }));
         let (reports, _told) = mpsc::channel(64);
-        let mut engines = Engines::new(folder.path().join("jobs"), HostId::new("h1").unwrap(), reports);
+        let mut engines = Engines::new(folder.path().join("jobs"), tasks(folder.path()), reports);
         let spec = engines.prepare_cluster(&JobId::new("j").unwrap(), &submission.unwrap()).unwrap();
         if begun_here {
             let slots = BTreeMap::from([(HostId::new("d1").unwrap(), 1)]);
-            engines.act(&spec, EngineAction::SetSlots(slots), &VolunteerKind::None);
+            engines.act(&spec, EngineAction::SetSlots(slots));
             while !folder.path().join("begun").exists() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
-        engines.act(&spec, EngineAction::Cancel, &VolunteerKind::None);
+        engines.act(&spec, EngineAction::Cancel);
         engines.shutdown().await;
         assert!(folder.path().join("cancelled").exists(), "begun here: {begun_here}");
     }

@@ -14,7 +14,11 @@ impl Shell {
     /// Answers a request of whoever is at the socket.
     pub(super) fn api(&mut self, operator: &Operator, request: Request) -> Result<Response, ApiError> {
         let Some(what) = request.order() else {
-            return if operator.role >= Role::Reading { self.answer(request) } else { Err(may_not_read(operator)) };
+            return if operator.role >= Role::Reading {
+                self.answer(operator, request)
+            } else {
+                Err(may_not_read(operator))
+            };
         };
         if operator.role < Role::Acting {
             let refusal = may_not_act(operator);
@@ -26,7 +30,7 @@ impl Shell {
             _ => None,
         };
         if responder.as_ref().is_some_and(|responder| self.audit.responders.contains(responder)) {
-            return self.answer(request);
+            return self.answer(operator, request);
         }
         let mut record = self.record(operator, what);
         if let Err(error) = self.audit.log.append(&record) {
@@ -37,7 +41,7 @@ impl Shell {
         if self.audit.responders.len() < MOST_RESPONDERS {
             self.audit.responders.extend(responder);
         }
-        let result = self.answer(request);
+        let result = self.answer(operator, request);
         record.outcome = match &result {
             Ok(_) => "done".to_owned(),
             Err(error) => cut(&format!("refused: {error}")),

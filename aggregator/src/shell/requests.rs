@@ -6,9 +6,11 @@ use gleaner_planner::controller::{HostView, Input};
 use gleaner_types::application::ApplicationSpec;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{JobSpec, JobStatus};
+use gleaner_types::task::TaskUser;
 
 use super::Shell;
 use crate::applications::{no_such as no_such_application, shown};
+use crate::operators::Operator;
 use crate::standby::Leading;
 use gleaner_api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};
 
@@ -16,7 +18,7 @@ use gleaner_api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, S
 const LONGEST_HOLD_S: f64 = 366.0 * 86_400.0;
 
 impl Shell {
-    pub(super) fn answer(&mut self, request: Request) -> Result<Response, ApiError> {
+    pub(super) fn answer(&mut self, operator: &Operator, request: Request) -> Result<Response, ApiError> {
         Ok(match request {
             Request::Overview => Response::Overview(self.overview()),
             Request::Hosts => Response::Hosts(self.hosts()),
@@ -26,7 +28,7 @@ impl Shell {
                 let decision = self.controller.last_decision(&job).cloned();
                 Response::Job(Box::new(JobDetail { status, decision }))
             }
-            Request::Submit(submit) => self.submit(*submit)?,
+            Request::Submit(submit) => self.submit(operator, *submit)?,
             Request::SubmitCluster(submit) => self.submit_cluster(&submit)?,
             Request::Cancel { job } => self.cancel(job)?,
             Request::Hold { host, for_s } => self.hold(host, for_s)?,
@@ -81,7 +83,7 @@ impl Shell {
         }
     }
 
-    pub(super) fn submit(&mut self, submit: SubmitJob) -> Result<Response, ApiError> {
+    pub(super) fn submit(&mut self, operator: &Operator, submit: SubmitJob) -> Result<Response, ApiError> {
         let job = self.name(submit.job.as_ref())?;
         let busy = |status: &&JobStatus| {
             let output_dir = status.spec.engine.options.text("output_dir");
@@ -91,7 +93,8 @@ impl Shell {
             let message = format!("output_dir: job {} writes to it now; choose another", other.spec.id);
             return Err(ApiError { code: ErrorCode::Conflict, message });
         }
-        let spec = self.engines.prepare(self.local_host.clone(), &job, submit)?;
+        let user = TaskUser { uid: operator.uid, gid: operator.gid };
+        let spec = self.engines.prepare(self.local_host.clone(), &job, submit, user)?;
         let output_dir = spec.engine.options.text("output_dir").unwrap_or_default();
         self.accept(spec)?;
         Ok(Response::Submitted { job, output_dir })

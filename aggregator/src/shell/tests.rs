@@ -12,11 +12,11 @@ use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSourc
 use gleaner_types::engine::{EngineName, EngineOptions};
 use gleaner_types::id::{TierId, WorkloadId};
 use gleaner_types::report::{HostFacts, Levers};
-use gleaner_wire::JoinRequest;
+use gleaner_wire::{JoinRequest, ProtocolVersion};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::engine::{Engine, Job, Prepared, Problems, SubmissionError, WorkerShape};
+use crate::engine::{Engine, Job, Prepared, Problems, SubmissionError, TaskLink, WorkerShape};
 use crate::enrolment::{Admissions, Credentials};
 use crate::event_log::{EventLogSettings, EventReader};
 use crate::journal::JournalSettings;
@@ -39,7 +39,7 @@ fn shell_with(folder: &std::path::Path, clock: Clock, enrolment: Enrolment) -> S
         journal: Journal::new(JournalSettings { folder: folder.join("journal"), max_bytes: 1 << 20, files: 1 }),
         events: EventLog::open(EventLogSettings { folder: folder.join("events"), max_bytes: 1 << 20, files: 1 }),
         store: Store::open(&folder.join("state.redb")).unwrap(),
-        engines: Engines::new(folder.join("jobs"), local_host, reports),
+        engines: Engines::new(folder.join("jobs"), TaskLink::new(local_host, folder.join("jobs")), reports),
         responses,
         enrolment,
         audit: Audit::new(&folder.join("audit"), clock.now()),
@@ -113,7 +113,7 @@ async fn a_number_of_an_older_incarnation_acknowledges_nothing_of_the_newer() {
 }
 
 fn root() -> Operator {
-    Operator { uid: 0, user: "root".to_owned(), pid: None, role: Role::Acting }
+    Operator { uid: 0, gid: 0, user: "root".to_owned(), pid: None, role: Role::Acting }
 }
 
 #[tokio::test]
@@ -190,7 +190,10 @@ async fn a_certificate_dated_ahead_is_revoked_with_the_others() {
             (mpsc::channel(1), oneshot::channel(), oneshot::channel());
         let facts = Box::new(facts.clone());
         let (host, incarnation) = (host.clone(), 1);
-        shell.joined(Joined { host, incarnation, facts, connection, certificate, sender, closer, events_through });
+        let version = ProtocolVersion::CURRENT;
+        let joined =
+            Joined { host, incarnation, facts, connection, version, certificate, sender, closer, events_through };
+        shell.joined(joined);
         answer.try_recv().unwrap()
     };
     assert!(join(&mut shell, 1).is_ok());
@@ -367,9 +370,9 @@ fn shell_with_recorder(folder: &std::path::Path) -> (Shell, mpsc::UnboundedRecei
     let mut shell = shell(folder);
     let (actions, outgoing) = mpsc::unbounded_channel();
     let (reports, _) = mpsc::channel(1);
-    let host = HostId::new("here").unwrap();
+    let tasks = TaskLink::new(HostId::new("here").unwrap(), folder.join("jobs"));
     let recorder = Box::new(Recorder(actions));
-    let engines = Engines::new(folder.join("jobs"), host, reports);
+    let engines = Engines::new(folder.join("jobs"), tasks, reports);
     shell.engines = engines.with(EngineName::of("exec"), WorkerShape::Hosts, recorder);
     (shell, outgoing)
 }

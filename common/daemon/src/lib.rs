@@ -7,4 +7,5 @@ pub mod clock;
 pub mod config;
 pub mod metrics;
 pub mod monitoring;
+pub mod process;
 pub mod service;

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use gleaner_aggregator::engine::{Engines, WorkerShape};
+use gleaner_aggregator::engine::{Engines, TaskLink, WorkerShape};
 use gleaner_aggregator::enrolment::Enrolment;
 use gleaner_aggregator::event_log::{EventLog, EventLogSettings};
 use gleaner_aggregator::journal::{Journal, JournalSettings};
@@ -109,11 +109,8 @@ impl Aggregator {
             journal: Journal::new(JournalSettings { folder: self.journal(), max_bytes: 1 << 20, files: 100 }),
             events: EventLog::open(EventLogSettings { folder: self.events(), max_bytes: 1 << 20, files: 100 }),
             store,
-            engines: Engines::new(self.folder("jobs"), local_host, engine_reports).with(
-                EngineName::of(engine::NAME),
-                WorkerShape::Hosts,
-                Box::new(SimulatedEngine { actions: told }),
-            ),
+            engines: Engines::new(self.folder("jobs"), TaskLink::new(local_host, self.folder("jobs")), engine_reports)
+                .with(EngineName::of(engine::NAME), WorkerShape::Hosts, Box::new(SimulatedEngine { actions: told })),
             responses: answers,
             enrolment: Enrolment::closed(),
             audit: Audit::new(&self.folder("audit"), clock.now()),

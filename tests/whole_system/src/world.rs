@@ -706,7 +706,7 @@ impl World {
             return None;
         }
         let (answer, mut answered) = oneshot::channel();
-        let operator = Operator { uid: 0, user: "root".to_owned(), pid: None, role: Role::Acting };
+        let operator = Operator { uid: 0, gid: 0, user: "root".to_owned(), pid: None, role: Role::Acting };
         self.tell_shell(Arrival::Api { operator, request, answer });
         answered.try_recv().ok()
     }

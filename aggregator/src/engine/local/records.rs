@@ -1,17 +1,16 @@
-//! A job's records on disk, by which a restarted aggregator knows what was finished and what still runs.
+//! A job's records on disk, by which a restarted aggregator knows what was finished and what it has ordered.
 //!
 //! `tasks.json` holds the commands; `results.log` one line per finished task and per failed attempt that is to be
-//! tried again; `N.run` says which process runs task N; `N.exit` is written by the task's own shell when the command is over, whoever lives to see it.
-//! A result counts once it is in `results.log`; only then are `N.run` and `N.exit` removed.
+//! tried again; `N.run` says which attempt at task N was ordered. What became of that one the agent keeps until it is told
+//! to forget it, which is when the result is in `results.log` and `N.run` is gone.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use gleaner_types::time::Timestamp;
+use gleaner_types::command::Version;
 use serde::{Deserialize, Serialize};
 
 /// The commands of a job.
@@ -23,19 +22,13 @@ pub(super) struct Tasks {
     pub(super) environment: BTreeMap<String, String>,
 }
 
-/// A process that runs a task.
+/// An attempt that was ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RunRecord {
-    /// Which attempt.
+    /// How many attempts at the task it makes.
     pub(super) attempt: u32,
-    /// The wrapping shell, leader of the task's process group.
-    pub(super) pid: i32,
-    /// Its start time, in clock ticks since boot: tells it from a later process of the same pid.
-    pub(super) start_ticks: u64,
-    /// The boot of the kernel that counts those ticks.
-    pub(super) boot: u64,
-    /// When it started, by the aggregator's clock.
-    pub(super) started_ms: u64,
+    /// Which one it is, for the agent.
+    pub(super) version: Version,
 }
 
 /// What a line of `results.log` says of a task.
@@ -47,14 +40,6 @@ pub(super) enum Outcome {
     Failed,
     /// This attempt failed and it is to be tried again.
     Tried { attempt: u32 },
-}
-
-/// What a task's shell left when its command was over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Exit {
-    pub(super) status: i32,
-    /// When, by the wall clock; `None` where the file system does not say.
-    pub(super) at: Option<Timestamp>,
 }
 
 /// The folder of a job.
@@ -87,7 +72,7 @@ impl Records {
         Ok(serde_json::from_reader(io::BufReader::new(file))?)
     }
 
-    /// Results so far. A line cut short by a crash is left out; its `N.exit` is still there.
+    /// Results so far. A line cut short by a crash is left out; the agent still knows the result.
     pub(super) fn read_results(&self) -> io::Result<Vec<(u32, Outcome)>> {
         let text = match std::fs::read_to_string(self.folder.join("results.log")) {
             Ok(text) => text,
@@ -125,52 +110,37 @@ impl Records {
         Ok(())
     }
 
-    /// Removes what is known of a running task.
+    /// Removes what is known of an attempt at a task.
     pub(super) fn clear(&self, task: u32) {
         _ = std::fs::remove_file(self.run_file(task));
-        _ = std::fs::remove_file(self.exit_file(task));
     }
 
     fn run_file(&self, task: u32) -> PathBuf {
         self.folder.join(format!("{task}.run"))
     }
 
-    /// Where a task's shell leaves the exit status.
-    pub(super) fn exit_file(&self, task: u32) -> PathBuf {
-        self.folder.join(format!("{task}.exit"))
-    }
-
     pub(super) fn write_run(&self, task: u32, run: RunRecord) -> io::Result<()> {
-        _ = std::fs::remove_file(self.exit_file(task));
         std::fs::write(self.run_file(task), serde_json::to_vec(&run)?)
     }
 
-    /// Tasks that an earlier run of the aggregator had started. One whose record is broken never ran: the
-    /// record is complete before the task may start.
+    /// The attempt at a task that was ordered last, if its end is not known.
+    pub(super) fn read_run(&self, task: u32) -> Option<RunRecord> {
+        std::fs::read(self.run_file(task)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+    }
+
+    /// Attempts that an earlier run of the aggregator had ordered. One whose record is broken was not: the record is
+    /// complete before the order goes out.
     pub(super) fn read_runs(&self) -> io::Result<Vec<(u32, RunRecord)>> {
         let mut runs = Vec::new();
         for entry in std::fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            let Some(task) = task_of(&path, "run") else { continue };
-            let record = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-            match record {
+            let Some(task) = task_of(&entry?.path(), "run") else { continue };
+            match self.read_run(task) {
                 Some(record) => runs.push((task, record)),
                 None => self.clear(task),
             }
         }
         runs.sort_by_key(|(task, _)| *task);
         Ok(runs)
-    }
-
-    /// The exit status a task's shell left; `None` if there is none, or not wholly.
-    pub(super) fn read_exit(&self, task: u32) -> Option<Exit> {
-        let file = File::open(self.exit_file(task)).ok()?;
-        let mut text = String::new();
-        (&file).take(16).read_to_string(&mut text).ok()?;
-        let status = text.strip_suffix('\n')?.parse().ok()?;
-        let since_epoch = |time: SystemTime| time.duration_since(UNIX_EPOCH).ok();
-        let at = file.metadata().and_then(|data| data.modified()).ok().and_then(since_epoch);
-        Some(Exit { status, at: at.map(|at| Timestamp::default().after(at)) })
     }
 
     /// Removes everything, down to the folder.
@@ -226,19 +196,15 @@ mod tests {
     }
 
     #[test]
-    fn runs_and_exits() {
+    fn ordered_attempts() {
         let folder = tempfile::tempdir().unwrap();
         let mut records = Records::new(folder.path().to_owned());
-        let run = RunRecord { attempt: 2, pid: 77, start_ticks: 5, boot: 1, started_ms: 9 };
+        let run = RunRecord { attempt: 2, version: Version { epoch: 5, number: 9 } };
         records.write_run(7, run).unwrap();
         std::fs::write(folder.path().join("8.run"), "{").unwrap();
         assert_eq!(records.read_runs().unwrap(), [(7, run)]);
         assert!(!folder.path().join("8.run").exists(), "a record never finished is removed");
-        assert_eq!(records.read_exit(7), None);
-        std::fs::write(records.exit_file(7), "12").unwrap();
-        assert_eq!(records.read_exit(7), None, "not wholly written");
-        std::fs::write(records.exit_file(7), "12\n").unwrap();
-        assert_eq!(records.read_exit(7).map(|exit| exit.status), Some(12));
+        assert_eq!((records.read_run(7), records.read_run(8)), (Some(run), None));
         records.add_result(7, Outcome::Failed).unwrap();
         assert_eq!(records.read_runs().unwrap(), []);
     }

@@ -1,32 +1,27 @@
-//! Runs one job: starts tasks as slots allow, sees them end, retries, reports. Owns all its state.
+//! Runs one job: orders tasks of this machine's agent as slots allow, learns how they end, retries, reports. Owns all its
+//! state. It starts and ends no process.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use gleaner_daemon::clock::Clock;
-use gleaner_types::error::Chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{EngineEnd, EngineProgress};
-use gleaner_types::report::VolunteerKind;
+use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskState, TaskStatus};
 use gleaner_types::time::Timestamp;
-use rustix::process::Signal;
-use tokio::process::Child;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::link::TaskLink;
 use super::records::{Outcome, Records, RunRecord, Tasks};
 use super::schedule::{AttemptEnd, Schedule, Verdict};
 use super::submission::LocalOptions;
-use super::task::{self, Launch, LaunchError};
 use crate::engine::interface::EngineReport;
-use crate::engine::process;
 
-/// Time between two looks at adopted tasks, timeouts and what could not be written.
+/// Time between two looks at what the agent has not answered and what could not be written.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Looks between two progress reports.
@@ -36,60 +31,58 @@ const LOOKS_PER_REPORT: u32 = 5;
 /// takes its volunteer away over a second or so, and a task tried again at once would use up its losses in that.
 const LOOKS_AFTER_TROUBLE: u32 = 5;
 
-/// Most tasks started between two looks, so that a list of a hundred thousand `true` starves nobody.
+/// Most tasks ordered between two looks, so that a list of a hundred thousand `true` starves nobody.
 const STARTS_PER_LOOK: u32 = 100;
 
 /// Most failure events per progress report; the rest is only counted.
 const EVENTS_PER_REPORT: u32 = 20;
 
-/// How long an orderly stop waits for its tasks' processes to go, and how often it looks.
+/// An order that the agent has not answered for so long is repeated.
+const REPEAT: Duration = Duration::from_secs(2);
+
+/// How long an orderly stop waits for the agent to end the tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
-const STOP_LOOK: Duration = Duration::from_millis(10);
-
-/// What a shell says of a command that was ended by SIGKILL or SIGTERM: 128 and the signal's number.
-const KILLED: [i32; 2] = [128 + 9, 128 + 15];
-
-/// From the polite signal of a timeout to the other one.
-const TERM_TO_KILL: Duration = Duration::from_secs(2);
 
 /// What the controller wants of the job now.
 #[derive(Debug, Clone)]
 pub(super) struct Orders {
     pub(super) slots: u32,
-    pub(super) volunteer: VolunteerKind,
     /// End all tasks; the job is over.
     pub(super) cancelled: bool,
     /// End all tasks; they are to be run again later.
     pub(super) stopping: bool,
 }
 
+/// An attempt that was ordered and whose end is not known.
 #[derive(Debug)]
 struct Active {
     run: RunRecord,
-    /// Started by an earlier run of the aggregator: not our child.
-    adopted: bool,
-    /// Seen alive by this process.
-    seen: bool,
-    /// When it was asked to end because its time is up.
-    terminated: Option<Timestamp>,
+    /// When it began, once the agent has said so.
+    started: Option<Timestamp>,
+    /// When it was ordered last.
+    ordered: Instant,
+    /// The agent has answered that on this connection.
+    answered: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Runner {
     job: JobId,
     options: LocalOptions,
-    /// How many tasks there are.
-    count: u32,
     clock: Clock,
     records: Records,
+    link: TaskLink,
     reports: mpsc::Sender<EngineReport>,
     orders: watch::Receiver<Orders>,
+    states: mpsc::Receiver<TaskState>,
+    connection: watch::Receiver<Option<u64>>,
     schedule: Schedule,
     tasks: Tasks,
     active: BTreeMap<u32, Active>,
-    children: JoinSet<(u32, io::Result<ExitStatus>)>,
+    /// On this connection the agent was told what the tasks have in common.
+    described: Option<u64>,
     /// Results that could not be written yet.
-    unsaved: Vec<(u32, Outcome)>,
+    unsaved: Vec<(TaskAttempt, Outcome)>,
     /// Looks for which nothing is started.
     resting: u32,
     starts: u32,
@@ -103,6 +96,7 @@ impl Runner {
         options: LocalOptions,
         count: u32,
         folder: PathBuf,
+        link: TaskLink,
         reports: mpsc::Sender<EngineReport>,
         orders: watch::Receiver<Orders>,
     ) -> Self {
@@ -110,9 +104,11 @@ impl Runner {
             schedule: Schedule::new(count, options.max_attempts),
             records: Records::new(folder),
             clock: Clock::start(),
+            states: link.states_of(&job),
+            connection: link.connection(),
             tasks: Tasks { commands: Vec::new(), environment: BTreeMap::new() },
             active: BTreeMap::new(),
-            children: JoinSet::new(),
+            described: None,
             unsaved: Vec::new(),
             resting: 0,
             starts: 0,
@@ -120,7 +116,7 @@ impl Runner {
             trouble: String::new(),
             job,
             options,
-            count,
+            link,
             reports,
             orders,
         }
@@ -136,20 +132,25 @@ impl Runner {
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut look = 0_u32;
-        while !self.schedule.is_over() {
+        self.order_again();
+        while !self.is_over() {
             let orders = self.orders.borrow_and_update().clone();
             if orders.cancelled || orders.stopping {
                 self.end_all(&orders).await;
                 return;
             }
-            self.start_tasks(&orders).await;
+            self.start_tasks(&orders);
             tokio::select! {
                 // An error means the registry is gone: the aggregator is being torn down.
                 changed = self.orders.changed() => if changed.is_err() { return },
-                Some(joined) = self.children.join_next() => self.child_ended(joined, &orders).await,
+                changed = self.connection.changed() => {
+                    if changed.is_err() { return }
+                    self.order_again();
+                }
+                Some(state) = self.states.recv() => self.learn(state).await,
                 _ = looks.tick() => {
                     look = look.wrapping_add(1);
-                    self.look(&orders).await;
+                    self.look();
                     if look.is_multiple_of(LOOKS_PER_REPORT) {
                         self.events = 0;
                         let progress = self.progress(orders.slots);
@@ -167,105 +168,109 @@ impl Runner {
         self.end(end, Some(progress)).await;
     }
 
+    /// Every result is on the disk; the agent may forget them all.
+    fn is_over(&self) -> bool {
+        self.schedule.is_over() && self.unsaved.is_empty()
+    }
+
     async fn end(&self, end: EngineEnd, progress: Option<EngineProgress>) {
         // The shell outlives its engines; if it does not, there is nobody left to tell.
         _ = self.reports.send(EngineReport::Ended { job: self.job.clone(), end, progress }).await;
     }
 
-    /// Reads the records: results count, tasks that still run are adopted, tasks whose shell died are run again.
+    /// Reads the records: results count, and what was ordered is ordered again, which the agent answers with its state.
     fn open(&mut self) -> io::Result<()> {
         self.tasks = self.records.read_tasks()?;
-        std::fs::create_dir_all(&self.options.output_dir)?;
         let results = self.records.read_results()?;
         self.schedule.recall_all(results.into_iter());
         for (task, run) in self.records.read_runs()? {
-            if !self.schedule.adopt(task, run.attempt) {
+            if self.schedule.adopt(task, run.attempt) {
+                self.active.insert(task, Active { run, started: None, ordered: Instant::now(), answered: false });
+            } else {
                 self.records.clear(task);
-                continue;
+                self.link.forget(self.attempt(task, run));
             }
-            // The next look finds out whether it still runs.
-            self.active.insert(task, Active { run, adopted: true, seen: false, terminated: None });
         }
         Ok(())
     }
 
     fn progress(&mut self, slots: u32) -> EngineProgress {
-        let now = self.clock.now().0;
-        let running = self.active.values().map(|active| now.saturating_sub(active.run.started_ms) as f64 / 1_000.0);
+        let now = self.clock.now();
+        let running = self.active.values().map(|active| active.started.map_or(0.0, |began| now.seconds_since(began)));
         self.schedule.progress(running, slots)
     }
 
-    async fn start_tasks(&mut self, orders: &Orders) {
+    fn attempt(&self, task: u32, run: RunRecord) -> TaskAttempt {
+        TaskAttempt { job: self.job.clone(), task, version: run.version }
+    }
+
+    fn start_tasks(&mut self, orders: &Orders) {
         while self.resting == 0 && self.starts < STARTS_PER_LOOK && self.unsaved.is_empty() {
-            let Some((number, attempt)) = self.schedule.start_next(orders.slots) else { return };
-            match self.start(number, attempt, &orders.volunteer).await {
-                Ok((child, run)) => {
+            let Some((task, attempt)) = self.schedule.start_next(orders.slots) else { return };
+            let run = RunRecord { attempt, version: self.link.next_version() };
+            let ordered = match self.link.trouble() {
+                Some(trouble) => Err(trouble),
+                None => self
+                    .records
+                    .write_run(task, run)
+                    .map_err(|error| format!("failed to write the record of task {}: {error}", task.saturating_add(1))),
+            };
+            match ordered {
+                Ok(()) => {
                     self.starts += 1;
-                    self.trouble.clear();
-                    self.active.insert(number, Active { run, adopted: false, seen: true, terminated: None });
-                    let mut child = child;
-                    self.children.spawn(async move { (number, child.wait().await) });
+                    self.active.insert(task, Active { run, started: None, ordered: Instant::now(), answered: false });
+                    self.order(task);
                 }
-                Err(error) => {
-                    self.schedule.put_back(number);
-                    self.resting = LOOKS_AFTER_TROUBLE;
-                    self.tell_trouble(format!("no task can be started: {}", Chain(&error)));
-                }
+                Err(trouble) => self.not_started(task, &trouble),
             }
         }
     }
 
-    async fn start(
-        &self,
-        number: u32,
-        attempt: u32,
-        volunteer: &VolunteerKind,
-    ) -> Result<(Child, RunRecord), LaunchError> {
-        let width = self.count.to_string().len();
-        let output = |kind: &str| Path::new(&self.options.output_dir).join(format!("{:0width$}.{kind}", number + 1));
-        let command = self.tasks.commands.get(number as usize).map_or("exit 127", String::as_str);
-        let mut child = task::spawn(&Launch {
-            command,
-            environment: &self.tasks.environment,
-            working_dir: Path::new(&self.options.working_dir),
-            stdout: &output("out"),
-            stderr: &output("err"),
-            exit_file: &self.records.exit_file(number),
-            variables: [
-                ("GLEANER_JOB", self.job.to_string()),
-                ("GLEANER_TASK", (number + 1).to_string()),
-                ("GLEANER_ATTEMPT", attempt.to_string()),
-            ],
-        })?;
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
-        let started = async {
-            let gone = || LaunchError::Prepare {
-                action: "find",
-                what: "a shell just started".into(),
-                source: io::ErrorKind::NotFound.into(),
-            };
-            let start_ticks = process::start_ticks(pid).ok_or_else(gone)?;
-            task::enter(pid, start_ticks, volunteer)?;
-            let run = RunRecord { attempt, pid, start_ticks, boot: process::boot(), started_ms: self.clock.now().0 };
-            let record = |source| LaunchError::Prepare {
-                action: "write",
-                what: format!("the record of task {}", number + 1),
-                source,
-            };
-            self.records.write_run(number, run).map_err(record)?;
-            task::release(&mut child).await.map_err(record)?;
-            Ok(run)
+    fn not_started(&mut self, task: u32, why: &str) {
+        self.schedule.put_back(task);
+        self.records.clear(task);
+        self.resting = LOOKS_AFTER_TROUBLE;
+        self.tell_trouble(format!("no task can be started: {why}"));
+    }
+
+    /// Orders an attempt to run. One that finds no way or no room now is ordered again by the next looks.
+    fn order(&mut self, task: u32) {
+        let connection = *self.connection.borrow();
+        if self.described != connection && self.link.describe(self.in_common()) {
+            self.described = connection;
         }
-        .await;
-        match started {
-            Ok(run) => Ok((child, run)),
-            Err(error) => {
-                // Without the word it runs nothing; its input closes with `child` and it ends by itself.
-                _ = child.start_kill();
-                task::leave(pid, volunteer);
-                self.records.clear(number);
-                Err(error)
-            }
+        let Some(run) = self.active.get(&task).map(|active| active.run) else { return };
+        if self.described.is_none() || self.described != connection {
+            return;
+        }
+        let command = self.tasks.commands.get(task as usize).map_or("exit 127", String::as_str).to_owned();
+        let desired = TaskDesired::Run { attempt: run.attempt, command };
+        self.link.order(vec![TaskOrder { attempt: self.attempt(task, run), desired }]);
+        if let Some(active) = self.active.get_mut(&task) {
+            active.ordered = Instant::now();
+        }
+    }
+
+    fn in_common(&self) -> TaskJob {
+        let timeout_ms = self.options.task_timeout_s.map(|limit_s| (limit_s * 1_000.0).ceil() as u64);
+        TaskJob {
+            epoch: 0,
+            job: self.job.clone(),
+            user: self.options.user(),
+            working_dir: self.options.working_dir.clone(),
+            output_dir: self.options.output_dir.clone(),
+            environment: self.tasks.environment.clone().into_iter().collect(),
+            timeout_ms,
+            tasks: u32::try_from(self.tasks.commands.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// On a new connection the agent is told everything again.
+    fn order_again(&mut self) {
+        self.described = None;
+        self.active.values_mut().for_each(|active| active.answered = false);
+        for task in self.active.keys().copied().collect::<Vec<_>>() {
+            self.order(task);
         }
     }
 
@@ -279,81 +284,81 @@ impl Runner {
         }
     }
 
-    async fn child_ended(
-        &mut self,
-        joined: Result<(u32, io::Result<ExitStatus>), tokio::task::JoinError>,
-        orders: &Orders,
-    ) {
-        let Ok((number, status)) = joined else { return };
-        // The file is the truth a restart would see; the shell's own status stands in when it could not be written.
-        let code = || status.ok().and_then(|status| status.code());
-        let exit = self.records.read_exit(number).map(|exit| exit.status).or_else(code);
-        self.attempt_ended(number, exit, self.clock.now(), orders).await;
-    }
-
-    async fn look(&mut self, orders: &Orders) {
+    fn look(&mut self) {
         self.starts = 0;
         self.resting = self.resting.saturating_sub(1);
-        for (number, outcome) in std::mem::take(&mut self.unsaved) {
-            self.save(number, outcome);
+        for (attempt, outcome) in std::mem::take(&mut self.unsaved) {
+            self.save(attempt, outcome);
         }
-        let now = self.clock.now();
-        let limit = self.options.task_timeout_s;
-        let mut gone = Vec::new();
-        for (number, active) in &mut self.active {
-            if active.adopted {
-                if !task::is_alive(active.run) {
-                    gone.push(*number);
-                    continue;
-                }
-                active.seen = true;
-            }
-            match active.terminated {
-                None if limit.is_some_and(|limit| now.seconds_since(Timestamp(active.run.started_ms)) > limit) => {
-                    active.terminated = Some(now);
-                    task::signal(active.run, Signal::TERM);
-                }
-                Some(asked) if now.since(asked) >= TERM_TO_KILL => task::signal(active.run, Signal::KILL),
-                _ => {}
-            }
-        }
-        for number in gone {
-            let exit = self.records.read_exit(number);
-            // It may have been over long before anybody looked.
-            let at = exit.and_then(|exit| exit.at).map_or(now, |at| at.min(now));
-            self.attempt_ended(number, exit.map(|exit| exit.status), at, orders).await;
+        let unanswered = |active: &Active| !active.answered && active.ordered.elapsed() >= REPEAT;
+        let again: Vec<u32> =
+            self.active.iter().filter(|(_, active)| unanswered(active)).map(|(task, _)| *task).collect();
+        for task in again {
+            self.order(task);
         }
     }
 
-    async fn attempt_ended(&mut self, number: u32, exit: Option<i32>, at: Timestamp, orders: &Orders) {
-        let Some(active) = self.active.remove(&number) else { return };
-        if exit.is_none() && active.seen {
-            task::end_remains(active.run);
-        }
-        task::leave(active.run.pid, &orders.volunteer);
-        let wall_s = at.seconds_since(Timestamp(active.run.started_ms));
-        let (end, how) = match (active.terminated, exit) {
-            (Some(_), _) => (AttemptEnd::Failure, format!("ran out of time after {wall_s:.0} s")),
-            (None, Some(0)) => (AttemptEnd::Success, String::new()),
-            (None, Some(code)) if !KILLED.contains(&code) => (AttemptEnd::Failure, format!("exited with {code}")),
-            (None, _) => (AttemptEnd::Lost, "lost its slot: it was killed from outside".to_owned()),
+    /// How an attempt is, as the agent says.
+    async fn learn(&mut self, TaskState { attempt, status }: TaskState) {
+        let now = self.clock.now();
+        let Some(active) = self.active.get_mut(&attempt.task).filter(|active| active.run.version == attempt.version)
+        else {
+            // Its result may be waiting for the disk.
+            if !self.unsaved.iter().any(|(unsaved, _)| *unsaved == attempt) {
+                self.link.forget(attempt);
+            }
+            return;
         };
+        match status {
+            TaskStatus::Running { ran_ms } => {
+                (active.answered, active.started) = (true, Some(Timestamp(now.0.saturating_sub(ran_ms))));
+                self.trouble.clear();
+            }
+            TaskStatus::Exited { ran_ms, status: 0 } => {
+                self.ended(attempt, AttemptEnd::Success, ran_ms, String::new()).await;
+            }
+            TaskStatus::Exited { ran_ms, status } => {
+                self.ended(attempt, AttemptEnd::Failure, ran_ms, format!("exited with {status}")).await;
+            }
+            TaskStatus::TimedOut { ran_ms } => {
+                let how = format!("ran out of time after {:.0} s", seconds(ran_ms));
+                self.ended(attempt, AttemptEnd::Failure, ran_ms, how).await;
+            }
+            TaskStatus::Lost { ran_ms } => {
+                let how = "lost its slot: it was killed from outside".to_owned();
+                self.ended(attempt, AttemptEnd::Lost, ran_ms, how).await;
+            }
+            TaskStatus::NotStarted { reason } => {
+                self.active.remove(&attempt.task);
+                // It may be that the agent has forgotten what the tasks have in common.
+                self.described = None;
+                self.not_started(attempt.task, &reason);
+            }
+        }
+    }
+
+    async fn ended(&mut self, attempt: TaskAttempt, end: AttemptEnd, ran_ms: u64, how: String) {
+        let Some(active) = self.active.remove(&attempt.task) else { return };
+        let (task, number, wall_s) = (attempt.task, active.run.attempt, seconds(ran_ms));
         if end == AttemptEnd::Lost {
             self.resting = LOOKS_AFTER_TROUBLE;
         }
-        let verdict = self.schedule.ended(number, end, wall_s);
+        let verdict = self.schedule.ended(task, end, wall_s);
         match verdict {
-            Verdict::Retry if end == AttemptEnd::Lost => self.records.clear(number),
-            Verdict::Retry => self.save(number, Outcome::Tried { attempt: active.run.attempt }),
-            Verdict::Done => self.save(number, Outcome::Done { wall_s }),
-            Verdict::GivenUp => self.save(number, Outcome::Failed),
+            Verdict::Retry if end == AttemptEnd::Lost => {
+                self.records.clear(task);
+                self.link.forget(attempt);
+            }
+            Verdict::Retry => self.save(attempt, Outcome::Tried { attempt: number }),
+            Verdict::Done => self.save(attempt, Outcome::Done { wall_s }),
+            Verdict::GivenUp => self.save(attempt, Outcome::Failed),
         }
         if end != AttemptEnd::Success && self.events < EVENTS_PER_REPORT {
             self.events += 1;
             let event = Event::TaskFailed {
                 job: self.job.clone(),
-                task: number + 1,
-                attempt: active.run.attempt,
+                task: task + 1,
+                attempt: number,
                 how,
                 retried: verdict == Verdict::Retry,
             };
@@ -361,32 +366,49 @@ impl Runner {
         }
     }
 
-    fn save(&mut self, number: u32, outcome: Outcome) {
-        if let Err(error) = self.records.add_result(number, outcome) {
-            // The task's own exit file still says it is over, so even a crash now runs nothing twice.
-            self.unsaved.push((number, outcome));
-            self.tell_trouble(format!("a result cannot be written: {error}"));
+    fn save(&mut self, attempt: TaskAttempt, outcome: Outcome) {
+        match self.records.add_result(attempt.task, outcome) {
+            Ok(()) => self.link.forget(attempt),
+            Err(error) => {
+                // The agent still says it is over, so even a crash now runs nothing twice.
+                self.unsaved.push((attempt, outcome));
+                self.tell_trouble(format!("a result cannot be written: {error}"));
+            }
         }
     }
 
     /// Ends every task. One that is frozen dies when the agent thaws or kills the volunteer; nobody waits for it.
     async fn end_all(&mut self, orders: &Orders) {
-        for active in self.active.values() {
-            task::signal(active.run, Signal::KILL);
-            task::leave(active.run.pid, &orders.volunteer);
+        let all: Vec<TaskAttempt> = self.active.iter().map(|(task, active)| self.attempt(*task, active.run)).collect();
+        if orders.cancelled {
+            all.into_iter().for_each(|attempt| self.link.forget(attempt));
+            return;
         }
-        if orders.stopping && !orders.cancelled {
-            let deadline = Instant::now() + STOP_TIMEOUT;
-            while self.active.values().any(|active| task::is_alive(active.run)) && Instant::now() < deadline {
-                tokio::time::sleep(STOP_LOOK).await;
-            }
-            for (number, active) in &self.active {
-                // A status left before the end still counts after a restart, and what will not die must be found.
-                if !task::is_alive(active.run) && self.records.read_exit(*number).is_none() {
-                    self.records.clear(*number);
+        for attempt in &all {
+            self.link.order(vec![TaskOrder { attempt: attempt.clone(), desired: TaskDesired::End }]);
+        }
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        while !self.active.is_empty() && self.link.trouble().is_none() {
+            let Ok(Some(TaskState { attempt, status })) = tokio::time::timeout_at(deadline, self.states.recv()).await
+            else {
+                return;
+            };
+            let current = self.active.get(&attempt.task).is_some_and(|active| active.run.version == attempt.version);
+            match status {
+                // It is to be run again without that counting as an attempt.
+                TaskStatus::Lost { .. } if current => {
+                    self.active.remove(&attempt.task);
+                    self.records.clear(attempt.task);
+                    self.link.forget(attempt);
                 }
+                TaskStatus::Running { .. } => {}
+                // A status left before the end still counts.
+                status => self.learn(TaskState { attempt, status }).await,
             }
         }
-        self.children.detach_all();
     }
+}
+
+fn seconds(ms: u64) -> f64 {
+    Duration::from_millis(ms).as_secs_f64()
 }

@@ -6,11 +6,12 @@ use std::path::Path;
 use gleaner_api::MAX_TASKS;
 use gleaner_types::engine::EngineOptions;
 use gleaner_types::id::JobId;
+use gleaner_types::task::TaskUser;
+use rustix::process::{getegid, geteuid};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::records::{Records, Tasks};
-use super::task;
 use crate::engine::interface::{Prepared, Problems, SubmissionError};
 
 /// Longest command or environment entry, in bytes: what the kernel takes as one argument, less the NUL at its
@@ -24,6 +25,8 @@ const MAX_ENVIRONMENT: usize = 1 << 20;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Submitted {
+    /// Whom the tasks run as: the operator, as the kernel knows it.
+    user: TaskUser,
     tasks: Vec<String>,
     environment: BTreeMap<String, String>,
     working_dir: String,
@@ -43,6 +46,20 @@ pub(super) struct LocalOptions {
     pub(super) working_dir: String,
     /// Folder that receives `NUMBER.out` and `NUMBER.err` of each task; absolute.
     pub(super) output_dir: String,
+    /// Whom the tasks run as; a job stored before that was kept has tasks of the aggregator's user.
+    user: Option<TaskUser>,
+}
+
+impl LocalOptions {
+    /// Whom the tasks run as.
+    pub(super) fn user(&self) -> TaskUser {
+        self.user.unwrap_or_else(own_user)
+    }
+}
+
+/// The aggregator's own user.
+fn own_user() -> TaskUser {
+    TaskUser { uid: geteuid().as_raw(), gid: getegid().as_raw() }
 }
 
 /// Stores a task list that was checked.
@@ -51,23 +68,32 @@ pub(super) fn prepare(job: &JobId, folder: &Path, options: &Value) -> Result<Pre
     let submit = problems.read::<Submitted>("", options);
     problems.none()?;
     let Some(submit) = submit else { return Err(SubmissionError::Invalid { problems: Vec::new() }) };
+    // What is in the aggregator's own folders is for its own user.
+    let is_own = submit.user.uid == own_user().uid;
     let output_dir = submit.output_dir.unwrap_or_else(|| {
         let state = folder.parent().unwrap_or(folder);
-        state.with_file_name("output").join(job.as_str()).display().to_string()
+        let output = match is_own {
+            true => state.with_file_name("output").join(job.as_str()),
+            false => Path::new(&submit.working_dir).join(format!("{job}.output")),
+        };
+        output.display().to_string()
     });
     let failed = |what: &Path, source| SubmissionError::Disk { file: what.to_owned(), source };
-    std::fs::create_dir_all(&output_dir).map_err(|e| failed(Path::new(&output_dir), e))?;
+    if is_own {
+        // The agent makes other users' as those users.
+        std::fs::create_dir_all(&output_dir).map_err(|e| failed(Path::new(&output_dir), e))?;
+    }
     let count = u32::try_from(submit.tasks.len()).unwrap_or(u32::MAX);
     let tasks = Tasks { commands: submit.tasks, environment: submit.environment };
     let records = Records::new(folder.to_owned());
     // What a job of the same name may have left would pass for this one's results.
-    task::end_left_behind(&records);
     records.remove().and_then(|()| records.write_tasks(&tasks)).map_err(|e| failed(folder, e))?;
     let options = LocalOptions {
         max_attempts: submit.max_attempts,
         task_timeout_s: submit.task_timeout_s,
         working_dir: submit.working_dir,
         output_dir,
+        user: Some(submit.user),
     };
     Ok(Prepared { options: EngineOptions::new(&options)?, tasks: count })
 }
@@ -94,8 +120,10 @@ pub(super) fn check(options: &Value, problems: &mut Problems) {
     let bytes: usize = submit.environment.iter().map(|(name, value)| name.len() + value.len() + 10).sum();
     check(bytes <= MAX_ENVIRONMENT, format!("environment: has {bytes} bytes in all; at most {MAX_ENVIRONMENT}"));
     let folder = Path::new(&submit.working_dir);
+    // The aggregator may not see other users' folders; the agent will.
+    let is_own = submit.user.uid == own_user().uid;
     check(
-        folder.is_absolute() && folder.is_dir(),
+        folder.is_absolute() && (!is_own || folder.is_dir()),
         format!("working_dir: {:?} is not an absolute path of a folder", submit.working_dir),
     );
     if let Some(output_dir) = &submit.output_dir {

@@ -1,20 +1,24 @@
 //! The engine on real processes, in a real volunteer.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use gleaner_agent::tasks::{TaskInput, TaskRunner, TaskSettings};
+use gleaner_daemon::clock::Clock;
+use gleaner_daemon::process;
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::event::Event;
 use gleaner_types::job::{EngineEnd, EngineProgress, Goal, JobSpec, Prices, SlotSpec, Workers};
 use gleaner_types::report::VolunteerKind;
+use gleaner_types::task::{TaskState, TaskUser};
 use gleaner_types::units::Bytes;
+use gleaner_wire::{FromAggregator, ProtocolVersion};
 use tokio::sync::mpsc;
 
 use super::*;
 use crate::engine::interface::EngineReport;
-use crate::engine::process;
 use crate::engine::submission::options_of;
 use gleaner_api::SubmitJob;
 
@@ -37,11 +41,73 @@ pub(in crate::engine) fn submission(tasks: &[&str]) -> SubmitJob {
     }
 }
 
+/// The user that runs the tests.
+pub(in crate::engine) fn own() -> TaskUser {
+    TaskUser { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+}
+
+/// This machine's agent, as far as it runs tasks: the real one, without a network in between.
+struct Agent {
+    inputs: mpsc::Sender<TaskInput>,
+    /// Takes what it tells.
+    told: Arc<Mutex<Option<mpsc::UnboundedSender<TaskState>>>>,
+    /// The end of the connection that there is.
+    connection: Option<mpsc::Sender<FromAggregator>>,
+    connections: u64,
+}
+
+impl Agent {
+    fn start(folder: &Path) -> Self {
+        let registry = folder.join("volunteer");
+        std::fs::create_dir(&registry).unwrap();
+        let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
+        let settings =
+            TaskSettings { enabled: true, folder: folder.join("tasks"), volunteer, lease: Duration::from_secs(600) };
+        let told: Arc<Mutex<Option<mpsc::UnboundedSender<TaskState>>>> = Arc::default();
+        let tell = Arc::clone(&told);
+        let tell = move |state| {
+            if let Some(to) = &*tell.lock().unwrap() {
+                _ = to.send(state);
+            }
+        };
+        let (inputs, receiver) = mpsc::channel(256);
+        tokio::spawn(TaskRunner::open(settings, Clock::start(), tell).unwrap().run(receiver));
+        Self { inputs, told, connection: None, connections: 0 }
+    }
+
+    fn connect(&mut self, link: &TaskLink) {
+        self.connections += 1;
+        let (sender, mut outgoing) = mpsc::channel(256);
+        link.set_epoch(Clock::start().now().0 + self.connections);
+        link.connected(self.connections, ProtocolVersion::CURRENT, &sender);
+        self.connection = Some(sender);
+        let (tell, mut told) = mpsc::unbounded_channel();
+        *self.told.lock().unwrap() = Some(tell);
+        let (inputs, link) = (self.inputs.clone(), link.clone());
+        tokio::spawn(async move {
+            while let Some(state) = told.recv().await {
+                link.states(vec![state]).await;
+            }
+        });
+        tokio::spawn(async move {
+            _ = inputs.send(TaskInput::Connected).await;
+            while let Some(message) = outgoing.recv().await {
+                let input = match message {
+                    FromAggregator::TaskJob(job) => TaskInput::Job(job),
+                    FromAggregator::Tasks(orders) => TaskInput::Orders(orders),
+                    other => panic!("{other:?}"),
+                };
+                _ = inputs.send(input).await;
+            }
+        });
+    }
+}
+
 /// An engine with a job in a folder of its own; tasks may use `$D` for the folder.
 struct Bench {
     folder: tempfile::TempDir,
-    volunteer: VolunteerKind,
-    cgroups: Vec<PathBuf>,
+    agent: Agent,
+    link: TaskLink,
     reports: mpsc::Receiver<EngineReport>,
     engine: LocalEngine,
     spec: JobSpec,
@@ -53,24 +119,30 @@ impl Bench {
         Self::within(tempfile::tempdir().unwrap(), submit)
     }
 
-    fn within(folder: tempfile::TempDir, mut submit: SubmitJob) -> Self {
-        let registry = folder.path().join("volunteer");
-        std::fs::create_dir(&registry).unwrap();
-        submit.environment.insert("D".into(), folder.path().display().to_string());
-        let (reports, mut engine) = Self::engine();
-        let spec = take(&mut engine, folder.path(), "j", submit).unwrap();
-        let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
-        Self { folder, volunteer, cgroups: vec![], reports, engine, spec, seen: vec![] }
+    fn within(folder: tempfile::TempDir, submit: SubmitJob) -> Self {
+        let mut bench = Self::unconnected(folder, submit);
+        bench.agent.connect(&bench.link);
+        bench
     }
 
-    fn engine() -> (mpsc::Receiver<EngineReport>, LocalEngine) {
+    fn unconnected(folder: tempfile::TempDir, mut submit: SubmitJob) -> Self {
+        submit.environment.insert("D".into(), folder.path().display().to_string());
+        let agent = Agent::start(folder.path());
+        let (link, reports, mut engine) = Self::engine(folder.path());
+        let spec = take(&mut engine, folder.path(), "j", submit).unwrap();
+        Self { folder, agent, link, reports, engine, spec, seen: vec![] }
+    }
+
+    fn engine(folder: &Path) -> (TaskLink, mpsc::Receiver<EngineReport>, LocalEngine) {
         let (reports, receiver) = mpsc::channel(64);
-        (receiver, LocalEngine::open(&Setting { host: host(), reports }))
+        let tasks = TaskLink::new(host(), folder.join("jobs"));
+        (tasks.clone(), receiver, LocalEngine::open(&Setting { host: host(), reports, tasks }))
     }
 
     /// An aggregator that starts again, with what is on the disk.
     fn restart(&mut self) {
-        (self.reports, self.engine) = Self::engine();
+        (self.link, self.reports, self.engine) = Self::engine(self.folder.path());
+        self.agent.connect(&self.link);
     }
 
     fn prepare(&mut self, job: &str, submit: SubmitJob) -> Result<JobSpec, SubmissionError> {
@@ -79,30 +151,13 @@ impl Bench {
 
     fn act(&mut self, action: impl FnOnce(&mut LocalEngine, &Job<'_>)) {
         let folder = self.folder.path().join("jobs/j");
-        action(&mut self.engine, &Job { spec: &self.spec, folder: &folder, epoch: 0, volunteer: &self.volunteer });
+        action(&mut self.engine, &Job { spec: &self.spec, folder: &folder, epoch: 0 });
     }
 
     async fn stop(&mut self) {
         for task in self.engine.stop() {
             task.await.unwrap();
         }
-    }
-
-    /// Uses a cgroup as the volunteer; `false`, with a word why, where none can be made.
-    fn use_cgroup(&mut self, name: &str) -> bool {
-        let mut procs_files = Vec::new();
-        for controller in ["cpu", "cpuacct", "freezer"] {
-            let group =
-                PathBuf::from(format!("/sys/fs/cgroup/{controller}/gleaner-engine-{name}-{}", std::process::id()));
-            if let Err(error) = std::fs::create_dir(&group) {
-                eprintln!("SKIPPED: no real cgroup for the volunteer: {}: {error}", group.display());
-                return false;
-            }
-            procs_files.push(group.join("cgroup.procs").display().to_string());
-            self.cgroups.push(group);
-        }
-        self.volunteer = VolunteerKind::Cgroup { procs_files };
-        true
     }
 
     fn slots(&mut self, slots: u32) {
@@ -140,26 +195,10 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        for group in &self.cgroups {
-            for _ in 0..100 {
-                for pid in std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
-                    kill(pid.parse().unwrap_or_default());
-                }
-                if std::fs::remove_dir(group).is_ok() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-    }
-}
-
 /// A submission as the shell hands it in.
 fn take(engine: &mut LocalEngine, folder: &Path, job: &str, submit: SubmitJob) -> Result<JobSpec, SubmissionError> {
     let id = JobId::new(job).unwrap();
-    let (dedicated_slots, max_slots, options) = (submit.dedicated_slots, submit.max_slots, options_of(submit));
+    let (dedicated_slots, max_slots, options) = (submit.dedicated_slots, submit.max_slots, options_of(submit, own()));
     let mut problems = Problems::default();
     engine.check(&options, &mut problems);
     problems.none()?;
@@ -191,18 +230,13 @@ fn lines(path: &Path, file: &str) -> usize {
 }
 
 #[tokio::test]
-async fn tasks_run_in_the_volunteers_cgroup_and_keep_their_output() {
-    let mut bench = Bench::new(submission(&["cat /proc/self/cgroup; echo $GLEANER_JOB.$GLEANER_TASK; echo oops >&2"]));
-    if !bench.use_cgroup("run") {
-        return;
-    }
+async fn tasks_keep_their_output() {
+    let mut bench = Bench::new(submission(&["echo $GLEANER_JOB.$GLEANER_TASK; echo oops >&2"]));
     bench.slots(1);
     let (end, progress) = bench.end().await;
     assert_eq!((end, progress.tasks_done), (EngineEnd::Completed, 1));
-    let output = Path::new(&bench.folder.path().join("output/j")).to_owned();
-    let out = std::fs::read_to_string(output.join("1.out")).unwrap();
-    assert!(out.contains("cpu:/gleaner-engine-run-") && out.contains("freezer:/gleaner-engine-run-"), "{out}");
-    assert!(out.ends_with("j.1\n"), "{out}");
+    let output = bench.folder.path().join("output/j");
+    assert_eq!(std::fs::read_to_string(output.join("1.out")).unwrap(), "j.1\n");
     assert_eq!(std::fs::read_to_string(output.join("1.err")).unwrap(), "oops\n");
 }
 
@@ -274,20 +308,40 @@ async fn shrinking_drains() {
 }
 
 #[tokio::test]
-async fn no_task_runs_outside_the_volunteer() {
-    let mut bench = Bench::new(submission(&["echo ran >>\"$D/log\""]));
-    let missing = bench.folder.path().join("gone/cgroup.procs").display().to_string();
-    bench.volunteer = VolunteerKind::Cgroup { procs_files: vec![missing] };
+async fn without_an_agent_that_runs_tasks_the_job_waits_and_says_why() {
+    let mut bench = Bench::unconnected(tempfile::tempdir().unwrap(), submission(&["echo ran >>\"$D/log\""]));
     bench.slots(1);
-    let EngineReport::Event(Event::JobWaiting { reason, .. }) = bench.next().await else { panic!("{:?}", bench.seen) };
-    assert!(reason.contains("gone/cgroup.procs"), "{reason}");
+    let mut waiting = Vec::new();
+    while waiting.len() < 2 {
+        let EngineReport::Event(Event::JobWaiting { reason, .. }) = bench.next().await else { continue };
+        waiting.push(reason);
+        let (old, _) = mpsc::channel(1);
+        bench.link.connected(7, ProtocolVersion::V1, &old);
+    }
+    assert!(waiting[0].contains("the agent of this machine, host h1, is not connected"), "{waiting:?}");
+    assert!(waiting[1].contains("speaks version 1 of the protocol, in which it runs no tasks"), "{waiting:?}");
     assert!(bench.log().is_empty());
-    // The volunteer comes back, elsewhere: the job goes on.
-    bench.volunteer =
-        VolunteerKind::ProcessGroups { registry: bench.folder.path().join("volunteer").display().to_string() };
-    bench.slots(1);
+    bench.agent.connect(&bench.link);
     assert_eq!(bench.end().await.0, EngineEnd::Completed);
     assert_eq!(bench.log(), ["ran"]);
+}
+
+#[tokio::test]
+async fn a_lost_connection_loses_and_doubles_nothing() {
+    let tasks: Vec<String> = (0..40).map(|i| format!("echo {i} >>\"$D/log\"; sleep 0.02")).collect();
+    let tasks: Vec<&str> = tasks.iter().map(String::as_str).collect();
+    let mut bench = Bench::new(submission(&tasks));
+    bench.slots(3);
+    for number in 1..12 {
+        bench.until(|folder| lines(folder, "log") >= 3 * number).await;
+        bench.link.disconnected(bench.agent.connections);
+        bench.agent.connect(&bench.link);
+    }
+    let (end, progress) = bench.end().await;
+    assert_eq!((end, progress.tasks_done, progress.tasks_retried), (EngineEnd::Completed, 40, 0));
+    assert_eq!(bench.log().len(), 40);
+    // The agent keeps nothing but the epoch.
+    bench.until(|folder| std::fs::read_dir(folder.join("tasks")).unwrap().count() == 1).await;
 }
 
 #[tokio::test]

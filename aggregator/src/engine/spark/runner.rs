@@ -27,8 +27,8 @@ use super::options::SparkOptions;
 use super::progress::SparkProgress;
 use super::record::{DriverProcess, Record};
 use crate::engine::interface::EngineReport;
-use crate::engine::process;
 use crate::engine::runners::Orders;
+use gleaner_daemon::process;
 
 /// Time between two polls.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 use gleaner_aggregator::shell::{Arrival, Joined};
 use gleaner_net::tls::Validity;
 use gleaner_types::time::Timestamp;
-use gleaner_wire::FromAggregator;
+use gleaner_wire::{FromAggregator, ProtocolVersion};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Happening, IDLE, OUTGOING, World};
@@ -169,6 +169,7 @@ impl World {
             incarnation: agent.incarnation,
             facts: Box::new(agent.facts.clone()),
             connection: id,
+            version: ProtocolVersion::CURRENT,
             certificate: Validity { from: Timestamp(0), until: Timestamp(u64::MAX) },
             sender,
             closer,

@@ -1,14 +1,17 @@
-//! Processes that were started before this one: the same process again, or another with its number.
+//! Processes that were started before this one: the same process again, or another with its number. In: /proc. Out:
+//! whether a recorded process is alive. Called for tasks of engine `local` and for drivers of engine `spark`.
 
 use std::sync::LazyLock;
 
 /// The process of this number, start and boot is alive: not a later one of the same number, nor one of another boot.
-pub(super) fn is_alive(pid: i32, started: u64, booted: u64) -> bool {
+#[must_use]
+pub fn is_alive(pid: i32, started: u64, booted: u64) -> bool {
     booted == boot() && start_ticks(pid) == Some(started)
 }
 
 /// Distinguishes this boot of the kernel from others: the first half of its random id.
-pub(super) fn boot() -> u64 {
+#[must_use]
+pub fn boot() -> u64 {
     static BOOT: LazyLock<u64> = LazyLock::new(|| {
         let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
@@ -18,7 +21,8 @@ pub(super) fn boot() -> u64 {
 }
 
 /// Start time of a living process in clock ticks since boot; `None` if there is none, or only its remains.
-pub(super) fn start_ticks(pid: i32) -> Option<u64> {
+#[must_use]
+pub fn start_ticks(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, so fields are counted after it (proc(5)).
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();

@@ -1,28 +1,29 @@
-//! Processes: starting a task inside the volunteer, finding it again, ending it.
+//! Processes of tasks: starting one inside the volunteer as the user who submitted it, and ending it. In: the runner's
+//! wishes. Out: processes.
 //!
-//! A task is a shell that waits for a word before it runs its command. Until then it has been moved into the
-//! volunteer and its record is on disk; if either fails, or the aggregator dies, the word never comes and the
-//! command never runs, least of all outside the volunteer.
+//! A task is a shell that waits for a word before it runs its command. Until then it has been moved into the volunteer and
+//! its record is on disk. If either fails, or the agent dies, the word never comes and the command never runs, least of
+//! all outside the volunteer.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Stdio;
 
 use gleaner_types::report::VolunteerKind;
-use rustix::fs::{AtFlags, Mode, OFlags, fstat, fstatfs, open, openat, unlinkat};
-use rustix::process::{Pid, Signal, geteuid, kill_process_group};
+use gleaner_types::task::TaskUser;
+use rustix::fs::{AtFlags, Mode, OFlags, fstatfs, open, openat, unlinkat};
+use rustix::process::{Pid, Signal, getegid, geteuid, kill_process_group};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
-use super::records::{Records, RunRecord};
-use crate::engine::process;
+use super::records::Run;
 
-/// `$1` is the file for the exit status, `$2` the command.
+/// `$1` is the file for errors, `$2` the command. The exit status goes where standard error was, which is why a task's own
+/// user needs no right to the folder of records.
 ///
 /// It outlives the polite signal, so that what ignores that one can still be found by its group. The status is
 /// written until the disk takes it: a command that is over must not look like one that was killed. At last it
@@ -31,21 +32,28 @@ use crate::engine::process;
 const WRAPPER: &str = r#"gleaner_asked=
 trap 'gleaner_asked=yes' TERM
 read -r gleaner_go || exit 0
-/bin/sh -c "$2" </dev/null
+exec 3>&2 2>>"$1" || exit 0
+/bin/sh -c "$2" </dev/null 3>&-
 gleaner_status=$?
-until { echo "$gleaner_status" >"$1"; } 2>/dev/null || [ ! -d "${1%/*}" ]; do sleep 1; done
+until { echo "$gleaner_status" >&3; } 2>/dev/null; do sleep 1; done
 [ -z "$gleaner_asked" ] || sleep 2
 kill -KILL 0"#;
+
+/// Where commands are looked for when the job's environment does not say.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Everything a task needs to start.
 #[derive(Debug)]
 pub(super) struct Launch<'a> {
     pub(super) command: &'a str,
-    pub(super) environment: &'a BTreeMap<String, String>,
+    pub(super) user: TaskUser,
+    pub(super) environment: &'a [(String, String)],
     pub(super) working_dir: &'a Path,
+    pub(super) output_dir: &'a Path,
     pub(super) stdout: &'a Path,
     pub(super) stderr: &'a Path,
-    pub(super) exit_file: &'a Path,
+    /// Receives the exit status.
+    pub(super) exit: File,
     pub(super) variables: [(&'a str, String); 3],
 }
 
@@ -61,38 +69,84 @@ pub(super) enum LaunchError {
     /// The host has no volunteer.
     #[error("the host has no volunteer to run tasks in")]
     NoVolunteer,
+    /// The agent may not start processes of other users.
+    #[error("the job is of user {wanted}, and this agent, which is not root, can only run tasks of its own user {own}")]
+    OtherUser { wanted: u32, own: u32 },
+}
+
+fn prepare(action: &'static str, what: &Path) -> impl FnOnce(io::Error) -> LaunchError {
+    let what = what.display().to_string();
+    move |source| LaunchError::Prepare { action, what, source }
 }
 
 /// Starts the waiting shell of a task in a process group of its own.
-pub(super) fn spawn(launch: &Launch<'_>) -> Result<Child, LaunchError> {
-    let open = |path: &Path| {
-        File::create(path).map_err(|source| LaunchError::Prepare {
-            action: "write",
-            what: path.display().to_string(),
-            source,
-        })
-    };
-    Command::new("/bin/sh")
+pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
+    let own = geteuid().as_raw();
+    if own != 0 && launch.user.uid != own {
+        return Err(LaunchError::OtherUser { wanted: launch.user.uid, own });
+    }
+    // Links in a user's folders lead no further than that user could go.
+    let (stdout, _stderr) = as_user(launch.user, || {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(launch.output_dir)
+            .map_err(prepare("make the folder", launch.output_dir))?;
+        let create = |path: &Path| File::create(path).map_err(prepare("write", path));
+        Ok::<_, LaunchError>((create(launch.stdout)?, create(launch.stderr)?))
+    })?;
+    let mut command = Command::new("/bin/sh");
+    command
         .args([OsStr::new("-c"), OsStr::new(WRAPPER), OsStr::new("sh")])
-        .arg(launch.exit_file)
+        .arg(launch.stderr)
         .arg(launch.command)
-        .envs(launch.environment)
+        .env_clear()
+        .env("PATH", PATH)
+        .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .envs(launch.variables.iter().map(|(key, value)| (*key, value)))
         .current_dir(launch.working_dir)
         .stdin(Stdio::piped())
-        .stdout(open(launch.stdout)?)
-        .stderr(open(launch.stderr)?)
-        .process_group(0)
-        .spawn()
-        .map_err(|source| LaunchError::Prepare {
-            action: "start /bin/sh in",
-            what: launch.working_dir.display().to_string(),
-            source,
-        })
+        .stdout(stdout)
+        .stderr(launch.exit)
+        .process_group(0);
+    if own == 0 {
+        // Also drops the agent's supplementary groups.
+        command.uid(launch.user.uid).gid(launch.user.gid);
+    }
+    command.spawn().map_err(prepare("start /bin/sh in", launch.working_dir))
 }
 
-/// Moves a waiting shell into the volunteer. Where that is, the host's agent says: what it names is written only if it
-/// can be what it should be.
+/// Does something with files as a user would. Of this thread only, and nothing in `work` may wait.
+fn as_user<T>(user: TaskUser, work: impl FnOnce() -> Result<T, LaunchError>) -> Result<T, LaunchError> {
+    let own = TaskUser { uid: geteuid().as_raw(), gid: getegid().as_raw() };
+    if own.uid != 0 || user.uid == 0 {
+        return work();
+    }
+    set_file_user(user);
+    let is_user = file_user() == user;
+    let done = if is_user { work() } else { Err(LaunchError::OtherUser { wanted: user.uid, own: own.uid }) };
+    set_file_user(own);
+    done
+}
+
+#[expect(unsafe_code, reason = "the user that the kernel checks file accesses for has no safe wrapper")]
+fn set_file_user(user: TaskUser) {
+    // SAFETY: both take an integer, change this thread only and fail by changing nothing. The group goes first, as only
+    // root may change it; on the way back that does not matter, because the user's own numbers stay root's.
+    unsafe {
+        libc::setfsgid(user.gid);
+        libc::setfsuid(user.uid);
+    }
+}
+
+#[expect(unsafe_code, reason = "the user that the kernel checks file accesses for has no safe wrapper")]
+fn file_user() -> TaskUser {
+    // SAFETY: with a number that no user can have they change nothing and return what is set.
+    let (gid, uid) = unsafe { (libc::setfsgid(u32::MAX), libc::setfsuid(u32::MAX)) };
+    TaskUser { uid: uid.cast_unsigned(), gid: gid.cast_unsigned() }
+}
+
+/// Moves a waiting shell into the volunteer.
 pub(super) fn enter(pid: i32, start_ticks: u64, volunteer: &VolunteerKind) -> Result<(), LaunchError> {
     match volunteer {
         VolunteerKind::Cgroup { procs_files } if procs_files.is_empty() => Err(LaunchError::NoVolunteer),
@@ -129,12 +183,10 @@ pub(super) fn leave(pid: i32, volunteer: &VolunteerKind) {
     }
 }
 
-/// Opens the list of a cgroup's processes. The file is there already, and only a kernel's cgroup has it.
+/// Opens the list of a cgroup's processes. The file is there already, and only a kernel's cgroup has it: a volunteer that
+/// was removed must not become a file of this name.
 fn procs_file(path: &Path) -> io::Result<File> {
     let refused = || io::Error::new(io::ErrorKind::InvalidInput, "it is no `cgroup.procs` of a cgroup");
-    if !path.is_absolute() || path.file_name() != Some(OsStr::new("cgroup.procs")) {
-        return Err(refused());
-    }
     // Neither made nor emptied by being opened; and a pipe of this name must not hold anybody up.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().write(true).custom_flags(flags).open(path)?;
@@ -144,16 +196,9 @@ fn procs_file(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a registry of process groups: a folder of the name that agents give it and of this process's own user, as
-/// whose process groups alone its agent takes what is in there.
 fn registry_folder(path: &Path) -> io::Result<OwnedFd> {
-    let refused =
-        || io::Error::new(io::ErrorKind::InvalidInput, "it is no folder `volunteer` of the aggregator's user");
-    if !path.is_absolute() || path.file_name() != Some(OsStr::new("volunteer")) {
-        return Err(refused());
-    }
-    let folder = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    if fstat(&folder)?.st_uid == geteuid().as_raw() { Ok(folder) } else { Err(refused()) }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(open(path, flags, Mode::empty())?)
 }
 
 /// Lets a waiting shell run its command.
@@ -183,8 +228,8 @@ fn lower_priority(pid: i32) -> io::Result<()> {
 }
 
 /// Sends a signal to a task's whole process group if its leader is alive.
-pub(super) fn signal(run: RunRecord, signal: Signal) {
-    if is_alive(run)
+pub(super) fn signal(run: &Run, signal: Signal) {
+    if run.is_alive()
         && let Some(group) = Pid::from_raw(run.pid)
     {
         _ = kill_process_group(group, signal);
@@ -193,25 +238,12 @@ pub(super) fn signal(run: RunRecord, signal: Signal) {
 
 /// Ends what is left of a group whose leader was seen alive by this process and has just gone. No process may
 /// have the number anew: then the group, if there is one, can only be the task's.
-pub(super) fn end_remains(run: RunRecord) {
+pub(super) fn end_remains(run: &Run) {
     if !Path::new(&format!("/proc/{}", run.pid)).exists()
         && let Some(group) = Pid::from_raw(run.pid)
     {
         _ = kill_process_group(group, Signal::KILL);
     }
-}
-
-/// Ends the tasks that records speak of and that no runner has taken over.
-pub(super) fn end_left_behind(records: &Records) {
-    // Without a folder there is nothing to end.
-    for (_, run) in records.read_runs().unwrap_or_default() {
-        signal(run, Signal::KILL);
-    }
-}
-
-/// The process that a record speaks of is alive: not a later one of the same number, nor one of another boot.
-pub(super) fn is_alive(run: RunRecord) -> bool {
-    process::is_alive(run.pid, run.start_ticks, run.boot)
 }
 
 #[cfg(test)]
@@ -234,41 +266,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
         let cgroup = |file: String| VolunteerKind::Cgroup { procs_files: vec![file] };
-        for name in ["ca.key", "cgroup.procs"] {
-            std::fs::write(path(name), "mine").unwrap();
-            assert!(refused(&cgroup(path(name))).contains("no `cgroup.procs` of a cgroup"));
-            assert_eq!(std::fs::read_to_string(path(name)).unwrap(), "mine");
-        }
-        assert!(refused(&cgroup("cgroup.procs".to_owned())).contains("no `cgroup.procs` of a cgroup"));
-        assert!(refused(&cgroup(path("new/cgroup.procs"))).contains("new/cgroup.procs"));
+        std::fs::write(path("cgroup.procs"), "mine").unwrap();
+        assert!(refused(&cgroup(path("cgroup.procs"))).contains("no `cgroup.procs` of a cgroup"));
+        assert_eq!(std::fs::read_to_string(path("cgroup.procs")).unwrap(), "mine");
         std::fs::create_dir(path("empty")).unwrap();
-        refused(&cgroup(path("empty/cgroup.procs")));
+        assert!(refused(&cgroup(path("empty/cgroup.procs"))).contains("empty/cgroup.procs"));
         assert_eq!(std::fs::read_dir(path("empty")).unwrap().count(), 0, "nothing is made");
         let nowhere = VolunteerKind::Cgroup { procs_files: Vec::new() };
         assert!(refused(&nowhere).contains("no volunteer"), "no task runs where nothing holds it");
     }
 
     #[test]
-    fn only_an_agents_registry_is_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let groups = |path: &Path| VolunteerKind::ProcessGroups { registry: path.display().to_string() };
-        let left = |folder: &Path| std::fs::read_dir(folder).unwrap().count();
-        std::fs::create_dir_all(path("etc")).unwrap();
-        std::fs::write(path("etc").join(UNUSED_PID.to_string()), "mine").unwrap();
-        assert!(refused(&groups(&path("etc"))).contains("no folder `volunteer`"));
-        assert_eq!(left(&path("etc")), 1, "nothing is removed");
-        assert!(refused(&groups(&path("volunteer"))).contains("volunteer"), "one that is not there");
-        std::os::unix::fs::symlink(path("etc"), path("volunteer")).unwrap();
-        refused(&groups(&path("volunteer")));
-        assert_eq!(left(&path("etc")), 1, "a link leads nowhere");
+    fn a_user_gets_no_further_than_its_own_rights() {
         if !geteuid().is_root() {
-            eprintln!("SKIPPED: no folder of another user without being root");
+            eprintln!("SKIPPED: files of another user need root");
             return;
         }
-        let theirs = path("theirs/volunteer");
-        std::fs::create_dir_all(&theirs).unwrap();
-        std::os::unix::fs::chown(&theirs, Some(65_534), None).unwrap();
-        assert!(refused(&groups(&theirs)).contains("of the aggregator's user"));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("x");
+        let nobody = TaskUser { uid: 65_534, gid: 65_534 };
+        let error = as_user(nobody, || File::create(&file).map_err(prepare("write", &file))).unwrap_err();
+        assert!(chain(&error).contains("ermission denied"), "{}", chain(&error));
+        assert_eq!(file_user(), TaskUser { uid: 0, gid: getegid().as_raw() }, "and afterwards it is root again");
+        File::create(&file).unwrap();
     }
 }

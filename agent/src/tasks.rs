@@ -1,0 +1,441 @@
+//! Runs tasks of engine `local` at the aggregator's word: starts them in the volunteer, watches them, ends them, and keeps
+//! on disk what became of each until the aggregator has it.
+//!
+//! In: orders, which are desired state and fenced by epoch as commands are. Out: states of attempts. What runs when, and
+//! what is tried again, is the aggregator's to decide. An attempt that is known is never started again. Without a word of
+//! the aggregator for the length of the task lease every task is ended.
+
+mod launch;
+mod records;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use gleaner_daemon::clock::Clock;
+use gleaner_daemon::process;
+use gleaner_types::command::Version;
+use gleaner_types::error::chain;
+use gleaner_types::id::JobId;
+use gleaner_types::report::VolunteerKind;
+use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus};
+use gleaner_types::time::Timestamp;
+use rustix::process::Signal;
+use tokio::process::Child;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tracing::warn;
+
+use self::launch::{Launch, LaunchError};
+use self::records::{Record, Records, Run};
+use crate::act::fence::Fence;
+
+/// How long tasks run on without a word of the aggregator. Chosen: an aggregator that is started again, or a standby that
+/// takes over, is there before.
+pub const TASK_LEASE: Duration = Duration::from_secs(60);
+
+/// Time between two looks at adopted tasks, timeouts and the lease.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// From the polite signal of a timeout to the other one.
+const TERM_TO_KILL: Duration = Duration::from_secs(2);
+
+/// Most attempts that are kept, ended ones included. Chosen: several times what a host has slots.
+const MOST_ATTEMPTS: usize = 4_096;
+
+/// Most bytes of what jobs' tasks have in common; of more the oldest is forgotten, and the aggregator sends it again.
+const MOST_OF_JOBS: usize = 16 << 20;
+
+/// Longest reason why an attempt was not started, in characters.
+const MOST_OF_REASON: usize = 1_000;
+
+/// What a shell says of a command that was ended by SIGKILL or SIGTERM: 128 and the signal's number.
+const KILLED: [i32; 2] = [128 + 9, 128 + 15];
+
+/// How the agent runs tasks.
+#[derive(Debug, Clone)]
+pub struct TaskSettings {
+    /// Whether tasks may be started at all.
+    pub enabled: bool,
+    /// Folder of the records.
+    pub folder: PathBuf,
+    /// Where tasks run.
+    pub volunteer: VolunteerKind,
+    /// How long they run on without a word of the aggregator.
+    pub lease: Duration,
+}
+
+/// What the runner of tasks is told.
+#[derive(Debug)]
+pub enum TaskInput {
+    /// A connection begins: all states are told again.
+    Connected,
+    /// What a job's tasks have in common.
+    Job(Box<TaskJob>),
+    /// What is to become of attempts.
+    Orders(TaskOrders),
+    /// The agent stops: nothing is started any more.
+    Stop,
+}
+
+#[derive(Debug)]
+struct Running {
+    run: Run,
+    /// Started by an earlier run of the agent: not our child.
+    adopted: bool,
+    /// Seen alive by this process.
+    seen: bool,
+    /// When it was asked to end because its time is up.
+    terminated: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Running(Running),
+    Ended(TaskStatus),
+}
+
+/// The runner of a host's tasks. Owns all their state; its calls may block for some milliseconds on the disk.
+pub struct TaskRunner<T> {
+    settings: TaskSettings,
+    clock: Clock,
+    records: Records,
+    fence: Fence,
+    /// Newest last.
+    jobs: Vec<TaskJob>,
+    attempts: BTreeMap<TaskAttempt, Phase>,
+    /// Attempts that were not started, and why: an order that was sent twice must not start one after all.
+    refused: BTreeMap<Version, String>,
+    children: JoinSet<(TaskAttempt, io::Result<ExitStatus>)>,
+    heard: Instant,
+    stopping: bool,
+    told: String,
+    tell: T,
+}
+
+impl<T: FnMut(TaskState)> TaskRunner<T> {
+    /// Reads the records: tasks that still run are adopted, and what became of others is told. States go to `tell`.
+    ///
+    /// # Errors
+    /// When the folder cannot be made or read, or its epoch cannot be understood.
+    pub fn open(settings: TaskSettings, clock: Clock, tell: T) -> anyhow::Result<Self> {
+        let records = Records::open(&settings.folder)?;
+        let fence = Fence::open(&settings.folder)?;
+        let mut attempts = BTreeMap::new();
+        for Record { attempt, run, ended } in records.read()? {
+            let phase = match ended {
+                Some(status) => Phase::Ended(status),
+                // The next look finds out whether it still runs.
+                None => Phase::Running(Running { run, adopted: true, seen: false, terminated: None }),
+            };
+            attempts.insert(attempt, phase);
+        }
+        Ok(Self {
+            settings,
+            clock,
+            records,
+            fence,
+            jobs: Vec::new(),
+            attempts,
+            refused: BTreeMap::new(),
+            children: JoinSet::new(),
+            heard: Instant::now(),
+            stopping: false,
+            told: String::new(),
+            tell,
+        })
+    }
+
+    /// Runs until nobody is left to tell it anything. Tasks run on.
+    pub async fn run(mut self, mut inputs: mpsc::Receiver<TaskInput>) {
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            tokio::select! {
+                input = inputs.recv() => match input {
+                    Some(input) => self.take(input).await,
+                    None => break,
+                },
+                Some(joined) = self.children.join_next() => {
+                    if let Ok((attempt, status)) = joined {
+                        self.child_ended(&attempt, status);
+                    }
+                }
+                _ = looks.tick() => self.look(),
+            }
+        }
+        self.children.detach_all();
+    }
+
+    async fn take(&mut self, input: TaskInput) {
+        match input {
+            TaskInput::Connected => {
+                // An aggregator says again what its jobs are.
+                self.jobs.clear();
+                let all: Vec<TaskAttempt> = self.attempts.keys().cloned().collect();
+                all.iter().for_each(|attempt| self.tell_state(attempt));
+            }
+            TaskInput::Job(job) => {
+                if self.admits(job.epoch) {
+                    self.describe(*job);
+                }
+            }
+            TaskInput::Orders(TaskOrders { epoch, orders }) => {
+                if self.admits(epoch) {
+                    self.heard = Instant::now();
+                    for order in orders {
+                        self.order(order).await;
+                    }
+                }
+            }
+            TaskInput::Stop => self.stopping = true,
+        }
+    }
+
+    /// Whether an aggregator of this epoch may order tasks. What is told of epochs, the commands of the same aggregator tell.
+    fn admits(&mut self, epoch: u64) -> bool {
+        match self.fence.admit(epoch, self.clock.now(), &mut Vec::new()) {
+            Ok(()) => true,
+            Err((_, reason)) => {
+                if self.told != reason {
+                    warn!(reason, "orders about tasks are refused");
+                    self.told = reason;
+                }
+                false
+            }
+        }
+    }
+
+    fn describe(&mut self, job: TaskJob) {
+        self.jobs.retain(|known| known.job != job.job);
+        self.jobs.push(job);
+        let size = |job: &TaskJob| {
+            let environment: usize = job.environment.iter().map(|(name, value)| name.len() + value.len()).sum();
+            environment + job.working_dir.len() + job.output_dir.len()
+        };
+        while self.jobs.len() > 1 && self.jobs.iter().map(size).sum::<usize>() > MOST_OF_JOBS {
+            self.jobs.remove(0);
+        }
+    }
+
+    async fn order(&mut self, TaskOrder { attempt, desired }: TaskOrder) {
+        match desired {
+            TaskDesired::Run { .. } if self.attempts.contains_key(&attempt) => self.tell_state(&attempt),
+            TaskDesired::Run { attempt: number, command } => match self.start(&attempt, number, &command).await {
+                Ok((mut child, run)) => {
+                    let running = Running { run, adopted: false, seen: true, terminated: None };
+                    self.attempts.insert(attempt.clone(), Phase::Running(running));
+                    self.tell_state(&attempt);
+                    self.children.spawn(async move { (attempt, child.wait().await) });
+                }
+                Err(reason) => {
+                    let reason: String = reason.chars().take(MOST_OF_REASON).collect();
+                    self.refused.insert(attempt.version, reason.clone());
+                    while self.refused.len() > MOST_ATTEMPTS {
+                        self.refused.pop_first();
+                    }
+                    (self.tell)(TaskState { attempt, status: TaskStatus::NotStarted { reason } });
+                }
+            },
+            TaskDesired::End => match self.attempts.get(&attempt) {
+                Some(Phase::Running(running)) => self.kill(running),
+                Some(Phase::Ended(_)) => self.tell_state(&attempt),
+                // It never began, or its end was known and forgotten.
+                None => (self.tell)(TaskState { attempt, status: TaskStatus::Lost { ran_ms: 0 } }),
+            },
+            TaskDesired::Forget => {
+                if let Some(Phase::Running(running)) = self.attempts.remove(&attempt) {
+                    self.kill(&running);
+                }
+                self.records.clear(attempt.version);
+            }
+        }
+    }
+
+    /// Ends a task. One that is frozen dies when the volunteer is thawed or killed; nobody waits for it.
+    fn kill(&self, running: &Running) {
+        launch::signal(&running.run, Signal::KILL);
+        launch::leave(running.run.pid, &self.settings.volunteer);
+    }
+
+    async fn start(&self, attempt: &TaskAttempt, number: u32, command: &str) -> Result<(Child, Run), String> {
+        if let Some(reason) = self.refused.get(&attempt.version) {
+            return Err(reason.clone());
+        }
+        if !self.settings.enabled {
+            return Err("this host runs no tasks; `tasks.enabled` in its agent's config would allow it".to_owned());
+        }
+        if self.stopping {
+            return Err("the agent stops".to_owned());
+        }
+        if self.attempts.len() >= MOST_ATTEMPTS {
+            return Err(format!("this host has {MOST_ATTEMPTS} tasks that run or whose end is not stored yet"));
+        }
+        let Some(job) = self.jobs.iter().find(|job| job.job == attempt.job) else {
+            return Err(format!("this host does not know what the tasks of job {} have in common", attempt.job));
+        };
+        let before = TaskAttempt { version: Version::default(), ..attempt.clone() };
+        let mut others = self.attempts.range(before..).take_while(|(other, _)| same_task(other, attempt));
+        if others.any(|(_, phase)| matches!(phase, Phase::Running(_))) {
+            return Err(format!("an earlier attempt at task {} still runs", attempt.task.saturating_add(1)));
+        }
+        self.launch(job, attempt, number, command).await.map_err(|error| chain(&error))
+    }
+
+    async fn launch(
+        &self,
+        job: &TaskJob,
+        attempt: &TaskAttempt,
+        number: u32,
+        command: &str,
+    ) -> Result<(Child, Run), LaunchError> {
+        let (task, width) = (attempt.task.saturating_add(1), job.tasks.to_string().len());
+        let record = |source| LaunchError::Prepare {
+            action: "write",
+            what: format!("the agent's record of task {task}"),
+            source,
+        };
+        let output_dir = Path::new(&job.output_dir);
+        let output = |kind: &str| output_dir.join(format!("{task:0width$}.{kind}"));
+        let started = async {
+            let mut child = launch::spawn(Launch {
+                command,
+                user: job.user,
+                environment: &job.environment,
+                working_dir: Path::new(&job.working_dir),
+                output_dir,
+                stdout: &output("out"),
+                stderr: &output("err"),
+                exit: self.records.create_exit(attempt.version).map_err(record)?,
+                variables: [
+                    ("GLEANER_JOB", job.job.to_string()),
+                    ("GLEANER_TASK", task.to_string()),
+                    ("GLEANER_ATTEMPT", number.to_string()),
+                ],
+            })?;
+            let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+            let prepared = async {
+                let gone = || LaunchError::Prepare {
+                    action: "find",
+                    what: "a shell just started".into(),
+                    source: io::ErrorKind::NotFound.into(),
+                };
+                let start_ticks = process::start_ticks(pid).ok_or_else(gone)?;
+                launch::enter(pid, start_ticks, &self.settings.volunteer)?;
+                let (boot, started_ms) = (process::boot(), self.clock.now().0);
+                let run = Run { pid, start_ticks, boot, started_ms, timeout_ms: job.timeout_ms };
+                let written = Record { attempt: attempt.clone(), run, ended: None };
+                self.records.write(&written).map_err(record)?;
+                launch::release(&mut child).await.map_err(record)?;
+                Ok(run)
+            }
+            .await;
+            match prepared {
+                Ok(run) => Ok((child, run)),
+                Err(error) => {
+                    // Without the word it runs nothing; its input closes with `child` and it ends by itself.
+                    _ = child.start_kill();
+                    launch::leave(pid, &self.settings.volunteer);
+                    Err(error)
+                }
+            }
+        }
+        .await;
+        if started.is_err() {
+            self.records.clear(attempt.version);
+        }
+        started
+    }
+
+    fn child_ended(&mut self, attempt: &TaskAttempt, status: io::Result<ExitStatus>) {
+        // The file is the truth a restart would see; the shell's own status stands in when it could not be written.
+        let code = || status.ok().and_then(|status| status.code());
+        let exit = self.records.read_exit(attempt.version).map(|exit| exit.status).or_else(code);
+        self.ended(attempt, exit, self.clock.now());
+    }
+
+    fn look(&mut self) {
+        let now = self.clock.now();
+        let silent = self.heard.elapsed() > self.settings.lease;
+        let (mut gone, mut expired) = (Vec::new(), 0);
+        for (attempt, phase) in &mut self.attempts {
+            let Phase::Running(running) = phase else { continue };
+            if running.adopted {
+                if !running.run.is_alive() {
+                    gone.push(attempt.clone());
+                    continue;
+                }
+                running.seen = true;
+            }
+            let ran = now.since(Timestamp(running.run.started_ms));
+            match running.terminated {
+                _ if silent => {
+                    expired += 1;
+                    launch::signal(&running.run, Signal::KILL);
+                }
+                None if running.run.timeout_ms.is_some_and(|timeout| ran > Duration::from_millis(timeout)) => {
+                    running.terminated = Some(now);
+                    launch::signal(&running.run, Signal::TERM);
+                }
+                Some(asked) if now.since(asked) >= TERM_TO_KILL => launch::signal(&running.run, Signal::KILL),
+                _ => {}
+            }
+        }
+        if expired > 0 {
+            warn!(tasks = expired, "tasks are ended: the aggregator was not heard of for the length of their lease");
+        }
+        for attempt in gone {
+            let exit = self.records.read_exit(attempt.version);
+            // It may have been over long before anybody looked.
+            let at = exit.and_then(|exit| exit.at).map_or(now, |at| at.min(now));
+            self.ended(&attempt, exit.map(|exit| exit.status), at);
+        }
+    }
+
+    fn ended(&mut self, attempt: &TaskAttempt, exit: Option<i32>, at: Timestamp) {
+        // One that was forgotten is of no interest.
+        let Some(Phase::Running(running)) = self.attempts.get(attempt) else { return };
+        if exit.is_none() && running.seen {
+            launch::end_remains(&running.run);
+        }
+        launch::leave(running.run.pid, &self.settings.volunteer);
+        let run = running.run;
+        let ran = at.since(Timestamp(run.started_ms));
+        let ran_ms = u64::try_from(ran.as_millis()).unwrap_or(u64::MAX);
+        let status = match exit {
+            _ if running.terminated.is_some() => TaskStatus::TimedOut { ran_ms },
+            Some(status) if !KILLED.contains(&status) => TaskStatus::Exited { ran_ms, status },
+            _ => TaskStatus::Lost { ran_ms },
+        };
+        let record = Record { attempt: attempt.clone(), run, ended: Some(status.clone()) };
+        if let Err(error) = self.records.write(&record) {
+            // After a restart it is found out again, from what the task's shell left.
+            warn!(%error, job = %attempt.job, task = attempt.task + 1, "the end of a task cannot be recorded");
+        }
+        self.attempts.insert(attempt.clone(), Phase::Ended(status));
+        self.tell_state(attempt);
+    }
+
+    fn tell_state(&mut self, attempt: &TaskAttempt) {
+        let status = match self.attempts.get(attempt) {
+            Some(Phase::Ended(status)) => status.clone(),
+            Some(Phase::Running(running)) => {
+                let ran = self.clock.now().since(Timestamp(running.run.started_ms));
+                TaskStatus::Running { ran_ms: u64::try_from(ran.as_millis()).unwrap_or(u64::MAX) }
+            }
+            None => return,
+        };
+        (self.tell)(TaskState { attempt: attempt.clone(), status });
+    }
+}
+
+fn same_task(one: &TaskAttempt, other: &TaskAttempt) -> bool {
+    let of = |attempt: &TaskAttempt| -> (JobId, u32) { (attempt.job.clone(), attempt.task) };
+    of(one) == of(other)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! The records of tasks on disk, by which a restarted agent knows what was started and what became of it.
+//!
+//! In: the tasks folder. `EPOCH-NUMBER.run` says which process runs the attempt of that version, `EPOCH-NUMBER.exit` is
+//! written by the task's own shell when the command is over, whoever lives to see it. Both are there until the aggregator
+//! has the end of the attempt on its own disk.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gleaner_daemon::process;
+use gleaner_types::command::Version;
+use gleaner_types::task::{TaskAttempt, TaskStatus};
+use gleaner_types::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Longest record that is read, in bytes.
+const LONGEST: u64 = 4 << 10;
+
+/// The process that runs an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Run {
+    /// The wrapping shell, leader of the task's process group.
+    pub(super) pid: i32,
+    /// Its start time, in clock ticks since boot: tells it from a later process of the same number.
+    pub(super) start_ticks: u64,
+    /// The boot of the kernel that counts those ticks.
+    pub(super) boot: u64,
+    /// When it started, by the agent's clock.
+    pub(super) started_ms: u64,
+    /// After so long it is ended.
+    pub(super) timeout_ms: Option<u64>,
+}
+
+impl Run {
+    /// The process is alive: not a later one of the same number, nor one of another boot.
+    pub(super) fn is_alive(&self) -> bool {
+        process::is_alive(self.pid, self.start_ticks, self.boot)
+    }
+}
+
+/// What is on disk of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) attempt: TaskAttempt,
+    pub(super) run: Run,
+    /// How it ended, where that is not what its shell left.
+    pub(super) ended: Option<TaskStatus>,
+}
+
+/// What a task's shell left when its command was over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Exit {
+    pub(super) status: i32,
+    /// When, by the wall clock; `None` where the file system does not say.
+    pub(super) at: Option<Timestamp>,
+}
+
+/// The tasks folder.
+#[derive(Debug)]
+pub(super) struct Records {
+    folder: PathBuf,
+}
+
+impl Records {
+    /// Makes the folder where there is none. Only the agent's user can look into it.
+    pub(super) fn open(folder: &Path) -> io::Result<Self> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    fn file(&self, version: Version, kind: &str) -> PathBuf {
+        self.folder.join(format!("{}-{}.{kind}", version.epoch, version.number))
+    }
+
+    /// The empty file that a task's shell is to write its status to.
+    pub(super) fn create_exit(&self, version: Version) -> io::Result<File> {
+        let path = self.file(version, "exit");
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+    }
+
+    /// Writes a record, whole or not at all.
+    pub(super) fn write(&self, record: &Record) -> io::Result<()> {
+        let (path, new) = (self.file(record.attempt.version, "run"), self.file(record.attempt.version, "new"));
+        let written = std::fs::write(&new, serde_json::to_vec(record)?).and_then(|()| std::fs::rename(&new, path));
+        if written.is_err() {
+            _ = std::fs::remove_file(new);
+        }
+        written
+    }
+
+    /// All records. What has none never ran: the record is complete before the task may start.
+    pub(super) fn read(&self) -> io::Result<Vec<Record>> {
+        let mut records: Vec<Record> = Vec::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            if path.extension().is_none_or(|kind| kind != "run") {
+                continue;
+            }
+            let mut bytes = Vec::new();
+            File::open(&path)?.take(LONGEST).read_to_end(&mut bytes)?;
+            match serde_json::from_slice::<Record>(&bytes) {
+                Ok(record) if self.file(record.attempt.version, "run") == path => records.push(record),
+                _ => tracing::warn!(file = %path.display(), "a record of a task cannot be understood and is left out"),
+            }
+        }
+        Ok(records)
+    }
+
+    /// The exit status that a task's shell left; `None` if there is none, or not wholly.
+    pub(super) fn read_exit(&self, version: Version) -> Option<Exit> {
+        let file = File::open(self.file(version, "exit")).ok()?;
+        let mut text = String::new();
+        (&file).take(16).read_to_string(&mut text).ok()?;
+        let status = text.strip_suffix('\n')?.parse().ok()?;
+        let since_epoch = |time: SystemTime| time.duration_since(UNIX_EPOCH).ok();
+        let at = file.metadata().and_then(|data| data.modified()).ok().and_then(since_epoch);
+        Some(Exit { status, at: at.map(|at| Timestamp::default().after(at)) })
+    }
+
+    /// Forgets an attempt. The record goes first: an exit status without one says nothing.
+    pub(super) fn clear(&self, version: Version) {
+        for kind in ["run", "exit"] {
+            _ = std::fs::remove_file(self.file(version, kind));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use gleaner_types::id::JobId;
+
+    use super::*;
+
+    #[test]
+    fn records_and_exits() {
+        let folder = tempfile::tempdir().unwrap();
+        let tasks = folder.path().join("a/tasks");
+        let records = Records::open(&tasks).unwrap();
+        assert_eq!(std::fs::metadata(&tasks).unwrap().permissions().mode() & 0o777, 0o700);
+        let version = Version { epoch: 7, number: 2 };
+        let run = Run { pid: 77, start_ticks: 5, boot: 1, started_ms: 9, timeout_ms: None };
+        let attempt = TaskAttempt { job: JobId::new("j").unwrap(), task: 3, version };
+        let mut record = Record { attempt, run, ended: None };
+        records.write(&record).unwrap();
+        record.ended = Some(TaskStatus::TimedOut { ran_ms: 5 });
+        records.write(&record).unwrap();
+        // Cut off, and one under another's name.
+        std::fs::write(tasks.join("8-1.run"), "{").unwrap();
+        std::fs::copy(tasks.join("7-2.run"), tasks.join("7-3.run")).unwrap();
+        assert_eq!(records.read().unwrap(), [record]);
+        assert_eq!(records.read_exit(version), None);
+        for (left, status) in [("", None), ("12", None), ("12\n", Some(12))] {
+            std::fs::write(tasks.join("7-2.exit"), left).unwrap();
+            assert_eq!(records.read_exit(version).map(|exit| exit.status), status, "{left:?}");
+        }
+        records.clear(version);
+        assert_eq!(records.read().unwrap(), []);
+        assert_eq!(records.read_exit(version), None);
+    }
+}

@@ -1,0 +1,386 @@
+//! The runner on real processes, in a real volunteer.
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gleaner_types::task::TaskUser;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+/// A runner in a folder of its own, and what it tells. Commands may use `$D` for the folder.
+struct Bench {
+    folder: tempfile::TempDir,
+    volunteer: VolunteerKind,
+    cgroups: Vec<PathBuf>,
+    epoch: u64,
+    inputs: mpsc::Sender<TaskInput>,
+    told: mpsc::UnboundedReceiver<TaskState>,
+    running: JoinHandle<()>,
+}
+
+fn start(
+    folder: &Path,
+    volunteer: &VolunteerKind,
+    lease: Duration,
+) -> (mpsc::Sender<TaskInput>, mpsc::UnboundedReceiver<TaskState>, JoinHandle<()>) {
+    let settings = TaskSettings { enabled: true, folder: folder.join("tasks"), volunteer: volunteer.clone(), lease };
+    let (tell, told) = mpsc::unbounded_channel();
+    let (inputs, receiver) = mpsc::channel(16);
+    let runner = TaskRunner::open(settings, Clock::start(), move |state| _ = tell.send(state)).unwrap();
+    (inputs, told, tokio::spawn(runner.run(receiver)))
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with_lease(Duration::from_secs(600))
+    }
+
+    fn with_lease(lease: Duration) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = folder.path().join("volunteer");
+        std::fs::create_dir(&registry).unwrap();
+        let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
+        let (inputs, told, running) = start(folder.path(), &volunteer, lease);
+        Self { folder, volunteer, cgroups: Vec::new(), epoch: Clock::start().now().0, inputs, told, running }
+    }
+
+    /// The agent is killed, and started again: its tasks run on.
+    async fn restart(&mut self) {
+        self.running.abort();
+        _ = (&mut self.running).await;
+        (self.inputs, self.told, self.running) = start(self.folder.path(), &self.volunteer, Duration::from_secs(600));
+    }
+
+    /// Uses a cgroup as the volunteer; `false`, with a word why, where none can be made.
+    async fn use_cgroup(&mut self, name: &str) -> bool {
+        let mut procs_files = Vec::new();
+        for controller in ["cpu", "freezer"] {
+            let group =
+                PathBuf::from(format!("/sys/fs/cgroup/{controller}/gleaner-tasks-{name}-{}", std::process::id()));
+            if let Err(error) = std::fs::create_dir(&group) {
+                eprintln!("SKIPPED: no real cgroup for the volunteer: {}: {error}", group.display());
+                return false;
+            }
+            procs_files.push(group.join("cgroup.procs").display().to_string());
+            self.cgroups.push(group);
+        }
+        self.volunteer = VolunteerKind::Cgroup { procs_files };
+        self.restart().await;
+        true
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    async fn send(&self, input: TaskInput) {
+        self.inputs.send(input).await.unwrap();
+    }
+
+    async fn describe(&self, user: TaskUser, timeout_ms: Option<u64>) {
+        let folder = self.folder.path().display().to_string();
+        let job = TaskJob {
+            epoch: self.epoch,
+            job: job(),
+            user,
+            working_dir: folder.clone(),
+            output_dir: self.path("out").display().to_string(),
+            environment: vec![("D".to_owned(), folder)],
+            timeout_ms,
+            tasks: 10,
+        };
+        self.send(TaskInput::Job(Box::new(job))).await;
+    }
+
+    async fn order(&self, task: u32, number: u64, desired: TaskDesired) {
+        let orders = vec![TaskOrder { attempt: self.attempt(task, number), desired }];
+        self.send(TaskInput::Orders(TaskOrders { epoch: self.epoch, orders })).await;
+    }
+
+    async fn run(&self, task: u32, number: u64, command: &str) {
+        self.order(task, number, TaskDesired::Run { attempt: 1, command: command.to_owned() }).await;
+    }
+
+    fn attempt(&self, task: u32, number: u64) -> TaskAttempt {
+        TaskAttempt { job: job(), task, version: Version { epoch: self.epoch, number } }
+    }
+
+    async fn next(&mut self) -> TaskState {
+        tokio::time::timeout(Duration::from_secs(60), self.told.recv()).await.expect("a state in time").unwrap()
+    }
+
+    /// The end of the next attempt that ends.
+    async fn end(&mut self) -> TaskStatus {
+        loop {
+            match self.next().await.status {
+                TaskStatus::Running { .. } => {}
+                ended => return ended,
+            }
+        }
+    }
+
+    async fn until(&self, condition: impl Fn(&Path) -> bool) {
+        let waiting = async {
+            while !condition(self.folder.path()) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("the condition in time");
+    }
+
+    fn lines(&self, file: &str) -> usize {
+        std::fs::read_to_string(self.path(file)).unwrap_or_default().lines().count()
+    }
+
+    async fn gone(&self, file: &str) {
+        let pid = std::fs::read_to_string(self.path(file)).unwrap().trim().parse().unwrap();
+        self.until(|_| process::start_ticks(pid).is_none()).await;
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.running.abort();
+        for group in &self.cgroups {
+            for _ in 0..100 {
+                for pid in std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
+                    if let Some(pid) = rustix::process::Pid::from_raw(pid.parse().unwrap_or_default()) {
+                        _ = rustix::process::kill_process(pid, Signal::KILL);
+                    }
+                }
+                if std::fs::remove_dir(group).is_ok() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+fn job() -> JobId {
+    JobId::new("j").unwrap()
+}
+
+fn own() -> TaskUser {
+    TaskUser { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+}
+
+fn written(folder: &Path, file: &str) -> bool {
+    std::fs::read_to_string(folder.join(file)).is_ok_and(|text| text.ends_with('\n'))
+}
+
+const WAITS: &str = "echo $$ >\"$D/pid\"; while [ ! -e \"$D/go\" ]; do sleep 0.02; done";
+
+#[tokio::test]
+async fn a_task_runs_once_however_often_it_is_ordered_and_its_end_is_kept_until_it_is_stored() {
+    let mut bench = Bench::new();
+    bench.describe(own(), None).await;
+    let command = "echo x >>\"$D/log\"; echo $GLEANER_JOB.$GLEANER_TASK.$GLEANER_ATTEMPT; echo oops >&2; exit 3";
+    bench.run(6, 1, command).await;
+    assert!(matches!(bench.next().await.status, TaskStatus::Running { .. }));
+    assert!(matches!(bench.end().await, TaskStatus::Exited { status: 3, .. }));
+    assert_eq!(std::fs::read_to_string(bench.path("out/07.out")).unwrap(), "j.7.1\n");
+    assert_eq!(std::fs::read_to_string(bench.path("out/07.err")).unwrap(), "oops\n");
+    bench.run(6, 1, command).await;
+    assert!(matches!(bench.next().await.status, TaskStatus::Exited { status: 3, .. }));
+    // Neither a lost connection nor a restart of the agent loses the end or runs the task again.
+    bench.restart().await;
+    bench.send(TaskInput::Connected).await;
+    assert!(matches!(bench.next().await.status, TaskStatus::Exited { status: 3, .. }));
+    bench.describe(own(), None).await;
+    bench.run(6, 1, command).await;
+    assert!(matches!(bench.next().await.status, TaskStatus::Exited { status: 3, .. }));
+    assert_eq!(bench.lines("log"), 1, "it ran once");
+    bench.order(6, 1, TaskDesired::Forget).await;
+    bench.until(|folder| std::fs::read_dir(folder.join("tasks")).unwrap().count() == 1).await;
+    assert_eq!(std::fs::read_dir(bench.path("volunteer")).unwrap().count(), 0, "nothing is left of it");
+}
+
+#[tokio::test]
+async fn a_task_that_outlives_its_agent_is_adopted() {
+    let mut bench = Bench::new();
+    bench.describe(own(), None).await;
+    bench.run(0, 1, WAITS).await;
+    bench.until(|folder| written(folder, "pid")).await;
+    bench.restart().await;
+    bench.send(TaskInput::Connected).await;
+    assert!(matches!(bench.next().await.status, TaskStatus::Running { .. }));
+    std::fs::write(bench.path("go"), "").unwrap();
+    assert!(matches!(bench.end().await, TaskStatus::Exited { status: 0, .. }));
+    // One that was killed while nobody looked is lost, and stays so.
+    std::fs::remove_file(bench.path("go")).unwrap();
+    bench.describe(own(), None).await;
+    std::fs::remove_file(bench.path("pid")).unwrap();
+    bench.run(1, 2, WAITS).await;
+    bench.until(|folder| written(folder, "pid")).await;
+    bench.running.abort();
+    let pid: i32 = std::fs::read_to_string(bench.path("pid")).unwrap().trim().parse().unwrap();
+    let group = rustix::process::getpgid(rustix::process::Pid::from_raw(pid)).unwrap();
+    rustix::process::kill_process_group(group, Signal::KILL).unwrap();
+    bench.gone("pid").await;
+    bench.restart().await;
+    assert!(matches!(bench.end().await, TaskStatus::Lost { .. }));
+}
+
+#[tokio::test]
+async fn tasks_end_by_order_and_when_their_time_is_up_and_without_the_aggregator() {
+    let mut bench = Bench::with_lease(Duration::from_millis(2_000));
+    bench.describe(own(), None).await;
+    bench.run(0, 1, WAITS).await;
+    bench.until(|folder| written(folder, "pid")).await;
+    bench.order(0, 1, TaskDesired::End).await;
+    assert!(matches!(bench.end().await, TaskStatus::Lost { .. }));
+    bench.gone("pid").await;
+    bench.describe(own(), Some(300)).await;
+    std::fs::remove_file(bench.path("pid")).unwrap();
+    bench.run(0, 2, &format!("trap '' TERM; {WAITS}")).await;
+    // As an aggregator that has nothing to order does.
+    let end = loop {
+        bench.send(TaskInput::Orders(TaskOrders { epoch: bench.epoch, orders: vec![] })).await;
+        match tokio::time::timeout(Duration::from_millis(100), bench.told.recv()).await {
+            Ok(Some(TaskState { status: TaskStatus::Running { .. }, .. })) | Err(_) => {}
+            Ok(state) => break state.unwrap().status,
+        }
+    };
+    assert!(matches!(end, TaskStatus::TimedOut { .. }), "{end:?}");
+    bench.gone("pid").await;
+    bench.describe(own(), None).await;
+    bench.run(0, 3, WAITS).await;
+    let end = bench.end().await;
+    assert!(matches!(end, TaskStatus::Lost { ran_ms } if ran_ms >= 1_000), "the lease is over: {end:?}");
+    bench.gone("pid").await;
+}
+
+#[tokio::test]
+async fn orders_of_an_older_aggregator_are_refused() {
+    let mut bench = Bench::new();
+    bench.describe(own(), None).await;
+    bench.epoch -= 1;
+    bench.run(0, 1, "echo x >>\"$D/log\"").await;
+    bench.epoch += 1;
+    bench.run(0, 2, "echo x >>\"$D/log\"").await;
+    assert_eq!(bench.next().await.attempt, bench.attempt(0, 2));
+    bench.end().await;
+    assert_eq!(bench.lines("log"), 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_says_why_and_leaves_nothing() {
+    let mut bench = Bench::new();
+    let reason = |state: TaskState| match state.status {
+        TaskStatus::NotStarted { reason } => reason,
+        other => panic!("{other:?}"),
+    };
+    bench.run(0, 1, "true").await;
+    assert!(reason(bench.next().await).contains("does not know what the tasks of job j have in common"));
+    bench.describe(own(), None).await;
+    bench.run(0, 1, WAITS).await;
+    assert!(reason(bench.next().await).contains("does not know"), "an attempt is refused for good");
+    bench.run(0, 2, WAITS).await;
+    assert!(matches!(bench.next().await.status, TaskStatus::Running { .. }));
+    bench.run(0, 3, "true").await;
+    assert!(reason(bench.next().await).contains("an earlier attempt at task 1 still runs"));
+    bench.order(0, 2, TaskDesired::Forget).await;
+    bench.volunteer =
+        VolunteerKind::Cgroup { procs_files: vec![bench.path("gone/cgroup.procs").display().to_string()] };
+    bench.restart().await;
+    bench.describe(own(), None).await;
+    bench.run(0, 4, "echo x >>\"$D/log\"").await;
+    let why = reason(bench.next().await);
+    assert!(why.contains("gone/cgroup.procs"), "{why}");
+    bench.send(TaskInput::Stop).await;
+    bench.run(0, 5, "echo x >>\"$D/log\"").await;
+    assert!(reason(bench.next().await).contains("the agent stops"));
+    assert_eq!(bench.lines("log"), 0, "no task runs outside the volunteer");
+    // All that is left is the epoch.
+    bench.until(|folder| std::fs::read_dir(folder.join("tasks")).unwrap().count() == 1).await;
+}
+
+#[tokio::test]
+async fn tasks_run_in_the_volunteers_cgroup_as_the_user_who_submitted_them() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: tasks of another user need root");
+        return;
+    }
+    let mut bench = Bench::new();
+    if !bench.use_cgroup("user").await {
+        return;
+    }
+    let user = TaskUser { uid: 65_534, gid: 65_533 };
+    bench.describe(user, None).await;
+    bench.run(0, 1, "true").await;
+    let TaskStatus::NotStarted { reason } = bench.next().await.status else { panic!("it may not write there") };
+    assert!(reason.contains("failed to make the folder"), "{reason}");
+    std::fs::set_permissions(bench.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    bench.run(0, 2, "id -u; id -G; cat /proc/self/cgroup; ls \"$D/tasks\"").await;
+    let end = bench.end().await;
+    assert!(matches!(end, TaskStatus::Exited { .. }), "{end:?}");
+    let output = std::fs::read_to_string(bench.path("out/01.out")).unwrap();
+    assert!(output.starts_with("65534\n65533\n"), "{output}");
+    assert!(output.contains("cpu:/gleaner-tasks-user-") && output.contains("freezer:/gleaner-tasks-user-"), "{output}");
+    assert!(std::fs::read_to_string(bench.path("out/01.err")).unwrap().contains("ermission denied"), "the records");
+    let owner = std::fs::metadata(bench.path("out/01.out")).unwrap();
+    assert_eq!((owner.uid(), owner.gid()), (65_534, 65_533));
+}
+
+#[tokio::test]
+async fn a_stranger_with_a_recorded_number_is_neither_adopted_nor_ended() {
+    use std::os::unix::process::CommandExt;
+    let mut bench = Bench::new();
+    let mut stranger = std::process::Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+    let pid = i32::try_from(stranger.id()).unwrap();
+    let ticks = process::start_ticks(pid).unwrap();
+    let records = Records::open(&bench.path("tasks")).unwrap();
+    // The first has another start time; the second the same one, of another boot.
+    for (number, start_ticks, boot) in [(1, ticks + 1, process::boot()), (2, ticks, process::boot() ^ 1)] {
+        let run = Run { pid, start_ticks, boot, started_ms: 1, timeout_ms: None };
+        records.write(&Record { attempt: bench.attempt(0, number), run, ended: None }).unwrap();
+    }
+    bench.restart().await;
+    let ends = [bench.end().await, bench.end().await];
+    let spared = process::start_ticks(pid) == Some(ticks);
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    assert!(spared, "somebody else's process was ended");
+    assert!(ends.iter().all(|end| matches!(end, TaskStatus::Lost { .. })), "{ends:?}");
+}
+
+#[tokio::test]
+async fn a_task_that_finished_while_the_agent_was_away_took_only_its_own_time() {
+    let mut bench = Bench::new();
+    let records = Records::open(&bench.path("tasks")).unwrap();
+    // Started an hour ago by a process that is gone, over two seconds later.
+    let started_ms = Clock::start().now().0 - 3_600_000;
+    let run = Run { pid: i32::MAX, start_ticks: 1, boot: 1, started_ms, timeout_ms: None };
+    let attempt = bench.attempt(0, 1);
+    let mut exit = records.create_exit(attempt.version).unwrap();
+    records.write(&Record { attempt, run, ended: None }).unwrap();
+    exit.write_all(b"0\n").unwrap();
+    exit.set_modified(std::time::UNIX_EPOCH + Duration::from_millis(started_ms + 2_000)).unwrap();
+    bench.restart().await;
+    assert_eq!(bench.end().await, TaskStatus::Exited { ran_ms: 2_000, status: 0 });
+}
+
+#[tokio::test]
+async fn a_frozen_task_holds_nobody_up() {
+    let mut bench = Bench::new();
+    if !bench.use_cgroup("frozen").await {
+        return;
+    }
+    bench.describe(own(), None).await;
+    bench.run(0, 1, WAITS).await;
+    bench.until(|folder| written(folder, "pid")).await;
+    let state = bench.cgroups.iter().find(|group| group.to_string_lossy().contains("/freezer/")).unwrap();
+    let state = state.join("freezer.state");
+    std::fs::write(&state, "FROZEN").unwrap();
+    bench.until(|_| std::fs::read_to_string(&state).is_ok_and(|text| text.trim() == "FROZEN")).await;
+    bench.order(0, 1, TaskDesired::End).await;
+    // The next order is answered while the frozen one is still there.
+    bench.run(1, 2, "true").await;
+    while bench.next().await.attempt.task != 1 {}
+    std::fs::write(&state, "THAWED").unwrap();
+    bench.gone("pid").await;
+}
