@@ -19,8 +19,8 @@ use gleaner_types::job::{
     Workers,
 };
 use gleaner_types::report::{
-    AbsenceKind, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, Reading, Reason,
-    VolunteerKind, VolunteerSample, VolunteerState,
+    AbsenceKind, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, Reading, Reason, VolunteerKind,
+    VolunteerSample, VolunteerState,
 };
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, CoreShare, Fraction};

@@ -11,7 +11,7 @@ use gleaner_planner::controller::{Controller, Input, Settings};
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::event::{EventRecord, EventSource};
 use gleaner_types::id::{HostId, JobId};
-use gleaner_types::job::{Goal, JobSpec, Prices, SizingPolicy, SlotSpec, Workers};
+use gleaner_types::job::{Goal, JobSpec, Prices, SlotSpec, Workers};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::Bytes;
 use gleaner_wire::{AgentEvents, FromAgent, ProtocolVersion, Unknowns, decode};
@@ -51,6 +51,7 @@ pub(crate) fn take_all(version: ProtocolVersion, frames: &[Vec<u8>]) -> Tally {
     let Ok(host) = HostId::new(HOST) else { return Tally::default() };
     let (arrivals, _) = mpsc::channel(1);
     let peer = Peer {
+        tasks: TaskLink::new(host.clone(), PathBuf::from("/nonexistent")),
         host,
         incarnation: 0,
         connection: 1,
@@ -97,7 +98,6 @@ impl Scene {
             prices: Prices::default(),
             memory_per_slot: Bytes::from_mib(64),
             set_up_s: 0.0,
-            sizing: SizingPolicy::Adaptive,
             power: None,
         })));
     }

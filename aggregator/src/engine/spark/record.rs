@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use gleaner_types::format::UnknownFormat;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::process;
+use gleaner_daemon::process;
 
 /// Format of records that this program writes. Format 1 had no number; its driver also had `attempt` and `started_ms`.
 const FORMAT: u64 = 2;

@@ -4,8 +4,8 @@ use gleaner_types::command::{
     Ack, Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Refusal, Target, Version, Weight,
 };
 use gleaner_types::event::{Event, EventRecord, EventSource};
-use gleaner_types::id::{HostId, JobId, WorkloadId};
 use gleaner_types::harm::{HarmInterval, HostHarm, WorkloadHarm};
+use gleaner_types::id::{HostId, JobId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
     Absence, AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample,
