@@ -39,7 +39,7 @@ use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
 use self::refused::Refused;
 use self::restore::{RestoreReport, failure_event, foreign_event};
-pub use self::settings::{ActSettings, VolunteerChoice};
+pub use self::settings::{ActSettings, Bound, VolunteerChoice};
 use self::volunteer::command::VolunteerCommand;
 use self::volunteer::{Volunteer, VolunteerError};
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths};
@@ -105,6 +105,8 @@ pub struct Actor {
     volunteer_command: Option<VolunteerCommand>,
     levers: Levers,
     volunteer_dirs: Vec<PathBuf>,
+    /// Bounds that the volunteer lacks, and why.
+    unbounded: Vec<(Bound, String)>,
     workloads: BTreeMap<WorkloadId, WorkloadLevers>,
     /// Memory of workloads, as last sampled.
     memory: BTreeMap<WorkloadId, MemoryState>,
@@ -133,6 +135,7 @@ impl Actor {
             fence,
             guard: None,
             volunteer_dirs: Vec::new(),
+            unbounded: Vec::new(),
             workloads: BTreeMap::new(),
             memory: BTreeMap::new(),
             targets: BTreeMap::new(),
@@ -161,10 +164,10 @@ impl Actor {
             Ok(meter) => {
                 self.levers = volunteer.levers();
                 self.volunteer_dirs = volunteer.dirs();
+                self.unbounded = volunteer.unbounded().to_vec();
                 self.guard = Some(match settings.guard_by_hand {
                     true => Guard::by_hand(settings.guard, volunteer, meter),
-                    false => Guard::start(settings.guard, settings.guard_period, volunteer, meter)
-                        .map_err(ActError::Thread)?,
+                    false => Guard::start(settings, volunteer, meter).map_err(ActError::Thread)?,
                 });
             }
             Err(error) => {
@@ -402,6 +405,13 @@ impl Actor {
             |quota, shortfalls| Outcome::Applied { limits: Limits { quota, weight, ..Limits::NONE }, shortfalls };
         match desired {
             Desired::Run { cap } => {
+                if let Some((bound, why)) =
+                    self.unbounded.iter().find(|(bound, _)| self.settings.required.contains(bound))
+                {
+                    let word = bound.word();
+                    let detail = format!("{}; or take \"{word}\" out of act.require on this host", bound.lacking(why));
+                    return Err((Refusal::NoLever, detail));
+                }
                 guard.look().map_err(failed)?;
                 if self.volunteer_is_foreign() {
                     let detail = "somebody else has set a lever of the volunteer; set it back to free it".to_owned();

@@ -9,11 +9,12 @@ use gleaner_net::tls::IdentityFiles;
 use gleaner_net::transport::DEFAULT_PORT;
 use gleaner_planner::forecast::{ForecastSettings, METHODS, Method};
 use gleaner_planner::guard::GuardSettings;
+use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::id::HostId;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
-use crate::act::{ActSettings, VolunteerChoice};
+use crate::act::{ActSettings, Bound, VolunteerChoice};
 use crate::roots::Roots;
 use crate::sense::SenseSettings;
 
@@ -30,6 +31,7 @@ pub const AT_RUN_TIME: &[&str] = &[
     "volunteer.kill_after_ms",
     "guard.headroom",
     "guard.growth_per_s",
+    "guard.open_above",
     "forecast.method",
     "forecast.history_s",
     "forecast.lookahead_s",
@@ -59,6 +61,12 @@ pub struct Config {
     pub longest_lease: Duration,
     /// The volunteer never gets more CPU than this.
     pub volunteer_ceiling: Option<CoreShare>,
+    /// Bounds without which the volunteer is not activated.
+    pub required: Vec<Bound>,
+    /// Memory of the host that is kept free of the volunteer; `None` is the default share.
+    pub volunteer_memory_floor: Option<Bytes>,
+    /// Most processes and threads of the volunteer.
+    pub volunteer_processes: u64,
     /// Silence of the agent's loop after which the keeper kills it and restores the host.
     pub hung_after: Duration,
     /// Globs of cgroups whose processes are foreground.
@@ -83,6 +91,8 @@ pub struct Config {
     pub guard_headroom: f64,
     /// How fast the volunteer may grow, as a share of the host per second.
     pub guard_growth: f64,
+    /// Share of the host that the foreground must leave for there to be no quota, where the volunteer yields outright.
+    pub guard_open_above: f64,
     /// Forecast method.
     pub forecast_method: Method,
     /// History the forecast uses, in seconds.
@@ -155,6 +165,7 @@ impl Config {
         self.kill_after = new.kill_after;
         self.guard_headroom = new.guard_headroom;
         self.guard_growth = new.guard_growth;
+        self.guard_open_above = new.guard_open_above;
         self.forecast_method = new.forecast_method;
         self.forecast_history_s = new.forecast_history_s;
         self.forecast_lookahead_s = new.forecast_lookahead_s;
@@ -186,6 +197,12 @@ impl Config {
             act: act.flag("enabled", false),
             longest_lease: Duration::from_secs_f64(act.number("longest_lease_s", 600.0, 10.0..=86_400.0)),
             volunteer_ceiling: volunteer_ceiling(&mut act),
+            required: {
+                let words = act.words("require", &Bound::ALL.map(Bound::word));
+                Bound::ALL.into_iter().filter(|bound| words.contains(&bound.word())).collect()
+            },
+            volunteer_memory_floor: memory_floor(&mut volunteer),
+            volunteer_processes: volunteer.integer("processes", 4_096, 16..=1 << 22),
             hung_after: Duration::from_secs(act.integer("hung_after_s", 20, 5..=3_600)),
             foreground_cgroups: foreground.texts("cgroups"),
             foreground_qemu: foreground.flag("qemu", true),
@@ -209,6 +226,7 @@ impl Config {
             guard_period: Duration::from_millis(guard.integer("period_ms", 50, 10..=100)),
             guard_headroom: guard.number("headroom", 0.05, 0.0..=0.9),
             guard_growth: guard.number("growth_per_s", 0.1, 0.001..=0.1),
+            guard_open_above: guard.number("open_above", 0.5, 0.5..=1.0),
             forecast_method: forecast.choice("method", Method::default(), &forecast_words),
             forecast_history_s: history,
             forecast_lookahead_s: lookahead,
@@ -248,6 +266,9 @@ impl Config {
             volunteer_name: self.volunteer_name.clone(),
             volunteer_command: self.volunteer_command.clone(),
             kill_after: self.kill_after,
+            required: self.required.clone(),
+            memory_bound: MemoryBoundSettings { floor: self.volunteer_memory_floor, ..MemoryBoundSettings::default() },
+            processes_most: self.volunteer_processes,
             longest_lease: self.longest_lease,
             volunteer_ceiling: self.volunteer_ceiling,
             foreground_quota_floor: self.foreground_floor,
@@ -257,6 +278,7 @@ impl Config {
             guard: GuardSettings {
                 headroom: Fraction::clamped(self.guard_headroom),
                 growth_per_s: Fraction::clamped(self.guard_growth),
+                open_above: Fraction::clamped(self.guard_open_above),
                 ..GuardSettings::default()
             },
             ..ActSettings::observing(self.state_dir.clone())
@@ -340,6 +362,13 @@ fn volunteer_ceiling(section: &mut Section<'_>) -> Option<CoreShare> {
     named.then(|| CoreShare::clamped(percent))
 }
 
+/// The memory that is kept free of the volunteer, if the config says so.
+fn memory_floor(section: &mut Section<'_>) -> Option<Bytes> {
+    let named = section.has("memory_floor_mib");
+    let mib = section.integer("memory_floor_mib", 256, 16..=1 << 24);
+    named.then(|| Bytes::from_mib(mib))
+}
+
 /// `guest` or `unit`, whichever the kind asks for.
 fn adopted_name(section: &mut Section<'_>) -> String {
     let (guest, unit) = (section.optional_text("guest"), section.optional_text("unit"));
@@ -418,7 +447,7 @@ mod tests {
     #[test]
     fn a_reload_takes_over_what_it_says_and_nothing_else() {
         let all = "state_dir = '/x'\n[act]\nenabled = true\n[foreground]\nfloor_percent = 20\nmemory_floor_mib = 512\n\
-                   [volunteer]\nkill_after_ms = 1\n[guard]\nperiod_ms = 20\nheadroom = 0.2\ngrowth_per_s = 0.02\n\
+                   [volunteer]\nkill_after_ms = 1\n[guard]\nperiod_ms = 20\nheadroom = 0.2\ngrowth_per_s = 0.02\nopen_above = 0.7\n\
                    [forecast]\nmethod = 'best'\nhistory_s = 60\nlookahead_s = 30\nsigma = 3\n\
                    [sense]\nsample_period_ms = 500\nscan_period_s = 2\ncounters = false\n";
         let keys = |text: &str| Config::with_keys(&Source::from_text(Path::new("agent.toml"), text)).unwrap();

@@ -19,7 +19,8 @@ use gleaner_types::event::Event;
 use gleaner_types::report::Levers;
 use tracing::{error, info, warn};
 
-use crate::act::{self, Actor};
+use crate::act::volunteer::foreseen_law;
+use crate::act::{self, ActSettings, Actor};
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
 use crate::doctor;
 use crate::hierarchies::Hierarchies;
@@ -173,10 +174,15 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
         }
         Some(Command::Doctor { json }) => {
             let nothing = Levers::without_volunteer(false, Vec::new());
-            let facts = probe::facts(&Hierarchies::of_this_machine(), nothing, true);
+            let hierarchies = Hierarchies::of_this_machine();
+            let facts = probe::facts(&hierarchies, nothing, true);
+            // A broken config is no reason to say nothing of the host.
+            let settings = config_or_defaults(&arguments.config).map(|config| config.act_settings());
+            let settings = settings.unwrap_or_else(|_| ActSettings::observing(DEFAULT_STATE_DIR.into()));
+            let law = foreseen_law(&settings, &hierarchies);
             match json {
-                true => println!("{:#}", doctor::as_json(&facts)?),
-                false => println!("{}", doctor::as_text(&facts)),
+                true => println!("{:#}", doctor::as_json(&facts, &law)?),
+                false => println!("{}", doctor::as_text(&facts, &law)),
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -4,6 +4,9 @@
 //!
 //! If it cannot measure, it freezes the volunteer and says so.
 
+mod memory;
+#[cfg(test)]
+mod memory_tests;
 mod meter;
 #[cfg(test)]
 mod tests;
@@ -13,14 +16,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gleaner_planner::guard::{Guard as Law, GuardSettings};
+use gleaner_planner::guard::{Guard as Law, GuardSettings, Yields};
+use gleaner_planner::memory_bound::{MemorySample, MemoryVerdict};
 use gleaner_types::command::Quota;
 use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::report::{Absence, AbsenceKind, VolunteerState};
 use gleaner_types::units::CoreShare;
 
+use self::memory::{Looked, MemoryWatch};
 pub use self::meter::{Meter, MeterError, MeterPaths};
+use crate::act::ActSettings;
 use crate::act::managed::ForeignWrite;
 use crate::act::restore::foreign_event;
 use crate::act::volunteer::{Volunteer, VolunteerError};
@@ -30,6 +36,8 @@ const EVENT_PAUSE: Duration = Duration::from_secs(1);
 /// Smaller shrinks are done like any other but are the noise of the measurement, not a demand: they are
 /// neither counted nor told. In percent of a core; chosen.
 const SHRINK_COUNTED_PERCENT: f64 = 5.0;
+/// How long a volunteer that is ended for its memory may take to be gone before the guard goes on.
+const END_WAIT: Duration = Duration::from_millis(500);
 /// Most events kept for a caller that does not fetch them; each is rare.
 const EVENTS: usize = 64;
 
@@ -50,6 +58,11 @@ pub struct GuardStatus {
     pub interval_longest: Duration,
     /// Why the volunteer is held frozen, if the guard cannot measure or set limits.
     pub failure: Option<String>,
+    /// Why a quota is in force at all times, completing "because …"; `None` where the kernel itself makes the volunteer
+    /// yield, and the law is open while the foreground leaves half of the host.
+    pub held_because: Option<String>,
+    /// Times the volunteer was ended because the host's memory ran out.
+    pub memory_ends: u64,
 }
 
 /// What the guard has done since its last event.
@@ -76,6 +89,12 @@ struct Inner {
     reaction_worst: Duration,
     interval_longest: Duration,
     failure: Option<String>,
+    held_because: Option<String>,
+    /// Why the volunteer is held frozen, or was ended, for its memory.
+    short_of_memory: Option<String>,
+    memory_ends: u64,
+    /// It has to end for its memory, and something of it may still be there.
+    ending_for_memory: bool,
     unreported: Unreported,
     events: Vec<Event>,
     events_lost: u64,
@@ -102,6 +121,10 @@ impl Shared {
             reaction_worst: Duration::ZERO,
             interval_longest: Duration::ZERO,
             failure: None,
+            held_because: Some("it was not looked at yet".to_owned()),
+            short_of_memory: None,
+            memory_ends: 0,
+            ending_for_memory: false,
             unreported: Unreported::default(),
             events: Vec::new(),
             events_lost: 0,
@@ -134,6 +157,8 @@ pub struct Guard {
     shared: Arc<Shared>,
     /// `None` when it is stepped by hand, with `watch`.
     thread: Option<JoinHandle<()>>,
+    /// Keeps the memory bound.
+    memory: Option<JoinHandle<()>>,
     by_hand: Option<Watch>,
 }
 
@@ -149,18 +174,26 @@ impl Guard {
     ///
     /// # Errors
     /// The system's error when no thread can be started.
-    pub fn start(settings: GuardSettings, period: Duration, volunteer: Volunteer, meter: Meter) -> io::Result<Self> {
-        let shared = Shared::new(settings, volunteer, None);
+    pub fn start(settings: &ActSettings, mut volunteer: Volunteer, meter: Meter) -> io::Result<Self> {
+        let (law, period) = (settings.guard, settings.guard_period);
+        let meminfo = settings.roots.proc.join("meminfo");
+        let memory = MemoryWatch::new(settings.memory_bound, meminfo, &mut volunteer);
+        let shared = Shared::new(law, volunteer, None);
         let (on_thread, own) = (Arc::clone(&shared), Watch { meter, activation: 0 });
         let thread = thread::Builder::new().name("guard".to_owned()).spawn(move || watch(&on_thread, own, period))?;
-        Ok(Self { shared, thread: Some(thread), by_hand: None })
+        let mut guard = Self { shared, thread: Some(thread), memory: None, by_hand: None };
+        let on_thread = Arc::clone(&guard.shared);
+        let memory =
+            thread::Builder::new().name("memory".to_owned()).spawn(move || watch_memory(&on_thread, memory))?;
+        guard.memory = Some(memory);
+        Ok(guard)
     }
 
     /// A guard without a thread, latent, that looks when it is told to: for simulations on a virtual clock.
     #[must_use]
     pub fn by_hand(settings: GuardSettings, volunteer: Volunteer, meter: Meter) -> Self {
         let shared = Shared::new(settings, volunteer, Some(Instant::now()));
-        Self { shared, thread: None, by_hand: Some(Watch { meter, activation: 0 }) }
+        Self { shared, thread: None, memory: None, by_hand: Some(Watch { meter, activation: 0 }) }
     }
 
     /// One look, of a guard without a thread.
@@ -185,10 +218,10 @@ impl Guard {
         self.shared.lock().status()
     }
 
-    /// Its thread, if it has one, has not ended by a fault.
+    /// Its threads, if it has some, have not ended by a fault.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.thread.as_ref().is_none_or(|thread| !thread.is_finished())
+        [&self.thread, &self.memory].into_iter().flatten().all(|thread| !thread.is_finished())
     }
 
     /// Goes on by other constants of the law.
@@ -266,7 +299,7 @@ impl Guard {
         inner.volunteer = None;
         drop(inner);
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
+        for thread in self.thread.take().into_iter().chain(self.memory.take()) {
             // A panic in the thread has been printed; there is nothing else to learn from it.
             let _ = thread.join();
         }
@@ -317,22 +350,52 @@ fn watch(shared: &Shared, mut watch: Watch, period: Duration) {
     }
 }
 
+/// The thread that keeps the memory bound. It does not hold the lock while it looks: setting a bound can take long.
+fn watch_memory(shared: &Shared, mut watch: MemoryWatch) {
+    loop {
+        if shared.lock().quit {
+            return;
+        }
+        watch.care();
+        let looked = watch.look(Instant::now());
+        let mut inner = shared.lock();
+        let pause = Looked::pause(&looked, inner.cap.is_some());
+        inner.take_memory(looked);
+        if inner.quit {
+            return;
+        }
+        match pause {
+            Some(pause) => drop(shared.changed.wait_timeout(inner, pause).unwrap_or_else(PoisonError::into_inner)),
+            None => drop(shared.changed.wait(inner).unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+}
+
 impl Inner {
     fn status(&self) -> GuardStatus {
         let foreign = self.volunteer.as_ref().is_some_and(Volunteer::has_foreign_ceiling);
-        let state = match (self.cap, self.law.frozen() || self.failure.is_some() || foreign) {
+        let state = match (
+            self.cap,
+            self.law.frozen() || self.failure.is_some() || self.short_of_memory.is_some() || foreign,
+        ) {
             (Some(_), false) => VolunteerState::Active,
             (Some(_), true) => VolunteerState::Frozen,
             (None, _) => VolunteerState::Latent,
         };
+        let allowance = match self.limit() {
+            Quota::AtMost(limit) => limit,
+            Quota::Unlimited => self.law.allowance(),
+        };
         GuardStatus {
             state,
-            allowance: if state == VolunteerState::Active { self.limit() } else { CoreShare::ZERO },
+            allowance: if state == VolunteerState::Active { allowance } else { CoreShare::ZERO },
             shrinks: self.shrinks,
             freezes: self.freezes,
             reaction_worst: self.reaction_worst,
             interval_longest: self.interval_longest,
-            failure: self.failure.clone(),
+            failure: self.failure.clone().or_else(|| self.short_of_memory.clone()),
+            held_because: self.held_because.clone(),
+            memory_ends: self.memory_ends,
         }
     }
 
@@ -341,18 +404,36 @@ impl Inner {
         self.by_hand.unwrap_or_else(Instant::now)
     }
 
-    fn limit(&self) -> CoreShare {
+    /// What the volunteer may have now: no quota while the law is open and the cap is all of the host.
+    fn limit(&self) -> Quota {
+        let allowance = self.law.allowance();
         match self.cap {
-            None => CoreShare::ZERO,
-            Some(Quota::Unlimited) => self.law.allowance(),
-            Some(Quota::AtMost(cap)) => cap.min(self.law.allowance()),
+            None => Quota::AtMost(CoreShare::ZERO),
+            Some(Quota::Unlimited) if self.law.is_open() => Quota::Unlimited,
+            Some(Quota::AtMost(cap)) if self.law.is_open() && cap >= allowance => Quota::Unlimited,
+            Some(Quota::Unlimited) => Quota::AtMost(allowance),
+            Some(Quota::AtMost(cap)) => Quota::AtMost(cap.min(allowance)),
         }
+    }
+
+    /// Chooses the law by how the volunteer yields.
+    fn choose_law(&mut self, now: Instant) {
+        let Some(volunteer) = &mut self.volunteer else { return };
+        let held_because = volunteer.yields(now).clone().err();
+        let yields = if held_because.is_none() { Yields::Outright } else { Yields::ByWeight };
+        if yields != self.law.yields() {
+            let why = held_because.as_deref().unwrap_or("the kernel itself makes the volunteer yield");
+            tracing::info!(open = held_because.is_none(), why, "the guard's law has changed");
+        }
+        self.law.set_yields(yields);
+        self.held_because = held_because;
     }
 
     /// Puts in force what law, cap and failure say.
     fn enforce(&mut self) -> Result<(), VolunteerError> {
         let limit = self.limit();
-        let frozen = self.cap.is_none() || self.law.frozen() || self.failure.is_some() || limit == CoreShare::ZERO;
+        let held = self.failure.is_some() || self.short_of_memory.is_some();
+        let frozen = self.cap.is_none() || self.law.frozen() || held || limit == Quota::AtMost(CoreShare::ZERO);
         let now = self.now();
         let Some(volunteer) = &mut self.volunteer else { return Ok(()) };
         let met = volunteer.enforce(limit, frozen, now)?;
@@ -371,6 +452,7 @@ impl Inner {
         let Some((sample, interval_s)) = sample else { return };
         self.recover();
         let before = self.status().allowance;
+        self.choose_law(now);
         let verdict = self.law.step(sample, interval_s);
         if let Err(error) = self.enforce() {
             return self.fail(meter, &chain(&error));
@@ -442,5 +524,75 @@ impl Inner {
             self.events_lost += 1;
             tracing::warn!(lost = self.events_lost, "events of the guard are not fetched and are lost");
         }
+    }
+
+    /// What a look at the memory brings: the volunteer ends, is kept frozen, or may run again.
+    fn take_memory(&mut self, looked: Result<Looked, String>) {
+        let short = match looked {
+            Ok(Looked { verdict, sample, met }) => {
+                self.tell_foreign(&met);
+                // Killed, a frozen process of version 1 dies only once it is thawed: until all have, every look tries again.
+                self.ending_for_memory = verdict.held && (verdict.end || self.ending_for_memory);
+                if self.ending_for_memory {
+                    self.end_for_memory(verdict, sample);
+                }
+                verdict.held.then(|| {
+                    let MemorySample { available, .. } = sample;
+                    format!("{available} of memory are available on this host, and {} are kept free", verdict.floor)
+                })
+            }
+            Err(error) => Some(error),
+        };
+        match (&self.short_of_memory, &short) {
+            (None, Some(why)) => {
+                tracing::warn!(
+                    why,
+                    "the volunteer is held, because the foreground's memory cannot be kept free otherwise"
+                );
+                self.tell(Event::SensorChanged {
+                    sensor: "memory bound".to_owned(),
+                    absent: Some(Absence::described(AbsenceKind::Vanished, why.clone())),
+                });
+            }
+            (Some(_), None) => self.tell(Event::SensorChanged { sensor: "memory bound".to_owned(), absent: None }),
+            _ => {}
+        }
+        let changed = self.short_of_memory.is_some() != short.is_some();
+        self.short_of_memory = short;
+        if changed && let Err(error) = self.enforce() {
+            tracing::warn!(error = chain(&error), "the volunteer's limits could not be set");
+        }
+    }
+
+    /// Kills the volunteer whole: less than the floor is available although its bound is in force.
+    fn end_for_memory(&mut self, verdict: MemoryVerdict, sample: MemorySample) {
+        let Some(volunteer) = &mut self.volunteer else { return };
+        let ended = volunteer.end_for_memory(END_WAIT);
+        let MemorySample { available, used, .. } = sample;
+        let processes = match ended {
+            Ok(processes) => processes,
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "the volunteer is not yet ended whole");
+                return;
+            }
+        };
+        self.ending_for_memory = false;
+        if processes == 0 {
+            // Nothing was in it: that memory is short is told once it matters.
+            return;
+        }
+        let floor = verdict.floor;
+        tracing::warn!(%available, %floor, %used, processes, "the volunteer was ended, because memory runs out");
+        self.memory_ends += 1;
+        self.tell(Event::SensorChanged {
+            sensor: "memory bound".to_owned(),
+            absent: Some(Absence::described(
+                AbsenceKind::Vanished,
+                format!(
+                    "the volunteer was ended: only {available} of memory were available, {floor} are kept free for the \
+                     foreground, and it used {used}; {processes} processes were ended"
+                ),
+            )),
+        });
     }
 }

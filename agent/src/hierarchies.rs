@@ -17,6 +17,18 @@ pub enum CgroupVersion {
     V2,
 }
 
+impl CgroupVersion {
+    /// The mount point of a hierarchy of this version with the controller `cpu` is the machine's root: inside a cgroup
+    /// namespace it shows a part, and lacks (or has) files that tell.
+    #[must_use]
+    pub fn is_machines_root(self, mount: &Path) -> bool {
+        match self {
+            Self::V1 => mount.join("cgroup.sane_behavior").exists(),
+            Self::V2 => mount.join("cpu.stat").exists() && !mount.join("cgroup.type").exists(),
+        }
+    }
+}
+
 /// The cgroup hierarchies of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hierarchies {

@@ -14,6 +14,7 @@ pub mod goal;
 pub mod guard;
 pub mod harm;
 pub mod io_model;
+pub mod memory_bound;
 pub mod policy;
 pub mod power;
 pub mod productivity;

@@ -155,10 +155,10 @@ impl Room<'_> {
         let mut used = CoreShare::ZERO;
         for _ in 0..GUARD_STEPS {
             let verdict = self.guard.step(GuardSample { capacity, foreground }, 1.0 / f64::from(GUARD_STEPS));
-            let left = capacity.saturating_sub(foreground);
-            let most = verdict.allowance.min(self.cap).min(CoreShare::from_cores(self.slots)).min(left);
+            let most = verdict.allowance.min(self.cap).min(CoreShare::from_cores(self.slots));
             used += most * (1.0 / f64::from(GUARD_STEPS));
         }
+        let used = used.min(capacity.saturating_sub(foreground));
         self.done_cpu_s += used.cores();
         let memory = Some(Bytes::from_mib(4_096));
         self.forecaster.observe(capacity, Some(foreground), memory, 1.0);

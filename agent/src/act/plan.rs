@@ -66,6 +66,9 @@ pub fn plan(changes: Vec<Change>) -> Vec<Step> {
         | LeverValue::Throttle(_)
         | LeverValue::Rate(_)
         | LeverValue::Share(_)
+        | LeverValue::Count(_)
+        | LeverValue::KilledWhole(_)
+        | LeverValue::OomScore(_)
         | LeverValue::Text(_) => 4,
         LeverValue::Frozen(false) => 5,
     });

@@ -100,7 +100,7 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
     enabled.retain(|enabled| {
         if let Some(theirs) = set_by_others(&enabled.cgroup, &own) {
             let (cgroup, theirs) = (enabled.cgroup.display(), theirs.display());
-            tracing::warn!(%cgroup, %theirs, "the controller cpu stays switched on, because others have set it");
+            tracing::warn!(%cgroup, %theirs, "a controller stays switched on, because others have set it");
             return false;
         }
         match cgroup::switch_controllers(&enabled.cgroup, '-', &enabled.controllers) {
@@ -127,14 +127,18 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
     Ok(report)
 }
 
-/// A cgroup right below `parent` on which others have set a ceiling or weight on CPU since the controller was switched
-/// on for it, the only one that ever is: switched off again it would take their settings along. `own` are Gleaner's.
+/// A cgroup right below `parent` on which others have set a ceiling or weight on CPU, memory or processes since the
+/// controller was switched on for it: switched off again it would take their settings along. `own` are Gleaner's.
 fn set_by_others(parent: &Path, own: &[PathBuf]) -> Option<PathBuf> {
     let is_set = |dir: &PathBuf| {
         let read = |kind| AnyLever::new(dir, CgroupVersion::V2, kind).read().ok();
         matches!(read(CgroupFile::Quota), Some(LeverValue::Quota { quota_us: Some(_), .. }))
             || matches!(read(CgroupFile::Weight), Some(LeverValue::Weight(weight)) if weight != NORMAL_WEIGHT)
             || read(CgroupFile::Idle) == Some(LeverValue::Idle(true))
+            || [CgroupFile::MemoryMax, CgroupFile::Memory]
+                .into_iter()
+                .any(|kind| matches!(read(kind), Some(LeverValue::Memory(Some(_)))))
+            || matches!(read(CgroupFile::Pids), Some(LeverValue::Count(Some(_))))
     };
     cgroup::children(parent).unwrap_or_default().into_iter().find(|dir| !own.contains(dir) && is_set(dir))
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gleaner_planner::guard::GuardSettings;
+use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::command::Weight;
 use gleaner_types::units::{BytesPerSec, CoreShare};
@@ -27,6 +28,54 @@ pub enum VolunteerChoice {
     None,
 }
 
+/// A bound without which a volunteer can bring its host down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bound {
+    /// On memory.
+    Memory,
+    /// On processes and threads.
+    Pids,
+}
+
+impl Bound {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Memory, Self::Pids];
+
+    /// Its word in the config.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Pids => "pids",
+        }
+    }
+
+    /// What is not bounded without it, what that costs, and how to have it; for an operator.
+    #[must_use]
+    pub const fn advice(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Memory => (
+                "the volunteer's memory",
+                "a task that leaks makes the kernel's OOM killer choose a victim on the whole host, which can be a \
+                 foreground",
+                "run the agent as root, with the controller memory of cgroups (boot with cgroup_enable=memory if it is off)",
+            ),
+            Self::Pids => (
+                "the number of the volunteer's processes",
+                "a task that forks without end takes all process numbers of the host, and no foreground can start another",
+                "run the agent as root, with the controller pids of cgroups",
+            ),
+        }
+    }
+
+    /// That a volunteer lacks it, in a sentence for an operator.
+    #[must_use]
+    pub fn lacking(self, why: &str) -> String {
+        let (what, costs, enable) = self.advice();
+        format!("{what} is not bounded, because {why}; {costs}; to have it, {enable}")
+    }
+}
+
 /// How the agent acts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActSettings {
@@ -44,6 +93,12 @@ pub struct ActSettings {
     pub volunteer_command: Vec<String>,
     /// Time from stopping the volunteer to killing what is still in it.
     pub kill_after: Duration,
+    /// Bounds without which the volunteer is not activated.
+    pub required: Vec<Bound>,
+    /// The volunteer's memory bound.
+    pub memory_bound: MemoryBoundSettings,
+    /// Most processes and threads of the volunteer.
+    pub processes_most: u64,
     /// No command is accepted that holds longer than this without renewal.
     pub longest_lease: Duration,
     /// The volunteer never gets more CPU than this, whatever a command says.
@@ -70,7 +125,8 @@ impl ActSettings {
     /// The defaults, observing only. Chosen: a killed task has had 10 s; a host that lost its aggregator is itself again
     /// after ten minutes at most; a guest keeps a tenth of a core
     /// and half the normal weight whatever an aggregator asks; the guard steps every 50 ms, which leaves
-    /// three more steps within its 200 ms.
+    /// three more steps within its 200 ms; 4,096 threads are several workers of a batch system, and an eighth of the
+    /// process numbers of a small host. No bound is required here; the config requires them all.
     #[must_use]
     pub fn observing(state_dir: PathBuf) -> Self {
         Self {
@@ -81,6 +137,9 @@ impl ActSettings {
             volunteer_name: String::new(),
             volunteer_command: Vec::new(),
             kill_after: Duration::from_secs(10),
+            required: Vec::new(),
+            memory_bound: MemoryBoundSettings::default(),
+            processes_most: 4_096,
             longest_lease: Duration::from_secs(600),
             volunteer_ceiling: None,
             foreground_quota_floor: CoreShare::clamped(10.0),

@@ -105,7 +105,7 @@ fn a_volunteer_is_held_to_its_ceiling_frozen_and_thawed() {
     let burners = [0, 1].map(|_| Burner::start(&procs_files(&levers.volunteer)));
     let usage = volunteer.usage();
 
-    volunteer.enforce(share(20.0), false, Instant::now()).unwrap();
+    volunteer.enforce(Quota::AtMost(share(20.0)), false, Instant::now()).unwrap();
     let begin = usage_ns(&usage);
     eventually("it runs", || usage_ns(&usage) > begin);
     let (start, before) = (Instant::now(), usage_ns(&usage));
@@ -115,7 +115,7 @@ fn a_volunteer_is_held_to_its_ceiling_frozen_and_thawed() {
     eprintln!("two burners under a ceiling of 20 % used {used}");
     assert!(used <= share(30.0), "{used}");
 
-    volunteer.enforce(share(20.0), true, Instant::now()).unwrap();
+    volunteer.enforce(Quota::AtMost(share(20.0)), true, Instant::now()).unwrap();
     let freezer = cgroup::freezer_of(&volunteer.dirs()).unwrap();
     assert_eq!(freezer.read().unwrap(), LeverValue::Frozen(true));
     // A throttled task runs once more, for microseconds, to freeze.
@@ -128,7 +128,7 @@ fn a_volunteer_is_held_to_its_ceiling_frozen_and_thawed() {
     // The kernel may count the last microseconds of a task late, when it is not looking.
     let late = usage_ns(&usage) - frozen_at;
     assert!(late < 5_000_000, "{late} ns of 200 ms");
-    volunteer.enforce(share(20.0), false, Instant::now()).unwrap();
+    volunteer.enforce(Quota::AtMost(share(20.0)), false, Instant::now()).unwrap();
     eventually("it runs again", || usage_ns(&usage) > frozen_at);
 
     assert!(volunteer.is_occupied().unwrap());
@@ -149,7 +149,8 @@ fn many_small_changes_do_not_lift_the_ceiling() {
     let _burner = Burner::start(&procs_files(&volunteer.kind()));
     let (start, before) = (Instant::now(), usage_ns(&volunteer.usage()));
     for turn in 0_u8..40 {
-        volunteer.enforce(share(if turn % 2 == 0 { 40.0 } else { 38.0 }), false, Instant::now()).unwrap();
+        let percent = if turn % 2 == 0 { 40.0 } else { 38.0 };
+        volunteer.enforce(Quota::AtMost(share(percent)), false, Instant::now()).unwrap();
         thread::sleep(Duration::from_millis(25));
     }
     let (used, elapsed) = (usage_ns(&volunteer.usage()) - before, start.elapsed());
@@ -650,4 +651,25 @@ fn after_a_crash_the_keeper_puts_everything_back() {
     let mut burner = crash(&scene, true);
     eventually("everything is as it was", || scene.snapshot() == before);
     eventually("the volunteer's process is gone", || burner.ended());
+}
+
+#[test]
+fn a_volunteer_without_a_required_bound_is_not_activated() {
+    let state = tempfile::tempdir().unwrap();
+    let settings = |required: &[Bound]| ActSettings {
+        acting: true,
+        volunteer: VolunteerChoice::ProcessGroups,
+        required: required.to_vec(),
+        ..ActSettings::observing(state.path().to_owned())
+    };
+    let hierarchies = Hierarchies::default();
+    for (bound, says) in [(Bound::Memory, "OOM killer"), (Bound::Pids, "process numbers")] {
+        let (mut actor, _) = Actor::open(settings(&[bound]), &hierarchies).unwrap();
+        let Outcome::Refused { reason, detail } = actor.apply(&run(1), NOW).outcome else { panic!("it runs") };
+        assert_eq!(reason, Refusal::NoLever);
+        assert!(detail.contains(says) && detail.contains("act.require"), "{detail}");
+        assert!(actor.levers().weaknesses.iter().any(|weakness| weakness.contains(says)), "{:?}", actor.levers());
+    }
+    let (mut actor, _) = Actor::open(settings(&[]), &hierarchies).unwrap();
+    assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
 }

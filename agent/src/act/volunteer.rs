@@ -4,31 +4,38 @@
 //! processes but gives them no CPU. Where no cgroup can be written, registered process groups stand in.
 
 mod adopted;
+pub(crate) mod bounds;
 pub(crate) mod cgroup;
 pub(super) mod command;
 mod error;
 pub(crate) mod groups;
+mod idle_class;
 mod usage;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gleaner_types::command::Quota;
 use gleaner_types::report::{Levers, VolunteerKind};
-use gleaner_types::units::CoreShare;
 
 use self::adopted::Adopted;
+use self::bounds::MemoryLevers;
 use self::cgroup::{CgroupVolunteer, OpenError};
 pub use self::error::VolunteerError;
 use self::groups::ProcessGroups;
+use self::idle_class::{IdlePath, groups_yield};
 pub use self::usage::VolunteerUsage;
 use super::ledger::Ledger;
 use super::managed::ForeignWrite;
-use super::settings::{ActSettings, VolunteerChoice};
-use crate::hierarchies::Hierarchies;
+use super::settings::{ActSettings, Bound, VolunteerChoice};
+use crate::hierarchies::{CgroupVersion, Hierarchies};
 
 /// The least ceiling a volunteer in a cgroup can have, in percent of a core: the kernel's least quota of
 /// 1 ms in the volunteer's period of 20 ms.
 pub(crate) const LEAST_CEILING_PERCENT: f64 = 5.0;
+
+/// How long it is believed that the volunteer is in the idle class, or not. (Chosen.)
+const CLASS_HOLDS: Duration = Duration::from_secs(1);
 
 /// How a volunteer is contained.
 #[derive(Debug)]
@@ -43,6 +50,61 @@ pub struct Volunteer {
     containment: Containment,
     kind: VolunteerKind,
     weaknesses: Vec<String>,
+    hierarchies: Hierarchies,
+    class: Class,
+    unbounded: Vec<(Bound, String)>,
+}
+
+/// Whether the kernel makes the volunteer yield, as last looked at.
+#[derive(Debug)]
+struct Class {
+    yields: Result<(), String>,
+    looked: Option<Instant>,
+    /// The process groups that were looked at.
+    of: Vec<i32>,
+}
+
+/// Which law the guard would hold a volunteer by that is made by these settings, in a sentence. Nothing is changed.
+#[must_use]
+pub fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
+    let foreseen = match settings.volunteer {
+        VolunteerChoice::None => return "there is no volunteer to hold".to_owned(),
+        VolunteerChoice::ProcessGroups => Err("process groups are judged when they run".to_owned()),
+        VolunteerChoice::Guest => {
+            adopted::guest(&settings.volunteer_name, Path::new("/proc"), hierarchies).and_then(|found| {
+                let (mount, _) = hierarchies.of("cpu").ok_or("no mounted hierarchy has the controller `cpu`")?;
+                IdlePath::new(mount, found.version, found.cpu.parent().unwrap_or(mount)).foresee()
+            })
+        }
+        VolunteerChoice::Unit => adopted::unit(&settings.volunteer_name, hierarchies).and_then(|found| {
+            let (mount, _) = hierarchies.of("cpu").ok_or("no mounted hierarchy has the controller `cpu`")?;
+            IdlePath::new(mount, found.version, found.cpu.parent().unwrap_or(mount)).foresee()
+        }),
+        VolunteerChoice::Auto | VolunteerChoice::Cgroup => match hierarchies.of("cpu") {
+            Some((mount, unified)) => {
+                let version = if unified { CgroupVersion::V2 } else { CgroupVersion::V1 };
+                let leaf = mount.join(&settings.volunteer_cgroup);
+                // The leaf itself is put into the class when it is made.
+                IdlePath::new(mount, version, leaf.parent().unwrap_or(mount)).foresee()
+            }
+            None => Err("no mounted hierarchy has the controller `cpu`".to_owned()),
+        },
+    };
+    law_in_words(&foreseen)
+}
+
+/// The guard's law and why, in a sentence.
+fn law_in_words(yields: &Result<(), String>) -> String {
+    match yields {
+        Ok(()) => {
+            "open, without a quota while the foreground leaves half of the host, because the kernel itself makes \
+                   the volunteer yield"
+                .to_owned()
+        }
+        Err(why) => format!(
+            "a quota at all times, because {why}; the volunteer harvests less than one that the kernel makes yield"
+        ),
+    }
 }
 
 impl Volunteer {
@@ -58,20 +120,22 @@ impl Volunteer {
     ) -> Result<Self, VolunteerError> {
         let name = &settings.volunteer_name;
         match settings.volunteer {
-            VolunteerChoice::ProcessGroups => Self::open_groups("the config chooses process groups", ledger),
+            VolunteerChoice::ProcessGroups => {
+                Self::open_groups("the config chooses process groups", hierarchies, ledger)
+            }
             VolunteerChoice::Guest => {
                 let found = adopted::guest(name, Path::new("/proc"), hierarchies).map_err(VolunteerError::NotThere)?;
-                Self::adopt(found, VolunteerKind::Guest { name: name.clone() }, ledger)
+                Self::adopt(found, VolunteerKind::Guest { name: name.clone() }, settings, hierarchies, ledger)
             }
             VolunteerChoice::Unit => {
                 let found = adopted::unit(name, hierarchies).map_err(VolunteerError::NotThere)?;
-                Self::adopt(found, VolunteerKind::Unit { name: name.clone() }, ledger)
+                Self::adopt(found, VolunteerKind::Unit { name: name.clone() }, settings, hierarchies, ledger)
             }
-            choice => match CgroupVolunteer::open(&settings.volunteer_cgroup, hierarchies, ledger) {
+            choice => match CgroupVolunteer::open(settings, hierarchies, ledger) {
                 Ok((volunteer, weaknesses)) => {
                     let procs = volunteer.dirs().iter().map(|dir| dir.join("cgroup.procs").display().to_string());
                     let kind = VolunteerKind::Cgroup { procs_files: procs.collect() };
-                    Ok(Self { containment: Containment::Cgroup(Box::new(volunteer)), kind, weaknesses })
+                    Ok(Self::contained(volunteer, kind, weaknesses, hierarchies))
                 }
                 Err(OpenError::Unavailable(reason)) if choice == VolunteerChoice::Cgroup => {
                     Err(VolunteerError::NoCgroup(reason))
@@ -79,29 +143,54 @@ impl Volunteer {
                 Err(OpenError::Unavailable(reason)) if !settings.volunteer_command.is_empty() => {
                     Err(VolunteerError::NoCgroupForCommand(reason))
                 }
-                Err(OpenError::Unavailable(reason)) => Self::open_groups(&reason, ledger),
+                Err(OpenError::Unavailable(reason)) => Self::open_groups(&reason, hierarchies, ledger),
                 Err(OpenError::Failed(error)) => Err(error),
             },
         }
     }
 
-    fn adopt(found: Adopted, kind: VolunteerKind, ledger: &mut Ledger) -> Result<Self, VolunteerError> {
-        match CgroupVolunteer::adopt(found, ledger) {
-            Ok((volunteer, weaknesses)) => {
-                Ok(Self { containment: Containment::Cgroup(Box::new(volunteer)), kind, weaknesses })
-            }
+    fn contained(
+        volunteer: CgroupVolunteer,
+        kind: VolunteerKind,
+        mut weaknesses: Vec<String>,
+        hierarchies: &Hierarchies,
+    ) -> Self {
+        let yields = volunteer.yields(hierarchies);
+        if yields.is_err() {
+            weaknesses.push(format!("the guard's law is {}", law_in_words(&yields)));
+        }
+        weaknesses.extend(volunteer.unbounded().iter().map(|(bound, why)| bound.lacking(why)));
+        let unbounded = volunteer.unbounded().to_vec();
+        let class = Class { yields, looked: None, of: Vec::new() };
+        let containment = Containment::Cgroup(Box::new(volunteer));
+        Self { containment, kind, weaknesses, hierarchies: hierarchies.clone(), class, unbounded }
+    }
+
+    fn adopt(
+        found: Adopted,
+        kind: VolunteerKind,
+        settings: &ActSettings,
+        hierarchies: &Hierarchies,
+        ledger: &mut Ledger,
+    ) -> Result<Self, VolunteerError> {
+        match CgroupVolunteer::adopt(found, settings, ledger) {
+            Ok((volunteer, weaknesses)) => Ok(Self::contained(volunteer, kind, weaknesses, hierarchies)),
             Err(OpenError::Unavailable(reason)) => Err(VolunteerError::NoCgroup(reason)),
             Err(OpenError::Failed(error)) => Err(error),
         }
     }
 
-    fn open_groups(reason: &str, ledger: &mut Ledger) -> Result<Self, VolunteerError> {
+    fn open_groups(reason: &str, hierarchies: &Hierarchies, ledger: &mut Ledger) -> Result<Self, VolunteerError> {
         let registry = ledger.dir().join("volunteer");
         ledger.update(|contents| contents.registry = Some(registry.clone()))?;
         let volunteer = ProcessGroups::open(&registry, Path::new("/proc"))
             .map_err(|error| VolunteerError::Registry(registry, error))?;
         let kind = VolunteerKind::ProcessGroups { registry: volunteer.registry().display().to_string() };
-        Ok(Self { containment: Containment::ProcessGroups(volunteer), kind, weaknesses: groups::weaknesses(reason) })
+        let class = Class { yields: groups_yield(&[], Path::new("/proc"), hierarchies), looked: None, of: Vec::new() };
+        let unbounded = Bound::ALL.map(|bound| (bound, "process groups have no such bound".to_owned())).to_vec();
+        let (containment, mut weaknesses) = (Containment::ProcessGroups(volunteer), groups::weaknesses(reason));
+        weaknesses.extend(unbounded.iter().map(|(bound, why)| bound.lacking(why)));
+        Ok(Self { containment, kind, weaknesses, hierarchies: hierarchies.clone(), class, unbounded })
     }
 
     /// How it is contained and where processes enter.
@@ -145,12 +234,7 @@ impl Volunteer {
     ///
     /// # Errors
     /// [`VolunteerError`] when the limit could not be put in force.
-    pub fn enforce(
-        &mut self,
-        limit: CoreShare,
-        frozen: bool,
-        now: Instant,
-    ) -> Result<Vec<ForeignWrite>, VolunteerError> {
+    pub fn enforce(&mut self, limit: Quota, frozen: bool, now: Instant) -> Result<Vec<ForeignWrite>, VolunteerError> {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => Ok(volunteer.enforce(limit, frozen, now)?),
             Containment::ProcessGroups(volunteer) => {
@@ -158,6 +242,25 @@ impl Volunteer {
                 Ok(Vec::new())
             }
         }
+    }
+
+    /// Whether the kernel itself makes it yield, and if not why, completing "because …". Looks anew after a second, and
+    /// when process groups have joined.
+    pub fn yields(&mut self, now: Instant) -> &Result<(), String> {
+        let members = match &self.containment {
+            Containment::Cgroup(_) => Vec::new(),
+            Containment::ProcessGroups(groups) => groups.numbers(),
+        };
+        let class = &mut self.class;
+        let holds = class.looked.is_some_and(|looked| now.duration_since(looked) < CLASS_HOLDS);
+        if !holds || class.of != members {
+            let yields = match &self.containment {
+                Containment::Cgroup(volunteer) => volunteer.yields(&self.hierarchies),
+                Containment::ProcessGroups(groups) => groups_yield(&members, groups.proc(), &self.hierarchies),
+            };
+            *class = Class { yields, looked: Some(now), of: members };
+        }
+        &self.class.yields
     }
 
     /// Looks for foreign writes; tells each once.
@@ -194,6 +297,38 @@ impl Volunteer {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => volunteer.take_back(),
             Containment::ProcessGroups(_) => {}
+        }
+    }
+
+    /// Bounds that it lacks, and why.
+    #[must_use]
+    pub fn unbounded(&self) -> &[(Bound, String)] {
+        &self.unbounded
+    }
+
+    /// The levers on its memory, for whoever keeps them; once.
+    pub(crate) fn take_memory(&mut self) -> Option<MemoryLevers> {
+        match &mut self.containment {
+            Containment::Cgroup(volunteer) => volunteer.take_memory(),
+            Containment::ProcessGroups(_) => None,
+        }
+    }
+
+    /// Its cgroups whose processes are Gleaner's to look after; none of a volunteer that was there before.
+    pub(crate) fn own_dirs(&self) -> Vec<PathBuf> {
+        match &self.containment {
+            Containment::Cgroup(volunteer) if !volunteer.adopted() => volunteer.dirs().to_vec(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Ends all of it because memory runs out; returns how many processes (or groups) that were. A guest is kept, stopped:
+    /// it cannot have more memory than it was started with.
+    pub(crate) fn end_for_memory(&mut self, within: Duration) -> Result<usize, VolunteerError> {
+        match &mut self.containment {
+            Containment::Cgroup(_) if matches!(self.kind, VolunteerKind::Guest { .. }) => Ok(0),
+            Containment::Cgroup(volunteer) => volunteer.kill(within),
+            Containment::ProcessGroups(volunteer) => volunteer.end(within).map_err(|e| volunteer.error(e)),
         }
     }
 

@@ -11,7 +11,7 @@ use gleaner_planner::guard::GuardSample;
 use gleaner_types::units::CoreShare;
 
 use crate::act::volunteer::VolunteerUsage;
-use crate::hierarchies::Hierarchies;
+use crate::hierarchies::{CgroupVersion, Hierarchies};
 
 /// A counter could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -135,17 +135,13 @@ impl MeterPaths {
     ///
     /// The root of the accounting hierarchy counts in nanoseconds and together with the volunteer's own
     /// counter; `/proc/stat` only in ticks of 10 ms, which over 50 ms is a fifth of a core. The root is used
-    /// only where it is the machine's: inside a cgroup namespace it shows a part, and lacks (or has) files
-    /// that tell.
+    /// only where it is the machine's.
     #[must_use]
     pub fn detect(hierarchies: &Hierarchies, root: &Path) -> Self {
         let stat = root.join("proc/stat");
         let online = root.join("sys/devices/system/cpu/online");
-        let v1 = hierarchies.v1.get("cpuacct").filter(|mount| mount.join("cgroup.sane_behavior").exists());
-        let v2 = hierarchies
-            .v2
-            .as_ref()
-            .filter(|mount| mount.join("cpu.stat").exists() && !mount.join("cgroup.type").exists());
+        let v1 = hierarchies.v1.get("cpuacct").filter(|mount| CgroupVersion::V1.is_machines_root(mount));
+        let v2 = hierarchies.v2.as_ref().filter(|mount| CgroupVersion::V2.is_machines_root(mount));
         let (busy, busy_format) = match (v1, v2) {
             (Some(mount), _) => (mount.join("cpuacct.usage"), Format::Nanoseconds),
             (None, Some(mount)) => (mount.join("cpu.stat"), Format::UsageUsec),

@@ -20,6 +20,7 @@ use super::link::LinkLever;
 use super::monitor::MonitorLever;
 use super::place::{Found, Place};
 use super::plan::{Planned, Wanted};
+use super::process::ProcessLever;
 use super::role::{Kind, Role};
 use super::value::LeverValue;
 use crate::facts::{Disks, ForegroundFacts, WorkloadFacts};
@@ -80,6 +81,8 @@ catalogue! {
     Link(LinkLever),
     /// Something of a Xen domain.
     Domain(DomainLever),
+    /// Something of one process of the volunteer.
+    Process(ProcessLever),
 }
 
 impl AnyLever {
@@ -260,8 +263,9 @@ pub fn as_markdown() -> String {
                     | --- | --- | --- | --- |\n"
         .to_owned();
     for Kind { name, does, exists, restored, capability } in kinds() {
-        let capability = serde_json::to_value(capability).unwrap_or_default();
-        let capability = capability.as_str().unwrap_or_default().replace('_', " ");
+        let capability = capability.map(|capability| serde_json::to_value(capability).unwrap_or_default());
+        let capability = capability.as_ref().and_then(|word| word.as_str()).unwrap_or("bound of the volunteer");
+        let capability = capability.replace('_', " ");
         text += &format!("| {name} | {does} | {exists} | {restored} | {capability} |\n");
     }
     text

@@ -49,6 +49,15 @@ pub enum CgroupFile {
     DiskWeight,
     /// The same by the BFQ scheduler: `io.bfq.weight` or `blkio.bfq.weight`.
     BfqWeight,
+    /// Memory that cannot be exceeded: beyond it the kernel kills in the cgroup: `memory.max` or
+    /// `memory.limit_in_bytes`.
+    MemoryMax,
+    /// Swap beyond that: `memory.swap.max`; or memory and swap together, `memory.memsw.limit_in_bytes`.
+    SwapMax,
+    /// When memory runs out in the cgroup all of it is killed, not one process: `memory.oom.group`, version 2 alone.
+    OomGroup,
+    /// Processes and threads that there may be: `pids.max`.
+    Pids,
 }
 
 /// One control file of one cgroup.
@@ -104,6 +113,12 @@ impl CgroupLever {
             (CgroupFile::DiskWeight, V2) => "io.weight",
             (CgroupFile::BfqWeight, V1) => "blkio.bfq.weight",
             (CgroupFile::BfqWeight, V2) => "io.bfq.weight",
+            (CgroupFile::MemoryMax, V1) => "memory.limit_in_bytes",
+            (CgroupFile::MemoryMax, V2) => "memory.max",
+            (CgroupFile::SwapMax, V1) => "memory.memsw.limit_in_bytes",
+            (CgroupFile::SwapMax, V2) => "memory.swap.max",
+            (CgroupFile::OomGroup, _) => "memory.oom.group",
+            (CgroupFile::Pids, _) => "pids.max",
         }
     }
 
@@ -193,49 +208,77 @@ const KINDS: &[Kind] = &[
         does: "CPU time per period: `cpu.max`, or `cpu.cfs_quota_us` with its period",
         exists: "cgroup version 1 and 2, controller `cpu`",
         restored: "the quota and period found",
-        capability: Capability::CpuQuota,
+        capability: Some(Capability::CpuQuota),
     },
     Kind {
         name: "CPU weight of a cgroup",
         does: "share of the CPU under contention: `cpu.weight` or `cpu.shares`",
         exists: "cgroup version 1 and 2, controller `cpu`",
         restored: "the weight found",
-        capability: Capability::CpuWeight,
+        capability: Some(Capability::CpuWeight),
     },
     Kind {
         name: "idle class of a cgroup",
         does: "the volunteer yields outright: `cpu.idle`",
         exists: "Linux 5.15, controller `cpu`",
         restored: "out of the class, then the weight found",
-        capability: Capability::CpuIdle,
+        capability: Some(Capability::CpuIdle),
     },
     Kind {
         name: "freezer of a cgroup",
         does: "stops every task of the volunteer: `cgroup.freeze` or `freezer.state`",
         exists: "cgroup version 2, or version 1 with the controller `freezer`",
         restored: "thawed",
-        capability: Capability::Freezer,
+        capability: Some(Capability::Freezer),
     },
     Kind {
         name: "memory of a cgroup",
         does: "memory beyond which the kernel reclaims: `memory.high`, or `memory.soft_limit_in_bytes`",
         exists: "controller `memory`; not for a guest with a balloon",
         restored: "the limit found",
-        capability: Capability::MemoryLimit,
+        capability: Some(Capability::MemoryLimit),
     },
     Kind {
         name: "disk ceilings of a cgroup",
         does: "bytes and operations per second on each disk: `io.max` or `blkio.throttle.*`",
         exists: "controller `io` or `blkio`; on version 1 not for a guest with a monitor",
         restored: "the ceilings found, by device",
-        capability: Capability::DiskLimit,
+        capability: Some(Capability::DiskLimit),
     },
     Kind {
         name: "disk weight of a cgroup",
         does: "share of the disks under contention: `io.weight`, `io.bfq.weight` or `blkio.weight`",
         exists: "a disk with `io.cost`, BFQ or CFQ",
         restored: "the weight found",
-        capability: Capability::DiskWeight,
+        capability: Some(Capability::DiskWeight),
+    },
+    Kind {
+        name: "memory bound of the volunteer",
+        does: "memory that it cannot exceed: `memory.max` and `memory.high`, or `memory.limit_in_bytes`",
+        exists: "controller `memory`",
+        restored: "the limits found; a cgroup that Gleaner made goes away",
+        capability: None,
+    },
+    Kind {
+        name: "swap of the volunteer",
+        does: "no swap: `memory.swap.max`, or `memory.memsw.limit_in_bytes` with the memory bound",
+        exists: "controller `memory` with swap accounting",
+        restored: "the limit found; a cgroup that Gleaner made goes away",
+        capability: None,
+    },
+    Kind {
+        name: "end of a volunteer out of memory",
+        does: "the kernel kills all of it, not one process: `memory.oom.group`",
+        exists: "cgroup version 2, controller `memory`",
+        restored: "as found; a cgroup that Gleaner made goes away",
+        capability: None,
+    },
+    Kind {
+        name: "processes of the volunteer",
+        does: "processes and threads that there may be: `pids.max`",
+        exists: "controller `pids`",
+        restored: "the limit found; a cgroup that Gleaner made goes away",
+        capability: None,
     },
 ];
 
@@ -286,7 +329,12 @@ impl Lever for CgroupLever {
             CgroupFile::Memory => Some(Role::Memory),
             CgroupFile::Disk(_) => Some(Role::Disk),
             CgroupFile::DiskWeight | CgroupFile::BfqWeight => Some(Role::DiskWeight),
-            CgroupFile::Idle | CgroupFile::Freezer => None,
+            CgroupFile::Idle
+            | CgroupFile::Freezer
+            | CgroupFile::MemoryMax
+            | CgroupFile::SwapMax
+            | CgroupFile::OomGroup
+            | CgroupFile::Pids => None,
         }
     }
 
@@ -325,7 +373,9 @@ impl Lever for CgroupLever {
                 _ => Err(self.malformed(file, &text, "THAWED, FREEZING or FROZEN")),
             },
             (CgroupFile::Freezer, V2) => self.flag(file, &text).map(LeverValue::Frozen),
-            (CgroupFile::Memory, _) => {
+            (CgroupFile::OomGroup, _) => self.flag(file, &text).map(LeverValue::KilledWhole),
+            (CgroupFile::Pids, _) => self.limit(file, &text).map(LeverValue::Count),
+            (CgroupFile::Memory | CgroupFile::MemoryMax | CgroupFile::SwapMax, _) => {
                 let limit = self.limit(file, &text)?;
                 Ok(LeverValue::Memory(limit.filter(|bytes| *bytes < NO_MEMORY_LIMIT)))
             }
@@ -356,7 +406,9 @@ impl Lever for CgroupLever {
             (CgroupFile::Freezer, V1, LeverValue::Frozen(frozen)) => {
                 self.write_file(file, if *frozen { "FROZEN" } else { "THAWED" })
             }
-            (CgroupFile::Memory, V1, LeverValue::Memory(None)) => self.write_file(file, "-1"),
+            (CgroupFile::Memory | CgroupFile::MemoryMax | CgroupFile::SwapMax, V1, LeverValue::Memory(None)) => {
+                self.write_file(file, "-1")
+            }
             (CgroupFile::Disk(device), V1, LeverValue::Throttle(throttle)) => {
                 let Throttle { read_bytes, write_bytes, read_operations, write_operations } = *throttle;
                 let limits = [read_bytes, write_bytes, read_operations, write_operations];
@@ -372,7 +424,9 @@ impl Lever for CgroupLever {
             (CgroupFile::Quota, V2, LeverValue::Quota { .. })
             | (CgroupFile::Weight | CgroupFile::DiskWeight | CgroupFile::BfqWeight, _, LeverValue::Weight(_))
             | (CgroupFile::Idle, _, LeverValue::Idle(_))
-            | (CgroupFile::Memory, _, LeverValue::Memory(_))
+            | (CgroupFile::Memory | CgroupFile::MemoryMax | CgroupFile::SwapMax, _, LeverValue::Memory(_))
+            | (CgroupFile::OomGroup, _, LeverValue::KilledWhole(_))
+            | (CgroupFile::Pids, _, LeverValue::Count(_))
             | (CgroupFile::Freezer, V2, LeverValue::Frozen(_)) => self.write_file(file, &value.to_string()),
             _ => Err(self.malformed(file, &value.to_string(), "a value of this lever")),
         }

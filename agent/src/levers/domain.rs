@@ -88,21 +88,21 @@ const KINDS: &[Kind] = &[
         does: "CPU in percent of one core, of credit and credit2",
         exists: "a control domain with the helper `gleaner-agent-xen`",
         restored: "the cap found",
-        capability: Capability::XenDomains,
+        capability: Some(Capability::XenDomains),
     },
     Kind {
         name: "weight of a Xen domain",
         does: "share of the CPU under contention, of credit and credit2",
         exists: "a control domain with the helper `gleaner-agent-xen`",
         restored: "the weight found",
-        capability: Capability::XenDomains,
+        capability: Some(Capability::XenDomains),
     },
     Kind {
         name: "memory target of a Xen domain",
         does: "memory that the domain should come to, by its balloon",
         exists: "a control domain with the helper `gleaner-agent-xen`",
         restored: "the target found",
-        capability: Capability::XenDomains,
+        capability: Some(Capability::XenDomains),
     },
 ];
 

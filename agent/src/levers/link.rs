@@ -48,14 +48,14 @@ const KINDS: &[Kind] = &[
         does: "bytes per second that a tap sends: a token bucket",
         exists: "a tap in this network namespace, kernel module `sch_tbf`",
         restored: "the queue removed; somebody else's queue is never replaced",
-        capability: Capability::NetworkReceive,
+        capability: Some(Capability::NetworkReceive),
     },
     Kind {
         name: "traffic that a guest sends",
         does: "bytes per second that a tap receives: policing",
         exists: "a tap in this network namespace, kernel modules `sch_ingress`, `cls_matchall`, `act_police`",
         restored: "the queue removed; somebody else's queue is never replaced",
-        capability: Capability::NetworkTransmit,
+        capability: Some(Capability::NetworkTransmit),
     },
 ];
 

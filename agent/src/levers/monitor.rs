@@ -88,21 +88,21 @@ const KINDS: &[Kind] = &[
         does: "stops and continues the virtual CPUs of a volunteer that is a guest (QMP `stop`, `cont`)",
         exists: "a QEMU guest with a monitor of its own",
         restored: "running or stopped, as found",
-        capability: Capability::Guests,
+        capability: Some(Capability::Guests),
     },
     Kind {
         name: "balloon of a guest",
         does: "memory that the guest keeps (QMP `balloon`)",
         exists: "a QEMU guest with a monitor and a balloon device",
         restored: "all the guest's memory, or the size found; recorded until the guest has it back",
-        capability: Capability::MemoryLimit,
+        capability: Some(Capability::MemoryLimit),
     },
     Kind {
         name: "disk ceilings of a guest",
         does: "bytes and operations per second on each disk, in QEMU (QMP `block_set_io_throttle`)",
         exists: "a QEMU guest with a monitor, on cgroup version 1",
         restored: "the ceilings found",
-        capability: Capability::DiskLimit,
+        capability: Some(Capability::DiskLimit),
     },
 ];
 

@@ -48,6 +48,7 @@ pub struct Kind {
     pub exists: &'static str,
     /// What restoring it means.
     pub restored: &'static str,
-    /// The capability of the host that it is a part of, as `gleaner-agent doctor` lists it.
-    pub capability: Capability,
+    /// The capability of the host that it is a part of, as `gleaner-agent doctor` lists it; `None` for a bound of the
+    /// volunteer, of which doctor has a list of its own.
+    pub capability: Option<Capability>,
 }

@@ -51,6 +51,12 @@ pub enum LeverValue {
     Rate(Option<u64>),
     /// A weight among those who joined a division; `None` is not joined.
     Share(Option<u64>),
+    /// Processes and threads; `None` is no limit.
+    Count(Option<u64>),
+    /// Out of memory all of a cgroup is killed, or one process.
+    KilledWhole(bool),
+    /// How readily the kernel kills a process when memory runs out: −1000 (never) to 1000 (first).
+    OomScore(i32),
     /// Anything else, as its interface writes it: a set of CPUs, a name.
     Text(String),
 }
@@ -113,8 +119,9 @@ impl fmt::Display for LeverValue {
             Self::Share(weight) => {
                 write!(f, "{}", weight.map_or_else(|| "none".to_owned(), |weight| weight.to_string()))
             }
-            Self::Idle(on) | Self::Frozen(on) => write!(f, "{}", u8::from(*on)),
-            Self::Memory(limit) | Self::Rate(limit) => write!(f, "{}", most(*limit)),
+            Self::Idle(on) | Self::Frozen(on) | Self::KilledWhole(on) => write!(f, "{}", u8::from(*on)),
+            Self::OomScore(score) => write!(f, "{score}"),
+            Self::Memory(limit) | Self::Rate(limit) | Self::Count(limit) => write!(f, "{}", most(*limit)),
             Self::Text(text) => write!(f, "{text}"),
             Self::Throttle(throttle) => write!(
                 f,

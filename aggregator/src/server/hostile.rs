@@ -2,6 +2,7 @@
 //! fuzz target and the tests: whatever the frames say, the honest host is served, and what operators and monitoring are
 //! told can be read.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use tokio::sync::mpsc;
 
 use super::{Peer, RATE, Rate};
 use crate::arrival::Arrival;
+use crate::engine::TaskLink;
 use crate::metrics::{self, Counters, Outgoing, Records};
 use crate::standby::LeaderLease;
 

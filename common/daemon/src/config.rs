@@ -449,6 +449,17 @@ impl<'d> Section<'d> {
         texts
     }
 
+    /// A list of some of `words`, all of them if missing.
+    pub fn words(&mut self, key: &'static str, words: &[&'static str]) -> Vec<&'static str> {
+        let named = if self.has(key) { self.list(key) } else { words.iter().map(|word| (*word).to_owned()).collect() };
+        let most = format!("a list of {}", words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", "));
+        if let Some(other) = named.iter().find(|name| !words.contains(&name.as_str())) {
+            self.reject(key, format_args!("has {other:?}; it must be {most}, or []"));
+        }
+        self.remember(key, format!("{most}, or []"), Some(format!("{words:?}")), Some(format!("{named:?}")));
+        words.iter().filter(|word| named.iter().any(|name| name == *word)).copied().collect()
+    }
+
     fn list(&mut self, key: &'static str) -> Vec<String> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value.get_ref() else {

@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gleaner_planner::memory_bound::MemoryBoundSettings;
+use gleaner_types::units::Bytes;
+
 use crate::act::cgroup;
 use crate::act::{ActSettings, restore_state_dir};
 use crate::facts::{Disks, WorkloadFacts};
@@ -58,6 +61,8 @@ impl Scene {
             acting: true,
             volunteer_cgroup: format!("{}/volunteer", self.name),
             kill_after: Duration::from_secs(1),
+            // Small enough for the tests' smallest host.
+            memory_bound: MemoryBoundSettings { floor: Some(Bytes::from_mib(32)), ..MemoryBoundSettings::default() },
             ..ActSettings::observing(self.state.path().to_owned())
         }
     }

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::bounds::Group;
 use crate::act::cgroup::with_descendants;
 use crate::facts::TaskCgroups;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
@@ -19,6 +20,10 @@ pub(super) struct Adopted {
     pub(super) cpuacct: Option<PathBuf>,
     /// Stops and continues it.
     pub(super) stop: AnyLever,
+    /// Its cgroups with the controllers `memory`, `pids` and `io` (`blkio`).
+    pub(super) bounded: [Option<Group>; 3],
+    /// The process of a guest: its memory is bounded by the guest's own size, and killing in it would end the guest.
+    pub(super) guest: Option<i32>,
 }
 
 fn version(unified: bool) -> CgroupVersion {
@@ -56,7 +61,8 @@ pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Resul
         format!("the guest \"{name}\" has neither a monitor that answers nor a cgroup of its own that can be frozen")
     })?;
     let cpuacct = hierarchies.v1.get("cpuacct").and_then(|mount| cgroups.on("cpuacct", mount));
-    Ok(Adopted { cpu, version: cpu_version, cpuacct, stop })
+    let io = group("io").or_else(|| group("blkio")).map(|(dir, version)| Group { dir, version });
+    Ok(Adopted { cpu, version: cpu_version, cpuacct, stop, bounded: [None, None, io], guest: Some(pid) })
 }
 
 /// The unit of this name, by its cgroup.
@@ -86,5 +92,12 @@ pub(super) fn unit(name: &str, hierarchies: &Hierarchies) -> Result<Adopted, Str
     };
     let version = version(unified);
     let cpuacct = hierarchies.v1.get("cpuacct").map(|mount| mount.join(&below));
-    Ok(Adopted { stop: AnyLever::new(&frozen_by, version, CgroupFile::Freezer), cpu, version, cpuacct })
+    let group = |controller: &str| {
+        let (mount, unified) = hierarchies.of(controller)?;
+        let dir = mount.join(&below);
+        dir.exists().then(|| Group { dir, version: self::version(unified) })
+    };
+    let bounded = [group("memory"), group("pids"), group("io").or_else(|| group("blkio"))];
+    let stop = AnyLever::new(&frozen_by, version, CgroupFile::Freezer);
+    Ok(Adopted { stop, cpu, version, cpuacct, bounded, guest: None })
 }

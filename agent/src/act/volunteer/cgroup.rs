@@ -5,17 +5,20 @@ use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gleaner_types::command::{Target, Weight};
+use gleaner_types::command::{Quota, Target, Weight};
 use gleaner_types::error::chain;
 use gleaner_types::units::CoreShare;
 
 use super::adopted::Adopted;
+use super::bounds::{Bounds, Group, MemoryLevers, first_bound, score_first};
 use super::error::VolunteerError;
+use super::idle_class::IdlePath;
 use super::usage::VolunteerUsage;
 use crate::act::cgroup::{self, CgroupError};
 use crate::act::ledger::{Enabled, Ledger, LedgerError, Record};
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::restore::restore_all;
+use crate::act::settings::{ActSettings, Bound};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::kernel_file::read_short;
 use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue};
@@ -132,6 +135,8 @@ pub(crate) struct CgroupVolunteer {
     freezer: Managed,
     usage: VolunteerUsage,
     written: Option<Instant>,
+    /// Memory, processes and disks.
+    bounds: Bounds,
     /// It was there before: what is in it is not Gleaner's to end.
     adopted: bool,
     /// Keeps other agents from running the same volunteer.
@@ -141,15 +146,16 @@ pub(crate) struct CgroupVolunteer {
 impl CgroupVolunteer {
     /// Makes the cgroups, frozen and with the least weight, and says what is weaker than it could be.
     pub(super) fn open(
-        path: &str,
+        settings: &ActSettings,
         hierarchies: &Hierarchies,
         ledger: &mut Ledger,
     ) -> Result<(Self, Vec<String>), OpenError> {
-        let path = checked(path).map_err(OpenError::Failed)?;
+        let path = checked(&settings.volunteer_cgroup).map_err(OpenError::Failed)?;
         let places = places(&path, hierarchies).map_err(OpenError::Unavailable)?;
         let before: Vec<PathBuf> = places.iter().flat_map(steps_to).filter(|dir| dir.exists()).collect();
-        let made = Self::make(&places, &before, ledger)
-            .and_then(|(present, held, weaknesses)| Self::take_over(&present, held, &before, ledger, weaknesses));
+        let made = Self::make(&places, &before, ledger).and_then(|(present, held, weaknesses)| {
+            Self::take_over(&present, held, &before, settings, ledger, weaknesses)
+        });
         if made.is_err() {
             // Whatever was made on the way goes again; what cannot be undone stays in the ledger.
             restore_all(ledger)?;
@@ -217,7 +223,7 @@ impl CgroupVolunteer {
                 continue;
             }
             if was_there {
-                if *controller != "cpu" {
+                if !matches!(*controller, "cpu" | "memory" | "pids") {
                     // Counting alone is no reason to change what was there for everybody else.
                     continue;
                 }
@@ -238,6 +244,7 @@ impl CgroupVolunteer {
         places: &[Place],
         held: File,
         before: &[PathBuf],
+        settings: &ActSettings,
         ledger: &mut Ledger,
         mut weaknesses: Vec<String>,
     ) -> Result<(Self, Vec<String>), OpenError> {
@@ -271,6 +278,7 @@ impl CgroupVolunteer {
             );
         }
         let manage = |lever: AnyLever| lever.read().map(|original| Managed::new(lever, original)).map_err(unavailable);
+        let group = |controller| with(controller).map(|p| Group { dir: p.leaf.clone(), version: p.version });
         let mut volunteer = Self {
             dirs: places.iter().map(|place| place.leaf.clone()).collect(),
             idle,
@@ -283,6 +291,12 @@ impl CgroupVolunteer {
                 None => VolunteerUsage::CpuStat(cpu.leaf.join("cpu.stat")),
             },
             written: None,
+            bounds: Bounds::find(
+                group("memory").as_ref(),
+                group("pids").as_ref(),
+                group("io").or_else(|| group("blkio")).as_ref(),
+                settings.processes_most,
+            ),
             adopted: false,
             _held: held,
         };
@@ -290,13 +304,18 @@ impl CgroupVolunteer {
         volunteer.freezer.set(LeverValue::Frozen(true)).map_err(unavailable)?;
         volunteer.yielding.set(least.clone()).map_err(unavailable)?;
         volunteer.quota.set(LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
+        volunteer.bounds.set(first_bound(settings));
         Ok((volunteer, weaknesses))
     }
 
     /// Takes a guest or a unit that was there before: stopped, with the least weight.
-    pub(super) fn adopt(found: Adopted, ledger: &mut Ledger) -> Result<(Self, Vec<String>), OpenError> {
+    pub(super) fn adopt(
+        found: Adopted,
+        settings: &ActSettings,
+        ledger: &mut Ledger,
+    ) -> Result<(Self, Vec<String>), OpenError> {
         let unavailable = |error: LeverError| OpenError::Unavailable(chain(&error));
-        let Adopted { cpu, version, cpuacct, stop } = found;
+        let Adopted { cpu, version, cpuacct, stop, bounded: [memory, pids, io], guest } = found;
         let held = cgroup::hold(&cpu).map_err(|error| OpenError::Unavailable(chain(&error)))?;
         let held = held.ok_or_else(|| OpenError::Failed(VolunteerError::InUse(cpu.clone())))?;
         let manage = |lever: AnyLever| lever.read().map(|original| Managed::new(lever, original)).map_err(unavailable);
@@ -314,6 +333,7 @@ impl CgroupVolunteer {
                 None => VolunteerUsage::CpuStat(cpu.join("cpu.stat")),
             },
             written: None,
+            bounds: Bounds::find(memory.as_ref(), pids.as_ref(), io.as_ref(), settings.processes_most),
             adopted: true,
             _held: held,
         };
@@ -323,13 +343,22 @@ impl CgroupVolunteer {
         volunteer.freezer.set(LeverValue::Frozen(true)).map_err(unavailable)?;
         volunteer.yielding.set(least.clone()).map_err(unavailable)?;
         volunteer.quota.set(LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
+        if guest.is_some() {
+            // A guest cannot have more memory or threads than it was started with.
+            volunteer.bounds.missing.clear();
+        }
+        volunteer.bounds.set(first_bound(settings));
+        let processes = cgroup::processes_of(&volunteer.dirs).unwrap_or_default();
+        score_first(guest.into_iter().chain(processes), ledger)?;
         let weakness = "the volunteer is one that was there before: it is stopped when it should end, never ended";
         Ok((volunteer, vec![weakness.to_owned()]))
     }
 
     /// A leaf that was there before has levers to put back; one that was made goes away whole.
     fn record_found(&self, before: &[PathBuf], cpu: &Place, ledger: &mut Ledger) -> Result<(), OpenError> {
-        let mut found = vec![&self.yielding, &self.quota, &self.freezer].into_iter().cloned().collect::<Vec<_>>();
+        let mut found = vec![&self.yielding, &self.quota, &self.freezer];
+        found.extend(self.bounds.levers());
+        let mut found: Vec<Managed> = found.into_iter().cloned().collect();
         if self.idle {
             // Leaving the idle class resets the weight.
             let lever = AnyLever::new(&cpu.leaf, cpu.version, CgroupFile::Weight);
@@ -360,13 +389,34 @@ impl CgroupVolunteer {
         self.usage.clone()
     }
 
+    /// Whether the kernel itself makes it yield; if not why, completing "because …".
+    pub(super) fn yields(&self, hierarchies: &Hierarchies) -> Result<(), String> {
+        let Some((mount, lever)) = hierarchies.of("cpu").zip(self.yielding.lever.as_cgroup()) else {
+            return Err("no mounted hierarchy has the controller `cpu`".to_owned());
+        };
+        IdlePath::new(mount.0, lever.version, &lever.cgroup).look()
+    }
+
+    /// A limit as a value of its ceiling, never above one that was found: that one is the operator's.
+    fn ceiling_of(&self, limit: Quota) -> LeverValue {
+        let limit = match (limit, self.quota.original.ceiling()) {
+            (Quota::AtMost(limit), Some(found)) => Quota::AtMost(limit.min(found)),
+            (Quota::Unlimited, Some(found)) => Quota::AtMost(found),
+            (limit, None) => limit,
+        };
+        match limit {
+            Quota::AtMost(limit) => LeverValue::at_most(limit, PERIOD_US).0,
+            Quota::Unlimited => LeverValue::Quota { quota_us: None, period_us: PERIOD_US },
+        }
+    }
+
     /// Freezes, or holds to `limit` and thaws. A foreign lever is left alone; where the freezer is foreign
     /// the ceiling goes down to the least instead, and under a foreign ceiling it stays frozen. A lever that reads as it
     /// was found is set again: it was given back, or belongs to a new cgroup of the same name, as when a unit was
     /// started anew.
     pub(super) fn enforce(
         &mut self,
-        limit: CoreShare,
+        limit: Quota,
         frozen: bool,
         now: Instant,
     ) -> Result<Vec<ForeignWrite>, LeverError> {
@@ -376,7 +426,7 @@ impl CgroupVolunteer {
             return Ok(met);
         }
         let thaws = self.freezer.ours() != &LeverValue::Frozen(false);
-        let wanted = LeverValue::at_most(limit, PERIOD_US).0;
+        let wanted = self.ceiling_of(limit);
         if thaws || self.quota.has_drifted() || self.is_worth_a_write(&wanted, now) {
             met.extend(self.quota.set(wanted)?);
             self.written = Some(now);
@@ -421,7 +471,9 @@ impl CgroupVolunteer {
     }
 
     fn is_worth_a_write(&self, wanted: &LeverValue, now: Instant) -> bool {
-        let (Some(wanted), Some(in_force)) = (wanted.ceiling(), self.quota.ours().ceiling()) else { return true };
+        let (Some(wanted), Some(in_force)) = (wanted.ceiling(), self.quota.ours().ceiling()) else {
+            return wanted != self.quota.ours();
+        };
         let change = wanted - in_force;
         let rested = self.written.is_none_or(|at| now.duration_since(at) >= WRITE_PAUSE);
         change <= -LARGE_SHRINK_PERCENT || (change.abs() >= SMALL_CHANGE_PERCENT && rested)
@@ -431,7 +483,8 @@ impl CgroupVolunteer {
     pub(super) fn look(&mut self) -> Result<Vec<ForeignWrite>, LeverError> {
         let mut met = Vec::new();
         let mut failure = None;
-        for managed in [&mut self.yielding, &mut self.quota, &mut self.freezer] {
+        let levers = [&mut self.yielding, &mut self.quota, &mut self.freezer].into_iter();
+        for managed in levers.chain(&mut self.bounds.fixed) {
             match managed.look() {
                 Ok(found) => met.extend(found),
                 Err(error) => failure = Some(error),
@@ -458,6 +511,21 @@ impl CgroupVolunteer {
         }
     }
 
+    /// Bounds that it lacks, and why.
+    pub(super) fn unbounded(&self) -> &[(Bound, String)] {
+        &self.bounds.missing
+    }
+
+    /// The levers on its memory, for whoever keeps them; once.
+    pub(super) fn take_memory(&mut self) -> Option<MemoryLevers> {
+        self.bounds.memory.take()
+    }
+
+    /// It was there before the agent.
+    pub(super) fn adopted(&self) -> bool {
+        self.adopted
+    }
+
     pub(super) fn is_occupied(&self) -> Result<bool, CgroupError> {
         Ok(!cgroup::processes_of(&self.dirs)?.is_empty())
     }
@@ -466,6 +534,11 @@ impl CgroupVolunteer {
         if self.adopted {
             return Ok(0);
         }
+        self.kill(within)
+    }
+
+    /// Kills whatever is in it, whoever made it, and leaves it frozen; returns how many processes that were.
+    pub(super) fn kill(&mut self, within: Duration) -> Result<usize, VolunteerError> {
         let ended = cgroup::kill_all(&self.dirs, Some(&self.freezer.lever), within);
         if matches!(ended, Ok(0)) {
             return Ok(0);
@@ -579,8 +652,9 @@ mod tests {
             let version = CgroupVersion::V2;
             let stop = AnyLever::new(&cpu, version, CgroupFile::Freezer);
             let mut ledger = Ledger::open(&dir.path().join("state")).unwrap();
-            let found = Adopted { cpu, version, cpuacct: None, stop };
-            let volunteer = CgroupVolunteer::adopt(found, &mut ledger).unwrap().0;
+            let found = Adopted { cpu, version, cpuacct: None, stop, bounded: [None, None, None], guest: None };
+            let settings = ActSettings::observing(dir.path().join("state"));
+            let volunteer = CgroupVolunteer::adopt(found, &settings, &mut ledger).unwrap().0;
             Self { dir, volunteer }
         }
 
@@ -602,7 +676,7 @@ mod tests {
         }
 
         fn enforce(&mut self, percent: f64, frozen: bool) -> Result<Vec<ForeignWrite>, LeverError> {
-            self.volunteer.enforce(CoreShare::clamped(percent), frozen, Instant::now())
+            self.volunteer.enforce(Quota::AtMost(CoreShare::clamped(percent)), frozen, Instant::now())
         }
     }
 
@@ -624,6 +698,22 @@ mod tests {
         unit.volunteer.take_back();
         unit.enforce(50.0, false).unwrap();
         assert_eq!(unit.reads(), ["10000 20000", "1", "0"]);
+    }
+
+    #[test]
+    fn without_a_limit_there_is_no_quota_but_the_one_found() {
+        let mut unit = Unit::adopt();
+        let later = Instant::now() + WRITE_PAUSE * 2;
+        let open = |unit: &mut Unit| unit.volunteer.enforce(Quota::Unlimited, false, later).unwrap();
+        open(&mut unit);
+        assert_eq!(unit.reads(), ["max 20000", "1", "0"]);
+        unit.enforce(50.0, false).unwrap();
+        assert_eq!(unit.reads()[0], "10000 20000");
+        unit.volunteer.quota.original = LeverValue::Quota { quota_us: Some(70_000), period_us: 100_000 };
+        open(&mut unit);
+        assert_eq!(unit.reads()[0], "14000 20000", "an operator's own ceiling stays");
+        unit.enforce(90.0, false).unwrap();
+        assert_eq!(unit.reads()[0], "14000 20000");
     }
 
     #[test]
@@ -674,7 +764,9 @@ mod tests {
         let hierarchies =
             Hierarchies { v2: Some(mount.clone()), v2_controllers: vec!["cpu".into()], ..Hierarchies::default() };
         let mut ledger = Ledger::open(&root.path().join("state")).unwrap();
-        let result = CgroupVolunteer::open("g/v", &hierarchies, &mut ledger);
+        let settings =
+            ActSettings { volunteer_cgroup: "g/v".to_owned(), ..ActSettings::observing(root.path().join("state")) };
+        let result = CgroupVolunteer::open(&settings, &hierarchies, &mut ledger);
         assert!(matches!(result, Err(OpenError::Unavailable(_))), "{result:?}");
         assert!(!mount.join("g").exists());
         assert_eq!(

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gleaner_types::command::Quota;
 use gleaner_types::units::CoreShare;
 use rustix::process::{Pid, Signal};
 
@@ -70,6 +71,15 @@ impl ProcessGroups {
         &self.registry
     }
 
+    /// The numbers of the groups, as last enforced.
+    pub(crate) fn numbers(&self) -> Vec<i32> {
+        self.told.keys().map(|group| group.pgid).collect()
+    }
+
+    pub(crate) fn proc(&self) -> &Path {
+        &self.proc
+    }
+
     pub(crate) fn error(&self, error: io::Error) -> VolunteerError {
         VolunteerError::Registry(self.registry.clone(), error)
     }
@@ -116,9 +126,13 @@ impl ProcessGroups {
 
     /// Lets as many groups run as `limit` has whole cores, and one more for the part of each second that
     /// the rest is of a core; passes the turn on every second.
-    pub(crate) fn enforce(&mut self, limit: CoreShare, frozen: bool, now: Instant) -> io::Result<()> {
+    pub(crate) fn enforce(&mut self, limit: Quota, frozen: bool, now: Instant) -> io::Result<()> {
         let members = self.members()?;
-        let running = if frozen { 0 } else { groups_to_run(limit, now.duration_since(self.opened)) };
+        let running = match limit {
+            _ if frozen => 0,
+            Quota::AtMost(limit) => groups_to_run(limit, now.duration_since(self.opened)),
+            Quota::Unlimited => members.len(),
+        };
         let turn = now.duration_since(self.opened).as_secs();
         let wanted = whose_turn(members.len(), running, turn);
         let next: Vec<(Group, bool)> = members.into_iter().zip(wanted).collect();
@@ -320,16 +334,16 @@ mod tests {
         let start = volunteer.opened;
         let at = |ms| start + Duration::from_millis(ms);
 
-        volunteer.enforce(share(200.0), true, at(0)).unwrap();
+        volunteer.enforce(Quota::AtMost(share(200.0)), true, at(0)).unwrap();
         eventually("all stopped", || stopped() == 2);
-        volunteer.enforce(share(100.0), false, at(10)).unwrap();
+        volunteer.enforce(Quota::AtMost(share(100.0)), false, at(10)).unwrap();
         eventually("one continued", || stopped() == 1);
         let first = burners[0].is_stopped();
-        volunteer.enforce(share(100.0), false, at(1_010)).unwrap();
+        volunteer.enforce(Quota::AtMost(share(100.0)), false, at(1_010)).unwrap();
         eventually("the other's turn", || stopped() == 1 && burners[0].is_stopped() != first);
-        volunteer.enforce(share(200.0), false, at(1_020)).unwrap();
+        volunteer.enforce(Quota::AtMost(share(200.0)), false, at(1_020)).unwrap();
         eventually("both run", || stopped() == 0);
-        volunteer.enforce(share(0.0), true, at(1_030)).unwrap();
+        volunteer.enforce(Quota::AtMost(share(0.0)), true, at(1_030)).unwrap();
 
         assert_eq!(end_registry(&registry, Duration::from_secs(5)).unwrap(), 2);
         assert!(!registry.exists());
@@ -349,7 +363,7 @@ mod tests {
             fs::write(dir.path().join(bad), "1").unwrap();
         }
         fs::write(&own_group, "1").unwrap();
-        volunteer.enforce(share(0.0), true, Instant::now()).unwrap();
+        volunteer.enforce(Quota::AtMost(share(0.0)), true, Instant::now()).unwrap();
         assert!(volunteer.members().unwrap().is_empty());
         assert!(!mismatch.exists() && !own_group.exists());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

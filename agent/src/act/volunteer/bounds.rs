@@ -1,0 +1,323 @@
+//! What bounds a volunteer besides CPU: memory, processes, disks, and how its processes count when memory runs out. In:
+//! the volunteer's cgroups. Out: levers, set; and which bounds this host cannot give, with the reason.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gleaner_planner::memory_bound::{MemoryBound, MemorySample, MemoryVerdict};
+use gleaner_types::command::{Target, Weight};
+use gleaner_types::error::chain;
+use gleaner_types::units::Bytes;
+
+use crate::act::ledger::{Ledger, LedgerError};
+use crate::act::managed::{ForeignWrite, Managed};
+use crate::act::settings::{ActSettings, Bound};
+use crate::hierarchies::CgroupVersion;
+use crate::kernel_file::read_bounded;
+use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue, ProcessLever};
+use crate::sense::machine::{Memory, parse_meminfo};
+
+/// Smaller changes of the bound are not written.
+const SMALL_CHANGE: u64 = 1 << 20;
+/// Longest `memory.stat` that is looked at.
+const STAT_LONGEST: u64 = 64 << 10;
+/// Open files of each process of a volunteer that Gleaner made. (Chosen.)
+const OPEN_FILES: u64 = 16_384;
+
+/// A cgroup of the volunteer on the hierarchy of one controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) dir: PathBuf,
+    pub(super) version: CgroupVersion,
+}
+
+impl Group {
+    fn managed(&self, kind: CgroupFile) -> Result<Managed, LeverError> {
+        let lever = AnyLever::new(&self.dir, self.version, kind);
+        lever.read().map(|original| Managed::new(lever, original))
+    }
+}
+
+/// The bounds of a volunteer in cgroups.
+#[derive(Debug, Default)]
+pub(super) struct Bounds {
+    /// Taken by whoever keeps the memory bound.
+    pub(super) memory: Option<MemoryLevers>,
+    /// Set once.
+    pub(super) fixed: Vec<Managed>,
+    wanted: Vec<LeverValue>,
+    pub(super) missing: Vec<(Bound, String)>,
+}
+
+impl Bounds {
+    /// Finds the levers; nothing is set.
+    pub(super) fn find(memory: Option<&Group>, pids: Option<&Group>, io: Option<&Group>, processes_most: u64) -> Self {
+        let mut bounds = Self::default();
+        match memory.map(MemoryLevers::find) {
+            Some(Ok(levers)) => bounds.memory = Some(levers),
+            Some(Err(error)) => bounds.missing.push((Bound::Memory, chain(&error))),
+            None => bounds.missing.push((Bound::Memory, "it is in no cgroup with the controller `memory`".to_owned())),
+        }
+        match pids.map(|group| group.managed(CgroupFile::Pids)) {
+            Some(Ok(lever)) => bounds.add(lever, LeverValue::Count(Some(processes_most))),
+            Some(Err(error)) => bounds.missing.push((Bound::Pids, chain(&error))),
+            None => bounds.missing.push((Bound::Pids, "it is in no cgroup with the controller `pids`".to_owned())),
+        }
+        for kind in [CgroupFile::BfqWeight, CgroupFile::DiskWeight] {
+            // Which of them counts is the disks' scheduler's to say; the least weight does no harm in the other.
+            if let Some(Ok(lever)) = io.map(|group| group.managed(kind)) {
+                let least = lever.lever.weight(Weight::LEAST);
+                bounds.add(lever, least);
+            }
+        }
+        bounds
+    }
+
+    fn add(&mut self, lever: Managed, wanted: LeverValue) {
+        self.fixed.push(lever);
+        self.wanted.push(wanted);
+    }
+
+    /// All levers, for the ledger.
+    pub(super) fn levers(&self) -> impl Iterator<Item = &Managed> {
+        let memory = self.memory.iter().flat_map(|memory| [&memory.swap, &memory.high, &memory.whole]);
+        let memory = memory.flatten().chain(self.memory.iter().map(|memory| &memory.max));
+        self.fixed.iter().chain(memory)
+    }
+
+    /// Sets what does not change, and a first memory bound.
+    pub(super) fn set(&mut self, memory: Option<MemoryVerdict>) {
+        for (managed, wanted) in self.fixed.iter_mut().zip(&self.wanted) {
+            if let Err(error) = managed.set(wanted.clone())
+                && matches!(wanted, LeverValue::Count(_))
+            {
+                self.missing.push((Bound::Pids, chain(&error)));
+            }
+        }
+        let Some(levers) = &mut self.memory else { return };
+        let set = match memory {
+            Some(verdict) => levers.set_whole().and_then(|()| levers.set(verdict).map(drop)).map_err(|e| chain(&e)),
+            None => Err("the memory available on the host cannot be read".to_owned()),
+        };
+        if let Err(error) = set {
+            self.missing.push((Bound::Memory, error));
+            self.memory = None;
+        }
+    }
+}
+
+/// The levers on a volunteer's memory.
+#[derive(Debug)]
+pub(crate) struct MemoryLevers {
+    group: Group,
+    max: Managed,
+    high: Option<Managed>,
+    /// Of version 2 alone; version 1 bounds memory and swap together.
+    swap: Option<Managed>,
+    whole: Option<Managed>,
+}
+
+impl MemoryLevers {
+    fn find(group: &Group) -> Result<Self, LeverError> {
+        let unified = group.version == CgroupVersion::V2;
+        Ok(Self {
+            max: group.managed(CgroupFile::MemoryMax)?,
+            high: group.managed(CgroupFile::Memory).ok().filter(|_| unified),
+            swap: group.managed(CgroupFile::SwapMax).ok(),
+            whole: group.managed(CgroupFile::OomGroup).ok(),
+            group: group.clone(),
+        })
+    }
+
+    /// What does not change: no swap, and killed whole.
+    fn set_whole(&mut self) -> Result<(), LeverError> {
+        if let Some(whole) = &mut self.whole {
+            whole.set(LeverValue::KilledWhole(true))?;
+        }
+        if self.group.version == CgroupVersion::V2
+            && let Some(swap) = &mut self.swap
+        {
+            swap.set(LeverValue::Memory(Some(0)))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the bound. Tells of foreign writes it met, each once; what they hold is not overwritten. One that the kernel
+    /// cannot lower as far, because so much is in use and nothing of it can be reclaimed, stays.
+    pub(crate) fn set(&mut self, verdict: MemoryVerdict) -> Result<Vec<ForeignWrite>, LeverError> {
+        let nearest = |managed: &Managed, bytes: Bytes| managed.lever.nearest(LeverValue::Memory(Some(bytes.0)));
+        let wanted = nearest(&self.max, least_of(verdict.most, &self.max.original));
+        let falls = match (&wanted, self.max.ours()) {
+            (LeverValue::Memory(Some(wanted)), LeverValue::Memory(Some(ours)))
+                if wanted.abs_diff(*ours) < SMALL_CHANGE =>
+            {
+                return Ok(Vec::new());
+            }
+            (LeverValue::Memory(Some(wanted)), LeverValue::Memory(Some(ours))) => wanted < ours,
+            _ => true,
+        };
+        let mut met = Vec::new();
+        if let Some(high) = &mut self.high {
+            let wanted = nearest(high, least_of(verdict.high, &high.original));
+            met.extend(high.set(wanted)?);
+        }
+        // Memory and swap together may never be less than memory alone.
+        let together = self.swap.as_mut().filter(|_| self.group.version == CgroupVersion::V1);
+        let mut levers: Vec<&mut Managed> = together.into_iter().collect();
+        levers.push(&mut self.max);
+        if falls {
+            levers.reverse();
+        }
+        for managed in levers {
+            match managed.set(wanted.clone()) {
+                Ok(found) => met.extend(found),
+                Err(LeverError::Write { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(met)
+    }
+
+    /// Memory in use that can only be had back by ending something: all but the files' pages.
+    pub(crate) fn used(&self) -> io::Result<Bytes> {
+        let unified = self.group.version == CgroupVersion::V2;
+        let file = if unified { "memory.current" } else { "memory.usage_in_bytes" };
+        let text = read_bounded(&self.group.dir.join(file), 64)?;
+        let all: u64 = text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+        let stat = read_bounded(&self.group.dir.join("memory.stat"), STAT_LONGEST)?;
+        let keys =
+            if unified { ["inactive_file", "active_file"] } else { ["total_inactive_file", "total_active_file"] };
+        Ok(Bytes(all.saturating_sub(keys.iter().map(|key| counted(&stat, key)).sum())))
+    }
+}
+
+/// A line `KEY NUMBER`; 0 where there is none.
+fn counted(stat: &str, key: &str) -> u64 {
+    let find = |line: &str| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok();
+    stat.lines().find_map(find).unwrap_or(0)
+}
+
+/// The lower of a bound and a limit that was found: that one is the operator's.
+fn least_of(bound: Bytes, found: &LeverValue) -> Bytes {
+    match found {
+        LeverValue::Memory(Some(found)) => bound.min(Bytes(*found)),
+        _ => bound,
+    }
+}
+
+/// The memory bound to begin with, from what is available now.
+pub(super) fn first_bound(settings: &ActSettings) -> Option<MemoryVerdict> {
+    let meminfo = std::fs::read(settings.roots.proc.join("meminfo")).ok()?;
+    let Memory { total, available } = parse_meminfo(&meminfo).ok()?;
+    let sample = MemorySample { total, available, used: Bytes(0) };
+    Some(MemoryBound::new(settings.memory_bound).step(sample, 0.0))
+}
+
+/// Makes processes that were there before the first that the kernel kills when the host's memory runs out.
+pub(super) fn score_first(pids: impl Iterator<Item = i32>, ledger: &mut Ledger) -> Result<(), LedgerError> {
+    let pids: BTreeSet<i32> = pids.collect();
+    let levers = pids.into_iter().filter_map(ProcessLever::of).map(AnyLever::Process);
+    let first = LeverValue::OomScore(1_000);
+    let found: Vec<_> = levers.filter_map(|lever| Some((lever.read().ok()?, lever))).collect();
+    let about: Vec<_> = found.iter().map(|(found, lever)| (lever.clone(), found.clone(), first.clone())).collect();
+    ledger.about_to_set(&Target::Volunteer, &about)?;
+    for (lever, ..) in about {
+        // One that has ended has nothing to set; the others are worth it without it.
+        _ = lever.set(first.clone());
+    }
+    Ok(())
+}
+
+/// Makes a process the first that the kernel kills when memory runs out, puts its disk traffic in the idle class and
+/// bounds its open files; what it starts inherits that. None of it needs a privilege. A process that is gone has nothing
+/// to set, and each part is worth having without the others.
+#[expect(unsafe_code, reason = "the I/O class and limits of other processes have no safe wrapper")]
+pub(crate) fn care_for(pid: i32) {
+    const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+    const IOPRIO_CLASS_IDLE: libc::c_int = 3 << 13;
+    _ = std::fs::write(Path::new("/proc").join(pid.to_string()).join("oom_score_adj"), "1000");
+    // SAFETY: ioprio_set takes three integers and no pointers.
+    _ = unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, pid, IOPRIO_CLASS_IDLE) };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the new limit is null, so nothing is read; `limit` lives through the call, which writes it.
+    if unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut limit) } == 0 {
+        let lower = libc::rlimit { rlim_cur: limit.rlim_cur.min(OPEN_FILES), rlim_max: limit.rlim_max.min(OPEN_FILES) };
+        // SAFETY: `lower` lives through the call, which reads it; the old limit is null, so nothing is written.
+        _ = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const lower, std::ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(most: u64) -> MemoryVerdict {
+        let (most, high) = (Bytes::from_mib(most), Bytes::from_mib(most - 10));
+        MemoryVerdict { most, high, floor: Bytes(0), is_short: false, end: false, held: false }
+    }
+
+    fn read(dir: &Path, file: &str) -> String {
+        std::fs::read_to_string(dir.join(file)).unwrap()
+    }
+
+    #[test]
+    fn version_2_is_bounded_slowed_without_swap_and_killed_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        for (file, text) in [
+            ("memory.max", "max"),
+            ("memory.high", "max"),
+            ("memory.swap.max", "max"),
+            ("memory.oom.group", "0"),
+            ("memory.current", "5000"),
+            ("memory.stat", "anon 1000\ninactive_file 1500\nactive_file 500\n"),
+            ("pids.max", "max"),
+            ("io.weight", "default 100"),
+        ] {
+            std::fs::write(dir.path().join(file), text).unwrap();
+        }
+        let group = Group { dir: dir.path().to_owned(), version: CgroupVersion::V2 };
+        let mut bounds = Bounds::find(Some(&group), Some(&group), Some(&group), 99);
+        assert!(bounds.missing.is_empty() && bounds.levers().count() == 6, "{bounds:?}");
+        bounds.set(Some(verdict(100)));
+        assert!(bounds.missing.is_empty(), "{bounds:?}");
+        assert_eq!(read(dir.path(), "memory.max"), Bytes::from_mib(100).0.to_string());
+        assert_eq!(read(dir.path(), "memory.high"), Bytes::from_mib(90).0.to_string());
+        assert_eq!(
+            (read(dir.path(), "memory.swap.max"), read(dir.path(), "memory.oom.group")),
+            ("0".into(), "1".into())
+        );
+        assert_eq!((read(dir.path(), "pids.max"), read(dir.path(), "io.weight")), ("99".into(), "1".into()));
+        let memory = bounds.memory.as_mut().unwrap();
+        assert_eq!(memory.used().unwrap(), Bytes(3_000));
+        std::fs::write(dir.path().join("memory.max"), "7777280").unwrap();
+        assert_eq!(memory.set(verdict(50)).unwrap().len(), 1, "a foreign write is told");
+        assert_eq!(read(dir.path(), "memory.max"), "7777280", "and left");
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_its_reason() {
+        let bounds = Bounds::find(None, None, None, 9);
+        assert_eq!(bounds.missing.iter().map(|(bound, _)| *bound).collect::<Vec<_>>(), [Bound::Memory, Bound::Pids]);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("memory.max"), "max").unwrap();
+        let group = Group { dir: dir.path().to_owned(), version: CgroupVersion::V2 };
+        let mut bounds = Bounds::find(Some(&group), Some(&group), None, 9);
+        bounds.set(None);
+        assert!(bounds.missing[0].1.contains("pids.max") && bounds.missing[1].1.contains("available"), "{bounds:?}");
+    }
+
+    #[test]
+    fn a_real_process_is_first_to_go_idle_on_the_disks_and_bounded_in_files() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        care_for(i32::try_from(child.id()).unwrap());
+        let proc = PathBuf::from(format!("/proc/{}", child.id()));
+        let (score, limits) = (read(&proc, "oom_score_adj"), read(&proc, "limits"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(score.trim(), "1000");
+        let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let soft: u64 = files.split_whitespace().nth(3).unwrap().parse().unwrap();
+        assert!(soft <= OPEN_FILES, "{files}");
+    }
+}

@@ -1,0 +1,182 @@
+//! Whether the kernel itself makes the volunteer yield: it, and everything by which it competes with the foreground, is in
+//! the idle class for certain. In: cgroups, or processes. Out: yes, or why not, completing "because …". The guard chooses
+//! its law by the answer.
+
+use std::path::{Path, PathBuf};
+
+use crate::facts::TaskCgroups;
+use crate::hierarchies::{CgroupVersion, Hierarchies};
+use crate::kernel_file::read_bounded;
+use crate::levers::{AnyLever, CgroupFile, LeverValue};
+use crate::process::{pids, stat, threads};
+
+/// Most processes of a machine that are looked at once a second, for a few milliseconds of CPU. (Chosen.)
+const PROCESSES: usize = 2_000;
+/// Field 41 of `/proc/PID/task/TID/stat` for `SCHED_IDLE` (sched(7)).
+const SCHED_IDLE: &str = "5";
+
+/// A cgroup's place in the tree, by the levers that put it in the idle class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct IdlePath {
+    mount: PathBuf,
+    version: CgroupVersion,
+    leaf: PathBuf,
+}
+
+impl IdlePath {
+    pub(super) fn new(mount: &Path, version: CgroupVersion, leaf: &Path) -> Self {
+        Self { mount: mount.to_owned(), version, leaf: leaf.to_owned() }
+    }
+
+    /// Siblings compete at every level, so all cgroups from the leaf up to the machine's root must be in the idle class.
+    pub(super) fn look(&self) -> Result<(), String> {
+        if !self.version.is_machines_root(&self.mount) {
+            return Err(format!(
+                "`{}` is not the root of the machine's cgroups: what is above it may compete with the foreground",
+                self.mount.display()
+            ));
+        }
+        for dir in self.leaf.ancestors().take_while(|dir| *dir != self.mount) {
+            let lever = AnyLever::new(dir, self.version, CgroupFile::Idle);
+            match lever.read() {
+                Ok(LeverValue::Idle(true)) => {}
+                Ok(_) => return Err(format!("the cgroup `{}` is not in the idle class", dir.display())),
+                Err(error) => return Err(format!("the idle class cannot be read: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The same before the volunteer is made: cgroups that are not there yet will be in the idle class.
+    pub(super) fn foresee(&self) -> Result<(), String> {
+        let there = self.leaf.ancestors().find(|dir| dir.is_dir()).unwrap_or(&self.mount);
+        Self::new(&self.mount, self.version, there).look()
+    }
+}
+
+/// Whether every thread of the process groups is in the idle class, and nothing between them and the machine's root
+/// competes with more.
+pub(super) fn groups_yield(groups: &[i32], proc: &Path, hierarchies: &Hierarchies) -> Result<(), String> {
+    if groups.is_empty() {
+        return Err("no process of it was looked at yet".to_owned());
+    }
+    // Each session then competes as a group of its own, with the normal weight.
+    let autogroup = read_bounded(&proc.join("sys/kernel/sched_autogroup_enabled"), 16).unwrap_or_default();
+    if autogroup.trim() == "1" {
+        return Err(
+            "the kernel groups processes by session (sysctl kernel.sched_autogroup_enabled=0 ends that)".to_owned()
+        );
+    }
+    let all = pids(proc);
+    if all.len() > PROCESSES {
+        return Err(format!("{} processes are too many to look at every second", all.len()));
+    }
+    for pid in all {
+        if stat(proc, pid).is_ok_and(|stat| groups.contains(&stat.group)) {
+            process_yields(proc, pid, hierarchies)?;
+        }
+    }
+    Ok(())
+}
+
+fn process_yields(proc: &Path, pid: i32, hierarchies: &Hierarchies) -> Result<(), String> {
+    for thread in threads(proc, pid) {
+        let text = read_bounded(&proc.join(format!("{pid}/task/{thread}/stat")), 4_096).unwrap_or_default();
+        // One that ended meanwhile competes with nobody. Field 3 follows the name, which may hold anything.
+        let policy = text.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(38));
+        if policy.is_some_and(|policy| policy != SCHED_IDLE) {
+            return Err(format!("thread {thread} of process {pid} is not in the class SCHED_IDLE"));
+        }
+    }
+    let Some((mount, unified)) = hierarchies.of("cpu") else { return Ok(()) };
+    let version = if unified { CgroupVersion::V2 } else { CgroupVersion::V1 };
+    match TaskCgroups::read(proc, &pid.to_string()).on("cpu", mount) {
+        Some(dir) => IdlePath::new(mount, version, &dir).look(),
+        None if proc.join(pid.to_string()).exists() => Err(format!("the cgroup of process {pid} is not visible here")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::act::tests::scene::{Burner, Scene};
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = root.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn every_level_up_to_the_machines_root_counts() {
+        let root = tree(&[("cg/cpu.stat", ""), ("cg/a/cpu.idle", "1"), ("cg/a/b/cpu.idle", "1")]);
+        let mount = root.path().join("cg");
+        let path = IdlePath::new(&mount, CgroupVersion::V2, &mount.join("a/b"));
+        assert_eq!(path.look(), Ok(()));
+        assert_eq!(IdlePath::new(&mount, CgroupVersion::V2, &mount.join("a/new")).foresee(), Ok(()));
+        fs::write(mount.join("a/cpu.idle"), "0").unwrap();
+        let why = path.look().unwrap_err();
+        assert!(why.contains("cg/a` is not in the idle class"), "{why}");
+        assert!(path.foresee().is_err());
+        fs::remove_file(mount.join("a/cpu.idle")).unwrap();
+        assert!(path.look().unwrap_err().contains("cannot be read"));
+        // Inside a cgroup namespace the root is one among others of the machine.
+        fs::write(mount.join("cgroup.type"), "domain").unwrap();
+        assert!(path.look().unwrap_err().contains("not the root of the machine"));
+    }
+
+    #[test]
+    fn every_thread_of_every_process_counts() {
+        let stat = |pid: i32, group: i32, policy: u32| {
+            format!(
+                "{pid} (a) R b) S 1 {group} 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 777 {} {policy} 0\n",
+                "0 ".repeat(18).trim()
+            )
+        };
+        let of = |policy: u32, autogroup: &str| {
+            let root = tree(&[
+                ("proc/sys/kernel/sched_autogroup_enabled", autogroup),
+                ("proc/7/stat", &stat(7, 7, 5)),
+                ("proc/7/task/7/stat", &stat(7, 7, 5)),
+                ("proc/7/task/8/stat", &stat(8, 7, policy)),
+                ("proc/9/stat", &stat(9, 9, 0)),
+                ("proc/9/task/9/stat", &stat(9, 9, 0)),
+            ]);
+            groups_yield(&[7], &root.path().join("proc"), &Hierarchies::default())
+        };
+        assert_eq!(of(5, "0\n"), Ok(()), "process 9 is none of the volunteer's");
+        assert!(of(0, "0\n").unwrap_err().contains("thread 8 of process 7"));
+        assert!(of(5, "1\n").unwrap_err().contains("by session"));
+        assert!(groups_yield(&[], Path::new("/proc"), &Hierarchies::default()).is_err());
+    }
+
+    #[test]
+    fn a_real_process_of_the_normal_class_is_told_from_one_in_the_idle_class() {
+        let Some(scene) = Scene::open("a_real_process_of_the_normal_class_is_told_from_one_in_the_idle_class") else {
+            return;
+        };
+        let burner = Burner::start(&scene.foreground_procs());
+        let pid = i32::try_from(burner.id()).unwrap();
+        let proc = Path::new("/proc");
+        assert!(process_yields(proc, pid, &scene.hierarchies).unwrap_err().contains("SCHED_IDLE"));
+        let status = std::process::Command::new("chrt").args(["--idle", "-p", "0", &pid.to_string()]).status();
+        if !status.is_ok_and(|status| status.success()) {
+            eprintln!("skipped the rest: there is no chrt here");
+            return;
+        }
+        let why = process_yields(proc, pid, &scene.hierarchies).unwrap_err();
+        assert!(why.contains("-foreground` is not in the idle class"), "its cgroup competes: {why}");
+        let idle = scene.lever(CgroupFile::Idle);
+        if idle.exists() {
+            idle.set(LeverValue::Idle(true)).unwrap();
+            assert_eq!(process_yields(proc, pid, &scene.hierarchies), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Keeps the volunteer's memory bound, in a thread of its own: setting a bound can take the kernel long, because it
+//! reclaims first, and the guard must not wait for that. The law is `gleaner_planner::memory_bound`. It also looks after the
+//! processes that enter the volunteer: first to be killed when memory runs out, idle on the disks, few open files.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use gleaner_planner::memory_bound::{MemoryBound, MemoryBoundSettings, MemorySample, MemoryVerdict};
+use gleaner_types::error::chain;
+use gleaner_types::units::Bytes;
+
+use crate::act::cgroup;
+use crate::act::managed::ForeignWrite;
+use crate::act::volunteer::Volunteer;
+use crate::act::volunteer::bounds::{MemoryLevers, care_for};
+use crate::sense::machine::{Memory, parse_meminfo};
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_millis(200);
+/// The same while memory is short.
+const PERIOD_SHORT: Duration = Duration::from_millis(50);
+/// A latent volunteer with less than this needs no looks.
+const NOTHING: Bytes = Bytes::from_mib(1);
+
+/// What a look found, decided and met.
+#[derive(Debug)]
+pub(super) struct Looked {
+    pub(super) verdict: MemoryVerdict,
+    pub(super) sample: MemorySample,
+    pub(super) met: Vec<ForeignWrite>,
+}
+
+impl Looked {
+    /// Until the next look; `None` while a latent volunteer needs none.
+    pub(super) fn pause(looked: &Result<Self, String>, active: bool) -> Option<Duration> {
+        match looked {
+            Ok(Self { verdict, .. }) if verdict.held => Some(PERIOD_SHORT),
+            Ok(Self { sample, .. }) if !active && sample.used < NOTHING => None,
+            Ok(Self { verdict, .. }) if verdict.is_short => Some(PERIOD_SHORT),
+            _ => Some(PERIOD),
+        }
+    }
+}
+
+/// What keeps the bound.
+#[derive(Debug)]
+pub(super) struct MemoryWatch {
+    levers: Option<MemoryLevers>,
+    law: MemoryBound,
+    meminfo: PathBuf,
+    /// Cgroups whose processes are looked after, and those that were.
+    dirs: Vec<PathBuf>,
+    seen: BTreeSet<i32>,
+    looked: Option<Instant>,
+}
+
+impl MemoryWatch {
+    pub(super) fn new(settings: MemoryBoundSettings, meminfo: PathBuf, volunteer: &mut Volunteer) -> Self {
+        Self {
+            levers: volunteer.take_memory(),
+            law: MemoryBound::new(settings),
+            meminfo,
+            dirs: volunteer.own_dirs(),
+            seen: BTreeSet::new(),
+            looked: None,
+        }
+    }
+
+    /// One look: reads, decides, sets.
+    ///
+    /// # Errors
+    /// In a sentence, when it cannot read or set.
+    pub(super) fn look(&mut self, now: Instant) -> Result<Looked, String> {
+        let unreadable = |error: io::Error| format!("the volunteer's memory cannot be read: {error}");
+        let text = std::fs::read(&self.meminfo).map_err(|error| format!("`{}`: {error}", self.meminfo.display()))?;
+        let Memory { total, available } = parse_meminfo(&text).map_err(|absence| absence.detail().into_owned())?;
+        let used = self.levers.as_ref().map_or(Ok(Bytes(0)), MemoryLevers::used).map_err(unreadable)?;
+        let sample = MemorySample { total, available, used };
+        let interval = self.looked.replace(now).map_or(Duration::ZERO, |looked| now.duration_since(looked));
+        let verdict = self.law.step(sample, interval.as_secs_f64());
+        let met = match &mut self.levers {
+            // One that has to end keeps its bound: lowered further it would only be killed piece by piece.
+            Some(levers) if !verdict.held => levers.set(verdict).map_err(|error| chain(&error))?,
+            _ => Vec::new(),
+        };
+        Ok(Looked { verdict, sample, met })
+    }
+
+    /// Looks after the processes that have entered since the last time.
+    pub(super) fn care(&mut self) {
+        let Ok(there) = cgroup::processes_of(&self.dirs) else { return };
+        for pid in there.difference(&self.seen) {
+            care_for(*pid);
+        }
+        self.seen = there;
+    }
+}
