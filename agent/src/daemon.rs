@@ -19,7 +19,7 @@ use gleaner_types::event::Event;
 use gleaner_types::report::Levers;
 use tracing::{error, info, warn};
 
-use crate::act::volunteer::foreseen_law;
+use crate::act::volunteer::foreseen;
 use crate::act::{self, ActSettings, Actor};
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
 use crate::doctor;
@@ -179,10 +179,10 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             // A broken config is no reason to say nothing of the host.
             let settings = config_or_defaults(&arguments.config).map(|config| config.act_settings());
             let settings = settings.unwrap_or_else(|_| ActSettings::observing(DEFAULT_STATE_DIR.into()));
-            let law = foreseen_law(&settings, &hierarchies);
+            let volunteer = foreseen(&settings, &hierarchies);
             match json {
-                true => println!("{:#}", doctor::as_json(&facts, &law)?),
-                false => println!("{}", doctor::as_text(&facts, &law)),
+                true => println!("{:#}", doctor::as_json(&facts, &volunteer)?),
+                false => println!("{}", doctor::as_text(&facts, &volunteer)),
             }
             Ok(ExitCode::SUCCESS)
         }

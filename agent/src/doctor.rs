@@ -5,16 +5,16 @@ use serde_json::{Value, json};
 
 use crate::probe::advice;
 
-/// The report as JSON: the facts as the aggregator gets them, for each absence its cost and remedy, and the law by which
-/// the guard would hold the volunteer, with the reason.
+/// The report as JSON: the facts as the aggregator gets them, for each absence its cost and remedy, and what would hold
+/// and bound the volunteer, with the reasons.
 ///
 /// # Errors
 /// When the facts cannot be encoded.
-pub fn as_json(facts: &HostFacts, law: &str) -> serde_json::Result<Value> {
+pub fn as_json(facts: &HostFacts, volunteer: &[String]) -> serde_json::Result<Value> {
     let mut report = serde_json::to_value(facts)?;
     let offers: serde_json::Result<Vec<Value>> = facts.offers.iter().map(offer_as_json).collect();
     report["offers"] = offers?.into();
-    report["guard"] = law.into();
+    report["volunteer"] = volunteer.into();
     Ok(report)
 }
 
@@ -30,7 +30,7 @@ fn offer_as_json(offer: &Offer) -> serde_json::Result<Value> {
 
 /// The report for people.
 #[must_use]
-pub fn as_text(facts: &HostFacts, law: &str) -> String {
+pub fn as_text(facts: &HostFacts, volunteer: &[String]) -> String {
     let mut lines = vec![format!(
         "{}, {} CPUs, {}, Linux {}, cgroups: {}",
         facts.cpu_model,
@@ -53,7 +53,7 @@ pub fn as_text(facts: &HostFacts, law: &str) -> String {
             }
         }
     }
-    lines.push(format!("the guard's law: {law}"));
+    lines.extend(volunteer.iter().cloned());
     lines.join("\n")
 }
 
@@ -87,12 +87,12 @@ mod tests {
             ],
             levers: Levers::without_volunteer(false, Vec::new()),
         };
-        let text = as_text(&facts, "open");
+        let text = as_text(&facts, &["the guard's law: open".to_owned()]);
         for part in ["1 of 2 capabilities", "yes  cpu quota", "no   pressure", "psi=0", "to enable: boot with psi=1"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        let json = as_json(&facts, "open").unwrap();
-        assert!(json["guard"] == "open" && text.ends_with("the guard's law: open"), "{text}");
+        let json = as_json(&facts, &["open".to_owned()]).unwrap();
+        assert!(json["volunteer"][0] == "open" && text.ends_with("the guard's law: open"), "{text}");
         assert_eq!(json["offers"][0]["state"]["value"], "cpu.max");
         assert_eq!(json["offers"][1]["enable"], "boot with psi=1");
     }

@@ -28,9 +28,9 @@ const SHORT_FLOORS: u64 = 2;
 /// After it was ended the volunteer may hold memory again when this much of the floor, in quarters, is available.
 const AGAIN_QUARTERS: u64 = 5;
 /// `memory.high` lies this part of the bound below it, and no further than [`HIGH_FURTHEST`]: the kernel begins to reclaim the
-/// volunteer's caches there, and slows tasks that go on. (Both chosen.)
+/// volunteer's caches there, and slows tasks that go on, so a leak should not have to cross much of it. (Both chosen.)
 const HIGH_PART: u64 = 16;
-const HIGH_FURTHEST: Bytes = Bytes::from_mib(32);
+const HIGH_FURTHEST: Bytes = Bytes::from_mib(8);
 
 impl Default for MemoryBoundSettings {
     /// A fiftieth of the host per second: chosen, slow enough that a foreground that comes and goes finds memory again.
@@ -151,7 +151,7 @@ mod tests {
         let floor = 8_589_934_592 / 20;
         let first = bound.step(sample(4_000, 100), 0.2);
         assert_eq!(first.most.0, Bytes::from_mib(4_100).0 - floor);
-        assert_eq!(first.high.0, first.most.0 - (32 << 20));
+        assert_eq!(first.high.0, first.most.0 - (8 << 20));
         assert!(!first.end && !first.is_short);
         let fallen = bound.step(sample(1_000, 100), 0.2);
         assert_eq!(fallen.most.0, Bytes::from_mib(1_100).0 - floor);

@@ -65,8 +65,7 @@ struct Class {
 }
 
 /// Which law the guard would hold a volunteer by that is made by these settings, in a sentence. Nothing is changed.
-#[must_use]
-pub fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
+fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
     let foreseen = match settings.volunteer {
         VolunteerChoice::None => return "there is no volunteer to hold".to_owned(),
         VolunteerChoice::ProcessGroups => Err("process groups are judged when they run".to_owned()),
@@ -91,6 +90,33 @@ pub fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String
         },
     };
     law_in_words(&foreseen)
+}
+
+/// What a volunteer that is made by these settings would be held and bounded by, in sentences. Nothing is changed.
+#[must_use]
+pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String> {
+    let mut said = vec![format!("the guard's law: {}", foreseen_law(settings, hierarchies))];
+    match settings.volunteer {
+        VolunteerChoice::None => return Vec::new(),
+        VolunteerChoice::Guest => return said,
+        _ => {}
+    }
+    for bound in Bound::ALL {
+        let word = bound.word();
+        let why = match hierarchies.of(word) {
+            _ if settings.volunteer == VolunteerChoice::ProcessGroups => "process groups have no such bound".to_owned(),
+            None => format!("no mounted hierarchy has the controller `{word}`"),
+            Some((mount, _)) => match rustix::fs::access(mount, rustix::fs::Access::WRITE_OK) {
+                Ok(()) => {
+                    said.push(format!("{} is bounded, by the controller `{word}`", bound.advice().0));
+                    continue;
+                }
+                Err(error) => format!("`{}` cannot be written: {error}", mount.display()),
+            },
+        };
+        said.push(bound.lacking(&why));
+    }
+    said
 }
 
 /// The guard's law and why, in a sentence.

@@ -207,8 +207,8 @@ pub(super) async fn release(child: &mut Child) -> io::Result<()> {
     stdin.write_all(b"go\n").await
 }
 
-/// The idle scheduling class, the lowest priority and the idle I/O class: what protects the foreground where
-/// there is no cgroup.
+/// The idle scheduling class, the lowest priority, the idle I/O class and the highest OOM score: what protects the
+/// foreground where there is no cgroup.
 #[expect(unsafe_code, reason = "scheduling classes of other processes have no safe wrapper")]
 fn lower_priority(pid: i32) -> io::Result<()> {
     const IOPRIO_WHO_PROCESS: libc::c_int = 1;
@@ -218,6 +218,8 @@ fn lower_priority(pid: i32) -> io::Result<()> {
     if unsafe { libc::sched_setscheduler(pid, libc::SCHED_IDLE, &raw const parameter) } != 0 {
         return Err(io::Error::last_os_error());
     }
+    // When the host's memory runs out the kernel kills it first; a process may always raise that of its own user's.
+    _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
     // Niceness and the I/O class add to the above; a kernel without them still has the idle class.
     if let Some(pid) = Pid::from_raw(pid) {
         _ = rustix::process::setpriority_process(Some(pid), 19);

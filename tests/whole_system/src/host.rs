@@ -109,7 +109,7 @@ impl Host {
         let id = HostId::new(format!("h{number}"))?;
         let state = disk.join(id.as_str());
         let text = format!(
-            "state_dir = '{}'\n[host]\nname = '{id}'\n[act]\nenabled = {acting}\n[foreground]\nqemu = false\n\
+            "state_dir = '{}'\n[host]\nname = '{id}'\n[act]\nenabled = {acting}\nrequire = []\n[foreground]\nqemu = false\n\
              cgroups = ['machine/*']\nfloor_percent = {FLOOR_PERCENT}\nmemory_floor_mib = {}\n[volunteer]\nkind = \
              'process-groups'\n[sense]\nmonitors = false\ncounters = false\nscan_period_s = 2\n[forecast]\nhistory_s = \
              20\nlookahead_s = 10\n",
