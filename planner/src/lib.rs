@@ -15,6 +15,7 @@ pub mod guard;
 pub mod harm;
 pub mod io_model;
 pub mod memory_bound;
+pub mod network_bound;
 pub mod policy;
 pub mod power;
 pub mod productivity;
