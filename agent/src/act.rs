@@ -29,7 +29,7 @@ use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refu
 use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
-use gleaner_types::report::{Levers, MAX_WORKLOADS, VolunteerKind};
+use gleaner_types::report::{Levers, MAX_WORKLOADS, VolunteerKind, VolunteerState};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
@@ -45,6 +45,7 @@ use self::volunteer::{Volunteer, VolunteerError};
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths};
 use crate::hierarchies::Hierarchies;
 use crate::levers::{LeverError, WorkloadLevers};
+use crate::network_bound::{self, NetworkBound, NetworkStatus};
 use crate::xen::is_control_domain;
 
 /// How long a command may wait for the processes of an earlier one.
@@ -101,6 +102,7 @@ pub struct Actor {
     ledger: Ledger,
     fence: Fence,
     guard: Option<Guard>,
+    network: Option<NetworkBound>,
     /// What is started in the volunteer, where that is configured.
     volunteer_command: Option<VolunteerCommand>,
     levers: Levers,
@@ -134,6 +136,7 @@ impl Actor {
             ledger,
             fence,
             guard: None,
+            network: None,
             volunteer_dirs: Vec::new(),
             unbounded: Vec::new(),
             workloads: BTreeMap::new(),
@@ -169,6 +172,7 @@ impl Actor {
                     true => Guard::by_hand(settings.guard, volunteer, meter),
                     false => Guard::start(settings, volunteer, meter).map_err(ActError::Thread)?,
                 });
+                self.hold_network(hierarchies);
             }
             Err(error) => {
                 // Without a guard there is no volunteer.
@@ -180,6 +184,22 @@ impl Actor {
             }
         }
         Ok(())
+    }
+
+    /// Puts a ceiling on the volunteer's network traffic, or says why it has none.
+    fn hold_network(&mut self, hierarchies: &Hierarchies) {
+        let Some(guard) = self.guard_view().filter(|_| !self.settings.guard_by_hand) else { return };
+        let is_active = move || guard.status().state != VolunteerState::Latent;
+        let sys = &self.settings.roots.sys;
+        let held = network_bound::cgroup_of(&self.levers.volunteer, &self.volunteer_dirs, hierarchies)
+            .and_then(|cgroup| NetworkBound::start(sys, &self.settings.links, cgroup, is_active));
+        match held {
+            Ok(network) => self.network = Some(network),
+            Err(reason) => {
+                let weakness = format!("the volunteer's network traffic has no ceiling, because {reason}");
+                self.levers.weaknesses.push(weakness);
+            }
+        }
     }
 
     /// Takes over those settings that can change while it acts: how long a stopped volunteer's processes have, the
@@ -245,6 +265,12 @@ impl Actor {
     #[must_use]
     pub fn guard_status(&self) -> Option<GuardStatus> {
         self.guard.as_ref().map(Guard::status)
+    }
+
+    /// What the ceiling on the volunteer's network traffic does; `None` where it has none.
+    #[must_use]
+    pub fn network_status(&self) -> Option<NetworkStatus> {
+        self.network.as_ref().map(NetworkBound::status)
     }
 
     /// One step of a guard that has no thread of its own.
@@ -529,6 +555,7 @@ impl Actor {
             tracing::debug!(error = chain(&error), "the volunteer's levers could not be looked at");
         }
         self.events.extend(guard.take_events());
+        self.events.extend(self.network.iter().flat_map(NetworkBound::take_events));
     }
 
     fn tick_lease(&mut self, target: &Target, now: Timestamp) {
@@ -612,7 +639,10 @@ impl Actor {
         self.volunteer_dirs.clear();
         self.targets.clear();
         self.stopped = None;
-        match restore::restore_all(&mut self.ledger) {
+        let restored = restore::restore_all(&mut self.ledger);
+        // Only now: until its processes had ended, their traffic was held.
+        self.network = None;
+        match restored {
             Ok(report) => report,
             Err(error) => RestoreReport {
                 failed: vec![restore::RestoreFailure {

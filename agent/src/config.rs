@@ -15,6 +15,7 @@ use gleaner_types::id::HostId;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
 use crate::act::{ActSettings, Bound, VolunteerChoice};
+use crate::network_bound::{LinkChoice, of_mbit};
 use crate::roots::Roots;
 use crate::sense::SenseSettings;
 
@@ -67,6 +68,8 @@ pub struct Config {
     pub volunteer_memory_floor: Option<Bytes>,
     /// Most processes and threads of the volunteer.
     pub volunteer_processes: u64,
+    /// The links that the volunteer's network ceiling is for.
+    pub links: LinkChoice,
     /// Silence of the agent's loop after which the keeper kills it and restores the host.
     pub hung_after: Duration,
     /// Globs of cgroups whose processes are foreground.
@@ -203,6 +206,7 @@ impl Config {
             },
             volunteer_memory_floor: memory_floor(&mut volunteer),
             volunteer_processes: volunteer.integer("processes", 4_096, 16..=1 << 22),
+            links: links(&mut act),
             hung_after: Duration::from_secs(act.integer("hung_after_s", 20, 5..=3_600)),
             foreground_cgroups: foreground.texts("cgroups"),
             foreground_qemu: foreground.flag("qemu", true),
@@ -271,6 +275,7 @@ impl Config {
             processes_most: self.volunteer_processes,
             longest_lease: self.longest_lease,
             volunteer_ceiling: self.volunteer_ceiling,
+            links: self.links.clone(),
             foreground_quota_floor: self.foreground_floor,
             foreground_rate_floor: self.rate_floor,
             reclaim: ReclaimSettings { floor: self.memory_floor, ..ReclaimSettings::default() },
@@ -367,6 +372,13 @@ fn memory_floor(section: &mut Section<'_>) -> Option<Bytes> {
     let named = section.has("memory_floor_mib");
     let mib = section.integer("memory_floor_mib", 256, 16..=1 << 24);
     named.then(|| Bytes::from_mib(mib))
+}
+
+/// Names of links, and what they can carry if the config says so.
+fn links(section: &mut Section<'_>) -> LinkChoice {
+    let named = section.has("link_mbit");
+    let mbit = section.number("link_mbit", 1_000.0, 0.1..=10_000_000.0);
+    LinkChoice { names: section.texts("links"), capacity: named.then(|| of_mbit(mbit)) }
 }
 
 /// `guest` or `unit`, whichever the kind asks for.

@@ -29,6 +29,7 @@ use crate::join;
 use crate::keeper::{self, Keeper, Watch};
 use crate::link::{self, Introduction, LinkSettings};
 use crate::metrics::{Monitor, Status};
+use crate::network_bound;
 use crate::order::Order;
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::probe;
@@ -177,12 +178,15 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let hierarchies = Hierarchies::of_this_machine();
             let facts = probe::facts(&hierarchies, nothing, true);
             // A broken config is no reason to say nothing of the host.
-            let settings = config_or_defaults(&arguments.config).map(|config| config.act_settings());
-            let settings = settings.unwrap_or_else(|_| ActSettings::observing(DEFAULT_STATE_DIR.into()));
+            let config = config_or_defaults(&arguments.config).ok();
+            let links = config.as_ref().map(|config| config.links.clone()).unwrap_or_default();
+            let settings = config.map(|config| config.act_settings());
+            let settings = settings.unwrap_or_else(|| ActSettings::observing(DEFAULT_STATE_DIR.into()));
             let volunteer = foreseen(&settings, &hierarchies);
+            let network = network_bound::probe(&Roots::default().sys, &links, &hierarchies);
             match json {
-                true => println!("{:#}", doctor::as_json(&facts, &volunteer)?),
-                false => println!("{}", doctor::as_text(&facts, &volunteer)),
+                true => println!("{:#}", doctor::as_json(&facts, &volunteer, &network)?),
+                false => println!("{}", doctor::as_text(&facts, &volunteer, &network)),
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -5,16 +5,27 @@ use serde_json::{Value, json};
 
 use crate::probe::advice;
 
-/// The report as JSON: the facts as the aggregator gets them, for each absence its cost and remedy, and what would hold
-/// and bound the volunteer, with the reasons.
+/// What the absence of a ceiling on the volunteer's network traffic costs.
+const NETWORK_COSTS: &str = "a volunteer that sends or receives much slows the foreground's answers";
+
+/// The report as JSON: the facts as the aggregator gets them, for each absence its cost and remedy, what would hold and
+/// bound the volunteer, with the reasons, and whether its network traffic can be held: by what, or why not.
 ///
 /// # Errors
 /// When the facts cannot be encoded.
-pub fn as_json(facts: &HostFacts, volunteer: &[String]) -> serde_json::Result<Value> {
+pub fn as_json(
+    facts: &HostFacts,
+    volunteer: &[String],
+    network: &Result<String, String>,
+) -> serde_json::Result<Value> {
     let mut report = serde_json::to_value(facts)?;
     let offers: serde_json::Result<Vec<Value>> = facts.offers.iter().map(offer_as_json).collect();
     report["offers"] = offers?.into();
     report["volunteer"] = volunteer.into();
+    report["volunteer_network"] = match network {
+        Ok(means) => json!({ "value": means }),
+        Err(reason) => json!({ "absent": reason, "costs": NETWORK_COSTS }),
+    };
     Ok(report)
 }
 
@@ -30,7 +41,7 @@ fn offer_as_json(offer: &Offer) -> serde_json::Result<Value> {
 
 /// The report for people.
 #[must_use]
-pub fn as_text(facts: &HostFacts, volunteer: &[String]) -> String {
+pub fn as_text(facts: &HostFacts, volunteer: &[String], network: &Result<String, String>) -> String {
     let mut lines = vec![format!(
         "{}, {} CPUs, {}, Linux {}, cgroups: {}",
         facts.cpu_model,
@@ -54,6 +65,13 @@ pub fn as_text(facts: &HostFacts, volunteer: &[String]) -> String {
         }
     }
     lines.extend(volunteer.iter().cloned());
+    match network {
+        Ok(means) => lines.push(format!("a volunteer's network traffic has a ceiling, by {means}")),
+        Err(reason) => {
+            lines.push(format!("a volunteer's network traffic would have no ceiling, because {reason}"));
+            lines.push(format!("       costs: {NETWORK_COSTS}"));
+        }
+    }
     lines.join("\n")
 }
 
@@ -87,12 +105,16 @@ mod tests {
             ],
             levers: Levers::without_volunteer(false, Vec::new()),
         };
-        let text = as_text(&facts, &["the guard's law: open".to_owned()]);
+        let law = ["the guard's law: open".to_owned()];
+        let text = as_text(&facts, &law, &Err("no link is known".to_owned()));
+        assert!(text.contains("no ceiling, because no link is known"), "{text}");
+        assert!(as_text(&facts, &law, &Ok("BPF".to_owned())).contains("has a ceiling, by BPF"));
         for part in ["1 of 2 capabilities", "yes  cpu quota", "no   pressure", "psi=0", "to enable: boot with psi=1"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        let json = as_json(&facts, &["open".to_owned()]).unwrap();
-        assert!(json["volunteer"][0] == "open" && text.ends_with("the guard's law: open"), "{text}");
+        assert!(text.contains("the guard's law: open"), "{text}");
+        let json = as_json(&facts, &law, &Ok("BPF".to_owned())).unwrap();
+        assert_eq!((&json["volunteer"][0], &json["volunteer_network"]["value"]), (&json!(law[0]), &json!("BPF")));
         assert_eq!(json["offers"][0]["state"]["value"], "cpu.max");
         assert_eq!(json["offers"][1]["enable"], "boot with psi=1");
     }

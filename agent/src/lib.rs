@@ -9,6 +9,7 @@
 //! hosts (`gleaner_planner`, driven by the aggregator).
 
 pub mod act;
+mod bpf;
 pub mod config;
 mod daemon;
 mod device_mapper;
@@ -27,6 +28,7 @@ pub mod levers;
 pub mod link;
 pub mod metrics;
 mod netlink;
+pub mod network_bound;
 pub mod order;
 pub mod outbox;
 pub mod probe;

@@ -196,9 +196,9 @@ impl NetworkBound {
 
     fn is_active(&self, sample: &NetworkSample, foreground: Directions<BytesPerSec>) -> bool {
         let least = sample.capacity.per_sec() * self.settings.active_above.value();
-        let each = foreground.zip(sample.volunteer).map(|(foreground, own)| {
-            foreground.per_sec() > least + own.per_sec() * self.settings.uncounted.value()
-        });
+        let each = foreground
+            .zip(sample.volunteer)
+            .map(|(foreground, own)| foreground.per_sec() > least + own.per_sec() * self.settings.uncounted.value());
         each.sent || each.received
     }
 }

@@ -9,6 +9,7 @@ use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::command::Weight;
 use gleaner_types::units::{BytesPerSec, CoreShare};
 
+use crate::network_bound::LinkChoice;
 use crate::roots::Roots;
 
 /// What kind of volunteer to set up.
@@ -115,6 +116,8 @@ pub struct ActSettings {
     pub guard_period: Duration,
     /// The guard's law.
     pub guard: GuardSettings,
+    /// The links that the volunteer's network ceiling is for.
+    pub links: LinkChoice,
     /// Where the kernel's interfaces are.
     pub roots: Roots,
     /// The guard has no thread of its own and steps only when [`Actor::step_guard`](super::Actor::step_guard) is called: for simulations.
@@ -148,6 +151,7 @@ impl ActSettings {
             reclaim: ReclaimSettings::default(),
             guard_period: Duration::from_millis(50),
             guard: GuardSettings::default(),
+            links: LinkChoice::default(),
             roots: Roots::default(),
             guard_by_hand: false,
         }

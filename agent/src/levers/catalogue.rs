@@ -268,6 +268,9 @@ pub fn as_markdown() -> String {
         let capability = capability.replace('_', " ");
         text += &format!("| {name} | {does} | {exists} | {restored} | {capability} |\n");
     }
+    text += "\nBeside these the volunteer's network traffic has a ceiling, by two BPF programs on its cgroup of version 2 (`agent/src/bpf.rs`, \
+             operators-guide.md, section 5). Nothing is recorded of them: they are attached by links that only the agent's \
+             process holds, and the kernel detaches them when it ends.\n";
     text
 }
 

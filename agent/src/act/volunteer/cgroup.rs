@@ -104,6 +104,10 @@ fn places(path: &Path, hierarchies: &Hierarchies) -> Result<Vec<Place>, String> 
             add(mount, CgroupVersion::V2, Some(on_v2), false);
         }
     }
+    if let Some(mount) = &hierarchies.v2 {
+        // For the ceiling on network traffic, which takes no controller.
+        add(mount, CgroupVersion::V2, None, false);
+    }
     Ok(places)
 }
 
@@ -177,6 +181,8 @@ impl CgroupVolunteer {
                 Ok(()) => present.push(place.clone()),
                 Err(MakeError::Ledger(error)) => return Err(error.into()),
                 Err(MakeError::Refused(reason)) if place.required => return Err(OpenError::Unavailable(reason)),
+                // That its network traffic has no ceiling is told by what would hold it.
+                Err(MakeError::Refused(_)) if place.controllers.is_empty() => {}
                 Err(MakeError::Refused(reason)) => weaknesses.push(format!(
                     "the volunteer is not counted by the controllers {}, because {reason}",
                     place.controllers.join(", ")
@@ -609,7 +615,13 @@ mod tests {
         assert_eq!(leaves(&[], Some(&["cpu", "io", "pids"])).unwrap(), ["/cg/unified/g/v cpu+io+pids"]);
         assert_eq!(
             leaves(&["cpu", "cpuacct", "freezer", "pids", "cpuset"], Some(&[])).unwrap(),
-            ["/cg/cpu/g/v cpu", "/cg/cpuacct/g/v cpuacct", "/cg/freezer/g/v freezer", "/cg/pids/g/v pids"]
+            [
+                "/cg/cpu/g/v cpu",
+                "/cg/cpuacct/g/v cpuacct",
+                "/cg/freezer/g/v freezer",
+                "/cg/pids/g/v pids",
+                "/cg/unified/g/v "
+            ]
         );
         assert_eq!(
             leaves(&["cpu", "cpuacct"], Some(&["memory"])).unwrap(),

@@ -1,0 +1,331 @@
+//! The ceiling on the volunteer's network traffic: a thread that reads the links' counters and the volunteer's own five
+//! times a second while the volunteer runs, and sets what the law in `gleaner_planner::network_bound` says. In: the
+//! volunteer's cgroup and the links. Out: ceilings, in force through [`crate::bpf`], and events. [`crate::act`] owns it.
+//!
+//! If it cannot measure, the ceiling is the law's floor, and it says so. Nothing of it outlives the process.
+
+mod links;
+#[cfg(test)]
+mod tests;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use gleaner_planner::network_bound::{Directions, NetworkBound as Law, NetworkBoundSettings, NetworkSample};
+use gleaner_types::error::chain;
+use gleaner_types::event::Event;
+use gleaner_types::report::{Absence, AbsenceKind, VolunteerKind};
+use gleaner_types::units::BytesPerSec;
+
+pub use self::links::LinkChoice;
+use self::links::Links;
+pub(crate) use self::links::of_mbit;
+use crate::bpf::{self, CgroupLimiter};
+use crate::hierarchies::Hierarchies;
+
+/// Time between two looks while the volunteer runs, and while it does not. Chosen: four intervals of the guard; a latent
+/// volunteer has the least ceiling already, so it matters little when its activation is noticed.
+const PERIOD: Duration = Duration::from_millis(200);
+const LATENT_PERIOD: Duration = Duration::from_secs(1);
+/// Time between two looks at which links there are.
+const SCAN_PERIOD: Duration = Duration::from_secs(5);
+/// Most events kept for a caller that does not fetch them.
+const EVENTS: usize = 16;
+
+/// What the network bound does.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct NetworkStatus {
+    /// The ceilings in force.
+    pub ceiling: Directions<BytesPerSec>,
+    /// What the foreground used, as last measured.
+    pub foreground: Directions<BytesPerSec>,
+    /// Bytes of the volunteer that were dropped so far.
+    pub dropped_bytes: u64,
+    /// It cannot measure: the ceilings are the least there are.
+    pub failing: bool,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    quit: bool,
+    status: NetworkStatus,
+    events: Vec<Event>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic of another holder leaves plain values, valid in any combination.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread and the ceiling that it holds. Dropping the value ends both.
+#[derive(Debug)]
+pub struct NetworkBound {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NetworkBound {
+    /// Puts the least ceiling in force on the cgroup, and starts the thread. `is_active` tells whether the volunteer may run.
+    ///
+    /// # Errors
+    /// Why there is no ceiling, completing "because …".
+    pub(crate) fn start(
+        sys: &Path,
+        choice: &LinkChoice,
+        cgroup: PathBuf,
+        is_active: impl Fn() -> bool + Send + 'static,
+    ) -> Result<Self, String> {
+        let mut holder = Holder::open(sys, choice, cgroup)?;
+        let shared = Arc::<Shared>::default();
+        let on_thread = Arc::clone(&shared);
+        let run = move || hold(&on_thread, &mut holder, is_active);
+        let thread = thread::Builder::new().name("network-bound".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| format!("its thread cannot be started: {error}"))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// What it does.
+    #[must_use]
+    pub fn status(&self) -> NetworkStatus {
+        self.shared.lock().status
+    }
+
+    /// What happened since the last call.
+    #[must_use]
+    pub fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut self.shared.lock().events)
+    }
+}
+
+impl Drop for NetworkBound {
+    fn drop(&mut self) {
+        self.shared.lock().quit = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic in the thread has been printed; the programs are detached all the same.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The volunteer's cgroup in the version 2 hierarchy, where its traffic can be held.
+///
+/// # Errors
+/// Why there is none, completing "because …".
+pub(crate) fn cgroup_of(kind: &VolunteerKind, dirs: &[PathBuf], hierarchies: &Hierarchies) -> Result<PathBuf, String> {
+    let mount = hierarchies.v2.as_deref().ok_or(
+        "no cgroup hierarchy of version 2 is mounted; mount one: mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 \
+         none /sys/fs/cgroup/unified",
+    )?;
+    match kind {
+        VolunteerKind::Cgroup { .. } => {}
+        VolunteerKind::Unit { .. } => {
+            // On version 1 its cgroup with the controller `cpu` has the same path there.
+            let below = |dir: &PathBuf| {
+                let own = hierarchies.of("cpu").and_then(|(mount, _)| dir.strip_prefix(mount).ok())?;
+                Some(mount.join(own)).filter(|dir| dir.exists())
+            };
+            return dirs.first().and_then(below).ok_or_else(|| "the unit has no cgroup of version 2".to_owned());
+        }
+        VolunteerKind::Guest { .. } => {
+            return Err(
+                "the volunteer is a guest, whose packets pass through no socket of its cgroup; limit its network \
+                        interface"
+                    .to_owned(),
+            );
+        }
+        _ => return Err("the volunteer is not in a cgroup".to_owned()),
+    }
+    dirs.iter()
+        .find(|dir| dir.starts_with(mount))
+        .cloned()
+        .ok_or_else(|| "the volunteer has no cgroup of version 2".to_owned())
+}
+
+/// Whether this host can hold a volunteer's traffic: by what, or why not, with what to do. Loads the programs and drops
+/// them; nothing is attached.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn probe(sys: &Path, choice: &LinkChoice, hierarchies: &Hierarchies) -> Result<String, String> {
+    let kind = VolunteerKind::Cgroup { procs_files: Vec::new() };
+    cgroup_of(&kind, hierarchies.v2.as_slice(), hierarchies)?;
+    bpf::probe().map_err(|error| chain(&error))?;
+    let links = Links::find(sys, choice)?;
+    let mbit = links.capacity().per_sec() / of_mbit(1.0).per_sec();
+    Ok(format!("BPF programs on its cgroup; {} at {mbit} Mbit/s", links.names().join(", ")))
+}
+
+/// The thread.
+fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
+    let mut failing = false;
+    loop {
+        let active = is_active();
+        let outcome = if active { holder.look(Instant::now()) } else { holder.rest() };
+        let outcome = outcome.or_else(|reason| holder.fall_back().map_or(Err(reason.clone()), |()| Err(reason)));
+        let mut inner = shared.lock();
+        if outcome.is_err() != failing {
+            failing = outcome.is_err();
+            if let Err(reason) = &outcome {
+                tracing::warn!(reason, "the volunteer's network traffic cannot be measured; it has the least ceiling");
+            }
+            let absent = outcome.err().map(|reason| Absence::described(AbsenceKind::Vanished, reason));
+            if inner.events.len() < EVENTS {
+                inner.events.push(Event::SensorChanged { sensor: "network bound".to_owned(), absent });
+            }
+        }
+        inner.status = NetworkStatus { failing, ..holder.status };
+        if inner.quit {
+            return;
+        }
+        let period = if active { PERIOD } else { LATENT_PERIOD };
+        let waited = shared.changed.wait_timeout_while(inner, period, |inner| !inner.quit);
+        if waited.unwrap_or_else(PoisonError::into_inner).0.quit {
+            return;
+        }
+    }
+}
+
+/// Counters at one moment.
+#[derive(Debug, Clone, Copy)]
+struct Counters {
+    at: Instant,
+    links: Directions<u64>,
+    volunteer: Directions<u64>,
+}
+
+/// What the thread owns.
+#[derive(Debug)]
+struct Holder {
+    sys: PathBuf,
+    choice: LinkChoice,
+    cgroup: PathBuf,
+    /// Device and inode of the folder the programs are attached to.
+    attached: (u64, u64),
+    limiter: CgroupLimiter,
+    links: Links,
+    scanned: Instant,
+    law: Law,
+    last: Option<Counters>,
+    buffer: Vec<u8>,
+    status: NetworkStatus,
+}
+
+fn identity(dir: &Path) -> Result<(u64, u64), String> {
+    let metadata = std::fs::metadata(dir).map_err(|error| format!("its cgroup `{}`: {error}", dir.display()))?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate of at least 0; `as` saturates")]
+fn whole(ceiling: Directions<BytesPerSec>) -> Directions<u64> {
+    // The greatest number stands for no ceiling, and what is under one byte per second for one.
+    ceiling.map(|rate| (rate.per_sec() as u64).clamp(1, u64::MAX - 1))
+}
+
+impl Holder {
+    fn open(sys: &Path, choice: &LinkChoice, cgroup: PathBuf) -> Result<Self, String> {
+        let links = Links::find(sys, choice)?;
+        let law = Law::new(NetworkBoundSettings::default());
+        let ceiling = law.ceiling(links.capacity());
+        let attached = identity(&cgroup)?;
+        let limiter = CgroupLimiter::attach(&cgroup, whole(ceiling)).map_err(|error| chain(&error))?;
+        Ok(Self {
+            sys: sys.to_owned(),
+            choice: choice.clone(),
+            cgroup,
+            attached,
+            limiter,
+            links,
+            scanned: Instant::now(),
+            law,
+            last: None,
+            buffer: Vec::new(),
+            status: NetworkStatus { ceiling, ..NetworkStatus::default() },
+        })
+    }
+
+    /// The volunteer does not run: the law begins anew.
+    fn rest(&mut self) -> Result<(), String> {
+        self.fall_back()?;
+        self.attach_again()
+    }
+
+    /// To the least ceiling.
+    fn fall_back(&mut self) -> Result<(), String> {
+        self.law.reset();
+        self.last = None;
+        self.set(self.law.ceiling(self.links.capacity()))
+    }
+
+    /// One look, and what follows from it.
+    fn look(&mut self, now: Instant) -> Result<(), String> {
+        self.attach_again()?;
+        if now.duration_since(self.scanned) >= SCAN_PERIOD {
+            self.scanned = now;
+            let links = Links::find(&self.sys, &self.choice)?;
+            if links.names() != self.links.names() {
+                self.last = None;
+            }
+            self.links = links;
+        }
+        let links = self.links.read(&mut self.buffer).map_err(|absence| absence.detail().to_string())?;
+        let counted = self.limiter.counted().map_err(|error| chain(&error))?;
+        self.status.dropped_bytes = counted.sent.dropped.saturating_add(counted.received.dropped);
+        // What is dropped here was received over the link all the same.
+        let received = counted.received.passed.saturating_add(counted.received.dropped);
+        let volunteer = Directions { sent: counted.sent.passed, received };
+        let last = self.last.replace(Counters { at: now, links, volunteer });
+        // The first look only starts an interval.
+        let Some(last) = last else { return Ok(()) };
+        let interval_s = now.duration_since(last.at).as_secs_f64();
+        let rate = |(now, before): (u64, u64)| {
+            let bytes = now.checked_sub(before).ok_or("a link's counter went back")?;
+            Ok::<_, String>(BytesPerSec::clamped(bytes as f64 / interval_s))
+        };
+        let both = |now: Directions<u64>, before: Directions<u64>| {
+            Ok::<_, String>(Directions {
+                sent: rate((now.sent, before.sent))?,
+                received: rate((now.received, before.received))?,
+            })
+        };
+        let sample = NetworkSample {
+            capacity: self.links.capacity(),
+            links: both(links, last.links)?,
+            volunteer: both(volunteer, last.volunteer)?,
+        };
+        let verdict = self.law.step(sample, interval_s);
+        self.status.foreground = verdict.foreground;
+        self.set(verdict.ceiling)
+    }
+
+    fn set(&mut self, ceiling: Directions<BytesPerSec>) -> Result<(), String> {
+        if ceiling != self.status.ceiling {
+            self.limiter.set(whole(ceiling)).map_err(|error| chain(&error))?;
+            self.status.ceiling = ceiling;
+        }
+        Ok(())
+    }
+
+    /// The kernel detaches the programs of a cgroup that is removed; a unit that was started anew has a new one.
+    fn attach_again(&mut self) -> Result<(), String> {
+        let now = identity(&self.cgroup)?;
+        if now != self.attached {
+            let ceiling = self.law.ceiling(self.links.capacity());
+            self.limiter = CgroupLimiter::attach(&self.cgroup, whole(ceiling)).map_err(|error| chain(&error))?;
+            self.status.ceiling = ceiling;
+            (self.attached, self.last) = (now, None);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,295 @@
+//! The ceiling on a real link: an echo beside a flood. The link is a pair of virtual interfaces shaped to 100 Mbit/s,
+//! to a network namespace in which the other ends run.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Stdio};
+
+use super::*;
+use crate::act::tests::scene::eventually;
+use crate::bpf::tests::Group;
+
+const MBIT: f64 = 100.0;
+/// Where the other ends listen.
+const ECHO: u16 = 7_001;
+const SINK: u16 = 7_002;
+const SOURCE: u16 = 7_003;
+/// Says to a process of this file's tests what it should be; without it they end at once.
+const ROLE: &str = "GLEANER_TEST_NETWORK_ROLE";
+
+fn run(command: &str) -> Result<(), String> {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let output = Command::new(words[0]).args(&words[1..]).output().map_err(|error| format!("`{command}`: {error}"))?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("`{command}`: {}", error.trim())) }
+}
+
+/// This test program as another process, in a role.
+fn program(test: &str, role: &str, before: &[&str]) -> Command {
+    let exe = std::env::current_exe().unwrap();
+    let mut words: Vec<std::ffi::OsString> = before.iter().map(Into::into).collect();
+    words.push(exe.into());
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).args(["--exact", &format!("network_bound::tests::{test}"), "--nocapture"]);
+    command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// The link and its other end.
+struct Bed {
+    name: String,
+    host: String,
+    peer: String,
+    _ends: Option<Running>,
+}
+
+impl Bed {
+    /// `None`, with a line that says why, where it cannot be made.
+    fn open(test: &str) -> Option<Self> {
+        let id = std::process::id();
+        let (name, host) = (format!("gleaner-test-{id}"), format!("glh{id}"));
+        let net = format!("198.18.{}", id % 250);
+        let mut bed = Self { peer: format!("{net}.2"), name, host, _ends: None };
+        bed.make(&net).inspect_err(|reason| eprintln!("{test}: skipped, {reason}")).ok()?;
+        Some(bed)
+    }
+
+    fn make(&mut self, net: &str) -> Result<(), String> {
+        let (name, host) = (&self.name, &self.host);
+        let shape = format!("root tbf rate {MBIT}mbit burst 16kb limit 150kb");
+        run(&format!("ip netns add {name}"))?;
+        run(&format!("ip link add {host} type veth peer name peer netns {name}"))?;
+        run(&format!("ip addr add {net}.1/30 dev {host}"))?;
+        run(&format!("ip link set {host} up"))?;
+        run(&format!("ip -n {name} addr add {net}.2/30 dev peer"))?;
+        run(&format!("ip -n {name} link set peer up"))?;
+        run(&format!("tc qdisc add dev {host} {shape}"))?;
+        run(&format!("ip netns exec {name} tc qdisc add dev peer {shape}"))?;
+        let mut ends = program("other_ends", &self.peer, &["ip", "netns", "exec", name]).spawn().unwrap();
+        let mut lines = BufReader::new(ends.stdout.take().unwrap()).lines();
+        let listening = lines.any(|line| line.is_ok_and(|line| line.contains("listening")));
+        self._ends = Some(Running(ends));
+        if listening { Ok(()) } else { Err("the other ends did not start".to_owned()) }
+    }
+
+    fn choice(&self) -> LinkChoice {
+        LinkChoice { names: vec![self.host.clone()], capacity: Some(of_mbit(MBIT)) }
+    }
+
+    /// Megabits per second that crossed the link within a second, both directions.
+    fn rate(&self) -> f64 {
+        let read = |file: &str| -> f64 {
+            let path = format!("/sys/class/net/{}/statistics/{file}", self.host);
+            std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+        };
+        let bytes = || read("tx_bytes") + read("rx_bytes");
+        let (start, before) = (Instant::now(), bytes());
+        thread::sleep(Duration::from_secs(1));
+        (bytes() - before) / start.elapsed().as_secs_f64() / 125_000.0
+    }
+
+    /// Median of a round trip, over as many as there are in a time.
+    fn echo(&self, within: Duration) -> Duration {
+        let mut stream = TcpStream::connect((self.peer.as_str(), ECHO)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let (start, mut buffer, mut trips) = (Instant::now(), [7; 512], Vec::new());
+        while start.elapsed() < within || trips.len() < 20 {
+            let sent = Instant::now();
+            stream.write_all(&buffer).unwrap();
+            stream.read_exact(&mut buffer).unwrap();
+            trips.push(sent.elapsed());
+        }
+        trips.sort();
+        trips[trips.len() / 2]
+    }
+
+    /// A flood from a cgroup.
+    fn flood(&self, group: &Group, how: &str) -> Running {
+        let mut child = program("flood", &format!("{how} {}", self.peer), &[]).spawn().unwrap();
+        std::fs::write(group.0.join("cgroup.procs"), child.id().to_string()).unwrap();
+        // Only now does it make a socket.
+        drop(child.stdin.take());
+        Running(child)
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self._ends = None;
+        _ = run(&format!("ip link del {}", self.host));
+        _ = run(&format!("ip netns del {}", self.name));
+    }
+}
+
+/// Not a test of its own: what the bed's other end runs. Ends with its standard input.
+#[test]
+fn other_ends() {
+    let Ok(address) = std::env::var(ROLE) else { return };
+    let address = address.as_str();
+    let serve = |port: u16, with: fn(TcpStream) -> io::Result<()>| {
+        let listener = TcpListener::bind((address, port)).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                thread::spawn(move || with(stream));
+            }
+        });
+    };
+    serve(ECHO, |mut stream| {
+        stream.set_nodelay(true)?;
+        let mut buffer = [0; 512];
+        loop {
+            stream.read_exact(&mut buffer)?;
+            stream.write_all(&buffer)?;
+        }
+    });
+    serve(SINK, |mut stream| io::copy(&mut stream, &mut io::sink()).map(drop));
+    serve(SOURCE, |mut stream| {
+        let buffer = [0; 65_536];
+        loop {
+            stream.write_all(&buffer)?;
+        }
+    });
+    let datagrams = UdpSocket::bind((address, SINK)).unwrap();
+    thread::spawn(move || while datagrams.recv(&mut [0; 2_000]).is_ok() {});
+    println!("listening");
+    _ = io::stdin().lines().count();
+}
+
+/// Not a test of its own: as much traffic as the link takes and more.
+#[test]
+fn flood() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    _ = io::stdin().lines().count();
+    // The test is about the network, not about the CPU.
+    _ = rustix::process::setpriority_process(None, 19);
+    let (how, peer) = role.split_once(' ').unwrap();
+    let mut buffer = [0; 65_536];
+    match how {
+        "tcp" => {
+            let mut stream = TcpStream::connect((peer, SINK)).unwrap();
+            while stream.write_all(&buffer).is_ok() {}
+        }
+        "download" => {
+            let mut stream = TcpStream::connect((peer, SOURCE)).unwrap();
+            while stream.read(&mut buffer).is_ok_and(|read| read > 0) {}
+        }
+        _ => {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.connect((peer, SINK)).unwrap();
+            loop {
+                for _ in 0..40 {
+                    // A full queue is what it is for.
+                    _ = socket.send(&buffer[..1_400]);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_echo_beside_a_flood() {
+    const TEST: &str = "an_echo_beside_a_flood";
+    let Some(group) = Group::open(TEST) else { return };
+    let Some(bed) = Bed::open(TEST) else { return };
+    let second = Duration::from_secs(1);
+    let link = of_mbit(MBIT).per_sec();
+    let alone = bed.echo(second);
+    for how in ["tcp", "udp", "download"] {
+        let flood = bed.flood(&group, how);
+        eventually("the flood", || bed.rate() > 0.7 * MBIT);
+        let beside = bed.echo(second);
+
+        let bound = NetworkBound::start(Path::new("/sys"), &bed.choice(), group.0.clone(), || true).unwrap();
+        let ceiling = || {
+            let Directions { sent, received } = bound.status().ceiling;
+            sent.max(received).per_sec() / link
+        };
+        // What the flood had queued is gone, and the echo is seen.
+        bed.echo(second);
+        let held = bed.echo(2 * second);
+        let low = ceiling();
+
+        // Nobody uses the link.
+        eventually("a wide ceiling", || ceiling() > 0.7);
+        let mut wide = 0.0;
+        eventually("use of it", || {
+            wide = bed.rate();
+            wide > 0.4 * MBIT
+        });
+        // An echo that begins beside it is found.
+        let mut began = Duration::ZERO;
+        eventually("a low ceiling", || {
+            let median = bed.echo(second / 2);
+            if began.is_zero() {
+                began = median;
+            }
+            ceiling() < 0.1
+        });
+        let again = bed.echo(second);
+        assert!(!bound.status().failing, "{:?}", bound.status());
+        drop(bound);
+        eventually("the flood without a ceiling", || bed.rate() > 0.7 * MBIT);
+        drop(flood);
+        eprintln!(
+            "{how}: median echo alone {alone:?}, beside the flood {beside:?}, held {held:?} (ceiling {:.0} % of the link), \
+             begun under a wide ceiling ({wide:.0} of {MBIT} Mbit/s used) {began:?}, then {again:?}",
+            low * 100.0
+        );
+        assert!(low < 0.1, "{how}: the ceiling beside the echo is {low} of the link");
+        assert!(beside > 4 * alone, "{how}: this flood does no harm: {alone:?}, {beside:?}");
+        assert!(3 * held < beside && 3 * again < beside, "{how}: {held:?} and {again:?} of {beside:?}");
+    }
+}
+
+#[test]
+fn without_counters_the_ceiling_is_the_least() {
+    let Some(group) = Group::open("without_counters_the_ceiling_is_the_least") else { return };
+    let sys = tempfile::tempdir().unwrap();
+    let folder = sys.path().join("class/net/eth0");
+    std::fs::create_dir_all(folder.join("statistics")).unwrap();
+    std::fs::create_dir(folder.join("device")).unwrap();
+    let write = |file: &str, text: &str| std::fs::write(folder.join(file), text).unwrap();
+    write("carrier", "1\n");
+    write("speed", "100\n");
+    write("statistics/rx_bytes", "0\n");
+    write("statistics/tx_bytes", "0\n");
+    let bound = NetworkBound::start(sys.path(), &LinkChoice::default(), group.0.clone(), || true).unwrap();
+    let percent = || bound.status().ceiling.sent.per_sec() / of_mbit(100.0).per_sec() * 100.0;
+    eventually("growth", || percent() > 5.0);
+    write("statistics/tx_bytes", "nonsense\n");
+    eventually("the least", || bound.status().failing && (percent() - 1.0).abs() < 1e-6);
+    eventually("its event", || {
+        bound.take_events().iter().any(|event| matches!(event, Event::SensorChanged { absent: Some(_), .. }))
+    });
+    write("statistics/tx_bytes", "0\n");
+    eventually("growth again", || !bound.status().failing && percent() > 5.0);
+}
+
+#[test]
+fn what_has_no_ceiling_is_told() {
+    let both = Hierarchies { v2: Some("/cg".into()), ..Hierarchies::default() };
+    let neither = Hierarchies::default();
+    let of = |kind, dirs: &[&str], hierarchies| {
+        let dirs: Vec<PathBuf> = dirs.iter().map(PathBuf::from).collect();
+        cgroup_of(&kind, &dirs, hierarchies)
+    };
+    let cgroup = || VolunteerKind::Cgroup { procs_files: Vec::new() };
+    assert_eq!(of(cgroup(), &["/cpu/v", "/cg/v"], &both), Ok("/cg/v".into()));
+    assert!(of(cgroup(), &["/cpu/v"], &both).unwrap_err().contains("version 2"));
+    assert!(of(cgroup(), &["/cpu/v"], &neither).unwrap_err().contains("mount -t cgroup2"));
+    let guest = VolunteerKind::Guest { name: "g".to_owned() };
+    assert!(of(guest, &["/cg/v"], &both).unwrap_err().contains("guest"));
+    let groups = VolunteerKind::ProcessGroups { registry: String::new() };
+    assert!(of(groups, &[], &both).unwrap_err().contains("not in a cgroup"));
+}
