@@ -1,0 +1,94 @@
+//! A short part of the matrix on this machine, with real processes: the product beside the plainest other ways. Everything is
+//! judged by ratios within one run, generously, because others may use the machine meanwhile.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use gleaner_isolation::cells::{Cell, Row, cells};
+use gleaner_isolation::matrix::Outcome;
+use gleaner_isolation::results::Line;
+use gleaner_test_support::beds;
+
+/// How much more harm than without any protection still passes on a busy machine.
+const GENEROUS: f64 = 1.5;
+/// Differences below this are the machine's own, in percent.
+const NOISE_PERCENT: f64 = 30.0;
+
+/// The built `gleaner`, of the same build.
+fn gleaner() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_isolation")).with_file_name("gleaner")
+}
+
+fn isolation(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isolation"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn line(outcome: &Outcome, cell: Cell, row: Row) -> &Line {
+    outcome.lines.iter().find(|line| line.cell == cell && line.row == row).unwrap()
+}
+
+/// What runs leave behind: cgroups, folders, namespaces.
+fn left_behind() -> Vec<PathBuf> {
+    let hierarchies = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+    let folders = hierarchies.chain(["/sys/fs/cgroup", "/tmp", "/run/netns"].map(PathBuf::from));
+    let entries = folders.flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
+    let own = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with("gleaner-isolation-") || name.starts_with("gi") && path.starts_with("/run/netns")
+    };
+    entries.map(|entry| entry.path()).filter(own).collect()
+}
+
+#[test]
+fn the_product_harms_no_more_than_others_and_kills_no_foreground() {
+    if !beds::wanted("the_product_harms_no_more_than_others_and_kills_no_foreground") {
+        return;
+    }
+    assert!(gleaner().is_file(), "{} is not built: cargo build --workspace --bin gleaner", gleaner().display());
+    let folder = tempfile::tempdir().unwrap();
+    let (json, svg) = (folder.path().join("all.json"), folder.path().join("all.svg"));
+    let names = "cyclic:cpu,cyclic:memory";
+    let mut command = isolation(&["--cells", names, "--rows", "alone,unprotected,idle,gleaner"]);
+    command.args(["--rounds", "2", "--seconds", "5", "--settle", "4", "--seed", "7", "--gleaner"]).arg(gleaner());
+    command.arg("--json").arg(&json).arg("--svg").arg(&svg);
+    let output = command.output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{said}");
+    assert!(output.status.success(), "{}\n{said}", output.status);
+    assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg"));
+    let outcome: Outcome = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+
+    let [cpu, memory] = *cells(names).unwrap() else { panic!("two cells") };
+    let slower = |row| line(&outcome, cpu, row).mean_slower_percent.unwrap().mean;
+    let (own, unprotected) = (slower(Row::Gleaner), slower(Row::Unprotected));
+    assert!(own <= unprotected.max(0.0) * GENEROUS + NOISE_PERCENT, "{own} % slower, unprotected {unprotected} %");
+    let cores = |row| line(&outcome, cpu, row).antagonist_cores.unwrap().mean;
+    let held = !line(&outcome, cpu, Row::Gleaner).notes.is_empty();
+    let (own, idle) = (cores(Row::Gleaner), cores(Row::Idle));
+    assert!(own >= idle / 4.0 || held, "{own} cores harvested, by the idle class {idle}");
+    for cell in [cpu, memory] {
+        let line = line(&outcome, cell, Row::Gleaner);
+        assert_eq!((line.foreground_killed, line.rounds), (0, 2), "{line:?}");
+    }
+    assert_eq!(left_behind(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing() {
+    if !beds::wanted("an_interrupted_run_leaves_nothing") {
+        return;
+    }
+    let mut child = isolation(&["--cells", "disk:cpu", "--rows", "unprotected", "--seconds", "600", "--rounds", "1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let folder = PathBuf::from(format!("/tmp/gleaner-isolation-{}", child.id()));
+    gleaner_test_support::bench::until("the run is at work", || folder.join("work").exists());
+    gleaner_test_support::bench::kill(child.id(), "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(left_behind(), Vec::<PathBuf>::new());
+}
