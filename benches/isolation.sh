@@ -37,9 +37,11 @@ for program in isolation gleaner; do strip -o "$work/$program" "$bin/$program"; 
 {
   echo '#!/bin/sh'
   echo 'mke2fs -q /dev/vda && mkdir -p /disk && mount -t ext4 /dev/vda /disk || exit 120'
-  printf 'exec ./isolation --gleaner /t/gleaner --memory-limit host --scratch /disk --json /tmp/isolation.json'
+  printf 'cd /t; ./isolation --gleaner /t/gleaner --memory-limit host --scratch /disk --json /tmp/j --svg /tmp/s'
   printf " '%s'" "${options[@]}"
-  echo
+  printf '; code=$?\nfor file in j s; do echo "RESULT $file"; cat /tmp/$file; echo; done\nexit $code\n'
 } >"$work/isolation-host.sh"
 limit=${LIMIT_S:-3600}
-tests/lab/kvm/host.sh -m 900 -D 512 -T "$limit" "$images" "$work/isolation-host.sh" "$work/isolation" "$work/gleaner"
+tests/lab/kvm/host.sh -m 900 -D 512 -T "$limit" "$images" "$work/isolation-host.sh" "$work/isolation" "$work/gleaner" |
+  awk -v results="$results" '/^RESULT j$/ {to = results "/isolation.json"; printf "" >to; next} /^RESULT s$/ {to = results "/isolation.svg"; printf "" >to; next}
+    to {print >to; next} {print; fflush()}'

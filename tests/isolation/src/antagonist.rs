@@ -26,7 +26,7 @@ const BLOCK: usize = 16 << 10;
 const CHUNK: usize = 1 << 20;
 /// Size of the file that is written again and again.
 const FILE_BYTES: u64 = 128 << 20;
-/// Twice the last-level cache of most machines. Chosen.
+/// Twice the last-level cache of most machines, on each CPU; less where the cell has little memory. Chosen.
 const THRASHED_BYTES: usize = 64 << 20;
 /// Bytes of a datagram: what fits a frame.
 const DATAGRAM: usize = 1400;
@@ -120,7 +120,10 @@ pub fn main(arguments: &Arguments) -> anyhow::Result<()> {
         Antagonist::CacheStream => stream(&file("stream"), arguments.stream, &counter)?,
         Antagonist::Net => flood(&counter)?,
         Antagonist::Fill => fill(&file("fill"), &counter),
-        Antagonist::Thrash => on_every_cpu(|| thrash(&counter)),
+        Antagonist::Thrash => {
+            let bytes = thrashed(arguments.memory);
+            on_every_cpu(|| thrash(bytes, &counter));
+        }
         Antagonist::All => all(arguments)?,
     }
     Ok(())
@@ -251,7 +254,9 @@ fn write_at_random(path: &Path, sync: bool, counter: &Counter) -> anyhow::Result
 fn stream(path: &Path, bytes: u64, counter: &Counter) -> anyhow::Result<()> {
     let mut file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
     let mut chunk = vec![0x3C; CHUNK];
-    for _ in 0..bytes / CHUNK as u64 {
+    // It is after the page cache alone: the file system is not to be full.
+    let free = rustix::fs::fstatvfs(&file).map_or(u64::MAX, |system| system.f_bavail.saturating_mul(system.f_frsize));
+    for _ in 0..bytes.min(free / 4 * 3) / CHUNK as u64 {
         again(file.write_all(&chunk));
     }
     loop {
@@ -290,12 +295,19 @@ fn fill(path: &Path, counter: &Counter) {
     }
 }
 
-fn thrash(counter: &Counter) {
-    let mut memory = vec![1_u8; THRASHED_BYTES];
+/// What a thread walks through. All of them together take at most three tenths of the cell's memory, of which `memory` is four times:
+/// this antagonist is after the cache alone.
+fn thrashed(memory: u64) -> usize {
+    let most = usize::try_from(memory / 4 * 3 / 10).unwrap_or(usize::MAX) / host::cpus();
+    THRASHED_BYTES.min(most).max(CHUNK)
+}
+
+fn thrash(bytes: usize, counter: &Counter) {
+    let mut memory = vec![1_u8; bytes];
     let mut random = Random::new(7);
     loop {
         for _ in 0..10_000 {
-            let at = random.below(THRASHED_BYTES);
+            let at = random.below(bytes);
             memory[at] = memory[at].wrapping_add(1);
         }
         counter.bytes(10_000);
@@ -357,6 +369,13 @@ mod tests {
         // The first word is the subcommand, which stands for the program's name here.
         let read = Line::try_parse_from(all.words()).unwrap().arguments;
         assert_eq!(read.words(), all.words());
+    }
+
+    #[test]
+    fn a_walk_leaves_most_of_the_memory() {
+        assert!(thrashed(4 << 30) * host::cpus() <= 308 << 20);
+        assert_eq!(thrashed(0), CHUNK);
+        assert_eq!(thrashed(u64::MAX), THRASHED_BYTES);
     }
 
     #[test]

@@ -422,7 +422,7 @@ mod tests {
         let one = measurement(Some(answer), &counts((10.0, 5.0), 1.0, 2.0, 7), &counts((30.0, 6.0), 4.0, 12.0, 17), 1);
         assert_eq!((one.foreground_cpu_s, one.antagonist_cpu_s, one.others_cpu_s, one.idle_s), (3.0, 10.0, 7.0, 1.0));
         assert_eq!((one.work.bytes, one.failures, one.antagonist_killed), (10, 2, 1));
-        assert_eq!(one.responses.unwrap().mean_ms, 2.0);
+        assert!((one.responses.unwrap().mean_ms - 2.0).abs() < 1e-9);
         let killed = measurement(None, &counts((0.0, 0.0), 0.0, 0.0, 0), &counts((0.0, 0.0), 0.0, 0.0, 0), 0);
         assert!(killed.foreground_killed && killed.responses.is_none());
     }

@@ -132,7 +132,15 @@ fn measure(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     interrupt::watch();
     let outcome = run(&plan, &mut |line| eprintln!("{line}"))?;
     print!("{}", outcome.text());
-    outcome.write(arguments.json.as_deref(), arguments.svg.as_deref())?;
+    if let Some(path) = &arguments.json {
+        outcome.write(path)?;
+    }
+    // Results without a plot are results.
+    if let Some(path) = &arguments.svg
+        && let Err(error) = outcome.draw(path)
+    {
+        eprintln!("isolation: not drawn: {error:#}");
+    }
     let missing = outcome.lines.iter().any(|line| !line.errors.is_empty());
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -149,14 +149,14 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> anyhow::Result<Outcome> {
     let network = if cells.iter().any(needed) { Some(Network::up(run.pid())?) } else { None };
     notes.extend(scratch.weaker.clone().map(|weaker| format!("WEAKER: {weaker}")));
     notes.extend(network.as_ref().and_then(|network| network.weaker.clone()).map(|weaker| format!("WEAKER: {weaker}")));
-    let total = host::memory(Path::new("/proc")).map_or(MEMORY, |memory| memory.0);
+    let available = host::memory(Path::new("/proc")).map_or(MEMORY, |memory| memory.1);
     let bed = Bed {
         groups: &groups,
         scratch: &scratch,
         network: network.as_ref(),
         folder: run.folder(),
         gleaner: &plan.gleaner,
-        memory: plan.memory_limit.unwrap_or(total),
+        memory: plan.memory_limit.unwrap_or(available),
         rounds_of_work: foreground::calibrate(),
         settle: plan.settle,
         time: plan.time,
@@ -214,21 +214,22 @@ impl Outcome {
         format!("{}\n{notes}{}\n{}", self.machine, table::table(&self.lines), table::figures(&self.figures))
     }
 
-    /// Writes the results as JSON, and the plot.
+    /// Writes the results as JSON.
     ///
     /// # Errors
-    /// A file cannot be written.
-    pub fn write(&self, json: Option<&Path>, svg: Option<&Path>) -> anyhow::Result<()> {
-        let write = |path: &Path, text: String| {
-            std::fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
-        };
-        if let Some(path) = json {
-            write(path, serde_json::to_string_pretty(self)?)?;
-        }
-        match svg {
-            Some(path) => write(path, plot::frontier(&self.lines)?),
-            None => Ok(()),
-        }
+    /// The file cannot be written.
+    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        std::fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
+    }
+
+    /// Draws the plot.
+    ///
+    /// # Errors
+    /// There is nothing to draw, or the file cannot be written.
+    pub fn draw(&self, path: &Path) -> anyhow::Result<()> {
+        std::fs::write(path, plot::frontier(&self.lines)?)
+            .with_context(|| format!("failed to write {}", path.display()))
     }
 }
 

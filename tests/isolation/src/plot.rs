@@ -41,7 +41,9 @@ fn points(lines: &[Line]) -> Vec<Point> {
 pub fn frontier(lines: &[Line]) -> anyhow::Result<String> {
     let points = points(lines);
     if points.is_empty() {
-        return Err(anyhow!("no row was measured beside `alone`, so there is no frontier to draw"));
+        return Err(anyhow!(
+            "no row has both a harvest and a time to compare with `alone`: nothing was idle, or everything was killed"
+        ));
     }
     let most = |value: fn(&Point) -> f64| points.iter().map(value).fold(1.0, f64::max);
     let lowest = points.iter().map(|point| point.slower_percent - point.half_width).fold(0.0, f64::min);

@@ -58,11 +58,13 @@ fn the_product_harms_no_more_than_others_and_kills_no_foreground() {
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("{said}");
     assert!(output.status.success(), "{}\n{said}", output.status);
-    assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg"));
     let outcome: Outcome = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    // On a machine without a moment of idleness there is no harvest to draw.
+    let drawable = |line: &Line| line.harvested_percent.is_some() && line.p99_slower_percent.is_some();
+    assert!(!outcome.lines.iter().any(drawable) || std::fs::read_to_string(svg).unwrap().starts_with("<svg"));
 
     let [cpu, memory] = *cells(names).unwrap() else { panic!("two cells") };
-    let slower = |row| line(&outcome, cpu, row).mean_slower_percent.unwrap().mean;
+    let slower = |row| line(&outcome, cpu, row).mean_slower_percent.expect("a row was measured and nobody killed").mean;
     let (own, unprotected) = (slower(Row::Gleaner), slower(Row::Unprotected));
     assert!(own <= unprotected.max(0.0) * GENEROUS + NOISE_PERCENT, "{own} % slower, unprotected {unprotected} %");
     let cores = |row| line(&outcome, cpu, row).antagonist_cores.unwrap().mean;

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub(super) fn start(setup: &Setup) -> anyhow::Result<(Vec<Seat>, Owned)> {
     Ok((seats, server))
 }
 
-fn ask(socket: &PathBuf, client: &mut Option<Client>, key: usize, write: bool) -> std::io::Result<()> {
+fn ask(socket: &Path, client: &mut Option<Client>, key: usize, write: bool) -> std::io::Result<()> {
     let mut connected = match client.take() {
         Some(client) => client,
         None => Client::connect(socket, TIMEOUT)?,
