@@ -4,8 +4,8 @@
 #   isolation.sh --day [OPTIONS...]               desktop sessions for 10 minutes beside all antagonists at once
 #   isolation.sh --host v2 [OPTIONS...]           in a booted host with cgroup version 2 and a stock kernel (tests/lab); what
 #                                                 that host lacks (databases, guests) is left out
-# Results: isolation.json and isolation.svg in the folder RESULTS (here: target/isolation). PROFILE=debug takes the debug build, LIMIT_S
-# bounds the booted host (3600). Needs root and a quiet machine.
+# Results: isolation.json and isolation.svg in the folder RESULTS (target/isolation). BIN is a folder with both programs instead of a release
+# build; LIMIT_S bounds the booted host (3600). Needs root and a quiet machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 host= day= options=()
@@ -16,12 +16,10 @@ while [ $# -gt 0 ]; do case $1 in
   *) options+=("$1"); shift;;
 esac; done
 [ -z "$day" ] || options=(--cells interactive:all --seconds 600 --settle 10 --rounds 1 "${options[@]}")
-profile=${PROFILE:-release}
 target=${CARGO_TARGET_DIR:-target}
+bin=${BIN:-$target/release}
 # Features as of the whole workspace, so that nothing is built twice.
-flags=(--workspace --bin isolation --bin gleaner); [ "$profile" = debug ] || flags+=(--release)
-cargo build --quiet "${flags[@]}"
-bin=$target/$profile
+[ -n "${BIN:-}" ] || cargo build --quiet --release --workspace --bin isolation --bin gleaner
 results=${RESULTS:-$target/isolation}; mkdir -p "$results"
 
 if [ -z "$host" ]; then
@@ -39,7 +37,7 @@ for program in isolation gleaner; do strip -o "$work/$program" "$bin/$program"; 
   echo 'mke2fs -q /dev/vda && mkdir -p /disk && mount -t ext4 /dev/vda /disk || exit 120'
   printf 'cd /t; ./isolation --gleaner /t/gleaner --memory-limit host --scratch /disk --json /tmp/j --svg /tmp/s'
   printf " '%s'" "${options[@]}"
-  printf '; code=$?\nfor file in j s; do echo "RESULT $file"; cat /tmp/$file; echo; done\nexit $code\n'
+  printf '; code=$?\nfor file in j s; do [ ! -e /tmp/$file ] || { echo "RESULT $file"; cat /tmp/$file; echo; }; done\nexit $code\n'
 } >"$work/isolation-host.sh"
 limit=${LIMIT_S:-3600}
 tests/lab/kvm/host.sh -m 900 -D 512 -T "$limit" "$images" "$work/isolation-host.sh" "$work/isolation" "$work/gleaner" |
