@@ -42,7 +42,8 @@ use self::restore::{RestoreReport, failure_event, foreign_event};
 pub use self::settings::{ActSettings, Bound, VolunteerChoice};
 use self::volunteer::command::VolunteerCommand;
 use self::volunteer::{Volunteer, VolunteerError};
-use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths};
+use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths, VolunteerClock};
+use crate::harm::GuardedVolunteer;
 use crate::hierarchies::Hierarchies;
 use crate::levers::{LeverError, WorkloadLevers};
 use crate::network_bound::{self, NetworkBound, NetworkStatus};
@@ -103,6 +104,8 @@ pub struct Actor {
     fence: Fence,
     guard: Option<Guard>,
     network: Option<NetworkBound>,
+    /// The volunteer's CPU time, for the harm meter.
+    clock: Option<VolunteerClock>,
     /// What is started in the volunteer, where that is configured.
     volunteer_command: Option<VolunteerCommand>,
     levers: Levers,
@@ -137,6 +140,7 @@ impl Actor {
             fence,
             guard: None,
             network: None,
+            clock: None,
             volunteer_dirs: Vec::new(),
             unbounded: Vec::new(),
             workloads: BTreeMap::new(),
@@ -168,6 +172,7 @@ impl Actor {
                 self.levers = volunteer.levers();
                 self.volunteer_dirs = volunteer.dirs();
                 self.unbounded = volunteer.unbounded().to_vec();
+                self.clock = VolunteerClock::open(&paths, &volunteer.usage()).ok();
                 self.guard = Some(match settings.guard_by_hand {
                     true => Guard::by_hand(settings.guard, volunteer, meter),
                     false => Guard::start(settings, volunteer, meter).map_err(ActError::Thread)?,
@@ -278,6 +283,12 @@ impl Actor {
         if let Some(guard) = &mut self.guard {
             guard.step(now);
         }
+    }
+
+    /// The volunteer for the harm meter to hold, once; `None` without one whose guard has a thread of its own.
+    pub(crate) fn take_held_volunteer(&mut self) -> Option<GuardedVolunteer> {
+        let guard = self.guard.as_ref().filter(|_| !self.settings.guard_by_hand)?.view();
+        Some(GuardedVolunteer { guard, clock: self.clock.take()? })
     }
 
     /// The same for another thread to read.

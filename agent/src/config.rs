@@ -9,12 +9,14 @@ use gleaner_net::tls::IdentityFiles;
 use gleaner_net::transport::DEFAULT_PORT;
 use gleaner_planner::forecast::{ForecastSettings, METHODS, Method};
 use gleaner_planner::guard::GuardSettings;
+use gleaner_planner::harm::LARGEST_PAUSE_SHARE;
 use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::id::HostId;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
 use crate::act::{ActSettings, Bound, VolunteerChoice};
+use crate::harm::HarmSettings;
 use crate::network_bound::{LinkChoice, of_mbit};
 use crate::roots::Roots;
 use crate::sense::SenseSettings;
@@ -30,6 +32,8 @@ pub const AT_RUN_TIME: &[&str] = &[
     "foreground.floor_percent",
     "foreground.memory_floor_mib",
     "volunteer.kill_after_ms",
+    "foreground.harm_budget",
+    "guard.pause_share",
     "guard.headroom",
     "guard.growth_per_s",
     "guard.open_above",
@@ -96,6 +100,10 @@ pub struct Config {
     pub guard_growth: f64,
     /// Share of the host that the foreground must leave for there to be no quota, where the volunteer yields outright.
     pub guard_open_above: f64,
+    /// Part of the time in which the volunteer is held still to measure harm; 0 measures none.
+    pub pause_share: f64,
+    /// The most harm there should be, as a part of the time the foreground's work takes.
+    pub harm_budget: f64,
     /// Forecast method.
     pub forecast_method: Method,
     /// History the forecast uses, in seconds.
@@ -169,6 +177,8 @@ impl Config {
         self.guard_headroom = new.guard_headroom;
         self.guard_growth = new.guard_growth;
         self.guard_open_above = new.guard_open_above;
+        self.pause_share = new.pause_share;
+        self.harm_budget = new.harm_budget;
         self.forecast_method = new.forecast_method;
         self.forecast_history_s = new.forecast_history_s;
         self.forecast_lookahead_s = new.forecast_lookahead_s;
@@ -231,6 +241,8 @@ impl Config {
             guard_headroom: guard.number("headroom", 0.05, 0.0..=0.9),
             guard_growth: guard.number("growth_per_s", 0.1, 0.001..=0.1),
             guard_open_above: guard.number("open_above", 0.5, 0.5..=1.0),
+            pause_share: guard.number("pause_share", 0.03, 0.0..=LARGEST_PAUSE_SHARE),
+            harm_budget: foreground.number("harm_budget", 0.01, 0.0001..=0.5),
             forecast_method: forecast.choice("method", Method::default(), &forecast_words),
             forecast_history_s: history,
             forecast_lookahead_s: lookahead,
@@ -288,6 +300,11 @@ impl Config {
             },
             ..ActSettings::observing(self.state_dir.clone())
         }
+    }
+
+    /// How to measure harm.
+    pub(crate) fn harm_settings(&self) -> HarmSettings {
+        HarmSettings { pause_share: self.pause_share, budget_percent: self.harm_budget * 100.0 }
     }
 
     /// What to sense.
@@ -458,8 +475,8 @@ mod tests {
 
     #[test]
     fn a_reload_takes_over_what_it_says_and_nothing_else() {
-        let all = "state_dir = '/x'\n[act]\nenabled = true\n[foreground]\nfloor_percent = 20\nmemory_floor_mib = 512\n\
-                   [volunteer]\nkill_after_ms = 1\n[guard]\nperiod_ms = 20\nheadroom = 0.2\ngrowth_per_s = 0.02\nopen_above = 0.7\n\
+        let all = "state_dir = '/x'\n[act]\nenabled = true\n[foreground]\nfloor_percent = 20\nmemory_floor_mib = 512\nharm_budget = 0.02\n\
+                   [volunteer]\nkill_after_ms = 1\n[guard]\nperiod_ms = 20\nheadroom = 0.2\ngrowth_per_s = 0.02\nopen_above = 0.7\npause_share = 0.1\n\
                    [forecast]\nmethod = 'best'\nhistory_s = 60\nlookahead_s = 30\nsigma = 3\n\
                    [sense]\nsample_period_ms = 500\nscan_period_s = 2\ncounters = false\n";
         let keys = |text: &str| Config::with_keys(&Source::from_text(Path::new("agent.toml"), text)).unwrap();

@@ -25,6 +25,7 @@ use gleaner_types::report::{Absence, AbsenceKind, VolunteerState};
 use gleaner_types::units::CoreShare;
 
 use self::memory::{Looked, MemoryWatch};
+pub(crate) use self::meter::VolunteerClock;
 pub use self::meter::{Meter, MeterError, MeterPaths};
 use crate::act::ActSettings;
 use crate::act::managed::ForeignWrite;
@@ -81,6 +82,8 @@ struct Inner {
     volunteer: Option<Volunteer>,
     law: Law,
     cap: Option<Quota>,
+    /// The harm meter holds the volunteer still until then at the latest.
+    held_until: Option<Instant>,
     /// Raised when the volunteer is activated: the meter then starts anew.
     activation: u64,
     quit: bool,
@@ -114,6 +117,7 @@ impl Shared {
             volunteer: Some(volunteer),
             law: Law::new(settings),
             cap: None,
+            held_until: None,
             activation: 0,
             quit: false,
             shrinks: 0,
@@ -148,6 +152,30 @@ impl GuardView {
     #[must_use]
     pub fn status(&self) -> GuardStatus {
         self.0.lock().status()
+    }
+
+    /// Holds the volunteer still until [`GuardView::release`], and until `until` at the latest. False, with nothing
+    /// changed, if it does not run or cannot be held. The status shows nothing of it: a pause is no act of the guard.
+    pub(crate) fn hold(&self, until: Instant) -> bool {
+        let mut inner = self.0.lock();
+        if inner.status().state != VolunteerState::Active {
+            return false;
+        }
+        inner.held_until = Some(until);
+        let held = inner.enforce().is_ok();
+        if !held {
+            inner.held_until = None;
+        }
+        held
+    }
+
+    /// Ends a hold.
+    pub(crate) fn release(&self) {
+        let mut inner = self.0.lock();
+        if inner.held_until.take().is_some() {
+            // What cannot be set now is tried again at the next look, which also tells of it.
+            let _ = inner.enforce();
+        }
     }
 }
 
@@ -432,9 +460,11 @@ impl Inner {
     /// Puts in force what law, cap and failure say.
     fn enforce(&mut self) -> Result<(), VolunteerError> {
         let limit = self.limit();
-        let held = self.failure.is_some() || self.short_of_memory.is_some();
-        let frozen = self.cap.is_none() || self.law.frozen() || held || limit == Quota::AtMost(CoreShare::ZERO);
         let now = self.now();
+        let held = self.held_until.is_some_and(|until| now < until)
+            || self.failure.is_some()
+            || self.short_of_memory.is_some();
+        let frozen = held || self.cap.is_none() || self.law.frozen() || limit == Quota::AtMost(CoreShare::ZERO);
         let Some(volunteer) = &mut self.volunteer else { return Ok(()) };
         let met = volunteer.enforce(limit, frozen, now)?;
         self.tell_foreign(&met);

@@ -23,12 +23,14 @@ use tracing::{debug, error};
 use crate::act::Actor;
 use crate::act::restore::RestoreReport;
 use crate::config::Config;
+use crate::harm::HarmMeter;
 use crate::hierarchies::Hierarchies;
 use crate::levers::catalogue::levers_of_all;
 use crate::metrics::{Status, Tick};
 use crate::order::Order;
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::roots::Roots;
+use crate::sense::run_queue::{RunQueues, VolunteerMark};
 use crate::sense::{Observation, Sensor, VolunteerTrace};
 
 /// Longest pause between two checks of leases and signs of life, however rarely is sampled.
@@ -45,6 +47,8 @@ pub struct HostLoop {
     hierarchies: Hierarchies,
     forecaster: ResidualForecaster,
     outbox: Arc<Outbox>,
+    /// Why there is none is the reason in the report.
+    harm: Result<HarmMeter, Reason>,
     /// For metrics; `None` when nobody can ask.
     status: Option<Arc<Status>>,
     sequence: u64,
@@ -60,7 +64,7 @@ impl HostLoop {
         config: &Config,
         clock: Clock,
         hierarchies: &Hierarchies,
-        actor: Option<Actor>,
+        mut actor: Option<Actor>,
         outbox: Arc<Outbox>,
         roots: Roots,
     ) -> anyhow::Result<Self> {
@@ -76,7 +80,16 @@ impl HostLoop {
                 below.map_or(VolunteerTrace::None, |path| VolunteerTrace::Cgroup(path.to_owned()))
             }
         };
+        let mark = VolunteerMark {
+            groups: groups.to_vec(),
+            registry: match kind {
+                VolunteerKind::ProcessGroups { registry } => Some(registry.into()),
+                _ => None,
+            },
+        };
+        let queues = RunQueues::new(&roots.proc, hierarchies, mark);
         let sensor = Sensor::open(config.sense_settings(roots), hierarchies, trace, groups)?;
+        let harm = start_harm_meter(config, actor.as_mut(), queues, clock.now().0);
         let forecaster = ResidualForecaster::new(config.forecast_settings());
         let (config, hierarchies, status) = (config.clone(), hierarchies.clone(), None);
         Ok(Self {
@@ -87,6 +100,7 @@ impl HostLoop {
             hierarchies,
             forecaster,
             outbox,
+            harm,
             status,
             sequence: 0,
             drops_reported: 0,
@@ -145,6 +159,9 @@ impl HostLoop {
         self.config.take_over(new);
         self.forecaster.set_settings(self.config.forecast_settings());
         self.sensor.set_scan_period(self.config.scan_period_s);
+        if let Ok(meter) = &self.harm {
+            meter.set_settings(self.config.harm_settings());
+        }
         if let Some(actor) = &mut self.actor {
             actor.set_settings(&self.config.act_settings());
         }
@@ -187,6 +204,11 @@ impl HostLoop {
                 actor.set_workloads(levers_of_all(&facts, &self.hierarchies, self.config.foreground_ioband.as_deref()));
             }
         }
+        if let Ok(meter) = &self.harm
+            && (self.sequence == 0 || observation.changes.iter().any(is_of_a_workload))
+        {
+            meter.set_sources(self.sensor.queue_sources());
+        }
         let dropped = self.outbox.reports_dropped();
         if dropped > self.drops_reported {
             self.outbox.event(now, Event::ReportsDropped { count: dropped - self.drops_reported });
@@ -202,6 +224,9 @@ impl HostLoop {
     /// Ends leases that are over, and the like.
     fn tick_actor(&mut self) {
         let now = self.clock.now();
+        for event in self.harm.iter().flat_map(HarmMeter::take_events) {
+            self.outbox.event(now, event);
+        }
         for event in self.actor.iter_mut().flat_map(|actor| actor.tick(now)) {
             if let (Some(status), Event::RestoreFailed { .. }) = (&self.status, &event) {
                 status.restore_failed(1);
@@ -247,13 +272,22 @@ impl HostLoop {
             },
             residual: self.forecaster.forecast(),
             reports_dropped,
-            harm: HostHarm::because(Reason::OlderAgent),
+            harm: self.harm(),
+        }
+    }
+
+    fn harm(&self) -> HostHarm {
+        match &self.harm {
+            Ok(meter) => meter.harm(),
+            Err(reason) => HostHarm::because(reason.clone()),
         }
     }
 
     /// Restores the host, as an orderly stop does.
     #[must_use]
     pub fn stop(mut self) -> RestoreReport {
+        // First of all: it holds the volunteer.
+        self.harm = Err(Reason::NoVolunteer);
         let Some(mut actor) = self.actor.take() else { return RestoreReport::default() };
         let report = actor.restore_all();
         for failure in &report.failed {
@@ -266,6 +300,24 @@ impl HostLoop {
         self.outbox.event(now, Event::AgentStopped { knobs_restored: report.restored });
         report
     }
+}
+
+/// The harm meter of a volunteer that is guarded by a thread; otherwise why there is none.
+fn start_harm_meter(
+    config: &Config,
+    actor: Option<&mut Actor>,
+    queues: RunQueues,
+    seed: u64,
+) -> Result<HarmMeter, Reason> {
+    let actor = actor.ok_or(Reason::NoVolunteer)?;
+    if actor.guard_status().is_none() {
+        return Err(Reason::NoVolunteer);
+    }
+    let held = actor.take_held_volunteer().ok_or(Reason::Simulated)?;
+    HarmMeter::start(config.harm_settings(), Box::new(held), queues, seed).map_err(|error| {
+        error!(error = %error, "harm is not measured: its thread cannot be started");
+        Reason::Described(format!("the meter's thread cannot be started: {error}").into())
+    })
 }
 
 /// Memory of each workload; its pressure is the machine's where the kernel does not give the workload's own.

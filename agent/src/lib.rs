@@ -19,6 +19,7 @@ pub mod facts;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod guard;
+mod harm;
 pub mod hierarchies;
 pub mod host_loop;
 mod join;

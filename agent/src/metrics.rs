@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use gleaner_daemon::metrics::{Durations, Page};
 use gleaner_daemon::monitoring::{Health, Monitored};
+use gleaner_types::harm::HostHarm;
 use gleaner_types::report::{Bounded, HostReport, MachineSample, ResidualForecast, VolunteerSample, VolunteerState};
 use gleaner_types::units::{Bytes, CoreShare};
 
@@ -38,6 +39,7 @@ pub(crate) struct Tick {
     workloads: usize,
     volunteer: VolunteerSample,
     residual: ResidualForecast,
+    harm: HostHarm,
     guard: Option<GuardStatus>,
     leases: usize,
     levers_changed: usize,
@@ -51,6 +53,7 @@ impl Tick {
             workloads: report.workloads.len(),
             volunteer: report.volunteer.clone(),
             residual: report.residual.clone(),
+            harm: HostHarm { workloads: Vec::new(), ..report.harm.clone() },
             guard: actor.and_then(Actor::guard_status),
             leases: actor.map_or(0, Actor::leases),
             levers_changed: actor.map_or(0, Actor::levers_changed),
@@ -107,6 +110,7 @@ impl Status {
         host(&mut page, seen);
         volunteer(&mut page, seen);
         guard(&mut page, seen.and_then(|seen| seen.guard.as_ref()));
+        harm(&mut page, seen.map(|seen| &seen.harm));
         page.gauge(
             "gleaner_agent_command_leases",
             "Commands in force under a lease.",
@@ -247,6 +251,22 @@ fn guard(page: &mut Page, guard: Option<&GuardStatus>) {
     );
 }
 
+fn harm(page: &mut Page, harm: Option<&HostHarm>) {
+    let known = harm.and_then(|harm| harm.foreground.value());
+    let bounds = known.map(|own| [("mean", own.mean_percent), ("low", own.low_percent), ("high", own.high_percent)]);
+    page.gauges(
+        "gleaner_agent_harm_ratio",
+        "How much slower the foreground is with the volunteer than without: mean and 95 % interval; missing while unknown.",
+        bounds.into_iter().flatten().map(|(bound, percent)| (vec![("bound", bound.to_owned())], percent / 100.0)),
+    );
+    page.gauge("gleaner_agent_harm_trials", "Pauses that this is made of.", known.map(|own| f64::from(own.trials)));
+    page.seconds(
+        "gleaner_agent_paused_seconds",
+        "Time the volunteer was held still to measure harm.",
+        harm.map_or(0.0, |harm| harm.paused_s),
+    );
+}
+
 /// What the listener asks.
 #[derive(Debug)]
 pub(crate) struct Monitor {
@@ -299,6 +319,7 @@ mod tests {
         for line in [
             "# TYPE gleaner_agent_residual_cores gauge",
             "# TYPE gleaner_agent_guard_reaction_worst_seconds gauge",
+            "# TYPE gleaner_agent_harm_ratio gauge",
             "gleaner_agent_restore_failures_total 2",
             "gleaner_agent_connected 0.0",
         ] {

@@ -8,6 +8,7 @@ pub(crate) mod perf;
 mod qemu;
 mod rates;
 mod resctrl;
+pub(crate) mod run_queue;
 mod volunteer;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use gleaner_types::event::Event;
+use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{Absence, AbsenceKind, MachineSample, Reading, Reason, WorkloadSample};
 use gleaner_types::units::{Bytes, CoreShare};
 
@@ -30,6 +32,7 @@ use machine::{MachineReader, RawMachine};
 use monitor::{MonitorWatch, MonitoredDisks};
 use qemu::QemuReader;
 use rates::RawWorkload;
+use run_queue::QueueSource;
 use volunteer::VolunteerReader;
 pub use volunteer::VolunteerTrace;
 
@@ -366,6 +369,22 @@ impl Sensor {
     pub fn monitors_have_news(&mut self) -> bool {
         let news = self.monitors.as_ref().map_or(0, MonitorWatch::news);
         std::mem::replace(&mut self.monitor_news, news) != news
+    }
+
+    /// Whose run-queue waits are the foreground's.
+    pub(crate) fn queue_sources(&self) -> Vec<(WorkloadId, QueueSource)> {
+        if self.is_everything_else() {
+            return vec![(rates::remainder_id(), QueueSource::EverythingElse)];
+        }
+        let one = |(key, followed): (&WorkloadKey, &Followed)| {
+            let source = match key {
+                WorkloadKey::Process { pid, .. } => QueueSource::Guest(*pid),
+                WorkloadKey::Cgroup(path) => QueueSource::Cgroup(path.clone()),
+                WorkloadKey::Domain(_) => QueueSource::Domain,
+            };
+            (followed.found.id.clone(), source)
+        };
+        self.followed.iter().map(one).collect()
     }
 
     /// What each workload is to the kernel, and the host's disks.

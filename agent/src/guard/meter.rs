@@ -160,6 +160,46 @@ impl MeterPaths {
     }
 }
 
+fn volunteer_counter(paths: &MeterPaths, usage: &VolunteerUsage) -> Result<Counter, MeterError> {
+    match usage {
+        VolunteerUsage::CpuacctUsage(path) => Counter::open(path, Format::Nanoseconds),
+        VolunteerUsage::CpuStat(path) => Counter::open(path, Format::UsageUsec),
+        VolunteerUsage::NiceTime => Counter::open(&paths.stat, Format::Nice),
+    }
+}
+
+/// The unit of `/proc/stat`, in ns.
+fn tick_ns() -> u64 {
+    1_000_000_000 / procfs::ticks_per_second().max(1)
+}
+
+/// The CPU time of the volunteer alone, for the harm meter.
+#[derive(Debug)]
+pub(crate) struct VolunteerClock(Counter);
+
+impl VolunteerClock {
+    /// Opens the file and reads it once.
+    ///
+    /// # Errors
+    /// [`MeterError`] when it cannot be read.
+    pub(crate) fn open(paths: &MeterPaths, usage: &VolunteerUsage) -> Result<Self, MeterError> {
+        volunteer_counter(paths, usage).map(Self)
+    }
+
+    /// CPU time so far, in ns.
+    ///
+    /// # Errors
+    /// [`MeterError`] when it cannot be read.
+    pub(crate) fn read_ns(&self) -> Result<u64, MeterError> {
+        self.0.read_ns(tick_ns())
+    }
+
+    /// It counts nobody else's time.
+    pub(crate) fn is_its_own(&self) -> bool {
+        self.0.format != Format::Nice
+    }
+}
+
 /// A reading of all counters.
 #[derive(Debug, Clone, Copy)]
 struct Raw {
@@ -185,16 +225,12 @@ impl Meter {
     /// # Errors
     /// [`MeterError`] when one cannot be read.
     pub fn open(paths: &MeterPaths, volunteer: &VolunteerUsage) -> Result<Self, MeterError> {
-        let volunteer = match volunteer {
-            VolunteerUsage::CpuacctUsage(path) => Counter::open(path, Format::Nanoseconds),
-            VolunteerUsage::CpuStat(path) => Counter::open(path, Format::UsageUsec),
-            VolunteerUsage::NiceTime => Counter::open(&paths.stat, Format::Nice),
-        }?;
+        let volunteer = volunteer_counter(paths, volunteer)?;
         let online_path = paths.online.clone();
         let online =
             File::open(&online_path).map_err(|source| MeterError::Read { path: online_path.clone(), source })?;
         let busy = Counter::open(&paths.busy, paths.busy_format)?;
-        let tick_ns = 1_000_000_000 / procfs::ticks_per_second().max(1);
+        let tick_ns = tick_ns();
         let meter = Self { busy, volunteer, online, online_path, tick_ns, last: None };
         meter.capacity()?;
         Ok(meter)

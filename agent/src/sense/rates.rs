@@ -198,6 +198,11 @@ pub(crate) fn implausible(machine: &MachineSample, workloads: &[WorkloadSample])
     })
 }
 
+/// The name of everything that is not the volunteer.
+pub(super) fn remainder_id() -> WorkloadId {
+    WorkloadId::from_untrusted("everything-else")
+}
+
 /// The foreground when it is "everything that is not the volunteer".
 pub(crate) fn remainder(machine: &MachineSample, volunteer_memory: &Reading<Bytes>) -> WorkloadSample {
     let sum = |of: fn(&DiskSample) -> &Reading<BytesPerSec>| {
@@ -215,7 +220,7 @@ pub(crate) fn remainder(machine: &MachineSample, volunteer_memory: &Reading<Byte
         (Reading::Absent(absence), _) | (_, Reading::Absent(absence)) => Reading::Absent(absence.clone()),
     };
     WorkloadSample {
-        id: WorkloadId::from_untrusted("everything-else"),
+        id: remainder_id(),
         kind: WorkloadKind::Remainder,
         cpu: machine.cpu_foreground.clone(),
         cpu_vcpu: Reading::because(Reason::NoGuest),

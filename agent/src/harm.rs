@@ -1,0 +1,368 @@
+//! The harm meter: a thread that holds the volunteer still for short windows at random moments and compares what the
+//! foreground's threads wait for a CPU beside the volunteer and without. In: workloads, from the agent's loop; their
+//! counters. Out: the host's harm for the report, and an event when a workload's budget is crossed. Nothing acts on it.
+//!
+//! A trial reads the counters four times; in between the thread sleeps. A trial in which the guard froze the volunteer, in
+//! which the volunteer did not run, or could not be held, does not count.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use gleaner_planner::harm::{Compared, Crossing, Edge, HarmTracker, SETTLE, Schedule, Skipped, Trial};
+use gleaner_types::event::Event;
+use gleaner_types::harm::HostHarm;
+use gleaner_types::id::WorkloadId;
+use gleaner_types::report::{Absence, Reading, Reason, VolunteerState};
+
+use crate::guard::{GuardView, VolunteerClock};
+use crate::sense::run_queue::{Counted, OpenQueue, QueueSource, RunQueues, compare};
+
+/// A thread that wakes later than this has lost its trial: the guard lets the volunteer go by itself.
+const LATENESS: Duration = Duration::from_millis(400);
+/// Least part of a window in which a volunteer that runs uses one CPU.
+const RUNS: f64 = 0.01;
+/// Most events kept for a caller that does not fetch them.
+const EVENTS: usize = 64;
+
+/// The volunteer, as far as it must be held still.
+pub(crate) trait Holder: Send {
+    /// It may run now: active, and not frozen by the guard. The number changes when the guard freezes it.
+    fn runs(&self) -> (VolunteerState, u64);
+    /// CPU time it used so far, in ns; `None` if that cannot be read.
+    fn cpu_ns(&self) -> Option<u64>;
+    /// What [`Holder::cpu_ns`] counts is the volunteer's alone.
+    fn counts_alone(&self) -> bool;
+    /// Holds it still until told otherwise, or until then. False if it could not be held.
+    fn hold(&self, until: Instant) -> bool;
+    /// Lets it go.
+    fn release(&self);
+}
+
+/// The volunteer that a guard holds.
+#[derive(Debug)]
+pub(crate) struct GuardedVolunteer {
+    pub(crate) guard: GuardView,
+    pub(crate) clock: VolunteerClock,
+}
+
+impl Holder for GuardedVolunteer {
+    fn runs(&self) -> (VolunteerState, u64) {
+        let status = self.guard.status();
+        (status.state, status.freezes)
+    }
+
+    fn cpu_ns(&self) -> Option<u64> {
+        self.clock.read_ns().ok()
+    }
+
+    fn counts_alone(&self) -> bool {
+        self.clock.is_its_own()
+    }
+
+    fn hold(&self, until: Instant) -> bool {
+        self.guard.hold(until)
+    }
+
+    fn release(&self) {
+        self.guard.release();
+    }
+}
+
+/// What is measured, and how often.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct HarmSettings {
+    /// Part of the time in which the volunteer is held still; 0 measures nothing.
+    pub(crate) pause_share: f64,
+    /// The most harm there should be, in percent.
+    pub(crate) budget_percent: f64,
+}
+
+#[derive(Debug)]
+struct State {
+    quit: bool,
+    settings: HarmSettings,
+    /// Raised when the settings change: the next trial is drawn anew.
+    generation: u64,
+    sources: Vec<(WorkloadId, QueueSource)>,
+    harm: HostHarm,
+    events: Vec<Event>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Plain values, valid in any combination.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps; false if the thread must end or the settings changed meanwhile.
+    fn sleep(&self, duration: Duration) -> bool {
+        let until = Instant::now() + duration;
+        let mut state = self.lock();
+        let generation = state.generation;
+        loop {
+            if state.quit || state.generation != generation {
+                return false;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// The meter. Dropping it lets the volunteer go and ends the thread.
+#[derive(Debug)]
+pub(crate) struct HarmMeter {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HarmMeter {
+    /// Starts the thread. Equal seeds draw equal moments.
+    ///
+    /// # Errors
+    /// The system's error when no thread can be started.
+    pub(crate) fn start(
+        settings: HarmSettings,
+        holder: Box<dyn Holder>,
+        queues: RunQueues,
+        seed: u64,
+    ) -> std::io::Result<Self> {
+        let state = State {
+            quit: false,
+            settings,
+            generation: 0,
+            sources: Vec::new(),
+            harm: HostHarm::because(Reason::VolunteerNeverRan),
+            events: Vec::new(),
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let mut worker = Worker {
+            shared: Arc::clone(&shared),
+            holder,
+            queues,
+            schedule: Schedule::new(seed, settings.pause_share),
+            tracker: HarmTracker::default(),
+            began: Instant::now(),
+            paused: Duration::ZERO,
+            buffer: Vec::new(),
+        };
+        let thread = thread::Builder::new().name("harm".to_owned()).spawn(move || worker.run())?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Goes on with other settings.
+    pub(crate) fn set_settings(&self, settings: HarmSettings) {
+        let mut state = self.shared.lock();
+        if state.settings != settings {
+            state.settings = settings;
+            state.generation += 1;
+            self.shared.changed.notify_all();
+        }
+    }
+
+    /// What the foreground is from now on.
+    pub(crate) fn set_sources(&self, sources: Vec<(WorkloadId, QueueSource)>) {
+        self.shared.lock().sources = sources;
+    }
+
+    /// The harm as of the last trial.
+    pub(crate) fn harm(&self) -> HostHarm {
+        self.shared.lock().harm.clone()
+    }
+
+    /// What happened since the last call.
+    pub(crate) fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut self.shared.lock().events)
+    }
+}
+
+impl Drop for HarmMeter {
+    fn drop(&mut self) {
+        self.shared.lock().quit = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic in the thread has been printed; the guard lets the volunteer go by itself.
+            _ = thread.join();
+        }
+    }
+}
+
+/// What the thread owns.
+struct Worker {
+    shared: Arc<Shared>,
+    holder: Box<dyn Holder>,
+    queues: RunQueues,
+    schedule: Schedule,
+    tracker: HarmTracker,
+    began: Instant,
+    paused: Duration,
+    buffer: Vec<u8>,
+}
+
+/// One reading of all workloads, and of the volunteer's CPU time.
+struct Look {
+    counted: Vec<Result<Counted, Absence>>,
+    volunteer_ns: Option<u64>,
+    at: Instant,
+}
+
+impl Worker {
+    fn run(&mut self) {
+        loop {
+            let settings = {
+                let state = self.shared.lock();
+                if state.quit {
+                    return;
+                }
+                state.settings
+            };
+            self.schedule.set_pause_share(settings.pause_share);
+            self.publish(settings);
+            let Some(trial) = self.schedule.next_trial() else {
+                self.shared.sleep(Duration::from_secs(3_600));
+                continue;
+            };
+            if !self.shared.sleep(trial.wait) {
+                continue;
+            }
+            match self.trial(trial) {
+                Ok(compared) => self.tracker.record(self.began.elapsed(), compared),
+                Err(Some(skipped)) => self.tracker.skip(skipped),
+                Err(None) => {}
+            }
+            self.tracker.forget(self.began.elapsed());
+        }
+    }
+
+    /// One trial; the volunteer is let go in every case. `Err(None)`: it was interrupted, or came too late.
+    fn trial(&mut self, trial: Trial) -> Result<Vec<Compared>, Option<Skipped>> {
+        let (state, freezes) = self.holder.runs();
+        Self::unless_frozen(state)?;
+        let sources = self.shared.lock().sources.clone();
+        let mut open = self.queues.open(&sources, Instant::now());
+        let with_from = self.look(&mut open);
+        self.sleep(trial.window)?;
+        let with_to = self.look(&mut open);
+        self.check_guard(freezes)?;
+        let ran = volunteer_share(&with_from, &with_to).ok_or(Some(Skipped::NotRunning))?;
+        if ran < RUNS {
+            return Err(Some(Skipped::NotRunning));
+        }
+        let begin = Instant::now();
+        let until = begin + trial.held() + LATENESS;
+        if !self.holder.hold(until) {
+            return Err(Some(Skipped::NotHeld));
+        }
+        let looks = self.held(trial, &mut open);
+        self.holder.release();
+        self.paused += begin.elapsed();
+        let (from, to) = looks?;
+        if to.at >= until {
+            return Err(None);
+        }
+        self.check_guard(freezes)?;
+        let ran_on = volunteer_share(&from, &to).unwrap_or(0.0);
+        if self.holder.counts_alone() && ran_on > ran / 2.0 {
+            return Err(Some(Skipped::NotHeld));
+        }
+        let counts = with_from.counted.iter().zip(&with_to.counted).zip(from.counted.iter().zip(&to.counted));
+        let compared = |((a, b), (c, d)): Quadruple<'_>| -> Result<_, Absence> {
+            let of = |counted: &'_ Result<Counted, Absence>| counted.clone();
+            Ok(compare([&of(a)?, &of(b)?, &of(c)?, &of(d)?]))
+        };
+        let ids = sources.into_iter().map(|(id, _)| id);
+        Ok(ids.zip(counts.map(compared)).collect())
+    }
+
+    /// The window without the volunteer.
+    fn held(&mut self, trial: Trial, open: &mut [(WorkloadId, OpenQueue)]) -> Result<(Look, Look), Option<Skipped>> {
+        self.sleep(SETTLE)?;
+        let from = self.look(open);
+        self.sleep(trial.window)?;
+        Ok((from, self.look(open)))
+    }
+
+    fn sleep(&self, duration: Duration) -> Result<(), Option<Skipped>> {
+        if self.shared.sleep(duration) { Ok(()) } else { Err(None) }
+    }
+
+    const fn unless_frozen(state: VolunteerState) -> Result<(), Option<Skipped>> {
+        match state {
+            VolunteerState::Active => Ok(()),
+            VolunteerState::Frozen => Err(Some(Skipped::HeldByGuard)),
+            _ => Err(Some(Skipped::NotRunning)),
+        }
+    }
+
+    /// The guard has not frozen the volunteer since the trial began. It looks at the foreground alike with the volunteer
+    /// and without, so what is left out this way is left out of both sides.
+    fn check_guard(&self, freezes: u64) -> Result<(), Option<Skipped>> {
+        let (state, now) = self.holder.runs();
+        Self::unless_frozen(state)?;
+        if now == freezes { Ok(()) } else { Err(Some(Skipped::HeldByGuard)) }
+    }
+
+    fn look(&mut self, open: &mut [(WorkloadId, OpenQueue)]) -> Look {
+        let volunteer_ns = self.holder.cpu_ns();
+        let counted = open.iter_mut().map(|(_, queue)| queue.read(&mut self.buffer)).collect();
+        Look { counted, volunteer_ns, at: Instant::now() }
+    }
+
+    /// Leaves what is known for whoever asks.
+    fn publish(&mut self, settings: HarmSettings) {
+        let foreground = match settings.pause_share > 0.0 {
+            true => self.tracker.foreground(),
+            false => Reading::because(Reason::PausesSwitchedOff),
+        };
+        let crossings = self.tracker.crossings(settings.budget_percent);
+        let harm = HostHarm {
+            foreground,
+            workloads: self.tracker.workloads(),
+            budget_percent: settings.budget_percent,
+            paused_s: self.paused.as_secs_f64(),
+        };
+        let mut state = self.shared.lock();
+        state.harm = harm;
+        for crossing in crossings {
+            tracing::info!(workload = %crossing.workload, harm = %crossing.harm, edge = ?crossing.edge, "harm crossed the budget");
+            if state.events.len() < EVENTS {
+                state.events.push(event(crossing, settings.budget_percent));
+            }
+        }
+    }
+}
+
+/// A workload's four readings.
+type Quadruple<'a> = (
+    (&'a Result<Counted, Absence>, &'a Result<Counted, Absence>),
+    (&'a Result<Counted, Absence>, &'a Result<Counted, Absence>),
+);
+
+/// CPUs that the volunteer used on average between two looks.
+fn volunteer_share(from: &Look, to: &Look) -> Option<f64> {
+    let used = to.volunteer_ns?.saturating_sub(from.volunteer_ns?);
+    let window_s = to.at.duration_since(from.at).as_secs_f64();
+    (window_s > 0.0).then(|| used as f64 / 1e9 / window_s)
+}
+
+fn event(crossing: Crossing, budget_percent: f64) -> Event {
+    let Crossing { workload, harm, edge } = crossing;
+    let (mean_percent, low_percent, high_percent) = (harm.mean_percent, harm.low_percent, harm.high_percent);
+    match edge {
+        Edge::Over => Event::HarmOverBudget { workload, mean_percent, low_percent, high_percent, budget_percent },
+        Edge::Within => Event::HarmWithinBudget { workload, mean_percent, low_percent, high_percent, budget_percent },
+    }
+}

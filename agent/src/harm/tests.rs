@@ -1,0 +1,323 @@
+//! The meter on real processes: loops that measure their own response, beside hogs of two scheduling classes; and on a
+//! real volunteer that a real guard holds.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use gleaner_types::command::Quota;
+use gleaner_types::harm::HarmInterval;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::*;
+use crate::act::tests::scene::{Burner, Scene, eventually};
+use crate::guard::{Guard, Meter, MeterPaths};
+use crate::hierarchies::Hierarchies;
+use crate::sense::run_queue::VolunteerMark;
+
+/// Busy loops, one a CPU; held by stopping their process groups.
+struct Hogs(Vec<Child>);
+
+impl Hogs {
+    /// In the idle class, or in the normal one.
+    fn start(idle: bool, count: usize) -> Self {
+        let one = |_| {
+            let mut command = Command::new(if idle { "chrt" } else { "sh" });
+            if idle {
+                command.args(["--idle", "0", "sh"]);
+            }
+            command.args(["-c", "while :; do :; done"]).process_group(0).spawn().unwrap()
+        };
+        Self((0..count).map(one).collect())
+    }
+
+    fn signal(&self, signal: Signal) {
+        for hog in &self.0 {
+            let group = Pid::from_raw(i32::try_from(hog.id()).unwrap()).unwrap();
+            kill_process_group(group, signal).unwrap();
+        }
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        for hog in &mut self.0 {
+            _ = hog.kill();
+            _ = hog.wait();
+        }
+    }
+}
+
+/// Hogs, held by signals.
+struct Signalled(Arc<Hogs>);
+
+impl Holder for Signalled {
+    fn runs(&self) -> (VolunteerState, u64) {
+        (VolunteerState::Active, 0)
+    }
+
+    fn cpu_ns(&self) -> Option<u64> {
+        let cpu = |hog: &Child| {
+            let text = std::fs::read_to_string(format!("/proc/{}/schedstat", hog.id())).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        };
+        self.0.0.iter().map(cpu).sum()
+    }
+
+    fn counts_alone(&self) -> bool {
+        true
+    }
+
+    fn hold(&self, _: Instant) -> bool {
+        self.0.signal(Signal::STOP);
+        true
+    }
+
+    fn release(&self) {
+        self.0.signal(Signal::CONT);
+    }
+}
+
+/// Threads of this process that work for some milliseconds, rest, and sum up how long their work took.
+struct Loops {
+    stop: Arc<AtomicBool>,
+    /// Time taken, and CPU time, in ns.
+    sums: Arc<[AtomicU64; 2]>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+fn own_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
+}
+
+impl Loops {
+    fn start(count: usize) -> Self {
+        let (stop, sums) = (Arc::new(AtomicBool::new(false)), Arc::new([AtomicU64::new(0), AtomicU64::new(0)]));
+        let one = |_| {
+            let (stop, sums) = (Arc::clone(&stop), Arc::clone(&sums));
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let (began, cpu) = (Instant::now(), own_cpu_ns());
+                    while own_cpu_ns() - cpu < 4_000_000 {
+                        std::hint::spin_loop();
+                    }
+                    sums[0].fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap(), Ordering::Relaxed);
+                    sums[1].fetch_add(own_cpu_ns() - cpu, Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(8));
+                }
+            })
+        };
+        let threads = (0..count).map(one).collect();
+        Self { stop, sums, threads }
+    }
+
+    /// Time taken per CPU time since a reading of the sums.
+    fn stretch(&self, since: [u64; 2]) -> f64 {
+        let now = self.read();
+        (now[0] - since[0]) as f64 / (now[1] - since[1]) as f64
+    }
+
+    fn read(&self) -> [u64; 2] {
+        [self.sums[0].load(Ordering::Relaxed), self.sums[1].load(Ordering::Relaxed)]
+    }
+}
+
+impl Drop for Loops {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+}
+
+fn queues() -> RunQueues {
+    RunQueues::new(Path::new("/proc"), &Hierarchies::of_this_machine(), VolunteerMark::default())
+}
+
+/// This process, whose busy threads are the loops.
+fn own() -> Vec<(WorkloadId, QueueSource)> {
+    let pid = i32::try_from(std::process::id()).unwrap();
+    vec![(WorkloadId::new("loops").unwrap(), QueueSource::Guest(pid))]
+}
+
+/// The harm by a number of trials.
+fn measured(meter: &HarmMeter, trials: u32) -> HarmInterval {
+    meter.set_sources(own());
+    let known = || match meter.harm().foreground {
+        Reading::Value(harm) if harm.trials >= trials => Some(harm),
+        _ => None,
+    };
+    eventually(&format!("{trials} trials"), || known().is_some());
+    known().unwrap()
+}
+
+/// As fast as trials can be taken.
+const OFTEN: HarmSettings = HarmSettings { pause_share: 0.2, budget_percent: 1.0 };
+
+#[test]
+fn hogs_of_the_normal_class_do_several_times_the_harm_of_idle_ones() {
+    let cpus = thread::available_parallelism().unwrap().get();
+    let seed = u64::from(std::process::id());
+    let loops = Loops::start(cpus);
+    let begin = loops.read();
+    thread::yield_now();
+    let run = |idle: bool| {
+        let hogs = Arc::new(Hogs::start(idle, cpus * 2));
+        let before = loops.read();
+        let meter = HarmMeter::start(OFTEN, Box::new(Signalled(Arc::clone(&hogs))), queues(), seed).unwrap();
+        let harm = measured(&meter, 14);
+        let stretch = loops.stretch(before);
+        let events = meter.take_events();
+        drop(meter);
+        eprintln!(
+            "seed {seed}, idle class {idle}: meter {harm} ({:.1} to {:.1} %), the loops' own responses {:.1} % over their CPU time, events {events:?}",
+            harm.low_percent,
+            harm.high_percent,
+            (stretch - 1.0) * 100.0
+        );
+        (harm, stretch, events)
+    };
+    let (idle, idle_stretch, _) = run(true);
+    let (normal, normal_stretch, events) = run(false);
+    assert!(begin[1] < loops.read()[1], "the loops worked");
+    assert!(normal.mean_percent > 2.0 * idle.mean_percent.max(1.0), "idle {idle}, normal {normal}");
+    assert!(normal.low_percent > OFTEN.budget_percent, "{normal}");
+    assert!(matches!(events.as_slice(), [Event::HarmOverBudget { .. }, ..]), "{events:?}");
+    // What the loops measure themselves says the same: the hogs of the normal class slow them more.
+    assert!(normal_stretch > idle_stretch, "{idle_stretch} {normal_stretch}");
+}
+
+/// A volunteer that uses no CPU but says it does.
+struct Nothing(Instant);
+
+impl Holder for Nothing {
+    fn runs(&self) -> (VolunteerState, u64) {
+        (VolunteerState::Active, 0)
+    }
+
+    fn cpu_ns(&self) -> Option<u64> {
+        Some(u64::try_from(self.0.elapsed().as_nanos()).unwrap())
+    }
+
+    fn counts_alone(&self) -> bool {
+        false
+    }
+
+    fn hold(&self, _: Instant) -> bool {
+        true
+    }
+
+    fn release(&self) {}
+}
+
+#[test]
+fn without_a_volunteer_the_interval_holds_zero() {
+    let seed = u64::from(std::process::id());
+    let _loops = Loops::start(1);
+    let meter = HarmMeter::start(OFTEN, Box::new(Nothing(Instant::now())), queues(), seed).unwrap();
+    let mut harm = measured(&meter, 14);
+    eprintln!("seed {seed}: {harm} ({:.2} to {:.2} %)", harm.low_percent, harm.high_percent);
+    // By chance one interval in twenty does not; then more trials must.
+    if harm.low_percent > 0.0 || harm.high_percent < 0.0 {
+        harm = measured(&meter, 28);
+    }
+    assert!(harm.low_percent <= 0.0 && harm.high_percent >= 0.0, "{harm:?}");
+}
+
+#[test]
+fn a_volunteer_that_does_not_run_or_cannot_be_held_is_not_compared() {
+    /// Idle, or running on.
+    struct Odd(VolunteerState, Option<Instant>);
+    impl Holder for Odd {
+        fn runs(&self) -> (VolunteerState, u64) {
+            (self.0, 0)
+        }
+        fn cpu_ns(&self) -> Option<u64> {
+            Some(self.1.map_or(0, |since| u64::try_from(since.elapsed().as_nanos()).unwrap()))
+        }
+        fn counts_alone(&self) -> bool {
+            true
+        }
+        fn hold(&self, _: Instant) -> bool {
+            true
+        }
+        fn release(&self) {}
+    }
+    let reason = |odd: Odd, wanted: Reason| {
+        let meter = HarmMeter::start(OFTEN, Box::new(odd), queues(), 1).unwrap();
+        meter.set_sources(own());
+        eventually(
+            &format!("{wanted:?}"),
+            || matches!(meter.harm().foreground, Reading::Absent(absence) if absence.reason == wanted),
+        );
+    };
+    reason(Odd(VolunteerState::Active, None), Reason::VolunteerNeverRan);
+    reason(Odd(VolunteerState::Latent, Some(Instant::now())), Reason::VolunteerNeverRan);
+    reason(Odd(VolunteerState::Frozen, Some(Instant::now())), Reason::VolunteerHeldByGuard);
+    reason(Odd(VolunteerState::Active, Some(Instant::now())), Reason::VolunteerNotHeld);
+    let off = HarmSettings { pause_share: 0.0, ..OFTEN };
+    let meter = HarmMeter::start(off, Box::new(Odd(VolunteerState::Active, None)), queues(), 1).unwrap();
+    eventually(
+        "off",
+        || matches!(meter.harm().foreground, Reading::Absent(absence) if absence.reason == Reason::PausesSwitchedOff),
+    );
+    meter.set_settings(OFTEN);
+    eventually(
+        "on",
+        || matches!(meter.harm().foreground, Reading::Absent(absence) if absence.reason == Reason::VolunteerNeverRan),
+    );
+}
+
+#[test]
+fn a_guarded_volunteer_is_held_and_let_go() {
+    use crate::act::ledger::Ledger;
+    use crate::act::volunteer::{Volunteer, VolunteerUsage};
+    use gleaner_planner::guard::GuardSettings;
+    use gleaner_types::report::VolunteerKind;
+    use gleaner_types::units::{CoreShare, Fraction};
+
+    let Some(scene) = Scene::open("a_guarded_volunteer_is_held_and_let_go") else { return };
+    let mut ledger = Ledger::open(scene.state.path()).unwrap();
+    let volunteer = Volunteer::open(&scene.settings(), &scene.hierarchies, &mut ledger).unwrap();
+    let VolunteerKind::Cgroup { procs_files } = volunteer.kind() else { panic!("no cgroup volunteer") };
+    let freezer = crate::act::cgroup::freezer_of(&volunteer.dirs()).unwrap();
+    let frozen = || freezer.read().unwrap().to_string() == "1";
+    let paths = MeterPaths::detect(&scene.hierarchies, Path::new("/"));
+    let clock = VolunteerClock::open(&paths, &volunteer.usage()).unwrap();
+    // Counters that stand still: whatever else this machine does, the guard sees no foreground.
+    let counters = tempfile::tempdir().unwrap();
+    for (name, text) in [("online", "0-1\n"), ("busy", "1000000000\n"), ("volunteer", "0\n")] {
+        std::fs::write(counters.path().join(name), text).unwrap();
+    }
+    let usage = VolunteerUsage::CpuacctUsage(counters.path().join("volunteer"));
+    let meter = Meter::open(&MeterPaths::fixture(counters.path()), &usage).unwrap();
+    let settings = GuardSettings { growth_per_s: Fraction::clamped(2.0), ..GuardSettings::default() };
+    let guard = Guard::start(settings, Duration::from_millis(50), volunteer, meter).unwrap();
+    let held = GuardedVolunteer { guard: guard.view(), clock };
+    assert!(!held.hold(Instant::now() + Duration::from_secs(60)), "a latent volunteer is not held");
+    let _hog = Burner::start(&procs_files);
+    guard.set_cap(Some(Quota::Unlimited)).unwrap();
+    let least = CoreShare::clamped(10.0);
+    eventually("it runs", || {
+        guard.status().state == VolunteerState::Active && guard.status().allowance > least && !frozen()
+    });
+    // Held, it uses nothing, although the guard goes on looking.
+    eventually("a hold", || held.hold(Instant::now() + Duration::from_secs(60)));
+    eventually("it is frozen", frozen);
+    let (from, looks) = (held.cpu_ns().unwrap(), guard.status().interval_longest);
+    eventually("it used nothing for a while", || {
+        let before = held.cpu_ns().unwrap();
+        thread::sleep(Duration::from_millis(100));
+        held.cpu_ns().unwrap() == before
+    });
+    assert!(frozen() && held.cpu_ns().unwrap() - from < 100_000_000, "{looks:?}");
+    held.release();
+    let released = held.cpu_ns().unwrap();
+    eventually("it runs again", || held.cpu_ns().unwrap() > released + 10_000_000);
+    // Nobody lets it go: the guard does, in time.
+    eventually("another hold", || held.hold(Instant::now() + Duration::from_millis(300)));
+    let last = held.cpu_ns().unwrap();
+    eventually("the guard lets it go", || held.cpu_ns().unwrap() > last + 10_000_000);
+    drop(guard);
+}

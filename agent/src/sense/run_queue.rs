@@ -1,0 +1,348 @@
+//! How long the foreground's threads ran and waited for a CPU: `/proc/TID/schedstat` of a guest's virtual CPUs, of a
+//! cgroup's tasks, or of the busiest processes where nothing in particular is foreground; `cpu.pressure` of a cgroup with
+//! too many threads. In: what to look at. Out: raw readings, one per thread. The harm meter opens them for one trial,
+//! reads them four times and closes them.
+
+mod busiest;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use gleaner_planner::harm::{Comparison, RunTime};
+use gleaner_types::id::WorkloadId;
+use gleaner_types::report::{Absence, AbsenceKind, Reason};
+
+use self::busiest::Busiest;
+use super::cgroup::{parse_cpu_stat, parse_pressure_total};
+use crate::hierarchies::Hierarchies;
+use crate::kernel_file::{KeptFile, absence, names, read_bounded};
+use crate::process::{is_vcpu_thread, parse_schedstat, threads};
+
+/// Most threads that are read in a trial, of all workloads together.
+pub(crate) const MOST_THREADS: usize = 1_024;
+/// Most cgroups below a workload's that are looked at.
+const MOST_GROUPS: usize = 1_024;
+/// Most of a list of tasks that is read: 1,024 numbers take less.
+const LIST_BYTES: u64 = 32 << 10;
+
+/// Which threads are a workload's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum QueueSource {
+    /// A QEMU guest's.
+    Guest(i32),
+    /// All below a cgroup, by its path below the hierarchy's root.
+    Cgroup(PathBuf),
+    /// A Xen domain, whose virtual CPUs are no threads here.
+    Domain,
+    /// The machine's busiest processes but for the volunteer's.
+    EverythingElse,
+}
+
+/// What the volunteer's processes are told by.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct VolunteerMark {
+    /// Its cgroups.
+    pub(crate) groups: Vec<PathBuf>,
+    /// Its registry of process groups.
+    pub(crate) registry: Option<PathBuf>,
+}
+
+/// Opens the run-queue counters of workloads.
+#[derive(Debug)]
+pub(crate) struct RunQueues {
+    proc: PathBuf,
+    hierarchies: Hierarchies,
+    busiest: Busiest,
+}
+
+/// Counters of one workload, open for one trial.
+#[derive(Debug)]
+pub(crate) enum OpenQueue {
+    /// `schedstat` of each thread.
+    Threads(Vec<KeptFile>),
+    /// `cpu.stat` and `cpu.pressure` of its cgroup.
+    Pressure(Box<[KeptFile; 2]>),
+    /// Neither.
+    Absent(Absence),
+}
+
+/// A reading of each thread; `None` of one that has ended.
+pub(crate) type Counted = Vec<Option<RunTime>>;
+
+impl RunQueues {
+    pub(crate) fn new(proc: &Path, hierarchies: &Hierarchies, volunteer: VolunteerMark) -> Self {
+        Self { proc: proc.to_owned(), hierarchies: hierarchies.clone(), busiest: Busiest::new(proc, volunteer) }
+    }
+
+    /// Opens the counters of all workloads.
+    pub(crate) fn open(&mut self, sources: &[(WorkloadId, QueueSource)], now: Instant) -> Vec<(WorkloadId, OpenQueue)> {
+        let unsupported = self.unsupported();
+        let mut room = MOST_THREADS;
+        let mut one = |source: &QueueSource| match (&unsupported, source) {
+            (_, QueueSource::Domain) => OpenQueue::Absent(Absence::because(Reason::NotByHypervisor)),
+            (Some(absence), _) => OpenQueue::Absent(absence.clone()),
+            (None, source) => self.open_one(source, &mut room, now),
+        };
+        sources.iter().map(|(id, source)| (id.clone(), one(source))).collect()
+    }
+
+    /// Why this kernel has no such counters, if it has none: it then shows zeros.
+    fn unsupported(&self) -> Option<Absence> {
+        let path = self.proc.join("self/schedstat");
+        match std::fs::read(&path) {
+            Err(error) => Some(absence(&path, &error)),
+            Ok(bytes) => match parse_schedstat(&bytes) {
+                Ok((0, _)) => Some(Absence::described(
+                    AbsenceKind::NotSupported,
+                    "the kernel does not count how long threads wait for a CPU (CONFIG_SCHEDSTATS)",
+                )),
+                Ok(_) => None,
+                Err(absence) => Some(absence),
+            },
+        }
+    }
+
+    fn open_one(&mut self, source: &QueueSource, room: &mut usize, now: Instant) -> OpenQueue {
+        let paths = match source {
+            QueueSource::Domain => return OpenQueue::Absent(Absence::because(Reason::NotByHypervisor)),
+            QueueSource::Guest(pid) => self.of_guest(*pid),
+            QueueSource::EverythingElse => {
+                let processes = self.busiest.choose(now).to_vec();
+                let mut paths: Vec<PathBuf> = processes.iter().flat_map(|pid| self.of_process(*pid)).collect();
+                // The busiest come first; the rest of a process with very many threads is left out.
+                paths.truncate(*room);
+                paths
+            }
+            QueueSource::Cgroup(path) => match self.of_cgroup(path) {
+                Some(tasks) if tasks.len() <= *room => tasks,
+                _ => return self.pressure(path),
+            },
+        };
+        if paths.len() > *room {
+            return too_many();
+        }
+        *room -= paths.len();
+        OpenQueue::Threads(paths.into_iter().map(KeptFile::new).collect())
+    }
+
+    /// A guest's virtual CPUs; all its threads where QEMU does not name them.
+    fn of_guest(&self, pid: i32) -> Vec<PathBuf> {
+        let folder = |tid: &i32| self.proc.join(format!("{pid}/task/{tid}"));
+        let all = threads(&self.proc, pid);
+        let is_vcpu = |tid: &i32| std::fs::read(folder(tid).join("comm")).is_ok_and(|comm| is_vcpu_thread(&comm));
+        let mut tids: Vec<i32> = all.iter().copied().filter(is_vcpu).collect();
+        if tids.is_empty() {
+            tids = all;
+        }
+        tids.iter().map(|tid| folder(tid).join("schedstat")).collect()
+    }
+
+    fn of_process(&self, pid: i32) -> Vec<PathBuf> {
+        let file = |tid: i32| self.proc.join(format!("{pid}/task/{tid}/schedstat"));
+        threads(&self.proc, pid).into_iter().map(file).collect()
+    }
+
+    /// All threads below a cgroup; `None` if there are too many to list.
+    fn of_cgroup(&self, path: &Path) -> Option<Vec<PathBuf>> {
+        let (mount, list) = match (self.hierarchies.v1.get("cpuacct"), &self.hierarchies.v2) {
+            (Some(mount), _) => (mount, "tasks"),
+            (None, Some(mount)) => (mount, "cgroup.threads"),
+            (None, None) => return Some(Vec::new()),
+        };
+        let mut groups = vec![mount.join(path)];
+        let mut tasks = Vec::new();
+        let mut next = 0;
+        while let Some(group) = groups.get(next).cloned() {
+            next += 1;
+            // A cgroup that is gone has no tasks; one whose list is too long is for its pressure.
+            match read_bounded(&group.join(list), LIST_BYTES) {
+                // A task outside this process's pid namespace is shown as 0.
+                Ok(text) => {
+                    tasks.extend(text.lines().filter_map(|line| line.parse().ok()).filter(|tid: &i32| *tid > 0))
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidData => return None,
+                Err(_) => {}
+            }
+            let below = names(&group).into_iter().map(|name| group.join(name)).filter(|path| path.is_dir());
+            groups.extend(below);
+            if tasks.len() > MOST_THREADS || groups.len() > MOST_GROUPS {
+                return None;
+            }
+        }
+        Some(tasks.into_iter().map(|tid: i32| self.proc.join(format!("{tid}/schedstat"))).collect())
+    }
+
+    /// Of a cgroup of version 2: the time in which some of its threads waited, once however many.
+    fn pressure(&self, path: &Path) -> OpenQueue {
+        let on_v2 = !self.hierarchies.v1.contains_key("cpuacct");
+        let group = self.hierarchies.v2.as_ref().filter(|_| on_v2).map(|mount| mount.join(path));
+        match group.filter(|group| group.join("cpu.pressure").exists()) {
+            Some(group) => {
+                let file = |name: &str| KeptFile::new(group.join(name));
+                OpenQueue::Pressure(Box::new([file("cpu.stat"), file("cpu.pressure")]))
+            }
+            None => too_many(),
+        }
+    }
+}
+
+fn too_many() -> OpenQueue {
+    let most = u32::try_from(MOST_THREADS).unwrap_or(u32::MAX);
+    OpenQueue::Absent(Absence::because(Reason::TooManyThreads { most }))
+}
+
+impl OpenQueue {
+    /// Reads all counters.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> Result<Counted, Absence> {
+        match self {
+            Self::Absent(absence) => Err(absence.clone()),
+            Self::Threads(files) => {
+                let one = |file: &mut KeptFile| {
+                    let (cpu_ns, wait_ns) = file.read(buffer).and_then(parse_schedstat).ok()?;
+                    Some(RunTime { cpu_ns, wait_ns })
+                };
+                Ok(files.iter_mut().map(one).collect())
+            }
+            Self::Pressure(files) => {
+                let [cpu, pressure] = &mut **files;
+                let cpu_ns = cpu.read(buffer).and_then(parse_cpu_stat)?;
+                let wait_ns = pressure.read(buffer).and_then(parse_pressure_total)?;
+                Ok(vec![Some(RunTime { cpu_ns, wait_ns })])
+            }
+        }
+    }
+}
+
+/// What the threads that were there throughout did between the first and the second reading, and between the third and
+/// the fourth.
+pub(crate) fn compare([with_from, with_to, from, to]: [&Counted; 4]) -> Comparison {
+    let mut sum = Comparison::default();
+    for (((with_from, with_to), from), to) in with_from.iter().zip(with_to).zip(from).zip(to) {
+        if let (Some(with_from), Some(with_to), Some(from), Some(to)) = (with_from, with_to, from, to) {
+            sum.with = sum.with.plus(with_to.since(*with_from));
+            sum.without = sum.without.plus(to.since(*from));
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn id(name: &str) -> WorkloadId {
+        WorkloadId::new(name).unwrap()
+    }
+
+    struct Host(tempfile::TempDir);
+
+    impl Host {
+        fn new() -> Self {
+            let host = Self(tempfile::tempdir().unwrap());
+            host.write("proc/self/schedstat", "5 1 1\n");
+            host
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn queues(&self) -> RunQueues {
+            let hierarchies = Hierarchies { v2: Some(self.0.path().join("cg")), ..Hierarchies::default() };
+            RunQueues::new(&self.0.path().join("proc"), &hierarchies, VolunteerMark::default())
+        }
+    }
+
+    fn open_one(host: &Host, source: QueueSource) -> OpenQueue {
+        host.queues().open(&[(id("w"), source)], Instant::now()).pop().unwrap().1
+    }
+
+    fn time(cpu_ns: u64, wait_ns: u64) -> RunTime {
+        RunTime { cpu_ns, wait_ns }
+    }
+
+    #[test]
+    fn a_cgroups_threads_are_those_below_it() {
+        let host = Host::new();
+        host.write("cg/shop/cgroup.threads", "11\n0\n");
+        host.write("cg/shop/below/cgroup.threads", "12\n");
+        host.write("proc/11/schedstat", "1000 20 3\n");
+        host.write("proc/12/schedstat", "500 10 3\n");
+        let mut queue = open_one(&host, QueueSource::Cgroup("shop".into()));
+        let mut buffer = Vec::new();
+        let first = queue.read(&mut buffer).unwrap();
+        assert_eq!(first, [Some(time(1000, 20)), Some(time(500, 10))]);
+        host.write("proc/11/schedstat", "1600 80 4\n");
+        let second = queue.read(&mut buffer).unwrap();
+        // One that ends counts for neither side.
+        let gone = vec![second[0], None];
+        let compared = compare([&first, &second, &second, &gone]);
+        assert_eq!(compared, Comparison { with: time(600, 60), without: time(0, 0) });
+    }
+
+    #[test]
+    fn a_cgroup_of_too_many_threads_is_read_by_its_pressure_or_not_at_all() {
+        let host = Host::new();
+        let many: String = (1..=MOST_THREADS + 1).map(|tid| format!("{tid}\n")).collect();
+        host.write("cg/big/cgroup.threads", &many);
+        let mut queue = open_one(&host, QueueSource::Cgroup("big".into()));
+        let absence = queue.read(&mut Vec::new()).unwrap_err();
+        assert_eq!(absence.reason, Reason::TooManyThreads { most: 1_024 });
+        host.write("cg/big/cpu.stat", "usage_usec 7\n");
+        host.write("cg/big/cpu.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=3\n");
+        let mut queue = open_one(&host, QueueSource::Cgroup("big".into()));
+        assert_eq!(queue.read(&mut Vec::new()).unwrap(), [Some(time(7_000, 3_000))]);
+        // A list too long to be read is too many as well.
+        host.write("cg/big/cgroup.threads", &many.repeat(20));
+        assert!(matches!(open_one(&host, QueueSource::Cgroup("big".into())), OpenQueue::Pressure(_)));
+    }
+
+    #[test]
+    fn a_guests_threads_are_its_virtual_cpus() {
+        let host = Host::new();
+        for (tid, comm) in [(7, "qemu"), (8, "CPU 0/KVM"), (9, "CPU 1/KVM")] {
+            host.write(&format!("proc/7/task/{tid}/comm"), comm);
+            host.write(&format!("proc/7/task/{tid}/schedstat"), &format!("{tid} 0 0\n"));
+        }
+        let mut queue = open_one(&host, QueueSource::Guest(7));
+        assert_eq!(queue.read(&mut Vec::new()).unwrap(), [Some(time(8, 0)), Some(time(9, 0))]);
+        host.write("proc/7/task/8/comm", "qemu");
+        host.write("proc/7/task/9/comm", "qemu");
+        let mut queue = open_one(&host, QueueSource::Guest(7));
+        assert_eq!(queue.read(&mut Vec::new()).unwrap().len(), 3, "unnamed: all of them");
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_why() {
+        let host = Host::new();
+        let reason = |queue: &mut OpenQueue| queue.read(&mut Vec::new()).unwrap_err();
+        assert_eq!(reason(&mut open_one(&host, QueueSource::Domain)).reason, Reason::NotByHypervisor);
+        host.write("proc/self/schedstat", "0 0 0\n");
+        let absence = reason(&mut open_one(&host, QueueSource::Guest(7)));
+        assert!(absence.detail().contains("CONFIG_SCHEDSTATS"), "{absence}");
+    }
+
+    #[test]
+    fn this_machine_counts_a_wait_for_the_cpu() {
+        let hierarchies = Hierarchies::of_this_machine();
+        let mut queues = RunQueues::new(Path::new("/proc"), &hierarchies, VolunteerMark::default());
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mut queue = queues.open(&[(id("own"), QueueSource::Guest(own))], Instant::now()).pop().unwrap().1;
+        let mut buffer = Vec::new();
+        let first = queue.read(&mut buffer).unwrap();
+        let begin = Instant::now();
+        while begin.elapsed().as_millis() < 50 {
+            std::hint::black_box(begin.elapsed());
+        }
+        let second = queue.read(&mut buffer).unwrap();
+        let compared = compare([&first, &second, &second, &second]);
+        assert!(compared.with.cpu_ns > 0 && compared.without.cpu_ns == 0, "{compared:?}");
+    }
+}
