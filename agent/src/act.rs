@@ -5,6 +5,7 @@
 //! What to write is decided by [`mod@plan`], done by [`mod@execute`].
 
 pub mod cgroup;
+mod claims;
 pub mod execute;
 pub(crate) mod fence;
 mod isolation;
@@ -15,6 +16,7 @@ pub mod plan;
 mod refused;
 pub mod restore;
 mod settings;
+mod trust;
 pub mod volunteer;
 
 #[cfg(test)]
@@ -33,6 +35,7 @@ use gleaner_types::report::{Levers, MAX_WORKLOADS, VolunteerKind, VolunteerState
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
+use self::claims::{Contested, settle};
 use self::fence::Fence;
 use self::isolation::check_own;
 use self::ledger::{Ledger, LedgerError};
@@ -76,10 +79,18 @@ pub enum ActError {
 /// # Errors
 /// [`ActError`] when a running agent uses the folder, or its ledger cannot be read or written.
 pub fn restore_state_dir(dir: &Path) -> Result<RestoreReport, ActError> {
+    restore_state_dir_on(dir, Path::new("/"))
+}
+
+/// The same where the machine's file system is below `root`, as in simulations.
+///
+/// # Errors
+/// As [`restore_state_dir`].
+pub fn restore_state_dir_on(dir: &Path, root: &Path) -> Result<RestoreReport, ActError> {
     if !dir.exists() {
         return Ok(RestoreReport::default());
     }
-    Ok(restore::restore_all(&mut Ledger::open(dir)?)?)
+    Ok(restore::restore_all(&mut Ledger::open_on(dir, root)?)?)
 }
 
 /// What is known of a target.
@@ -113,6 +124,8 @@ pub struct Actor {
     /// Bounds that the volunteer lacks, and why.
     unbounded: Vec<(Bound, String)>,
     workloads: BTreeMap<WorkloadId, WorkloadLevers>,
+    /// What two workloads claim, as of the last scan.
+    contested: BTreeSet<Contested>,
     /// Memory of workloads, as last sampled.
     memory: BTreeMap<WorkloadId, MemoryState>,
     targets: BTreeMap<Target, Tracked>,
@@ -122,19 +135,32 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Takes the state folder, puts back what an earlier run left, and makes the volunteer if acting.
+    /// Takes the state folder, puts back what an earlier run left, and makes the volunteer if acting. With a ledger that
+    /// is broken it only observes; [`Actor::refused`] says why.
     ///
     /// # Errors
-    /// [`ActError`] when the folder is in use, its ledger is broken, or the volunteer belongs to another
-    /// agent. That a host offers no lever is no error; [`Actor::levers`] says it.
-    pub fn open(settings: ActSettings, hierarchies: &Hierarchies) -> Result<(Self, RestoreReport), ActError> {
-        let mut ledger = Ledger::open(&settings.state_dir)?;
-        let restored = restore::restore_all(&mut ledger)?;
+    /// [`ActError`] when the folder is in use or not to be trusted, or the volunteer belongs to another agent. That a host
+    /// offers no lever is no error; [`Actor::levers`] says it.
+    pub fn open(mut settings: ActSettings, hierarchies: &Hierarchies) -> Result<(Self, RestoreReport), ActError> {
+        let mut ledger = Ledger::open_or_refuse(&settings.state_dir, &settings.roots.root)?;
+        // What an earlier run set may be in force: whatever was set now would be recorded as found on top of that.
+        let mut weaknesses = Vec::new();
+        let mut events = Vec::new();
+        let restored = match ledger.refused() {
+            None => restore::restore_all(&mut ledger)?,
+            Some(refused) => {
+                settings.acting = false;
+                let (file, reason) = (settings.state_dir.display().to_string(), chain(refused));
+                weaknesses.push(format!("this agent only observes: {reason}"));
+                events.push(Event::LedgerRefused { file, reason });
+                RestoreReport::default()
+            }
+        };
         let fence = Fence::open(&settings.state_dir)?;
         let command = settings.volunteer_command.clone();
         let mut actor = Self {
             volunteer_command: (!command.is_empty()).then(|| VolunteerCommand::new(command)),
-            levers: Levers::without_volunteer(settings.acting, Vec::new()),
+            levers: Levers::without_volunteer(settings.acting, weaknesses),
             settings,
             ledger,
             fence,
@@ -144,11 +170,12 @@ impl Actor {
             volunteer_dirs: Vec::new(),
             unbounded: Vec::new(),
             workloads: BTreeMap::new(),
+            contested: BTreeSet::new(),
             memory: BTreeMap::new(),
             targets: BTreeMap::new(),
             stopped: None,
             kill_failure_reported: false,
-            events: Vec::new(),
+            events,
         };
         if actor.settings.acting && actor.settings.volunteer != VolunteerChoice::None {
             actor.open_volunteer(hierarchies)?;
@@ -222,6 +249,12 @@ impl Actor {
         for target in below {
             self.restore_target(&target);
         }
+    }
+
+    /// Why it only observes although it may act: its ledger cannot be used.
+    #[must_use]
+    pub fn refused(&self) -> Option<String> {
+        self.ledger.refused().map(|refused| chain(refused))
     }
 
     /// False once the guard's thread has ended by a fault: nobody holds the volunteer then.
@@ -298,8 +331,13 @@ impl Actor {
     }
 
     /// The foreground workloads there are now. Limits on those that are gone, no longer have the levers that hold
-    /// them, or share a cgroup with a new one, are put back.
-    pub fn set_workloads(&mut self, workloads: BTreeMap<WorkloadId, WorkloadLevers>) {
+    /// them, or share a cgroup with a new one, are put back. A lever that two of them claim is neither's.
+    pub fn set_workloads(&mut self, mut workloads: BTreeMap<WorkloadId, WorkloadLevers>) {
+        let contested = settle(&mut workloads);
+        for Contested { knob, claimants: [first, second] } in contested.difference(&self.contested).cloned() {
+            self.events.push(Event::KnobContested { knob, first, second });
+        }
+        self.contested = contested;
         let before = std::mem::replace(&mut self.workloads, workloads);
         for (id, _) in before {
             let target = Target::Workload(id.clone());
@@ -350,7 +388,8 @@ impl Actor {
 
     fn carry_out(&mut self, command: &Command, now: Timestamp) -> Result<Outcome, Refused> {
         if !self.settings.acting {
-            return Err((Refusal::ObserveOnly, "this agent only observes; acting is switched off".to_owned()));
+            let why = self.refused().unwrap_or_else(|| "acting is switched off".to_owned());
+            return Err((Refusal::ObserveOnly, format!("this agent only observes; {why}")));
         }
         self.check_bounds(command)?;
         let holds = matches!(command.desired, Desired::Run { .. } | Desired::Limit { .. });
@@ -650,6 +689,10 @@ impl Actor {
         self.volunteer_dirs.clear();
         self.targets.clear();
         self.stopped = None;
+        if self.ledger.refused().is_some() {
+            self.network = None;
+            return RestoreReport::default();
+        }
         let restored = restore::restore_all(&mut self.ledger);
         // Only now: until its processes had ended, their traffic was held.
         self.network = None;

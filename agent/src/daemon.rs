@@ -1,6 +1,7 @@
 //! The agent's command line and its run: open what senses and acts, start the link, loop, restore, leave.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,14 +20,15 @@ use gleaner_types::event::Event;
 use gleaner_types::report::Levers;
 use tracing::{error, info, warn};
 
+use crate::act::ledger::{Ledger, Settlement};
 use crate::act::volunteer::foreseen;
 use crate::act::{self, ActSettings, Actor};
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
-use crate::doctor;
+use crate::doctor::{self, Found};
 use crate::hierarchies::Hierarchies;
 use crate::host_loop::{self, HostLoop};
 use crate::join;
-use crate::keeper::{self, Keeper, Watch};
+use crate::keeper::{self, Kept, Watch};
 use crate::link::{self, Introduction, LinkSettings};
 use crate::metrics::{Monitor, Status};
 use crate::network_bound;
@@ -73,6 +75,13 @@ enum Command {
         /// State folder; default is the config file's.
         #[arg(long, value_name = "DIR")]
         state_dir: Option<PathBuf>,
+        /// Settles a record of what must be restored that cannot be used: the values that are found on this host now
+        /// count as the original ones, and the record is kept under another name. Look at the limits first.
+        #[arg(long, conflicts_with = "discard")]
+        adopt: bool,
+        /// The same, but the record is deleted.
+        #[arg(long)]
+        discard: bool,
     },
     /// Gets this host its certificate, by the token that `gleaner host invite` printed.
     ///
@@ -160,15 +169,17 @@ fn start_log() {
 
 fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
     match arguments.command {
-        Some(Command::Restore { state_dir }) => {
-            let state_dir = match state_dir {
-                Some(folder) => folder,
-                None if arguments.config.exists() => Config::load(&arguments.config)?.state_dir,
-                None => DEFAULT_STATE_DIR.into(),
-            };
+        Some(Command::Restore { state_dir, adopt, discard }) => {
+            let state_dir = state_dir.unwrap_or_else(|| configured_state_dir(&arguments.config));
+            match (adopt, discard) {
+                (false, false) => {}
+                (true, _) => settle(&state_dir, Settlement::Adopt)?,
+                (false, true) => settle(&state_dir, Settlement::Discard)?,
+            }
             restore(&state_dir)
         }
         Some(Command::Join { token, token_file }) => {
+            service::forbid_dumps();
             let token = join::read_token(token, token_file.as_deref())?;
             println!("{}", join::join(&arguments.config, &token)?);
             Ok(ExitCode::SUCCESS)
@@ -182,11 +193,15 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let links = config.as_ref().map(|config| config.links.clone()).unwrap_or_default();
             let settings = config.map(|config| config.act_settings());
             let settings = settings.unwrap_or_else(|| ActSettings::observing(DEFAULT_STATE_DIR.into()));
-            let volunteer = foreseen(&settings, &hierarchies);
-            let network = network_bound::probe(&Roots::default().sys, &links, &hierarchies);
+            let found = Found {
+                facts: &facts,
+                volunteer: &foreseen(&settings, &hierarchies),
+                network: &network_bound::probe(&Roots::default().sys, &links, &hierarchies),
+                ledger_problem: Ledger::problem(&configured_state_dir(&arguments.config)).as_deref(),
+            };
             match json {
-                true => println!("{:#}", doctor::as_json(&facts, &volunteer, &network)?),
-                false => println!("{}", doctor::as_text(&facts, &volunteer, &network)),
+                true => println!("{:#}", doctor::as_json(found)?),
+                false => println!("{}", doctor::as_text(found)),
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -268,6 +283,45 @@ fn try_limits(config: &Config, arguments: &TrialArgs, keeper_prefix: &[&str]) ->
     Ok(ExitCode::SUCCESS)
 }
 
+/// The state folder that the config file names. To restore the host must not fail because of a mistake in that file, so
+/// what is wrong in it is only told, and the one line that matters is looked for.
+fn configured_state_dir(file: &Path) -> PathBuf {
+    if !file.exists() {
+        return DEFAULT_STATE_DIR.into();
+    }
+    match Config::load(file) {
+        Ok(config) => config.state_dir,
+        Err(error) => {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            let named = stated_state_dir(&text).unwrap_or_else(|| DEFAULT_STATE_DIR.into());
+            warn!(state_dir = %named.display(), "the config file has mistakes: {}", Chain(&error));
+            named
+        }
+    }
+}
+
+/// `state_dir = "FOLDER"` before the first table of a config file, whatever else is in it.
+fn stated_state_dir(text: &str) -> Option<PathBuf> {
+    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with('['));
+    let value = lines.filter_map(|line| line.strip_prefix("state_dir")?.trim_start().strip_prefix('=')).next()?.trim();
+    let quote = value.chars().next().filter(|quote| ['"', '\''].contains(quote))?;
+    let folder = value[1..].split(quote).next()?;
+    let folder = Path::new(folder);
+    folder.is_absolute().then(|| folder.to_owned())
+}
+
+fn settle(state_dir: &Path, how: Settlement) -> anyhow::Result<()> {
+    match Ledger::settle(state_dir, how)? {
+        Some(kept) => println!(
+            "the values that are found now count as the original ones; the record is kept as {}",
+            kept.display()
+        ),
+        None if how == Settlement::Discard => println!("the values that are found now count as the original ones"),
+        None => println!("the record can be used; there was nothing to settle"),
+    }
+    Ok(())
+}
+
 fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
     let report = act::restore_state_dir(state_dir)?;
     println!(
@@ -285,6 +339,8 @@ fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
 
 fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
     let aggregator = config.aggregator.as_ref().context("the config has no [aggregator] to report to")?;
+    // Its keys are in its memory from here on.
+    service::forbid_dumps();
     // A mistake here is told at once, not with every attempt to connect.
     aggregator.files.load()?;
     // Before anything is touched: an address that is taken is a mistake in the config.
@@ -299,14 +355,18 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
         false => None,
     };
     let (actor, leftovers) = Actor::open(config.act_settings(), &hierarchies)?;
-    let facts = probe::facts(&hierarchies, actor.levers().clone(), config.act);
+    let acting = config.act && actor.refused().is_none();
+    if let Some(refused) = actor.refused() {
+        error!("{refused}");
+    }
+    let facts = probe::facts(&hierarchies, actor.levers().clone(), acting);
     let limits = OutboxLimits { reports: config.backlog_reports, events: EVENTS_KEPT };
     let outbox = Arc::new(Outbox::new(limits, config.host.clone(), incarnation));
     outbox.event(
         clock.now(),
         Event::AgentStarted {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            acting: config.act,
+            acting,
             knobs_restored: leftovers.restored,
         },
     );
@@ -314,7 +374,9 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
         outbox.event(clock.now(), event);
     }
 
-    let status = metrics.is_some().then(|| Arc::new(Status::new(config.sample_period, leftovers.failed.len())));
+    let refused = actor.refused();
+    let status =
+        metrics.is_some().then(|| Arc::new(Status::new(config.sample_period, leftovers.failed.len(), refused)));
     let (orders, orders_to_loop) = mpsc::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let introduction = Introduction { host: config.host.clone(), incarnation, facts };
@@ -344,19 +406,7 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
         })?
     };
 
-    // A keeper that somebody killed is replaced: the agent may be killed next.
-    let mind_keeper = || {
-        keeper.iter_mut().for_each(Keeper::beat);
-        if keeper.as_mut().is_some_and(|keeper| !keeper.alive()) {
-            keeper = match start_keeper(config, keeper_prefix, Some(config.hung_after)) {
-                Ok(keeper) => Some(keeper),
-                Err(error) => {
-                    warn!("the keeper is gone and cannot be started again: {}", Chain(&*error));
-                    None
-                }
-            };
-        }
-    };
+    let mind_keeper = || keeper.iter_mut().for_each(Kept::beat);
     let end =
         HostLoop::open(config, clock, &hierarchies, Some(actor), Arc::clone(&outbox), Roots::default()).map(|host| {
             service::notify("READY=1");
@@ -391,14 +441,14 @@ fn run_tasks(
     Ok(inputs)
 }
 
-fn start_keeper(config: &Config, prefix: &[&str], hung_after: Option<Duration>) -> anyhow::Result<Keeper> {
-    let program = std::env::current_exe().context("failed to find this program's own file")?;
+fn start_keeper(config: &Config, prefix: &[&str], hung_after: Option<Duration>) -> anyhow::Result<Kept> {
+    let program = File::open("/proc/self/exe").context("failed to open this program's own file")?;
     let mut arguments: Vec<OsString> = prefix.iter().map(OsString::from).collect();
     arguments.extend(["keeper".into(), "--state-dir".into(), config.state_dir.clone().into()]);
     if let Some(after) = hung_after {
         arguments.extend(["--hung-after-s".into(), after.as_secs().to_string().into()]);
     }
-    Ok(Keeper::spawn(&program, &arguments)?)
+    Ok(Kept::start(program, arguments)?)
 }
 
 /// The link until a signal asks the agent to stop or its loop has ended, then the farewell: what the loop

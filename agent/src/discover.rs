@@ -23,14 +23,9 @@ pub(crate) struct Found {
     /// What it calls itself, of which the identifier was made.
     pub(crate) name: String,
     pub(crate) kind: WorkloadKind,
-    /// Tap interfaces, of a guest.
-    pub(crate) taps: Vec<String>,
-    /// Socket of its monitor, of a guest.
+    /// Socket of its monitor, of a guest, as its command line claims it.
     pub(crate) monitor: Option<PathBuf>,
 }
-
-/// Taps and monitor of a guest.
-type Wires = (Vec<String>, Option<PathBuf>);
 
 /// What to look for.
 #[derive(Debug, Clone)]
@@ -76,22 +71,19 @@ impl Discovery {
         before: &BTreeMap<&WorkloadKey, &Found>,
         domains: impl Iterator<Item = (&'d str, &'d str)>,
     ) -> (BTreeMap<WorkloadKey, Found>, usize) {
-        let mut named: Vec<(WorkloadKey, String, WorkloadKind, Wires)> = domains
-            .map(|(uuid, name)| {
-                (WorkloadKey::Domain(uuid.into()), name.into(), WorkloadKind::XenDomain, Wires::default())
-            })
+        let mut named: Vec<(WorkloadKey, String, WorkloadKind, Option<PathBuf>)> = domains
+            .map(|(uuid, name)| (WorkloadKey::Domain(uuid.into()), name.into(), WorkloadKind::XenDomain, None))
             .collect();
         for (path, mount) in self.cgroups() {
             if !self.volunteer.iter().any(|own| mount.join(&path).starts_with(own)) {
                 let name = path.display().to_string();
-                named.push((WorkloadKey::Cgroup(path), name, WorkloadKind::Cgroup, Wires::default()));
+                named.push((WorkloadKey::Cgroup(path), name, WorkloadKind::Cgroup, None));
             }
         }
         if self.qemu {
             for (pid, start_ticks, command) in self.guests() {
                 let name = command.name.unwrap_or_else(|| format!("qemu-{pid}"));
-                let wires = (command.taps, command.monitor);
-                named.push((WorkloadKey::Process { pid, start_ticks }, name, WorkloadKind::Qemu, wires));
+                named.push((WorkloadKey::Process { pid, start_ticks }, name, WorkloadKind::Qemu, command.monitor));
             }
         }
         named.sort_by(|a, b| a.0.cmp(&b.0));
@@ -103,9 +95,9 @@ impl Discovery {
         let mut used: BTreeMap<WorkloadId, u32> =
             named.iter().filter_map(|(key, name, ..)| Some((kept(key, name)?, 2))).collect();
         let mut found = BTreeMap::new();
-        for (key, name, kind, (taps, monitor)) in named {
+        for (key, name, kind, monitor) in named {
             let id = kept(&key, &name).unwrap_or_else(|| unique(&name, &mut used));
-            found.insert(key, Found { id, name, kind, taps, monitor });
+            found.insert(key, Found { id, name, kind, monitor });
         }
         (found, left_out)
     }

@@ -8,24 +8,34 @@ use crate::probe::advice;
 /// What the absence of a ceiling on the volunteer's network traffic costs.
 const NETWORK_COSTS: &str = "a volunteer that sends or receives much slows the foreground's answers";
 
-/// The report as JSON: the facts as the aggregator gets them, for each absence its cost and remedy, what would hold and
-/// bound the volunteer, with the reasons, and whether its network traffic can be held: by what, or why not.
+/// What a host was found to be.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'a> {
+    /// As the aggregator gets it.
+    pub facts: &'a HostFacts,
+    /// What would hold and bound the volunteer, with the reasons.
+    pub volunteer: &'a [String],
+    /// By what the volunteer's network traffic can be held, or why not.
+    pub network: &'a Result<String, String>,
+    /// What is wrong with the record of what must be restored.
+    pub ledger_problem: Option<&'a str>,
+}
+
+/// The report as JSON: the facts, for each absence its cost and remedy, and the rest of what was found
+/// (`ledger_problem` is null if there is none).
 ///
 /// # Errors
 /// When the facts cannot be encoded.
-pub fn as_json(
-    facts: &HostFacts,
-    volunteer: &[String],
-    network: &Result<String, String>,
-) -> serde_json::Result<Value> {
-    let mut report = serde_json::to_value(facts)?;
-    let offers: serde_json::Result<Vec<Value>> = facts.offers.iter().map(offer_as_json).collect();
+pub fn as_json(found: Found<'_>) -> serde_json::Result<Value> {
+    let mut report = serde_json::to_value(found.facts)?;
+    let offers: serde_json::Result<Vec<Value>> = found.facts.offers.iter().map(offer_as_json).collect();
     report["offers"] = offers?.into();
-    report["volunteer"] = volunteer.into();
-    report["volunteer_network"] = match network {
+    report["volunteer"] = found.volunteer.into();
+    report["volunteer_network"] = match found.network {
         Ok(means) => json!({ "value": means }),
         Err(reason) => json!({ "absent": reason, "costs": NETWORK_COSTS }),
     };
+    report["ledger_problem"] = found.ledger_problem.into();
     Ok(report)
 }
 
@@ -41,7 +51,7 @@ fn offer_as_json(offer: &Offer) -> serde_json::Result<Value> {
 
 /// The report for people.
 #[must_use]
-pub fn as_text(facts: &HostFacts, volunteer: &[String], network: &Result<String, String>) -> String {
+pub fn as_text(Found { facts, volunteer, network, ledger_problem }: Found<'_>) -> String {
     let mut lines = vec![format!(
         "{}, {} CPUs, {}, Linux {}, cgroups: {}",
         facts.cpu_model,
@@ -50,6 +60,7 @@ pub fn as_text(facts: &HostFacts, volunteer: &[String], network: &Result<String,
         facts.kernel,
         word(&facts.cgroups)
     )];
+    lines.extend(ledger_problem.map(|problem| format!("PROBLEM: {problem}")));
     let missing = facts.offers.iter().filter(|offer| offer.state.value().is_none()).count();
     lines.push(format!("{} of {} capabilities offered", facts.offers.len() - missing, facts.offers.len()));
     for offer in &facts.offers {
@@ -106,15 +117,27 @@ mod tests {
             levers: Levers::without_volunteer(false, Vec::new()),
         };
         let law = ["the guard's law: open".to_owned()];
-        let text = as_text(&facts, &law, &Err("no link is known".to_owned()));
-        assert!(text.contains("no ceiling, because no link is known"), "{text}");
-        assert!(as_text(&facts, &law, &Ok("BPF".to_owned())).contains("has a ceiling, by BPF"));
-        for part in ["1 of 2 capabilities", "yes  cpu quota", "no   pressure", "psi=0", "to enable: boot with psi=1"] {
+        let (held, free) = (Ok("BPF".to_owned()), Err("no link is known".to_owned()));
+        let sound = Found { facts: &facts, volunteer: &law, network: &held, ledger_problem: None };
+        let broken = Found { network: &free, ledger_problem: Some("the record is cut off"), ..sound };
+        assert!(!as_text(sound).contains("PROBLEM") && as_text(sound).contains("has a ceiling, by BPF"));
+        let text = as_text(broken);
+        for part in [
+            "1 of 2 capabilities",
+            "yes  cpu quota",
+            "no   pressure",
+            "psi=0",
+            "to enable: boot with psi=1",
+            "the guard's law: open",
+            "no ceiling, because no link is known",
+            "PROBLEM: the record is cut off",
+        ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        assert!(text.contains("the guard's law: open"), "{text}");
-        let json = as_json(&facts, &law, &Ok("BPF".to_owned())).unwrap();
-        assert_eq!((&json["volunteer"][0], &json["volunteer_network"]["value"]), (&json!(law[0]), &json!("BPF")));
+        let json = as_json(broken).unwrap();
+        assert_eq!(json["ledger_problem"], "the record is cut off");
+        assert_eq!(json["volunteer"][0], law[0]);
+        assert_eq!(as_json(sound).unwrap()["volunteer_network"]["value"], "BPF");
         assert_eq!(json["offers"][0]["state"]["value"], "cpu.max");
         assert_eq!(json["offers"][1]["enable"], "boot with psi=1");
     }

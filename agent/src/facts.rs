@@ -20,6 +20,32 @@ pub(crate) enum WorkloadKey {
     Domain(String),
 }
 
+impl WorkloadKey {
+    /// The process, of a guest.
+    pub(crate) fn process(&self) -> Option<ProcessId> {
+        match *self {
+            Self::Process { pid, start_ticks } => Some(ProcessId { pid, start_ticks }),
+            Self::Cgroup(_) | Self::Domain(_) => None,
+        }
+    }
+}
+
+/// A process for good: its number alone may be another's one day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessId {
+    /// Its number.
+    pub pid: i32,
+    /// When it started, in ticks since boot.
+    pub start_ticks: u64,
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.pid)
+    }
+}
+
 /// The foreground, and the disks it shares.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForegroundFacts {
@@ -49,18 +75,20 @@ pub struct GuestFacts {
     pub cgroups: TaskCgroups,
     /// The cgroups of its virtual CPUs' threads.
     pub vcpus: Vec<TaskCgroups>,
-    /// Its tap interfaces in this network namespace: one elsewhere is out of reach, and one of the same name here is
-    /// somebody else's.
+    /// Tap interfaces that it holds open, and whose devices are in this network namespace: one elsewhere is out of reach,
+    /// and one of the same name here is somebody else's.
     pub taps: Vec<String>,
     /// Its monitor, if it has one that is asked.
     pub monitor: Option<MonitorFacts>,
 }
 
 /// What a guest's monitor last said of the guest.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MonitorFacts {
     /// The monitor's socket.
     pub socket: PathBuf,
+    /// The guest's process, which alone may listen there.
+    pub owner: ProcessId,
     /// Disks whose traffic can be throttled, by the path of their device.
     pub disks: Vec<String>,
     /// All the memory the guest has, if it has a balloon.

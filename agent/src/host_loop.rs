@@ -198,8 +198,8 @@ impl HostLoop {
         }
         self.tick_actor();
         if let Some(actor) = &mut self.actor {
-            let answered = self.sensor.monitors_have_news();
-            if self.config.act && (answered || observation.changes.iter().any(is_of_a_workload)) {
+            let news = self.sensor.facts_have_news();
+            if self.config.act && (news || observation.changes.iter().any(is_of_a_workload)) {
                 let facts = self.sensor.foreground();
                 actor.set_workloads(levers_of_all(&facts, &self.hierarchies, self.config.foreground_ioband.as_deref()));
             }

@@ -5,8 +5,9 @@
 //! So a dead agent leaves the machine as it was even where nothing starts it again.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -79,6 +80,72 @@ impl Keeper {
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
+    }
+}
+
+/// A keeper for as long as the agent runs: one that is gone is replaced, because the agent may be killed next.
+#[derive(Debug)]
+pub struct Kept {
+    /// The agent's own program, held open: an upgrade may have deleted or replaced its file meanwhile.
+    program: File,
+    arguments: Vec<OsString>,
+    keeper: Option<Keeper>,
+    /// That it cannot be started has been told.
+    told: bool,
+}
+
+impl Kept {
+    /// Starts a keeper of this program with arguments, which must come to [`main`].
+    ///
+    /// # Errors
+    /// The system's error when no pipe or process can be made.
+    pub fn start(program: File, arguments: Vec<OsString>) -> io::Result<Self> {
+        let mut kept = Self { program, arguments, keeper: None, told: false };
+        kept.keeper = Some(kept.spawn()?);
+        Ok(kept)
+    }
+
+    fn spawn(&self) -> io::Result<Keeper> {
+        // The new process has the same table of files until it runs the program.
+        let program = format!("/proc/self/fd/{}", self.program.as_raw_fd());
+        Keeper::spawn(Path::new(&program), &self.arguments)
+    }
+
+    /// A sign of life. Replaces a keeper that is gone; if that fails it is tried again at the next one.
+    pub fn beat(&mut self) {
+        if let Some(keeper) = &mut self.keeper
+            && keeper.alive()
+        {
+            keeper.beat();
+            return;
+        }
+        // Dropped first: what is left of it must hold no pipe.
+        self.keeper = None;
+        match self.spawn() {
+            Ok(keeper) => {
+                tracing::warn!(pid = keeper.pid(), "the keeper was gone; there is another");
+                (self.keeper, self.told) = (Some(keeper), false);
+            }
+            Err(error) if !self.told => {
+                self.told = true;
+                tracing::warn!(%error, "the keeper is gone and cannot be started again; it is tried at every tick");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// The keeper's process, if there is one.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.keeper.as_ref().map(Keeper::pid)
+    }
+
+    /// As [`Keeper::farewell`].
+    ///
+    /// # Errors
+    /// As [`Keeper::farewell`].
+    pub fn farewell(self) -> io::Result<()> {
+        self.keeper.map_or(Ok(()), Keeper::farewell)
     }
 }
 
@@ -211,6 +278,48 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let _agent = crate::act::ledger::Ledger::open(dir.path()).unwrap();
         assert_eq!(watch(&mut &b""[..], dir.path(), Duration::ZERO).unwrap(), Watch::Succeeded);
+    }
+
+    fn end(kept: &mut Kept) -> u32 {
+        let keeper = kept.keeper.as_mut().unwrap();
+        keeper.child.kill().unwrap();
+        keeper.child.wait().unwrap();
+        keeper.pid()
+    }
+
+    #[test]
+    fn a_keeper_is_replaced_by_the_same_program_whatever_became_of_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("agent");
+        std::fs::copy("/bin/cat", &program).unwrap();
+        let mut kept = Kept::start(File::open(&program).unwrap(), Vec::new()).unwrap();
+        // An upgrade.
+        std::fs::remove_file(&program).unwrap();
+        let first = end(&mut kept);
+        kept.beat();
+        assert!(kept.pid().is_some_and(|pid| pid != first), "{kept:?}");
+        end(&mut kept);
+        kept.farewell().unwrap_err();
+    }
+
+    #[test]
+    fn one_that_cannot_be_started_is_tried_at_every_tick() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("agent");
+        std::fs::copy("/bin/cat", &program).unwrap();
+        let mode = |mode| std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).unwrap();
+        let mut kept = Kept::start(File::open(&program).unwrap(), Vec::new()).unwrap();
+        end(&mut kept);
+        mode(0o600);
+        for _ in 0..3 {
+            kept.beat();
+            assert_eq!(kept.pid(), None);
+        }
+        mode(0o700);
+        kept.beat();
+        assert!(kept.pid().is_some());
+        end(&mut kept);
     }
 
     #[test]

@@ -21,6 +21,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Status {
     hangs_after: Duration,
+    /// Why the agent only observes although it may act.
+    refused: Option<String>,
     latest: Mutex<Latest>,
 }
 
@@ -62,16 +64,16 @@ impl Tick {
 }
 
 impl Status {
-    /// Of an agent that has not ticked yet.
+    /// Of an agent that has not ticked yet. `refused` is why it only observes although it may act.
     #[must_use]
-    pub fn new(sample_period: Duration, restore_failures: usize) -> Self {
+    pub fn new(sample_period: Duration, restore_failures: usize, refused: Option<String>) -> Self {
         let latest = Latest {
             ticked: Instant::now(),
             samples: Durations::default(),
             restore_failures: restore_failures as u64,
             last: None,
         };
-        Self { hangs_after: HANGS_AFTER.max(sample_period * 3), latest: Mutex::new(latest) }
+        Self { hangs_after: HANGS_AFTER.max(sample_period * 3), refused, latest: Mutex::new(latest) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Latest> {
@@ -105,6 +107,11 @@ impl Status {
             "gleaner_agent_restore_failures",
             "Knobs that could not be restored; an operator must check them.",
             latest.restore_failures,
+        );
+        page.gauge(
+            "gleaner_agent_ledger_refused",
+            "1 while the record of what must be restored cannot be used, so that the agent only observes.",
+            f64::from(u8::from(self.refused.is_some())),
         );
         let seen = latest.last.as_ref();
         host(&mut page, seen);
@@ -288,6 +295,7 @@ impl Monitored for Monitor {
         if !self.outbox.queued().connected {
             health.problems.push("the agent is not connected to its aggregator".to_owned());
         }
+        health.problems.extend(self.status.refused.clone());
         let latest = self.status.lock();
         let failure = latest.last.as_ref().and_then(|seen| seen.guard.as_ref()?.failure.clone());
         health.warnings.extend(failure.map(|failure| format!("the guard holds the volunteer frozen: {failure}")));
@@ -309,7 +317,7 @@ mod tests {
     fn monitor() -> Monitor {
         let limits = OutboxLimits { reports: 3, events: 3 };
         let outbox = Arc::new(Outbox::new(limits, HostId::new("h1").unwrap(), 1));
-        Monitor { status: Arc::new(Status::new(Duration::from_secs(1), 2)), outbox }
+        Monitor { status: Arc::new(Status::new(Duration::from_secs(1), 2, None)), outbox }
     }
 
     #[test]
@@ -328,6 +336,17 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_that_may_not_act_is_alive_and_not_ready() {
+        let mut monitor = monitor();
+        let refused = "the record is cut off".to_owned();
+        monitor.status = Arc::new(Status::new(Duration::from_secs(1), 0, Some(refused.clone())));
+        assert!(monitor.health().ok);
+        assert!(monitor.readiness().problems.contains(&refused));
+        let text = monitor.status.page(&monitor.outbox).text().unwrap();
+        assert!(text.contains("gleaner_agent_ledger_refused 1.0"), "{text}");
+    }
+
+    #[test]
     fn alive_is_not_ready() {
         let monitor = monitor();
         assert!(monitor.health().ok);
@@ -336,7 +355,7 @@ mod tests {
         assert!(ready.warnings[0].contains("2 knobs"), "{ready:?}");
         monitor.status.lock().ticked = Instant::now().checked_sub(Duration::from_secs(11)).unwrap();
         assert!(monitor.health().problems[0].contains("has not ticked"));
-        let slow = Status::new(Duration::from_secs(60), 0);
+        let slow = Status::new(Duration::from_secs(60), 0, None);
         slow.lock().ticked = Instant::now().checked_sub(Duration::from_secs(11)).unwrap();
         assert!(slow.health().ok, "an agent that samples once a minute is alive");
     }

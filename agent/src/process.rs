@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use gleaner_types::report::{Absence, Reason};
 use gleaner_types::units::Bytes;
 
+use crate::facts::ProcessId;
 use crate::kernel_file::{fields, lines, malformed, number};
 
 /// What `/proc/PID/stat` says that matters here.
@@ -50,6 +51,11 @@ pub(crate) fn stat(proc: &Path, pid: i32) -> Result<Stat, Absence> {
     parse_stat(&bytes)
 }
 
+/// The process of this number as it is now; `None` if there is none.
+pub(crate) fn identify(proc: &Path, pid: i32) -> Option<ProcessId> {
+    Some(ProcessId { pid, start_ticks: stat(proc, pid).ok()?.start_ticks })
+}
+
 /// Time on a CPU and time waiting for one, of a thread's `schedstat`: "cpu-ns wait-ns timeslices".
 pub(crate) fn parse_schedstat(bytes: &[u8]) -> Result<(u64, u64), Absence> {
     let mut fields = fields(bytes).map(number);
@@ -79,9 +85,7 @@ pub(crate) fn parse_io(bytes: &[u8]) -> Result<(u64, u64), Absence> {
 pub(crate) struct QemuCommand {
     /// The guest's name, if it has one.
     pub(crate) name: Option<String>,
-    /// Its tap interfaces.
-    pub(crate) taps: Vec<String>,
-    /// Socket of its monitor, if it has one that anybody can connect to.
+    /// Socket of its monitor, if it has one that anybody can connect to. A claim: whoever starts the process writes it.
     pub(crate) monitor: Option<PathBuf>,
 }
 
@@ -98,13 +102,12 @@ pub(crate) fn parse_qemu(cmdline: &[u8]) -> Option<QemuCommand> {
     if !(program.starts_with("qemu-system-") || ["qemu-kvm", "kvm", "qemu-kvm.real"].contains(&program)) {
         return None;
     }
-    let mut command = QemuCommand { name: None, taps: Vec::new(), monitor: None };
+    let mut command = QemuCommand { name: None, monitor: None };
     let (mut sockets, mut monitors) = (Vec::new(), Vec::new());
     let mut option = String::new();
     for argument in arguments {
         match option.trim_start_matches('-') {
             "name" => command.name = guest_name(&argument).or(command.name),
-            "netdev" | "nic" | "net" => command.taps.extend(tap_name(&argument)),
             "qmp" | "qmp-pretty" => {
                 command.monitor = argument.strip_prefix("unix:").and_then(first_part).map(Into::into)
             }
@@ -141,15 +144,6 @@ fn guest_name(argument: &str) -> Option<String> {
     let first = parts.clone().next().filter(|part| !part.contains('='));
     let name = parts.find_map(|part| part.strip_prefix("guest=")).or(first)?;
     Some(name.replace('\u{0}', ",")).filter(|name| !name.is_empty())
-}
-
-fn tap_name(argument: &str) -> Option<String> {
-    let mut parts = argument.split(',');
-    if parts.next() != Some("tap") {
-        return None;
-    }
-    let name = parts.find_map(|part| part.strip_prefix("ifname="))?;
-    is_interface_name(name).then(|| name.to_owned())
 }
 
 /// A name the kernel takes for an interface (IFNAMSIZ is 16 with the NUL), so also safe as part of a path.
@@ -207,7 +201,7 @@ mod tests {
         let parse = |text: &str| parse_qemu(text.replace(' ', "\0").as_bytes());
         let bare =
             parse("/usr/bin/qemu-system-x86_64 -m 64 -name lab-3 -netdev tap,id=n0,ifname=tap7,script=no").unwrap();
-        assert_eq!(bare, QemuCommand { name: Some("lab-3".into()), taps: vec!["tap7".into()], monitor: None });
+        assert_eq!(bare, QemuCommand { name: Some("lab-3".into()), monitor: None });
         let libvirt = parse("/usr/bin/kvm -name guest=win,,10,debug-threads=on -S").unwrap();
         assert_eq!(libvirt.name.as_deref(), Some("win,10"));
         let monitor = |text: &str| parse(text).unwrap().monitor.map(|path| path.display().to_string());
@@ -224,7 +218,7 @@ mod tests {
         assert_eq!(parse("/usr/bin/qemu-img convert"), None);
         assert_eq!(parse("vim qemu-system-x86_64"), None);
         let hostile = parse("kvm -netdev tap,ifname=../../etc -name debug-threads=on").unwrap();
-        assert_eq!(hostile, QemuCommand { name: None, taps: vec![], monitor: None });
+        assert_eq!(hostile, QemuCommand { name: None, monitor: None });
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The QEMU machine protocol: commands to a guest's monitor and what it answers, as JSON lines over a Unix socket.
 //!
 //! A monitor talks to one client at a time and is often libvirt's, so a connection is made for one exchange and
-//! closed again. Every line and every conversation has a deadline, which no trickle of bytes moves, and a monitor that
+//! closed again. A socket's path comes from a command line, which anybody writes, so nothing is said to a monitor before
+//! the kernel has named the guest's own process as its listener. Every line and every conversation has a deadline, which no trickle of bytes moves, and a monitor that
 //! let one pass is left alone for a while: a hung or hostile monitor costs nobody else's time.
 
 use std::collections::BTreeMap;
@@ -12,6 +13,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+
+use crate::facts::ProcessId;
+use crate::process::identify;
 
 /// How long a monitor may take for each line.
 const LINE_TIMEOUT: Duration = Duration::from_millis(250);
@@ -27,7 +31,7 @@ const LONGEST: u64 = 1 << 20;
 const MOST_EVENTS: usize = 1_000;
 
 /// When monitors last failed to answer in time. For the whole process: sampling and acting ask the same monitors.
-static HUNG: Mutex<BTreeMap<PathBuf, Instant>> = Mutex::new(BTreeMap::new());
+static HUNG: Mutex<BTreeMap<(ProcessId, PathBuf), Instant>> = Mutex::new(BTreeMap::new());
 
 fn invalid(message: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message.into())
@@ -105,21 +109,27 @@ pub(crate) fn parse_line(line: &[u8]) -> io::Result<Line> {
 }
 
 impl Monitor {
-    /// Connects, and does `work` in one conversation.
+    /// Connects to the monitor of the process `owner`, and does `work` in one conversation.
     ///
     /// # Errors
-    /// Those of `work`, and `TimedOut` when the monitor did not answer in time now or lately.
-    pub(crate) fn with<T>(socket: &Path, work: impl FnOnce(&mut Self) -> io::Result<T>) -> io::Result<T> {
+    /// Those of `work`; `TimedOut` when the monitor did not answer in time now or lately; `NotFound` when the process has
+    /// ended; `PermissionDenied` when another process listens on the socket.
+    pub(crate) fn with<T>(
+        socket: &Path,
+        owner: ProcessId,
+        work: impl FnOnce(&mut Self) -> io::Result<T>,
+    ) -> io::Result<T> {
         let hung = || HUNG.lock().unwrap_or_else(PoisonError::into_inner);
-        if hung().get(socket).is_some_and(|at| at.elapsed() < LEFT_ALONE) {
+        let key = (owner, socket.to_owned());
+        if hung().get(&key).is_some_and(|at| at.elapsed() < LEFT_ALONE) {
             let message = format!("it did not answer lately; it is tried again {} s later", LEFT_ALONE.as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }
-        let result = Self::connect(socket).and_then(|mut monitor| work(&mut monitor));
+        let result = Self::connect(socket, owner).and_then(|mut monitor| work(&mut monitor));
         match result {
             // What a socket with a timeout says.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                hung().insert(socket.to_owned(), Instant::now());
+                hung().insert(key, Instant::now());
                 let message = format!(
                     "no answer within {} ms, or not all in {} ms: it is hung, or serves another client such as libvirt",
                     LINE_TIMEOUT.as_millis(),
@@ -128,7 +138,7 @@ impl Monitor {
                 Err(io::Error::new(io::ErrorKind::TimedOut, message))
             }
             result => {
-                hung().remove(socket);
+                hung().remove(&key);
                 result
             }
         }
@@ -136,7 +146,7 @@ impl Monitor {
 
     /// Connects, again while another client is being parted from: until then a newcomer waits in the queue, or is
     /// dropped without a word.
-    fn connect(socket: &Path) -> io::Result<Self> {
+    fn connect(socket: &Path, owner: ProcessId) -> io::Result<Self> {
         let start = Instant::now();
         loop {
             let dropped = |error: &io::Error| {
@@ -144,7 +154,7 @@ impl Monitor {
                 // A wait that has used up the patience is no quick drop.
                 matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof | WouldBlock)
             };
-            match Self::greet(socket) {
+            match Self::greet(socket, owner) {
                 Err(error) if dropped(&error) && start.elapsed() + BETWEEN < LINE_TIMEOUT => {
                     std::thread::sleep(BETWEEN)
                 }
@@ -156,8 +166,9 @@ impl Monitor {
         }
     }
 
-    fn greet(socket: &Path) -> io::Result<Self> {
+    fn greet(socket: &Path, owner: ProcessId) -> io::Result<Self> {
         let socket = connect_in_time(socket)?;
+        check_listener(&socket, owner)?;
         let end = Instant::now() + CONVERSATION_TIMEOUT;
         let mut monitor = Self { lines: BufReader::new(Timed { socket, until: end }), end };
         match monitor.line()? {
@@ -219,6 +230,40 @@ fn connect_in_time(socket: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
+/// Checks that the other end of a connection is the listener of one process, which still runs.
+fn check_listener(socket: &UnixStream, owner: ProcessId) -> io::Result<()> {
+    if identify(Path::new("/proc"), owner.pid) != Some(owner) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("the guest's {owner} has ended")));
+    }
+    let who = match listener(socket)? {
+        pid if pid == owner.pid => return Ok(()),
+        0 => "a process of another pid namespace".to_owned(),
+        pid => format!("process {pid}"),
+    };
+    let message = format!("{who} listens there, not the guest's own {owner}: it is neither asked nor set");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+}
+
+/// The process that called listen(2) on the socket at the other end; 0 if this process cannot see it.
+#[expect(unsafe_code, reason = "the safe wrapper does not expect a pid of 0")]
+fn listener(socket: &UnixStream) -> io::Result<i32> {
+    use std::os::fd::AsRawFd;
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = libc::socklen_t::try_from(size_of_val(&credentials)).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open as long as `socket` is borrowed; `credentials` is plain data of the length given,
+    // and both outlive the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(credentials.pid) } else { Err(io::Error::last_os_error()) }
+}
+
 /// A guest's disk, by the path of its device in QEMU, which is what throttling wants (not the drive's id).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GuestDisk {
@@ -273,6 +318,11 @@ pub(crate) mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+
+    /// This process, in which the monitors of the tests listen.
+    pub(crate) fn own() -> ProcessId {
+        identify(Path::new("/proc"), i32::try_from(std::process::id()).unwrap()).unwrap()
+    }
 
     /// A monitor that says the given lines, whatever it is asked.
     pub(crate) fn fake(folder: &Path, lines: &'static [&'static str]) -> PathBuf {
@@ -358,7 +408,7 @@ pub(crate) mod tests {
                 "{\"error\": {\"class\": \"DeviceNotFound\", \"desc\": \"no such disk\"}}\n",
             ],
         );
-        let said = Monitor::with(&path, |monitor| {
+        let said = Monitor::with(&path, own(), |monitor| {
             let status = monitor.execute("query-status", Value::Null)?;
             let refusal = monitor.execute("block_set_io_throttle", json!({})).unwrap_err();
             Ok((status, refusal.kind(), refusal.to_string()))
@@ -372,7 +422,7 @@ pub(crate) mod tests {
     fn a_hung_monitor_is_left_alone_for_a_while() {
         let folder = tempfile::tempdir().unwrap();
         let path = fake(folder.path(), &[GREETING]);
-        let ask = || Monitor::with(&path, |_| Ok(())).unwrap_err();
+        let ask = || Monitor::with(&path, own(), |_| Ok(())).unwrap_err();
         let first = ask();
         assert_eq!(first.kind(), io::ErrorKind::TimedOut);
         assert!(first.to_string().contains("another client"), "{first}");
@@ -400,7 +450,8 @@ pub(crate) mod tests {
                 }
             });
             let began = Instant::now();
-            let error = Monitor::with(&path, |monitor| monitor.execute("query-status", Value::Null)).unwrap_err();
+            let error =
+                Monitor::with(&path, own(), |monitor| monitor.execute("query-status", Value::Null)).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
             assert!(began.elapsed() < 5 * CONVERSATION_TIMEOUT, "{:?}", began.elapsed());
         }
@@ -418,7 +469,7 @@ pub(crate) mod tests {
             stream.write_all(b"{\"return\": {}}\n").unwrap();
             _ = io::copy(&mut stream, &mut io::sink());
         });
-        Monitor::with(&path, |_| Ok(())).unwrap();
+        Monitor::with(&path, own(), |_| Ok(())).unwrap();
         monitor.join().unwrap();
     }
 
@@ -433,13 +484,13 @@ pub(crate) mod tests {
                     _ = stream.unwrap().write_all(line.as_bytes());
                 }
             });
-            let error = Monitor::with(&path, |_| Ok(())).unwrap_err();
+            let error = Monitor::with(&path, own(), |_| Ok(())).unwrap_err();
             assert!(
                 matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),
                 "{line}: {error}"
             );
         }
-        let gone = Monitor::with(Path::new("/nonexistent/qmp"), |_| Ok(())).unwrap_err();
+        let gone = Monitor::with(Path::new("/nonexistent/qmp"), own(), |_| Ok(())).unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);
     }
 

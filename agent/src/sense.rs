@@ -9,6 +9,7 @@ mod qemu;
 mod rates;
 mod resctrl;
 pub(crate) mod run_queue;
+mod taps;
 mod volunteer;
 
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use gleaner_types::report::{Absence, AbsenceKind, MachineSample, Reading, Reason
 use gleaner_types::units::{Bytes, CoreShare};
 
 use crate::discover::{Discovery, Found, Glob, InvalidGlob};
-use crate::facts::{ForegroundFacts, GuestFacts, TaskCgroups, WorkloadFacts, WorkloadKey};
+use crate::facts::{ForegroundFacts, GuestFacts, ProcessId, TaskCgroups, WorkloadFacts, WorkloadKey};
 use crate::hierarchies::Hierarchies;
 use crate::process::in_this_network_namespace;
 use crate::roots::Roots;
@@ -117,8 +118,10 @@ pub struct Sensor {
     domains: Option<DomainReader>,
     /// `None` where the config switched it off.
     monitors: Option<MonitorWatch>,
-    /// What [`Sensor::monitors_have_news`] last saw.
+    /// What [`Sensor::facts_have_news`] last saw.
     monitor_news: u64,
+    /// A guest has opened or closed a tap since that was last asked.
+    taps_changed: bool,
     followed: BTreeMap<WorkloadKey, Followed>,
     /// Counters are there and wanted.
     counters: bool,
@@ -163,6 +166,7 @@ impl Sensor {
             volunteer: VolunteerReader::new(volunteer, &settings.roots, hierarchies),
             domains: is_control_domain(&settings.roots.proc).then(DomainReader::default),
             monitor_news: 0,
+            taps_changed: false,
             monitors: if settings.monitors { Some(MonitorWatch::start()?) } else { None },
             counters: settings.counters && perf::probe().is_ok(),
             machine,
@@ -229,7 +233,7 @@ impl Sensor {
 
     fn workloads(&mut self, interval_s: f64, now: Instant) -> Vec<WorkloadSample> {
         let mut samples = Vec::with_capacity(self.followed.len() + 1);
-        for followed in self.followed.values_mut() {
+        for (key, followed) in &mut self.followed {
             let raw = match &mut followed.reader {
                 Reader::Cgroup(reader) => reader.read(&mut self.buffer),
                 Reader::Qemu(reader) => reader.read(&mut self.buffer),
@@ -241,8 +245,8 @@ impl Sensor {
             self.scan_due |= raw.cpu_ns.value().is_none();
             let Found { id, kind, .. } = &followed.found;
             let mut sample = rates::workload(id, *kind, followed.previous.as_ref(), &raw, interval_s);
-            if let (Some(monitors), Some(socket)) = (&self.monitors, &followed.found.monitor)
-                && let Some(state) = monitors.state(socket)
+            if let (Some(monitors), Some(owner)) = (&self.monitors, key.process())
+                && let Some(state) = monitors.state(owner)
             {
                 followed.disks.take(state.block_stats(now));
                 followed.disks.put(&mut sample);
@@ -276,7 +280,7 @@ impl Sensor {
             match self.followed.get_mut(&key) {
                 Some(followed) => {
                     if let Reader::Qemu(reader) = &mut followed.reader {
-                        reader.rescan(&self.settings.roots);
+                        self.taps_changed |= reader.rescan(&self.settings.roots);
                     }
                     if followed.found.id != found.id {
                         let (from, to) = (followed.found.id.clone(), found.id.clone());
@@ -287,7 +291,7 @@ impl Sensor {
                 None => {
                     let (workload, kind) = (found.id.clone(), found.kind);
                     changes.push(Event::WorkloadAppeared { workload, kind });
-                    let reader = self.reader(&key, &found);
+                    let reader = self.reader(&key);
                     self.followed
                         .insert(key, Followed { found, reader, disks: MonitoredDisks::default(), previous: None });
                 }
@@ -300,12 +304,12 @@ impl Sensor {
     fn watch_monitors(&self) {
         if let Some(monitors) = &self.monitors {
             let guest =
-                |(key, followed): (&WorkloadKey, &Followed)| Some((key.clone(), followed.found.monitor.clone()?));
+                |(key, followed): (&WorkloadKey, &Followed)| Some((key.process()?, followed.found.monitor.clone()?));
             monitors.watch(self.followed.iter().filter_map(guest));
         }
     }
 
-    fn reader(&self, key: &WorkloadKey, found: &Found) -> Reader {
+    fn reader(&self, key: &WorkloadKey) -> Reader {
         let roots = &self.settings.roots;
         match key {
             WorkloadKey::Cgroup(path) => Reader::Cgroup(Box::new(CgroupReader::new(
@@ -315,13 +319,9 @@ impl Sensor {
                 self.counters,
             ))),
             WorkloadKey::Domain(uuid) => Reader::Domain(uuid.clone()),
-            WorkloadKey::Process { pid, .. } => Reader::Qemu(Box::new(QemuReader::new(
-                roots,
-                &self.discovery.hierarchies,
-                *pid,
-                &found.taps,
-                self.counters,
-            ))),
+            WorkloadKey::Process { pid, .. } => {
+                Reader::Qemu(Box::new(QemuReader::new(roots, &self.discovery.hierarchies, *pid, self.counters)))
+            }
         }
     }
 
@@ -364,11 +364,12 @@ impl Sensor {
         }
     }
 
-    /// A monitor has said something new of its guest's disks and balloon since this was last asked: the facts of the
-    /// foreground have changed.
-    pub fn monitors_have_news(&mut self) -> bool {
+    /// A monitor has said something new of its guest's disks and balloon, or a guest has opened or closed a tap, since
+    /// this was last asked: the facts of the foreground have changed.
+    pub fn facts_have_news(&mut self) -> bool {
         let news = self.monitors.as_ref().map_or(0, MonitorWatch::news);
-        std::mem::replace(&mut self.monitor_news, news) != news
+        let told = std::mem::replace(&mut self.monitor_news, news) != news;
+        std::mem::take(&mut self.taps_changed) || told
     }
 
     /// Whose run-queue waits are the foreground's.
@@ -397,8 +398,9 @@ impl Sensor {
             let facts = match (key, &followed.reader) {
                 (WorkloadKey::Cgroup(path), _) => WorkloadFacts::Cgroup(path.clone()),
                 (WorkloadKey::Domain(uuid), _) => WorkloadFacts::Domain(uuid.clone()),
-                (WorkloadKey::Process { pid, .. }, Reader::Qemu(reader)) => {
-                    WorkloadFacts::Guest(self.guest(*pid, reader, followed.found.monitor.as_ref()))
+                (WorkloadKey::Process { pid, start_ticks }, Reader::Qemu(reader)) => {
+                    let process = ProcessId { pid: *pid, start_ticks: *start_ticks };
+                    WorkloadFacts::Guest(self.guest(process, reader, followed.found.monitor.as_ref()))
                 }
                 (WorkloadKey::Process { .. }, _) => return None,
             };
@@ -407,16 +409,16 @@ impl Sensor {
         ForegroundFacts { workloads: self.followed.iter().filter_map(one).collect(), disks }
     }
 
-    fn guest(&self, pid: i32, reader: &QemuReader, socket: Option<&PathBuf>) -> GuestFacts {
-        let proc = &self.settings.roots.proc;
+    fn guest(&self, process: ProcessId, reader: &QemuReader, socket: Option<&PathBuf>) -> GuestFacts {
+        let (proc, pid) = (&self.settings.roots.proc, process.pid);
         let thread = |tid: i32| TaskCgroups::read(proc, &format!("{pid}/task/{tid}"));
         let in_reach = in_this_network_namespace(proc, pid);
         GuestFacts {
             pid,
             cgroups: TaskCgroups::read(proc, &pid.to_string()),
             vcpus: reader.threads_by_kind().0.into_iter().map(thread).collect(),
-            taps: if in_reach { reader.taps().to_vec() } else { Vec::new() },
-            monitor: socket.and_then(|socket| Some(self.monitors.as_ref()?.state(socket)?.facts(socket))),
+            taps: if in_reach { reader.taps_to_limit() } else { Vec::new() },
+            monitor: socket.and_then(|socket| Some(self.monitors.as_ref()?.state(process)?.facts(socket, process))),
         }
     }
 }
@@ -430,5 +432,7 @@ fn raise_file_limit() {
     _ = setrlimit(Resource::Nofile, limit);
 }
 
+#[cfg(test)]
+mod claims_tests;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::hierarchies::CgroupVersion;
 use crate::kernel_file::{read_bounded, write_existing};
@@ -20,8 +20,8 @@ const PROCS: u64 = 4 << 20;
 /// A removed cgroup's last task may still be on its way out: the kernel answers EBUSY for some
 /// milliseconds. Chosen: 100 tries, 5 ms apart.
 const REMOVE_TRIES: u32 = 100;
-/// Cgroups below the volunteer that are read. Chosen; a task that makes more is out of hand.
-const DESCENDANTS: usize = 1_024;
+/// Processes whose descriptors are open at once while they are killed. Chosen: far below the usual limit of 1,024.
+const DESCRIPTORS: usize = 256;
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A cgroup could not be made, removed or emptied.
@@ -112,16 +112,16 @@ pub(crate) fn processes(dir: &Path) -> Result<BTreeSet<i32>, CgroupError> {
     Ok(text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 0).collect())
 }
 
-/// A cgroup and all cgroups below it, parents first; of more than [`DESCENDANTS`] the first found.
+/// A cgroup and all cgroups below it, parents first. All of them, however many a task made: a process in one that is left
+/// out would outlive the volunteer. The kernel bounds them (`cgroup.max.descendants`), and each costs it more than it costs
+/// here.
 pub(crate) fn with_descendants(dir: &Path) -> Vec<PathBuf> {
     let mut found = vec![dir.to_owned()];
     let mut next = 0;
     while let Some(parent) = found.get(next) {
-        if found.len() < DESCENDANTS {
-            // One that vanishes meanwhile has no children.
-            let below = children(parent).unwrap_or_default();
-            found.extend(below);
-        }
+        // One that vanishes meanwhile has no children.
+        let below = children(parent).unwrap_or_default();
+        found.extend(below);
         next += 1;
     }
     found
@@ -136,32 +136,52 @@ pub(crate) fn processes_of(dirs: &[PathBuf]) -> Result<BTreeSet<i32>, CgroupErro
     Ok(all)
 }
 
-/// Kills every process in the cgroups once and lets them die; returns how many there were.
+/// Kills every process in the cgroups and those below them once and lets them die; returns how many there were.
 ///
-/// They are frozen first, so that none forks while the list is read, and thawed after, because a frozen
-/// task of version 1 takes no signal. `freezer` may be missing.
+/// They are frozen first, so that none forks while the list is read, and thawed after, because a frozen task of version 1
+/// takes no signal; `freezer` may be missing. On version 2 the kernel kills them all at once (`cgroup.kill`, Linux 5.14).
 pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&AnyLever>) -> Result<usize, CgroupError> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let mut pids = processes_of(dirs)?;
-    pids.remove(&own);
-    if pids.is_empty() {
+    if pids.is_empty() || (pids.len() == 1 && pids.contains(&own)) {
         return Ok(0);
     }
     if let Some(freezer) = freezer {
         // Without it the round is less sure; the caller's loop makes up for that.
         if freezer.write(LeverValue::Frozen(true)).is_ok() {
             pids.extend(processes_of(dirs)?);
-            pids.remove(&own);
         }
     }
-    for pid in pids.iter().filter_map(|pid| Pid::from_raw(*pid)) {
-        // It may have ended by itself.
-        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    if !pids.contains(&own) {
+        for dir in dirs {
+            // Version 1 has no such file.
+            _ = write_existing(&dir.join("cgroup.kill"), "1");
+        }
     }
+    kill_each(dirs, pids.iter().copied().filter(|pid| *pid != own))?;
     if let Some(freezer) = freezer {
         let _ = freezer.write(LeverValue::Frozen(false));
     }
+    pids.remove(&own);
     Ok(pids.len())
+}
+
+/// Kills processes by their descriptors, once they are seen in the cgroups with these open: a number that was given to
+/// another process meanwhile hits nobody.
+fn kill_each(dirs: &[PathBuf], pids: impl Iterator<Item = i32>) -> Result<(), CgroupError> {
+    let all: Vec<i32> = pids.collect();
+    // Descriptors are few; processes may be many.
+    for some in all.chunks(DESCRIPTORS) {
+        // One that cannot be opened has ended by itself.
+        let open = |pid: &i32| Some((*pid, pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok()?));
+        let opened: Vec<_> = some.iter().filter_map(open).collect();
+        let still = processes_of(dirs)?;
+        for (_, process) in opened.iter().filter(|(pid, _)| still.contains(pid)) {
+            // It may have ended by itself.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+    }
+    Ok(())
 }
 
 /// Kills every process in the cgroups and waits until none is left; returns how many there were at first.

@@ -2,6 +2,7 @@
 
 mod levers;
 mod plain;
+mod refused_ledger;
 pub(crate) mod scene;
 
 use std::fs;
@@ -14,7 +15,7 @@ use super::volunteer::VolunteerUsage;
 use super::*;
 use crate::levers::Role;
 use crate::levers::{AnyLever, CgroupFile, LeverValue, MonitorKind, MonitorLever};
-use crate::qmp::tests::Balloonist;
+use crate::qmp::tests::{Balloonist, own};
 use crate::roots::Roots;
 use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::command::{DiskLimit, NetworkLimit};
@@ -237,7 +238,7 @@ fn a_balloon_on_its_way_back_is_not_what_was_found() {
     let folder = tempfile::tempdir().unwrap();
     let vm = Balloonist::start(&folder.path().join("qmp"), 4 * GIB, 0);
     let levers = |whole| {
-        let lever = MonitorLever { socket: vm.socket.clone(), kind: MonitorKind::Balloon { whole } };
+        let lever = MonitorLever { socket: vm.socket.clone(), owner: own(), kind: MonitorKind::Balloon { whole } };
         let levers =
             WorkloadLevers { levers: vec![(Role::Memory, AnyLever::Monitor(lever))], ..WorkloadLevers::default() };
         BTreeMap::from([(guest(), levers)])

@@ -25,7 +25,7 @@ pub use self::error::VolunteerError;
 use self::groups::ProcessGroups;
 use self::idle_class::{IdlePath, groups_yield};
 pub use self::usage::VolunteerUsage;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, REGISTRY};
 use super::managed::ForeignWrite;
 use super::settings::{ActSettings, Bound, VolunteerChoice};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
@@ -207,7 +207,7 @@ impl Volunteer {
     }
 
     fn open_groups(reason: &str, hierarchies: &Hierarchies, ledger: &mut Ledger) -> Result<Self, VolunteerError> {
-        let registry = ledger.dir().join("volunteer");
+        let registry = ledger.dir().join(REGISTRY);
         ledger.update(|contents| contents.registry = Some(registry.clone()))?;
         let volunteer = ProcessGroups::open(&registry, Path::new("/proc"))
             .map_err(|error| VolunteerError::Registry(registry, error))?;

@@ -14,6 +14,7 @@ use super::lever::Lever;
 use super::place::{Found, Place};
 use super::role::{Kind, Role};
 use super::value::{LeverValue, Throttle};
+use crate::facts::ProcessId;
 use crate::qmp::{Monitor, disks, whole_memory};
 
 /// What a monitor's lever does.
@@ -53,6 +54,8 @@ impl Eq for MonitorKind {}
 pub struct MonitorLever {
     /// The monitor's socket.
     pub socket: PathBuf,
+    /// The guest's process. Whoever else listens there is not set.
+    pub owner: ProcessId,
     /// What it does.
     pub kind: MonitorKind,
 }
@@ -117,7 +120,7 @@ impl Lever for MonitorLever {
 
     fn find(place: &Place<'_>) -> Vec<Found<Self>> {
         let Some(monitor) = place.monitor() else { return Vec::new() };
-        let behind = |kind| Found::alone(Self { socket: monitor.socket.clone(), kind });
+        let behind = |kind| Found::alone(Self { socket: monitor.socket.clone(), owner: monitor.owner, kind });
         let mut found: Vec<Found<Self>> =
             monitor.balloon.map(|whole| behind(MonitorKind::Balloon { whole })).into_iter().collect();
         if place.ioband.is_none() && place.throttled_by_monitor() {
@@ -139,7 +142,7 @@ impl Lever for MonitorLever {
     }
 
     fn read(&self) -> Result<LeverValue, LeverError> {
-        let read = Monitor::with(&self.socket, |monitor| match &self.kind {
+        let read = Monitor::with(&self.socket, self.owner, |monitor| match &self.kind {
             MonitorKind::Running => {
                 let status = monitor.execute("query-status", Value::Null)?;
                 let running = status.get("running").and_then(Value::as_bool);
@@ -184,7 +187,7 @@ impl Lever for MonitorLever {
                 return Err(LeverError::Malformed { what, text, expected: "a value of this lever" });
             }
         };
-        let written = Monitor::with(&self.socket, |monitor| {
+        let written = Monitor::with(&self.socket, self.owner, |monitor| {
             if let LeverValue::Memory(limit) = &value {
                 // As it is now: without a limit on it the guest has what was plugged too.
                 let whole = whole_memory(monitor)?;
@@ -216,14 +219,15 @@ impl Lever for MonitorLever {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qmp::tests::Balloonist;
+    use crate::qmp::tests::{Balloonist, own};
 
     #[test]
     fn a_balloon_without_a_limit_leaves_plugged_memory_to_the_guest() {
         const GIB: u64 = 1 << 30;
         let folder = tempfile::tempdir().unwrap();
         let guest = Balloonist::start(&folder.path().join("qmp"), 4 * GIB, 0);
-        let lever = MonitorLever { socket: guest.socket.clone(), kind: MonitorKind::Balloon { whole: 4 * GIB } };
+        let lever =
+            MonitorLever { socket: guest.socket.clone(), owner: own(), kind: MonitorKind::Balloon { whole: 4 * GIB } };
         lever.write(LeverValue::Memory(Some(3 * GIB))).unwrap();
         assert_eq!(guest.told(), 3 * GIB);
         // Two are plugged while the balloon holds one.

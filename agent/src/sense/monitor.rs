@@ -13,7 +13,7 @@ use gleaner_types::report::{Absence, AbsenceKind, Reading, Reason, WorkloadSampl
 use gleaner_types::units::{BytesPerSec, PerSec};
 use serde_json::Value;
 
-use crate::facts::{MonitorFacts, WorkloadKey};
+use crate::facts::{MonitorFacts, ProcessId};
 use crate::qmp::{BlockStats, Monitor, block_stats, disks, whole_memory};
 
 /// Time between two questions to a monitor.
@@ -35,9 +35,9 @@ pub(crate) struct MonitorState {
 }
 
 impl MonitorState {
-    /// What there is behind the monitor at this socket.
-    pub(crate) fn facts(&self, socket: &Path) -> MonitorFacts {
-        MonitorFacts { socket: socket.to_owned(), disks: self.disks.clone(), balloon: self.balloon }
+    /// What there is behind the monitor at this socket of this process.
+    pub(crate) fn facts(&self, socket: &Path, owner: ProcessId) -> MonitorFacts {
+        MonitorFacts { socket: socket.to_owned(), owner, disks: self.disks.clone(), balloon: self.balloon }
     }
 
     /// Its disks' counters and when they were told, if they are fresh.
@@ -97,15 +97,14 @@ impl MonitoredDisks {
 /// A monitor that is asked.
 #[derive(Debug)]
 struct Watched {
-    /// Whose it is: another guest may come to listen where one did that is gone.
-    key: WorkloadKey,
+    socket: PathBuf,
     told: MonitorState,
     /// When it told of its disks and balloon; `None` if it did not, or an error since makes that doubtful.
     facts: Option<Instant>,
 }
 
-/// By socket.
-type Shared = Arc<Mutex<BTreeMap<PathBuf, Watched>>>;
+/// By the guest's process: anybody may name another's socket.
+type Shared = Arc<Mutex<BTreeMap<ProcessId, Watched>>>;
 
 /// Asks monitors as long as it exists.
 #[derive(Debug)]
@@ -138,33 +137,31 @@ impl MonitorWatch {
     }
 
     /// Watches these guests' monitors and no others.
-    pub(crate) fn watch(&self, guests: impl Iterator<Item = (WorkloadKey, PathBuf)>) {
+    pub(crate) fn watch(&self, guests: impl Iterator<Item = (ProcessId, PathBuf)>) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *told);
-        for (key, socket) in guests {
-            // Two may name one socket: the last of them keeps what it told.
-            let same = before.get(&socket).is_some_and(|watched| watched.key == key);
-            let watched = if same { before.remove(&socket) } else { None };
-            told.insert(socket, watched.unwrap_or_else(|| Watched { key, told: MonitorState::default(), facts: None }));
+        for (owner, socket) in guests {
+            let same = before.remove(&owner).filter(|watched| watched.socket == socket);
+            told.insert(owner, same.unwrap_or(Watched { socket, told: MonitorState::default(), facts: None }));
         }
     }
 
-    /// What one last answered.
-    pub(crate) fn state(&self, socket: &Path) -> Option<MonitorState> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).get(socket).map(|watched| watched.told.clone())
+    /// What a guest's monitor last answered.
+    pub(crate) fn state(&self, owner: ProcessId) -> Option<MonitorState> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).get(&owner).map(|watched| watched.told.clone())
     }
 }
 
 fn look(shared: &Shared, news: &AtomicU64) {
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     let facts_due = |watched: &Watched| watched.facts.is_none_or(|at| at.elapsed() >= FACTS_PERIOD);
-    let guests: Vec<(PathBuf, WorkloadKey, bool)> =
-        lock().iter().map(|(socket, watched)| (socket.clone(), watched.key.clone(), facts_due(watched))).collect();
-    for (socket, key, facts_due) in guests {
-        let answer = Monitor::with(&socket, |monitor| ask(monitor, facts_due));
+    let guests: Vec<(ProcessId, PathBuf, bool)> =
+        lock().iter().map(|(owner, watched)| (*owner, watched.socket.clone(), facts_due(watched))).collect();
+    for (owner, socket, facts_due) in guests {
+        let answer = Monitor::with(&socket, owner, |monitor| ask(monitor, facts_due));
         // The lock is not held while a monitor is asked; one may have been dropped from the list meanwhile.
         let mut all = lock();
-        let Some(Watched { told, facts, .. }) = all.get_mut(&socket).filter(|watched| watched.key == key) else {
+        let Some(Watched { told, facts, .. }) = all.get_mut(&owner).filter(|watched| watched.socket == socket) else {
             continue;
         };
         match answer {
@@ -213,22 +210,23 @@ fn ask(monitor: &mut Monitor, facts_due: bool) -> io::Result<(BlockStats, Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qmp::tests::{Balloonist, fake};
+    use crate::process::identify;
+    use crate::qmp::tests::{Balloonist, fake, own};
 
     #[test]
     fn a_hung_monitor_gives_an_absence_and_holds_nobody_up() {
         let folder = tempfile::tempdir().unwrap();
         let hung = fake(folder.path(), &["{\"QMP\": {}}\n"]);
         let watch = MonitorWatch::start().unwrap();
-        watch.watch([(WorkloadKey::Process { pid: 7, start_ticks: 70 }, hung.clone())].into_iter());
-        let ask = || watch.state(&hung).unwrap().block_stats(Instant::now()).unwrap_err();
+        watch.watch([(own(), hung)].into_iter());
+        let ask = || watch.state(own()).unwrap().block_stats(Instant::now()).unwrap_err();
         let deadline = Instant::now() + Duration::from_secs(20);
         while ask().kind == AbsenceKind::NotYet && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(ask().detail().contains("it is hung"), "{}", ask().detail());
         watch.watch(std::iter::empty());
-        assert!(watch.state(&hung).is_none());
+        assert!(watch.state(own()).is_none());
     }
 
     #[test]
@@ -236,30 +234,43 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("qmp");
         let watch = MonitorWatch { told: Shared::default(), news: Arc::default(), _stop: mpsc::channel().0 };
-        let watched = |pid| watch.watch([(WorkloadKey::Process { pid, start_ticks: 70 }, socket.clone())].into_iter());
-        let balloon = || watch.state(&socket).unwrap().balloon;
+        let watched = |owner| watch.watch([(owner, socket.clone())].into_iter());
+        let balloon = |owner| watch.state(owner).unwrap().balloon;
         let look = || look(&watch.told, &watch.news);
-        watched(7);
+        watched(own());
         let guest = Balloonist::start(&socket, 400, 200);
         look();
-        assert_eq!((balloon(), watch.news()), (Some(600), 1), "what is plugged is memory too");
+        assert_eq!((balloon(own()), watch.news()), (Some(600), 1), "what is plugged is memory too");
         guest.has(400, 300, 700);
         look();
-        assert_eq!(balloon(), Some(600), "asked seldom");
+        assert_eq!(balloon(own()), Some(600), "asked seldom");
 
         std::fs::remove_file(&socket).unwrap();
         look();
-        assert_eq!(balloon(), Some(600), "one that does not answer still has its knobs");
+        assert_eq!(balloon(own()), Some(600), "one that does not answer still has its knobs");
         let _other = Balloonist::start(&socket, 100, 0);
         look();
-        assert_eq!((balloon(), watch.news()), (Some(100), 2), "it was away, so it is another, or was restarted");
+        assert_eq!((balloon(own()), watch.news()), (Some(100), 2), "it was away, so it is another, or was restarted");
 
-        watched(7);
-        assert_eq!(balloon(), Some(100));
-        watched(8);
-        assert_eq!(balloon(), None, "nothing is known of another guest behind the same socket");
+        watched(own());
+        assert_eq!(balloon(own()), Some(100));
+        // Another process names this one's socket on its command line.
+        let impostor = identify(Path::new("/proc"), 1).unwrap();
+        watch.watch([(own(), socket.clone()), (impostor, socket.clone())].into_iter());
         look();
-        assert_eq!(balloon(), Some(100));
+        assert_eq!(balloon(impostor), None, "it is asked nothing in the name of others");
+        let absence = watch.state(impostor).unwrap().block_stats(Instant::now()).unwrap_err();
+        assert_eq!(absence.kind, AbsenceKind::Denied);
+        let detail = absence.detail();
+        let text = format!("process {} listens there, not the guest's own process 1", std::process::id());
+        assert!(detail.contains(&text), "{detail}");
+        assert_eq!(balloon(own()), Some(100), "and the guest is asked as before");
+        // A process of the same number that started at another time.
+        let later = ProcessId { start_ticks: own().start_ticks + 1, ..own() };
+        watched(later);
+        look();
+        assert_eq!(balloon(later), None);
+        assert_eq!(watch.state(later).unwrap().block_stats(Instant::now()).unwrap_err().kind, AbsenceKind::Vanished);
     }
 
     #[test]

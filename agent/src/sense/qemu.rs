@@ -1,19 +1,18 @@
 //! What a QEMU guest used: CPU by thread, told apart into virtual CPUs and the rest, memory, disk, taps.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use gleaner_types::report::{Absence, Reading, Reason};
 
 use super::machine::{InterfaceReader, parse_netdev, parse_pressure};
 use super::perf::Counters;
 use super::rates::RawWorkload;
+use super::taps::Taps;
 use crate::facts::TaskCgroups;
 use crate::hierarchies::Hierarchies;
 use crate::kernel_file::KeptFile;
-use crate::kernel_file::names;
 use crate::process::{
-    gone, in_this_network_namespace, is_interface_name, is_vcpu_thread, parse_io, parse_schedstat, parse_statm, threads,
+    gone, in_this_network_namespace, is_vcpu_thread, parse_io, parse_schedstat, parse_statm, threads,
 };
 use crate::roots::Roots;
 
@@ -49,16 +48,14 @@ pub(crate) struct QemuReader {
     /// `memory.pressure` of its own cgroup.
     pressure: Option<KeptFile>,
     io: KeptFile,
-    taps: Vec<String>,
+    taps: Taps,
     interfaces: Interfaces,
-    /// Scans that still look for taps among the open files.
-    tap_scans: u32,
     counters: Reading<Counters>,
     use_counters: bool,
 }
 
 impl QemuReader {
-    pub(crate) fn new(roots: &Roots, hierarchies: &Hierarchies, pid: i32, taps: &[String], use_counters: bool) -> Self {
+    pub(crate) fn new(roots: &Roots, hierarchies: &Hierarchies, pid: i32, use_counters: bool) -> Self {
         let folder = roots.proc.join(pid.to_string());
         let mut reader = Self {
             pid,
@@ -69,9 +66,8 @@ impl QemuReader {
             statm: KeptFile::new(folder.join("statm")),
             pressure: own_pressure(roots, pid, hierarchies),
             io: KeptFile::new(folder.join("io")),
-            taps: taps.to_vec(),
-            interfaces: Interfaces::new(roots, pid, taps),
-            tap_scans: if taps.is_empty() { TAP_SCANS } else { 0 },
+            taps: Taps::new(pid),
+            interfaces: Interfaces::new(roots, pid, &[]),
             counters: Reading::because(Reason::CountersNotUsed),
             use_counters,
         };
@@ -88,21 +84,17 @@ impl QemuReader {
         (of(true), of(false))
     }
 
-    /// Its tap interfaces.
-    pub(crate) fn taps(&self) -> &[String] {
-        &self.taps
+    /// Taps of its own, as of the last scan.
+    pub(crate) fn taps_to_limit(&self) -> Vec<String> {
+        self.taps.to_limit()
     }
 
-    /// Looks again which threads there are.
-    pub(crate) fn rescan(&mut self, roots: &Roots) {
+    /// Looks again which threads and taps there are. True if the taps are others now.
+    pub(crate) fn rescan(&mut self, roots: &Roots) -> bool {
         let proc = &roots.proc;
-        if self.tap_scans > 0 {
-            self.tap_scans -= 1;
-            self.taps = open_taps(proc, self.pid);
-            if !self.taps.is_empty() {
-                self.tap_scans = 0;
-                self.interfaces = Interfaces::new(roots, self.pid, &self.taps);
-            }
+        let taps_changed = self.taps.rescan(proc);
+        if taps_changed {
+            self.interfaces = Interfaces::new(roots, self.pid, &self.taps.names());
         }
         let mut present = threads(proc, self.pid);
         present.truncate(MAX_THREADS);
@@ -124,6 +116,7 @@ impl QemuReader {
         if self.use_counters && vcpus_changed {
             self.counters = Counters::of_threads(&self.threads_by_kind().0).into();
         }
+        taps_changed
     }
 
     pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> RawWorkload {
@@ -171,10 +164,11 @@ impl QemuReader {
     }
 
     fn network(&mut self, buffer: &mut Vec<u8>) -> Reading<(u64, u64)> {
-        if self.taps.is_empty() {
+        let taps = self.taps.names();
+        if taps.is_empty() {
             return Reading::because(Reason::NoTap);
         }
-        self.interfaces.read(&self.taps, buffer).into()
+        self.interfaces.read(&taps, buffer).into()
     }
 }
 
@@ -208,28 +202,4 @@ impl Interfaces {
             }
         }
     }
-}
-
-/// Scans in which a guest may still open its taps: libvirt passes them as open files, named nowhere else.
-const TAP_SCANS: u32 = 3;
-/// Most open files of a guest looked at.
-const MAX_FILES: usize = 4_096;
-
-/// Interfaces of the tap devices a process has open: "iff:" lines in its fdinfo.
-fn open_taps(proc: &Path, pid: i32) -> Vec<String> {
-    let folder = proc.join(pid.to_string());
-    let is_tap = |name: &String| {
-        std::fs::read_link(folder.join("fd").join(name)).is_ok_and(|file| file == Path::new("/dev/net/tun"))
-    };
-    let interface = |name: String| {
-        let info = std::fs::read_to_string(folder.join("fdinfo").join(name)).ok()?;
-        info.lines().find_map(|line| line.strip_prefix("iff:")).map(|name| name.trim().to_owned())
-    };
-    let files = names(&folder.join("fd"));
-    let mut taps: Vec<String> = files.into_iter().take(MAX_FILES).filter(is_tap).filter_map(interface).collect();
-    taps.retain(|tap| is_interface_name(tap));
-    taps.sort();
-    // A tap with several queues is open several times.
-    taps.dedup();
-    taps
 }

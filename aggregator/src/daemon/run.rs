@@ -51,6 +51,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs until a signal asks it to stop, or until it loses leadership.
 pub(super) async fn run(config: Config, reloader: Reloader) -> anyhow::Result<ExitCode> {
+    // Its keys are in its memory from here on.
+    service::forbid_dumps();
     let clock = Clock::start();
     let mut signals = Signals::new()?;
     let (server, _) = certificates(&config)?;

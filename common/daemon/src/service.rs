@@ -1,5 +1,6 @@
 //! Notifications to systemd (`sd_notify(3)`). In: the daemons' loops, which report their state. Out: datagrams to the
-//! socket that systemd named. A daemon that systemd did not start sends none.
+//! socket that systemd named. A daemon that systemd did not start sends none. Also what a daemon that holds keys asks of
+//! the kernel for itself.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -17,6 +18,15 @@ pub fn notify(state: &str) {
     })();
     if let Err(error) = sent {
         tracing::warn!(%error, "failed to notify systemd of {state}");
+    }
+}
+
+/// From now on the kernel writes no core dump of this process, which would hold its keys, and lets no other process of the
+/// same user read its memory.
+pub fn forbid_dumps() {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "core dumps of this process cannot be forbidden");
     }
 }
 

@@ -334,6 +334,22 @@ pub enum Event {
         /// What is there.
         found: String,
     },
+    /// Two workloads claim one knob or cgroup. Neither is limited by it.
+    KnobContested {
+        /// The knob or the cgroup.
+        knob: String,
+        /// A workload that claims it.
+        first: WorkloadId,
+        /// Another one.
+        second: WorkloadId,
+    },
+    /// The agent's record of what it must restore cannot be used, so it only observes.
+    LedgerRefused {
+        /// The file.
+        file: String,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
     /// A command's lease ran out and the target was restored.
     LeaseExpired {
         /// The target.

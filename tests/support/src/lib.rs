@@ -13,4 +13,5 @@ pub mod lab;
 pub mod pace;
 pub mod pair;
 pub mod report;
+pub mod skip;
 pub mod synthetic;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gleaner_agent::act::{ActSettings, Actor, VolunteerChoice, restore_state_dir};
+use gleaner_agent::act::{ActSettings, Actor, VolunteerChoice, restore_state_dir_on};
 use gleaner_agent::config::Config;
 use gleaner_agent::host_loop::HostLoop;
 use gleaner_agent::outbox::{Outbox, OutboxLimits};
@@ -256,7 +256,7 @@ impl Host {
     /// # Errors
     /// When the agent's record cannot be read or written.
     pub fn keeper(&self) -> anyhow::Result<()> {
-        let report = restore_state_dir(&self.state)?;
+        let report = restore_state_dir_on(&self.state, &self.machine.roots().root)?;
         match report.failed.first() {
             None => Ok(()),
             Some(failure) => anyhow::bail!("{}: {}", failure.knob, failure.error),

@@ -233,8 +233,10 @@ impl BurningGuest {
 
     fn is_running(&self) -> Option<bool> {
         let socket = self.folder.path().join("qmp");
-        let status =
-            crate::qmp::Monitor::with(&socket, |monitor| monitor.execute("query-status", serde_json::Value::Null));
+        let owner = crate::process::identify(Path::new("/proc"), i32::try_from(self.process.id()).unwrap())?;
+        let status = crate::qmp::Monitor::with(&socket, owner, |monitor| {
+            monitor.execute("query-status", serde_json::Value::Null)
+        });
         status.ok()?.get("running")?.as_bool()
     }
 }

@@ -32,7 +32,9 @@ impl Plain {
 
     fn settings(&self) -> ActSettings {
         let observing = ActSettings::observing(self.root.path().join("state"));
-        ActSettings { acting: true, volunteer: VolunteerChoice::None, ..observing }
+        // Its files are on no file system of cgroups.
+        let roots = Roots { root: self.root.path().to_owned(), ..Roots::default() };
+        ActSettings { acting: true, volunteer: VolunteerChoice::None, roots, ..observing }
     }
 
     fn lever(&self, kind: CgroupFile) -> AnyLever {

@@ -1,6 +1,7 @@
 //! Volunteers that were there before: a QEMU guest, or a systemd unit, in a cgroup of its own. Nothing in them is ever
 //! ended; when the agent leaves they are as they were found.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::bounds::Group;
@@ -8,7 +9,7 @@ use crate::act::cgroup::with_descendants;
 use crate::facts::TaskCgroups;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::levers::{AnyLever, CgroupFile, MonitorKind, MonitorLever};
-use crate::process::{parse_qemu, pids};
+use crate::process::{identify, parse_qemu, pids};
 
 /// Where such a volunteer is, and how it is stopped.
 #[derive(Debug)]
@@ -37,9 +38,18 @@ fn version(unified: bool) -> CgroupVersion {
 pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Result<Adopted, String> {
     let command = |pid: i32| parse_qemu(&std::fs::read(proc.join(format!("{pid}/cmdline"))).ok()?);
     let named = |pid: i32| Some((pid, command(pid).filter(|command| command.name.as_deref() == Some(name))?));
-    let (pid, command) = pids(proc).into_iter().find_map(named).ok_or_else(|| {
+    let mut claims = pids(proc).into_iter().filter_map(named);
+    let (pid, command) = claims.next().ok_or_else(|| {
         format!("volunteer.guest is \"{name}\", and no such guest runs; start it, paused if you like, before the agent")
     })?;
+    // Whoever starts a process names it: no guess is made as to which of them is meant.
+    if let Some((other, _)) = claims.next() {
+        return Err(format!(
+            "volunteer.guest is \"{name}\", and the processes {pid} and {other} both call themselves so; end the one that \
+             is not meant, and start the agent again"
+        ));
+    }
+    let owner = identify(proc, pid).ok_or_else(|| format!("the guest \"{name}\", process {pid}, has ended"))?;
     let cgroups = TaskCgroups::read(proc, &pid.to_string());
     let group = |controller: &str| {
         let (mount, unified) = hierarchies.of(controller)?;
@@ -56,7 +66,8 @@ pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Resul
         group("freezer").map(|(dir, version)| AnyLever::new(&dir, version, CgroupFile::Freezer))
     };
     // Stopped through its monitor the guest stays one that libvirt and others can talk to; frozen it does not.
-    let monitor = command.monitor.map(|socket| AnyLever::Monitor(MonitorLever { socket, kind: MonitorKind::Running }));
+    let monitor =
+        command.monitor.map(|socket| AnyLever::Monitor(MonitorLever { socket, owner, kind: MonitorKind::Running }));
     let stop = monitor.filter(|lever| lever.read().is_ok()).or_else(frozen_by).ok_or_else(|| {
         format!("the guest \"{name}\" has neither a monitor that answers nor a cgroup of its own that can be frozen")
     })?;
@@ -65,14 +76,31 @@ pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Resul
     Ok(Adopted { cpu, version: cpu_version, cpuacct, stop, bounded: [None, None, io], guest: Some(pid) })
 }
 
+/// A cgroup and all those above it belong to who owns the whole hierarchy.
+fn is_the_systems(mount: &Path, dir: &Path) -> bool {
+    let owner = |dir: &Path| Some(std::fs::metadata(dir).ok()?.uid());
+    let system = owner(mount);
+    system.is_some() && dir.ancestors().take_while(|above| above.starts_with(mount)).all(|dir| owner(dir) == system)
+}
+
 /// The unit of this name, by its cgroup.
 ///
 /// # Errors
 /// Why there is none, in a sentence.
 pub(super) fn unit(name: &str, hierarchies: &Hierarchies) -> Result<Adopted, String> {
     let find = |mount: &Path| {
-        let is_unit = |dir: &PathBuf| dir.file_name().is_some_and(|own| own == name);
-        with_descendants(mount).into_iter().find(is_unit)
+        let named = |dir: &PathBuf| dir.file_name().is_some_and(|own| own == name);
+        // Below what systemd gave to a user, that user makes cgroups of any name.
+        let mut claims = with_descendants(mount).into_iter().filter(|dir| named(dir) && is_the_systems(mount, dir));
+        let first = claims.next();
+        match claims.next().filter(|_| first.is_some()) {
+            Some(other) => Err(format!(
+                "volunteer.unit is \"{name}\", and both `{}` and `{}` are called so; rename the unit that is not meant",
+                first.unwrap_or_default().display(),
+                other.display()
+            )),
+            None => Ok(first),
+        }
     };
     let missing = |controller: &str| {
         format!(
@@ -81,7 +109,7 @@ pub(super) fn unit(name: &str, hierarchies: &Hierarchies) -> Result<Adopted, Str
         )
     };
     let (mount, unified) = hierarchies.of("cpu").ok_or_else(|| missing("cpu"))?;
-    let cpu = find(mount).ok_or_else(|| missing("cpu"))?;
+    let cpu = find(mount)?.ok_or_else(|| missing("cpu"))?;
     let below = cpu.strip_prefix(mount).unwrap_or(&cpu).to_owned();
     let frozen_by = match unified {
         true => cpu.clone(),
@@ -100,4 +128,55 @@ pub(super) fn unit(name: &str, hierarchies: &Hierarchies) -> Result<Adopted, Str
     let bounded = [group("memory"), group("pids"), group("io").or_else(|| group("blkio"))];
     let stop = AnyLever::new(&frozen_by, version, CgroupFile::Freezer);
     Ok(Adopted { stop, cpu, version, cpuacct, bounded, guest: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn hierarchies(root: &Path) -> Hierarchies {
+        Hierarchies { v2: Some(root.join("cg")), v2_controllers: vec!["cpu".to_owned()], ..Hierarchies::default() }
+    }
+
+    #[test]
+    fn a_guests_name_that_two_processes_claim_is_nobodys() {
+        let root = tempfile::tempdir().unwrap();
+        let proc = root.path().join("proc");
+        let process = |pid: u32| {
+            let folder = proc.join(pid.to_string());
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("cmdline"), "qemu-system-x86_64\0-name\0batch-1\0").unwrap();
+            fs::write(folder.join("cgroup"), "0::/machine/batch\n").unwrap();
+            fs::write(folder.join("stat"), format!("{pid} (q) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 5 1 7 0"))
+                .unwrap();
+        };
+        process(7);
+        assert!(guest("batch-1", &proc, &hierarchies(root.path())).is_ok());
+        process(9);
+        let refused = guest("batch-1", &proc, &hierarchies(root.path())).unwrap_err();
+        assert!(
+            refused.contains("both call themselves so") && refused.contains('7') && refused.contains('9'),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_units_name_is_the_systems_to_give() {
+        let root = tempfile::tempdir().unwrap();
+        let cg = root.path().join("cg");
+        let users = cg.join("user.slice/user-1000.slice/user@1000.service");
+        fs::create_dir_all(users.join("batch.service")).unwrap();
+        // As systemd does when it delegates.
+        if std::os::unix::fs::chown(&users, Some(1_000), None).is_err() {
+            gleaner_test_support::skip!("it takes root to give a folder to another user");
+        }
+        let hierarchies = hierarchies(root.path());
+        assert!(unit("batch.service", &hierarchies).unwrap_err().contains("there is no cgroup of that name"));
+        fs::create_dir_all(cg.join("system.slice/batch.service")).unwrap();
+        assert_eq!(unit("batch.service", &hierarchies).unwrap().cpu, cg.join("system.slice/batch.service"));
+        fs::create_dir_all(cg.join("other.slice/batch.service")).unwrap();
+        assert!(unit("batch.service", &hierarchies).unwrap_err().contains("both"));
+    }
 }

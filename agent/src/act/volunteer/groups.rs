@@ -182,11 +182,16 @@ impl ProcessGroups {
 
 /// Ends every group registered in a folder left by an earlier run, and removes the folder.
 pub(crate) fn end_registry(registry: &Path, within: Duration) -> io::Result<usize> {
-    if !registry.is_dir() {
+    // Not through a symbolic link.
+    if !registry.symlink_metadata().is_ok_and(|found| found.is_dir()) {
         return Ok(0);
     }
     let ended = ProcessGroups::open(registry, Path::new("/proc"))?.end(within)?;
-    match fs::remove_dir_all(registry) {
+    // Only entries, which are files: what else somebody put there is not ours to remove.
+    for entry in fs::read_dir(registry)?.take(GROUPS) {
+        remove_entry(&entry?.path());
+    }
+    match fs::remove_dir(registry) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(ended),
     }

@@ -91,6 +91,13 @@ macro_rules! events {
                     $(event::Event::$variant { $($field),+ } => Self::$variant { $($field: Travels::of($field)?),+ },)+
                     $(event::Event::$late { $($late_field),+ } => Self::$late { $($late_field: Travels::of($late_field)?),+ },)+
                     $(event::Event::$last { $($last_field),+ } => Self::$last { $($last_field: Travels::of($last_field)?),+ },)+
+                    // What came later, by what is nearest to it.
+                    event::Event::KnobContested { knob, first, second } => {
+                        Self::ForeignWrite { knob, expected: first.as_str(), found: second.as_str() }
+                    }
+                    event::Event::LedgerRefused { file, reason } => {
+                        Self::RestoreFailed { knob: file, wanted: "a record that can be used", error: reason }
+                    }
                     _ => return Err(Unsayable { version: VERSION, what: "an event that no agent sends" }),
                 })
             }

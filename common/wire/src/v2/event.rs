@@ -100,4 +100,6 @@ events! {
     15 = OldEpochRefused { epoch: u64, highest: u64 }
     20 = HarmOverBudget { workload: &str, mean_percent: f64, low_percent: f64, high_percent: f64, budget_percent: f64 }
     21 = HarmWithinBudget { workload: &str, mean_percent: f64, low_percent: f64, high_percent: f64, budget_percent: f64 }
+    30 = KnobContested { knob: &str, first: &str, second: &str }
+    31 = LedgerRefused { file: &str, reason: &str }
 }
