@@ -383,6 +383,20 @@ fn events(all: &mut Vec<(String, Sample)>) {
     add("several", (1_u64..).zip(agents_events()).map(|(sequence, (_, event))| record(sequence, event)).collect());
 }
 
+/// Events that came after version 1.
+fn late_events(all: &mut Vec<(String, Sample)>) {
+    let contested = Event::KnobContested {
+        knob: "what the guest behind `tap0` receives".to_owned(),
+        first: workload("guest-1"),
+        second: workload("guest-2"),
+    };
+    let refused = Event::LedgerRefused { file: "ledger.json".to_owned(), reason: "it is cut off".to_owned() };
+    for (name, event) in [("knob_contested", contested), ("ledger_refused", refused)] {
+        let message = FromAgent::Events(AgentEvents { events: vec![record(1, event)] });
+        all.push((format!("from_agent.events.{name}"), Sample::FromAgent(message)));
+    }
+}
+
 fn commands(all: &mut Vec<(String, Sample)>) {
     let mut add = |name: &str, target: Target, desired: Desired| {
         let command = Command { target, version: version(), lease_ms: 10_000, desired };
@@ -561,5 +575,6 @@ pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
         all.push((format!("from_agent.events.{name}"), Sample::FromAgent(message)));
     }
     all.push(("from_agent.report.named_method".to_owned(), Sample::FromAgent(FromAgent::Report(Box::new(named)))));
+    late_events(&mut all);
     all
 }
