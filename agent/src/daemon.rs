@@ -193,11 +193,12 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let links = config.as_ref().map(|config| config.links.clone()).unwrap_or_default();
             let settings = config.map(|config| config.act_settings());
             let settings = settings.unwrap_or_else(|| ActSettings::observing(DEFAULT_STATE_DIR.into()));
+            let problem = Ledger::problem(&configured_state_dir(&arguments.config));
             let found = Found {
                 facts: &facts,
                 volunteer: &foreseen(&settings, &hierarchies),
                 network: &network_bound::probe(&Roots::default().sys, &links, &hierarchies),
-                ledger_problem: Ledger::problem(&configured_state_dir(&arguments.config)).as_deref(),
+                ledger_problem: problem.as_deref(),
             };
             match json {
                 true => println!("{:#}", doctor::as_json(found)?),

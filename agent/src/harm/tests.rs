@@ -292,8 +292,8 @@ fn a_guarded_volunteer_is_held_and_let_go() {
     }
     let usage = VolunteerUsage::CpuacctUsage(counters.path().join("volunteer"));
     let meter = Meter::open(&MeterPaths::fixture(counters.path()), &usage).unwrap();
-    let settings = GuardSettings { growth_per_s: Fraction::clamped(2.0), ..GuardSettings::default() };
-    let guard = Guard::start(settings, Duration::from_millis(50), volunteer, meter).unwrap();
+    let law = GuardSettings { growth_per_s: Fraction::clamped(2.0), ..GuardSettings::default() };
+    let guard = Guard::start(&ActSettings { guard: law, ..scene.settings() }, volunteer, meter).unwrap();
     let held = GuardedVolunteer { guard: guard.view(), clock };
     assert!(!held.hold(Instant::now() + Duration::from_secs(60)), "a latent volunteer is not held");
     let _hog = Burner::start(&procs_files);
