@@ -414,6 +414,11 @@ pub(crate) mod tests {
         Ok(count.map_or(0, u32::from_ne_bytes))
     }
 
+    /// Programs attached to a cgroup itself, for what it sends and what it receives.
+    pub(crate) fn programs(cgroup: &Path) -> (u32, u32) {
+        (attached(cgroup, &SENT).unwrap(), attached(cgroup, &RECEIVED).unwrap())
+    }
+
     /// A cgroup of version 2 for a test; removed with the value.
     pub(crate) struct Group(pub(crate) std::path::PathBuf);
 
@@ -441,13 +446,12 @@ pub(crate) mod tests {
     #[test]
     fn programs_end_with_their_owner() {
         let Some(group) = Group::open("programs_end_with_their_owner") else { return };
-        let count = |direction| attached(&group.0, direction).unwrap();
         let limiter = CgroupLimiter::attach(&group.0, Directions::both(UNLIMITED)).unwrap();
-        assert_eq!((count(&SENT), count(&RECEIVED)), (1, 1));
+        assert_eq!(programs(&group.0), (1, 1));
         limiter.set(Directions { sent: 1_000_000, received: UNLIMITED }).unwrap();
         assert_eq!(limiter.counted().unwrap(), Directions::default());
         drop(limiter);
-        eventually("both detached", || (count(&SENT), count(&RECEIVED)) == (0, 0));
+        eventually("both detached", || programs(&group.0) == (0, 0));
 
         // As a crashed agent leaves them.
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -459,10 +463,10 @@ pub(crate) mod tests {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("attached")), "the owner could not attach");
-        assert_eq!((count(&SENT), count(&RECEIVED)), (1, 1));
+        assert_eq!(programs(&group.0), (1, 1));
         child.kill().unwrap();
         child.wait().unwrap();
-        eventually("both detached after a kill", || (count(&SENT), count(&RECEIVED)) == (0, 0));
+        eventually("both detached after a kill", || programs(&group.0) == (0, 0));
     }
 
     /// Not a test of its own: the process that [`programs_end_with_their_owner`] kills.

@@ -6,8 +6,9 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 
 use super::*;
-use crate::act::tests::scene::eventually;
-use crate::bpf::tests::Group;
+use crate::act::tests::scene::{Scene, eventually};
+use crate::act::{ActSettings, Actor};
+use crate::bpf::tests::{Group, programs};
 
 const MBIT: f64 = 100.0;
 /// Where the other ends listen.
@@ -250,6 +251,32 @@ fn an_echo_beside_a_flood() {
         assert!(beside > 4 * alone, "{how}: this flood does no harm: {alone:?}, {beside:?}");
         assert!(3 * held < beside && 3 * again < beside, "{how}: {held:?} and {again:?} of {beside:?}");
     }
+}
+
+#[test]
+fn an_agents_volunteer_is_held_until_it_is_gone() {
+    const TEST: &str = "an_agents_volunteer_is_held_until_it_is_gone";
+    let Some(_bpf_works) = Group::open(TEST) else { return };
+    let Some(scene) = Scene::open(TEST) else { return };
+    // Every machine has the loopback.
+    let links = |name: &str| LinkChoice { names: vec![name.to_owned()], capacity: Some(of_mbit(MBIT)) };
+    let settings = |name| ActSettings { links: links(name), ..scene.settings() };
+    let without = Actor::open(settings("missing0"), &scene.hierarchies).unwrap().0;
+    let weaknesses = without.levers().weaknesses.join("\n");
+    assert!(weaknesses.contains("has no ceiling") && weaknesses.contains("missing0"), "{weaknesses}");
+    assert_eq!(without.network_status(), None);
+    drop(without);
+
+    let mut actor = Actor::open(settings("lo"), &scene.hierarchies).unwrap().0;
+    let weaknesses = actor.levers().weaknesses.join("\n");
+    assert!(!weaknesses.contains("network"), "{weaknesses}");
+    // Latent, with the least ceiling: 1 % of 100 Mbit/s.
+    let status = actor.network_status().unwrap();
+    assert!((status.ceiling.sent.per_sec() - 125_000.0).abs() < 1.0, "{status:?}");
+    let group = cgroup_of(actor.volunteer_kind(), actor.volunteer_cgroups(), &scene.hierarchies).unwrap();
+    assert_eq!(programs(&group), (1, 1));
+    assert!(actor.restore_all().failed.is_empty());
+    assert!(!group.exists() && actor.network_status().is_none());
 }
 
 #[test]
