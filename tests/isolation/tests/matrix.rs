@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use gleaner_isolation::cells::{Cell, Row, cells};
 use gleaner_isolation::matrix::Outcome;
 use gleaner_isolation::results::Line;
-use gleaner_test_support::beds;
+use gleaner_test_support::{beds, lab};
 
 /// How much more harm than without any protection still passes on a busy machine.
 const GENEROUS: f64 = 1.5;
@@ -47,12 +47,13 @@ fn the_product_harms_no_more_than_others_and_kills_no_foreground() {
     if !beds::wanted("the_product_harms_no_more_than_others_and_kills_no_foreground") {
         return;
     }
+    let _bed = lab::alone();
     assert!(gleaner().is_file(), "{} is not built: cargo build --workspace --bin gleaner", gleaner().display());
     let folder = tempfile::tempdir().unwrap();
     let (json, svg) = (folder.path().join("all.json"), folder.path().join("all.svg"));
     let names = "cyclic:cpu,cyclic:memory";
     let mut command = isolation(&["--cells", names, "--rows", "alone,unprotected,idle,gleaner"]);
-    command.args(["--rounds", "2", "--seconds", "5", "--settle", "4", "--seed", "7", "--gleaner"]).arg(gleaner());
+    command.args(["--rounds", "2", "--seconds", "4", "--settle", "4", "--seed", "7", "--gleaner"]).arg(gleaner());
     command.arg("--json").arg(&json).arg("--svg").arg(&svg);
     let output = command.output().unwrap();
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -83,6 +84,7 @@ fn an_interrupted_run_leaves_nothing() {
     if !beds::wanted("an_interrupted_run_leaves_nothing") {
         return;
     }
+    let _bed = lab::alone();
     let mut child = isolation(&["--cells", "disk:cpu", "--rows", "unprotected", "--seconds", "600", "--rounds", "1"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
