@@ -89,7 +89,11 @@ impl Postgres {
         ends_with_this(&mut command);
         let server = Owned::start(&mut command).context("failed to start PostgreSQL")?;
         let mut own = Self { server, programs, folder };
-        own.wait(&setup.folder.join("postgres.log"))?;
+        if let Err(error) = own.wait(&setup.folder.join("postgres.log")) {
+            // What a full disk or a kill made of the data is not recovered; the next round begins anew.
+            _ = std::fs::remove_file(data.join("filled"));
+            return Err(error);
+        }
         if fresh {
             run_quietly(own.pgbench().args(["-i", "-q", "-s", SCALE]))?;
             std::fs::write(data.join("filled"), "")?;
