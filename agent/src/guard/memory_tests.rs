@@ -232,7 +232,7 @@ fn a_real_leak_on_a_small_host_never_reaches_its_foreground() {
     };
     let files: Vec<String> = scene.foreground_procs().iter().map(|file| file.display().to_string()).collect();
     let mut foreground = enter(&files, "exec sleep 600");
-    let times = 3;
+    let times = 2;
     for _ in 0..times {
         // A line without an end: as much as there is.
         let mut leak = enter(&procs_files, "exec tail /dev/zero");
