@@ -284,6 +284,7 @@ async fn what_cannot_be_started_says_why_and_leaves_nothing() {
     bench.run(0, 3, "true").await;
     assert!(reason(bench.next().await).contains("an earlier attempt at task 1 still runs"));
     bench.order(0, 2, TaskDesired::Forget).await;
+    bench.until(|folder| std::fs::read_dir(folder.join("tasks")).unwrap().count() == 1).await;
     bench.volunteer =
         VolunteerKind::Cgroup { procs_files: vec![bench.path("gone/cgroup.procs").display().to_string()] };
     bench.restart().await;
