@@ -24,7 +24,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 pub use interface::{Engine, EngineReport, Job, Prepared, Problems, Setting, SubmissionError, WorkerShape};
-pub use local::TaskLink;
+pub use local::link::TaskLink;
 
 /// How long an orderly stop waits for what engines have to do before it.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::local::TaskLink;
+use super::local::link::TaskLink;
 
 /// Most words of a command.
 const MOST_WORDS: usize = 1_000;

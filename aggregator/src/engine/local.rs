@@ -2,7 +2,7 @@
 //! stored before the job is taken; [`runner`] works through it as the slots allow. The agent of this machine starts, watches
 //! and ends the processes; [`link`] is the way to it.
 
-mod link;
+pub(super) mod link;
 mod records;
 mod runner;
 mod schedule;
@@ -20,7 +20,6 @@ use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use super::interface::{Engine, Job, Prepared, Problems, Setting, SubmissionError};
-pub use link::TaskLink;
 use records::Records;
 use runner::{Orders, Runner};
 use submission::LocalOptions;

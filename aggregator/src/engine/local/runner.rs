@@ -252,7 +252,10 @@ impl Runner {
     }
 
     fn in_common(&self) -> TaskJob {
-        let timeout_ms = self.options.task_timeout_s.map(|limit_s| (limit_s * 1_000.0).ceil() as u64);
+        // One that is too long for this never comes.
+        let limit = |limit_s| Duration::try_from_secs_f64(limit_s).ok();
+        let limit = self.options.task_timeout_s.and_then(limit);
+        let timeout_ms = limit.and_then(|limit| u64::try_from(limit.as_millis()).ok());
         TaskJob {
             epoch: 0,
             job: self.job.clone(),

@@ -17,6 +17,7 @@ use gleaner_types::units::Bytes;
 use gleaner_wire::{FromAggregator, ProtocolVersion};
 use tokio::sync::mpsc;
 
+use super::link::TaskLink;
 use super::*;
 use crate::engine::interface::EngineReport;
 use crate::engine::submission::options_of;
