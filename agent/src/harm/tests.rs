@@ -271,6 +271,7 @@ fn a_volunteer_that_does_not_run_or_cannot_be_held_is_not_compared() {
 
 #[test]
 fn a_guarded_volunteer_is_held_and_let_go() {
+    use crate::act::ActSettings;
     use crate::act::ledger::Ledger;
     use crate::act::volunteer::{Volunteer, VolunteerUsage};
     use gleaner_planner::guard::GuardSettings;
