@@ -203,6 +203,7 @@ fn fleet(page: &mut Page, controller: &Controller) {
     let mut residual = Bounded { expected: 0.0, safe: 0.0 };
     let (mut judged, mut broken, mut hosts) = (0, 0, 0);
     let (mut own_foreground, mut own_residual, mut own_used) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut own_harm, mut over_budget) = (Vec::new(), 0.0);
     let cores = |reading: &Reading<CoreShare>| reading.value().map(|share| share.cores());
     for host in controller.glances() {
         hosts += 1;
@@ -218,11 +219,18 @@ fn fleet(page: &mut Page, controller: &Controller) {
         judged = u64::saturating_add(judged, report.residual.record.judged);
         broken = u64::saturating_add(broken, report.residual.record.broken);
         *volunteers.entry(volunteer_state(report.volunteer.state)).or_default() += 1.0;
+        let harm = report.harm.foreground.value();
+        over_budget += f64::from(u8::from(harm.is_some_and(|own| own.low_percent > report.harm.budget_percent)));
         if hosts > MOST_HOSTS {
             continue;
         }
         let label = || vec![("host", host.host.to_string())];
         own_foreground.extend(cores(&report.machine.cpu_foreground).map(|value| (label(), value)));
+        if let Some(own) = harm {
+            for (bound, percent) in [("mean", own.mean_percent), ("low", own.low_percent), ("high", own.high_percent)] {
+                own_harm.push(([label(), vec![("bound", bound.to_owned())]].concat(), percent / 100.0));
+            }
+        }
         own_used.extend(cores(&report.volunteer.cpu).map(|value| (label(), value)));
         if let Some(cpu) = forecast {
             for (bound, value) in [("expected", cpu.expected), ("safe", cpu.safe)] {
@@ -253,6 +261,16 @@ fn fleet(page: &mut Page, controller: &Controller) {
     page.gauges("gleaner_host_foreground_cores", "CPU that a host's foreground uses.", own_foreground);
     page.gauges("gleaner_host_residual_cores", "CPU that a host's foreground is predicted to leave.", own_residual);
     page.gauges("gleaner_host_volunteer_cores", "CPU that a host's volunteer uses.", own_used);
+    page.gauges(
+        "gleaner_host_harm_ratio",
+        "How much slower a host's foreground is with its volunteer than without: mean and 95 % interval.",
+        own_harm,
+    );
+    page.gauge(
+        "gleaner_hosts_over_harm_budget",
+        "Hosts that report and whose foreground's whole interval of harm is above the budget.",
+        over_budget,
+    );
     page.gauge(
         "gleaner_host_labels_left_out",
         "Hosts without figures of their own on this page, because there are too many.",

@@ -52,6 +52,7 @@ pub(crate) async fn run(args: &DemoArgs, json: bool) -> anyhow::Result<End> {
         evaluation_interval_s: 5.0,
         forecast_history_s: 60.0,
         forecast_lookahead_s: 15.0,
+        ..StackSettings::default()
     };
     let mut stack = Stack::start(&settings).await?;
     let outcome = tokio::select! {

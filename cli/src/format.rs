@@ -5,6 +5,8 @@ use gleaner_api::{AuditRecord, InvitationView, RevocationView};
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
 use gleaner_types::event::{EventRecord, EventSource};
+use gleaner_types::harm::{HarmInterval, HostHarm, WorkloadHarm};
+use gleaner_types::id::HostId;
 use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus};
 use gleaner_types::report::{Absence, Bounded, Reading};
 use gleaner_types::text::harmless;
@@ -114,6 +116,33 @@ pub(crate) fn audit<'a>(orders: impl Iterator<Item = &'a AuditRecord>) -> String
     }
 }
 
+/// Harm in words: "foreground 0.4 % ± 0.3 % slower", or why it is not known.
+pub(crate) fn harm(harm: &Reading<HarmInterval>) -> String {
+    match harm {
+        Reading::Value(harm) => format!("foreground {harm} slower ({} pauses)", harm.trials),
+        Reading::Absent(absence) => {
+            format!("how much slower the foreground was is not known: {}", clean(&absence.to_string()))
+        }
+    }
+}
+
+/// What the volunteer costs the foreground of one host: together, and each workload where there are several.
+pub(crate) fn host_harm(host: &HostId, harm: &HostHarm) -> String {
+    let budget = match &harm.foreground {
+        Reading::Value(_) => format!("; budget {} %", harm.budget_percent),
+        Reading::Absent(_) => String::new(),
+    };
+    let mut lines = vec![format!("harm on {host}: {}{budget}", self::harm(&harm.foreground))];
+    if harm.workloads.len() > 1 {
+        let one = |own: &WorkloadHarm| match &own.harm {
+            Reading::Value(harm) => format!("  {}: {harm} slower", own.workload),
+            Reading::Absent(absence) => format!("  {}: {}", own.workload, clean(&absence.to_string())),
+        };
+        lines.extend(harm.workloads.iter().map(one));
+    }
+    lines.join("\n")
+}
+
 /// The table of hosts.
 pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
     let mut notes = Footnotes::default();
@@ -136,13 +165,14 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
                 row.push(notes.cell(&report.residual.cpu, both));
                 row.push(notes.cell(&report.volunteer.cpu, share));
                 row.push(notes.cell(&report.volunteer.allowance, share));
+                row.push(notes.cell(&report.harm.foreground, ToString::to_string));
                 let record = report.residual.record;
                 row.push(record.violation_rate().map_or_else(
                     || "none judged".to_owned(),
                     |rate| format!("{:.1} % of {}", rate.value() * 100.0, record.judged),
                 ));
             }
-            None => row.extend(std::iter::repeat_n("no report".to_owned(), 6)),
+            None => row.extend(std::iter::repeat_n("no report".to_owned(), 7)),
         }
         unreadable.extend(view.unreadable.as_ref().map(|error| format!("\nhost {}: {error}", view.host)));
         let age = view.reported.map(|at| now_ms.saturating_sub(at.0) as f64 / 1_000.0);
@@ -159,6 +189,7 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
         "RESIDUAL expected / safe",
         "VOLUNTEER",
         "ALLOWED",
+        "HARM",
         "PROMISES BROKEN",
         "AGE",
         "JOB",

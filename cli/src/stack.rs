@@ -60,6 +60,8 @@ pub(crate) struct StackSettings {
     pub(crate) evaluation_interval_s: f64,
     pub(crate) forecast_history_s: f64,
     pub(crate) forecast_lookahead_s: f64,
+    /// Part of the time in which the volunteer is held still to measure harm.
+    pub(crate) pause_share: f64,
 }
 
 impl Default for StackSettings {
@@ -69,6 +71,8 @@ impl Default for StackSettings {
             evaluation_interval_s: 5.0,
             forecast_history_s: 120.0,
             forecast_lookahead_s: 30.0,
+            // Three times the packaged one: a run may be over in a minute or two.
+            pause_share: 0.1,
         }
     }
 }
@@ -304,7 +308,8 @@ fn write_configs(folder: &Path, host: &HostId, settings: &StackSettings) -> anyh
     // A port that is free now. If somebody takes it in between, the aggregator says so and ends.
     let port = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
     let dir = toml_text(&folder.display().to_string());
-    let StackSettings { volunteer, evaluation_interval_s, forecast_history_s, forecast_lookahead_s } = settings;
+    let StackSettings { volunteer, evaluation_interval_s, forecast_history_s, forecast_lookahead_s, pause_share } =
+        settings;
     let volunteer = volunteer.word();
     let pid = std::process::id();
     let aggregator = format!(
@@ -319,6 +324,7 @@ fn write_configs(folder: &Path, host: &HostId, settings: &StackSettings) -> anyh
          certificate = \"{dir}/agent.crt\"\nkey = \"{dir}/agent.key\"\n[act]\nenabled = true\nrequire = []\n\
          [volunteer]\nkind = \"{volunteer}\"\ncgroup = \"gleaner-{pid}/volunteer\"\nkill_after_ms = 1000\n\
          [tasks]\nenabled = true\n\
+         [guard]\npause_share = {pause_share}\n\
          [forecast]\nhistory_s = {forecast_history_s}\nlookahead_s = {forecast_lookahead_s}\n"
     );
     for (name, text) in [("aggregator.toml", aggregator), ("agent.toml", agent)] {

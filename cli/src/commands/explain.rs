@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use gleaner_api::{Client, JobDetail, Request, Response};
+use gleaner_planner::controller::HostView;
 use gleaner_types::application::ApplicationStatus;
 use gleaner_types::id::JobId;
 
@@ -30,8 +31,29 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
         print(&format!("{}\nno decision has been taken about it yet", format::job(&detail.status)))?;
         return Ok(End::Failed);
     };
-    print(&if json { serde_json::to_string_pretty(decision)? } else { format::decision(decision) })?;
+    if json {
+        print(&serde_json::to_string_pretty(decision)?)?;
+        return Ok(End::Good);
+    }
+    print(&format::decision(decision))?;
+    match from {
+        Some(folder) => {
+            if let Some(host) = Saved::host(folder) {
+                print_harm(&host)?;
+            }
+        }
+        None => {
+            // The job's hosts now; a decision without them is still one.
+            if let Ok(Response::Hosts(hosts)) = Client::connect(socket).await?.call(&Request::Hosts).await {
+                hosts.iter().filter(|host| host.job.as_ref() == Some(&job)).try_for_each(print_harm)?;
+            }
+        }
+    }
     Ok(End::Good)
+}
+
+fn print_harm(host: &HostView) -> anyhow::Result<()> {
+    host.report.iter().try_for_each(|report| print(&format::host_harm(&host.host, &report.harm)))
 }
 
 fn application_decision(status: &ApplicationStatus, json: bool) -> anyhow::Result<End> {

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use gleaner_api::{Client, JobDetail, Request, Response, SubmitJob};
+use gleaner_planner::controller::HostView;
+use gleaner_types::harm::HostHarm;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{Goal, JobPhase};
 use serde_json::json;
@@ -24,6 +26,15 @@ impl Saved {
     pub(crate) const FOLDER: &'static str = ".gleaner";
     /// The job with its last decision.
     pub(crate) const JOB: &'static str = "job.json";
+    /// The host with its last report.
+    const HOST: &'static str = "host.json";
+
+    /// The host of a run, if it is among what was kept.
+    pub(crate) fn host(folder: &Path) -> Option<HostView> {
+        let files = [folder.join(Self::FOLDER), folder.to_owned()].map(|folder| folder.join(Self::HOST));
+        let text = std::fs::read(files.into_iter().find(|file| file.exists())?).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
 }
 
 /// The request for a job. Tasks run where the command was given, with its environment's PATH and HOME.
@@ -62,7 +73,13 @@ pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Re
     {
         display.say(&format!("using the aggregator on {} (process {})", socket.display(), overview.pid));
         let detail = follow(&client, submit, display, None).await?;
-        return conclude(&detail, &output, false, json);
+        let harm = match client.call(&Request::Hosts).await {
+            Ok(Response::Hosts(hosts)) => {
+                hosts.into_iter().find(|view| view.host == overview.local_host).and_then(harm_of)
+            }
+            _ => None,
+        };
+        return conclude(&detail, harm.as_ref(), &output, false, json);
     }
     let settings = StackSettings { volunteer: args.volunteer, ..StackSettings::default() };
     display.say("starting a private aggregator and agent");
@@ -74,8 +91,9 @@ pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Re
     }
     let client = stack.client().await?;
     let detail = follow(&client, submit, display, Some(&mut stack)).await;
+    let host = stack.host().await.ok().flatten();
     let saved = match &detail {
-        Ok(detail) => save(&stack, detail, &output),
+        Ok(detail) => save(&stack, detail, host.as_ref(), &output),
         Err(_) => Ok(()),
     };
     let restored = stack.end(detail.is_ok()).await;
@@ -86,7 +104,8 @@ pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Re
             gleaner_types::error::Chain(&*error)
         );
     }
-    let end = conclude(&detail, &output, true, json)?;
+    let harm = host.and_then(harm_of);
+    let end = conclude(&detail, harm.as_ref(), &output, true, json)?;
     if restored { Ok(end) } else { bail!("the machine could not be restored completely; see above") }
 }
 
@@ -128,10 +147,13 @@ async fn follow(
 }
 
 /// Keeps the job's record, the events and the journal beside the output.
-fn save(stack: &Stack, detail: &JobDetail, output: &Path) -> anyhow::Result<()> {
+fn save(stack: &Stack, detail: &JobDetail, host: Option<&HostView>, output: &Path) -> anyhow::Result<()> {
     let folder = output.join(Saved::FOLDER);
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join(Saved::JOB), serde_json::to_vec_pretty(detail)?)?;
+    if let Some(host) = host {
+        std::fs::write(folder.join(Saved::HOST), serde_json::to_vec_pretty(host)?)?;
+    }
     for kind in ["events", "journal"] {
         let (from, to) = (stack.folder().join("aggregator").join(kind), folder.join(kind));
         std::fs::create_dir_all(&to)?;
@@ -143,7 +165,17 @@ fn save(stack: &Stack, detail: &JobDetail, output: &Path) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn conclude(detail: &JobDetail, output: &Path, private: bool, json: bool) -> anyhow::Result<End> {
+fn harm_of(host: HostView) -> Option<HostHarm> {
+    Some(host.report?.harm)
+}
+
+fn conclude(
+    detail: &JobDetail,
+    harm: Option<&HostHarm>,
+    output: &Path,
+    private: bool,
+    json: bool,
+) -> anyhow::Result<End> {
     let job = &detail.status;
     let met = goal_met(job);
     let failed = job.progress.as_ref().map_or(0, |progress| progress.tasks_failed);
@@ -160,6 +192,7 @@ fn conclude(detail: &JobDetail, output: &Path, private: bool, json: bool) -> any
             "job": job.spec.id, "phase": job.phase.word(), "goal_met": met, "elapsed_s": elapsed_s,
             "tasks": job.progress, "cost": job.cost, "harvested_core_s": job.harvested_core_s,
             "decisions": job.decisions, "decision": detail.decision, "output": output,
+            "harm": harm,
         });
         print(&summary.to_string())?;
         return Ok(end);
@@ -177,6 +210,9 @@ fn conclude(detail: &JobDetail, output: &Path, private: bool, json: bool) -> any
         (_, Some(false)) => "budget EXCEEDED".to_owned(),
         (_, None) => "done as cheaply as possible".to_owned(),
     })?;
+    if let Some(harm) = harm {
+        print(&format::harm(&harm.foreground))?;
+    }
     let from = if private { format!(" --from {}", output.display()) } else { String::new() };
     print(&format!("why it ran as it did: gleaner explain {}{from}", job.spec.id))?;
     Ok(end)

@@ -64,7 +64,7 @@ impl Summary {
         let (there, counted) = self.words;
         let verdict = if self.verified() { "every word was counted once" } else { "WRONG" };
         line("result", format!("{counted} of {there} words: {verdict}"));
-        let Used { free_core_s, volunteer_core_s, shrinks, freezes, .. } = self.used;
+        let Used { free_core_s, volunteer_core_s, shrinks, freezes, .. } = &self.used;
         line(
             "harvested",
             format!(
@@ -87,6 +87,9 @@ impl Summary {
             ),
         );
         line("", format!("{} requests alone, {} beside the job", alone.sorted_ms.len(), beside.sorted_ms.len()));
+        if let Some(harm) = &self.used.harm {
+            line("harm meter", format::harm(&harm.foreground));
+        }
         line("guard", format!("gave CPU back to the foreground {shrinks} times, froze the job {freezes} times"));
         line("decisions", format!("{} taken, {} changed something:", job.decisions, self.decisions.len()));
         for decision in &self.decisions {
@@ -112,6 +115,7 @@ impl Summary {
             "free_core_s": self.used.free_core_s, "harvested_core_s": self.used.volunteer_core_s,
             "foreground_alone": responses(&self.alone), "foreground_beside": responses(&self.beside),
             "guard_shrinks": self.used.shrinks, "guard_freezes": self.used.freezes,
+            "harm": self.used.harm,
             "decisions": self.decisions, "weaknesses": self.weaknesses, "job": self.detail.status,
         })
     }

@@ -1,6 +1,7 @@
 //! CPU in the demo. In: the host's reports. Out: what was free, and what the job used of it.
 
 use gleaner_planner::controller::HostView;
+use gleaner_types::harm::HostHarm;
 use gleaner_types::units::CoreShare;
 
 /// What the host's CPU was used for while the job ran, summed over the agent's reports.
@@ -11,6 +12,8 @@ pub(super) struct Used {
     pub(super) volunteer_core_s: f64,
     pub(super) shrinks: u64,
     pub(super) freezes: u64,
+    /// As of the last report.
+    pub(super) harm: Option<HostHarm>,
 }
 
 impl Used {
@@ -32,5 +35,6 @@ impl Used {
         }
         self.shrinks = report.volunteer.guard_shrinks;
         self.freezes = report.volunteer.guard_freezes;
+        self.harm = Some(report.harm.clone());
     }
 }

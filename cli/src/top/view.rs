@@ -27,8 +27,12 @@ q, ctrl-c           quit
 
 CPU is in cores. RESIDUAL is what the foreground is predicted to
 leave: expected / promised. VOLUNTEER is what the background uses,
-ALLOWED what the guard lets it have now. - is not known;
-`gleaner hosts` says why.";
+ALLOWED what the guard lets it have now, HARM how much slower
+the foreground is for it. - is not known; `gleaner hosts` says
+why.";
+
+/// Least width at which the fleet's table has a column for harm; on a narrower screen it would push others out.
+const HARM_FROM: u16 = 88;
 
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 const WARN: Style = Style::new().fg(Color::Yellow);
@@ -138,6 +142,7 @@ fn reading(reading: &Reading<CoreShare>) -> String {
 fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
     let [table_area, sum_area] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(area);
     let hosts = state.hosts();
+    let wide = area.width >= HARM_FROM;
     let row = |host: &&HostView| {
         let (word, style) = match (host.connected, host.facts.levers.acting, host.held_until) {
             _ if host.unreadable.is_some() => ("unreadable".to_owned(), BAD),
@@ -154,8 +159,13 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
             Some(VolunteerState::Unknown(_)) => ("unknown", WARN),
             None => ("-", QUIET),
         };
+        // Only an interval that is wholly above the budget is worth a colour.
+        let is_over = |report: &HostReport| {
+            report.harm.foreground.value().is_some_and(|harm| harm.low_percent > report.harm.budget_percent)
+        };
+        let style_of_harm = if report.is_some_and(is_over) { BAD } else { Style::new() };
         let of = |what: fn(&HostReport) -> String| report.map_or_else(|| "-".to_owned(), what);
-        Row::new(vec![
+        let mut cells = vec![
             Cell::from(host.host.to_string()),
             Cell::from(word).style(style),
             Cell::from(host.facts.cores.to_string()),
@@ -168,9 +178,21 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
             Cell::from(of(|report| reading(&report.volunteer.allowance))),
             Cell::from(volunteer).style(style_of_volunteer),
             Cell::from(host.job.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)),
-        ])
+        ];
+        if wide {
+            let harm = Cell::from(of(|report| {
+                report
+                    .harm
+                    .foreground
+                    .value()
+                    .map_or_else(|| "-".to_owned(), |harm| format!("{:.1} %", harm.mean_percent))
+            }))
+            .style(style_of_harm);
+            cells.insert(7, harm);
+        }
+        Row::new(cells)
     };
-    let columns = [
+    let mut columns = vec![
         ("HOST", Constraint::Min(10)),
         ("STATE", Constraint::Length(11)),
         ("CPUS", Constraint::Length(4)),
@@ -181,6 +203,9 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
         ("IS", Constraint::Length(6)),
         ("JOB", Constraint::Min(6)),
     ];
+    if wide {
+        columns.insert(7, ("HARM", Constraint::Length(7)));
+    }
     table(state, frame, table_area, &columns, hosts.iter().map(row).collect(), "no host has joined yet");
     let reports = || hosts.iter().filter(|host| host.connected).filter_map(|host| host.report.as_ref());
     let sum = |what: fn(&HostReport) -> Option<CoreShare>| cores(reports().filter_map(what).sum());
