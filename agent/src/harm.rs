@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use gleaner_planner::harm::{Compared, Crossing, Edge, HarmTracker, SETTLE, Schedule, Skipped, Trial};
 use gleaner_types::event::Event;
-use gleaner_types::harm::HostHarm;
 use gleaner_types::id::WorkloadId;
+use gleaner_types::report::HostHarm;
 use gleaner_types::report::{Absence, Reading, Reason, VolunteerState};
 
 use crate::guard::{GuardView, VolunteerClock};

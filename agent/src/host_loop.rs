@@ -12,8 +12,8 @@ use gleaner_planner::forecast::ResidualForecaster;
 use gleaner_planner::reclaim::MemoryState;
 use gleaner_types::command::Command;
 use gleaner_types::event::Event;
-use gleaner_types::harm::HostHarm;
 use gleaner_types::id::WorkloadId;
+use gleaner_types::report::HostHarm;
 use gleaner_types::report::{
     HostReport, Reading, Reason, VolunteerKind, VolunteerSample, VolunteerState, WorkloadSample,
 };

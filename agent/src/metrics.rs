@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gleaner_daemon::metrics::{Durations, Page};
 use gleaner_daemon::monitoring::{Health, Monitored};
-use gleaner_types::harm::HostHarm;
+use gleaner_types::report::HostHarm;
 use gleaner_types::report::{Bounded, HostReport, MachineSample, ResidualForecast, VolunteerSample, VolunteerState};
 use gleaner_types::units::{Bytes, CoreShare};
 

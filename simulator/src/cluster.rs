@@ -12,12 +12,12 @@ use gleaner_planner::sizing::policy::SizingPolicy;
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota};
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::event::Event;
-use gleaner_types::harm::HostHarm;
 use gleaner_types::id::{HostId, InvalidId, JobId};
 use gleaner_types::job::{
     ClusterSpec, Decision, DedicatedHost, EngineAction, EngineEnd, EngineProgress, JobSpec, JobStatus, WorkerProgress,
     Workers,
 };
+use gleaner_types::report::HostHarm;
 use gleaner_types::report::{
     AbsenceKind, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, Reading, Reason, VolunteerKind,
     VolunteerSample, VolunteerState,

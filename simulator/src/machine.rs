@@ -6,11 +6,11 @@ use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};
 use gleaner_planner::guard::{Guard, GuardSample, GuardSettings, Yields};
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota};
 use gleaner_types::engine::EngineSpec;
-use gleaner_types::harm::HostHarm;
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{
     EngineAction, EngineEnd, EngineProgress, Goal, JobSpec, JobStatus, Prices, SlotSpec, Workers,
 };
+use gleaner_types::report::HostHarm;
 use gleaner_types::report::{
     CgroupMode, HostFacts, HostReport, Levers, MachineSample, Reading, Reason, VolunteerKind, VolunteerSample,
     VolunteerState,

@@ -10,7 +10,7 @@ use gleaner_net::transport;
 use gleaner_types::report::HostFacts;
 use gleaner_wire::{
     AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, ProtocolVersion, Purpose, StandsBy, TaskStates, Unknowns,
-    Welcome,
+    Welcome, can_say,
 };
 
 use tokio::sync::mpsc;
@@ -165,7 +165,7 @@ async fn send_all(
             write_message(control, version, &FromAgent::Tasks(TaskStates { states: batch.tasks })).await?;
         }
         // What an older peer cannot be told stays queued, for a newer one.
-        let events: Vec<_> = batch.events.into_iter().filter(|record| version.says(&record.event)).collect();
+        let events: Vec<_> = batch.events.into_iter().filter(|record| can_say(version, &record.event)).collect();
         if !events.is_empty() {
             let events = AgentEvents { events };
             write_message(control, version, &FromAgent::Events(events)).await?;

@@ -17,13 +17,13 @@ use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSourc
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target};
 use gleaner_types::engine::{EngineName, EngineOptions, EngineSpec};
 use gleaner_types::event::{Event, EventRecord, EventSource};
-use gleaner_types::harm::HostHarm;
 use gleaner_types::id::{ApplicationId, HostId, JobId, TierId, WorkloadId};
 use gleaner_types::job::{
     ClusterSpec, DedicatedHost, EngineAction, EngineEnd, EngineProgress, Goal, JobSpec, PowerModel, PowerModels,
     Prices, SlotSpec, WorkerProgress, Workers,
 };
 use gleaner_types::method::MethodName;
+use gleaner_types::report::HostHarm;
 use gleaner_types::report::{
     AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, Offer,
     PromiseRecord, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind,

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use gleaner_api::{Client, JobDetail, Request, Response, SubmitJob};
 use gleaner_planner::controller::HostView;
-use gleaner_types::harm::HostHarm;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{Goal, JobPhase};
+use gleaner_types::report::HostHarm;
 use serde_json::json;
 
 use crate::args::{JobArgs, RunArgs};

@@ -1,7 +1,7 @@
 //! CPU in the demo. In: the host's reports. Out: what was free, and what the job used of it.
 
 use gleaner_planner::controller::HostView;
-use gleaner_types::harm::HostHarm;
+use gleaner_types::report::HostHarm;
 use gleaner_types::units::CoreShare;
 
 /// What the host's CPU was used for while the job ran, summed over the agent's reports.

@@ -5,9 +5,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::absence::Reason;
-use crate::id::WorkloadId;
-use crate::report::Reading;
 use crate::units::MAX_MAGNITUDE;
 
 /// Harm with its 95 % confidence interval, in percent of the time the work takes without the volunteer.
@@ -61,36 +58,6 @@ impl fmt::Display for HarmInterval {
         // A mean that rounds to nothing has no sign.
         let mean = if self.mean_percent.abs() < 0.05 { 0.0 } else { self.mean_percent };
         write!(f, "{mean:.1} % ± {:.1} %", self.margin_percent())
-    }
-}
-
-/// Harm of one foreground workload.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct WorkloadHarm {
-    /// The workload.
-    pub workload: WorkloadId,
-    /// Its harm, or why it is not known.
-    pub harm: Reading<HarmInterval>,
-}
-
-/// Harm on one host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct HostHarm {
-    /// Of all workloads together, each with the weight of the CPU it uses.
-    pub foreground: Reading<HarmInterval>,
-    /// Of each workload that was compared, sorted by id.
-    pub workloads: Vec<WorkloadHarm>,
-    /// The most there should be (`foreground.harm_budget`), in percent.
-    pub budget_percent: f64,
-    /// Time the volunteer was held still for it since the agent started, in seconds.
-    pub paused_s: f64,
-}
-
-impl HostHarm {
-    /// Of a host that does not measure it.
-    #[must_use]
-    pub const fn because(reason: Reason) -> Self {
-        Self { foreground: Reading::because(reason), workloads: Vec::new(), budget_percent: 0.0, paused_s: 0.0 }
     }
 }
 

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::absence::{Absence, AbsenceKind, Reason, ReasonText};
-use crate::harm::HostHarm;
+use crate::harm::HarmInterval;
 use crate::id::{HostId, WorkloadId};
 use crate::method::MethodName;
 use crate::time::Timestamp;
@@ -423,5 +423,35 @@ impl PromiseRecord {
     #[must_use]
     pub fn violation_rate(self) -> Option<Fraction> {
         (self.judged > 0).then(|| Fraction::clamped(self.broken as f64 / self.judged as f64))
+    }
+}
+
+/// Harm of one foreground workload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadHarm {
+    /// The workload.
+    pub workload: WorkloadId,
+    /// Its harm, or why it is not known.
+    pub harm: Reading<HarmInterval>,
+}
+
+/// Harm on one host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostHarm {
+    /// Of all workloads together, each with the weight of the CPU it uses.
+    pub foreground: Reading<HarmInterval>,
+    /// Of each workload that was compared, sorted by id.
+    pub workloads: Vec<WorkloadHarm>,
+    /// The most there should be (`foreground.harm_budget`), in percent.
+    pub budget_percent: f64,
+    /// Time the volunteer was held still for it since the agent started, in seconds.
+    pub paused_s: f64,
+}
+
+impl HostHarm {
+    /// Of a host that does not measure it.
+    #[must_use]
+    pub const fn because(reason: Reason) -> Self {
+        Self { foreground: Reading::because(reason), workloads: Vec::new(), budget_percent: 0.0, paused_s: 0.0 }
     }
 }

@@ -8,6 +8,7 @@
 mod codec;
 mod frame;
 mod message;
+mod sayable;
 mod schema;
 mod unknown;
 mod v1;
@@ -20,6 +21,7 @@ pub use message::{
     AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, TaskStates, ToJoiner,
     Welcome,
 };
+pub use sayable::can_say;
 pub use unknown::Unknowns;
 pub use version::{
     MAX_VERSIONS, ProtocolVersion, Purpose, VERSIONS_ALPN, own_versions, versions_in_words, versions_told,

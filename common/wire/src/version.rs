@@ -7,8 +7,6 @@
 
 use std::fmt;
 
-use gleaner_types::event::Event;
-
 /// A version of the protocol between agents and the aggregator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProtocolVersion {
@@ -31,15 +29,6 @@ impl ProtocolVersion {
         match self {
             Self::V1 => 1,
             Self::V2 => 2,
-        }
-    }
-
-    /// A peer of this version can be told of the event. One that it cannot be told of is not sent.
-    #[must_use]
-    pub fn says(self, event: &Event) -> bool {
-        match self {
-            Self::V1 => crate::v1::says(event),
-            Self::V2 => crate::v2::says(event),
         }
     }
 

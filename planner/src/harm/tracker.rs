@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gleaner_types::absence::{Absence, Reason};
-use gleaner_types::harm::{HarmInterval, WorkloadHarm};
+use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::WorkloadId;
+use gleaner_types::report::WorkloadHarm;
 use gleaner_types::report::{MAX_WORKLOADS, Reading};
 
 use super::estimate::{Comparison, Trials};

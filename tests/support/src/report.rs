@@ -1,8 +1,8 @@
 //! Minimal facts and reports of a host; a test fills in what it needs.
 
-use gleaner_types::harm::HostHarm;
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::method::MethodName;
+use gleaner_types::report::HostHarm;
 use gleaner_types::report::{
     AbsenceKind, Bounded, CgroupMode, HostFacts, HostReport, Levers, MachineSample, PromiseRecord, Reading, Reason,
     ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind, WorkloadSample,

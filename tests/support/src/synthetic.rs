@@ -1,8 +1,8 @@
 //! Hellos and reports as an agent sends them, for load and hostile-peer tests.
 
-use gleaner_types::harm::HostHarm;
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::method::MethodName;
+use gleaner_types::report::HostHarm;
 use gleaner_types::report::{
     Bounded, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, PromiseRecord, Reading, Reason,
     ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind, WorkloadSample,

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use gleaner_types::absence::{AbsenceKind, Reason};
-use gleaner_types::harm::HostHarm;
 use gleaner_types::method::MethodName;
+use gleaner_types::report::HostHarm;
 use gleaner_types::report::{Capability, CgroupMode, VolunteerState, WorkloadKind};
 use gleaner_types::units::{Bytes, CoreShare};
 use gleaner_types::{absence, report};

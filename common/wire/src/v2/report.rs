@@ -1,6 +1,6 @@
 //! Hellos and reports in version 2.
 
-use gleaner_types::harm::{self, HarmInterval};
+use gleaner_types::harm::HarmInterval;
 use gleaner_types::report;
 use gleaner_types::report::{Capability, CgroupMode, VolunteerState, WorkloadKind};
 use gleaner_types::units::{Bytes, CoreShare};
@@ -183,10 +183,10 @@ impl Travels<'_, HarmInterval> for Interval {
 }
 
 schema! {
-    WorkloadHarm<'a> = harm::WorkloadHarm { workload: &'a str, harm: Reading<'a, Interval> }
+    WorkloadHarm<'a> = report::WorkloadHarm { workload: &'a str, harm: Reading<'a, Interval> }
 }
 schema! {
-    HostHarm<'a> = harm::HostHarm {
+    HostHarm<'a> = report::HostHarm {
         foreground: Reading<'a, Interval>,
         workloads: List<WorkloadHarm<'a>>,
         budget_percent: f64,

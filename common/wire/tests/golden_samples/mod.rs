@@ -4,7 +4,7 @@ use gleaner_types::command::{
     Ack, Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Refusal, Target, Version, Weight,
 };
 use gleaner_types::event::{Event, EventRecord, EventSource};
-use gleaner_types::harm::{HarmInterval, HostHarm, WorkloadHarm};
+use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::{HostId, JobId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
@@ -12,6 +12,7 @@ use gleaner_types::report::{
     Offer, PromiseRecord, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
     WorkloadKind, WorkloadSample,
 };
+use gleaner_types::report::{HostHarm, WorkloadHarm};
 use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus, TaskUser};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
