@@ -12,7 +12,8 @@ use gleaner_planner::harm::{Comparison, RunTime};
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{Absence, AbsenceKind, Reason};
 
-use self::busiest::Busiest;
+pub(crate) use self::busiest::VolunteerMark;
+use self::busiest::{Busiest, MOST_GROUPS};
 use super::cgroup::{parse_cpu_stat, parse_pressure_total};
 use crate::hierarchies::Hierarchies;
 use crate::kernel_file::{KeptFile, absence, names, read_bounded};
@@ -20,8 +21,6 @@ use crate::process::{is_vcpu_thread, parse_schedstat, threads};
 
 /// Most threads that are read in a trial, of all workloads together.
 pub(crate) const MOST_THREADS: usize = 1_024;
-/// Most cgroups below a workload's that are looked at.
-const MOST_GROUPS: usize = 1_024;
 /// Most of a list of tasks that is read: 1,024 numbers take less.
 const LIST_BYTES: u64 = 32 << 10;
 
@@ -36,15 +35,6 @@ pub(crate) enum QueueSource {
     Domain,
     /// The machine's busiest processes but for the volunteer's.
     EverythingElse,
-}
-
-/// What the volunteer's processes are told by.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct VolunteerMark {
-    /// Its cgroups.
-    pub(crate) groups: Vec<PathBuf>,
-    /// Its registry of process groups.
-    pub(crate) registry: Option<PathBuf>,
 }
 
 /// Opens the run-queue counters of workloads.

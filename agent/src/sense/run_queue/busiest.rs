@@ -5,16 +5,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::VolunteerMark;
 use crate::kernel_file::{names, read_bounded};
 use crate::process::{pids, stat};
 
+/// Most cgroups below one that are looked at.
+pub(super) const MOST_GROUPS: usize = 1_024;
 /// Most processes followed. Chosen: what a user waits for is among them.
 const MOST_PROCESSES: usize = 32;
 /// How long a choice holds: looking at every process costs some milliseconds.
 const HOLDS: Duration = Duration::from_secs(60);
 /// Most of a list of the volunteer's processes that is read.
 const LIST_BYTES: u64 = 1 << 20;
+
+/// What the volunteer's processes are told by.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct VolunteerMark {
+    /// Its cgroups.
+    pub(crate) groups: Vec<PathBuf>,
+    /// Its registry of process groups.
+    pub(crate) registry: Option<PathBuf>,
+}
 
 /// The choice, and what it was made by.
 #[derive(Debug)]
@@ -68,7 +78,7 @@ impl Busiest {
         while let Some(folder) = folders.pop() {
             let list = read_bounded(&folder.join("cgroup.procs"), LIST_BYTES).unwrap_or_default();
             members.extend(list.lines().filter_map(|line| line.parse::<i32>().ok()));
-            if folders.len() < super::MOST_GROUPS {
+            if folders.len() < MOST_GROUPS {
                 folders.extend(names(&folder).into_iter().map(|name| folder.join(name)).filter(|path| path.is_dir()));
             }
         }
