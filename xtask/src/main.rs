@@ -5,6 +5,7 @@
 
 mod deps;
 mod packages;
+mod skips;
 mod steps;
 
 use std::ffi::OsString;
@@ -28,8 +29,8 @@ cargo xtask VERB [ARGUMENTS]
   fuzz [SECONDS]     every fuzz target (10 s each)
   docs               the documentation of all crates, warnings denied
   deps               licences, banned crates, sources; what the pure crates may not depend on
-  ci                 what a change has to pass: all of these but repro and deb, benches once; the last line
-                     counts the tests
+  ci                 what a change has to pass: all of these but repro and deb, benches once; a skip that
+                     is not expected is a failure; the last line counts the tests
 ";
 
 /// Folders whose modules a macro declares, in which cargo's formatter does not look for files.

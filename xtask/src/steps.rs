@@ -4,11 +4,17 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{ChildStderr, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
+
+use crate::skips::{expected, of_line};
 
 /// How long after the first step's start tests that failed still get a second try: what follows has to end too.
 const SECOND_TRIES_UNTIL: Duration = Duration::from_secs(50 * 60);
+
+/// How long what a program said last may take to be read when it has ended.
+const AFTER_THE_END: Duration = Duration::from_secs(2);
 
 /// Why a step failed.
 #[derive(Debug)]
@@ -41,6 +47,8 @@ pub(crate) struct Steps {
     failures: Vec<String>,
     /// Tests that were good only at their second try, likewise.
     second_tries: Vec<String>,
+    /// What tests said of being skipped, likewise.
+    skipped: Vec<String>,
     began: Option<Instant>,
     /// Nothing of what tests print is passed on: other runs' results are no results of this one.
     #[cfg(test)]
@@ -54,6 +62,8 @@ struct Counted {
     failed: u64,
     /// The tests that failed, by name, as the harness lists them.
     names: Vec<String>,
+    /// What tests said of being skipped.
+    skipped: Vec<String>,
 }
 
 /// `cargo` with arguments; the one that runs this program.
@@ -115,7 +125,8 @@ impl Steps {
             let passed = first.names.iter().filter(|test| !second.names.contains(*test));
             steps.second_tries.extend(passed.map(|test| format!("{name}: {test}")));
             first.passed += second.passed;
-            steps.count(name, Counted { passed: first.passed, ..second });
+            first.skipped.extend(second.skipped);
+            steps.count(name, Counted { passed: first.passed, skipped: first.skipped, ..second });
             ended
         });
     }
@@ -133,6 +144,7 @@ impl Steps {
         self.passed += counted.passed;
         self.failed_tests += counted.failed;
         self.failures.extend(counted.names.into_iter().map(|test| format!("{step}: {test}")));
+        self.skipped.extend(counted.skipped.into_iter().map(|test| format!("{step}: {test}")));
     }
 
     /// Something else that can fail with a reason.
@@ -164,8 +176,22 @@ impl Steps {
         ExitCode::SUCCESS
     }
 
-    /// The same, with the count of tests as the last line. A failed step without a failed test counts as one.
-    pub(crate) fn counted(self) -> ExitCode {
+    /// The same, with the count of tests as the last line. A failed step without a failed test counts as one, and so does a
+    /// test that was skipped and is not expected to be.
+    pub(crate) fn counted(mut self) -> ExitCode {
+        self.skipped.sort();
+        self.skipped.dedup();
+        let skipped = std::mem::take(&mut self.skipped);
+        println!("{} skipped", skipped.len());
+        for test in &skipped {
+            match expected(test) {
+                Some(why) => println!("skipped as expected ({why}): {test}"),
+                None => {
+                    println!("skipped, and nobody expects it: {test}");
+                    self.failed_steps.push(format!("skipped: {test}"));
+                }
+            }
+        }
         let failed = self.failed_tests + self.failed_steps.len() as u64;
         let passed = self.passed;
         let code = self.ended();
@@ -176,8 +202,9 @@ impl Steps {
 
 /// Runs `cargo test`, passes its output on, and counts.
 fn follow(command: &mut Command, mut echo: impl Write) -> Result<(Counted, Result<(), Failure>), Failure> {
-    let mut child = command.stdout(Stdio::piped()).spawn().map_err(Failure::Start)?;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(Failure::Start)?;
     let mut counted = Counted::default();
+    let errors = child.stderr.take().map(pass_on);
     if let Some(output) = child.stdout.take() {
         let mut lines = BufReader::new(output).split(b'\n');
         let mut listed = Vec::new();
@@ -185,6 +212,7 @@ fn follow(command: &mut Command, mut echo: impl Write) -> Result<(Counted, Resul
             let line = String::from_utf8_lossy(&line);
             // Nobody may be reading any more, as behind `head`.
             _ = writeln!(echo, "{line}");
+            counted.skipped.extend(of_line(&line).map(str::to_owned));
             // The harness prints the list twice, with the tests' output and without: the last one counts.
             if line == "failures:" {
                 listed.clear();
@@ -201,7 +229,28 @@ fn follow(command: &mut Command, mut echo: impl Write) -> Result<(Counted, Resul
             }
         }
     }
-    Ok((counted, judge(child.wait().map_err(Failure::Start)?, &[0])))
+    let ended = judge(child.wait().map_err(Failure::Start)?, &[0]);
+    // A process that a test left behind may hold the pipe open for ever.
+    while let Some(Ok(skip)) = errors.as_ref().map(|errors| errors.recv_timeout(AFTER_THE_END)) {
+        counted.skipped.push(skip);
+    }
+    Ok((counted, ended))
+}
+
+/// Passes on what a program says on its standard error, on a thread of its own, and returns what tests say there of being
+/// skipped.
+fn pass_on(errors: ChildStderr) -> Receiver<String> {
+    let (skips, received) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(errors).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            _ = writeln!(std::io::stderr(), "{line}");
+            if let Some(skip) = of_line(&line) {
+                _ = skips.send(skip.to_owned());
+            }
+        }
+    });
+    received
 }
 
 /// Tests passed and failed by a line of `cargo test`: `test result: ok. 3 passed; 0 failed; …`.
@@ -283,5 +332,16 @@ mod tests {
         steps.run_with("also good", program("sh").args(["-c", "exit 3"]), &[0, 3]);
         steps.run("missing", program("/nowhere/program"));
         assert_eq!(steps.failed_steps, ["false", "missing"]);
+    }
+
+    #[test]
+    fn what_tests_say_of_being_skipped_is_counted_wherever_they_say_it() {
+        let mut said = program("sh");
+        said.args(["-c", "echo 'SKIPPED: one: no root' >&2; echo 'SKIPPED: two: no disk'; echo 'test x ... ok'"]);
+        let (counted, ended) = follow(&mut said, std::io::sink()).unwrap();
+        assert!(ended.is_ok());
+        let mut skipped = counted.skipped;
+        skipped.sort();
+        assert_eq!(skipped, ["one: no root", "two: no disk"]);
     }
 }
