@@ -23,6 +23,7 @@ pub mod journal;
 mod line_files;
 mod metrics;
 pub mod operators;
+mod pending;
 pub mod response_times;
 mod server;
 pub mod shell;

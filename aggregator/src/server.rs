@@ -29,6 +29,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::arrival::{Arrival, Declined, Joined};
 use crate::engine::TaskLink;
+use crate::pending::{Holder, Places};
 use crate::standby::LeaderLease;
 use crate::{connection, joining};
 
@@ -61,9 +62,6 @@ const MAX_EVENT: usize = 16 << 10;
 /// Longest hello, in bytes: several times what a host has to say of itself. It becomes an event too.
 const MAX_HELLO: usize = 32 << 10;
 
-/// Most pending handshakes at once, in all and of one address.
-const MAX_PENDING: (usize, usize) = (1_024, 256);
-
 /// With this many pending handshakes, a new peer must first prove that its address is its own.
 const PROVE_FROM: usize = 64;
 
@@ -71,8 +69,8 @@ const PROVE_FROM: usize = 64;
 struct Acceptor {
     /// Places of agents that were welcomed.
     places: Arc<Semaphore>,
-    /// Pending handshakes, by address.
-    pending: Mutex<BTreeMap<IpAddr, usize>>,
+    /// Pending handshakes.
+    pending: Mutex<Places>,
     /// How often each host has connected of late. Hosts have certificates, so there are no more than were issued.
     connects: Mutex<BTreeMap<HostId, Rate>>,
     /// How much each host has sent of late, over all of its connections.
@@ -90,31 +88,31 @@ struct Acceptor {
 struct PendingHandshake {
     acceptor: Arc<Acceptor>,
     address: IpAddr,
+    holder: Holder,
+}
+
+impl PendingHandshake {
+    /// It is over, by a welcome.
+    fn welcomed(self) {
+        self.acceptor.pending().welcomed(self.address);
+    }
 }
 
 impl Drop for PendingHandshake {
     fn drop(&mut self) {
-        let mut pending = self.acceptor.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = pending.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                pending.remove(&self.address);
-            }
-        }
+        self.acceptor.pending().give_back(self.holder);
     }
 }
 
 impl Acceptor {
+    fn pending(&self) -> MutexGuard<'_, Places> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A place for one more pending handshake; `None` when there are too many already. Also how many there are.
     fn begin_handshake(self: &Arc<Self>, address: IpAddr) -> (Option<PendingHandshake>, usize) {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = pending.values().sum();
-        let own = pending.get(&address).copied().unwrap_or(0);
-        if all >= MAX_PENDING.0 || own >= MAX_PENDING.1 {
-            return (None, all);
-        }
-        pending.insert(address, own + 1);
-        (Some(PendingHandshake { acceptor: Arc::clone(self), address }), all)
+        let (holder, all) = self.pending().take(address);
+        (holder.map(|holder| PendingHandshake { acceptor: Arc::clone(self), address, holder }), all)
     }
 
     /// Whether this host may connect once more now.
@@ -268,7 +266,7 @@ async fn accept(
             return Ok(());
         }
     };
-    drop(handshake);
+    handshake.welcomed();
     if !unknown.is_empty() {
         _ = arrivals.send(Arrival::NotUnderstood(unknown)).await;
     }
@@ -773,15 +771,19 @@ mod tests {
     }
 
     #[test]
-    fn one_address_does_not_take_every_place() {
+    fn one_network_does_not_take_every_place() {
         let acceptor = acceptor();
         let address = |last| IpAddr::from([10, 0, 0, last]);
         let flood: Vec<_> =
-            (0..MAX_PENDING.1).map(|_| acceptor.begin_handshake(address(1)).0.expect("a place")).collect();
-        assert!(acceptor.begin_handshake(address(1)).0.is_none());
-        let others: Vec<_> = (2..=9).map(|last| acceptor.begin_handshake(address(last))).collect();
+            (0..2_000).filter_map(|number: u32| acceptor.begin_handshake(address(number.to_le_bytes()[0])).0).collect();
+        assert_eq!(flood.len(), 256, "its addresses count as one");
+        let others: Vec<_> = (2..=9).map(|third| acceptor.begin_handshake(IpAddr::from([10, 0, third, 1]))).collect();
         assert!(others.iter().all(|(handshake, _)| handshake.is_some()), "others come in");
         drop((flood, others));
-        assert!(acceptor.pending.lock().unwrap().is_empty(), "nothing is kept of who has gone");
+        let (handshake, held) = acceptor.begin_handshake(address(1));
+        assert_eq!(held, 0, "nothing is kept of who has gone");
+        handshake.expect("a place").welcomed();
+        let known = acceptor.begin_handshake(address(1)).0.expect("a place");
+        assert_eq!(known.holder, Holder::Known(address(1)));
     }
 }
