@@ -159,7 +159,9 @@ mod tests {
         let mapper = match DeviceMapper::open() {
             Ok(mapper) => mapper,
             Err(error) => {
-                eprintln!("SKIPPED: a_real_device_mapper_answers_and_refuses: /dev/mapper/control: {error}");
+                gleaner_test_support::skipped!(
+                    "a_real_device_mapper_answers_and_refuses: /dev/mapper/control: {error}"
+                );
                 return;
             }
         };
@@ -169,7 +171,9 @@ mod tests {
         assert_eq!(missing.raw_os_error(), Some(libc::ENXIO), "{missing}");
         let made = std::process::Command::new("dmsetup").args(["create", "gl-test", "--table", "0 8 error"]).status();
         if !made.is_ok_and(|status| status.success()) {
-            eprintln!("SKIPPED: a_real_device_mapper_answers_and_refuses: dmsetup cannot make a device here");
+            gleaner_test_support::skipped!(
+                "a_real_device_mapper_answers_and_refuses: dmsetup cannot make a device here"
+            );
             return;
         }
         let (table, refused) = (mapper.table("gl-test"), mapper.message("gl-test", "weight 1:40"));

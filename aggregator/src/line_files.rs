@@ -183,7 +183,7 @@ mod tests {
         let mounted =
             std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(disk).output();
         if !mounted.as_ref().is_ok_and(|output| output.status.success()) {
-            eprintln!("SKIPPED: no full disk to test on: a tmpfs cannot be mounted here");
+            gleaner_test_support::skipped!("no full disk to test on: a tmpfs cannot be mounted here");
             return;
         }
         let line = "0123456789";

@@ -395,7 +395,7 @@ mod tests {
         let mut mount = std::process::Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(disk.path());
         if !mount.output().is_ok_and(|output| output.status.success()) {
-            eprintln!("SKIPPED: no full disk to test on: a tmpfs cannot be mounted here");
+            gleaner_test_support::skipped!("no full disk to test on: a tmpfs cannot be mounted here");
             return;
         }
         let mut store = Store::open(&disk.path().join("state.redb")).unwrap();

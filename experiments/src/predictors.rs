@@ -243,7 +243,10 @@ mod tests {
     #[test]
     fn real_traces_where_there_are_some() {
         let Some(folder) = std::env::var_os("GLEANER_TRACES") else {
-            eprintln!("SKIPPED: real_traces_where_there_are_some: GLEANER_TRACES names no folder of traces");
+            _ = std::io::Write::write_all(
+                &mut std::io::stderr(),
+                b"SKIPPED: real_traces_where_there_are_some: GLEANER_TRACES names no folder of traces\n",
+            );
             return;
         };
         let folder = Path::new(&folder);

@@ -603,7 +603,10 @@ mod tests {
     #[test]
     fn recorded_loads_where_there_are_some() {
         let Some(folder) = std::env::var_os("GLEANER_TRACES") else {
-            eprintln!("SKIPPED: recorded_loads_where_there_are_some: GLEANER_TRACES names no folder of traces");
+            _ = std::io::Write::write_all(
+                &mut std::io::stderr(),
+                b"SKIPPED: recorded_loads_where_there_are_some: GLEANER_TRACES names no folder of traces\n",
+            );
             return;
         };
         let mut out = Reproduction::default();

@@ -88,7 +88,9 @@ fn a_cluster_of_two_hosts_is_sized_through_a_program() {
     let hosts = pair.hosts();
     let volunteer = &hosts.iter().find(|host| host["host"] == HOST).unwrap()["facts"]["levers"]["volunteer"];
     let Some(files) = volunteer["cgroup"]["procs_files"].as_array() else {
-        eprintln!("SKIPPED: a_cluster_of_two_hosts_is_sized_through_a_program: the volunteer here is no cgroup");
+        gleaner_test_support::skipped!(
+            "a_cluster_of_two_hosts_is_sized_through_a_program: the volunteer here is no cgroup"
+        );
         return;
     };
     let files: Vec<&str> = files.iter().filter_map(serde_json::Value::as_str).collect();
@@ -220,7 +222,7 @@ fn a_full_disk_for_the_event_log_stops_nothing() {
     let mounted =
         std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(&disk).output();
     if !mounted.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED: no full disk to test on: a tmpfs cannot be mounted here");
+        gleaner_test_support::skipped!("no full disk to test on: a tmpfs cannot be mounted here");
         return;
     }
     _ = std::fs::write(disk.join("ballast"), vec![0; 1 << 20]);

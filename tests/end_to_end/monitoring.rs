@@ -38,7 +38,9 @@ fn python_reads(page: &str) {
     let python = std::env::var("GLEANER_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let there = Command::new(&python).args(["-c", "import prometheus_client"]).stderr(Stdio::null()).status();
     if !there.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: the OpenMetrics parser of Python's prometheus_client: {python} does not have it");
+        gleaner_test_support::skipped!(
+            "the OpenMetrics parser of Python's prometheus_client: {python} does not have it"
+        );
         return;
     }
     let mut command = Command::new(&python);

@@ -62,7 +62,7 @@ fn script_is_here(test: &str) -> bool {
     let there = Command::new("script").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let there = there.is_ok_and(|status| status.success());
     if !there {
-        eprintln!("SKIPPED: {test}: there is no `script` to make a terminal");
+        gleaner_test_support::skipped!("{test}: there is no `script` to make a terminal");
     }
     there
 }

@@ -279,8 +279,8 @@ fn who_may_only_ask_gives_no_orders_and_all_orders_are_audited() {
         output.status.success() || !(said.contains("setpriv:") || said.contains("Operation not permitted"))
     });
     let Some(listed) = listed else {
-        eprintln!(
-            "SKIPPED: who_may_only_ask_gives_no_orders_and_all_orders_are_audited: no other user can be taken on"
+        gleaner_test_support::skipped!(
+            "who_may_only_ask_gives_no_orders_and_all_orders_are_audited: no other user can be taken on"
         );
         return;
     };

@@ -277,7 +277,7 @@ fn an_hour_of_faults_in_minutes_hurts_no_foreground_and_loses_nothing() {
     let (minutes, seed) = (number("GLEANER_FAULT_MINUTES").unwrap_or(1), seed());
     let fleet = match Fleet::start(AGENTS, seed) {
         Ok(fleet) => fleet,
-        Err(why) => return say(&format!("SKIPPED: {test}: {why}")),
+        Err(why) => return gleaner_test_support::skipped!("{test}: {why}"),
     };
     say(&format!("{minutes} minutes of faults with GLEANER_FAULT_SEED={seed}"));
     let before: Vec<_> = fleet.groups.iter().map(crate::groups::Groups::snapshot).collect();

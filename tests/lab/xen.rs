@@ -177,7 +177,7 @@ fn xen_domains_are_shown_limited_and_left_as_they_were() {
     let helper = match lab::build_xen_helper() {
         Ok(helper) => helper,
         Err(why) => {
-            eprintln!("SKIPPED: {TEST}: {why}");
+            gleaner_test_support::skipped!("{TEST}: {why}");
             return;
         }
     };

@@ -3,7 +3,6 @@
 //! them. Figures are printed. With GLEANER_ALL_CONTROLLERS set the controller of one resource runs too, for two minutes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
-use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -250,7 +249,7 @@ fn judge() -> Result<(), String> {
         Ok(bed) => bed,
         Err(why) => {
             // Past the harness, which would swallow it.
-            _ = writeln!(std::io::stderr(), "SKIPPED: a real PostgreSQL: {why}");
+            gleaner_test_support::skipped!("a real PostgreSQL: {why}");
             return Ok(());
         }
     };

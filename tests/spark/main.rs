@@ -365,7 +365,7 @@ fn a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected()
         Ok(spark) => spark,
         Err(why) => {
             // Past the harness, which would swallow it.
-            _ = writeln!(std::io::stderr(), "SKIPPED: a real Spark cluster: {why}");
+            gleaner_test_support::skipped!("a real Spark cluster: {why}");
             return;
         }
     };
@@ -465,7 +465,7 @@ fn a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected()
     if slower > STEADY && !(met && up && down) {
         // Past the harness, which would swallow it.
         let what = "the deadline of a real Spark job and the sizes on the way to it";
-        _ = writeln!(std::io::stderr(), "SKIPPED: {what}: this machine was {slower:.2} times slower meanwhile");
+        gleaner_test_support::skipped!("{what}: this machine was {slower:.2} times slower meanwhile");
     } else {
         assert!(met, "{}", pair.events());
         assert!(up, "up: {sizes:?}");

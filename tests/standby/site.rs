@@ -25,7 +25,7 @@ pub(crate) fn etcd_is_here(test: &str) -> bool {
     let here = Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let here = here.is_ok_and(|status| status.success());
     if !here {
-        eprintln!("SKIPPED: {test}: there is no etcd here (Debian's package etcd-server)");
+        gleaner_test_support::skipped!("{test}: there is no etcd here (Debian's package etcd-server)");
     }
     here
 }

@@ -300,7 +300,9 @@ mod tests {
     #[test]
     fn a_domain_is_not_forgotten_because_the_helper_is_missing() {
         if crate::xen::helper_program().is_some() {
-            eprintln!("SKIPPED: a_domain_is_not_forgotten_because_the_helper_is_missing: the helper is installed");
+            gleaner_test_support::skipped!(
+                "a_domain_is_not_forgotten_because_the_helper_is_missing: the helper is installed"
+            );
             return;
         }
         let dir = tempfile::tempdir().unwrap();

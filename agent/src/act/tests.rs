@@ -166,7 +166,7 @@ fn the_unified_hierarchy_freezes_where_version_1_has_no_freezer() {
     let Some(mut scene) = Scene::open(name) else { return };
     scene.hierarchies.v1.remove("freezer");
     let Some(unified) = scene.hierarchies.v2.clone() else {
-        eprintln!("{name}: skipped, no unified hierarchy is mounted");
+        gleaner_test_support::skipped!("{name}: no unified hierarchy is mounted");
         return;
     };
     let mut actor = actor(&scene);

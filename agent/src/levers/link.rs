@@ -129,8 +129,8 @@ mod tests {
             let test = test.to_owned();
             move || match crate::netlink::own_namespace() {
                 Ok(()) if run("ip link set lo up && ip tuntap add gl-tap mode tap && ip link set gl-tap up") => work(),
-                Ok(()) => eprintln!("SKIPPED: {test}: no tap can be made here (ip, /dev/net/tun)"),
-                Err(error) => eprintln!("SKIPPED: {test}: no network namespace can be made here: {error}"),
+                Ok(()) => gleaner_test_support::skipped!("{test}: no tap can be made here (ip, /dev/net/tun)"),
+                Err(error) => gleaner_test_support::skipped!("{test}: no network namespace can be made here: {error}"),
             }
         })
         .join()
@@ -149,8 +149,8 @@ mod tests {
                 assert_eq!(lever.read().unwrap(), LeverValue::Rate(None));
                 match lever.set(LeverValue::Rate(Some(125_000))) {
                     Err(error) if error.fault() == Fault::Denied => {
-                        eprintln!(
-                            "SKIPPED: a_tap_is_shaped_and_put_back: {direction:?}: this kernel has no such queue"
+                        gleaner_test_support::skipped!(
+                            "a_tap_is_shaped_and_put_back: {direction:?}: this kernel has no such queue"
                         );
                         continue;
                     }
@@ -169,7 +169,7 @@ mod tests {
             if !run(
                 "tc qdisc add dev gl-tap root handle 1: tbf rate 1mbit burst 10kb latency 50ms && tc qdisc add dev gl-tap ingress",
             ) {
-                eprintln!("SKIPPED: somebody_elses_queue_is_left_alone: tc cannot make a queue here");
+                gleaner_test_support::skipped!("somebody_elses_queue_is_left_alone: tc cannot make a queue here");
                 return;
             }
             for direction in [Direction::Receive, Direction::Transmit] {
@@ -188,7 +188,7 @@ mod tests {
             // Loopback stands for the tap: both its ends are here. 1 MiB/s, of which 128 KiB may go at once.
             let lever = AnyLever::Link(LinkLever { interface: "lo".into(), direction: Direction::Receive });
             if let Err(error) = lever.set(LeverValue::Rate(Some(1 << 20))) {
-                eprintln!("SKIPPED: a_ceiling_on_what_a_guest_receives_bites: {error}");
+                gleaner_test_support::skipped!("a_ceiling_on_what_a_guest_receives_bites: {error}");
                 return;
             }
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -177,7 +177,7 @@ mod tests {
         let mut counters = match Counters::of_threads_counting(&[own], events) {
             Ok(counters) => counters,
             Err(absence) => {
-                eprintln!("SKIPPED: no perf events here at all: {absence}");
+                gleaner_test_support::skipped!("no perf events here at all: {absence}");
                 return;
             }
         };
@@ -212,12 +212,12 @@ mod tests {
     fn counts_on_a_real_cgroup_grow() {
         let hierarchies = crate::hierarchies::Hierarchies::of_this_machine();
         let Some(mount) = hierarchies.v1.get("perf_event").or(hierarchies.v2.as_ref()) else {
-            eprintln!("SKIPPED: counts_on_a_real_cgroup_grow: no hierarchy for perf events");
+            gleaner_test_support::skipped!("counts_on_a_real_cgroup_grow: no hierarchy for perf events");
             return;
         };
         let dir = mount.join(format!("gleaner-test-perf-{}", std::process::id()));
         if std::fs::create_dir(&dir).is_err() {
-            eprintln!("SKIPPED: counts_on_a_real_cgroup_grow: no cgroup can be made here");
+            gleaner_test_support::skipped!("counts_on_a_real_cgroup_grow: no cgroup can be made here");
             return;
         }
         let cpus = parse_cpu_list(&std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap()).unwrap();

@@ -204,7 +204,7 @@ fn a_real_cgroup_is_measured() {
     let mount = hierarchies.v1.get("cpuacct").or(hierarchies.v2.as_ref()).cloned().unwrap_or_default();
     let group = mount.join(&name);
     if let Err(error) = std::fs::create_dir(&group) {
-        eprintln!("SKIPPED: no real cgroup to measure: {}: {error}", group.display());
+        gleaner_test_support::skipped!("no real cgroup to measure: {}: {error}", group.display());
         return;
     }
     let burner = Kill(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap());
@@ -239,7 +239,7 @@ fn a_real_qemu_guest_is_found_split_and_missed() {
         .stderr(Stdio::null())
         .spawn();
     let Ok(guest) = started.map(Kill) else {
-        eprintln!("SKIPPED: no real guest to measure: qemu-system-x86_64 is not installed");
+        gleaner_test_support::skipped!("no real guest to measure: qemu-system-x86_64 is not installed");
         return;
     };
     let found = |observation: &Observation| {

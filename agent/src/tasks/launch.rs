@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn a_user_gets_no_further_than_its_own_rights() {
         if !geteuid().is_root() {
-            eprintln!("SKIPPED: files of another user need root");
+            gleaner_test_support::skipped!("no files of another user without being root");
             return;
         }
         let folder = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ impl Server {
         match command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
             Ok(child) => Some(Self { child, url: client, _folder: folder }),
             Err(error) => {
-                eprintln!("SKIPPED: {test}: there is no etcd here (Debian's package etcd-server): {error}");
+                gleaner_test_support::skipped!("{test}: there is no etcd here (Debian's package etcd-server): {error}");
                 None
             }
         }

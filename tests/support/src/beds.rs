@@ -1,8 +1,6 @@
 //! Real beds: tests that take minutes, root, other programs or the whole machine. `cargo test` names each in one line and
 //! goes on; `cargo xtask beds` runs them.
 
-use std::io::Write;
-
 use crate::lab;
 
 /// The environment variable under which beds run; its value does not matter.
@@ -14,7 +12,7 @@ pub fn wanted(test: &str) -> bool {
     let wanted = std::env::var_os(VARIABLE).is_some() || lab::inside();
     if !wanted {
         // Past the harness, which would swallow it.
-        _ = writeln!(std::io::stderr(), "SKIPPED: {test}: a real bed; `cargo xtask beds` runs it");
+        crate::skipped!("{test}: a real bed; `cargo xtask beds` runs it");
     }
     wanted
 }

@@ -176,7 +176,7 @@ pub fn cgroups_writable(test: &str) -> bool {
         made
     });
     if !writable {
-        eprintln!("SKIPPED: {test}: no cgroup can be made here (not root, or read-only)");
+        crate::skipped!("{test}: no cgroup can be made here (not root, or read-only)");
     }
     writable
 }

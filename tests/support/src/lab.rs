@@ -55,14 +55,14 @@ pub fn images(test: &str) -> Option<PathBuf> {
     static IMAGES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let programs = ["qemu-system-x86_64", "busybox", "cpio", "apt-get", "as"];
     let images = IMAGES.get_or_init(|| build("kvm/images.sh", "kvm", &programs));
-    images.as_ref().map_err(|why| eprintln!("SKIPPED: {test}: {why}")).ok().cloned()
+    images.as_ref().map_err(|why| crate::skipped!("{test}: {why}")).ok().cloned()
 }
 
 /// Xen, a control domain and guests.
 #[must_use]
 pub fn xen_images(test: &str) -> Option<PathBuf> {
     let programs = ["qemu-system-x86_64", "busybox", "cpio", "apt-get", "gcc", "xz"];
-    build("xen/images.sh", "xen", &programs).map_err(|why| eprintln!("SKIPPED: {test}: {why}")).ok()
+    build("xen/images.sh", "xen", &programs).map_err(|why| crate::skipped!("{test}: {why}")).ok()
 }
 
 /// The agent's helper for Xen, built by itself because nothing else may link it.

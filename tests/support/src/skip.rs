@@ -6,9 +6,14 @@ use std::io::Write;
 /// What the line of a skipped test begins with.
 pub const MARK: &str = "SKIPPED: ";
 
-/// Says, in one line, that a test (or the part of it that is named) was skipped, and why.
+/// Says, in one line, that a test was skipped, and why.
 pub fn skipped(test: &str, why: impl std::fmt::Display) {
-    let line = format!("{MARK}{test}: {why}").replace('\n', " ");
+    say(format_args!("{test}: {why}"));
+}
+
+/// The same in the caller's words: `TEST: WHY`.
+pub fn say(what: impl std::fmt::Display) {
+    let line = format!("{MARK}{what}").replace('\n', " ");
     // In one write, because other tests print at the same time. Nobody may be reading any more.
     _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
@@ -29,6 +34,14 @@ macro_rules! skip {
         $crate::skip::skipped($crate::skip::last_name(std::any::type_name::<Here>()), format_args!($($why)+));
         return;
     }};
+}
+
+/// Says that a test, or a part of one, was skipped and why: `skipped!("{test}: it takes root")`.
+#[macro_export]
+macro_rules! skipped {
+    ($($what:tt)+) => {
+        $crate::skip::say(format_args!($($what)+))
+    };
 }
 
 #[cfg(test)]

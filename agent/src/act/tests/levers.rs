@@ -33,7 +33,9 @@ impl Drop for Inside {
 fn disk_target(test: &str) -> Option<(tempfile::TempPath, CgroupFile)> {
     let file = tempfile::NamedTempFile::new_in(std::env::var_os("GLEANER_TEST_DISK").unwrap_or("/var/tmp".into()));
     let Ok(file) = file else {
-        eprintln!("SKIPPED: {test}: no file can be made on a disk; set GLEANER_TEST_DISK to a folder on one");
+        gleaner_test_support::skipped!(
+            "{test}: no file can be made on a disk; set GLEANER_TEST_DISK to a folder on one"
+        );
         return None;
     };
     let dev = file.as_file().metadata().unwrap().dev();
@@ -44,7 +46,10 @@ fn disk_target(test: &str) -> Option<(tempfile::TempPath, CgroupFile)> {
     match number.filter(|number| disks().numbers.contains(number)) {
         Some(number) => Some((file.into_temp_path(), CgroupFile::Disk(number))),
         None => {
-            eprintln!("SKIPPED: {test}: {} is on device {major}:{minor}, which is no disk", file.path().display());
+            gleaner_test_support::skipped!(
+                "{test}: {} is on device {major}:{minor}, which is no disk",
+                file.path().display()
+            );
             None
         }
     }
@@ -67,7 +72,7 @@ fn a_ceiling_on_writes_bites() {
     let Some(scene) = Scene::open(TEST) else { return };
     let Some((file, kind)) = disk_target(TEST) else { return };
     if !scene.workload().levers.iter().any(|(role, _)| *role == Role::Disk) {
-        eprintln!("SKIPPED: {TEST}: no hierarchy here throttles disks");
+        gleaner_test_support::skipped!("{TEST}: no hierarchy here throttles disks");
         return;
     }
     let mut actor = actor(&scene);
@@ -115,7 +120,7 @@ fn a_weight_on_the_disk_bites() {
     let Some((file, kind)) = disk_target(TEST) else { return };
     let weighs = |scene: &Scene| scene.workload().levers.iter().any(|(role, _)| *role == Role::DiskWeight);
     if !divides_by_weight(kind) || !weighs(&heavy) {
-        eprintln!("SKIPPED: {TEST}: the disk's scheduler is not bfq");
+        gleaner_test_support::skipped!("{TEST}: the disk's scheduler is not bfq");
         return;
     }
     let mut actors = [(&heavy, 1_000), (&light, 50)].map(|(scene, weight)| {
@@ -159,7 +164,9 @@ fn memory_is_taken_in_steps_without_killing_anybody() {
         .and_then(|(_, lever)| lever.as_cgroup().cloned())
         .filter(|k| k.version == crate::hierarchies::CgroupVersion::V2);
     let Some(group) = unified else {
-        eprintln!("SKIPPED: {TEST}: no version 2 memory controller here; version 1 has no limit that never kills");
+        gleaner_test_support::skipped!(
+            "{TEST}: no version 2 memory controller here; version 1 has no limit that never kills"
+        );
         return;
     };
     let Some((file, _)) = disk_target(TEST) else { return };
@@ -257,7 +264,7 @@ fn a_guest_that_is_the_volunteer_stops_runs_and_is_left_as_it_was() {
     const TEST: &str = "a_guest_that_is_the_volunteer_stops_runs_and_is_left_as_it_was";
     let Some(scene) = Scene::open(TEST) else { return };
     let Some(guest) = BurningGuest::start(&scene) else {
-        eprintln!("SKIPPED: {TEST}: qemu-system-x86_64 is not installed");
+        gleaner_test_support::skipped!("{TEST}: qemu-system-x86_64 is not installed");
         return;
     };
     let before = scene.snapshot();

@@ -39,13 +39,13 @@ impl Scene {
     pub(crate) fn open(test: &str) -> Option<Self> {
         let hierarchies = Hierarchies::detect(Path::new("/proc/self"), Path::new("/"));
         let Some((mount, unified)) = hierarchies.of("cpu") else {
-            eprintln!("{test}: skipped, no mounted cgroup hierarchy has the controller cpu");
+            gleaner_test_support::skipped!("{test}: no mounted cgroup hierarchy has the controller cpu");
             return None;
         };
         let name = format!("gleaner-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let foreground = mount.join(format!("{name}-foreground"));
         if let Err(error) = fs::create_dir(&foreground) {
-            eprintln!("{test}: skipped, cannot make a cgroup: {error}");
+            gleaner_test_support::skipped!("{test}: cannot make a cgroup: {error}");
             return None;
         }
         for mount in ["memory", "blkio", "cpuacct"].iter().filter_map(|name| hierarchies.v1.get(*name)) {

@@ -169,14 +169,14 @@ impl Server {
     /// `None`, said loudly, where there is no PostgreSQL.
     fn start(test: &str, options: &[&str]) -> Option<Self> {
         let Some(bin) = programs() else {
-            eprintln!("SKIPPED: {test}: there is no /usr/lib/postgresql/*/bin; apt-get install postgresql");
+            gleaner_test_support::skipped!("{test}: there is no /usr/lib/postgresql/*/bin; apt-get install postgresql");
             return None;
         };
         let folder = tempfile::tempdir().unwrap();
         if rustix::process::geteuid().is_root() {
             let chown = Command::new("chown").arg("postgres").arg(folder.path()).status();
             if !chown.is_ok_and(|status| status.success()) {
-                eprintln!("SKIPPED: {test}: there is no user postgres");
+                gleaner_test_support::skipped!("{test}: there is no user postgres");
                 return None;
             }
         }

@@ -133,7 +133,7 @@ impl SmallDisk {
         if mounted.is_ok_and(|status| status.success()) {
             return Some(Self(at.to_owned()));
         }
-        eprintln!("SKIPPED: no small file system can be mounted on {}", at.display());
+        gleaner_test_support::skipped!("no small file system can be mounted on {}", at.display());
         None
     }
 
