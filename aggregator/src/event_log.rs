@@ -237,13 +237,62 @@ pub struct EventReader {
     files: VecDeque<BufReader<File>>,
 }
 
+/// How far ahead of the aggregator's clock an agent's may be. Chosen: clocks that anybody looks after are closer.
+const CLOCKS_APART_MS: u64 = 3_600_000;
+/// A file's part that is read from its beginning rather than searched; and how far a line of the aggregator is looked for.
+const PART: u64 = 64 << 10;
+
+/// The start of a line before everything that was logged at or after `from`. The aggregator's own lines are in the order of
+/// their times; agents' are not, because theirs are of when something happened.
+fn logged_from(reader: &mut BufReader<File>, from: Timestamp) -> io::Result<u64> {
+    let (mut before, mut end) = (0, reader.get_ref().metadata()?.len());
+    while end - before > PART {
+        let middle = before + (end - before) / 2;
+        match next_of_aggregator(reader, middle, end)? {
+            Some((place, at)) if at < from => before = place,
+            _ => end = middle,
+        }
+    }
+    Ok(before)
+}
+
+/// The first line of the aggregator that begins after `start`, and its time; `None` where there is none nearby.
+fn next_of_aggregator(reader: &mut BufReader<File>, start: u64, end: u64) -> io::Result<Option<(u64, Timestamp)>> {
+    let mut place = reader.seek(SeekFrom::Start(start))?;
+    let mut line = Vec::new();
+    // What is left of the line there.
+    place += reader.read_until(b'\n', &mut line)? as u64;
+    while place < end.min(start + PART) {
+        line.clear();
+        let length = reader.read_until(b'\n', &mut line)? as u64;
+        let stamp = std::str::from_utf8(&line).ok().and_then(|line| EventStamp::from_json_line(line).ok());
+        if let Some(EventStamp { at, source: EventSource::Aggregator }) = stamp {
+            return Ok(Some((place, at)));
+        }
+        if length == 0 {
+            break;
+        }
+        place += length;
+    }
+    Ok(None)
+}
+
 impl EventReader {
-    /// A reader of the events at or after `since`.
+    /// A reader of the events at or after `since`. What was logged long before is not read. An event of an agent whose
+    /// clock is more than an hour ahead may be left out with it.
     #[must_use]
     pub fn open(folder: &Path, since: Option<Timestamp>) -> Self {
         let files = oldest_first(folder, STEM);
         let current = files.last().cloned().unwrap_or_default();
-        let files = files.iter().filter_map(|file| File::open(file).ok()).map(BufReader::new).collect();
+        let from = since.map(|since| Timestamp(since.0.saturating_sub(CLOCKS_APART_MS)));
+        let open = |file: &PathBuf| {
+            let mut reader = BufReader::new(File::open(file).ok()?);
+            // Where the place cannot be found, all of it is read.
+            let place = from.and_then(|from| logged_from(&mut reader, from).ok()).unwrap_or(0);
+            reader.seek(SeekFrom::Start(place)).ok()?;
+            Some(reader)
+        };
+        let files = files.iter().filter_map(open).collect();
         Self { current, since, files }
     }
 
@@ -445,6 +494,41 @@ mod tests {
             seen += reader.next_lines(10).unwrap().len();
         }
         assert_eq!(seen, 40);
+    }
+
+    #[test]
+    fn a_reader_of_the_end_does_not_read_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let max_bytes = 500_000;
+        let mut log = EventLog::open(EventLogSettings { max_bytes, files: 8, ..settings(folder.path()) });
+        // A minute apart; between them what agents say late, and one whose clock is half an hour ahead.
+        const MINUTE: u64 = 60_000;
+        for minute in 0..20_000_u64 {
+            log.append(Timestamp(minute * MINUTE), stopped());
+            if minute % 7 == 0 {
+                let mut late = agents(minute + 1..=minute + 1);
+                late[0].at = Timestamp((minute + 30).saturating_sub(minute % 3 * 60) * MINUTE);
+                log.append_agents(Timestamp(minute * MINUTE), &late).unwrap();
+            }
+        }
+        for since in [0, 1, 7_000, 15_000, 19_000, 19_990, 30_000] {
+            let since = Timestamp(since * MINUTE);
+            let at = |line: &String| EventStamp::from_json_line(line).unwrap().at;
+            let all = EventReader::open(folder.path(), None).next_lines(100_000).unwrap();
+            let wanted: Vec<String> = all.into_iter().filter(|line| at(line) >= since).collect();
+            let mut reader = EventReader::open(folder.path(), Some(since));
+            let ahead: u64 = reader
+                .files
+                .iter_mut()
+                .map(|file| {
+                    let place = file.stream_position().unwrap();
+                    file.get_ref().metadata().unwrap().len() - place
+                })
+                .sum();
+            assert!(reader.next_lines(100_000).unwrap() == wanted, "{since}");
+            let lines = 20_000 - since.0.min(20_000 * MINUTE) / MINUTE;
+            assert!(ahead < 8 * 2 * PART + (lines + 120) * 200, "{since}: {ahead} bytes to read");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use gleaner_api::{ApiError, ErrorCode, SubmitCluster, SubmitJob};
 
 /// Most slots of a job on one machine.
 const MAX_SLOTS: u32 = 1_024;
-/// Longest time until a deadline of a job on one machine.
+/// Longest time until a deadline.
 const LONGEST_S: f64 = 366.0 * 86_400.0;
 
 impl From<SubmissionError> for ApiError {
@@ -30,17 +30,27 @@ impl From<SubmissionError> for ApiError {
     }
 }
 
+fn check_goal(goal: Goal, problems: &mut Problems) {
+    if let Goal::Deadline { within_s } = goal {
+        problems.check(within_s > 0.0 && within_s <= LONGEST_S, || {
+            format!("goal.deadline.within_s: is {within_s:?}; it must be more than 0 and at most a year, {LONGEST_S}")
+        });
+    }
+}
+
 /// What the engine of a task list reads.
 pub(super) fn options_of(submit: SubmitJob, user: TaskUser) -> Value {
-    json!({
+    let mut options = json!({
         "user": user,
-        "tasks": submit.tasks,
         "environment": submit.environment,
         "working_dir": submit.working_dir,
         "output_dir": submit.output_dir,
         "max_attempts": submit.max_attempts,
         "task_timeout_s": submit.task_timeout_s,
-    })
+    });
+    // Moved, which `json` does not: there may be many megabytes of them.
+    options["tasks"] = submit.tasks.into_iter().map(Value::String).collect();
+    options
 }
 
 impl Engines {
@@ -68,11 +78,7 @@ impl Engines {
                 format!("max_slots: is {most}; it must be dedicated_slots ({dedicated_slots}) to {MAX_SLOTS}")
             });
         }
-        if let Goal::Deadline { within_s } = goal {
-            problems.check(within_s > 0.0 && within_s <= LONGEST_S, || {
-                format!("goal.deadline.within_s: is {within_s}; it must be more than 0 and at most a year")
-            });
-        }
+        check_goal(goal, &mut problems);
         problems.none()?;
         let (engine, tasks) = self.take(&name, job, &options)?;
         Ok(JobSpec {
@@ -110,11 +116,7 @@ impl Engines {
         let set_up_s = submit.set_up_s;
         problems
             .check((0.0..=86_400.0).contains(&set_up_s), || format!("set_up_s: is {set_up_s}; it must be 0 to 86400"));
-        if let Goal::Deadline { within_s } = submit.goal {
-            problems.check(within_s > 0.0 && within_s.is_finite(), || {
-                format!("goal.deadline.within_s: is {within_s}; it must be more than 0")
-            });
-        }
+        check_goal(submit.goal, &mut problems);
         let powered = submit.goal != Goal::Energy || submit.power.is_some();
         problems.check(powered, || "power: the goal `energy` needs power models".into());
         problems.none()?;
