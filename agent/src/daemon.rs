@@ -32,7 +32,7 @@ use crate::keeper::{self, Kept, Watch};
 use crate::link::{self, Introduction, LinkSettings};
 use crate::metrics::{Monitor, Status};
 use crate::network_bound;
-use crate::order::Order;
+use crate::order::{OrderSender, orders};
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::probe;
 use crate::roots::Roots;
@@ -237,7 +237,7 @@ struct Reloader {
 
 impl Reloader {
     /// Orders the loop to work by what changed.
-    async fn run(mut self, orders: mpsc::Sender<Order>) {
+    async fn run(mut self, orders: OrderSender) {
         use tokio::signal::unix::{SignalKind, signal};
         let Ok(mut hangups) = signal(SignalKind::hangup()) else {
             error!("the signal to reload cannot be handled");
@@ -245,7 +245,7 @@ impl Reloader {
         };
         while hangups.recv().await.is_some() {
             let Some(config) = self.running.reload(&self.file, Config::with_keys) else { continue };
-            if orders.send(Order::Reload(Box::new(config))).is_err() {
+            if orders.reload(config).is_err() {
                 return;
             }
         }
@@ -378,7 +378,7 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
     let refused = actor.refused();
     let status =
         metrics.is_some().then(|| Arc::new(Status::new(config.sample_period, leftovers.failed.len(), refused)));
-    let (orders, orders_to_loop) = mpsc::channel();
+    let (orders, orders_to_loop) = orders();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let introduction = Introduction { host: config.host.clone(), incarnation, facts };
     let files = aggregator.files.clone();
@@ -454,13 +454,7 @@ fn start_keeper(config: &Config, prefix: &[&str], hung_after: Option<Duration>) 
 
 /// The link until a signal asks the agent to stop or its loop has ended, then the farewell: what the loop
 /// still had to say gets a moment to reach the aggregator.
-async fn network(
-    settings: LinkSettings,
-    clock: Clock,
-    outbox: Arc<Outbox>,
-    orders: mpsc::Sender<Order>,
-    reloader: Reloader,
-) {
+async fn network(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orders: OrderSender, reloader: Reloader) {
     let reloading = tokio::spawn(reloader.run(orders.clone()));
     let tasks = settings.tasks.clone();
     let link = tokio::spawn(link::run(settings, clock, Arc::clone(&outbox), orders.clone()));
@@ -469,7 +463,7 @@ async fn network(
             info!(signal, "stopping");
             // Before the volunteer is taken away: what is killed with it would be tried again in what is left of it.
             _ = tasks.send(TaskInput::Stop).await;
-            _ = orders.send(Order::Stop);
+            _ = orders.stop();
             outbox.finished().await;
         }
         () = outbox.finished() => {}

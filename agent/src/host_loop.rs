@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use gleaner_daemon::clock::Clock;
@@ -27,7 +26,7 @@ use crate::harm::HarmMeter;
 use crate::hierarchies::Hierarchies;
 use crate::levers::catalogue::levers_of_all;
 use crate::metrics::{Status, Tick};
-use crate::order::Order;
+use crate::order::{Order, Orders};
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::roots::Roots;
 use crate::sense::run_queue::{RunQueues, VolunteerMark};
@@ -116,7 +115,7 @@ impl HostLoop {
 
     /// Runs until a stop is requested, or until nobody is left to give orders; then restores the host.
     /// `each_turn` is called once a period, and at least once a second.
-    pub fn run(mut self, orders: &mpsc::Receiver<Order>, mut each_turn: impl FnMut()) -> RestoreReport {
+    pub fn run(mut self, orders: &Orders, mut each_turn: impl FnMut()) -> RestoreReport {
         let mut next = Instant::now();
         let mut watchdog = Watchdog::of_this_process();
         let mut watched = next;
@@ -138,11 +137,11 @@ impl HostLoop {
                 watched = now;
             }
             let wait = next.min(watched + WATCH_PERIOD).saturating_duration_since(Instant::now());
-            match orders.recv_timeout(watchdog.pause().map_or(wait, |pause| pause.min(wait))) {
-                Ok(Order::Command(command)) => self.command(&command),
-                Ok(Order::Reload(config)) => self.reload(&config),
-                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
-                Err(RecvTimeoutError::Timeout) => {}
+            match orders.next(watchdog.pause().map_or(wait, |pause| pause.min(wait))) {
+                Some(Order::Command(command)) => self.command(&command),
+                Some(Order::Reload(config)) => self.reload(&config),
+                Some(Order::Stop) => return self.stop(),
+                None => {}
             }
         }
     }

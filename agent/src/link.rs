@@ -9,7 +9,6 @@ pub use session::Introduction;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -21,7 +20,7 @@ use gleaner_wire::StandsBy;
 use quinn::{Connection, Endpoint};
 use tracing::{info, warn};
 
-use crate::order::Order;
+use crate::order::OrderSender;
 use crate::outbox::Outbox;
 use crate::tasks::TaskInput;
 use jitter::jittered;
@@ -56,7 +55,7 @@ pub struct LinkSettings {
 }
 
 /// Keeps the link until the task is dropped. Commands go to `orders`.
-pub async fn run(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orders: Sender<Order>) {
+pub async fn run(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orders: OrderSender) {
     let mut turns = Turns::new(settings.addresses.len());
     let mut said = vec![String::new(); settings.addresses.len()];
     // A connection whose certificate was renewed stays until there is one with the new certificate, so that the host is
@@ -144,7 +143,7 @@ async fn attempt(
     address: &str,
     clock: Clock,
     outbox: &Arc<Outbox>,
-    orders: &Sender<Order>,
+    orders: &OrderSender,
     renewed: &mut Option<Session>,
 ) -> SessionEnd {
     let before = renewed.take();

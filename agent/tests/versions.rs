@@ -4,11 +4,11 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gleaner_agent::link::{self, Introduction, LinkSettings};
-use gleaner_agent::order::Order;
+use gleaner_agent::order::{self, Order, Orders};
 use gleaner_agent::outbox::{Outbox, OutboxLimits};
 use gleaner_daemon::clock::Clock;
 use gleaner_net::stream::read_message;
@@ -22,6 +22,9 @@ use gleaner_types::report::Reason;
 use gleaner_types::time::Timestamp;
 use gleaner_wire::{FromAgent, ProtocolVersion, Purpose};
 use quinn::crypto::rustls::QuicServerConfig;
+
+/// Longest wait for anything.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// A frame as version 1 sent it.
 fn recorded(name: &str) -> Vec<u8> {
@@ -54,10 +57,10 @@ impl Site {
     }
 
     /// Starts the link of an agent.
-    fn link(&self) -> (Arc<Outbox>, mpsc::Receiver<Order>, tokio::task::JoinHandle<()>) {
+    fn link(&self) -> (Arc<Outbox>, Orders, tokio::task::JoinHandle<()>) {
         let limits = OutboxLimits { reports: 10, events: 10 };
         let outbox = Arc::new(Outbox::new(limits, self.host.clone(), 7));
-        let (orders, taken) = mpsc::channel();
+        let (orders, taken) = order::orders();
         let introduction = Introduction { host: self.host.clone(), incarnation: 7, facts: report::facts(true) };
         let (tasks, _) = tokio::sync::mpsc::channel(1);
         let (addresses, files) = (vec![self.address.to_string()], self.files.clone());
@@ -69,7 +72,7 @@ impl Site {
 
 /// The next thing, or the end of the test.
 async fn soon<T>(what: &str, happens: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), happens).await.unwrap_or_else(|_| panic!("{what}: not in 20 s"))
+    tokio::time::timeout(LONGEST_WAIT, happens).await.unwrap_or_else(|_| panic!("{what}: not in 20 s"))
 }
 
 #[tokio::test]
@@ -109,7 +112,8 @@ async fn an_aggregator_of_version_1_is_spoken_to_in_version_1() {
     // A recorded command is carried out and answered; a recorded acknowledgement is taken.
     send.write_all(&recorded("from_aggregator.command.run")).await.unwrap();
     send.write_all(&recorded("from_aggregator.events_through")).await.unwrap();
-    let order = soon("a command", tokio::task::spawn_blocking(move || orders.recv().unwrap())).await.unwrap();
+    let order =
+        soon("a command", tokio::task::spawn_blocking(move || orders.next(LONGEST_WAIT).unwrap())).await.unwrap();
     let Order::Command(command) = order else { panic!("{order:?}") };
     assert!(matches!(command.desired, Desired::Run { .. }), "{command:?}");
     let outcome = Outcome::Applied { limits: Limits::NONE, shortfalls: vec![] };
@@ -163,7 +167,8 @@ async fn what_a_newer_aggregator_says_is_skipped_and_counted() {
     strange[state] = 99;
     send.write_all(&strange).await.unwrap();
     send.write_all(&frame("command.stop")).await.unwrap();
-    let order = soon("a command", tokio::task::spawn_blocking(move || orders.recv().unwrap())).await.unwrap();
+    let order =
+        soon("a command", tokio::task::spawn_blocking(move || orders.next(LONGEST_WAIT).unwrap())).await.unwrap();
     assert!(matches!(&order, Order::Command(command) if command.desired == Desired::Stop), "{order:?}");
     let unknown = outbox.queued().unknown;
     assert_eq!((unknown.messages, unknown.total()), (2, 2));

@@ -26,11 +26,19 @@ const LONGEST: u64 = 64;
 /// How far a new epoch may be ahead of this host's time. Chosen: more than clocks that anybody looks after are apart.
 const AHEAD: Duration = Duration::from_secs(24 * 3_600);
 
+/// How often the epoch may rise: at once, and how long until once more, in seconds. Each rise is a write to the disk that is
+/// waited for. Chosen: many times what a bad day of restarts and failovers comes to.
+const RISES: (f64, f64) = (30.0, 5.0);
+
 /// The highest epoch that commanded this host.
 #[derive(Debug)]
 pub(crate) struct Fence {
     dir: PathBuf,
     highest: u64,
+    /// Rises that it may still have, when it last had one.
+    rises: f64,
+    /// When that was.
+    risen: Option<Timestamp>,
     /// The older epoch whose refusal was reported last.
     reported: Option<u64>,
 }
@@ -50,7 +58,7 @@ impl Fence {
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(error) => return Err(failed("read the highest epoch from", &path)(error)),
         };
-        Ok(Self { dir: dir.to_owned(), highest, reported: None })
+        Ok(Self { dir: dir.to_owned(), highest, rises: RISES.0, risen: None, reported: None })
     }
 
     pub(super) const fn highest(&self) -> u64 {
@@ -73,6 +81,17 @@ impl Fence {
             return Err((Refusal::Stale, detail));
         }
         if epoch > self.highest {
+            let since_s = self.risen.map_or(0.0, |risen| now.seconds_since(risen));
+            let rises = (self.rises + since_s / RISES.1).min(RISES.0);
+            if rises < 1.0 {
+                let detail = format!(
+                    "epoch {epoch} follows epoch {} too soon: epochs rise more often than once in {} s; look for \
+                     aggregators that start again and again, or that take the lead from one another",
+                    self.highest, RISES.1
+                );
+                return Err((Refusal::Forbidden, detail));
+            }
+            let arrived = now;
             // The wall clock may have been set right since the agent started.
             let now = now.max(Clock::start().now());
             if Timestamp(epoch) > now.after(AHEAD) {
@@ -88,6 +107,7 @@ impl Fence {
                 events.push(Event::EpochRaised { from: self.highest, to: epoch });
             }
             self.highest = epoch;
+            (self.rises, self.risen) = (rises - 1.0, Some(arrived));
             self.reported = None;
         }
         Ok(())
@@ -140,6 +160,25 @@ mod tests {
         }
         assert_eq!(events, [Event::OldEpochRefused { epoch: 8, highest: 9 }], "reported once");
         assert_eq!(fence.highest(), 9);
+    }
+
+    #[test]
+    fn epochs_that_rise_without_end_are_refused_and_a_failover_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut events = Vec::new();
+        let mut fence = Fence::open(dir.path()).unwrap();
+        let taken = (1..=10_000).filter(|epoch| fence.admit(*epoch, NOW, &mut events).is_ok()).count();
+        assert_eq!(taken, 30);
+        let (reason, detail) = fence.admit(10_001, NOW, &mut events).unwrap_err();
+        assert!(reason == Refusal::Forbidden && detail.contains("too soon"), "{detail}");
+        fence.admit(30, NOW, &mut events).unwrap();
+        let later = |s| NOW.after(Duration::from_secs(s));
+        fence.admit(10_001, later(5), &mut events).unwrap();
+        assert!(fence.admit(10_002, later(6), &mut events).is_err());
+        // After a quiet time several failovers in a row pass at once.
+        for epoch in 20_000..20_010 {
+            fence.admit(epoch, later(100), &mut events).unwrap();
+        }
     }
 
     #[test]

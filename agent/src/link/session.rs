@@ -1,7 +1,6 @@
 //! One connection: the hello, then everything that flows until it is lost.
 
-use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gleaner_daemon::clock::Clock;
@@ -16,7 +15,7 @@ use gleaner_wire::{
 use tokio::sync::mpsc;
 
 use super::renewal::Renewal;
-use crate::order::Order;
+use crate::order::OrderSender;
 use crate::outbox::Outbox;
 use crate::tasks::TaskInput;
 use gleaner_types::error::chain;
@@ -110,7 +109,7 @@ impl Session {
     pub(super) async fn serve(
         &mut self,
         outbox: &Outbox,
-        orders: &Sender<Order>,
+        orders: &OrderSender,
         tasks: &mpsc::Sender<TaskInput>,
         renewal: &Renewal<'_>,
     ) -> SessionEnd {
@@ -176,21 +175,52 @@ async fn send_all(
     }
 }
 
+/// Most messages that are taken of an aggregator in a second. Chosen: twice what renewing the commands of every target of
+/// the largest host at once comes to. Of more no further one is read for the rest of the second, and the aggregator has to
+/// wait.
+const MOST_A_SECOND: u32 = 8_192;
+
+/// How many messages were taken in a second.
+struct Pace {
+    began: Instant,
+    taken: u32,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self { began: Instant::now(), taken: 0 }
+    }
+
+    /// Waits until the next message may be read. It may never wait for a message itself, as it comes before each.
+    async fn keep(&mut self) {
+        const SECOND: Duration = Duration::from_secs(1);
+        self.taken += 1;
+        let elapsed = self.began.elapsed();
+        if elapsed < SECOND && self.taken <= MOST_A_SECOND {
+            return;
+        }
+        tokio::time::sleep(SECOND.saturating_sub(elapsed)).await;
+        *self = Self::new();
+    }
+}
+
 async fn receive_all(
     control: &mut quinn::RecvStream,
     version: ProtocolVersion,
     outbox: &Outbox,
-    orders: &Sender<Order>,
+    orders: &OrderSender,
     tasks: &mpsc::Sender<TaskInput>,
     renewal: &Renewal<'_>,
 ) -> anyhow::Result<SessionEnd> {
+    let mut pace = Pace::new();
     loop {
+        pace.keep().await;
         let mut unknown = Unknowns::default();
         let message = read_counting(control, version, MAX_FRAME, &mut unknown).await?;
         outbox.not_understood(unknown);
         match message {
             Some(FromAggregator::Command(command)) => {
-                if orders.send(Order::Command(command)).is_err() {
+                if orders.command(command).is_err() {
                     return Ok(SessionEnd::AgentGone);
                 }
             }
