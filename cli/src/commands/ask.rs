@@ -1,10 +1,11 @@
 //! Commands that ask a running aggregator: hosts, top, events, job.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
-use gleaner_api::{AuditRecord, Client, Leadership, Overview, Request, Response, SubmitCluster};
+use gleaner_api::{AuditRecord, Client, EventLines, Leadership, Overview, Request, Response, SubmitCluster};
 use gleaner_daemon::clock::Clock;
 use gleaner_types::event::EventRecord;
 use gleaner_types::time::Timestamp;
@@ -28,6 +29,7 @@ pub(super) async fn hosts(socket: &Path, json: bool) -> anyhow::Result<End> {
 
 pub(super) async fn top(socket: &Path, once: bool) -> anyhow::Result<End> {
     let client = Client::connect(socket).await?;
+    let mut events = LastEvents::of(&client, !once).await?;
     loop {
         let clock = Clock::start();
         let Response::Overview(overview) = client.call(&Request::Overview).await? else { bail!("unexpected answer") };
@@ -42,7 +44,7 @@ pub(super) async fn top(socket: &Path, once: bool) -> anyhow::Result<End> {
             jobs.truncate(10);
             text.push_str(&format!("\n\n{}\n\n{}\n", format::hosts(&hosts, clock.now().0), format::jobs(&jobs)));
         }
-        for line in last_events(&client, clock.now(), 8).await? {
+        for line in events.now().await? {
             text.push_str(&format!("\n{line}"));
         }
         if once {
@@ -86,17 +88,42 @@ fn headline(overview: &Overview) -> String {
 }
 
 /// The last events of the last quarter of an hour.
-async fn last_events(client: &Client, now: Timestamp, most: usize) -> anyhow::Result<Vec<String>> {
-    let since = Timestamp(now.0.saturating_sub(900_000));
-    let mut stream = client.events(Some(since), false).await?;
-    let mut lines = std::collections::VecDeque::new();
-    while let Some(line) = stream.next().await? {
-        lines.push_back(line);
-        if lines.len() > most {
-            lines.pop_front();
-        }
+/// How far back events are shown that happened before.
+const LOOK_BACK_MS: u64 = 900_000;
+/// Most events shown.
+const MOST_EVENTS: usize = 8;
+
+/// Most lines taken before the screen is drawn again: a log that never rests must not hold it up.
+const MOST_AT_ONCE: usize = 100_000;
+
+/// The last events, from one stream: to ask anew every second would have the aggregator search its log every second.
+struct LastEvents {
+    stream: EventLines,
+    follow: bool,
+    lines: VecDeque<String>,
+}
+
+impl LastEvents {
+    async fn of(client: &Client, follow: bool) -> anyhow::Result<Self> {
+        let since = Timestamp(Clock::start().now().0.saturating_sub(LOOK_BACK_MS));
+        Ok(Self { stream: client.events(Some(since), follow).await?, follow, lines: VecDeque::new() })
     }
-    Ok(lines.iter().filter_map(|line| Some(format::event(&EventRecord::from_json_line(line).ok()?))).collect())
+
+    /// Takes what has come, and gives the last of it in words.
+    async fn now(&mut self) -> anyhow::Result<Vec<String>> {
+        // A stream that goes on says no end: then what is there is what comes without a wait.
+        let quiet = if self.follow { Duration::from_millis(50) } else { Duration::MAX };
+        for _ in 0..MOST_AT_ONCE {
+            let Ok(line) = tokio::time::timeout(quiet, self.stream.next()).await else { break };
+            let Some(line) = line? else { break };
+            self.lines.push_back(line);
+            if self.lines.len() > MOST_EVENTS {
+                self.lines.pop_front();
+            }
+        }
+        let in_words = |line: &String| Some(format::event(&EventRecord::from_json_line(line).ok()?));
+        Ok(self.lines.iter().filter_map(in_words).collect())
+    }
 }
 
 fn moment(since: Since) -> Timestamp {
