@@ -9,18 +9,21 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gleaner_api::{Client, Request, Response};
 use gleaner_net::stream::{read_message, write_message};
 use gleaner_net::tls::{Authority, Identity};
 use gleaner_net::transport;
+use gleaner_test_support::generate::{Entropy, OF_AGENTS, of_agent};
 use gleaner_test_support::synthetic;
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
+use gleaner_types::report::{Bounded, PromiseRecord, Reading};
 use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, MAX_CORES, MAX_COUNT, MAX_MAGNITUDE};
 use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, ProtocolVersion, encode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -76,7 +79,40 @@ struct Scene {
     socket: PathBuf,
     folder: PathBuf,
     over: Arc<AtomicBool>,
-    attacks: Arc<AtomicU64>,
+    attacks: Arc<Mutex<BTreeMap<&'static str, Outcomes>>>,
+}
+
+/// What became of the turns of one kind of attack.
+#[derive(Debug, Clone, Copy, Default)]
+struct Outcomes {
+    turns: u64,
+    /// Turns in which it got as far as to do what it is about.
+    reached: u64,
+    /// Turns that the aggregator ended, or that ended by themselves.
+    ended: u64,
+    /// Turns that went on until their time was over.
+    timed_out: u64,
+}
+
+/// One turn of an attack.
+#[derive(Clone)]
+struct Turn {
+    scene: Scene,
+    name: &'static str,
+}
+
+impl Turn {
+    /// The aggregator was sent what the attack is about.
+    fn reached(&self) {
+        self.scene.count(self.name, |outcomes| outcomes.reached += 1);
+    }
+}
+
+impl std::ops::Deref for Turn {
+    type Target = Scene;
+    fn deref(&self) -> &Scene {
+        &self.scene
+    }
 }
 
 impl Scene {
@@ -110,17 +146,26 @@ impl Scene {
         }
     }
 
+    fn count(&self, name: &'static str, count: impl FnOnce(&mut Outcomes)) {
+        count(self.attacks.lock().unwrap().entry(name).or_default());
+    }
+
     /// Does the same bad thing again and again, whatever comes of it.
     fn attack<F: Future<Output = Result<(), Failure>> + Send>(
         &self,
         peers: &mut JoinSet<()>,
-        mut once: impl FnMut(Self) -> F + Send + 'static,
+        name: &'static str,
+        mut once: impl FnMut(Turn) -> F + Send + 'static,
     ) {
-        let scene = self.clone();
+        let turn = Turn { scene: self.clone(), name };
         peers.spawn(async move {
-            while !scene.is_over() {
-                _ = tokio::time::timeout(Duration::from_secs(15), once(scene.clone())).await;
-                scene.attacks.fetch_add(1, Ordering::Relaxed);
+            while !turn.is_over() {
+                turn.count(name, |outcomes| outcomes.turns += 1);
+                let end = tokio::time::timeout(Duration::from_secs(15), once(turn.clone())).await;
+                turn.count(name, |outcomes| match end {
+                    Ok(_) => outcomes.ended += 1,
+                    Err(_) => outcomes.timed_out += 1,
+                });
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
@@ -187,17 +232,18 @@ fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) 
     let stranger = scene.identity(&Authority::create().unwrap(), "stranger");
     for _ in 0..4 {
         let stranger = stranger.clone();
-        scene.attack(peers, move |scene| {
+        scene.attack(peers, "certificate of another authority", move |scene| {
             let stranger = stranger.clone();
             async move {
-                // A flood of connections with the certificate of another authority.
+                // A flood of connections. A client is connected before the server has looked at its certificate.
                 let (_endpoint, connection) = scene.connect(&stranger).await?;
+                scene.reached();
                 connection.closed().await;
                 Ok(())
             }
         });
     }
-    scene.attack(peers, |scene| async move {
+    scene.attack(peers, "no QUIC", |scene| async move {
         // Datagrams that are no QUIC, and beginnings of handshakes that never go on.
         let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await?;
         for number in 0..200_u32 {
@@ -205,10 +251,11 @@ fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) 
             bytes.extend(number.to_le_bytes().iter().cycle().take(1_200));
             socket.send_to(&bytes, scene.address).await?;
         }
+        scene.reached();
         Ok(())
     });
     let identity = scene.identity(authority, "mute");
-    scene.attack(peers, move |scene| {
+    scene.attack(peers, "no hello", move |scene| {
         let identity = identity.clone();
         async move {
             // Connected, and not a word: a hundred at once.
@@ -216,6 +263,7 @@ fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) 
             for _ in 0..100 {
                 silent.push(scene.connect(&identity).await?);
             }
+            scene.reached();
             tokio::time::sleep(Duration::from_secs(3)).await;
             Ok(())
         }
@@ -231,7 +279,7 @@ fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) 
         ("other-host", other),
     ] {
         let identity = scene.identity(authority, host);
-        scene.attack(peers, move |scene| {
+        scene.attack(peers, host, move |scene| {
             let (identity, bytes) = (identity.clone(), bytes.clone());
             async move {
                 // A valid hello, then something else on both streams.
@@ -239,19 +287,21 @@ fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) 
                 let mut reports = welcomed.connection.open_uni().await?;
                 reports.write_all(&bytes).await?;
                 welcomed.send.write_all(&bytes).await?;
+                scene.reached();
                 welcomed.connection.closed().await;
                 Ok(())
             }
         });
     }
     let identity = scene.identity(authority, "slowloris");
-    scene.attack(peers, move |scene| {
+    scene.attack(peers, "hello byte by byte", move |scene| {
         let identity = identity.clone();
         async move {
             // A hello that announces all that one may have and comes byte by byte.
             let (_endpoint, connection) = scene.connect(&identity).await?;
             let (mut send, _receive) = connection.open_bi().await?;
             send.write_all(&(32_u32 << 10).to_le_bytes()).await?;
+            scene.reached();
             while connection.close_reason().is_none() {
                 send.write_all(&[1]).await?;
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -260,13 +310,16 @@ fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) 
         }
     });
     let identity = scene.identity(authority, "deaf");
-    scene.attack(peers, move |scene| {
+    scene.attack(peers, "huge reports, deaf", move |scene| {
         let identity = identity.clone();
         async move {
             // Huge reports as fast as they are taken, and nothing is ever read.
             let welcomed = scene.welcomed(&identity, "deaf", 1).await?;
             let mut reports = welcomed.connection.open_uni().await?;
             for sequence in 1.. {
+                if sequence == 2 {
+                    scene.reached();
+                }
                 write_message(
                     &mut reports,
                     ProtocolVersion::CURRENT,
@@ -278,12 +331,14 @@ fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) 
         }
     });
     let identity = scene.identity(authority, "chatty");
-    scene.attack(peers, move |scene| {
+    scene.attack(peers, "thousands of events", move |scene| {
         let identity = identity.clone();
         async move {
-            // Thousands of events.
             let mut welcomed = scene.welcomed(&identity, "chatty", 7).await?;
             for turn in 0.. {
+                if turn == 1 {
+                    scene.reached();
+                }
                 let events = (1..=1_000).map(|sequence| event("chatty", 7, turn * 1_000 + sequence)).collect();
                 write_message(&mut welcomed.send, ProtocolVersion::CURRENT, &FromAgent::Events(AgentEvents { events }))
                     .await?;
@@ -292,45 +347,150 @@ fn hostile_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) 
         }
     });
     let identity = scene.identity(authority, "liar");
-    scene.attack(peers, move |scene| {
+    scene.attack(peers, "hello of another host", move |scene| {
         let identity = identity.clone();
-        async move { scene.welcomed(&identity, "good-1", 1).await.map(drop) }
+        async move {
+            let (_endpoint, connection) = scene.connect(&identity).await?;
+            let (mut send, mut receive) = connection.open_bi().await?;
+            write_message(&mut send, ProtocolVersion::CURRENT, &synthetic::hello(&HostId::new("good-1")?, 1)).await?;
+            scene.reached();
+            match read_message::<FromAggregator, _>(&mut receive, ProtocolVersion::CURRENT).await? {
+                Some(FromAggregator::Welcome(_)) => panic!("a host is taken for another one"),
+                _ => Ok(()),
+            }
+        }
     });
+    lying_peers(scene, authority, peers);
+}
+
+/// Peers that follow the protocol and say of themselves what no host is like.
+fn lying_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) {
+    // Every number of hellos, reports, answers and events: NaN, infinite, negative and the largest there is.
+    for (number, host) in ["numbers-0", "numbers-1", "numbers-2", "numbers-3"].into_iter().enumerate() {
+        let identity = scene.identity(authority, host);
+        let mut seed = number as u64 * 1_000;
+        scene.attack(peers, "absurd numbers", move |scene| {
+            seed += 1;
+            let (identity, mut entropy) = (identity.clone(), Entropy::of_seed(seed));
+            async move {
+                let kind = seed as usize % OF_AGENTS;
+                let Some(Ok(framed)) = of_agent(kind, ProtocolVersion::CURRENT, &mut entropy) else { return Ok(()) };
+                let all: Vec<Vec<u8>> = framed.altered().map(|altered| altered.frame).collect();
+                let Some(frame) = all.get((seed as usize * 7_919) % all.len().max(1)) else { return Ok(()) };
+                let mut welcomed = scene.welcomed(&identity, host, seed).await?;
+                // Each message on the stream it belongs to.
+                let mut reports = welcomed.connection.open_uni().await?;
+                let stream = if kind == 1 { &mut reports } else { &mut welcomed.send };
+                stream.write_all(frame).await?;
+                scene.reached();
+                welcomed.connection.closed().await;
+                Ok(())
+            }
+        });
+    }
+    // The largest of everything that is still taken, as often as it is taken.
+    let identity = scene.identity(authority, "giant");
+    scene.attack(peers, "largest numbers", move |scene| {
+        let identity = identity.clone();
+        async move {
+            let host = HostId::new("giant")?;
+            let (endpoint, connection) = scene.connect(&identity).await?;
+            let (mut send, _receive) = connection.open_bi().await?;
+            let FromAgent::Hello(mut hello) = synthetic::hello(&host, 1) else { return Err("no hello".into()) };
+            (hello.facts.cores, hello.facts.memory) = (MAX_CORES, Bytes::MAX);
+            write_message(&mut send, ProtocolVersion::CURRENT, &FromAgent::Hello(hello)).await?;
+            let mut reports = connection.open_uni().await?;
+            for sequence in 1.. {
+                let report = giant(&host, sequence);
+                write_message(&mut reports, ProtocolVersion::CURRENT, &report).await?;
+                if sequence == 2 {
+                    scene.reached();
+                }
+            }
+            drop(endpoint);
+            Ok(())
+        }
+    });
+}
+
+/// A report with the largest of every number that is taken.
+fn giant(host: &HostId, sequence: u64) -> FromAgent {
+    let FromAgent::Report(mut report) = synthetic::report(host, sequence, 1) else { panic!("no report") };
+    let cpu = CoreShare::MOST_OF_A_HOST;
+    report.at = Timestamp(1_000_000_000_000_000);
+    report.interval_s = MAX_MAGNITUDE;
+    report.machine.cpu_capacity = cpu;
+    for reading in [
+        &mut report.machine.cpu_busy,
+        &mut report.machine.cpu_foreground,
+        &mut report.machine.cpu_steal,
+        &mut report.volunteer.cpu,
+        &mut report.volunteer.allowance,
+    ] {
+        *reading = Reading::Value(cpu);
+    }
+    report.machine.load_1min = Reading::Value(MAX_MAGNITUDE);
+    report.machine.memory_total = Reading::Value(Bytes::MAX);
+    report.machine.network_receive = Reading::Value(BytesPerSec::clamped(f64::MAX));
+    report.volunteer.processes = Reading::Value(u32::MAX);
+    (report.volunteer.guard_shrinks, report.volunteer.guard_freezes) = (MAX_COUNT * (sequence % 2), MAX_COUNT);
+    report.residual.cpu = Reading::Value(Bounded { expected: cpu, safe: cpu });
+    report.residual.memory = Reading::Value(Bounded { expected: Bytes::MAX, safe: Bytes::MAX });
+    report.residual.record = PromiseRecord { judged: MAX_COUNT, broken: MAX_COUNT };
+    report.reports_dropped = MAX_COUNT;
+    FromAgent::Report(report)
 }
 
 /// Clients of the API that cannot behave.
 fn hostile_clients(scene: &Scene, peers: &mut JoinSet<()>) {
-    let connect = |scene: Scene| async move { tokio::net::UnixStream::connect(&scene.socket).await };
-    scene.attack(peers, move |scene| async move {
-        let mut stream = connect(scene).await?;
+    async fn connect(scene: &Scene) -> std::io::Result<tokio::net::UnixStream> {
+        tokio::net::UnixStream::connect(&scene.socket).await
+    }
+    scene.attack(peers, "client: nonsense", move |scene| async move {
+        let mut stream = connect(&scene).await?;
         stream.write_all(b"\x00\xff{{{[[[ nonsense\n").await?;
+        scene.reached();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         Ok(())
     });
-    scene.attack(peers, move |scene| async move {
-        // Deeply nested, so that a careless parser would use up its stack.
-        let mut stream = connect(scene).await?;
+    scene.attack(peers, "client: deeply nested", move |scene| async move {
+        // A careless parser would use up its stack.
+        let mut stream = connect(&scene).await?;
         stream.write_all(&[b"[".repeat(200_000), b"\n".to_vec()].concat()).await?;
+        scene.reached();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         Ok(())
     });
     for _ in 0..8 {
-        scene.attack(peers, move |scene| async move {
-            // A line that does not end.
-            let mut stream = connect(scene).await?;
+        scene.attack(peers, "client: endless line", move |scene| async move {
+            let mut stream = connect(&scene).await?;
             let chunk = vec![b'x'; 1 << 20];
+            stream.write_all(&chunk[..1_000]).await?;
+            scene.reached();
             loop {
                 stream.write_all(&chunk).await?;
             }
         });
     }
+    scene.attack(peers, "client: millions of empty tasks", move |scene| async move {
+        let mut stream = connect(&scene).await?;
+        let tasks = "\"\",".repeat(5_000_000);
+        let line = format!("{{\"submit\":{{\"job\":null,\"tasks\":[{tasks}\"\"]}}}}\n");
+        stream.write_all(line.as_bytes()).await?;
+        scene.reached();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        assert!(answer.contains("tasks: there are more than 100000"), "{answer}");
+        Ok(())
+    });
     for _ in 0..8 {
-        scene.attack(peers, move |scene| async move {
-            // Asks for much and never reads.
-            let mut stream = connect(scene).await?;
+        scene.attack(peers, "client: never reads", move |scene| async move {
+            // Asks for much.
+            let mut stream = connect(&scene).await?;
             stream.write_all(b"{\"events\":{\"since\":null,\"follow\":true}}\n").await?;
+            scene.reached();
             tokio::time::sleep(Duration::from_secs(5)).await;
             Ok(())
         });
@@ -380,6 +540,8 @@ async fn well_behaved_agents_lose_nothing_beside_hostile_ones() {
         let client = Client::connect(&scene.socket).await.unwrap();
         let answer = tokio::time::timeout(Duration::from_secs(60), client.call(&Request::Overview)).await;
         assert!(answer.expect("an answer").is_ok());
+        let Response::Hosts(hosts) = client.call(&Request::Hosts).await.unwrap() else { panic!("no hosts") };
+        assert!(hosts.iter().all(|host| host.unreadable.is_none()), "{hosts:?}");
         slowest = slowest.max(asked.elapsed());
         if late.is_none() && started.elapsed() > Duration::from_secs(seconds / 2) {
             // Somebody who comes in the middle of it gets in too.
@@ -393,6 +555,9 @@ async fn well_behaved_agents_lose_nothing_beside_hostile_ones() {
     }
     scene.over.store(true, Ordering::Relaxed);
     peers.abort_all();
+    while let Some(end) = peers.join_next().await {
+        assert!(!end.as_ref().is_err_and(tokio::task::JoinError::is_panic), "{end:?}");
+    }
     let mut sent = BTreeMap::new();
     while let Some(agent) = good.join_next().await {
         let (reports, acknowledged) = agent.unwrap().unwrap();
@@ -408,10 +573,18 @@ async fn well_behaved_agents_lose_nothing_beside_hostile_ones() {
         assert!(sent.keys().any(|reports| *reports == logged), "good-{number}: {logged} of {sent:?}");
     }
     let refused = log.lines().filter(|line| line.contains("peer_refused")).count();
+    let attacks = scene.attacks.lock().unwrap().clone();
+    eprintln!("{:34}  turns  reached  ended  timed out", "attack");
+    for (name, Outcomes { turns, reached, ended, timed_out }) in &attacks {
+        eprintln!("{name:34}  {turns:5}  {reached:7}  {ended:5}  {timed_out:9}");
+    }
+    for (name, outcomes) in &attacks {
+        assert!(outcomes.reached > 0, "{name} never came to what it is about: {outcomes:?}");
+    }
     eprintln!(
         "{} bad turns in {seconds} s; {GOOD} agents sent (reports and events each: agents) {sent:?} and lost none; an operator \
          waited {:.2} s at most; resident {} MiB before, {} MiB at most; {refused} refusals in the log",
-        scene.attacks.load(Ordering::Relaxed),
+        attacks.values().map(|outcomes| outcomes.turns).sum::<u64>(),
         slowest.as_secs_f64(),
         before_kib >> 10,
         most_kib >> 10,
