@@ -89,7 +89,7 @@ fn command(number: u64, first_epoch: u64) -> FromAggregator {
         0 => Target::Workload(WorkloadId::new(format!("w{number}")).unwrap()),
         _ => Target::Volunteer,
     };
-    let desired = if number % 2 == 0 { Desired::Stop } else { Desired::Run { cap: Quota::Unlimited } };
+    let desired = if number.is_multiple_of(2) { Desired::Stop } else { Desired::Run { cap: Quota::Unlimited } };
     let version = Version { epoch: first_epoch + number, number };
     FromAggregator::Command(Command { target, version, lease_ms: 60_000, desired })
 }

@@ -370,15 +370,16 @@ fn lying_peers(scene: &Scene, authority: &Authority, peers: &mut JoinSet<()>) {
     // Every number of hellos, reports, answers and events: NaN, infinite, negative and the largest there is.
     for (number, host) in ["numbers-0", "numbers-1", "numbers-2", "numbers-3"].into_iter().enumerate() {
         let identity = scene.identity(authority, host);
-        let mut seed = number as u64 * 1_000;
+        let mut turn = number * 1_000;
         scene.attack(peers, "absurd numbers", move |scene| {
-            seed += 1;
+            turn += 1;
+            let seed = turn as u64;
             let (identity, mut entropy) = (identity.clone(), Entropy::of_seed(seed));
             async move {
-                let kind = seed as usize % OF_AGENTS;
+                let kind = turn % OF_AGENTS;
                 let Some(Ok(framed)) = of_agent(kind, ProtocolVersion::CURRENT, &mut entropy) else { return Ok(()) };
                 let all: Vec<Vec<u8>> = framed.altered().map(|altered| altered.frame).collect();
-                let Some(frame) = all.get((seed as usize * 7_919) % all.len().max(1)) else { return Ok(()) };
+                let Some(frame) = all.get((turn * 7_919) % all.len().max(1)) else { return Ok(()) };
                 let mut welcomed = scene.welcomed(&identity, host, seed).await?;
                 // Each message on the stream it belongs to.
                 let mut reports = welcomed.connection.open_uni().await?;

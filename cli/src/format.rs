@@ -511,8 +511,7 @@ mod tests {
 
     #[test]
     fn events_are_one_harmless_line() {
-        let event =
-            Event::HostLost { host: gleaner_types::id::HostId::new("h1").unwrap(), reason: "a\u{1b}[2Jb\nc".into() };
+        let event = Event::HostLost { host: HostId::new("h1").unwrap(), reason: "a\u{1b}[2Jb\nc".into() };
         let line = self::event(&EventRecord { at: Timestamp(0), source: EventSource::Aggregator, event });
         assert_eq!(line, "1970-01-01T00:00:00.000Z  aggregator   host_lost  host=h1  reason=a?[2Jb?c");
     }

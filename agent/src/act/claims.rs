@@ -21,7 +21,7 @@ pub(super) struct Contested {
 pub(super) fn settle(workloads: &mut BTreeMap<WorkloadId, WorkloadLevers>) -> BTreeSet<Contested> {
     let mut contested = BTreeSet::new();
     let mut claim = |claims: &mut BTreeMap<String, WorkloadId>, resource: String, knob: String, id: &WorkloadId| {
-        let Some(first) = claims.insert(resource.clone(), id.clone()) else { return None };
+        let first = claims.insert(resource.clone(), id.clone())?;
         contested.insert(Contested { knob, claimants: [first, id.clone()] });
         Some(resource)
     };

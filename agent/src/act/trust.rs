@@ -85,7 +85,7 @@ pub(super) fn no_cgroup_or_root(path: &Path, root: &Path) -> Option<String> {
         return (!path.starts_with(root))
             .then(|| format!("the path `{shown}` in it is not below `{}`", root.display()));
     }
-    let is_cgroup = |path: &Path| statfs(path).map(|found| CGROUP_FILE_SYSTEMS.contains(&i64::from(found.f_type)));
+    let is_cgroup = |path: &Path| statfs(path).map(|found| CGROUP_FILE_SYSTEMS.contains(&found.f_type));
     match is_cgroup(path) {
         Err(error) if error == rustix::io::Errno::NOENT || error == rustix::io::Errno::NOTDIR => None,
         Err(error) => Some(format!("the file system of the path `{shown}` in it cannot be told: {error}")),

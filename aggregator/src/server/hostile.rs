@@ -189,8 +189,8 @@ mod tests {
     #[test]
     fn whatever_an_agent_says_the_rest_is_served() {
         let mut all = Tally::default();
-        for seed in 0..400 {
-            let version = ProtocolVersion::SPOKEN[seed as usize % 2];
+        for (seed, spoken) in (0..400).zip((0..2).cycle()) {
+            let version = ProtocolVersion::SPOKEN[spoken];
             let mut entropy = Entropy::of_seed(seed);
             let made = |kind: usize, entropy: &mut Entropy<'_>| of_agent(kind, version, entropy).and_then(Result::ok);
             let kinds = [0, 1, 1, 2, 3, 1, 0, 1].into_iter();

@@ -286,7 +286,7 @@ mod tests {
         assert!(CoreShare::new(f64::INFINITY).is_err());
         assert!(CoreShare::new(-1.0).is_err());
         assert!(CoreShare::new(MAX_MAGNITUDE).is_ok() && CoreShare::new(1.1e15).is_err());
-        assert_eq!(CoreShare::clamped(1.7e308).percent(), MAX_MAGNITUDE);
+        assert_eq!(CoreShare::clamped(1.7e308), CoreShare::clamped(MAX_MAGNITUDE));
         let error = serde_json::from_str::<CoreShare>("-3.5").unwrap_err().to_string();
         assert!(error.contains("-3.5 is not a valid CoreShare"), "{error}");
     }

@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn recorded_ones_where_there_are_some() {
         let Some(folder) = std::env::var_os("GLEANER_TRACES") else {
-            _ = std::io::Write::write_all(
+            _ = Write::write_all(
                 &mut std::io::stderr(),
                 b"SKIPPED: recorded_ones_where_there_are_some: GLEANER_TRACES names no folder of traces\n",
             );
