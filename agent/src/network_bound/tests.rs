@@ -209,7 +209,11 @@ fn an_echo_beside_a_flood() {
     for how in ["tcp", "udp", "download"] {
         let flood = bed.flood(&group, how);
         eventually("the flood", || bed.rate() > 0.7 * MBIT);
-        let beside = bed.echo(second);
+        let mut beside = Duration::ZERO;
+        eventually("harm by the flood", || {
+            beside = bed.echo(second);
+            beside > 4 * alone
+        });
 
         let bound = NetworkBound::start(Path::new("/sys"), &bed.choice(), group.0.clone(), || true).unwrap();
         let ceiling = || {
@@ -248,7 +252,6 @@ fn an_echo_beside_a_flood() {
             low * 100.0
         );
         assert!(low < 0.1, "{how}: the ceiling beside the echo is {low} of the link");
-        assert!(beside > 4 * alone, "{how}: this flood does no harm: {alone:?}, {beside:?}");
         assert!(3 * held < beside && 3 * again < beside, "{how}: {held:?} and {again:?} of {beside:?}");
     }
 }
@@ -271,8 +274,9 @@ fn an_agents_volunteer_is_held_until_it_is_gone() {
     let weaknesses = actor.levers().weaknesses.join("\n");
     assert!(!weaknesses.contains("network"), "{weaknesses}");
     // Latent, with the least ceiling: 1 % of 100 Mbit/s.
-    let status = actor.network_status().unwrap();
-    assert!((status.ceiling.sent.per_sec() - 125_000.0).abs() < 1.0, "{status:?}");
+    let sent = || actor.network_status().unwrap().ceiling.sent.per_sec();
+    eventually("the first look", || sent() > 0.0);
+    assert!((sent() - 125_000.0).abs() < 1.0, "{:?}", actor.network_status());
     let group = cgroup_of(actor.volunteer_kind(), actor.volunteer_cgroups(), &scene.hierarchies).unwrap();
     assert_eq!(programs(&group), (1, 1));
     assert!(actor.restore_all().failed.is_empty());

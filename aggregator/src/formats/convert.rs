@@ -94,12 +94,16 @@ fn spec_from_2(spec: &mut Value) -> Result<(), Mismatch> {
 ///
 /// - A job of format 3 could name a baseline of the papers for its sizing. It goes on sized by the model, which knows
 ///   nothing of the baseline; a fixed number of volunteers becomes the most that the job may have.
+/// - Reports of format 3 said nothing of harm. As from 2 to 3, a host's last report is left out.
 pub(super) fn from_3(document: Document, mut value: Value) -> Result<Value, Mismatch> {
     let controller = match (document, &mut value) {
         (Document::Admissions, _) => return Ok(value),
         (Document::Replicated, both) => both.items()?.next().ok_or_else(|| Mismatch::new("an empty tuple"))?,
         (Document::Controller, controller) => controller,
     };
+    for host in controller.field("hosts")?.field("known")?.items()? {
+        *host.field("report")? = Value::Option(None);
+    }
     for job in controller.field("jobs")?.field("list")?.items()? {
         sizing_from_3(job.field("status")?.field("spec")?)?;
         if let Value::Variant(name, Some(cluster)) = job.field("workers")?

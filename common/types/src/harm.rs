@@ -10,10 +10,10 @@ use crate::units::MAX_MAGNITUDE;
 /// Harm with its 95 % confidence interval, in percent of the time the work takes without the volunteer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HarmInterval {
-    /// The estimate, which lies between the two bounds. Negative where the workload was slower in the pauses.
-    pub mean_percent: f64,
     /// The lower bound.
     pub low_percent: f64,
+    /// The estimate, which lies between the two bounds. Negative where the workload was slower in the pauses.
+    pub mean_percent: f64,
     /// The upper bound.
     pub high_percent: f64,
     /// Trials it is made of.
@@ -23,7 +23,7 @@ pub struct HarmInterval {
 /// Numbers are no interval.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error(
-    "{low_percent} % to {high_percent} % around {mean_percent} % is no interval of harm: the numbers must be finite, in order, and from -100 % to 1e15 %"
+    "low_percent = {low_percent}, mean_percent = {mean_percent}, high_percent = {high_percent} is no interval of harm: the numbers must be in order and from -100 to 1e15"
 )]
 pub struct InvalidHarm {
     mean_percent: f64,

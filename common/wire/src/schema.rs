@@ -13,7 +13,9 @@ use gleaner_types::id::{HostId, JobId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::MAX_WORKLOADS;
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, MAX_CORES, MAX_COUNT, NotFinite, PerSec};
+use gleaner_types::units::{
+    Bytes, BytesPerSec, CoreShare, Fraction, MAX_CORES, MAX_COUNT, MAX_MAGNITUDE, NotFinite, PerSec,
+};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -105,6 +107,7 @@ travels! {
     u64, Timestamp, |d| d.0.min(LATEST_MS), |w| at_most(w, LATEST_MS, "time in milliseconds").map(Timestamp);
     Cores, u32, |d| Cores((*d).min(MAX_CORES)), |w| at_most(w.0, MAX_CORES, "number of CPUs");
     AnyCount, u64, |d| AnyCount(*d), |w| Ok(w.0);
+    Signed, f64, |d| Signed(*d), |w| signed(w.0);
     u32, Weight, |d| d.number(), |w| Weight::new(w).map_err(Rejected::invalid);
     f64, CoreShare, |d| d.min(CoreShare::MOST_OF_A_HOST).percent(), |w| of_one_host(CoreShare::new(w).map_err(Rejected::invalid)?);
     f64, BytesPerSec, |d| d.per_sec(), |w| BytesPerSec::new(w).map_err(Rejected::invalid);
@@ -129,6 +132,18 @@ pub(crate) struct Cores(u32);
 /// A count as a kernel or another program gave it, which is only shown.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct AnyCount(u64);
+
+/// A number that may be negative: a difference.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Signed(f64);
+
+fn signed(number: f64) -> Result<f64, Rejected> {
+    match number.abs() <= MAX_MAGNITUDE {
+        true => Ok(number),
+        // A NaN too.
+        false => Err(Rejected::invalid(format!("{number} is not a valid number: at most {MAX_MAGNITUDE:e} is taken"))),
+    }
+}
 
 fn at_most<N: PartialOrd + fmt::Display>(number: N, most: N, what: &str) -> Result<N, Rejected> {
     match number <= most {

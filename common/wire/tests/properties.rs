@@ -152,7 +152,7 @@ fn attempt() -> impl Strategy<Value = TaskAttempt> {
 }
 
 fn task_job() -> impl Strategy<Value = FromAggregator> {
-    let numbers = any::<(u64, u32, u32, Option<u64>, u32)>();
+    let numbers = (count(), any::<u32>(), any::<u32>(), proptest::option::of(count()), any::<u32>());
     (numbers, attempt(), ".{0,40}", ".{0,40}", vec((".{0,10}", ".{0,40}"), 0..5)).prop_map(
         |((epoch, uid, gid, timeout_ms, tasks), attempt, working_dir, output_dir, environment)| {
             FromAggregator::TaskJob(Box::new(TaskJob {
@@ -173,15 +173,15 @@ fn task_orders() -> impl Strategy<Value = FromAggregator> {
     let run = (any::<u32>(), ".{0,60}").prop_map(|(attempt, command)| TaskDesired::Run { attempt, command });
     let desired = prop_oneof![run, Just(TaskDesired::End), Just(TaskDesired::Forget)];
     let order = (attempt(), desired).prop_map(|(attempt, desired)| TaskOrder { attempt, desired });
-    (any::<u64>(), vec(order, 0..6)).prop_map(|(epoch, orders)| FromAggregator::Tasks(TaskOrders { epoch, orders }))
+    (count(), vec(order, 0..6)).prop_map(|(epoch, orders)| FromAggregator::Tasks(TaskOrders { epoch, orders }))
 }
 
 fn task_states() -> impl Strategy<Value = FromAgent> {
     let status = prop_oneof![
-        any::<u64>().prop_map(|ran_ms| TaskStatus::Running { ran_ms }),
-        any::<(u64, i32)>().prop_map(|(ran_ms, status)| TaskStatus::Exited { ran_ms, status }),
-        any::<u64>().prop_map(|ran_ms| TaskStatus::TimedOut { ran_ms }),
-        any::<u64>().prop_map(|ran_ms| TaskStatus::Lost { ran_ms }),
+        count().prop_map(|ran_ms| TaskStatus::Running { ran_ms }),
+        (count(), any::<i32>()).prop_map(|(ran_ms, status)| TaskStatus::Exited { ran_ms, status }),
+        count().prop_map(|ran_ms| TaskStatus::TimedOut { ran_ms }),
+        count().prop_map(|ran_ms| TaskStatus::Lost { ran_ms }),
         ".{0,60}".prop_map(|reason| TaskStatus::NotStarted { reason }),
     ];
     let state = (attempt(), status).prop_map(|(attempt, status)| TaskState { attempt, status });

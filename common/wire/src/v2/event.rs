@@ -7,7 +7,7 @@ use super::absence::AbsenceOf;
 use super::command::Version;
 use super::variant::{Code, Variant};
 use crate::message;
-use crate::schema::{Block, List, Rejected, Travels, Unsayable, named, schema};
+use crate::schema::{Block, List, Rejected, Signed, Travels, Unsayable, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
@@ -98,8 +98,8 @@ events! {
     13 = CertificateNotRenewed { reason: &str, expires: u64 }
     14 = EpochRaised { from: u64, to: u64 }
     15 = OldEpochRefused { epoch: u64, highest: u64 }
-    20 = HarmOverBudget { workload: &str, mean_percent: f64, low_percent: f64, high_percent: f64, budget_percent: f64 }
-    21 = HarmWithinBudget { workload: &str, mean_percent: f64, low_percent: f64, high_percent: f64, budget_percent: f64 }
+    20 = HarmOverBudget { workload: &str, mean_percent: Signed, low_percent: Signed, high_percent: Signed, budget_percent: f64 }
+    21 = HarmWithinBudget { workload: &str, mean_percent: Signed, low_percent: Signed, high_percent: Signed, budget_percent: f64 }
     30 = KnobContested { knob: &str, first: &str, second: &str }
     31 = LedgerRefused { file: &str, reason: &str }
 }

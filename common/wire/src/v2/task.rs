@@ -5,7 +5,7 @@ use gleaner_types::task;
 use super::command::Version;
 use super::variant::Variant;
 use crate::message;
-use crate::schema::{Block, List, Rejected, Travels, Unsayable, schema};
+use crate::schema::{Block, List, Rejected, Travels, Unsayable, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
@@ -69,6 +69,10 @@ impl<'a> Travels<'a, task::TaskDesired> for Variant<'a> {
     }
 }
 
+fn milliseconds(ran_ms: u64, unknown: &mut Unknowns) -> Result<u64, Rejected> {
+    named("ran_ms", ran_ms.into_domain(unknown))
+}
+
 impl<'a> Travels<'a, task::TaskStatus> for Variant<'a> {
     fn of(domain: &'a task::TaskStatus) -> Result<Self, Unsayable> {
         Ok(match domain {
@@ -81,13 +85,13 @@ impl<'a> Travels<'a, task::TaskStatus> for Variant<'a> {
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<task::TaskStatus, Rejected> {
         Ok(match self.code {
-            1 => task::TaskStatus::Running { ran_ms: self.content(unknown)? },
+            1 => task::TaskStatus::Running { ran_ms: milliseconds(self.content(unknown)?, unknown)? },
             2 => {
                 let (ran_ms, status) = self.content(unknown)?;
-                task::TaskStatus::Exited { ran_ms, status }
+                task::TaskStatus::Exited { ran_ms: milliseconds(ran_ms, unknown)?, status }
             }
-            3 => task::TaskStatus::TimedOut { ran_ms: self.content(unknown)? },
-            4 => task::TaskStatus::Lost { ran_ms: self.content(unknown)? },
+            3 => task::TaskStatus::TimedOut { ran_ms: milliseconds(self.content(unknown)?, unknown)? },
+            4 => task::TaskStatus::Lost { ran_ms: milliseconds(self.content(unknown)?, unknown)? },
             5 => task::TaskStatus::NotStarted { reason: self.content(unknown)? },
             code => return Err(Rejected::Unknown { what: "state of a task", code }),
         })
