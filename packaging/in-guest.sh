@@ -77,7 +77,7 @@ check "the agent's exposure is at most 4.0" systemd-analyze security --threshold
 check "the aggregator's exposure is at most 2.5" systemd-analyze security --threshold=25 gleaner-aggregator
 
 echo "reload"
-sed -i 's/^#sigma.*/sigma = 2.5/; s/^#enabled.*/enabled = true/' /etc/gleaner/agent.toml
+sed -i 's/^#sigma.*/sigma = 2.5/; /^\[act\]/,/^\[/ s/^#enabled.*/enabled = true/' /etc/gleaner/agent.toml
 sed -i 's/^#report_stale_after_s.*/report_stale_after_s = 6/; s/^#max_agents.*/max_agents = 500/' /etc/gleaner/aggregator.toml
 check "both reload" systemctl reload gleaner-agent gleaner-aggregator
 until_ 20 "the agent says what it took over and what not" said gleaner-agent 'taken over: forecast.sigma; needs a restart: act.enabled'
@@ -135,7 +135,8 @@ cat >/tmp/job.toml <<'JOB'
 name = "folder"
 program = ["/usr/local/bin/folder-engine.py", "/srv/folder"]
 working_dir = "/srv/folder"
-sizing = { fixed = { volunteers = 1 } }
+max_volunteers = 1
+prices = { dedicated = 1.0, volunteer = 0.01 }
 max_slots_per_host = 2
 memory_per_slot_mib = 16
 goal = { cost = {} }

@@ -45,6 +45,9 @@ const EVENTS_KEPT: usize = 4_096;
 /// What waits for the runner of tasks. When it is full the link waits, and so, by flow control, does the aggregator.
 const TASK_INPUTS: usize = 256;
 
+/// How long the runner of tasks may take to hear that the agent stops.
+const TASKS_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How long the last events may take to reach the aggregator when the agent stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -462,7 +465,8 @@ async fn network(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orde
         signal = wait_for_signal() => {
             info!(signal, "stopping");
             // Before the volunteer is taken away: what is killed with it would be tried again in what is left of it.
-            _ = tasks.send(TaskInput::Stop).await;
+            // Not waited for without end: their runner may be held up by a user's folder.
+            _ = tokio::time::timeout(TASKS_TIMEOUT, tasks.send(TaskInput::Stop)).await;
             _ = orders.stop();
             outbox.finished().await;
         }

@@ -562,7 +562,9 @@ impl Inner {
             Ok(Looked { verdict, sample, met }) => {
                 self.tell_foreign(&met);
                 // Killed, a frozen process of version 1 dies only once it is thawed: until all have, every look tries again.
-                self.ending_for_memory = verdict.held && (verdict.end || self.ending_for_memory);
+                // What was started anew meanwhile is ended as well, as long as memory is short.
+                let short = sample.available < verdict.floor;
+                self.ending_for_memory = verdict.held && (short || self.ending_for_memory);
                 if self.ending_for_memory {
                     self.end_for_memory(verdict, sample);
                 }

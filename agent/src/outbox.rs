@@ -19,6 +19,9 @@ const EVENTS_PER_MESSAGE: usize = 64;
 /// Most states of tasks sent in one message.
 const STATES_PER_MESSAGE: usize = 256;
 
+/// Most states of tasks that wait.
+const MOST_TASKS: usize = 8_192;
+
 /// Most acknowledgements kept; a newer one of the same target replaces the older.
 const MAX_ACKS: usize = 4_096;
 
@@ -180,7 +183,8 @@ impl Outbox {
     /// Queues how a task is. It is dropped when there is no connection: the next one begins with all states.
     pub fn task(&self, TaskState { attempt, status }: TaskState) {
         let mut waiting = self.lock();
-        if !waiting.connected {
+        // Of too many, which only an aggregator that takes none has waiting, the rest is said by the next connection.
+        if !waiting.connected || (waiting.tasks.len() >= MOST_TASKS && !waiting.tasks.contains_key(&attempt)) {
             return;
         }
         waiting.tasks.insert(attempt, status);

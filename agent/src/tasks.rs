@@ -11,7 +11,6 @@ mod records;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use gleaner_daemon::clock::Clock;
@@ -109,7 +108,7 @@ pub struct TaskRunner<T> {
     attempts: BTreeMap<TaskAttempt, Phase>,
     /// Attempts that were not started, and why: an order that was sent twice must not start one after all.
     refused: BTreeMap<Version, String>,
-    children: JoinSet<(TaskAttempt, io::Result<ExitStatus>)>,
+    children: JoinSet<TaskAttempt>,
     heard: Instant,
     stopping: bool,
     told: String,
@@ -160,8 +159,8 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                     None => break,
                 },
                 Some(joined) = self.children.join_next() => {
-                    if let Ok((attempt, status)) = joined {
-                        self.child_ended(&attempt, status);
+                    if let Ok(attempt) = joined {
+                        self.child_ended(&attempt);
                     }
                 }
                 _ = looks.tick() => self.look(),
@@ -229,7 +228,10 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                     let running = Running { run, adopted: false, seen: true, terminated: None };
                     self.attempts.insert(attempt.clone(), Phase::Running(running));
                     self.tell_state(&attempt);
-                    self.children.spawn(async move { (attempt, child.wait().await) });
+                    self.children.spawn(async move {
+                        _ = child.wait().await;
+                        attempt
+                    });
                 }
                 Err(reason) => {
                     let reason: String = reason.chars().take(MOST_OF_REASON).collect();
@@ -329,7 +331,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                 let run = Run { pid, start_ticks, boot, started_ms, timeout_ms: job.timeout_ms };
                 let written = Record { attempt: attempt.clone(), run, ended: None };
                 self.records.write(&written).map_err(record)?;
-                launch::release(&mut child).await.map_err(record)?;
+                launch::release(&mut child, &job.environment).await.map_err(record)?;
                 Ok(run)
             }
             .await;
@@ -350,10 +352,9 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         started
     }
 
-    fn child_ended(&mut self, attempt: &TaskAttempt, status: io::Result<ExitStatus>) {
-        // The file is the truth a restart would see; the shell's own status stands in when it could not be written.
-        let code = || status.ok().and_then(|status| status.code());
-        let exit = self.records.read_exit(attempt.version).map(|exit| exit.status).or_else(code);
+    fn child_ended(&mut self, attempt: &TaskAttempt) {
+        // Its shell lives until the file has the status: without one it was killed, or its command never ran.
+        let exit = self.records.read_exit(attempt.version).map(|exit| exit.status);
         self.ended(attempt, exit, self.clock.now());
     }
 

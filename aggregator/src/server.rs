@@ -406,7 +406,11 @@ impl Peer {
         let write = async {
             while let Some(message) = outgoing.recv().await {
                 // It may have waited here for long.
-                if matches!(message, FromAggregator::Command(_)) && !self.leader_lease.holds() {
+                let orders = matches!(
+                    message,
+                    FromAggregator::Command(_) | FromAggregator::TaskJob(_) | FromAggregator::Tasks(_)
+                );
+                if orders && !self.leader_lease.holds() {
                     return "this aggregator lost leadership".to_owned();
                 }
                 if let FromAggregator::Tasks(TaskOrders { orders, .. }) = &message {

@@ -120,7 +120,7 @@ impl Disk {
     pub(crate) fn mount(folder: PathBuf, size: &str) -> Result<Self, String> {
         std::fs::create_dir_all(&folder).unwrap();
         let mut command = Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&folder);
+        command.args(["-t", "tmpfs", "-o", &format!("size={size},mode=0700"), "tmpfs"]).arg(&folder);
         match command.output() {
             Ok(output) if output.status.success() => Ok(Self(folder)),
             Ok(output) => Err(format!("a tmpfs cannot be mounted here: {}", text(&output.stderr).trim())),
@@ -300,8 +300,9 @@ impl Fleet {
         let engine = self.bench.write("engine.sh", ENGINE);
         let volunteers = self.agents.len() - 2;
         let wide = format!(
-            "name = 'wide'\nsizing = {{ fixed = {{ volunteers = {volunteers} }} }}\nworking_dir = '{dir}'\n\
-             program = ['/bin/sh', '{}', '{dir}', '{}']\n[goal.cost]\n[[dedicated]]\nhost = '{}'\n",
+            "name = 'wide'\nmax_volunteers = {volunteers}\nworking_dir = '{dir}'\n\
+             program = ['/bin/sh', '{}', '{dir}', '{}']\n[goal.cost]\n[prices]\ndedicated = 1.0\nvolunteer = 0.01\n\
+             [[dedicated]]\nhost = '{}'\n",
             engine.display(),
             host(self.agents.len() - 1),
             host(self.agents.len() - 1),

@@ -412,8 +412,8 @@ impl Site {
         self.bench.write(
             &file,
             &format!(
-                "name = '{job}'\nsizing = {{ fixed = {{ volunteers = 1 }} }}\nprogram = {words:?}\n\
-                 working_dir = '{dir}'\n[goal.cost]\n[[dedicated]]\nhost = 'host-2'\n"
+                "name = '{job}'\nmax_volunteers = 1\nprogram = {words:?}\nworking_dir = '{dir}'\n\
+                 [goal.cost]\n[prices]\ndedicated = 1.0\nvolunteer = 0.01\n[[dedicated]]\nhost = 'host-2'\n"
             ),
         );
         let submitted = self.ask(name, &["job", "submit-cluster", &file]);

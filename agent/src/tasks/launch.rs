@@ -3,7 +3,7 @@
 //!
 //! A task is a shell that waits for a word before it runs its command. Until then it has been moved into the volunteer and
 //! its record is on disk. If either fails, or the agent dies, the word never comes and the command never runs, least of
-//! all outside the volunteer.
+//! all outside the volunteer. For the same reason variables that would load code of the user's come only with the word.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -32,6 +32,7 @@ use super::records::Run;
 const WRAPPER: &str = r#"gleaner_asked=
 trap 'gleaner_asked=yes' TERM
 read -r gleaner_go || exit 0
+while IFS= read -r gleaner_variable; do export "$gleaner_variable"; done
 exec 3>&2 2>>"$1" || exit 0
 /bin/sh -c "$2" </dev/null 3>&-
 gleaner_status=$?
@@ -41,6 +42,9 @@ kill -KILL 0"#;
 
 /// Where commands are looked for when the job's environment does not say.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Most bytes given to a waiting shell: what a pipe takes although the shell, being frozen, does not read.
+const MOST_WORDS: usize = 48 << 10;
 
 /// Everything a task needs to start.
 #[derive(Debug)]
@@ -92,9 +96,11 @@ pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
             .mode(0o755)
             .create(launch.output_dir)
             .map_err(prepare("make the folder", launch.output_dir))?;
-        let create = |path: &Path| File::create(path).map_err(prepare("write", path));
+        let create = |path: &Path| create_output(path).map_err(prepare("write", path));
         Ok::<_, LaunchError>((create(launch.stdout)?, create(launch.stderr)?))
     })?;
+    let before_the_word = launch.environment.iter().filter(|(name, _)| !loads_code(name) && !is_function(name));
+    let before_the_word = before_the_word.map(|(name, value)| (name, value));
     let mut command = Command::new("/bin/sh");
     command
         .args([OsStr::new("-c"), OsStr::new(WRAPPER), OsStr::new("sh")])
@@ -102,18 +108,41 @@ pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
         .arg(launch.command)
         .env_clear()
         .env("PATH", PATH)
-        .envs(launch.environment.iter().map(|(name, value)| (name, value)))
+        .envs(before_the_word)
         .envs(launch.variables.iter().map(|(key, value)| (*key, value)))
         .current_dir(launch.working_dir)
         .stdin(Stdio::piped())
         .stdout(stdout)
         .stderr(launch.exit)
         .process_group(0);
-    if own == 0 {
+    if own == 0 && launch.user.uid != 0 {
         // Also drops the agent's supplementary groups.
         command.uid(launch.user.uid).gid(launch.user.gid);
     }
     command.spawn().map_err(prepare("start /bin/sh in", launch.working_dir))
+}
+
+/// Opens a file for a task's output, emptied. Whatever else may be there under its name, such as a pipe that nobody reads,
+/// is refused and holds nobody up.
+fn create_output(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().write(true).create(true).truncate(false).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is there and no regular file"));
+    }
+    file.set_len(0)?;
+    Ok(file)
+}
+
+/// A variable by which the shell's loader or the shell itself would run code of the user's before the word, and so outside
+/// the volunteer.
+fn loads_code(name: &str) -> bool {
+    name.starts_with("LD_") || ["GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"].contains(&name)
+}
+
+/// A function that bash exported. One called `read` would run in place of the wait for the word; no task gets any.
+fn is_function(name: &str) -> bool {
+    name.starts_with("BASH_FUNC_")
 }
 
 /// Does something with files as a user would. Of this thread only, and nothing in `work` may wait.
@@ -201,10 +230,26 @@ fn registry_folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, flags, Mode::empty())?)
 }
 
-/// Lets a waiting shell run its command.
-pub(super) async fn release(child: &mut Child) -> io::Result<()> {
+/// Lets a waiting shell run its command, in this environment.
+pub(super) async fn release(child: &mut Child, environment: &[(String, String)]) -> io::Result<()> {
+    let mut words = "go\n".to_owned();
+    let late = |(name, value): &&(String, String)| loads_code(name) && is_identifier(name) && !value.contains('\n');
+    for (name, value) in environment.iter().filter(late) {
+        words.push_str(&format!("{name}={value}\n"));
+    }
+    if words.len() > MOST_WORDS {
+        let what = format!("variables such as LD_PRELOAD have {} bytes; at most {MOST_WORDS}", words.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
     let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    stdin.write_all(b"go\n").await
+    stdin.write_all(words.as_bytes()).await
+}
+
+/// A name that a shell can export.
+fn is_identifier(name: &str) -> bool {
+    let mut letters = name.chars();
+    letters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+        && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
 }
 
 /// The idle scheduling class, the lowest priority, the idle I/O class and the highest OOM score: what protects the

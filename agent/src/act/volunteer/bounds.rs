@@ -172,22 +172,27 @@ impl MemoryLevers {
         for managed in levers {
             match managed.set(wanted.clone()) {
                 Ok(found) => met.extend(found),
-                Err(LeverError::Write { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {}
+                // What is in use cannot be reclaimed now; memory and swap together may not be less than it either.
+                Err(LeverError::Write { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => break,
                 Err(error) => return Err(error),
             }
         }
         Ok(met)
     }
 
-    /// Memory in use that can only be had back by ending something: all but the files' pages.
+    /// Memory in use that can only be had back by ending something: all but the files' pages and, where it is known, what
+    /// the kernel keeps of files' names.
     pub(crate) fn used(&self) -> io::Result<Bytes> {
         let unified = self.group.version == CgroupVersion::V2;
         let file = if unified { "memory.current" } else { "memory.usage_in_bytes" };
         let text = read_bounded(&self.group.dir.join(file), 64)?;
         let all: u64 = text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         let stat = read_bounded(&self.group.dir.join("memory.stat"), STAT_LONGEST)?;
-        let keys =
-            if unified { ["inactive_file", "active_file"] } else { ["total_inactive_file", "total_active_file"] };
+        // What the host counts as available already.
+        let keys: &[&str] = match unified {
+            true => &["inactive_file", "active_file", "slab_reclaimable"],
+            false => &["total_inactive_file", "total_active_file"],
+        };
         Ok(Bytes(all.saturating_sub(keys.iter().map(|key| counted(&stat, key)).sum())))
     }
 }
@@ -206,11 +211,11 @@ fn least_of(bound: Bytes, found: &LeverValue) -> Bytes {
     }
 }
 
-/// The memory bound to begin with, from what is available now.
-pub(super) fn first_bound(settings: &ActSettings) -> Option<MemoryVerdict> {
+/// The memory bound to begin with, from what is available now and what the volunteer uses already.
+pub(super) fn first_bound(settings: &ActSettings, used: Bytes) -> Option<MemoryVerdict> {
     let meminfo = std::fs::read(settings.roots.proc.join("meminfo")).ok()?;
     let Memory { total, available } = parse_meminfo(&meminfo).ok()?;
-    let sample = MemorySample { total, available, used: Bytes(0) };
+    let sample = MemorySample { total, available, used };
     Some(MemoryBound::new(settings.memory_bound).step(sample, 0.0))
 }
 

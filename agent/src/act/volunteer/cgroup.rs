@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use gleaner_types::command::{Quota, Target, Weight};
 use gleaner_types::error::chain;
-use gleaner_types::units::CoreShare;
+use gleaner_types::units::{Bytes, CoreShare};
 
 use super::adopted::Adopted;
 use super::bounds::{Bounds, Group, MemoryLevers, first_bound, score_first};
@@ -310,7 +310,7 @@ impl CgroupVolunteer {
         volunteer.freezer.set(LeverValue::Frozen(true)).map_err(unavailable)?;
         volunteer.yielding.set(least.clone()).map_err(unavailable)?;
         volunteer.quota.set(LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
-        volunteer.bounds.set(first_bound(settings));
+        volunteer.bounds.set(first_bound(settings, Bytes(0)));
         Ok((volunteer, weaknesses))
     }
 
@@ -353,7 +353,9 @@ impl CgroupVolunteer {
             // A guest cannot have more memory or threads than it was started with.
             volunteer.bounds.missing.clear();
         }
-        volunteer.bounds.set(first_bound(settings));
+        // What it holds already may stay: a bound below that would have the kernel end it.
+        let used = volunteer.bounds.memory.as_ref().and_then(|levers| levers.used().ok());
+        volunteer.bounds.set(first_bound(settings, used.unwrap_or(Bytes(0))));
         let processes = cgroup::processes_of(&volunteer.dirs).unwrap_or_default();
         score_first(guest.into_iter().chain(processes), ledger)?;
         let weakness = "the volunteer is one that was there before: it is stopped when it should end, never ended";

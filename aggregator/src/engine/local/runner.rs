@@ -36,6 +36,8 @@ const STARTS_PER_LOOK: u32 = 100;
 
 /// Most failure events per progress report; the rest is only counted.
 const EVENTS_PER_REPORT: u32 = 20;
+/// Events about what keeps a job's tasks from starting are at least this far apart.
+const TROUBLE_PAUSE: Duration = Duration::from_secs(5);
 
 /// An order that the agent has not answered for so long is repeated.
 const REPEAT: Duration = Duration::from_secs(2);
@@ -88,6 +90,8 @@ pub(super) struct Runner {
     starts: u32,
     events: u32,
     trouble: String,
+    /// When it was told.
+    troubled: Option<Instant>,
 }
 
 impl Runner {
@@ -114,6 +118,7 @@ impl Runner {
             starts: 0,
             events: 0,
             trouble: String::new(),
+            troubled: None,
             job,
             options,
             link,
@@ -279,7 +284,10 @@ impl Runner {
 
     fn tell_trouble(&mut self, trouble: String) {
         // The records of a cancelled job are gone before its runner knows; that is no trouble.
-        if self.trouble != trouble && !self.orders.borrow().cancelled {
+        // One that names the task differs each time.
+        let again = self.troubled.is_none_or(|told| told.elapsed() >= TROUBLE_PAUSE);
+        if self.trouble != trouble && again && !self.orders.borrow().cancelled {
+            self.troubled = Some(Instant::now());
             tracing::warn!(job = %self.job, "{trouble}");
             let event = Event::JobWaiting { job: self.job.clone(), reason: trouble.clone() };
             _ = self.reports.try_send(EngineReport::Event(event));

@@ -21,6 +21,11 @@ const MAX_COMMAND: usize = (128 << 10) - 1;
 /// kernel takes in all under the usual stack limit.
 const MAX_ENVIRONMENT: usize = 1 << 20;
 
+/// Most variables of an environment.
+const MAX_VARIABLES: usize = 4_096;
+/// What the kernel takes as a path, with the NUL at its end (PATH_MAX).
+const MAX_PATH: usize = 4_096;
+
 /// As submitted.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,6 +120,15 @@ pub(super) fn check(options: &Value, problems: &mut Problems) {
         check(good, format!("environment: {name:?} cannot be set"));
         let bytes = name.len() + 1 + value.len();
         check(bytes <= MAX_COMMAND, format!("environment: {name:?} has {bytes} bytes; at most {MAX_COMMAND}"));
+    }
+    let variables = submit.environment.len();
+    check(
+        variables <= MAX_VARIABLES,
+        format!("environment: has {variables} variables; an agent takes at most {MAX_VARIABLES}"),
+    );
+    for (name, folder) in [("working_dir", Some(&submit.working_dir)), ("output_dir", submit.output_dir.as_ref())] {
+        let good = folder.is_none_or(|folder| folder.len() < MAX_PATH && !folder.contains('\0'));
+        check(good, format!("{name}: is longer than {MAX_PATH} bytes, or holds a NUL byte"));
     }
     // Each entry also costs a NUL and a pointer.
     let bytes: usize = submit.environment.iter().map(|(name, value)| name.len() + value.len() + 10).sum();
