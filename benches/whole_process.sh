@@ -29,6 +29,8 @@ address = "127.0.0.1:$port"
 ca = "$work/ca.crt"
 certificate = "$work/bench.crt"
 key = "$work/bench.key"
+[tasks]
+enabled = true
 [volunteer]
 cgroup = "gleaner-bench-$$/volunteer"
 TOML
@@ -55,7 +57,7 @@ echo "sense → decide → act, from a job's submission to its first task's star
 seq 20 | sed 's/.*/sleep 0.1/' >"$work/tasks"
 submitted=$(date +%s%N)
 ask job submit "$work/tasks" --name latency >/dev/null
-until ls "$work"/state/jobs/latency/*.run >/dev/null 2>&1 || [ -s "$work/state/jobs/latency/results.log" ]; do
+until ls "$work"/agent/tasks/*.run >/dev/null 2>&1 || [ -s "$work/state/jobs/latency/results.log" ]; do
     [ $((($(date +%s%N) - submitted) / 1000000)) -gt 10000 ] && { echo "  no task in 10 s"; break; }
     sleep 0.002
 done
@@ -67,12 +69,16 @@ group=gleaner-bench-$$/volunteer
 if [ -e "/sys/fs/cgroup/cpu/$group/cpu.cfs_quota_us" ]; then
     allowed() {
         [ "$(<"/sys/fs/cgroup/freezer/$group/freezer.state")" = THAWED ] || { echo 0; return; }
-        echo $((100 * $(<"/sys/fs/cgroup/cpu/$group/cpu.cfs_quota_us") / $(<"/sys/fs/cgroup/cpu/$group/cpu.cfs_period_us")))
+        local quota; quota=$(<"/sys/fs/cgroup/cpu/$group/cpu.cfs_quota_us")
+        [ "$quota" -ge 0 ] || { echo $((100 * $(nproc))); return; }
+        echo $((100 * quota / $(<"/sys/fs/cgroup/cpu/$group/cpu.cfs_period_us")))
     }
 elif [ -e "/sys/fs/cgroup/$group/cpu.max" ]; then
     allowed() {
         [ "$(<"/sys/fs/cgroup/$group/cgroup.freeze")" = 0 ] || { echo 0; return; }
-        local max period; read -r max period <"/sys/fs/cgroup/$group/cpu.max"; echo $((100 * max / period))
+        local max period; read -r max period <"/sys/fs/cgroup/$group/cpu.max"
+        [ "$max" != max ] || max=$((period * $(nproc)))
+        echo $((100 * max / period))
     }
 else
     echo "guard: the volunteer has no cgroup here, so its limit cannot be watched"; exit 0

@@ -43,7 +43,7 @@ impl Daemon {
         let words: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         let mut command = Network::inside(&self.namespace, &bench.gleaner(&words));
         let log = OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
-        command.env("NO_COLOR", "1").env("GLEANER_LOG", "info,gleaner_agent::link=debug");
+        command.env("NO_COLOR", "1").env("GLEANER_LOG", "info,gleaner_agent::link=debug,gleaner_agent::outbox=debug");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().unwrap());
         (self.starts, self.ended, self.stopped) = (self.starts + 1, None, false);

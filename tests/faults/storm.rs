@@ -328,6 +328,7 @@ fn an_hour_of_faults_in_minutes_hurts_no_foreground_and_loses_nothing() {
         assert!(missing.is_empty(), "{host} ({incarnation}) was told that {missing:?} are in the log");
         promised += through;
     }
+    assert!(promised > 0, "no agent's log says that events are in the log");
     assert!(twice.is_empty(), "logged twice: {twice:#?}");
     say(&format!(
         "{promised} events of {} runs of agents were acknowledged, and all of them are in the log",

@@ -123,7 +123,7 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
 fn law_in_words(yields: &Result<(), String>) -> String {
     match yields {
         Ok(()) => {
-            "open, without a quota while the foreground leaves half of the host, because the kernel itself makes \
+            "open, without a quota while the foreground leaves at least guard.open_above of the host, because the kernel itself makes \
                    the volunteer yield"
                 .to_owned()
         }

@@ -60,7 +60,7 @@ impl Pair {
         );
         let agent = format!(
             "state_dir = '{dir}/agent'\n[host]\nname = 'isolation'\n[aggregator]\naddress = '127.0.0.1:{port}'\n{}\
-             [act]\nenabled = true\n[volunteer]\ncgroup = '{volunteer}'\nkill_after_ms = 200\n",
+             [act]\nenabled = true\n[tasks]\nenabled = true\n[volunteer]\ncgroup = '{volunteer}'\nkill_after_ms = 200\n",
             tls("isolation")
         );
         std::fs::write(self.folder.join("aggregator.toml"), aggregator)?;

@@ -11,13 +11,13 @@ use crate::levers::LeverError;
 #[derive(Debug, thiserror::Error)]
 pub enum VolunteerError {
     /// The configured cgroup cannot be one.
-    #[error("`volunteer_cgroup` is `{path}`: it must be a relative path of 1 to 8 plain names")]
+    #[error("`volunteer.cgroup` is `{path}`: it must be a relative path of 1 to 8 plain names")]
     Path {
         /// As configured.
         path: String,
     },
     /// Another agent runs it.
-    #[error("the cgroup `{0}` is the volunteer of another running agent; configure another `volunteer_cgroup`")]
+    #[error("the cgroup `{0}` is the volunteer of another running agent; configure another `volunteer.cgroup`")]
     InUse(PathBuf),
     /// A lever failed.
     #[error(transparent)]
