@@ -1,6 +1,6 @@
 //! Tests that skip themselves: each says so in a line that begins with `SKIPPED: ` (`gleaner_test_support::skip`). In: such
 //! lines. Out: which of them nobody expects. A test that is skipped everywhere protects nothing, so in `ci` an unexpected
-//! skip is a failure.
+//! skip is named as such.
 
 /// What the line of a skipped test begins with.
 const MARK: &str = "SKIPPED: ";

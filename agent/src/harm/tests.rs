@@ -21,13 +21,16 @@ struct Hogs(Vec<Child>);
 
 impl Hogs {
     /// In the idle class, or in the normal one.
+    #[expect(unsafe_code, reason = "scheduling classes of other processes have no safe wrapper")]
     fn start(idle: bool, count: usize) -> Self {
         let one = |_| {
-            let mut command = Command::new(if idle { "chrt" } else { "sh" });
+            let hog = Command::new("sh").args(["-c", "while :; do :; done"]).process_group(0).spawn().unwrap();
             if idle {
-                command.args(["--idle", "0", "sh"]);
+                let (pid, none) = (i32::try_from(hog.id()).unwrap(), libc::sched_param { sched_priority: 0 });
+                // SAFETY: `none` lives through the call, which only reads it.
+                assert_eq!(unsafe { libc::sched_setscheduler(pid, libc::SCHED_IDLE, &raw const none) }, 0);
             }
-            command.args(["-c", "while :; do :; done"]).process_group(0).spawn().unwrap()
+            hog
         };
         Self((0..count).map(one).collect())
     }
