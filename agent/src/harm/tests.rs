@@ -171,8 +171,20 @@ fn measured(meter: &HarmMeter, trials: u32) -> HarmInterval {
 /// As fast as trials can be taken.
 const OFTEN: HarmSettings = HarmSettings { pause_share: 0.2, budget_percent: 1.0 };
 
+/// Other tests run beside it and slow the loops as well, so it may be tried again.
 #[test]
 fn hogs_of_the_normal_class_do_several_times_the_harm_of_idle_ones() {
+    const TEST: &str = "hogs_of_the_normal_class_do_several_times_the_harm_of_idle_ones";
+    if gleaner_test_support::lab::inside() {
+        gleaner_test_support::skipped!("{TEST}: an emulated host is too slow beside its other tests");
+        return;
+    }
+    let differs = || compare().inspect_err(|why| eprintln!("{TEST}: {why}")).is_ok();
+    assert!(differs() || differs() || differs(), "in none of three tries");
+}
+
+/// Measures both kinds of hogs; an error is a difference that was not found.
+fn compare() -> Result<(), String> {
     let cpus = thread::available_parallelism().unwrap().get();
     let seed = u64::from(std::process::id());
     let loops = Loops::start(cpus);
@@ -197,11 +209,13 @@ fn hogs_of_the_normal_class_do_several_times_the_harm_of_idle_ones() {
     let (idle, idle_stretch, _) = run(true);
     let (normal, normal_stretch, events) = run(false);
     assert!(begin[1] < loops.read()[1], "the loops worked");
-    assert!(normal.mean_percent > 2.0 * idle.mean_percent.max(1.0), "idle {idle}, normal {normal}");
-    assert!(normal.low_percent > OFTEN.budget_percent, "{normal}");
-    assert!(matches!(events.as_slice(), [Event::HarmOverBudget { .. }, ..]), "{events:?}");
+    let over = matches!(events.as_slice(), [Event::HarmOverBudget { .. }, ..]);
     // What the loops measure themselves says the same: the hogs of the normal class slow them more.
-    assert!(normal_stretch > idle_stretch, "{idle_stretch} {normal_stretch}");
+    let both = normal.mean_percent > 2.0 * idle.mean_percent.max(1.0) && normal_stretch > idle_stretch;
+    match both && over && normal.low_percent > OFTEN.budget_percent {
+        true => Ok(()),
+        false => Err(format!("idle {idle} ({idle_stretch}), normal {normal} ({normal_stretch}), {events:?}")),
+    }
 }
 
 /// A volunteer that uses no CPU but says it does.
