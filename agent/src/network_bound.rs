@@ -1,6 +1,6 @@
 //! The ceiling on the volunteer's network traffic: a thread that reads the links' counters and the volunteer's own five
 //! times a second while the volunteer runs, and sets what the law in `gleaner_planner::network_bound` says. In: the
-//! volunteer's cgroup and the links. Out: ceilings, in force through [`crate::bpf`], and events. [`crate::act`] owns it.
+//! volunteer's cgroup and the links. Out: ceilings, in force through `crate::bpf`, and events. [`crate::act`] owns it.
 //!
 //! If it cannot measure, the ceiling is the law's floor, and it says so. Nothing of it outlives the process.
 
