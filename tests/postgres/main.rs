@@ -1,6 +1,6 @@
 //! Two real PostgreSQL databases in cgroups of one machine, beside a third user of its CPU: their response-time targets are
-//! held by moving CPU between them while their loads are exchanged. Static limits of the same mean share do not hold
-//! them. Figures are printed. With GLEANER_ALL_CONTROLLERS set the controller of one resource runs too, for two minutes.
+//! held by moving CPU between them while their loads are exchanged. Static limits of the same mean share do far worse
+//! in the same run. Figures are printed. With GLEANER_ALL_CONTROLLERS set the controller of one resource runs too, for two minutes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 use std::net::TcpListener;
@@ -17,6 +17,8 @@ const TARGET_MS: f64 = 15.0;
 /// it takes up to half as much again, and on a virtual machine whose neighbours are busy as much again: with more the two
 /// loads would be beyond two CPUs, however they are divided.
 const REPORT_MS: f64 = 1.9;
+/// A target is missed by a response time that is so many times as long.
+const MISSED: f64 = 1.35;
 /// Times that the reports are cut to the machine, at most.
 const ATTEMPTS: u32 = 3;
 /// Rows of a report that is measured first.
@@ -192,6 +194,16 @@ fn hog() -> Running {
     Running(hog.spawn().unwrap())
 }
 
+/// What a report takes a single client now, beside the third user, in milliseconds.
+fn report_ms(database: &Database) -> f64 {
+    let (_hog, _load) = (hog(), database.load(1));
+    std::thread::sleep(Duration::from_secs(2));
+    let before = database.spent();
+    std::thread::sleep(Duration::from_secs(8));
+    let now = database.spent();
+    (now.0 - before.0) / (now.1 - before.1).max(1.0)
+}
+
 fn prepare() -> Result<(tempfile::TempDir, [Database; 2], String), String> {
     if !bench::cgroups_writable("a real PostgreSQL") {
         return Err("no control group can be made here".to_owned());
@@ -213,13 +225,7 @@ fn prepare() -> Result<(tempfile::TempDir, [Database; 2], String), String> {
     let group = format!("gleaner-pg-{}", std::process::id());
     let mut first = Database::start(folder.path(), &group, "one")?;
     let mut second = Database::start(folder.path(), &group, "two")?;
-    let (hog, load) = (hog(), first.load(1));
-    std::thread::sleep(Duration::from_secs(2));
-    let before = first.spent();
-    std::thread::sleep(Duration::from_secs(8));
-    let now = first.spent();
-    drop((hog, load));
-    let report_ms = (now.0 - before.0) / (now.1 - before.1).max(1.0);
+    let report_ms = report_ms(&first);
     let rows = ROWS * REPORT_MS / report_ms;
     eprintln!("a report of {ROWS} rows takes {report_ms:.2} ms beside the third user, so one of {rows:.0} is asked");
     (first.rows, second.rows) = (rows, rows);
@@ -273,16 +279,20 @@ fn judge() -> Result<(), String> {
     }
     drop(hog);
 
-    for (phase, database) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        let mean_ms = balanced.mean(phase, database);
-        if mean_ms >= 1.35 * TARGET_MS {
-            return Err(format!("phase {phase}, database {database}: {mean_ms} ms"));
-        }
+    // On a machine that became slower in the meantime every report takes longer, with any division of its CPUs.
+    let slower = (report_ms(&databases[0]) / REPORT_MS).max(1.0);
+    eprintln!("at the end a report takes {slower:.2} times what it was cut to");
+    let worst_of = |measured: &Measured| {
+        let means = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(phase, database)| measured.mean(phase, database));
+        means.into_iter().fold(0.0, f64::max)
+    };
+    let (held, not_held) = (worst_of(&balanced), worst_of(&fixed));
+    if held >= MISSED * TARGET_MS * slower {
+        return Err(format!("moved shares do not hold {TARGET_MS} ms: {held:.1} ms"));
     }
-    let worst = [(0, 0), (1, 1)].map(|(phase, database)| fixed.mean(phase, database)).into_iter().fold(0.0, f64::max);
-    match worst > 1.35 * TARGET_MS {
+    match not_held > MISSED * held {
         true => Ok(()),
-        false => Err(format!("a fixed share of the same mean misses no target: {worst} ms")),
+        false => Err(format!("fixed shares of the same mean do no worse: {not_held:.1} ms against {held:.1} ms")),
     }
 }
 

@@ -93,13 +93,14 @@ fn test(steps: &mut Steps, rest: &[OsString]) {
 /// The test programs that hold beds, one after the other: two would measure each other. They are chosen from the whole
 /// workspace, because one package alone is built with other features, and all it depends on once more.
 fn beds(steps: &mut Steps, filter: &[OsString]) {
-    const PROGRAMS: [(&str, &[&str], &[&str]); 8] = [
+    const PROGRAMS: [(&str, &[&str], &[&str]); 9] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
         ("postgres", &["--test", "postgres"], &[]),
         ("spark", &["--test", "spark"], &[]),
         ("lab", &["--test", "lab"], &[]),
+        ("network ceiling", &["--lib"], &["an_echo_beside_a_flood"]),
         ("the agent's tests on a version 2 host", &["--lib"], &["version_2"]),
         ("soak", &["--test", "soak"], &[]),
     ];
