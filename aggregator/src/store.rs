@@ -423,8 +423,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("state.redb");
         let mut state = Controller::new(Settings::default(), Timestamp(1));
-        let facts = HostFacts { cpu_model: "x".repeat(2_000), ..gleaner_test_support::report::facts(false) };
-        for number in 0..4_000 {
+        let facts = HostFacts { cpu_model: "x".repeat(40_000), ..gleaner_test_support::report::facts(false) };
+        for number in 0..200 {
             let host = HostId::new(format!("host-{number}")).unwrap();
             state.handle(Input::HostJoined { host, incarnation: 1, facts: Box::new(facts.clone()) }, Timestamp(2));
         }

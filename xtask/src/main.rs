@@ -93,6 +93,13 @@ fn test(steps: &mut Steps, rest: &[OsString]) {
 /// The test programs that hold beds, one after the other: two would measure each other. They are chosen from the whole
 /// workspace, because one package alone is built with other features, and all it depends on once more.
 fn beds(steps: &mut Steps, filter: &[OsString]) {
+    const ON_A_QUIET_HOST: [&str; 5] = [
+        "--test-threads=1",
+        "a_real_foreground_takes_its_cpu_back",
+        "an_echo_beside_a_flood",
+        "hogs_of_the_normal_class_do_several_times",
+        "without_a_volunteer_the_interval_holds_zero",
+    ];
     const PROGRAMS: [(&str, &[&str], &[&str]); 9] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
         ("faults", &["--test", "faults"], &[]),
@@ -100,7 +107,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         ("postgres", &["--test", "postgres"], &[]),
         ("spark", &["--test", "spark"], &[]),
         ("lab", &["--test", "lab"], &[]),
-        ("network ceiling", &["--lib"], &["an_echo_beside_a_flood"]),
+        ("guard, harm and network ceiling", &["--lib"], &ON_A_QUIET_HOST),
         ("the agent's tests on a version 2 host", &["--lib"], &["version_2"]),
         ("soak", &["--test", "soak"], &[]),
     ];
@@ -117,7 +124,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         all.args(filter);
         steps.beds(name, all, |failed| {
             let mut command = program();
-            command.arg("--exact").args(failed);
+            command.args(["--test-threads=1", "--exact"]).args(failed);
             command
         });
     }

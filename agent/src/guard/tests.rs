@@ -106,6 +106,10 @@ fn gives_way_to_a_demand_grows_back_and_fails_safe() {
 
 #[test]
 fn a_real_foreground_takes_its_cpu_back() {
+    // Other tests would be a foreground as well.
+    if !gleaner_test_support::beds::wanted("a_real_foreground_takes_its_cpu_back") {
+        return;
+    }
     let Some(scene) = Scene::open("a_real_foreground_takes_its_cpu_back") else { return };
     let (volunteer, _ledger, procs_files) = volunteer(&scene);
     let paths = MeterPaths::detect(&scene.hierarchies, Path::new("/"));

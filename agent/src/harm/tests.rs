@@ -171,10 +171,13 @@ fn measured(meter: &HarmMeter, trials: u32) -> HarmInterval {
 /// As fast as trials can be taken.
 const OFTEN: HarmSettings = HarmSettings { pause_share: 0.2, budget_percent: 1.0 };
 
-/// Other tests run beside it and slow the loops as well, so it may be tried again.
+/// Neighbours of the machine slow the loops as well, so it may be tried again.
 #[test]
 fn hogs_of_the_normal_class_do_several_times_the_harm_of_idle_ones() {
     const TEST: &str = "hogs_of_the_normal_class_do_several_times_the_harm_of_idle_ones";
+    if !gleaner_test_support::beds::wanted(TEST) {
+        return;
+    }
     if gleaner_test_support::lab::inside() {
         gleaner_test_support::skipped!("{TEST}: an emulated host is too slow beside its other tests");
         return;
@@ -243,6 +246,9 @@ impl Holder for Nothing {
 
 #[test]
 fn without_a_volunteer_the_interval_holds_zero() {
+    if !gleaner_test_support::beds::wanted("without_a_volunteer_the_interval_holds_zero") {
+        return;
+    }
     let seed = u64::from(std::process::id());
     let _loops = Loops::start(1);
     let meter = HarmMeter::start(OFTEN, Box::new(Nothing(Instant::now())), queues(), seed).unwrap();

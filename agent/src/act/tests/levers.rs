@@ -276,21 +276,22 @@ fn a_guest_that_is_the_volunteer_stops_runs_and_is_left_as_it_was() {
     };
     let (mut actor, _) = Actor::open(settings.clone(), &scene.hierarchies).unwrap();
     assert_eq!(actor.volunteer_kind(), &VolunteerKind::Guest { name: scene.name.clone() });
-    assert_eq!(guest.is_running(), Some(false), "latent is stopped");
+    // In the idle class its monitor may answer late.
+    eventually("latent is stopped", || guest.is_running() == Some(false));
     let latent = cpu_of(guest.process.id());
     thread::sleep(Duration::from_millis(300));
     assert!(cpu_of(guest.process.id()) - latent < 100_000_000);
 
     assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
-    eventually("it runs", || guest.is_running() == Some(true) && cpu_of(guest.process.id()) > latent + 300_000_000);
+    eventually("it runs", || guest.is_running() == Some(true) && cpu_of(guest.process.id()) > latent + 100_000_000);
     let stop = command(Target::Volunteer, 2, Desired::Stop);
     assert_eq!(refusal_of(&actor.apply(&stop, later(100))), None);
-    assert_eq!(guest.is_running(), Some(false));
+    eventually("it is stopped", || guest.is_running() == Some(false));
     actor.tick(later(10_000));
-    assert_eq!(guest.is_running(), Some(false), "stopped, and never killed");
+    eventually("it is stopped, and never killed", || guest.is_running() == Some(false));
 
     assert!(actor.restore_all().failed.is_empty());
-    assert_eq!(guest.is_running(), Some(true), "it ran when it was found");
+    eventually("it runs as when it was found", || guest.is_running() == Some(true));
     assert_eq!(scene.snapshot(), before);
     drop(actor);
     drop(guest);
@@ -317,7 +318,7 @@ fn a_unit_that_is_the_volunteer_is_frozen_and_left_as_it_was() {
     thread::sleep(Duration::from_millis(300));
     assert!(cpu_of(burner.id()) - latent < 50_000_000, "latent is frozen");
     assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
-    eventually("it runs", || cpu_of(burner.id()) > latent + 200_000_000);
+    eventually("it runs", || cpu_of(burner.id()) > latent + 50_000_000);
     assert!(actor.restore_all().failed.is_empty());
     assert_eq!(scene.snapshot(), before);
     assert!(!burner.ended(), "what runs in a unit is not ours to end");
