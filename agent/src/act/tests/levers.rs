@@ -283,7 +283,7 @@ fn a_guest_that_is_the_volunteer_stops_runs_and_is_left_as_it_was() {
     assert!(cpu_of(guest.process.id()) - latent < 100_000_000);
 
     assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
-    eventually("it runs", || guest.is_running() == Some(true) && cpu_of(guest.process.id()) > latent + 100_000_000);
+    eventually("it runs", || guest.is_running() == Some(true) && cpu_of(guest.process.id()) > latent);
     let stop = command(Target::Volunteer, 2, Desired::Stop);
     assert_eq!(refusal_of(&actor.apply(&stop, later(100))), None);
     eventually("it is stopped", || guest.is_running() == Some(false));
@@ -318,7 +318,7 @@ fn a_unit_that_is_the_volunteer_is_frozen_and_left_as_it_was() {
     thread::sleep(Duration::from_millis(300));
     assert!(cpu_of(burner.id()) - latent < 50_000_000, "latent is frozen");
     assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
-    eventually("it runs", || cpu_of(burner.id()) > latent + 50_000_000);
+    eventually("it runs", || cpu_of(burner.id()) > latent);
     assert!(actor.restore_all().failed.is_empty());
     assert_eq!(scene.snapshot(), before);
     assert!(!burner.ended(), "what runs in a unit is not ours to end");
