@@ -124,7 +124,7 @@ impl Sources {
             Ok(reader) => reader,
             Err(error) => {
                 // It was checked when it was applied; another version of the program may refuse it.
-                tracing::error!(application = %spec.name, error, "the source of its response times cannot be used");
+                tracing::error!(application = %spec.name, %error, "the source of its response times cannot be used");
                 self.running.remove(&spec.name);
                 return;
             }
@@ -165,7 +165,7 @@ impl Sources {
             let message = format!("{name} has another source of response times; give it `response_time = \"push\"`");
             error(ErrorCode::Conflict, message)
         })?;
-        pushed.push(mean_ms, Instant::now()).map_err(|message| error(ErrorCode::Invalid, message))
+        pushed.push(mean_ms, Instant::now()).map_err(|problem| error(ErrorCode::Invalid, problem.to_string()))
     }
 }
 

@@ -6,6 +6,7 @@
 //! source counts as a mean, as idle and as late.
 
 mod answer;
+mod error;
 mod exec;
 mod http;
 mod postgres;
@@ -22,6 +23,7 @@ use gleaner_types::application::{ResponseSource, ResponseTime};
 use answer::missing;
 
 pub use answer::LONGEST_REASON;
+pub use error::{PushError, SourceError};
 pub use push::Pushed;
 
 /// How long a reading may take, if the interval is not shorter. Chosen: enough for a slow program or a starved database,
@@ -47,12 +49,12 @@ impl ResponseReader {
     /// A reader that is asked once per `interval`; a value older than that is late.
     ///
     /// # Errors
-    /// As [`check`].
-    pub fn new(source: &ResponseSource, interval: Duration) -> Result<Self, String> {
+    /// [`SourceError`].
+    pub fn new(source: &ResponseSource, interval: Duration) -> Result<Self, SourceError> {
         Self::with_time_limit(source, interval, TIME_LIMIT.min(interval))
     }
 
-    fn with_time_limit(source: &ResponseSource, interval: Duration, time_limit: Duration) -> Result<Self, String> {
+    fn with_time_limit(source: &ResponseSource, interval: Duration, time_limit: Duration) -> Result<Self, SourceError> {
         let source = match source {
             ResponseSource::Push => Source::Push(Pushed::new(interval)),
             ResponseSource::Prometheus { url, query } => {
@@ -99,8 +101,8 @@ impl ResponseReader {
 /// Checks a source's description, without asking the source.
 ///
 /// # Errors
-/// The field that is wrong, its value and what it must be.
-pub fn check(source: &ResponseSource) -> Result<(), String> {
+/// [`SourceError`]: the field that is wrong, its value and what it must be.
+pub fn check(source: &ResponseSource) -> Result<(), SourceError> {
     ResponseReader::new(source, TIME_LIMIT).map(|_| ())
 }
 

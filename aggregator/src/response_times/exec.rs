@@ -11,12 +11,10 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::answer::{LONGEST_QUOTE, missing, quoted, shortened};
+use super::error::{LONGEST_ARGUMENTS, MOST_ARGUMENTS, SourceError};
 
 /// Most that is read of what a program prints.
 const LONGEST_OUTPUT: u64 = 4_096;
-/// Most arguments, and their most bytes together.
-const MOST_ARGUMENTS: usize = 64;
-const LONGEST_ARGUMENTS: usize = 16 << 10;
 
 /// A program that is run once per look.
 #[derive(Debug)]
@@ -47,22 +45,19 @@ impl Drop for Group {
 }
 
 impl Program {
-    pub(super) fn new(program: &[String], time_limit: Duration) -> Result<Self, String> {
+    pub(super) fn new(program: &[String], time_limit: Duration) -> Result<Self, SourceError> {
         let Some((program, arguments)) = program.split_first() else {
-            return Err("program: is empty; it must be a program by its absolute path, and its arguments".to_owned());
+            return Err(SourceError::NoProgram);
         };
         if !program.starts_with('/') {
-            return Err(format!("program: is {}; it must be an absolute path", quoted(program)));
+            return Err(SourceError::RelativeProgram(quoted(program)));
         }
         let bytes = arguments.iter().fold(program.len(), |sum, argument| sum.saturating_add(argument.len()));
         if arguments.len() > MOST_ARGUMENTS || bytes > LONGEST_ARGUMENTS {
-            return Err(format!(
-                "program: has {} arguments and {bytes} bytes; it may have {MOST_ARGUMENTS} and {LONGEST_ARGUMENTS}",
-                arguments.len()
-            ));
+            return Err(SourceError::LongProgram { arguments: arguments.len(), bytes });
         }
         if program.contains('\0') || arguments.iter().any(|argument| argument.contains('\0')) {
-            return Err(format!("program: {} or an argument contains a NUL", quoted(program)));
+            return Err(SourceError::NulInProgram(quoted(program)));
         }
         Ok(Self { program: program.clone(), arguments: arguments.to_vec(), time_limit })
     }

@@ -6,6 +6,7 @@ use gleaner_types::application::{ResponseTime, TimeUnit};
 use serde_json::Value;
 
 use super::answer::{LONGEST_QUOTE, WITHHELD, missing, quoted, shortened};
+use super::error::SourceError;
 use crate::http;
 
 /// Most of an answer that is read. Chosen: far more than a page of statistics.
@@ -32,9 +33,9 @@ pub(super) struct Answer {
 
 impl Address {
     /// # Errors
-    /// An address that cannot be asked.
-    pub(super) fn new(url: &str, time_limit: Duration) -> Result<Self, String> {
-        let refuse = |rule: &str| Err(format!("url: is {}; it must {rule}", quoted(&shown(url))));
+    /// [`SourceError::Url`].
+    pub(super) fn new(url: &str, time_limit: Duration) -> Result<Self, SourceError> {
+        let refuse = |rule| Err(SourceError::Url { url: quoted(&shown(url)), rule });
         let Some(rest) = url.strip_prefix("http://") else { return refuse("begin with http://") };
         let host = rest.split(['/', '?']).next().unwrap_or_default();
         if url.len() > LONGEST_ADDRESS || !url.bytes().all(|byte| byte.is_ascii_graphic()) || url.contains('#') {
@@ -108,10 +109,10 @@ impl Document {
         unit: TimeUnit,
         interval: Duration,
         time_limit: Duration,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, SourceError> {
         let address = Address::new(url, time_limit)?;
         if !(pointer.is_empty() || pointer.starts_with('/')) || pointer.len() > LONGEST_ADDRESS {
-            return Err(format!("pointer: is {}; it must begin with `/` and have at most 2048 bytes", quoted(pointer)));
+            return Err(SourceError::Pointer(quoted(pointer)));
         }
         Ok(Self { address, pointer: pointer.to_owned(), unit, interval })
     }

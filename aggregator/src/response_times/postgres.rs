@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use connection::{Connection, Look, error_text};
 use gleaner_types::application::ResponseTime;
+use gleaner_types::error::chain;
 use tokio::time::timeout;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 use super::answer::{WITHHELD, missing, quoted};
+use super::error::{LONGEST_CONNECTION, PostgresError, SourceError};
 
-/// Longest connection string, in bytes.
-const LONGEST_CONNECTION: usize = 2_048;
 /// Statements of its own user since the last look up to which they are all taken for Gleaner's. Chosen: a look is three, and
 /// there may be two aggregators.
 const MOST_OWN_CALLS: f64 = 20.0;
@@ -32,34 +32,29 @@ pub(super) struct Postgres {
 }
 
 impl Postgres {
-    pub(super) fn new(connection: &str, interval: Duration, time_limit: Duration) -> Result<Self, String> {
+    pub(super) fn new(connection: &str, interval: Duration, time_limit: Duration) -> Result<Self, SourceError> {
         // Never quoted: there may be a password in it.
-        let refuse = |problem: String| Err(format!("connection: {problem}"));
         if connection.len() > LONGEST_CONNECTION {
-            return refuse(format!("has {} bytes; at most {LONGEST_CONNECTION} are allowed", connection.len()));
+            return Err(SourceError::ConnectionTooLong { bytes: connection.len() });
         }
-        let mut config: Config = match connection.parse() {
-            Ok(config) => config,
-            Err(error) => return refuse(error_text(&error)),
-        };
+        let mut config: Config =
+            connection.parse().map_err(|error| SourceError::ConnectionMalformed(error_text(&error)))?;
         for (value, what) in [(config.get_user(), "user"), (config.get_dbname(), "dbname")] {
             if value.is_none_or(|value| value.is_empty() || value.contains('\0')) {
-                return refuse(format!(
-                    "has no {what}; it must be such as `host=/run/postgresql user=gleaner dbname=shop`"
-                ));
+                return Err(SourceError::ConnectionLacks(what));
             }
         }
         let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
         if hosts.len().max(addresses.len()) != 1 || config.get_ports().len() > 1 {
-            return refuse(format!("has {} hosts; it must have one, and one port", hosts.len().max(addresses.len())));
+            return Err(SourceError::ConnectionHosts(hosts.len().max(addresses.len())));
         }
         if let [Host::Tcp(name)] = hosts
             && name.is_empty()
         {
-            return refuse("has an empty host".to_owned());
+            return Err(SourceError::ConnectionEmptyHost);
         }
         if config.get_ssl_mode() == SslMode::Require {
-            return refuse("sslmode: is `require`; connections are not encrypted, use a Unix socket".to_owned());
+            return Err(SourceError::ConnectionEncrypted);
         }
         if config.get_application_name().is_none() {
             config.application_name("gleaner");
@@ -73,7 +68,7 @@ impl Postgres {
             failed => {
                 self.connection = None;
                 return match failed {
-                    Ok(Err(reason)) => missing(reason),
+                    Ok(Err(error)) => missing(chain(&error)),
                     _ => missing(format!("no answer from PostgreSQL within {} s", self.time_limit.as_secs_f64())),
                 };
             }
@@ -89,7 +84,7 @@ impl Postgres {
         }
     }
 
-    async fn look(&mut self) -> Result<Look, String> {
+    async fn look(&mut self) -> Result<Look, PostgresError> {
         let connection = match self.connection.take() {
             Some(connection) if !connection.is_closed() => connection,
             _ => Connection::open(&self.config).await?,

@@ -6,10 +6,8 @@ use gleaner_types::application::ResponseTime;
 use serde_json::Value;
 
 use super::answer::{missing, quoted};
+use super::error::{LONGEST_QUERY, SourceError};
 use super::http::{Address, shown};
-
-/// Longest query, in bytes: what fits into an address everywhere.
-const LONGEST_QUERY: usize = 4_096;
 
 /// One query to one server.
 #[derive(Debug)]
@@ -20,16 +18,16 @@ pub(super) struct Prometheus {
 }
 
 impl Prometheus {
-    pub(super) fn new(url: &str, query: &str, interval: Duration, time_limit: Duration) -> Result<Self, String> {
+    pub(super) fn new(url: &str, query: &str, interval: Duration, time_limit: Duration) -> Result<Self, SourceError> {
         if url.contains('?') {
-            let url = quoted(&shown(url));
-            return Err(format!("url: is {url}; it must be http://HOST:PORT, with a path if there is one"));
+            let rule = "be http://HOST:PORT, with a path if there is one";
+            return Err(SourceError::Url { url: quoted(&shown(url)), rule });
         }
         // First as it is, so that an error quotes what was written.
         Address::new(url, time_limit)?;
         let address = Address::new(&format!("{}/api/v1/query", url.trim_end_matches('/')), time_limit)?;
         if query.trim().is_empty() || query.len() > LONGEST_QUERY {
-            return Err(format!("query: is {}; it must have 1 to {LONGEST_QUERY} bytes", quoted(query)));
+            return Err(SourceError::Query(quoted(query)));
         }
         Ok(Self { address, query: query.to_owned(), interval })
     }

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 use gleaner_types::application::ResponseTime;
 
 use super::answer::missing;
-
-/// Most values between two looks. Chosen: some 300 a second at the usual interval.
-const MOST_VALUES: usize = 10_000;
+use super::error::{MOST_VALUES, PushError};
 
 /// Takes values in for a [`super::ResponseReader`]. Copies share what they hold.
 #[derive(Debug, Clone)]
@@ -26,19 +24,16 @@ impl Pushed {
     /// Takes a mean response time of `value_ms` milliseconds, measured until `at`.
     ///
     /// # Errors
-    /// The value cannot be a response time (which the next look tells as well), or there are too many since the last look.
-    pub fn push(&self, value_ms: f64, at: Instant) -> Result<(), String> {
+    /// [`PushError`].
+    pub fn push(&self, value_ms: f64, at: Instant) -> Result<(), PushError> {
         let time = ResponseTime::from_ms(value_ms);
         let refused = match &time {
             ResponseTime::Mean { .. } => Ok(()),
-            _ => Err(format!(
-                "milliseconds: is {value_ms:?}; it must be more than 0 and at most {}",
-                ResponseTime::LONGEST_MS
-            )),
+            _ => Err(PushError::Absurd(value_ms)),
         };
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         if values.len() >= MOST_VALUES {
-            return Err(format!("at most {MOST_VALUES} values are taken per interval"));
+            return Err(PushError::TooMany);
         }
         values.push_back((time, at));
         refused
@@ -105,7 +100,7 @@ mod tests {
         assert_eq!(look(&[(8.0, 90), (2.0, 45)]), ResponseTime::Late { age_s: 45.0 });
         assert_eq!(look(&[]), missing("no value came since the last look"));
         for value in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 3_600_001.0] {
-            let error = Pushed::new(INTERVAL).push(value, Instant::now()).unwrap_err();
+            let error = Pushed::new(INTERVAL).push(value, Instant::now()).unwrap_err().to_string();
             assert!(error.starts_with("milliseconds: is ") && error.len() < 100, "{error}");
             let ResponseTime::Absurd { value } = look(&[(2.0, 1), (value, 1), (2.0, 1)]) else { panic!("{value}") };
             assert!(value.len() < 30, "{value}");
@@ -125,7 +120,7 @@ mod tests {
         for _ in 0..MOST_VALUES {
             pushed.push(2.0, now).unwrap();
         }
-        assert!(pushed.push(9.0, now).unwrap_err().contains("10000"));
+        assert!(pushed.push(9.0, now).unwrap_err().to_string().contains("10000"));
         assert_eq!(pushed.take_at(now), ResponseTime::Mean { mean_ms: 2.0 });
     }
 }

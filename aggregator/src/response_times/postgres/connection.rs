@@ -13,6 +13,7 @@ use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow};
 
 use super::super::answer::quoted;
+use super::super::error::PostgresError;
 
 /// Most that is read from the server in one look. Chosen: a look needs some 500 bytes, connecting some 1,000.
 const LONGEST_LOOK: u64 = 256 << 10;
@@ -50,10 +51,10 @@ impl Drop for Connection {
 
 impl Connection {
     /// Connects, and finds where the statistics are.
-    pub(super) async fn open(config: &Config) -> Result<Self, String> {
+    pub(super) async fn open(config: &Config) -> Result<Self, PostgresError> {
         let left = Arc::new(AtomicU64::new(LONGEST_LOOK));
         let socket = Bounded { socket: socket(config).await?, left: Arc::clone(&left) };
-        let (client, driver) = config.connect_raw(socket, NoTls).await.map_err(|error| error_text(&error))?;
+        let (client, driver) = config.connect_raw(socket, NoTls).await.map_err(client)?;
         // It ends with the client, or when the server goes.
         let driver = tokio::spawn(async move { _ = driver.await });
         let mut connection = Self { client, driver, left, query: String::new() };
@@ -65,12 +66,12 @@ impl Connection {
         self.client.is_closed()
     }
 
-    pub(super) async fn look(&self) -> Result<Look, String> {
-        let row = self.ask(&self.query).await?.ok_or("PostgreSQL answered with no row")?;
-        let number = |name: &str| {
-            let text = row.try_get(name).ok().flatten().unwrap_or("nothing");
+    pub(super) async fn look(&self) -> Result<Look, PostgresError> {
+        let row = self.ask(&self.query).await?.ok_or(PostgresError::NoRow)?;
+        let number = |column| {
+            let text = row.try_get(column).ok().flatten().unwrap_or("nothing");
             let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
-            number.ok_or_else(|| format!("{name}: is {} in PostgreSQL's statistics", quoted(text)))
+            number.ok_or_else(|| PostgresError::NoNumber { column, found: quoted(text) })
         };
         let text = |name: &str| row.try_get(name).ok().flatten().map(|text| text.chars().take(64).collect());
         Ok(Look {
@@ -85,7 +86,7 @@ impl Connection {
     }
 
     /// The query of a look, for this server.
-    async fn find(&self) -> Result<String, String> {
+    async fn find(&self) -> Result<String, PostgresError> {
         let found = self
             .ask(
                 "SET statement_timeout = '10s'; \
@@ -94,28 +95,22 @@ impl Connection {
                  ON extname = 'pg_stat_statements'",
             )
             .await?
-            .ok_or("PostgreSQL answered with no row")?;
+            .ok_or(PostgresError::NoRow)?;
         let field = |name| found.try_get(name).ok().flatten();
         let (Some(version), Some(schema)) = (field("version"), field("schema")) else {
-            return Err(format!(
-                "run CREATE EXTENSION pg_stat_statements in database {}, and have it in shared_preload_libraries",
-                quoted(field("database").unwrap_or_default())
-            ));
+            return Err(PostgresError::NoExtension { database: quoted(field("database").unwrap_or_default()) });
         };
         let parts: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
         if parts < vec![1, 8] {
-            return Err(format!(
-                "pg_stat_statements has version {}; it must be 1.8 or later: ALTER EXTENSION pg_stat_statements UPDATE",
-                quoted(version)
-            ));
+            return Err(PostgresError::OldExtension(quoted(version)));
         }
         Ok(query(schema, parts >= vec![1, 9]))
     }
 
     /// The last row of an answer.
-    async fn ask(&self, query: &str) -> Result<Option<SimpleQueryRow>, String> {
+    async fn ask(&self, query: &str) -> Result<Option<SimpleQueryRow>, PostgresError> {
         self.left.store(LONGEST_LOOK, Ordering::Relaxed);
-        let messages = self.client.simple_query(query).await.map_err(|error| error_text(&error))?;
+        let messages = self.client.simple_query(query).await.map_err(client)?;
         Ok(messages.into_iter().rev().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
@@ -148,27 +143,24 @@ fn query(schema: &str, recent: bool) -> String {
     )
 }
 
-async fn socket(config: &Config) -> Result<Socket, String> {
+async fn socket(config: &Config) -> Result<Socket, PostgresError> {
     let port = config.get_ports().first().copied().unwrap_or(5432);
+    let failed = |to: String| move |source| PostgresError::Connect { to, source };
     if let [address, ..] = config.get_hostaddrs() {
         let socket = TcpStream::connect((*address, port)).await;
-        return socket.map(Socket::Tcp).map_err(|error| format!("failed to connect to {address} port {port}: {error}"));
+        return socket.map(Socket::Tcp).map_err(failed(format!("{address} port {port}")));
     }
     match config.get_hosts().first() {
         Some(Host::Tcp(host)) => {
             let socket = TcpStream::connect((host.as_str(), port)).await;
-            socket
-                .map(Socket::Tcp)
-                .map_err(|error| format!("failed to connect to {} port {port}: {error}", quoted(host)))
+            socket.map(Socket::Tcp).map_err(failed(format!("{} port {port}", quoted(host))))
         }
         Some(Host::Unix(folder)) => {
             let path = folder.join(format!(".s.PGSQL.{port}"));
             let socket = UnixStream::connect(&path).await;
-            socket
-                .map(Socket::Unix)
-                .map_err(|error| format!("failed to connect to {}: {error}", quoted(&path.display().to_string())))
+            socket.map(Socket::Unix).map_err(failed(quoted(&path.display().to_string())))
         }
-        None => Err("there is no host to connect to".to_owned()),
+        None => Err(PostgresError::NoHost),
     }
 }
 
@@ -224,6 +216,10 @@ impl AsyncWrite for Bounded {
             Socket::Unix(socket) => Pin::new(socket).poll_shutdown(cx),
         }
     }
+}
+
+fn client(error: tokio_postgres::Error) -> PostgresError {
+    PostgresError::Client(error_text(&error))
 }
 
 /// An error of the client, with what the server said.
