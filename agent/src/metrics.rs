@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gleaner_daemon::metrics::{Durations, Page};
-use gleaner_daemon::monitoring::{Health, Monitored};
+use gleaner_daemon::monitoring::{Health, Monitored, PageError};
 use gleaner_types::report::HostHarm;
 use gleaner_types::report::{Bounded, HostReport, MachineSample, ResidualForecast, VolunteerSample, VolunteerState};
 use gleaner_types::units::{Bytes, CoreShare};
@@ -282,7 +282,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitored for Monitor {
-    async fn page(&self) -> Result<Page, String> {
+    async fn page(&self) -> Result<Page, PageError> {
         Ok(self.status.page(&self.outbox))
     }
 

@@ -3,6 +3,7 @@
 
 use gleaner_daemon::metrics::Page;
 use gleaner_net::tls::Validity;
+use gleaner_net::transport::TransportError;
 use gleaner_planner::controller::Settings;
 use gleaner_types::application::ResponseTime;
 use gleaner_types::command::Ack;
@@ -13,7 +14,7 @@ use gleaner_wire::{FromAggregator, JoinRequest, ProtocolVersion, StandsBy, Unkno
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::EngineReport;
-use crate::enrolment::Credentials;
+use crate::enrolment::{Credentials, EnrolError};
 use crate::event_log::EventLogSettings;
 use crate::journal::JournalSettings;
 use crate::operators::Operator;
@@ -72,7 +73,7 @@ pub enum Arrival {
         reason: String,
     },
     /// Certificates and keys were read anew, or could not be.
-    Reloaded(Result<Box<Credentials>, String>),
+    Reloaded(Result<Box<Credentials>, TransportError>),
     /// Something the server noticed.
     Noticed(Event),
     /// An engine's report.
@@ -155,5 +156,5 @@ pub struct Joining {
     /// What it asks with.
     pub request: JoinRequest,
     /// Receives the certificate, or why there is none.
-    pub answer: oneshot::Sender<Result<String, String>>,
+    pub answer: oneshot::Sender<Result<String, EnrolError>>,
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gleaner_net::join::hash_of;
-use gleaner_net::tls::{Authority, Validity};
+use gleaner_net::tls::{Authority, TlsError, Validity};
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
 use gleaner_wire::JoinSecret;
@@ -65,6 +65,57 @@ pub enum AdmissionError {
     /// No more can be revoked.
     #[error("{MOST_REVOCATIONS} hosts are revoked; make a new authority")]
     ManyRevocations,
+}
+
+/// A host's request for a certificate is not signed.
+#[derive(Debug, thiserror::Error)]
+pub enum SignError {
+    /// The authority's key is not on this machine; the text says what to do.
+    #[error("{0}")]
+    NoAuthority(String),
+    /// The host was revoked while a clock was ahead.
+    #[error("host {host} is revoked through a time ahead; try again after {from}")]
+    RevokedAhead {
+        /// Which host.
+        host: HostId,
+        /// From when on it may have a certificate.
+        from: Timestamp,
+    },
+    /// Certificates count in seconds, and the host was revoked in this one.
+    #[error("host {0} was revoked this very second; try again")]
+    RevokedNow(HostId),
+    /// A connection gets one certificate.
+    #[error("a certificate was issued on this connection already")]
+    IssuedAlready,
+    /// The request is not valid, or signing failed.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// A host does not join.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrolError {
+    /// Too many attempts have failed of late.
+    #[error("too many attempts to join have failed; try again in {wait_s:.0} s")]
+    TooManyFailures {
+        /// Seconds until one more is looked at.
+        wait_s: f64,
+    },
+    /// It has no open invitation.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
+    /// Its request is not signed.
+    #[error(transparent)]
+    Sign(#[from] SignError),
+    /// Its invitation could be used again after a restart.
+    #[error("the aggregator cannot store that the invitation is used")]
+    Store(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// This aggregator does not lead; the text says who does.
+    #[error("{0}")]
+    StandsBy(String),
+    /// The core loop is gone.
+    #[error("the aggregator is stopping")]
+    Stopping,
 }
 
 impl Admissions {

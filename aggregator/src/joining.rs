@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gleaner_net::stream::read_short_message;
+use gleaner_net::stream::{ReadError, read_short_message};
+use gleaner_types::error::chain;
 use gleaner_wire::{FromJoiner, JoinRequest, MAX_JOIN_MESSAGE, ProtocolVersion, ToJoiner};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::arrival::{Arrival, Joining};
 use crate::connection::send as send_message;
+use crate::enrolment::EnrolError;
 
 /// Most hosts that may be joining at once; more are refused.
 const MOST_JOINING: usize = 8;
@@ -42,22 +44,42 @@ impl Places {
         };
         match tokio::time::timeout(REQUEST_TIMEOUT, request(connection, version)).await {
             Ok(Ok((send, request))) => answer(connection, version, send, request, peer, arrivals).await,
-            Ok(Err(reason)) => fail(connection, peer, reason, arrivals).await,
-            Err(_) => fail(connection, peer, "no request in time".to_owned(), arrivals).await,
+            Ok(Err(error)) => fail(connection, peer, &error, arrivals).await,
+            Err(_) => fail(connection, peer, &RequestError::Timeout, arrivals).await,
         }
     }
+}
+
+/// A peer that would join makes no request.
+#[derive(Debug, thiserror::Error)]
+enum RequestError {
+    /// Its connection failed.
+    #[error(transparent)]
+    Connection(#[from] quinn::ConnectionError),
+    /// What it sends is no message of the protocol.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Only a newer release knows its message.
+    #[error("message tag {0} is unknown in this direction")]
+    UnknownTag(u16),
+    /// It sends nothing.
+    #[error("the stream ends without a request")]
+    Ended,
+    /// It takes too long.
+    #[error("no request in time")]
+    Timeout,
 }
 
 async fn request(
     connection: &quinn::Connection,
     version: ProtocolVersion,
-) -> Result<(quinn::SendStream, JoinRequest), String> {
-    let (send, mut receive) = connection.accept_bi().await.map_err(|e| e.to_string())?;
-    let message = read_short_message(&mut receive, version, MAX_JOIN_MESSAGE).await.map_err(|e| e.to_string())?;
+) -> Result<(quinn::SendStream, JoinRequest), RequestError> {
+    let (send, mut receive) = connection.accept_bi().await?;
+    let message = read_short_message(&mut receive, version, MAX_JOIN_MESSAGE).await?;
     match message {
         Some(FromJoiner::Join(request)) => Ok((send, request)),
-        Some(FromJoiner::Unknown { tag }) => Err(format!("message tag {tag} is unknown in this direction")),
-        None => Err("the stream ends without a request".to_owned()),
+        Some(FromJoiner::Unknown { tag }) => Err(RequestError::UnknownTag(tag)),
+        None => Err(RequestError::Ended),
     }
 }
 
@@ -71,12 +93,11 @@ async fn answer(
 ) {
     let (sender, answer) = oneshot::channel();
     let joining = Joining { peer: peer.to_owned(), request, answer: sender };
-    let stopping = || Err("the aggregator is stopping".to_owned());
     let answer = match arrivals.send(Arrival::Joining(joining)).await {
-        Ok(()) => answer.await.unwrap_or_else(|_| stopping()),
-        Err(_) => stopping(),
+        Ok(()) => answer.await.unwrap_or(Err(EnrolError::Stopping)),
+        Err(_) => Err(EnrolError::Stopping),
     };
-    let message = answer.map_or_else(ToJoiner::Refused, ToJoiner::Joined);
+    let message = answer.map_or_else(|error| ToJoiner::Refused(chain(&error)), ToJoiner::Joined);
     // A peer that does not read its answer in time loses it.
     send_message(connection, version, &mut send, &message, ANSWER_TIMEOUT).await;
     _ = send.finish();
@@ -84,7 +105,8 @@ async fn answer(
     connection.close(0u8.into(), b"done");
 }
 
-async fn fail(connection: &quinn::Connection, peer: &str, reason: String, arrivals: &mpsc::Sender<Arrival>) {
+async fn fail(connection: &quinn::Connection, peer: &str, error: &RequestError, arrivals: &mpsc::Sender<Arrival>) {
+    let reason = chain(error);
     connection.close(1u8.into(), reason.as_bytes());
     // The shell is gone only while the aggregator stops.
     _ = arrivals.send(Arrival::JoinFailed { peer: peer.to_owned(), reason }).await;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gleaner_daemon::metrics::{Durations, Page};
-use gleaner_daemon::monitoring::{Health, Monitored};
+use gleaner_daemon::monitoring::{Health, Monitored, PageError};
 use gleaner_planner::controller::{Controller, HostGlance, Input, Output};
 use gleaner_types::application::ApplicationStatus;
 use gleaner_types::event::Event;
@@ -517,7 +517,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitored for Monitor {
-    async fn page(&self) -> Result<Page, String> {
+    async fn page(&self) -> Result<Page, PageError> {
         let waiting = self.arrivals.max_capacity() - self.arrivals.capacity();
         let (answer, page) = oneshot::channel();
         let asked = async {
@@ -526,8 +526,8 @@ impl Monitored for Monitor {
         };
         let mut page = match tokio::time::timeout(PAGE_TIMEOUT, asked).await {
             Ok(Ok(page)) => page,
-            Ok(Err(())) => return Err("the aggregator is stopping".to_owned()),
-            Err(_) => return Err(format!("the core loop does not answer in {} s", PAGE_TIMEOUT.as_secs())),
+            Ok(Err(())) => return Err(PageError::Stopping),
+            Err(_) => return Err(PageError::Timeout(PAGE_TIMEOUT)),
         };
         page.gauge("gleaner_arrivals_waiting", "Messages and requests that wait for the core loop.", waiting as f64);
         Ok(page)

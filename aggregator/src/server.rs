@@ -4,6 +4,12 @@
 //! A bad peer costs itself only: strangers take none of the agents' places, its frames are limited, its rate is throttled
 //! by not reading on, and whatever is wrong ends its own connection.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
+mod refusal;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
@@ -17,6 +23,7 @@ use gleaner_daemon::clock::Clock;
 use gleaner_net::stream::{read_counting, write_message};
 use gleaner_net::tls::{MAX_REQUEST, Validity};
 use gleaner_net::transport;
+use gleaner_types::error::chain;
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
 use gleaner_types::report::MAX_WORKLOADS;
@@ -32,6 +39,7 @@ use crate::engine::TaskLink;
 use crate::pending::{Holder, Places};
 use crate::standby::LeaderLease;
 use crate::{connection, joining};
+use refusal::{MAX_EVENT, MessageRefusal, PeerRefusal};
 
 /// Longest wait for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,9 +63,6 @@ const REFUSALS_LOGGED: (f64, f64) = (0.1, 20.0);
 
 /// So many bytes of a message count as one more.
 const BYTES_PER_PERMIT: usize = 32 << 10;
-
-/// Longest event that is taken from an agent, in bytes of its line; an answer to a command may become one.
-const MAX_EVENT: usize = 16 << 10;
 
 /// Longest hello, in bytes: several times what a host has to say of itself. It becomes an event too.
 const MAX_HELLO: usize = 32 << 10;
@@ -182,8 +187,8 @@ pub(crate) async fn serve(
         let joining = joining.clone();
         tokio::spawn(async move {
             let peer = incoming.remote_address().to_string();
-            if let Err(reason) = accept(incoming, id, &acceptor, &joining, handshake).await {
-                acceptor.refused(peer, reason).await;
+            if let Err(refusal) = accept(incoming, id, &acceptor, &joining, handshake).await {
+                acceptor.refused(peer, chain(&refusal)).await;
             }
         });
     }
@@ -196,67 +201,62 @@ async fn accept(
     acceptor: &Acceptor,
     joining: &joining::Places,
     handshake: PendingHandshake,
-) -> Result<(), String> {
+) -> Result<(), PeerRefusal> {
     let arrivals = &acceptor.arrivals;
     let peer = incoming.remote_address().to_string();
-    let connecting = incoming.accept().map_err(|error| handshake_failure(&error))?;
+    let connecting = incoming.accept().map_err(handshake_failure)?;
     let connection = tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting)
         .await
-        .map_err(|_| "no handshake in time".to_owned())?
-        .map_err(|error| handshake_failure(&error))?;
+        .map_err(|_| PeerRefusal::HandshakeTimeout)?
+        .map_err(handshake_failure)?;
     let version = match transport::purpose(&connection) {
         Some(Purpose::Agent(version)) => version,
         Some(Purpose::Join(version)) => {
             joining.serve(&connection, version, &peer, arrivals).await;
             return Ok(());
         }
-        Some(Purpose::Versions) => return Err(transport::tell_versions(&connection).await),
-        None => return Err("no protocol was agreed on".to_owned()),
+        Some(Purpose::Versions) => {
+            return Err(PeerRefusal::NoCommonVersion(transport::tell_versions(&connection).await));
+        }
+        None => return Err(PeerRefusal::NoProtocol),
     };
     // The handshake lets a peer without a certificate through; it ends here.
-    let (host, certificate) = transport::peer(&connection).map_err(|error| {
-        let reason = error.to_string();
-        connection.close(1u8.into(), reason.as_bytes());
-        reason
-    })?;
+    let (host, certificate) =
+        transport::peer(&connection).inspect_err(|error| connection.close(1u8.into(), error.to_string().as_bytes()))?;
     if !acceptor.may_connect(&host) {
         connection.close(1u8.into(), b"too many connections of this host");
-        return Err(format!("host {host} connects too often"));
+        return Err(PeerRefusal::TooOften(host));
     }
     let mut unknown = Unknowns::default();
     let receive_hello = async {
-        let (send, mut receive) = connection.accept_bi().await.map_err(|e| e.to_string())?;
-        let message = read_counting(&mut receive, version, MAX_HELLO, &mut unknown).await.map_err(|error| {
-            let reason = error.to_string();
-            connection.close(1u8.into(), reason.as_bytes());
-            format!("the hello of host {host} cannot be read: {reason}")
+        let (send, mut receive) = connection.accept_bi().await?;
+        let message = read_counting(&mut receive, version, MAX_HELLO, &mut unknown).await.map_err(|source| {
+            connection.close(1u8.into(), source.to_string().as_bytes());
+            PeerRefusal::HelloUnreadable { host: host.clone(), source }
         })?;
-        Ok::<_, String>((send, receive, message))
+        Ok::<_, PeerRefusal>((send, receive, message))
     };
     let (mut send, receive, message) = tokio::time::timeout(HELLO_TIMEOUT, receive_hello)
         .await
-        .map_err(|_| format!("host {host} sends no hello"))??;
+        .map_err(|_| PeerRefusal::HelloTimeout(host.clone()))??;
     let hello = match message {
         Some(FromAgent::Hello(hello)) if hello.host == host => hello,
         Some(FromAgent::Hello(hello)) => {
-            let reason = format!("the certificate is of host {host}, the hello of host {}", hello.host);
-            return Err(refuse(&connection, version, &mut send, reason).await);
+            let refusal = PeerRefusal::OtherHost { certificate: host, hello: hello.host };
+            return Err(refuse(&connection, version, &mut send, refusal).await);
         }
-        _ => {
-            return Err(
-                refuse(&connection, version, &mut send, format!("host {host} does not begin with a hello")).await
-            );
-        }
+        _ => return Err(refuse(&connection, version, &mut send, PeerRefusal::NotHello(host)).await),
     };
     let Ok(_place) = Arc::clone(&acceptor.places).try_acquire_owned() else {
-        let reason = format!("there is no place for host {host}: max_agents is reached");
-        return Err(refuse(&connection, version, &mut send, reason).await);
+        return Err(refuse(&connection, version, &mut send, PeerRefusal::NoPlace(host)).await);
     };
     let incarnation = hello.incarnation;
     let handshake_peer = HandshakePeer { hello: *hello, id, version, certificate };
     let (outgoing, closed) = match handshake_peer.welcome(acceptor.clock, arrivals, &connection, &mut send).await? {
         Ok(welcomed) => welcomed,
-        Err(Declined::Refused(reason)) => return Err(refuse(&connection, version, &mut send, reason).await),
+        Err(Declined::Refused(reason)) => {
+            return Err(refuse(&connection, version, &mut send, PeerRefusal::Declined(reason)).await);
+        }
         Err(Declined::StandsBy(stands_by)) => {
             // It goes to another aggregator, once it has read where.
             connection::send(&connection, version, &mut send, &FromAggregator::StandsBy(stands_by), ANSWER_TIMEOUT)
@@ -293,25 +293,27 @@ async fn accept(
 }
 
 /// Why a handshake failed. Where no version of the protocol is common, with those there are here.
-fn handshake_failure(error: &quinn::ConnectionError) -> String {
-    match transport::shares_no_protocol(error) {
-        true => format!("{error}; this aggregator speaks versions {}", gleaner_wire::own_versions()),
-        false => error.to_string(),
+fn handshake_failure(error: quinn::ConnectionError) -> PeerRefusal {
+    match transport::shares_no_protocol(&error) {
+        true => PeerRefusal::NoCommonProtocol(error),
+        false => PeerRefusal::Connection(error),
     }
 }
 
+/// Tells a peer why it is refused, and ends its connection. Returns the refusal.
 async fn refuse(
     connection: &quinn::Connection,
     version: ProtocolVersion,
     send: &mut quinn::SendStream,
-    reason: String,
-) -> String {
+    refusal: PeerRefusal,
+) -> PeerRefusal {
+    let reason = refusal.to_string();
     // Best effort: the peer learns why, if it still listens.
     connection::send(connection, version, send, &FromAggregator::Refused(reason.clone()), ANSWER_TIMEOUT).await;
     _ = send.finish();
     _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
     connection.close(1u8.into(), reason.as_bytes());
-    reason
+    refusal
 }
 
 /// Waits until the core loop ends the connection for a reason. That it merely forgets it shows elsewhere.
@@ -352,8 +354,7 @@ impl HandshakePeer {
         arrivals: &mpsc::Sender<Arrival>,
         connection: &quinn::Connection,
         send: &mut quinn::SendStream,
-    ) -> Result<Result<Welcomed, Declined>, String> {
-        let stopping = || "the aggregator is stopping".to_owned();
+    ) -> Result<Result<Welcomed, Declined>, PeerRefusal> {
         let (sender, outgoing) = mpsc::channel(OUTGOING);
         let (events_through, answer) = oneshot::channel();
         let (closer, closed) = oneshot::channel();
@@ -369,8 +370,8 @@ impl HandshakePeer {
             closer,
             events_through,
         };
-        arrivals.send(Arrival::Joined(joined)).await.map_err(|_| stopping())?;
-        let events_through = match answer.await.map_err(|_| stopping())? {
+        arrivals.send(Arrival::Joined(joined)).await.map_err(|_| PeerRefusal::Stopping)?;
+        let events_through = match answer.await.map_err(|_| PeerRefusal::Stopping)? {
             Ok(through) => through,
             Err(reason) => return Ok(Err(reason)),
         };
@@ -441,7 +442,7 @@ impl Peer {
     async fn read(
         &self,
         stream: quinn::RecvStream,
-        sort: fn(&Self, FromAgent) -> Result<Option<Arrival>, String>,
+        sort: fn(&Self, FromAgent) -> Result<Option<Arrival>, MessageRefusal>,
     ) -> String {
         let mut stream = Counted { stream, bytes: 0 };
         let mut all = Unknowns::default();
@@ -474,7 +475,7 @@ impl Peer {
                             false => return "the aggregator is stopping".to_owned(),
                         }
                     }
-                    Err(reason) => reason,
+                    Err(refusal) => refusal.to_string(),
                 },
                 Ok(None) => return "the agent closed the connection".to_owned(),
                 Err(gleaner_net::stream::ReadError::Io(error)) => return error.to_string(),
@@ -514,25 +515,25 @@ impl Peer {
         self.rate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report_stream(&self, message: FromAgent) -> Result<Option<Arrival>, String> {
+    fn report_stream(&self, message: FromAgent) -> Result<Option<Arrival>, MessageRefusal> {
         match message {
             FromAgent::Report(report) if report.host != self.host => {
-                Err(format!("a report for host {} from host {}", report.host, self.host))
+                Err(MessageRefusal::ReportOfAnother { of: report.host, from: self.host.clone() })
             }
             FromAgent::Report(report) if report.workloads.len() > MAX_WORKLOADS => {
-                Err(format!("a report with {} workloads; at most {MAX_WORKLOADS} are taken", report.workloads.len()))
+                Err(MessageRefusal::ManyWorkloads(report.workloads.len()))
             }
             FromAgent::Report(report) => Ok(Some(Arrival::Report(report))),
             FromAgent::Unknown { .. } => Ok(None),
-            _ => Err("something else than a report on the stream of reports".to_owned()),
+            _ => Err(MessageRefusal::NotReport),
         }
     }
 
     /// What a message on the control stream is; nothing, if only a newer release knows it.
-    fn control_stream(&self, message: FromAgent) -> Result<Option<Arrival>, String> {
+    fn control_stream(&self, message: FromAgent) -> Result<Option<Arrival>, MessageRefusal> {
         match message {
             FromAgent::Ack(ack) if !serde_json::to_vec(&ack).is_ok_and(|text| text.len() <= MAX_EVENT) => {
-                Err(format!("an answer to a command of more than {MAX_EVENT} bytes"))
+                Err(MessageRefusal::LongAck)
             }
             FromAgent::Ack(ack) => Ok(Some(Arrival::Acked { host: self.host.clone(), ack })),
             FromAgent::Events(AgentEvents { events }) => {
@@ -541,10 +542,8 @@ impl Peer {
                         if *host == self.host && *incarnation == self.incarnation)
                 };
                 match events.iter().find(|record| !own(&record.source)) {
-                    Some(record) => Err(format!("an event of another source: {:?}", record.source)),
-                    None if events.iter().any(|record| !fits(record)) => {
-                        Err(format!("an event of more than {MAX_EVENT} bytes"))
-                    }
+                    Some(record) => Err(MessageRefusal::EventOfAnother(record.source.clone())),
+                    None if events.iter().any(|record| !fits(record)) => Err(MessageRefusal::LongEvent),
                     None => {
                         let (host, connection) = (self.host.clone(), self.connection);
                         Ok(Some(Arrival::Events { host, connection, records: events }))
@@ -552,7 +551,7 @@ impl Peer {
                 }
             }
             FromAgent::CertificateRequest(request) if request.len() > MAX_REQUEST => {
-                Err(format!("a request for a certificate of {} bytes; at most {MAX_REQUEST} are taken", request.len()))
+                Err(MessageRefusal::LongCertificateRequest(request.len()))
             }
             FromAgent::CertificateRequest(request) => {
                 let (host, connection) = (self.host.clone(), self.connection);
@@ -560,8 +559,8 @@ impl Peer {
             }
             // They were taken before.
             FromAgent::Tasks(_) => Ok(None),
-            FromAgent::Hello(_) => Err("a second hello".to_owned()),
-            FromAgent::Report(_) => Err("a report on the control stream".to_owned()),
+            FromAgent::Hello(_) => Err(MessageRefusal::SecondHello),
+            FromAgent::Report(_) => Err(MessageRefusal::ReportOnControl),
             FromAgent::Unknown { .. } => Ok(None),
         }
     }
@@ -623,171 +622,5 @@ impl Rate {
     /// Takes more permits, which the next claim makes up for.
     fn spend(&mut self, permits: usize) {
         self.permits -= permits as f64;
-    }
-}
-
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) mod hostile;
-
-#[cfg(test)]
-mod tests {
-    use std::net::SocketAddr;
-
-    use gleaner_net::tls::{Authority, Identity};
-    use gleaner_types::command::{Ack, Limits, Outcome, Target, Version};
-    use gleaner_types::report::{HostFacts, Levers};
-    use gleaner_types::time::Timestamp;
-    use quinn::crypto::rustls::QuicClientConfig;
-
-    use super::*;
-
-    fn acceptor() -> Arc<Acceptor> {
-        let (arrivals, _) = mpsc::channel(1);
-        Arc::new(Acceptor {
-            places: Arc::new(Semaphore::new(1)),
-            pending: Mutex::default(),
-            connects: Mutex::default(),
-            messages: Mutex::default(),
-            refusals: Mutex::new((Rate::new(REFUSALS_LOGGED), 0)),
-            clock: Clock::start(),
-            arrivals,
-            leader_lease: LeaderLease::alone(),
-            tasks: task_link(),
-        })
-    }
-
-    fn task_link() -> TaskLink {
-        TaskLink::new(host("h1"), "/nonexistent".into())
-    }
-
-    fn host(name: &str) -> HostId {
-        HostId::new(name).unwrap()
-    }
-
-    /// An aggregator's endpoint, and the identity of the agent on host `h1`.
-    fn site() -> (quinn::Endpoint, SocketAddr, Identity) {
-        let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::create().unwrap());
-        let (ca, _) = authority.write(folder.path()).unwrap();
-        let [server, agent] = [authority.issue_aggregator(), authority.issue_agent(&host("h1"))].map(|issued| {
-            let (certificate, key) = issued.unwrap().write(folder.path(), "peer").unwrap();
-            Identity::load(&ca, &certificate, &key).unwrap()
-        });
-        let endpoint = transport::server_endpoint(([127, 0, 0, 1], 0).into(), &server).unwrap();
-        let address = endpoint.local_addr().unwrap();
-        (endpoint, address, agent)
-    }
-
-    #[tokio::test]
-    async fn a_peer_that_takes_nothing_is_ended() {
-        let (endpoint, address, agent) = site();
-        let accepting = tokio::spawn(async move {
-            let connection = endpoint.accept().await.unwrap().await.unwrap();
-            let (mut send, _receive) = connection.accept_bi().await.unwrap();
-            let message = FromAggregator::Refused("because".to_owned());
-            connection::send(&connection, ProtocolVersion::CURRENT, &mut send, &message, Duration::from_millis(100))
-                .await;
-            connection.close_reason().is_some()
-        });
-        // It allows not a single byte to be sent to it.
-        let mut settings = quinn::TransportConfig::default();
-        settings.stream_receive_window(0_u8.into());
-        let tls = QuicClientConfig::try_from(agent.client().unwrap()).unwrap();
-        let mut config = quinn::ClientConfig::new(Arc::new(tls));
-        config.transport_config(Arc::new(settings));
-        let mut client = transport::client_endpoint(address, &agent).unwrap();
-        client.set_default_client_config(config);
-        let connection = transport::connect(&client, address).unwrap().await.unwrap();
-        let (mut send, _receive) = connection.open_bi().await.unwrap();
-        send.write_all(&[0]).await.unwrap();
-        let ended = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await.expect("an end");
-        assert!(ended.to_string().contains("does not take what it is sent"), "{ended}");
-        assert!(accepting.await.unwrap());
-    }
-
-    #[tokio::test]
-    async fn a_hello_longer_than_any_host_needs_is_refused() {
-        let (endpoint, address, agent) = site();
-        let (arrivals, mut arrived) = mpsc::channel(8);
-        tokio::spawn(serve(endpoint, 1, Clock::start(), arrivals, LeaderLease::alone(), task_link()));
-        let levers =
-            Levers::without_volunteer(true, vec!["it pushes everything else out of the log".to_owned(); 1_000]);
-        let facts = HostFacts { levers, ..gleaner_test_support::report::facts(true) };
-        let hello = Hello { host: host("h1"), incarnation: 1, software: String::new(), now: Timestamp(1), facts };
-        let client = transport::client_endpoint(address, &agent).unwrap();
-        let connection = transport::connect(&client, address).unwrap().await.unwrap();
-        let (mut send, _receive) = connection.open_bi().await.unwrap();
-        // The end may come before it is all sent.
-        _ = write_message(&mut send, ProtocolVersion::CURRENT, &FromAgent::Hello(Box::new(hello))).await;
-        let ended = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await.expect("an end");
-        assert!(ended.to_string().contains("over the limit of 32768"), "{ended}");
-        let arrival = arrived.recv().await;
-        let refused = |reason: &str| reason.contains("the hello of host h1 cannot be read: frame of");
-        assert!(
-            matches!(&arrival, Some(Arrival::Noticed(Event::PeerRefused { reason, .. })) if refused(reason)),
-            "{arrival:?}"
-        );
-    }
-
-    #[test]
-    fn an_answer_to_a_command_is_no_longer_than_an_event() {
-        let acceptor = acceptor();
-        let peer = Peer {
-            host: host("h1"),
-            incarnation: 1,
-            connection: 1,
-            version: ProtocolVersion::CURRENT,
-            arrivals: acceptor.arrivals.clone(),
-            leader_lease: LeaderLease::alone(),
-            tasks: task_link(),
-            rate: acceptor.messages(&host("h1")),
-        };
-        let ack = |shortfalls: Vec<String>| {
-            let outcome = Outcome::Applied { limits: Limits::NONE, shortfalls };
-            FromAgent::Ack(Ack { target: Target::Volunteer, version: Version::default(), outcome })
-        };
-        assert!(peer.control_stream(ack(vec!["no lever for it here".to_owned(); 20])).is_ok());
-        for shortfalls in [vec!["x".repeat(MAX_EVENT)], vec![String::new(); MAX_EVENT]] {
-            assert!(peer.control_stream(ack(shortfalls)).unwrap_err().contains("of more than 16384 bytes"));
-        }
-    }
-
-    #[test]
-    fn a_host_that_connects_anew_may_not_send_more_for_it() {
-        let acceptor = acceptor();
-        let rate = |name| acceptor.messages(&host(name));
-        rate("h1").lock().unwrap().spend(5_000);
-        assert!(rate("h1").lock().unwrap().claim() > Duration::ZERO);
-        assert_eq!(rate("h2").lock().unwrap().claim(), Duration::ZERO, "others are not held up");
-        // What an agent keeps through an outage comes at once: 300 reports and 4,096 events.
-        let backlog = rate("h3");
-        let waits: Duration = (0..4_396).map(|_| backlog.lock().unwrap().claim()).sum();
-        assert_eq!(waits, Duration::ZERO);
-    }
-
-    #[test]
-    fn a_rate_runs_dry_and_fills_again() {
-        let mut rate = Rate::new((1_000.0, 3.0));
-        assert!((0..3).all(|_| rate.take()));
-        rate.spend(1);
-        assert!(!rate.take(), "nothing is left");
-        rate.last -= Duration::from_secs(60);
-        assert!((0..3).all(|_| rate.take()), "never more than at once");
-    }
-
-    #[test]
-    fn one_network_does_not_take_every_place() {
-        let acceptor = acceptor();
-        let address = |last| IpAddr::from([10, 0, 0, last]);
-        let flood: Vec<_> =
-            (0..2_000).filter_map(|number: u32| acceptor.begin_handshake(address(number.to_le_bytes()[0])).0).collect();
-        assert_eq!(flood.len(), 256, "its addresses count as one");
-        let others: Vec<_> = (2..=9).map(|third| acceptor.begin_handshake(IpAddr::from([10, 0, third, 1]))).collect();
-        assert!(others.iter().all(|(handshake, _)| handshake.is_some()), "others come in");
-        drop((flood, others));
-        let (handshake, held) = acceptor.begin_handshake(address(1));
-        assert_eq!(held, 0, "nothing is kept of who has gone");
-        handshake.expect("a place").welcomed();
-        let known = acceptor.begin_handshake(address(1)).0.expect("a place");
-        assert_eq!(known.holder, Holder::Known(address(1)));
     }
 }

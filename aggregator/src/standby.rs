@@ -27,14 +27,14 @@ use gleaner_wire::StandsBy;
 use tokio::sync::{mpsc, watch};
 
 use crate::arrival::{Arrival, Declined, Joining};
-use crate::enrolment::Admissions;
+use crate::enrolment::{Admissions, EnrolError};
 use crate::metrics::Pulse;
 use election::StartError;
 pub(crate) use election::{Election, Role, Won};
 use gleaner_api::{ApiError, ErrorCode, Leadership, Overview, Request, Response};
 pub(crate) use leader_lease::LeaderLease;
 use replica::LoadError;
-pub(crate) use replica::Replica;
+pub(crate) use replica::{Replica, SaveError};
 pub use settings::StandbySettings;
 
 /// A leadership that was won cannot be taken up.
@@ -132,7 +132,7 @@ pub(crate) async fn stand_by(
             Arrival::Joined(joined) => {
                 _ = joined.events_through.send(Err(Declined::StandsBy(StandsBy { leader })));
             }
-            Arrival::Joining(Joining { answer, .. }) => _ = answer.send(Err(message)),
+            Arrival::Joining(Joining { answer, .. }) => _ = answer.send(Err(EnrolError::StandsBy(message))),
             Arrival::Api { request: Request::Overview, answer, .. } => {
                 let view = Leadership { name: name.clone(), leads: false, leader, epoch, error };
                 _ = answer.send(Response::Overview(overview(view)));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use gleaner_daemon::config::Running;
 use gleaner_net::tls::{Authority, IdentityFiles};
-use gleaner_net::transport;
+use gleaner_net::transport::{self, TransportError};
 use gleaner_types::error::Chain;
 use tokio::sync::mpsc;
 use tracing::{error, info};
@@ -50,7 +50,7 @@ pub(super) fn identity_files(config: &Config) -> IdentityFiles {
 }
 
 /// What connections are accepted with and certificates signed with, as it is on disk now.
-pub(super) fn certificates(config: &Config) -> anyhow::Result<(quinn::ServerConfig, Credentials)> {
+pub(super) fn certificates(config: &Config) -> Result<(quinn::ServerConfig, Credentials), TransportError> {
     let files = identity_files(config);
     let identity = files.load()?;
     let (authority, no_authority) = match &config.authority_key {
@@ -73,7 +73,7 @@ pub(super) fn certificates(config: &Config) -> anyhow::Result<(quinn::ServerConf
 }
 
 /// Certificates and keys as they are on disk now, which connections are accepted with from now on.
-fn certificates_anew(config: &Config, endpoint: &quinn::Endpoint) -> Result<Box<Credentials>, String> {
+fn certificates_anew(config: &Config, endpoint: &quinn::Endpoint) -> Result<Box<Credentials>, TransportError> {
     match certificates(config) {
         Ok((server, credentials)) => {
             endpoint.set_server_config(Some(server));
@@ -81,8 +81,8 @@ fn certificates_anew(config: &Config, endpoint: &quinn::Endpoint) -> Result<Box<
             Ok(Box::new(credentials))
         }
         Err(error) => {
-            error!("certificates cannot be read anew, the old ones stay: {}", Chain(&*error));
-            Err(Chain(&*error).to_string())
+            error!("certificates cannot be read anew, the old ones stay: {}", Chain(&error));
+            Err(error)
         }
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use gleaner_daemon::clock::Clock;
 use gleaner_net::join::{JoinToken, hash_of, is_address, new_secret};
 use gleaner_net::tls::AGGREGATOR_NAME;
-use gleaner_types::error::chain;
+use gleaner_net::transport::TransportError;
+use gleaner_types::error::{Chain, chain};
 use gleaner_types::event::Event;
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
@@ -14,7 +15,9 @@ use gleaner_wire::{FromAggregator, JoinRequest};
 use super::Shell;
 use super::requests::invalid;
 use crate::arrival::Joining;
-use crate::enrolment::{Admissions, Credentials, Enrolment};
+use crate::enrolment::{Admissions, Credentials, EnrolError, Enrolment, SignError};
+use crate::standby::SaveError;
+use crate::store::StoreError;
 use gleaner_api::{ApiError, ErrorCode, InvitationView, Invited, Response, RevocationView};
 
 /// Longest an invitation may serve, in seconds: 30 days.
@@ -25,6 +28,17 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// How often it is logged that the aggregator's certificate ends soon.
 const REMINDER: Duration = Duration::from_secs(86_400);
+
+/// Changed admissions are not stored, or not known to be.
+#[derive(Debug, thiserror::Error)]
+enum StoreAdmissionsError {
+    /// Not in this aggregator's store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Not where a standby would find them.
+    #[error(transparent)]
+    Replica(#[from] SaveError),
+}
 
 impl Shell {
     /// The time by which tokens expire: by the process's clock, or by the wall where that is later. The former stands
@@ -39,8 +53,8 @@ impl Shell {
         let now = self.clock.now();
         let result = match self.enrolment.failures.wait_s(now) {
             // Answered, not logged: what is logged is bounded too.
-            Some(wait_s) => Err(format!("too many attempts to join have failed; try again in {wait_s:.0} s")),
-            None => self.enrol(&peer, &request).inspect_err(|reason| self.join_failed(peer, reason.clone())),
+            Some(wait_s) => Err(EnrolError::TooManyFailures { wait_s }),
+            None => self.enrol(&peer, &request).inspect_err(|error| self.join_failed(peer, chain(error))),
         };
         // A peer that has gone away has lost its answer, and the operator sees in the log that it joined.
         _ = answer.send(result);
@@ -55,39 +69,38 @@ impl Shell {
         }
     }
 
-    fn enrol(&mut self, peer: &str, request: &JoinRequest) -> Result<String, String> {
+    fn enrol(&mut self, peer: &str, request: &JoinRequest) -> Result<String, EnrolError> {
         let now = self.latest();
         let before = self.enrolment.admissions.clone();
-        let host = self.enrolment.admissions.redeem(&request.secret, now).map_err(|error| error.to_string())?;
+        let host = self.enrolment.admissions.redeem(&request.secret, now)?;
         let (certificate, expires) = match self.sign(&host, &request.request) {
             Ok(signed) => signed,
-            Err(reason) => {
+            Err(error) => {
                 // A request that cannot be signed does not use the invitation up.
                 self.enrolment.admissions = before;
-                return Err(reason);
+                return Err(error.into());
             }
         };
-        if let Err(reason) = self.store_admissions(before) {
-            return Err(format!("the aggregator cannot store that the invitation is used: {reason}"));
-        }
+        self.store_admissions(before).map_err(|error| EnrolError::Store(Box::new(error)))?;
         self.log(Event::HostEnrolled { host, peer: peer.to_owned(), expires });
         Ok(certificate)
     }
 
     /// A certificate for a host's agent, in PEM, and until when it holds.
-    fn sign(&mut self, host: &HostId, request: &[u8]) -> Result<(String, Timestamp), String> {
+    fn sign(&mut self, host: &HostId, request: &[u8]) -> Result<(String, Timestamp), SignError> {
         let Enrolment { admissions, credentials, lifetime, .. } = &self.enrolment;
-        let authority = credentials.authority.as_ref().ok_or_else(|| credentials.no_authority.clone())?;
+        let no_authority = || SignError::NoAuthority(credentials.no_authority.clone());
+        let authority = credentials.authority.as_ref().ok_or_else(no_authority)?;
         // The wall clock of now: certificates are compared with other machines' clocks.
         let now = Clock::start().now();
         let validity = admissions.validity(host, now, *lifetime);
         if validity.from > now.after(SECOND) {
-            return Err(format!("host {host} is revoked through a time ahead; try again after {}", validity.from));
+            return Err(SignError::RevokedAhead { host: host.clone(), from: validity.from });
         }
         if validity.from > now {
-            return Err(format!("host {host} was revoked this very second; try again"));
+            return Err(SignError::RevokedNow(host.clone()));
         }
-        let certificate = authority.sign_agent(host, request, validity).map_err(|error| error.to_string())?;
+        let certificate = authority.sign_agent(host, request, validity)?;
         self.enrolment.known(host, validity);
         Ok((certificate, validity.until))
     }
@@ -97,7 +110,7 @@ impl Shell {
         let Some(current) = self.connections.get(host).filter(|current| current.id == connection) else { return };
         // A renewed agent comes back on a new connection; one more on this one is a fault of the peer.
         if current.renewed {
-            let reason = "a certificate was issued on this connection already".to_owned();
+            let reason = SignError::IssuedAlready.to_string();
             self.log(Event::MessageRefused { host: host.clone(), reason: reason.clone() });
             self.send(host, FromAggregator::CertificateRefused(reason));
             return;
@@ -110,19 +123,19 @@ impl Shell {
                 self.send(host, FromAggregator::Certificate(certificate));
                 self.log(Event::CertificateRenewed { host: host.clone(), expires });
             }
-            Err(reason) => self.send(host, FromAggregator::CertificateRefused(reason)),
+            Err(error) => self.send(host, FromAggregator::CertificateRefused(chain(&error))),
         }
     }
 
     /// New credentials, or why the old ones stay.
-    pub(super) fn reloaded(&mut self, credentials: Result<Box<Credentials>, String>) {
+    pub(super) fn reloaded(&mut self, credentials: Result<Box<Credentials>, TransportError>) {
         let error = match credentials {
             Ok(credentials) => {
                 self.enrolment.credentials = *credentials;
                 self.enrolment.reminded = None;
                 None
             }
-            Err(error) => Some(error),
+            Err(error) => Some(chain(&error)),
         };
         self.log(Event::CertificatesReloaded { expires: self.enrolment.credentials.own.until, error });
     }
@@ -139,11 +152,11 @@ impl Shell {
     }
 
     /// Stores changed admissions; if that fails they are as before, and stored so with the next state.
-    fn store_admissions(&mut self, before: Admissions) -> Result<(), String> {
+    fn store_admissions(&mut self, before: Admissions) -> Result<(), StoreAdmissionsError> {
         let admissions = &self.enrolment.admissions;
-        let own = self.store.save_admissions(admissions).map_err(|error| chain(&error));
+        let own = self.store.save_admissions(admissions).map_err(StoreAdmissionsError::from);
         let stored = own.and_then(|()| match &self.leading {
-            Some(leading) => leading.replica.save(&self.controller, admissions, true).map_err(|error| chain(&error)),
+            Some(leading) => Ok(leading.replica.save(&self.controller, admissions, true)?),
             None => Ok(()),
         });
         if stored.is_err() {
@@ -156,6 +169,7 @@ impl Shell {
 
     fn admit(&mut self, before: Admissions) -> Result<(), ApiError> {
         self.store_admissions(before).map_err(|error| {
+            let error = Chain(&error);
             let message = match &self.leading {
                 None => format!("nothing is changed: {error}"),
                 Some(_) => format!(

@@ -225,7 +225,7 @@ async fn a_token_expires_while_the_aggregators_machine_is_suspended() {
     let (answer, mut answered) = oneshot::channel();
     let request = JoinRequest { secret: old, request: Vec::new() };
     shell.joining(Joining { peer: "10.0.0.2:7".to_owned(), request, answer });
-    assert!(answered.try_recv().unwrap().unwrap_err().contains("expired at"));
+    assert!(answered.try_recv().unwrap().unwrap_err().to_string().contains("expired at"));
     // One that is made now serves for its hour.
     let invited = shell.invite(&host, 3_600.0, vec!["10.0.0.1:7441".to_owned()]);
     let Ok(Response::Invited(invited)) = invited else { panic!("{invited:?}") };

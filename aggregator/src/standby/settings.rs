@@ -86,17 +86,17 @@ impl StandbySettings {
 mod tests {
     use std::path::Path;
 
-    use gleaner_daemon::config::Source;
+    use gleaner_daemon::config::{Problems, Source};
 
     use super::*;
 
-    fn load(keys: &str) -> Result<StandbySettings, String> {
+    fn load(keys: &str) -> Result<StandbySettings, Problems> {
         let source = Source::from_text(Path::new("a.toml"), &format!("[standby]\n{keys}\n"));
         let document = source.parse();
         let mut root = document.root();
         let settings = StandbySettings::from_section(root.section("standby"), HostId::new("m1").ok().as_ref());
         drop(root);
-        document.finish(settings).map_err(|problems| problems.to_string())
+        document.finish(settings)
     }
 
     #[test]
@@ -123,8 +123,8 @@ mod tests {
             ("endpoints = ['http://h:1']\nprefix = 'a b'", "`standby.prefix` is \"a b\""),
             ("endpoints = ['http://h:1']\nname = 'A B'", "`standby.name`"),
         ] {
-            let said = load(keys).unwrap_err();
-            assert!(said.contains(part), "{part}\nnot in\n{said}");
+            let problems = load(keys).unwrap_err().to_string();
+            assert!(problems.contains(part), "{part}\nnot in\n{problems}");
         }
     }
 }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gleaner_types::error::Chain;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -49,10 +50,24 @@ impl Health {
     }
 }
 
+/// There is no page of metrics now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PageError {
+    /// The daemon ends.
+    #[error("the aggregator is stopping")]
+    Stopping,
+    /// Its core loop does not answer.
+    #[error("the core loop does not answer in {} s", .0.as_secs())]
+    Timeout(Duration),
+    /// A metric cannot be written.
+    #[error("a metric cannot be written")]
+    Format(#[from] std::fmt::Error),
+}
+
 /// What the listener asks its daemon.
 pub trait Monitored: Send + Sync + 'static {
-    /// Everything there is to measure, or why it cannot be had now.
-    fn page(&self) -> impl Future<Output = Result<Page, String>> + Send;
+    /// Everything there is to measure.
+    fn page(&self) -> impl Future<Output = Result<Page, PageError>> + Send;
     /// The daemon is alive: its main loop runs.
     fn health(&self) -> Health;
     /// The daemon can do its work.
@@ -113,9 +128,9 @@ async fn answer<B>(request: Request<B>, daemon: Arc<impl Monitored>) -> Result<R
         return Ok(response);
     }
     Ok(match request.uri().path() {
-        "/metrics" => match daemon.page().await.and_then(|page| page.text().map_err(|error| error.to_string())) {
+        "/metrics" => match daemon.page().await.and_then(|page| Ok(page.text()?)) {
             Ok(page) => with_type(StatusCode::OK, page, metrics::CONTENT_TYPE),
-            Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{reason}\n")),
+            Err(error) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{}\n", Chain(&error))),
         },
         "/healthz" => health(&daemon.health()),
         "/readyz" => health(&daemon.readiness()),
@@ -150,7 +165,7 @@ mod tests {
     struct Daemon;
 
     impl Monitored for Daemon {
-        async fn page(&self) -> Result<Page, String> {
+        async fn page(&self) -> Result<Page, PageError> {
             let mut page = Page::default();
             page.gauge("gleaner_x", "X.", 1.0);
             Ok(page)

@@ -260,18 +260,26 @@ mod tests {
         Identity::load(&ca, &certificate, &key).unwrap()
     }
 
-    /// The host the server sees, or what stopped the connection on the client's side.
-    async fn meet(server: &Identity, client: &Identity) -> Result<HostId, String> {
+    /// Why two peers do not meet, on either side.
+    #[derive(Debug, thiserror::Error)]
+    #[error(transparent)]
+    enum NotMet {
+        Connection(#[from] quinn::ConnectionError),
+        Peer(#[from] PeerError),
+    }
+
+    /// The host the server sees, or what stopped the connection on either side.
+    async fn meet(server: &Identity, client: &Identity) -> Result<HostId, NotMet> {
         let server = server_endpoint((Ipv4Addr::LOCALHOST, 0).into(), server).unwrap();
         let address = server.local_addr().unwrap();
         let accepting = tokio::spawn(async move {
-            let connection = server.accept().await.unwrap().await.map_err(|e| e.to_string())?;
-            let host = peer(&connection).map(|(host, _)| host).map_err(|e| e.to_string());
+            let connection = server.accept().await.unwrap().await?;
+            let host = peer(&connection).map(|(host, _)| host);
             connection.closed().await;
-            host
+            Ok(host?)
         });
         let client = client_endpoint(address, client).unwrap();
-        let connection = connect(&client, address).unwrap().await.map_err(|e| e.to_string())?;
+        let connection = connect(&client, address).unwrap().await?;
         // The server's verdict on the client's certificate arrives after the client is "connected".
         _ = tokio::time::timeout(Duration::from_millis(300), connection.closed()).await;
         connection.close(0u8.into(), b"");
@@ -282,13 +290,14 @@ mod tests {
     async fn a_connection_carries_the_certificates_host() {
         let authority = Authority::create().unwrap();
         let host = meet(&identity(&authority, None), &identity(&authority, Some("h1"))).await;
-        assert_eq!(host, Ok(HostId::new("h1").unwrap()));
+        assert_eq!(host.unwrap(), HostId::new("h1").unwrap());
     }
 
     #[tokio::test]
     async fn an_agent_cannot_pose_as_the_aggregator() {
         let authority = Authority::create().unwrap();
-        let error = meet(&identity(&authority, Some("h2")), &identity(&authority, Some("h1"))).await.unwrap_err();
+        let error =
+            meet(&identity(&authority, Some("h2")), &identity(&authority, Some("h1"))).await.unwrap_err().to_string();
         assert!(error.contains("certificate"), "{error}");
     }
 
@@ -326,7 +335,7 @@ mod tests {
         let issued = theirs.issue_agent(&HostId::new("h1").unwrap()).unwrap();
         let (certificate, key) = issued.write(folder.path(), "peer").unwrap();
         let stranger = Identity::load(&ca, &certificate, &key).unwrap();
-        let error = meet(&identity(&ours, None), &stranger).await.unwrap_err();
+        let error = meet(&identity(&ours, None), &stranger).await.unwrap_err().to_string();
         assert!(error.contains("certificate") || error.contains("UnknownIssuer"), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use gleaner_types::error::Chain;
+use gleaner_types::error::chain;
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{EngineEnd, EngineProgress, WorkerProgress};
 use gleaner_types::units::Fraction;
@@ -25,7 +25,7 @@ use super::error::{ApplicationId, ErrorKind, SparkError};
 use super::master::{Decommission, SparkMaster};
 use super::options::SparkOptions;
 use super::progress::SparkProgress;
-use super::record::{DriverProcess, Record};
+use super::record::{DriverProcess, Record, RecordError};
 use crate::engine::interface::EngineReport;
 use crate::engine::runners::Orders;
 use gleaner_daemon::process;
@@ -60,7 +60,8 @@ impl SparkRunner {
         };
         let mut session = match opened {
             Ok(Ok(session)) => session,
-            Ok(Err(reason)) | Err(reason) => return self.ended(EngineEnd::Broken { reason }, None).await,
+            Ok(Err(error)) => return self.broken(&error).await,
+            Err(error) => return self.broken(&error).await,
         };
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -69,7 +70,7 @@ impl SparkRunner {
             let orders = self.orders.borrow_and_update().clone();
             if orders.cancelled {
                 if let Err(error) = blocking(move || session.cancel()).await {
-                    tracing::warn!(job = %self.job, error, "a cancelled application could not be stopped");
+                    tracing::warn!(job = %self.job, %error, "a cancelled application could not be stopped");
                 }
                 return;
             }
@@ -85,7 +86,7 @@ impl SparkRunner {
                     session = back;
                     observed
                 }
-                Err(reason) => return self.ended(EngineEnd::Broken { reason }, None).await,
+                Err(error) => return self.broken(&error).await,
             };
             match observed {
                 Ok(Finding::Nothing) => failures = 0,
@@ -117,14 +118,44 @@ impl SparkRunner {
         }
     }
 
+    async fn broken(&self, error: &(dyn std::error::Error + Send + Sync)) {
+        self.ended(EngineEnd::Broken { reason: chain(error) }, None).await;
+    }
+
     async fn ended(&self, end: EngineEnd, progress: Option<EngineProgress>) {
         _ = self.reports.send(EngineReport::Ended { job: self.job.clone(), end, progress }).await;
     }
 }
 
 /// Does something that blocks.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| format!("looking at Spark broke off: {error}"))
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Interrupted> {
+    tokio::task::spawn_blocking(work).await.map_err(Interrupted)
+}
+
+/// A call that blocks did not come to its end.
+#[derive(Debug, thiserror::Error)]
+#[error("looking at Spark broke off: {0}")]
+struct Interrupted(tokio::task::JoinError);
+
+/// A job cannot be begun or gone on with.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    /// Its record cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Spark cannot be asked.
+    #[error(transparent)]
+    Spark(#[from] SparkError),
+    /// Its driver cannot be started.
+    #[error("failed to start {program} in {folder}")]
+    Driver {
+        /// What was started.
+        program: String,
+        /// Its working directory.
+        folder: String,
+        /// Why not.
+        source: io::Error,
+    },
 }
 
 /// A driver that this job started.
@@ -211,9 +242,9 @@ struct Session {
 
 impl Session {
     /// Goes on with what was begun, or begins.
-    fn open(options: SparkOptions, folder: PathBuf, cancelled: bool) -> Result<Self, String> {
-        let record = Record::read(&folder).map_err(|error| Chain(&error).to_string())?;
-        let master = SparkMaster::new(&options.master).map_err(|error| error.to_string())?;
+    fn open(options: SparkOptions, folder: PathBuf, cancelled: bool) -> Result<Self, OpenError> {
+        let record = Record::read(&folder)?;
+        let master = SparkMaster::new(&options.master)?;
         let mut session = Self {
             master,
             driver: record.driver.filter(|run| run.is_alive()).map(|run| Driver { run, child: None }),
@@ -229,12 +260,12 @@ impl Session {
             record,
         };
         if let Some(id) = session.record.application.as_deref().and_then(|id| id.parse().ok()) {
-            session.adopt(id).map_err(|error| error.to_string())?;
+            session.adopt(id)?;
         }
         let begun = session.application.is_some() || session.driver.is_some();
         if !begun && !cancelled && !session.options.submit.is_empty() {
             // One that is there already was started before its record could be written.
-            session.find().map_err(|error| error.to_string())?;
+            session.find()?;
             if session.application.is_none() {
                 session.start_driver()?;
             }
@@ -242,10 +273,10 @@ impl Session {
         Ok(session)
     }
 
-    fn start_driver(&mut self) -> Result<(), String> {
-        let driver = Driver::start(&self.options).map_err(|error| {
-            let program = self.options.submit.first().map(String::as_str).unwrap_or_default();
-            format!("failed to start {program} in {}: {error}", self.options.working_dir)
+    fn start_driver(&mut self) -> Result<(), OpenError> {
+        let driver = Driver::start(&self.options).map_err(|source| {
+            let program = self.options.submit.first().cloned().unwrap_or_default();
+            OpenError::Driver { program, folder: self.options.working_dir.clone(), source }
         })?;
         self.record.driver = Some(driver.run);
         self.driver = Some(driver);

@@ -1,0 +1,159 @@
+//! Hostile and clumsy peers, places and rates.
+
+use std::net::SocketAddr;
+
+use gleaner_net::tls::{Authority, Identity};
+use gleaner_types::command::{Ack, Limits, Outcome, Target, Version};
+use gleaner_types::report::{HostFacts, Levers};
+use gleaner_types::time::Timestamp;
+use quinn::crypto::rustls::QuicClientConfig;
+
+use super::*;
+
+fn acceptor() -> Arc<Acceptor> {
+    let (arrivals, _) = mpsc::channel(1);
+    Arc::new(Acceptor {
+        places: Arc::new(Semaphore::new(1)),
+        pending: Mutex::default(),
+        connects: Mutex::default(),
+        messages: Mutex::default(),
+        refusals: Mutex::new((Rate::new(REFUSALS_LOGGED), 0)),
+        clock: Clock::start(),
+        arrivals,
+        leader_lease: LeaderLease::alone(),
+        tasks: task_link(),
+    })
+}
+
+fn task_link() -> TaskLink {
+    TaskLink::new(host("h1"), "/nonexistent".into())
+}
+
+fn host(name: &str) -> HostId {
+    HostId::new(name).unwrap()
+}
+
+/// An aggregator's endpoint, and the identity of the agent on host `h1`.
+fn site() -> (quinn::Endpoint, SocketAddr, Identity) {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::create().unwrap());
+    let (ca, _) = authority.write(folder.path()).unwrap();
+    let [server, agent] = [authority.issue_aggregator(), authority.issue_agent(&host("h1"))].map(|issued| {
+        let (certificate, key) = issued.unwrap().write(folder.path(), "peer").unwrap();
+        Identity::load(&ca, &certificate, &key).unwrap()
+    });
+    let endpoint = transport::server_endpoint(([127, 0, 0, 1], 0).into(), &server).unwrap();
+    let address = endpoint.local_addr().unwrap();
+    (endpoint, address, agent)
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_nothing_is_ended() {
+    let (endpoint, address, agent) = site();
+    let accepting = tokio::spawn(async move {
+        let connection = endpoint.accept().await.unwrap().await.unwrap();
+        let (mut send, _receive) = connection.accept_bi().await.unwrap();
+        let message = FromAggregator::Refused("because".to_owned());
+        connection::send(&connection, ProtocolVersion::CURRENT, &mut send, &message, Duration::from_millis(100)).await;
+        connection.close_reason().is_some()
+    });
+    // It allows not a single byte to be sent to it.
+    let mut settings = quinn::TransportConfig::default();
+    settings.stream_receive_window(0_u8.into());
+    let tls = QuicClientConfig::try_from(agent.client().unwrap()).unwrap();
+    let mut config = quinn::ClientConfig::new(Arc::new(tls));
+    config.transport_config(Arc::new(settings));
+    let mut client = transport::client_endpoint(address, &agent).unwrap();
+    client.set_default_client_config(config);
+    let connection = transport::connect(&client, address).unwrap().await.unwrap();
+    let (mut send, _receive) = connection.open_bi().await.unwrap();
+    send.write_all(&[0]).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await.expect("an end");
+    assert!(ended.to_string().contains("does not take what it is sent"), "{ended}");
+    assert!(accepting.await.unwrap());
+}
+
+#[tokio::test]
+async fn a_hello_longer_than_any_host_needs_is_refused() {
+    let (endpoint, address, agent) = site();
+    let (arrivals, mut arrived) = mpsc::channel(8);
+    tokio::spawn(serve(endpoint, 1, Clock::start(), arrivals, LeaderLease::alone(), task_link()));
+    let levers = Levers::without_volunteer(true, vec!["it pushes everything else out of the log".to_owned(); 1_000]);
+    let facts = HostFacts { levers, ..gleaner_test_support::report::facts(true) };
+    let hello = Hello { host: host("h1"), incarnation: 1, software: String::new(), now: Timestamp(1), facts };
+    let client = transport::client_endpoint(address, &agent).unwrap();
+    let connection = transport::connect(&client, address).unwrap().await.unwrap();
+    let (mut send, _receive) = connection.open_bi().await.unwrap();
+    // The end may come before it is all sent.
+    _ = write_message(&mut send, ProtocolVersion::CURRENT, &FromAgent::Hello(Box::new(hello))).await;
+    let ended = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await.expect("an end");
+    assert!(ended.to_string().contains("over the limit of 32768"), "{ended}");
+    let arrival = arrived.recv().await;
+    let refused = |reason: &str| reason.contains("the hello of host h1 cannot be read: frame of");
+    assert!(
+        matches!(&arrival, Some(Arrival::Noticed(Event::PeerRefused { reason, .. })) if refused(reason)),
+        "{arrival:?}"
+    );
+}
+
+#[test]
+fn an_answer_to_a_command_is_no_longer_than_an_event() {
+    let acceptor = acceptor();
+    let peer = Peer {
+        host: host("h1"),
+        incarnation: 1,
+        connection: 1,
+        version: ProtocolVersion::CURRENT,
+        arrivals: acceptor.arrivals.clone(),
+        leader_lease: LeaderLease::alone(),
+        tasks: task_link(),
+        rate: acceptor.messages(&host("h1")),
+    };
+    let ack = |shortfalls: Vec<String>| {
+        let outcome = Outcome::Applied { limits: Limits::NONE, shortfalls };
+        FromAgent::Ack(Ack { target: Target::Volunteer, version: Version::default(), outcome })
+    };
+    assert!(peer.control_stream(ack(vec!["no lever for it here".to_owned(); 20])).is_ok());
+    for shortfalls in [vec!["x".repeat(MAX_EVENT)], vec![String::new(); MAX_EVENT]] {
+        assert!(peer.control_stream(ack(shortfalls)).unwrap_err().to_string().contains("of more than 16384 bytes"));
+    }
+}
+
+#[test]
+fn a_host_that_connects_anew_may_not_send_more_for_it() {
+    let acceptor = acceptor();
+    let rate = |name| acceptor.messages(&host(name));
+    rate("h1").lock().unwrap().spend(5_000);
+    assert!(rate("h1").lock().unwrap().claim() > Duration::ZERO);
+    assert_eq!(rate("h2").lock().unwrap().claim(), Duration::ZERO, "others are not held up");
+    // What an agent keeps through an outage comes at once: 300 reports and 4,096 events.
+    let backlog = rate("h3");
+    let waits: Duration = (0..4_396).map(|_| backlog.lock().unwrap().claim()).sum();
+    assert_eq!(waits, Duration::ZERO);
+}
+
+#[test]
+fn a_rate_runs_dry_and_fills_again() {
+    let mut rate = Rate::new((1_000.0, 3.0));
+    assert!((0..3).all(|_| rate.take()));
+    rate.spend(1);
+    assert!(!rate.take(), "nothing is left");
+    rate.last -= Duration::from_secs(60);
+    assert!((0..3).all(|_| rate.take()), "never more than at once");
+}
+
+#[test]
+fn one_network_does_not_take_every_place() {
+    let acceptor = acceptor();
+    let address = |last| IpAddr::from([10, 0, 0, last]);
+    let flood: Vec<_> =
+        (0..2_000).filter_map(|number: u32| acceptor.begin_handshake(address(number.to_le_bytes()[0])).0).collect();
+    assert_eq!(flood.len(), 256, "its addresses count as one");
+    let others: Vec<_> = (2..=9).map(|third| acceptor.begin_handshake(IpAddr::from([10, 0, third, 1]))).collect();
+    assert!(others.iter().all(|(handshake, _)| handshake.is_some()), "others come in");
+    drop((flood, others));
+    let (handshake, held) = acceptor.begin_handshake(address(1));
+    assert_eq!(held, 0, "nothing is kept of who has gone");
+    handshake.expect("a place").welcomed();
+    let known = acceptor.begin_handshake(address(1)).0.expect("a place");
+    assert_eq!(known.holder, Holder::Known(address(1)));
+}
