@@ -37,7 +37,7 @@ use gleaner_types::units::CoreShare;
 
 use self::claims::{Contested, settle};
 use self::fence::Fence;
-use self::isolation::check_own;
+use self::isolation::{NotAlone, check_own};
 use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
 use self::refused::Refused;
@@ -361,14 +361,14 @@ impl Actor {
     }
 
     /// Checks that limits in force still hit their workload alone.
-    fn check_shared(&self, target: &Target) -> Result<(), String> {
+    fn check_shared(&self, target: &Target) -> Result<(), NotAlone> {
         let Target::Workload(id) = target else { return Ok(()) };
         let limited = self.targets.get(target).is_some_and(|tracked| tracked.lease.is_some());
         let Some(levers) = self.workloads.get(id).filter(|_| limited) else { return Ok(()) };
         self.check_alone(id, levers)
     }
 
-    fn check_alone(&self, id: &WorkloadId, levers: &WorkloadLevers) -> Result<(), String> {
+    fn check_alone(&self, id: &WorkloadId, levers: &WorkloadLevers) -> Result<(), NotAlone> {
         let others = self.workloads.iter().filter(|(other, _)| *other != id).map(|(_, levers)| levers);
         check_own(&levers.own, others, &self.volunteer_dirs)
     }

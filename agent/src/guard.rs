@@ -447,7 +447,7 @@ impl Inner {
     /// Chooses the law by how the volunteer yields.
     fn choose_law(&mut self, now: Instant) {
         let Some(volunteer) = &mut self.volunteer else { return };
-        let held_because = volunteer.yields(now).clone().err();
+        let held_because = volunteer.yields(now).as_ref().err().map(ToString::to_string);
         let yields = if held_because.is_none() { Yields::Outright } else { Yields::ByWeight };
         if yields != self.law.yields() {
             let why = held_because.as_deref().unwrap_or("the kernel itself makes the volunteer yield");

@@ -2,6 +2,7 @@
 //! operator who wants to see a lever bite before trusting it to an aggregator.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -9,11 +10,11 @@ use anyhow::{Context, bail};
 use clap::Args;
 use gleaner_daemon::clock::Clock;
 use gleaner_types::command::{
-    Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Target, Version, Weight,
+    Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Target, Version, Weight, WeightOutOfRange,
 };
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{Reading, WorkloadSample};
-use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, PerSec};
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, InvalidBytes, NotFinite, PerSec};
 use serde_json::{Value, json};
 
 use crate::act::restore::RestoreReport;
@@ -75,23 +76,39 @@ pub struct TrialArgs {
     pub(crate) json: bool,
 }
 
-fn quota(text: &str) -> Result<Quota, String> {
-    let percent: f64 = text.trim_end_matches('%').parse().map_err(|_| format!("{text:?} is no number of percent"))?;
-    CoreShare::new(percent).map(Quota::AtMost).map_err(|error| error.to_string())
+/// An argument is no limit.
+#[derive(Debug, PartialEq, thiserror::Error)]
+enum ArgumentError {
+    /// It is of another kind.
+    #[error("{text:?} is no {expected}")]
+    NotNumber { text: String, expected: &'static str },
+    /// It is a number that no limit can have.
+    #[error(transparent)]
+    Quantity(#[from] NotFinite),
+    /// It is a number that no weight can have.
+    #[error(transparent)]
+    Weight(#[from] WeightOutOfRange),
 }
 
-fn weight(text: &str) -> Result<Weight, String> {
-    let number = text.parse().map_err(|_| format!("{text:?} is no whole number"))?;
-    Weight::new(number).map_err(|error| error.to_string())
+fn number<T: FromStr>(text: &str, expected: &'static str) -> Result<T, ArgumentError> {
+    text.parse().map_err(|_| ArgumentError::NotNumber { text: text.to_owned(), expected })
 }
 
-fn rate(text: &str) -> Result<BytesPerSec, String> {
-    text.parse::<Bytes>().map(|bytes| BytesPerSec::clamped(bytes.0 as f64)).map_err(|error| error.to_string())
+fn quota(text: &str) -> Result<Quota, ArgumentError> {
+    let percent = number(text.trim_end_matches('%'), "number of percent")?;
+    Ok(Quota::AtMost(CoreShare::new(percent)?))
 }
 
-fn operations(text: &str) -> Result<PerSec, String> {
-    let number = text.parse().map_err(|_| format!("{text:?} is no number"))?;
-    PerSec::new(number).map_err(|error| error.to_string())
+fn weight(text: &str) -> Result<Weight, ArgumentError> {
+    Ok(Weight::new(number(text, "whole number")?)?)
+}
+
+fn rate(text: &str) -> Result<BytesPerSec, InvalidBytes> {
+    text.parse::<Bytes>().map(|bytes| BytesPerSec::clamped(bytes.0 as f64))
+}
+
+fn operations(text: &str) -> Result<PerSec, ArgumentError> {
+    Ok(PerSec::new(number(text, "number")?)?)
 }
 
 impl TrialArgs {

@@ -6,26 +6,45 @@ use std::path::PathBuf;
 use super::cgroup;
 use crate::levers::WorkloadLevers;
 
+/// Limits on a workload's cgroup would hit others too.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotAlone {
+    /// Another workload is in it or below it.
+    #[error("`{}` also holds the workload in `{}`", dir.display(), other.display())]
+    Workload {
+        /// The workload's cgroup.
+        dir: PathBuf,
+        /// The other workload's cgroup.
+        other: PathBuf,
+    },
+    /// The volunteer is in it or below it.
+    #[error("`{}` also holds the volunteer", .0.display())]
+    Volunteer(PathBuf),
+    /// This agent is in it.
+    #[error("`{}` also holds this agent", .0.display())]
+    Agent(PathBuf),
+}
+
 /// Checks that limits on a workload's cgroups hit the workload and nobody else.
 ///
 /// # Errors
-/// Who else they would hit, in a sentence.
+/// [`NotAlone`].
 pub(super) fn check_own<'a>(
     own: &[PathBuf],
     others: impl IntoIterator<Item = &'a WorkloadLevers>,
     volunteer: &[PathBuf],
-) -> Result<(), String> {
+) -> Result<(), NotAlone> {
     let others: Vec<_> = others.into_iter().flat_map(|other| &other.own).collect();
     for dir in own {
         if let Some(other) = others.iter().find(|other| other.starts_with(dir)) {
-            return Err(format!("`{}` also holds the workload in `{}`", dir.display(), other.display()));
+            return Err(NotAlone::Workload { dir: dir.clone(), other: (*other).clone() });
         }
         if volunteer.iter().any(|leaf| leaf.starts_with(dir)) {
-            return Err(format!("`{}` also holds the volunteer", dir.display()));
+            return Err(NotAlone::Volunteer(dir.clone()));
         }
         let agent = rustix::process::getpid().as_raw_nonzero().get();
         if cgroup::processes_of(std::slice::from_ref(dir)).is_ok_and(|pids| pids.contains(&agent)) {
-            return Err(format!("`{}` also holds this agent", dir.display()));
+            return Err(NotAlone::Agent(dir.clone()));
         }
     }
     Ok(())

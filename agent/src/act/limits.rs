@@ -49,7 +49,7 @@ impl Actor {
         if let Some(role) = levers.missing(limits).first() {
             return Err((Refusal::NoLever, format!("this host has no lever for {} of `{id}`", role.word())));
         }
-        self.check_alone(id, levers).map_err(|detail| (Refusal::Forbidden, detail))?;
+        self.check_alone(id, levers).map_err(|error| (Refusal::Forbidden, error.to_string()))?;
         self.find_drift(target).map_err(|error| refusal(&error))?;
         let tracked = self.tracked(target);
         if let Some(foreign) = tracked.levers.iter().find(|managed| managed.is_foreign()) {

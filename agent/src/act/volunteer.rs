@@ -23,7 +23,7 @@ use self::bounds::MemoryLevers;
 use self::cgroup::{CgroupVolunteer, OpenError};
 pub use self::error::VolunteerError;
 use self::groups::ProcessGroups;
-use self::idle_class::{IdlePath, groups_yield};
+use self::idle_class::{IdlePath, NotYielding, groups_yield};
 pub use self::usage::VolunteerUsage;
 use super::ledger::{Ledger, REGISTRY};
 use super::managed::ForeignWrite;
@@ -58,7 +58,7 @@ pub struct Volunteer {
 /// Whether the kernel makes the volunteer yield, as last looked at.
 #[derive(Debug)]
 struct Class {
-    yields: Result<(), String>,
+    yields: Result<(), NotYielding>,
     looked: Option<Instant>,
     /// The process groups that were looked at.
     of: Vec<i32>,
@@ -68,17 +68,15 @@ struct Class {
 fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
     let foreseen = match settings.volunteer {
         VolunteerChoice::None => return "there is no volunteer to hold".to_owned(),
-        VolunteerChoice::ProcessGroups => Err("process groups are judged when they run".to_owned()),
+        VolunteerChoice::ProcessGroups => Err(NotYielding::NotRunning),
         VolunteerChoice::Guest => {
-            adopted::guest(&settings.volunteer_name, Path::new("/proc"), hierarchies).and_then(|found| {
-                let (mount, _) = hierarchies.of("cpu").ok_or("no mounted hierarchy has the controller `cpu`")?;
-                IdlePath::new(mount, found.version, found.cpu.parent().unwrap_or(mount)).foresee()
-            })
+            let found = adopted::guest(&settings.volunteer_name, Path::new("/proc"), hierarchies);
+            found.map_err(NotYielding::from).and_then(|found| foresee_adopted(&found, hierarchies))
         }
-        VolunteerChoice::Unit => adopted::unit(&settings.volunteer_name, hierarchies).and_then(|found| {
-            let (mount, _) = hierarchies.of("cpu").ok_or("no mounted hierarchy has the controller `cpu`")?;
-            IdlePath::new(mount, found.version, found.cpu.parent().unwrap_or(mount)).foresee()
-        }),
+        VolunteerChoice::Unit => {
+            let found = adopted::unit(&settings.volunteer_name, hierarchies);
+            found.map_err(NotYielding::from).and_then(|found| foresee_adopted(&found, hierarchies))
+        }
         VolunteerChoice::Auto | VolunteerChoice::Cgroup => match hierarchies.of("cpu") {
             Some((mount, unified)) => {
                 let version = if unified { CgroupVersion::V2 } else { CgroupVersion::V1 };
@@ -86,10 +84,16 @@ fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
                 // The leaf itself is put into the class when it is made.
                 IdlePath::new(mount, version, leaf.parent().unwrap_or(mount)).foresee()
             }
-            None => Err("no mounted hierarchy has the controller `cpu`".to_owned()),
+            None => Err(NotYielding::NoController),
         },
     };
     law_in_words(&foreseen)
+}
+
+/// A guest or unit is put into the idle class when it is taken; what is above it must be there.
+fn foresee_adopted(found: &Adopted, hierarchies: &Hierarchies) -> Result<(), NotYielding> {
+    let (mount, _) = hierarchies.of("cpu").ok_or(NotYielding::NoController)?;
+    IdlePath::new(mount, found.version, found.cpu.parent().unwrap_or(mount)).foresee()
 }
 
 /// What a volunteer that is made by these settings would be held and bounded by, in sentences. Nothing is changed.
@@ -120,7 +124,7 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
 }
 
 /// The guard's law and why, in a sentence.
-fn law_in_words(yields: &Result<(), String>) -> String {
+fn law_in_words(yields: &Result<(), NotYielding>) -> String {
     match yields {
         Ok(()) => {
             "open, without a quota while the foreground leaves at least guard.open_above of the host, because the kernel itself makes \
@@ -150,11 +154,11 @@ impl Volunteer {
                 Self::open_groups("the config chooses process groups", hierarchies, ledger)
             }
             VolunteerChoice::Guest => {
-                let found = adopted::guest(name, Path::new("/proc"), hierarchies).map_err(VolunteerError::NotThere)?;
+                let found = adopted::guest(name, Path::new("/proc"), hierarchies).map_err(VolunteerError::Adopt)?;
                 Self::adopt(found, VolunteerKind::Guest { name: name.clone() }, settings, hierarchies, ledger)
             }
             VolunteerChoice::Unit => {
-                let found = adopted::unit(name, hierarchies).map_err(VolunteerError::NotThere)?;
+                let found = adopted::unit(name, hierarchies).map_err(VolunteerError::Adopt)?;
                 Self::adopt(found, VolunteerKind::Unit { name: name.clone() }, settings, hierarchies, ledger)
             }
             choice => match CgroupVolunteer::open(settings, hierarchies, ledger) {
@@ -272,7 +276,7 @@ impl Volunteer {
 
     /// Whether the kernel itself makes it yield, and if not why, completing "because …". Looks anew after a second, and
     /// when process groups have joined.
-    pub fn yields(&mut self, now: Instant) -> &Result<(), String> {
+    pub fn yields(&mut self, now: Instant) -> &Result<(), NotYielding> {
         let members = match &self.containment {
             Containment::Cgroup(_) => Vec::new(),
             Containment::ProcessGroups(groups) => groups.numbers(),

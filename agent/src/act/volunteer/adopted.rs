@@ -11,6 +11,65 @@ use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::levers::{AnyLever, CgroupFile, MonitorKind, MonitorLever};
 use crate::process::{identify, parse_qemu, pids};
 
+/// There is no such guest or unit, or it cannot be the volunteer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdoptError {
+    /// No process calls itself so.
+    #[error("volunteer.guest is \"{0}\", and no such guest runs; start it, paused if you like, before the agent")]
+    NoGuest(String),
+    /// Whoever starts a process names it: no guess is made as to which of them is meant.
+    #[error(
+        "volunteer.guest is \"{name}\", and the processes {pid} and {other} both call themselves so; end the one that \
+         is not meant, and start the agent again"
+    )]
+    TwoGuests {
+        /// As configured.
+        name: String,
+        /// A process of that name.
+        pid: i32,
+        /// Another.
+        other: i32,
+    },
+    /// It ended while it was looked for.
+    #[error("the guest \"{name}\", process {pid}, has ended")]
+    GuestEnded {
+        /// As configured.
+        name: String,
+        /// Its process.
+        pid: i32,
+    },
+    /// A limit on it would be one on others.
+    #[error("the guest \"{0}\" is in no cgroup of its own with the controller `cpu`; start it in one")]
+    GuestShares(String),
+    /// There is no way to stop it.
+    #[error("the guest \"{0}\" has neither a monitor that answers nor a cgroup of its own that can be frozen")]
+    GuestUnstoppable(String),
+    /// Two cgroups of the system have the unit's name.
+    #[error(
+        "volunteer.unit is \"{name}\", and both `{}` and `{}` are called so; rename the unit that is not meant",
+        dir.display(), other.display()
+    )]
+    TwoUnits {
+        /// As configured.
+        name: String,
+        /// A cgroup of that name.
+        dir: PathBuf,
+        /// Another.
+        other: PathBuf,
+    },
+    /// The unit does not run, or is not accounted for.
+    #[error(
+        "volunteer.unit is \"{name}\", and there is no cgroup of that name with the controller `{controller}`; start \
+         the unit before the agent, with CPUAccounting=yes"
+    )]
+    NoUnit {
+        /// As configured.
+        name: String,
+        /// Without this controller there is no volunteer.
+        controller: &'static str,
+    },
+}
+
 /// Where such a volunteer is, and how it is stopped.
 #[derive(Debug)]
 pub(super) struct Adopted {
@@ -34,31 +93,24 @@ fn version(unified: bool) -> CgroupVersion {
 /// The guest of this name.
 ///
 /// # Errors
-/// Why there is none, in a sentence.
-pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Result<Adopted, String> {
+/// [`AdoptError`].
+pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Result<Adopted, AdoptError> {
     let command = |pid: i32| parse_qemu(&std::fs::read(proc.join(format!("{pid}/cmdline"))).ok()?);
     let named = |pid: i32| Some((pid, command(pid).filter(|command| command.name.as_deref() == Some(name))?));
     let mut claims = pids(proc).into_iter().filter_map(named);
-    let (pid, command) = claims.next().ok_or_else(|| {
-        format!("volunteer.guest is \"{name}\", and no such guest runs; start it, paused if you like, before the agent")
-    })?;
-    // Whoever starts a process names it: no guess is made as to which of them is meant.
+    let called = || name.to_owned();
+    let (pid, command) = claims.next().ok_or_else(|| AdoptError::NoGuest(called()))?;
     if let Some((other, _)) = claims.next() {
-        return Err(format!(
-            "volunteer.guest is \"{name}\", and the processes {pid} and {other} both call themselves so; end the one that \
-             is not meant, and start the agent again"
-        ));
+        return Err(AdoptError::TwoGuests { name: called(), pid, other });
     }
-    let owner = identify(proc, pid).ok_or_else(|| format!("the guest \"{name}\", process {pid}, has ended"))?;
+    let owner = identify(proc, pid).ok_or_else(|| AdoptError::GuestEnded { name: called(), pid })?;
     let cgroups = TaskCgroups::read(proc, &pid.to_string());
     let group = |controller: &str| {
         let (mount, unified) = hierarchies.of(controller)?;
         let dir = cgroups.on(controller, mount)?;
         (dir != mount).then_some((dir, version(unified)))
     };
-    let (cpu, cpu_version) = group("cpu").ok_or_else(|| {
-        format!("the guest \"{name}\" is in no cgroup of its own with the controller `cpu`; start it in one")
-    })?;
+    let (cpu, cpu_version) = group("cpu").ok_or_else(|| AdoptError::GuestShares(called()))?;
     let frozen_by = || {
         if cpu_version == CgroupVersion::V2 {
             return Some(AnyLever::new(&cpu, cpu_version, CgroupFile::Freezer));
@@ -68,9 +120,8 @@ pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Resul
     // Stopped through its monitor the guest stays one that libvirt and others can talk to; frozen it does not.
     let monitor =
         command.monitor.map(|socket| AnyLever::Monitor(MonitorLever { socket, owner, kind: MonitorKind::Running }));
-    let stop = monitor.filter(|lever| lever.read().is_ok()).or_else(frozen_by).ok_or_else(|| {
-        format!("the guest \"{name}\" has neither a monitor that answers nor a cgroup of its own that can be frozen")
-    })?;
+    let stop = monitor.filter(|lever| lever.read().is_ok()).or_else(frozen_by);
+    let stop = stop.ok_or_else(|| AdoptError::GuestUnstoppable(called()))?;
     let cpuacct = hierarchies.v1.get("cpuacct").and_then(|mount| cgroups.on("cpuacct", mount));
     let io = group("io").or_else(|| group("blkio")).map(|(dir, version)| Group { dir, version });
     Ok(Adopted { cpu, version: cpu_version, cpuacct, stop, bounded: [None, None, io], guest: Some(pid) })
@@ -86,28 +137,19 @@ fn is_the_systems(mount: &Path, dir: &Path) -> bool {
 /// The unit of this name, by its cgroup.
 ///
 /// # Errors
-/// Why there is none, in a sentence.
-pub(super) fn unit(name: &str, hierarchies: &Hierarchies) -> Result<Adopted, String> {
+/// [`AdoptError`].
+pub(super) fn unit(name: &str, hierarchies: &Hierarchies) -> Result<Adopted, AdoptError> {
     let find = |mount: &Path| {
         let named = |dir: &PathBuf| dir.file_name().is_some_and(|own| own == name);
         // Below what systemd gave to a user, that user makes cgroups of any name.
         let mut claims = with_descendants(mount).into_iter().filter(|dir| named(dir) && is_the_systems(mount, dir));
         let first = claims.next();
         match claims.next().filter(|_| first.is_some()) {
-            Some(other) => Err(format!(
-                "volunteer.unit is \"{name}\", and both `{}` and `{}` are called so; rename the unit that is not meant",
-                first.unwrap_or_default().display(),
-                other.display()
-            )),
+            Some(other) => Err(AdoptError::TwoUnits { name: name.to_owned(), dir: first.unwrap_or_default(), other }),
             None => Ok(first),
         }
     };
-    let missing = |controller: &str| {
-        format!(
-            "volunteer.unit is \"{name}\", and there is no cgroup of that name with the controller `{controller}`; start \
-             the unit before the agent, with CPUAccounting=yes"
-        )
-    };
+    let missing = |controller| AdoptError::NoUnit { name: name.to_owned(), controller };
     let (mount, unified) = hierarchies.of("cpu").ok_or_else(|| missing("cpu"))?;
     let cpu = find(mount)?.ok_or_else(|| missing("cpu"))?;
     let below = cpu.strip_prefix(mount).unwrap_or(&cpu).to_owned();
@@ -155,7 +197,7 @@ mod tests {
         process(7);
         assert!(guest("batch-1", &proc, &hierarchies(root.path())).is_ok());
         process(9);
-        let refused = guest("batch-1", &proc, &hierarchies(root.path())).unwrap_err();
+        let refused = guest("batch-1", &proc, &hierarchies(root.path())).unwrap_err().to_string();
         assert!(
             refused.contains("both call themselves so") && refused.contains('7') && refused.contains('9'),
             "{refused}"
@@ -173,10 +215,10 @@ mod tests {
             gleaner_test_support::skip!("it takes root to give a folder to another user");
         }
         let hierarchies = hierarchies(root.path());
-        assert!(unit("batch.service", &hierarchies).unwrap_err().contains("there is no cgroup of that name"));
+        assert!(matches!(unit("batch.service", &hierarchies), Err(AdoptError::NoUnit { controller: "cpu", .. })));
         fs::create_dir_all(cg.join("system.slice/batch.service")).unwrap();
         assert_eq!(unit("batch.service", &hierarchies).unwrap().cpu, cg.join("system.slice/batch.service"));
         fs::create_dir_all(cg.join("other.slice/batch.service")).unwrap();
-        assert!(unit("batch.service", &hierarchies).unwrap_err().contains("both"));
+        assert!(matches!(unit("batch.service", &hierarchies), Err(AdoptError::TwoUnits { .. })));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use super::adopted::AdoptError;
 use crate::act::cgroup::CgroupError;
 use crate::act::ledger::LedgerError;
 use crate::levers::LeverError;
@@ -35,8 +36,8 @@ pub enum VolunteerError {
     #[error("`volunteer.command` needs a cgroup, and the volunteer has none, because {0}")]
     NoCgroupForCommand(String),
     /// The guest or unit that should be the volunteer.
-    #[error("{0}")]
-    NotThere(String),
+    #[error(transparent)]
+    Adopt(#[from] AdoptError),
     /// The folder of registered process groups.
     #[error("failed to use the registry of process groups `{0}`")]
     Registry(PathBuf, #[source] std::io::Error),
