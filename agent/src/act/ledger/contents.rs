@@ -1,0 +1,147 @@
+//! What the ledger holds, and whether a text is such a ledger. In: the file's text. Out: its contents, or why they cannot be
+//! used. Nothing is read or written here but what the paths in it are.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use gleaner_types::command::Target;
+use gleaner_types::format::UnknownFormat;
+use serde::{Deserialize, Serialize};
+
+use crate::act::trust;
+use crate::levers::{AnyLever, LeverValue};
+
+/// Folder of registered process groups.
+pub(in crate::act) const REGISTRY: &str = "volunteer";
+/// Format that this agent writes. It reads that one: format 1 was never released. A change of what the ledger holds
+/// raises it, and [`Contents::understand`] then converts the one before.
+pub(super) const FORMAT: u32 = 2;
+
+/// What is known of one changed lever.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// Whose it is.
+    pub target: Target,
+    /// The lever. Written as "knob", the word of format 2.
+    #[serde(rename = "knob")]
+    pub lever: AnyLever,
+    /// What was found.
+    pub original: LeverValue,
+    /// What Gleaner set or was about to set, oldest first. Empty for a lever the guard writes many times a
+    /// second, and for one that does not read as it was set: there every value counts as Gleaner's own.
+    pub ours: Vec<LeverValue>,
+}
+
+impl Record {
+    /// Whether a value read from the lever can be Gleaner's doing. A lever of several files, left by a crash between two
+    /// of them, holds a part of one value and a part of another.
+    #[must_use]
+    pub fn is_ours(&self, value: &LeverValue) -> bool {
+        let mixed = || {
+            let known: Vec<&LeverValue> = self.ours.iter().chain([&self.original]).collect();
+            self.lever.is_written_in_parts() && value.is_mixture_of(&known)
+        };
+        self.ours.is_empty() || self.ours.contains(value) || mixed()
+    }
+}
+
+/// Controllers that were switched on for the children of a version 2 cgroup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Enabled {
+    /// The cgroup.
+    pub cgroup: PathBuf,
+    /// The controllers.
+    pub controllers: Vec<String>,
+}
+
+/// What the ledger holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contents {
+    pub(super) format: u32,
+    pub(super) boot_id: String,
+    /// Levers.
+    pub records: Vec<Record>,
+    /// Cgroups made, parents first.
+    pub created: Vec<PathBuf>,
+    /// Controllers switched on, parents first.
+    pub enabled: Vec<Enabled>,
+    /// Cgroups of the volunteer: whatever runs in them is Gleaner's to end.
+    pub volunteer: Vec<PathBuf>,
+    /// Folder of registered process groups, whose members are Gleaner's to end.
+    pub registry: Option<PathBuf>,
+}
+
+impl Contents {
+    /// Nothing is left to restore.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+            && self.created.is_empty()
+            && self.enabled.is_empty()
+            && self.volunteer.is_empty()
+            && self.registry.is_none()
+    }
+
+    /// The contents that a text of this format stands for.
+    ///
+    /// # Errors
+    /// `InvalidData` with what is wrong with it.
+    pub(super) fn understand(text: &str) -> io::Result<Self> {
+        let contents: Self = serde_json::from_str(text).map_err(io::Error::from)?;
+        if contents.format != FORMAT {
+            let message = format!("its format is {}, this agent knows format {FORMAT}", contents.format);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        let paths = contents.created.iter().chain(&contents.volunteer).chain(&contents.registry);
+        let levers = contents.records.iter().filter_map(|record| record.lever.as_cgroup());
+        let paths = paths.chain(levers.map(|lever| &lever.cgroup));
+        match paths.chain(contents.enabled.iter().map(|enabled| &enabled.cgroup)).find(|path| !path.is_absolute()) {
+            None => Ok(contents),
+            Some(path) => {
+                let message = format!("the path `{}` in it is not absolute", path.display());
+                Err(io::Error::new(io::ErrorKind::InvalidData, message))
+            }
+        }
+    }
+
+    /// Why something in the ledger of the state folder `dir` cannot be Gleaner's doing.
+    pub(super) fn out_of_place(&self, dir: &Path, root: &Path) -> Option<String> {
+        let levers = self.records.iter().filter_map(|record| record.lever.as_cgroup());
+        let cgroups = self.created.iter().chain(&self.volunteer).chain(levers.map(|lever| &lever.cgroup));
+        let place = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+        let is_own = |path: &Path| {
+            path.file_name().is_some_and(|name| name == REGISTRY) && path.parent().and_then(place) == place(dir)
+        };
+        let registry = self.registry.as_ref().filter(|registry| !is_own(registry));
+        registry
+            .map(|path| format!("the folder `{}` in it is not `{REGISTRY}` beside it", path.display()))
+            .or_else(|| cgroups.into_iter().find_map(|path| trust::no_cgroup(path, root)))
+            .or_else(|| {
+                // Controllers are switched on at the root of a hierarchy too.
+                self.enabled.iter().find_map(|enabled| trust::no_cgroup_or_root(&enabled.cgroup, root))
+            })
+    }
+}
+
+/// A ledger that cannot be understood still says that it is of another boot.
+pub(super) fn is_of_another_boot(text: &str, boot_id: &str) -> bool {
+    let named = text.split_once("\"boot_id\": \"").and_then(|(_, rest)| Some(rest.split_once('"')?.0));
+    named.is_some_and(|named| !named.is_empty() && named != boot_id)
+}
+
+/// That a newer agent wrote a ledger. Looks only at what no format changes.
+pub(super) fn newer(text: &str) -> Option<UnknownFormat> {
+    #[derive(Deserialize)]
+    struct Common {
+        format: u64,
+        software: Option<String>,
+    }
+    let Common { format, software } = serde_json::from_str(text).ok()?;
+    let known = u64::from(FORMAT);
+    let found = UnknownFormat::unless_within("ledger", known..=known, format, software.as_deref());
+    found.err().filter(UnknownFormat::is_newer)
+}

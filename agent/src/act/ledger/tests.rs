@@ -1,0 +1,311 @@
+//! What is recorded and read back, and ledgers that are broken, foreign, too long or newer.
+
+use std::error::Error;
+
+use super::*;
+use crate::facts::DeviceNumber;
+use crate::hierarchies::CgroupVersion;
+use crate::levers::{CgroupFile, Throttle};
+
+fn lever() -> AnyLever {
+    AnyLever::new(Path::new("/cg/a"), CgroupVersion::V2, CgroupFile::Weight)
+}
+
+#[test]
+fn reads_back_what_was_recorded_before_the_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::open(dir.path()).unwrap();
+    let set = |ledger: &mut Ledger, found, next| {
+        let change = [(lever(), LeverValue::Weight(found), LeverValue::Weight(next))];
+        ledger.about_to_set(&Target::Volunteer, &change).unwrap();
+    };
+    set(&mut ledger, 100, 50);
+    set(&mut ledger, 50, 40);
+    set(&mut ledger, 40, 30);
+    drop(ledger);
+    let ledger = Ledger::open(dir.path()).unwrap();
+    let record = &ledger.contents().records[0];
+    assert_eq!(record.original, LeverValue::Weight(100), "the first value found stays");
+    assert_eq!(record.ours, [LeverValue::Weight(40), LeverValue::Weight(30)]);
+    assert!(!record.is_ours(&LeverValue::Weight(50)) && record.is_ours(&LeverValue::Weight(30)));
+}
+
+#[test]
+fn what_is_in_force_stays_ours_however_many_changes_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::open(dir.path()).unwrap();
+    for (found, next) in [(100, 50), (50, 40), (50, 30), (50, 20)] {
+        let change = [(lever(), LeverValue::Weight(found), LeverValue::Weight(next))];
+        ledger.about_to_set(&Target::Volunteer, &change).unwrap();
+    }
+    let record = &ledger.contents().records[0];
+    assert_eq!(record.ours, [LeverValue::Weight(50), LeverValue::Weight(20)]);
+    // A value of others does not become ours.
+    let change = [(lever(), LeverValue::Weight(77), LeverValue::Weight(10))];
+    ledger.about_to_set(&Target::Volunteer, &change).unwrap();
+    assert!(!ledger.contents().records[0].is_ours(&LeverValue::Weight(77)));
+}
+
+#[test]
+fn what_a_crash_between_two_files_leaves_is_ours() {
+    let disk = CgroupFile::Disk(DeviceNumber { major: 8, minor: 0 });
+    let throttle =
+        |read_bytes, write_bytes| LeverValue::Throttle(Throttle { read_bytes, write_bytes, ..Throttle::default() });
+    let record = |version| Record {
+        target: Target::Volunteer,
+        lever: AnyLever::new(Path::new("/cg/a"), version, disk),
+        original: throttle(None, Some(7)),
+        ours: vec![throttle(Some(1), Some(2)), throttle(Some(3), Some(4))],
+    };
+    let old = record(CgroupVersion::V1);
+    assert!(old.is_ours(&throttle(Some(3), Some(2))) && old.is_ours(&throttle(None, Some(4))));
+    assert!(!old.is_ours(&throttle(Some(9), Some(2))), "nobody of ours wrote 9");
+    assert!(!record(CgroupVersion::V2).is_ours(&throttle(Some(3), Some(2))), "one write there");
+}
+
+#[test]
+fn a_reboot_empties_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let boot = dir.path().join("boot_id");
+    fs::write(&boot, "one\n").unwrap();
+    let state = dir.path().join("state");
+    let mut ledger = Ledger::open_in_boot(&state, Path::new("/"), &boot).unwrap();
+    ledger.update(|contents| contents.created.push("/cg/a".into())).unwrap();
+    drop(ledger);
+    assert!(!Ledger::open_in_boot(&state, Path::new("/"), &boot).unwrap().contents().is_empty());
+    fs::write(&boot, "two\n").unwrap();
+    assert!(Ledger::open_in_boot(&state, Path::new("/"), &boot).unwrap().contents().is_empty());
+}
+
+#[test]
+fn one_process_at_a_time_and_the_error_names_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let _held = Ledger::open(dir.path()).unwrap();
+    let error = Ledger::open(dir.path()).unwrap_err().to_string();
+    assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+}
+
+/// Ledgers of this boot that cannot be used: cut off, of no known format, or naming what is not Gleaner's.
+fn bad_ledgers() -> Vec<String> {
+    let valid = {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(dir.path()).unwrap();
+        ledger.update(|contents| contents.volunteer.push("/cg/v".into())).unwrap();
+        fs::read_to_string(dir.path().join(LEDGER)).unwrap()
+    };
+    let registry = |path: &str| valid.replace("\"registry\": null", &format!("\"registry\": \"{path}\""));
+    let bad = vec![
+        String::new(),
+        valid[..valid.len() / 2].to_owned(),
+        valid.replace("\"format\": 2", "\"format\": 1"),
+        valid.replace("\"format\": 2", "\"format\": -9"),
+        valid.replace("/cg/v", "cg/v"),
+        valid.replace("/cg/v", "/sys/fs/cgroup/../../../etc"),
+        valid.replace("/cg/v", "/etc"),
+        valid.replace("\"created\"", "\"creates\""),
+        registry("/etc"),
+        registry("/tmp/volunteer"),
+        "\u{0}".repeat(100),
+    ];
+    assert!(bad.iter().all(|bad| *bad != valid));
+    bad
+}
+
+#[test]
+fn a_broken_ledger_of_this_boot_stays_until_an_operator_settles_it() {
+    for bad in bad_ledgers() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Ledger::open(dir.path()).unwrap());
+        let path = dir.path().join(LEDGER);
+        fs::write(&path, &bad).unwrap();
+        // However often it is started.
+        for _ in 0..3 {
+            let error = Ledger::open(dir.path()).unwrap_err();
+            assert!(matches!(error, LedgerError::Broken { .. }) && error.source().is_some(), "{bad:?}: {error}");
+            assert!(error.to_string().contains("restore --adopt"), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), bad);
+            assert!(Ledger::problem(dir.path()).unwrap().contains("restore --discard"));
+        }
+        let mut refused = Ledger::open_or_refuse(dir.path(), Path::new("/")).unwrap();
+        assert!(refused.refused().is_some());
+        assert!(refused.update(|contents| contents.created.push("/cg/a".into())).is_err());
+        drop(refused);
+        assert_eq!(fs::read_to_string(&path).unwrap(), bad, "nothing is written over it");
+
+        fs::write(dir.path().join("ledger.json.broken-1"), "of another day").unwrap();
+        let kept = Ledger::settle(dir.path(), Settlement::Adopt).unwrap().unwrap();
+        assert_eq!(kept, dir.path().join("ledger.json.broken-2"));
+        assert_eq!(fs::read_to_string(kept).unwrap(), bad);
+        assert!(Ledger::open(dir.path()).unwrap().contents().is_empty());
+        assert_eq!(Ledger::settle(dir.path(), Settlement::Adopt).unwrap(), None, "there is nothing to settle");
+
+        fs::write(&path, &bad).unwrap();
+        assert_eq!(Ledger::settle(dir.path(), Settlement::Discard).unwrap(), None);
+        assert!(!path.exists() && Ledger::open(dir.path()).unwrap().contents().is_empty());
+    }
+}
+
+#[test]
+fn a_broken_ledger_of_an_earlier_boot_is_kept_aside_by_itself() {
+    let valid = |dir: &Path, boot: &Path| {
+        let mut ledger = Ledger::open_in_boot(dir, Path::new("/"), boot).unwrap();
+        ledger.update(|contents| contents.created.push("/cg/a".into())).unwrap();
+    };
+    // With and without a word of the boot that is left in it.
+    for damaged in ["{\"format\": 2, \"boot_id\": \"one\", \"rec", "\0\0\0\0"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (boot, state) = (dir.path().join("boot_id"), dir.path().join("state"));
+        fs::write(&boot, "one\n").unwrap();
+        valid(&state, &boot);
+        fs::write(state.join(LEDGER), damaged).unwrap();
+        assert!(Ledger::open_in_boot(&state, Path::new("/"), &boot).unwrap().refused().is_some());
+        fs::write(&boot, "two\n").unwrap();
+        let ledger = Ledger::open_in_boot(&state, Path::new("/"), &boot).unwrap();
+        assert!(ledger.refused().is_none() && ledger.contents().is_empty());
+        assert_eq!(fs::read_to_string(state.join("ledger.json.broken-1")).unwrap(), damaged);
+    }
+}
+
+#[test]
+fn a_ledger_that_others_can_write_or_that_is_a_link_is_not_read() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let dir = tempfile::tempdir().unwrap();
+    let (state, path) = (dir.path().join("state"), dir.path().join("state").join(LEDGER));
+    let mut ledger = Ledger::open(&state).unwrap();
+    ledger.update(|contents| contents.created.push("/cg/a".into())).unwrap();
+    drop(ledger);
+    let refused = || match Ledger::open(&state).unwrap_err() {
+        error @ LedgerError::Untrusted { .. } => error.source().unwrap().to_string(),
+        other => panic!("{other}"),
+    };
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(&path, 0o620);
+    assert!(refused().contains("its mode is 620"));
+    mode(&path, 0o600);
+    mode(&state, 0o770);
+    assert!(refused().contains("its mode is 770"));
+    mode(&state, 0o700);
+    let elsewhere = dir.path().join("elsewhere");
+    fs::rename(&path, &elsewhere).unwrap();
+    symlink(&elsewhere, &path).unwrap();
+    assert!(refused().contains("symbolic link"));
+    fs::remove_file(&path).unwrap();
+    let linked = dir.path().join("linked");
+    symlink(&state, &linked).unwrap();
+    assert!(matches!(Ledger::open(&linked), Err(LedgerError::Untrusted { .. })));
+}
+
+#[test]
+fn no_ledger_is_written_that_could_not_be_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::open(dir.path()).unwrap();
+    ledger.update(|contents| contents.created.push("/cg/a".into())).unwrap();
+    let long = format!("/cg/{}", "a".repeat(usize::try_from(LONGEST).unwrap()));
+    let error = ledger.update(|contents| contents.created.push(long.into())).unwrap_err();
+    assert!(matches!(error, LedgerError::TooLong { most: LONGEST, .. }), "{error}");
+    assert_eq!(ledger.contents().created.len(), 1);
+    drop(ledger);
+    assert_eq!(Ledger::open(dir.path()).unwrap().contents().created.len(), 1);
+}
+
+#[test]
+fn a_ledger_of_a_newer_agent_is_refused_and_untouched() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(LEDGER);
+    let newer = r#"{"format": 99, "software": "9.9.9", "boots": [{"id": "x", "undo": "of another kind"}]}"#;
+    fs::write(&path, newer).unwrap();
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    let error = Ledger::open(dir.path()).unwrap_err();
+    assert!(matches!(&error, LedgerError::Newer { source, .. } if source.found == 99), "{error:?}");
+    let said = error.source().unwrap().to_string();
+    assert!(said.contains("the ledger has format 99, written by version 9.9.9; this program"), "{said}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), newer);
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), modified);
+    let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let names: Vec<_> = names.filter(|name| name != LOCK).collect();
+    assert_eq!(names, [LEDGER], "nothing was moved aside");
+}
+
+/// One record of every kind of lever and value.
+fn golden() -> Contents {
+    use crate::levers::{DomainKind, DomainLever, IobandLever, IobandPolicy, LinkLever, MonitorKind, MonitorLever};
+    use crate::netlink::Direction;
+    let cgroup = |version, kind| AnyLever::new(Path::new("/cg/a"), version, kind);
+    let domain = |kind| AnyLever::Domain(DomainLever { uuid: "5f6c".into(), kind });
+    let owner = crate::facts::ProcessId { pid: 77, start_ticks: 4_711 };
+    let monitor = |kind| AnyLever::Monitor(MonitorLever { socket: "/run/vm.sock".into(), owner, kind });
+    let link = |direction| AnyLever::Link(LinkLever { interface: "tap0".into(), direction });
+    let throttle = Throttle { read_bytes: Some(1), write_operations: Some(2), ..Throttle::default() };
+    let quota = |quota_us| LeverValue::Quota { quota_us, period_us: 100_000 };
+    let disk = DeviceNumber { major: 8, minor: 16 };
+    let records = [
+        (cgroup(CgroupVersion::V1, CgroupFile::Quota), quota(None), vec![quota(Some(50_000)), quota(Some(60_000))]),
+        (cgroup(CgroupVersion::V2, CgroupFile::Weight), LeverValue::Weight(100), vec![LeverValue::Weight(1)]),
+        (cgroup(CgroupVersion::V2, CgroupFile::Idle), LeverValue::Idle(false), vec![LeverValue::Idle(true)]),
+        (cgroup(CgroupVersion::V2, CgroupFile::Freezer), LeverValue::Frozen(false), vec![]),
+        (cgroup(CgroupVersion::V2, CgroupFile::Memory), LeverValue::Memory(None), vec![LeverValue::Memory(Some(9))]),
+        (
+            cgroup(CgroupVersion::V1, CgroupFile::Disk(disk)),
+            LeverValue::Throttle(Throttle::default()),
+            vec![LeverValue::Throttle(throttle)],
+        ),
+        (link(Direction::Receive), LeverValue::Rate(None), vec![LeverValue::Rate(Some(7))]),
+        (link(Direction::Transmit), LeverValue::Rate(Some(8)), vec![LeverValue::Rate(Some(7))]),
+        (monitor(MonitorKind::Running), LeverValue::Frozen(false), vec![LeverValue::Frozen(true)]),
+        (
+            monitor(MonitorKind::Balloon { whole: 1 << 31 }),
+            LeverValue::Memory(Some(1 << 30)),
+            vec![LeverValue::Memory(Some(1 << 29))],
+        ),
+        (
+            monitor(MonitorKind::Disk { device: "/machine/peripheral/vd0".into() }),
+            LeverValue::Throttle(Throttle::default()),
+            vec![LeverValue::Throttle(throttle)],
+        ),
+        (domain(DomainKind::Cap), quota(None), vec![quota(Some(1_000))]),
+        (domain(DomainKind::Weight), LeverValue::Weight(256), vec![LeverValue::Weight(1)]),
+        (domain(DomainKind::Memory), LeverValue::Memory(Some(5)), vec![LeverValue::Memory(Some(4))]),
+        (domain(DomainKind::Paused), LeverValue::Frozen(true), vec![LeverValue::Frozen(false)]),
+        (
+            AnyLever::Ioband(IobandLever { device: "share1".into(), pid: 77, policy: IobandPolicy::Weight }),
+            LeverValue::Share(None),
+            vec![LeverValue::Share(Some(3))],
+        ),
+    ];
+    let workload = gleaner_types::id::WorkloadId::new("vm-1").unwrap();
+    let targets = [Target::Volunteer, Target::Workload(workload)].into_iter().cycle();
+    let records = records.into_iter().zip(targets);
+    Contents {
+        format: 2,
+        boot_id: "3d8e1a52-golden".into(),
+        records: records.map(|((lever, original, ours), target)| Record { target, lever, original, ours }).collect(),
+        created: vec!["/cg/g".into(), "/cg/g/v".into()],
+        enabled: vec![Enabled { cgroup: "/cg".into(), controllers: vec!["cpu".into(), "io".into()] }],
+        volunteer: vec!["/cg/g/v".into()],
+        registry: Some("/run/groups".into()),
+    }
+}
+
+/// The file of format 2 is read, and what is written is still that file: the format cannot change unnoticed.
+#[test]
+fn the_golden_ledger_of_format_2_is_read_and_written() {
+    // In the program: the tests also run where there is no source.
+    let committed = include_str!("../../../tests/golden/format-2/ledger.json");
+    let written = serde_json::to_string_pretty(&golden()).unwrap();
+    if std::env::var_os("GLEANER_WRITE_GOLDEN").is_some() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-2/ledger.json");
+        fs::write(path, &written).unwrap();
+    }
+    assert_eq!(Contents::understand(committed).unwrap(), golden());
+    assert_eq!(written, committed);
+}
+
+#[test]
+fn a_record_that_cannot_be_written_is_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::open(dir.path()).unwrap();
+    fs::create_dir(dir.path().join("ledger.json.new")).unwrap();
+    let change = [(lever(), LeverValue::Weight(100), LeverValue::Weight(1))];
+    assert!(ledger.about_to_set(&Target::Volunteer, &change).is_err());
+    assert!(ledger.contents().is_empty());
+}
