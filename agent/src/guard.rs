@@ -73,7 +73,7 @@ struct Unreported {
     freezes: u64,
     reaction_worst: Duration,
     foreground: CoreShare,
-    told: Option<Instant>,
+    last_event: Option<Instant>,
 }
 
 /// Everything the thread and its callers share.
@@ -529,14 +529,14 @@ impl Inner {
 
     fn tell_acts(&mut self, now: Instant) {
         let unreported = &mut self.unreported;
-        let quiet = unreported.told.is_some_and(|told| now.duration_since(told) < EVENT_PAUSE);
+        let quiet = unreported.last_event.is_some_and(|last_event| now.duration_since(last_event) < EVENT_PAUSE);
         if quiet || (unreported.shrinks == 0 && unreported.freezes == 0) {
             return;
         }
         let (shrinks, freezes) = (unreported.shrinks, unreported.freezes);
         let reaction_ms = unreported.reaction_worst.as_secs_f64() * 1e3;
         let foreground = unreported.foreground;
-        *unreported = Unreported { told: Some(now), ..Unreported::default() };
+        *unreported = Unreported { last_event: Some(now), ..Unreported::default() };
         let allowance = self.status().allowance;
         self.tell(Event::GuardActed { foreground, allowance, shrinks, freezes, reaction_ms });
     }

@@ -90,8 +90,8 @@ pub struct Kept {
     program: File,
     arguments: Vec<OsString>,
     keeper: Option<Keeper>,
-    /// That it cannot be started has been told.
-    told: bool,
+    /// That it cannot be started is in the log.
+    logged: bool,
 }
 
 impl Kept {
@@ -100,7 +100,7 @@ impl Kept {
     /// # Errors
     /// The system's error when no pipe or process can be made.
     pub fn start(program: File, arguments: Vec<OsString>) -> io::Result<Self> {
-        let mut kept = Self { program, arguments, keeper: None, told: false };
+        let mut kept = Self { program, arguments, keeper: None, logged: false };
         kept.keeper = Some(kept.spawn()?);
         Ok(kept)
     }
@@ -124,10 +124,10 @@ impl Kept {
         match self.spawn() {
             Ok(keeper) => {
                 tracing::warn!(pid = keeper.pid(), "the keeper was gone; there is another");
-                (self.keeper, self.told) = (Some(keeper), false);
+                (self.keeper, self.logged) = (Some(keeper), false);
             }
-            Err(error) if !self.told => {
-                self.told = true;
+            Err(error) if !self.logged => {
+                self.logged = true;
                 tracing::warn!(%error, "the keeper is gone and cannot be started again; it is tried at every tick");
             }
             Err(_) => {}

@@ -349,15 +349,15 @@ pub(crate) mod tests {
         /// Bytes it was started with, bytes plugged, and bytes it has now.
         memory: Arc<[AtomicU64; 3]>,
         /// The size its balloon was last told to leave it.
-        told: Arc<AtomicU64>,
+        balloon_target: Arc<AtomicU64>,
     }
 
     impl Balloonist {
         pub(crate) fn start(socket: &Path, base: u64, plugged: u64) -> Self {
             let memory = Arc::new([base, plugged, base + plugged].map(AtomicU64::new));
-            let told = Arc::new(AtomicU64::new(0));
+            let balloon_target = Arc::new(AtomicU64::new(0));
             let listener = UnixListener::bind(socket).unwrap();
-            let (of_guest, size) = (Arc::clone(&memory), Arc::clone(&told));
+            let (of_guest, size) = (Arc::clone(&memory), Arc::clone(&balloon_target));
             std::thread::spawn(move || {
                 for stream in listener.incoming() {
                     let mut stream = stream.unwrap();
@@ -380,12 +380,12 @@ pub(crate) mod tests {
                     }
                 }
             });
-            Self { socket: socket.to_owned(), memory, told }
+            Self { socket: socket.to_owned(), memory, balloon_target }
         }
 
         /// What the balloon was last told.
-        pub(crate) fn told(&self) -> u64 {
-            self.told.load(Ordering::SeqCst)
+        pub(crate) fn balloon_target(&self) -> u64 {
+            self.balloon_target.load(Ordering::SeqCst)
         }
 
         /// The guest has taken or given memory, or has got more.

@@ -368,8 +368,8 @@ impl Sensor {
     /// this was last asked: the facts of the foreground have changed.
     pub fn facts_have_news(&mut self) -> bool {
         let news = self.monitors.as_ref().map_or(0, MonitorWatch::news);
-        let told = std::mem::replace(&mut self.monitor_news, news) != news;
-        std::mem::take(&mut self.taps_changed) || told
+        let monitors_changed = std::mem::replace(&mut self.monitor_news, news) != news;
+        std::mem::take(&mut self.taps_changed) || monitors_changed
     }
 
     /// Whose run-queue waits are the foreground's.

@@ -111,7 +111,7 @@ pub struct TaskRunner<T> {
     children: JoinSet<TaskAttempt>,
     heard: Instant,
     stopping: bool,
-    told: String,
+    last_refusal: String,
     tell: T,
 }
 
@@ -143,7 +143,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             children: JoinSet::new(),
             heard: Instant::now(),
             stopping: false,
-            told: String::new(),
+            last_refusal: String::new(),
             tell,
         })
     }
@@ -199,9 +199,9 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         match self.fence.admit(epoch, self.clock.now(), &mut Vec::new()) {
             Ok(()) => true,
             Err((_, reason)) => {
-                if self.told != reason {
+                if self.last_refusal != reason {
                     warn!(reason, "orders about tasks are refused");
-                    self.told = reason;
+                    self.last_refusal = reason;
                 }
                 false
             }

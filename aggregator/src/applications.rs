@@ -233,7 +233,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_pushed_is_told_when_asked() {
-        let (answers, mut told) = mpsc::channel(8);
+        let (answers, mut responses) = mpsc::channel(8);
         let mut sources = Sources::new(answers);
         let own = spec("shop", vec![tier("db", "pg", GOOD)]);
         assert_eq!(sources.push(&own.name, 5.0).unwrap_err().code, ErrorCode::NotFound);
@@ -241,11 +241,11 @@ mod tests {
         sources.push(&own.name, 80.0).unwrap();
         sources.push(&own.name, 120.0).unwrap();
         sources.ask(&own.name);
-        assert_eq!(told.recv().await, Some((own.name.clone(), ResponseTime::Mean { mean_ms: 100.0 })));
+        assert_eq!(responses.recv().await, Some((own.name.clone(), ResponseTime::Mean { mean_ms: 100.0 })));
         let program = ResponseSource::Exec { program: vec!["/bin/echo".into(), "42".into()] };
         sources.set(&ApplicationSpec { response_time: program, ..own.clone() }, Duration::from_secs(30));
         assert_eq!(sources.push(&own.name, 1.0).unwrap_err().code, ErrorCode::Conflict);
         sources.ask(&own.name);
-        assert_eq!(told.recv().await, Some((own.name.clone(), ResponseTime::Mean { mean_ms: 42.0 })));
+        assert_eq!(responses.recv().await, Some((own.name.clone(), ResponseTime::Mean { mean_ms: 42.0 })));
     }
 }

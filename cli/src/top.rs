@@ -74,7 +74,7 @@ fn keys(news: &mpsc::Sender<News>) {
             Ok(true) => event::read(),
             Err(error) => Err(error),
         };
-        let told = match read {
+        let sent = match read {
             Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => news.blocking_send(News::Key(key)),
             Ok(Event::Resize(..)) => news.blocking_send(News::Resized),
             Ok(_) => Ok(()),
@@ -84,7 +84,7 @@ fn keys(news: &mpsc::Sender<News>) {
                 return;
             }
         };
-        if told.is_err() {
+        if sent.is_err() {
             return;
         }
     }

@@ -205,7 +205,7 @@ impl Ledger {
             return Err(LedgerError::InUse { dir: dir.to_owned(), holder });
         };
         let last = last_boot(dir);
-        let told = OpenOptions::new()
+        let written = OpenOptions::new()
             .create(true)
             .write(true)
             .truncate(true)
@@ -213,7 +213,7 @@ impl Ledger {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path)
             .and_then(|mut file| file.write_all(format!("{}\n{boot_id}\n", std::process::id()).as_bytes()));
-        if let Err(error) = told {
+        if let Err(error) = written {
             // Only an error message elsewhere is the poorer for it; on a full disk the host must be restored all the same.
             tracing::warn!(%error, file = %path.display(), "the pid cannot be written");
         }

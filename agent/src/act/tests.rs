@@ -258,27 +258,27 @@ fn a_balloon_on_its_way_back_is_not_what_was_found() {
     let limited = || Desired::Limit(Limits { memory: Some(Bytes(GIB)), ..Limits::NONE });
     let mut actor = open();
     apply(&mut actor, 1, limited());
-    assert!(vm.told() < 4 * GIB);
+    assert!(vm.balloon_target() < 4 * GIB);
     vm.has(4 * GIB, 0, GIB);
     apply(&mut actor, 2, Desired::Release);
-    assert_eq!(vm.told(), 4 * GIB);
+    assert_eq!(vm.balloon_target(), 4 * GIB);
     // The next limit comes when half of it is back, and memory is plugged under it.
     vm.has(4 * GIB, 0, 2 * GIB);
     apply(&mut actor, 3, limited());
-    assert!(vm.told() < 2 * GIB);
+    assert!(vm.balloon_target() < 2 * GIB);
     vm.has(4 * GIB, GIB, 3 * GIB);
     actor.set_workloads(levers(5 * GIB));
     assert_eq!(actor.leases(), 1, "it is the same balloon");
     apply(&mut actor, 4, Desired::Release);
-    assert_eq!(vm.told(), 5 * GIB);
+    assert_eq!(vm.balloon_target(), 5 * GIB);
     vm.has(4 * GIB, 0, 2 * GIB);
     // So does the one after a restart.
     drop(actor);
     let mut actor = open();
     apply(&mut actor, 1, limited());
-    assert!(vm.told() < 2 * GIB);
+    assert!(vm.balloon_target() < 2 * GIB);
     actor.tick(later(u64::from(LEASE_MS)));
-    assert_eq!(vm.told(), 4 * GIB);
+    assert_eq!(vm.balloon_target(), 4 * GIB);
     assert_eq!(actor.levers_changed(), 1, "not all of it is back");
     vm.has(4 * GIB, 0, 4 * GIB);
     actor.tick(later(u64::from(LEASE_MS) + 1_000));

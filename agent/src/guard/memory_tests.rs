@@ -158,10 +158,10 @@ fn the_bound_follows_and_the_volunteer_ends_whole_when_the_floor_is_reached() {
     eventually("all have ended", || tasks.iter_mut().all(|task| !task.lives()));
     let status = leaky.guard.status();
     assert_eq!((status.state, status.memory_ends), (VolunteerState::Frozen, 1), "{status:?}");
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     eventually("it was told", || {
-        told.extend(leaky.guard.take_events());
-        told.iter().any(|event| format!("{event:?}").contains(" processes were ended"))
+        events.extend(leaky.guard.take_events());
+        events.iter().any(|event| format!("{event:?}").contains(" processes were ended"))
     });
 
     available(leaky.proc.path(), 300);

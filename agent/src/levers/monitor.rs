@@ -229,12 +229,12 @@ mod tests {
         let lever =
             MonitorLever { socket: guest.socket.clone(), owner: own(), kind: MonitorKind::Balloon { whole: 4 * GIB } };
         lever.write(LeverValue::Memory(Some(3 * GIB))).unwrap();
-        assert_eq!(guest.told(), 3 * GIB);
+        assert_eq!(guest.balloon_target(), 3 * GIB);
         // Two are plugged while the balloon holds one.
         guest.has(4 * GIB, 2 * GIB, 5 * GIB);
         assert_eq!(lever.read().unwrap(), LeverValue::Memory(Some(5 * GIB)));
         lever.write(LeverValue::Memory(None)).unwrap();
-        assert_eq!(guest.told(), 6 * GIB);
+        assert_eq!(guest.balloon_target(), 6 * GIB);
         guest.has(4 * GIB, 2 * GIB, 6 * GIB);
         assert_eq!(lever.read().unwrap(), LeverValue::Memory(None));
     }

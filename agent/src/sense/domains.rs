@@ -23,8 +23,8 @@ pub(super) struct DomainReader {
 
 impl DomainReader {
     /// Takes in what the hypervisor told, and gives the machine's CPU times.
-    pub(super) fn take(&mut self, told: std::io::Result<Hypervisor>) -> Result<CpuTimes, Absence> {
-        let hypervisor = match told {
+    pub(super) fn take(&mut self, reading: std::io::Result<Hypervisor>) -> Result<CpuTimes, Absence> {
+        let hypervisor = match reading {
             Ok(hypervisor) => hypervisor,
             Err(error) => {
                 let kind = match error.kind() {
@@ -118,8 +118,8 @@ mod tests {
     fn the_machines_cpu_is_the_sum_over_domains_that_come_and_go() {
         let mut reader = DomainReader::default();
         let mut take = |domains: &[Domain]| {
-            let told = Hypervisor { physical_cpus: 4, domains: domains.to_vec() };
-            reader.take(Ok(told)).unwrap()
+            let reading = Hypervisor { physical_cpus: 4, domains: domains.to_vec() };
+            reader.take(Ok(reading)).unwrap()
         };
         assert_eq!(take(&[domain("dom0", true, 100), domain("a", false, 50)]).busy_ns, 0);
         assert_eq!(take(&[domain("dom0", true, 110), domain("a", false, 70)]).busy_ns, 30);

@@ -61,8 +61,8 @@ pub(crate) struct MonitoredDisks {
 
 impl MonitoredDisks {
     /// Takes in what the monitor last told.
-    pub(crate) fn take(&mut self, told: Result<(BlockStats, Instant), Absence>) {
-        match (told, self.last) {
+    pub(crate) fn take(&mut self, reading: Result<(BlockStats, Instant), Absence>) {
+        match (reading, self.last) {
             (Err(absence), Some(_)) => self.rates = Some(Err(absence)),
             // One that has never told leaves the kernel's figures in place.
             (Err(_), None) => {}
@@ -98,7 +98,7 @@ impl MonitoredDisks {
 #[derive(Debug)]
 struct Watched {
     socket: PathBuf,
-    told: MonitorState,
+    state: MonitorState,
     /// When it told of its disks and balloon; `None` if it did not, or an error since makes that doubtful.
     facts: Option<Instant>,
 }
@@ -109,7 +109,7 @@ type Shared = Arc<Mutex<BTreeMap<ProcessId, Watched>>>;
 /// Asks monitors as long as it exists.
 #[derive(Debug)]
 pub(crate) struct MonitorWatch {
-    told: Shared,
+    watched: Shared,
     /// Counts up whenever a monitor says something new of its guest's disks and balloon.
     news: Arc<AtomicU64>,
     /// Closing it ends the thread.
@@ -119,16 +119,16 @@ pub(crate) struct MonitorWatch {
 impl MonitorWatch {
     /// Starts the thread.
     pub(crate) fn start() -> io::Result<Self> {
-        let told = Shared::default();
+        let watched = Shared::default();
         let (stop, stopped) = mpsc::channel();
         let news = Arc::new(AtomicU64::new(0));
-        let (shared, counter) = (Arc::clone(&told), Arc::clone(&news));
+        let (shared, counter) = (Arc::clone(&watched), Arc::clone(&news));
         std::thread::Builder::new().name("monitors".into()).spawn(move || {
             while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                 look(&shared, &counter);
             }
         })?;
-        Ok(Self { told, news, _stop: stop })
+        Ok(Self { watched, news, _stop: stop })
     }
 
     /// How often a monitor has said something new of its guest's disks and balloon.
@@ -138,17 +138,17 @@ impl MonitorWatch {
 
     /// Watches these guests' monitors and no others.
     pub(crate) fn watch(&self, guests: impl Iterator<Item = (ProcessId, PathBuf)>) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut before = std::mem::take(&mut *told);
+        let mut all = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *all);
         for (owner, socket) in guests {
             let same = before.remove(&owner).filter(|watched| watched.socket == socket);
-            told.insert(owner, same.unwrap_or(Watched { socket, told: MonitorState::default(), facts: None }));
+            all.insert(owner, same.unwrap_or(Watched { socket, state: MonitorState::default(), facts: None }));
         }
     }
 
     /// What a guest's monitor last answered.
     pub(crate) fn state(&self, owner: ProcessId) -> Option<MonitorState> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).get(&owner).map(|watched| watched.told.clone())
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).get(&owner).map(|watched| watched.state.clone())
     }
 }
 
@@ -161,16 +161,16 @@ fn look(shared: &Shared, news: &AtomicU64) {
         let answer = Monitor::with(&socket, owner, |monitor| ask(monitor, facts_due));
         // The lock is not held while a monitor is asked; one may have been dropped from the list meanwhile.
         let mut all = lock();
-        let Some(Watched { told, facts, .. }) = all.get_mut(&owner).filter(|watched| watched.socket == socket) else {
+        let Some(Watched { state, facts, .. }) = all.get_mut(&owner).filter(|watched| watched.socket == socket) else {
             continue;
         };
         match answer {
-            Ok((stats, told_facts)) => {
-                told.stats = Some((stats, Instant::now()));
-                told.failure = None;
-                if let Some((disks, balloon)) = told_facts {
-                    let changed = told.disks != disks || told.balloon != balloon;
-                    (told.disks, told.balloon, *facts) = (disks, balloon, Some(Instant::now()));
+            Ok((stats, new_facts)) => {
+                state.stats = Some((stats, Instant::now()));
+                state.failure = None;
+                if let Some((disks, balloon)) = new_facts {
+                    let changed = state.disks != disks || state.balloon != balloon;
+                    (state.disks, state.balloon, *facts) = (disks, balloon, Some(Instant::now()));
                     news.fetch_add(changed.into(), Ordering::Relaxed);
                 }
             }
@@ -183,7 +183,7 @@ fn look(shared: &Shared, news: &AtomicU64) {
                     _ => AbsenceKind::NotSupported,
                 };
                 let (socket, error) = (socket.display().to_string().into(), error.to_string().into());
-                told.failure = Some(Absence { kind, reason: Reason::MonitorFailed { socket, error } });
+                state.failure = Some(Absence { kind, reason: Reason::MonitorFailed { socket, error } });
             }
         }
     }
@@ -233,10 +233,10 @@ mod tests {
     fn a_guest_is_asked_anew_for_its_memory_when_another_may_be_there() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("qmp");
-        let watch = MonitorWatch { told: Shared::default(), news: Arc::default(), _stop: mpsc::channel().0 };
+        let watch = MonitorWatch { watched: Shared::default(), news: Arc::default(), _stop: mpsc::channel().0 };
         let watched = |owner| watch.watch([(owner, socket.clone())].into_iter());
         let balloon = |owner| watch.state(owner).unwrap().balloon;
-        let look = || look(&watch.told, &watch.news);
+        let look = || look(&watch.watched, &watch.news);
         watched(own());
         let guest = Balloonist::start(&socket, 400, 200);
         look();
@@ -276,18 +276,18 @@ mod tests {
     #[test]
     fn rates_are_made_of_the_monitors_own_interval() {
         let start = Instant::now();
-        let told = |write_bytes, ms| {
+        let state = |write_bytes, ms| {
             Ok((BlockStats { write_bytes, ..BlockStats::default() }, start + Duration::from_millis(ms)))
         };
         let mut disks = MonitoredDisks::default();
         let absence = || Absence::described(AbsenceKind::NotYet, "test");
         disks.take(Err(absence()));
         assert_eq!(disks.rates, None, "the kernel's figures stay");
-        disks.take(told(100, 0));
-        disks.take(told(600, 500));
-        disks.take(told(600, 500));
+        disks.take(state(100, 0));
+        disks.take(state(600, 500));
+        disks.take(state(600, 500));
         assert_eq!(disks.rates, Some(Ok([0.0, 1_000.0, 0.0])), "the same answer is no interval");
-        disks.take(told(10, 900));
+        disks.take(state(10, 900));
         assert!(matches!(&disks.rates, Some(Err(absence)) if absence.kind == AbsenceKind::WentBack));
         disks.take(Err(absence()));
         assert_eq!(disks.rates, Some(Err(absence())));
@@ -296,8 +296,8 @@ mod tests {
     #[test]
     fn old_counters_are_no_counters() {
         let now = Instant::now();
-        let told = MonitorState { stats: Some((BlockStats::default(), now)), ..MonitorState::default() };
-        assert_eq!(told.block_stats(now), Ok((BlockStats::default(), now)));
-        assert_eq!(told.block_stats(now + STALE).unwrap_err().kind, AbsenceKind::NotYet);
+        let state = MonitorState { stats: Some((BlockStats::default(), now)), ..MonitorState::default() };
+        assert_eq!(state.block_stats(now), Ok((BlockStats::default(), now)));
+        assert_eq!(state.block_stats(now + STALE).unwrap_err().kind, AbsenceKind::NotYet);
     }
 }

@@ -148,17 +148,17 @@ fn the_loss_and_return_of_a_sensor_are_told_once() {
     let tree = Tree::new();
     let mut sensor = tree.sensor(&[]);
     let start = Instant::now();
-    let told = |observation: &Observation| -> Vec<(String, bool)> {
-        let told = |event: &Event| match event {
+    let changes = |observation: &Observation| -> Vec<(String, bool)> {
+        let changes = |event: &Event| match event {
             Event::SensorChanged { sensor, absent } => Some((sensor.clone(), absent.is_some())),
             _ => None,
         };
-        observation.changes.iter().filter_map(told).collect()
+        observation.changes.iter().filter_map(changes).collect()
     };
-    assert!(told(&sensor.sample(start)).contains(&("load".to_owned(), true)));
-    assert!(told(&sensor.sample(start + Duration::from_secs(1))).is_empty());
+    assert!(changes(&sensor.sample(start)).contains(&("load".to_owned(), true)));
+    assert!(changes(&sensor.sample(start + Duration::from_secs(1))).is_empty());
     tree.write("proc/loadavg", "0.5 0 0 1/1 1\n");
-    assert_eq!(told(&sensor.sample(start + Duration::from_secs(2))), [("load".to_owned(), false)]);
+    assert_eq!(changes(&sensor.sample(start + Duration::from_secs(2))), [("load".to_owned(), false)]);
 }
 
 /// Ends a child process whatever happens.

@@ -17,7 +17,7 @@ struct Bench {
     cgroups: Vec<PathBuf>,
     epoch: u64,
     inputs: mpsc::Sender<TaskInput>,
-    told: mpsc::UnboundedReceiver<TaskState>,
+    states: mpsc::UnboundedReceiver<TaskState>,
     running: JoinHandle<()>,
 }
 
@@ -27,10 +27,10 @@ fn start(
     lease: Duration,
 ) -> (mpsc::Sender<TaskInput>, mpsc::UnboundedReceiver<TaskState>, JoinHandle<()>) {
     let settings = TaskSettings { enabled: true, folder: folder.join("tasks"), volunteer: volunteer.clone(), lease };
-    let (tell, told) = mpsc::unbounded_channel();
+    let (tell, states) = mpsc::unbounded_channel();
     let (inputs, receiver) = mpsc::channel(16);
     let runner = TaskRunner::open(settings, Clock::start(), move |state| _ = tell.send(state)).unwrap();
-    (inputs, told, tokio::spawn(runner.run(receiver)))
+    (inputs, states, tokio::spawn(runner.run(receiver)))
 }
 
 impl Bench {
@@ -43,15 +43,15 @@ impl Bench {
         let registry = folder.path().join("volunteer");
         std::fs::create_dir(&registry).unwrap();
         let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
-        let (inputs, told, running) = start(folder.path(), &volunteer, lease);
-        Self { folder, volunteer, cgroups: Vec::new(), epoch: Clock::start().now().0, inputs, told, running }
+        let (inputs, states, running) = start(folder.path(), &volunteer, lease);
+        Self { folder, volunteer, cgroups: Vec::new(), epoch: Clock::start().now().0, inputs, states, running }
     }
 
     /// The agent is killed, and started again: its tasks run on.
     async fn restart(&mut self) {
         self.running.abort();
         _ = (&mut self.running).await;
-        (self.inputs, self.told, self.running) = start(self.folder.path(), &self.volunteer, Duration::from_secs(600));
+        (self.inputs, self.states, self.running) = start(self.folder.path(), &self.volunteer, Duration::from_secs(600));
     }
 
     /// Uses a cgroup as the volunteer; `false`, with a word why, where none can be made.
@@ -109,7 +109,7 @@ impl Bench {
     }
 
     async fn next(&mut self) -> TaskState {
-        tokio::time::timeout(Duration::from_secs(60), self.told.recv()).await.expect("a state in time").unwrap()
+        tokio::time::timeout(Duration::from_secs(60), self.states.recv()).await.expect("a state in time").unwrap()
     }
 
     /// The end of the next attempt that ends.
@@ -242,7 +242,7 @@ async fn tasks_end_by_order_and_when_their_time_is_up_and_without_the_aggregator
     // As an aggregator that has nothing to order does.
     let end = loop {
         bench.send(TaskInput::Orders(TaskOrders { epoch: bench.epoch, orders: vec![] })).await;
-        match tokio::time::timeout(Duration::from_millis(100), bench.told.recv()).await {
+        match tokio::time::timeout(Duration::from_millis(100), bench.states.recv()).await {
             Ok(Some(TaskState { status: TaskStatus::Running { .. }, .. })) | Err(_) => {}
             Ok(state) => break state.unwrap().status,
         }

@@ -58,10 +58,10 @@ async fn read(source: &ResponseSource) -> ResponseTime {
 }
 
 async fn reason(source: &ResponseSource) -> String {
-    told(read(source).await)
+    reason_of(read(source).await)
 }
 
-fn told(time: ResponseTime) -> String {
+fn reason_of(time: ResponseTime) -> String {
     match time {
         ResponseTime::Missing { reason } => {
             assert!(reason.chars().count() <= LONGEST_REASON && !reason.contains(char::is_control), "{reason:?}");
@@ -131,7 +131,7 @@ async fn servers_that_never_finish_cost_the_time_limit() {
             let limit = Duration::from_millis(500);
             let mut reader = ResponseReader::with_time_limit(&source(&url), INTERVAL, limit).unwrap();
             let started = Instant::now();
-            let reason = told(reader.read().await);
+            let reason = reason_of(reader.read().await);
             assert!(reason.ends_with("within 0.5 s"), "{reason}");
             assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
         }

@@ -28,11 +28,11 @@ pub(super) async fn snapshots(socket: PathBuf, news: mpsc::Sender<News>) {
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         looks.tick().await;
-        let told = match snapshot(&socket).await {
+        let update = match snapshot(&socket).await {
             Ok(snapshot) => News::Snapshot(Box::new(snapshot)),
             Err(error) => News::Trouble(chain(&error)),
         };
-        if news.send(told).await.is_err() {
+        if news.send(update).await.is_err() {
             return;
         }
     }

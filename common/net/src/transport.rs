@@ -10,7 +10,7 @@ use rustls_pki_types::CertificateDer;
 
 use crate::tls::{AGGREGATOR_NAME, Identity, TlsError, Validity, joining_client};
 use gleaner_types::id::HostId;
-use gleaner_wire::{MAX_VERSIONS, Purpose, own_versions, versions_in_words, versions_told};
+use gleaner_wire::{MAX_VERSIONS, Purpose, encoded_versions, own_versions, versions_in_words};
 
 /// Default UDP port of an aggregator. Chosen; registered for nothing else.
 pub const DEFAULT_PORT: u16 = 7441;
@@ -193,14 +193,14 @@ const VERSIONS_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn learn_versions(connection: &quinn::Connection) -> String {
     let exchange = async {
         let (mut send, mut receive) = connection.open_bi().await.ok()?;
-        send.write_all(&versions_told()).await.ok()?;
+        send.write_all(&encoded_versions()).await.ok()?;
         send.finish().ok()?;
         receive.read_to_end(MAX_VERSIONS).await.ok()
     };
-    let told = tokio::time::timeout(VERSIONS_TIMEOUT, exchange).await.ok().flatten().unwrap_or_default();
+    let peer_versions = tokio::time::timeout(VERSIONS_TIMEOUT, exchange).await.ok().flatten().unwrap_or_default();
     format!(
         "no common version of the protocol: the aggregator speaks {}, this host {}",
-        versions_in_words(&told),
+        versions_in_words(&peer_versions),
         own_versions()
     )
 }
@@ -209,17 +209,17 @@ pub async fn learn_versions(connection: &quinn::Connection) -> String {
 pub async fn tell_versions(connection: &quinn::Connection) -> String {
     let exchange = async {
         let (mut send, mut receive) = connection.accept_bi().await.ok()?;
-        let told = receive.read_to_end(MAX_VERSIONS).await.ok()?;
-        send.write_all(&versions_told()).await.ok()?;
+        let peer_versions = receive.read_to_end(MAX_VERSIONS).await.ok()?;
+        send.write_all(&encoded_versions()).await.ok()?;
         send.finish().ok()?;
-        Some(told)
+        Some(peer_versions)
     };
-    let told = tokio::time::timeout(VERSIONS_TIMEOUT, exchange).await.ok().flatten().unwrap_or_default();
+    let peer_versions = tokio::time::timeout(VERSIONS_TIMEOUT, exchange).await.ok().flatten().unwrap_or_default();
     // The peer ends the connection once it has read the answer.
     _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
     let reason = format!(
         "no common version of the protocol: the peer speaks {}, this aggregator {}",
-        versions_in_words(&told),
+        versions_in_words(&peer_versions),
         own_versions()
     );
     connection.close(1u8.into(), reason.as_bytes());

@@ -24,7 +24,7 @@ pub use message::{
 pub use sayable::can_say;
 pub use unknown::Unknowns;
 pub use version::{
-    MAX_VERSIONS, ProtocolVersion, Purpose, VERSIONS_ALPN, own_versions, versions_in_words, versions_told,
+    MAX_VERSIONS, ProtocolVersion, Purpose, VERSIONS_ALPN, encoded_versions, own_versions, versions_in_words,
 };
 
 /// Longest message of the joining protocol, in bytes.

@@ -96,14 +96,14 @@ pub const MAX_VERSIONS: usize = 2 * MOST_VERSIONS;
 /// The list of versions that a peer tells when it shares none with the other: two bytes each, little-endian, until the
 /// stream ends. It never changes.
 #[must_use]
-pub fn versions_told() -> Vec<u8> {
+pub fn encoded_versions() -> Vec<u8> {
     ProtocolVersion::SPOKEN.iter().flat_map(|version| version.number().to_le_bytes()).collect()
 }
 
 /// The versions of such a list, in words.
 #[must_use]
-pub fn versions_in_words(told: &[u8]) -> String {
-    let numbers = told.chunks_exact(2).take(MOST_VERSIONS).filter_map(<[u8]>::first_chunk::<2>);
+pub fn versions_in_words(peer_versions: &[u8]) -> String {
+    let numbers = peer_versions.chunks_exact(2).take(MOST_VERSIONS).filter_map(<[u8]>::first_chunk::<2>);
     let mut numbers: Vec<u16> = numbers.map(|bytes| u16::from_le_bytes(*bytes)).collect();
     numbers.sort_unstable();
     numbers.dedup();
@@ -116,7 +116,7 @@ pub fn versions_in_words(told: &[u8]) -> String {
 /// The versions of this release, in words.
 #[must_use]
 pub fn own_versions() -> String {
-    versions_in_words(&versions_told())
+    versions_in_words(&encoded_versions())
 }
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn versions_are_told_in_a_form_that_never_changes() {
-        assert_eq!(versions_told(), [2, 0, 1, 0]);
+        assert_eq!(encoded_versions(), [2, 0, 1, 0]);
         assert_eq!(versions_in_words(&[9, 0, 10, 0, 9, 0, 7]), "9, 10");
         assert_eq!(versions_in_words(&[]), "none");
         assert_eq!(own_versions(), "1, 2");

@@ -38,8 +38,11 @@ fn with_a_broken_ledger_nothing_is_limited_however_often_it_is_started() {
         let ack = agent.apply(&limit(2, 30.0, None), NOW);
         assert_eq!(refusal_of(&ack), Some(Refusal::ObserveOnly), "a limit would be recorded as found");
         assert_eq!(refusal_of(&agent.apply(&run(3), NOW)), Some(Refusal::ObserveOnly));
-        let told = agent.tick(NOW);
-        assert!(matches!(told.as_slice(), [Event::LedgerRefused { reason, .. }] if reason.contains("EOF")), "{told:?}");
+        let events = agent.tick(NOW);
+        assert!(
+            matches!(events.as_slice(), [Event::LedgerRefused { reason, .. }] if reason.contains("EOF")),
+            "{events:?}"
+        );
         assert!(agent.tick(NOW).is_empty(), "it is told once");
         assert_eq!(agent.restore_all(), RestoreReport::default());
         assert_eq!(fs::read_to_string(&ledger).unwrap(), damaged);

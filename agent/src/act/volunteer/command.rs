@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// Ticks, a second of its own clock at a time, until something is told.
-    fn told(command: &mut VolunteerCommand, kind: &VolunteerKind, now: &mut Timestamp) -> (String, f64) {
+    fn last_end(command: &mut VolunteerCommand, kind: &VolunteerKind, now: &mut Timestamp) -> (String, f64) {
         for _ in 0..2_000 {
             *now = now.after(Duration::from_secs(1));
             if let Some(Event::VolunteerCommandEnded { how, again_in_s }) = command.tick(kind, *now) {
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(command.tick(&kind, now), None, "not before the volunteer runs");
         assert!(command.running.is_none());
         command.activate(2, now);
-        let pauses: Vec<(String, f64)> = (0..8).map(|_| told(&mut command, &kind, &mut now)).collect();
+        let pauses: Vec<(String, f64)> = (0..8).map(|_| last_end(&mut command, &kind, &mut now)).collect();
         assert!(pauses.iter().all(|(how, _)| how == "exit status: 3"), "{pauses:?}");
         assert_eq!(
             pauses.iter().map(|(_, pause)| *pause).collect::<Vec<_>>(),
@@ -203,7 +203,7 @@ mod tests {
         let mut now = Timestamp(0);
         let mut command = VolunteerCommand::new(vec!["/usr/bin/touch".into(), ran.display().to_string()]);
         command.activate(1, now);
-        let (how, _) = told(&mut command, &kind, &mut now);
+        let (how, _) = last_end(&mut command, &kind, &mut now);
         assert!(how.contains("failed to move it into the volunteer"), "{how}");
         assert!(!ran.exists());
     }

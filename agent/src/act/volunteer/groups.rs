@@ -38,8 +38,8 @@ pub(crate) struct Group {
 pub(crate) struct ProcessGroups {
     registry: PathBuf,
     proc: PathBuf,
-    /// What each group was last told: true is to run.
-    told: BTreeMap<Group, bool>,
+    /// How each group was last signalled: true is to run.
+    signalled: BTreeMap<Group, bool>,
     opened: Instant,
 }
 
@@ -64,7 +64,12 @@ impl ProcessGroups {
     /// Makes the registry, or takes it over.
     pub(crate) fn open(registry: &Path, proc: &Path) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(registry)?;
-        Ok(Self { registry: registry.to_owned(), proc: proc.to_owned(), told: BTreeMap::new(), opened: Instant::now() })
+        Ok(Self {
+            registry: registry.to_owned(),
+            proc: proc.to_owned(),
+            signalled: BTreeMap::new(),
+            opened: Instant::now(),
+        })
     }
 
     pub(crate) fn registry(&self) -> &Path {
@@ -73,7 +78,7 @@ impl ProcessGroups {
 
     /// The numbers of the groups, as last enforced.
     pub(crate) fn numbers(&self) -> Vec<i32> {
-        self.told.keys().map(|group| group.pgid).collect()
+        self.signalled.keys().map(|group| group.pgid).collect()
     }
 
     pub(crate) fn proc(&self) -> &Path {
@@ -98,7 +103,7 @@ impl ProcessGroups {
             }
         }
         members.sort();
-        self.told.retain(|group, _| members.binary_search(group).is_ok());
+        self.signalled.retain(|group, _| members.binary_search(group).is_ok());
         Ok(members)
     }
 
@@ -139,9 +144,9 @@ impl ProcessGroups {
         // First stop, then continue, so that the ceiling is not exceeded in between.
         for run in [false, true] {
             for (group, _) in next.iter().filter(|(_, wanted)| *wanted == run) {
-                if self.told.get(group) != Some(&run) {
+                if self.signalled.get(group) != Some(&run) {
                     signal(*group, if run { Signal::CONT } else { Signal::STOP });
-                    self.told.insert(*group, run);
+                    self.signalled.insert(*group, run);
                 }
             }
         }

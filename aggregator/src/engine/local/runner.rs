@@ -285,7 +285,7 @@ impl Runner {
     fn tell_trouble(&mut self, trouble: String) {
         // The records of a cancelled job are gone before its runner knows; that is no trouble.
         // One that names the task differs each time.
-        let again = self.troubled.is_none_or(|told| told.elapsed() >= TROUBLE_PAUSE);
+        let again = self.troubled.is_none_or(|last| last.elapsed() >= TROUBLE_PAUSE);
         if self.trouble != trouble && again && !self.orders.borrow().cancelled {
             self.troubled = Some(Instant::now());
             tracing::warn!(job = %self.job, "{trouble}");

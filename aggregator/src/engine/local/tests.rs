@@ -51,7 +51,7 @@ pub(in crate::engine) fn own() -> TaskUser {
 struct Agent {
     inputs: mpsc::Sender<TaskInput>,
     /// Takes what it tells.
-    told: Arc<Mutex<Option<mpsc::UnboundedSender<TaskState>>>>,
+    states: Arc<Mutex<Option<mpsc::UnboundedSender<TaskState>>>>,
     /// The end of the connection that there is.
     connection: Option<mpsc::Sender<FromAggregator>>,
     connections: u64,
@@ -64,8 +64,8 @@ impl Agent {
         let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
         let settings =
             TaskSettings { enabled: true, folder: folder.join("tasks"), volunteer, lease: Duration::from_secs(600) };
-        let told: Arc<Mutex<Option<mpsc::UnboundedSender<TaskState>>>> = Arc::default();
-        let tell = Arc::clone(&told);
+        let states: Arc<Mutex<Option<mpsc::UnboundedSender<TaskState>>>> = Arc::default();
+        let tell = Arc::clone(&states);
         let tell = move |state| {
             if let Some(to) = &*tell.lock().unwrap() {
                 _ = to.send(state);
@@ -73,7 +73,7 @@ impl Agent {
         };
         let (inputs, receiver) = mpsc::channel(256);
         tokio::spawn(TaskRunner::open(settings, Clock::start(), tell).unwrap().run(receiver));
-        Self { inputs, told, connection: None, connections: 0 }
+        Self { inputs, states, connection: None, connections: 0 }
     }
 
     fn connect(&mut self, link: &TaskLink) {
@@ -82,11 +82,11 @@ impl Agent {
         link.set_epoch(Clock::start().now().0 + self.connections);
         link.connected(self.connections, ProtocolVersion::CURRENT, &sender);
         self.connection = Some(sender);
-        let (tell, mut told) = mpsc::unbounded_channel();
-        *self.told.lock().unwrap() = Some(tell);
+        let (tell, mut states) = mpsc::unbounded_channel();
+        *self.states.lock().unwrap() = Some(tell);
         let (inputs, link) = (self.inputs.clone(), link.clone());
         tokio::spawn(async move {
-            while let Some(state) = told.recv().await {
+            while let Some(state) = states.recv().await {
                 link.states(vec![state]).await;
             }
         });
