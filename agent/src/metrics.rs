@@ -113,20 +113,20 @@ impl Status {
             "1 while the record of what must be restored cannot be used, so that the agent only observes.",
             f64::from(u8::from(self.refused.is_some())),
         );
-        let seen = latest.last.as_ref();
-        host(&mut page, seen);
-        volunteer(&mut page, seen);
-        guard(&mut page, seen.and_then(|seen| seen.guard.as_ref()));
-        harm(&mut page, seen.map(|seen| &seen.harm));
+        let tick = latest.last.as_ref();
+        host(&mut page, tick);
+        volunteer(&mut page, tick);
+        guard(&mut page, tick.and_then(|tick| tick.guard.as_ref()));
+        harm(&mut page, tick.map(|tick| &tick.harm));
         page.gauge(
             "gleaner_agent_command_leases",
             "Commands in force under a lease.",
-            seen.map(|seen| seen.leases as f64),
+            tick.map(|tick| tick.leases as f64),
         );
         page.gauge(
             "gleaner_agent_knobs_changed",
             "Knobs that differ from their found value and will be restored.",
-            seen.map(|seen| seen.levers_changed as f64),
+            tick.map(|tick| tick.levers_changed as f64),
         );
         page
     }
@@ -167,8 +167,8 @@ fn link(page: &mut Page, outbox: &Outbox) {
     );
 }
 
-fn host(page: &mut Page, seen: Option<&Tick>) {
-    let machine = seen.map(|seen| &seen.machine);
+fn host(page: &mut Page, tick: Option<&Tick>) {
+    let machine = tick.map(|tick| &tick.machine);
     let cores = |share: &CoreShare| share.cores();
     page.gauge("gleaner_agent_capacity_cores", "CPUs online.", machine.map(|own| own.cpu_capacity.cores()));
     page.gauge(
@@ -176,8 +176,8 @@ fn host(page: &mut Page, seen: Option<&Tick>) {
         "CPU that the foreground uses.",
         machine.and_then(|own| own.cpu_foreground.value()).map(cores),
     );
-    page.gauge("gleaner_agent_workloads", "Foreground workloads found.", seen.map(|seen| seen.workloads as f64));
-    let residual = seen.map(|seen| &seen.residual);
+    page.gauge("gleaner_agent_workloads", "Foreground workloads found.", tick.map(|tick| tick.workloads as f64));
+    let residual = tick.map(|tick| &tick.residual);
     let both = |bounded: Bounded<f64>| {
         [("expected", bounded.expected), ("safe", bounded.safe)]
             .map(|(bound, value)| (vec![("bound", bound.to_owned())], value))
@@ -200,8 +200,8 @@ fn host(page: &mut Page, seen: Option<&Tick>) {
     page.counter("gleaner_agent_promises_broken", "Promises of CPU that did not hold.", record.broken);
 }
 
-fn volunteer(page: &mut Page, seen: Option<&Tick>) {
-    let own = seen.map(|seen| &seen.volunteer);
+fn volunteer(page: &mut Page, tick: Option<&Tick>) {
+    let own = tick.map(|tick| &tick.volunteer);
     let all =
         [("latent", VolunteerState::Latent), ("active", VolunteerState::Active), ("frozen", VolunteerState::Frozen)];
     let states = own.map(|own| {
@@ -297,7 +297,7 @@ impl Monitored for Monitor {
         }
         health.problems.extend(self.status.refused.clone());
         let latest = self.status.lock();
-        let failure = latest.last.as_ref().and_then(|seen| seen.guard.as_ref()?.failure.clone());
+        let failure = latest.last.as_ref().and_then(|tick| tick.guard.as_ref()?.failure.clone());
         health.warnings.extend(failure.map(|failure| format!("the guard holds the volunteer frozen: {failure}")));
         if latest.restore_failures > 0 {
             health.warnings.push(format!("{} knobs could not be put back", latest.restore_failures));

@@ -85,8 +85,8 @@ struct Running {
     run: Run,
     /// Started by an earlier run of the agent: not our child.
     adopted: bool,
-    /// Seen alive by this process.
-    seen: bool,
+    /// This process has found it alive.
+    observed_alive: bool,
     /// When it was asked to end because its time is up.
     terminated: Option<Timestamp>,
 }
@@ -128,7 +128,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             let phase = match ended {
                 Some(status) => Phase::Ended(status),
                 // The next look finds out whether it still runs.
-                None => Phase::Running(Running { run, adopted: true, seen: false, terminated: None }),
+                None => Phase::Running(Running { run, adopted: true, observed_alive: false, terminated: None }),
             };
             attempts.insert(attempt, phase);
         }
@@ -225,7 +225,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             TaskDesired::Run { .. } if self.attempts.contains_key(&attempt) => self.tell_state(&attempt),
             TaskDesired::Run { attempt: number, command } => match self.start(&attempt, number, &command).await {
                 Ok((mut child, run)) => {
-                    let running = Running { run, adopted: false, seen: true, terminated: None };
+                    let running = Running { run, adopted: false, observed_alive: true, terminated: None };
                     self.attempts.insert(attempt.clone(), Phase::Running(running));
                     self.tell_state(&attempt);
                     self.children.spawn(async move {
@@ -369,7 +369,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                     gone.push(attempt.clone());
                     continue;
                 }
-                running.seen = true;
+                running.observed_alive = true;
             }
             let ran = now.since(Timestamp(running.run.started_ms));
             match running.terminated {
@@ -399,7 +399,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
     fn ended(&mut self, attempt: &TaskAttempt, exit: Option<i32>, at: Timestamp) {
         // One that was forgotten is of no interest.
         let Some(Phase::Running(running)) = self.attempts.get(attempt) else { return };
-        if exit.is_none() && running.seen {
+        if exit.is_none() && running.observed_alive {
             launch::end_remains(&running.run);
         }
         launch::leave(running.run.pid, &self.settings.volunteer);

@@ -36,9 +36,9 @@ impl Controller {
 }
 
 impl SingleResource for Controller {
-    fn next(&mut self, seen: &Observed) -> CoreShare {
+    fn next(&mut self, observed: &Observed) -> CoreShare {
         match self {
-            Self::Stfc(controller) => controller.next(seen),
+            Self::Stfc(controller) => controller.next(observed),
         }
     }
 }
@@ -93,16 +93,16 @@ mod tests {
     proptest! {
         #[test]
         fn the_next_allocation_is_a_number_within_the_bounds(
-            seen in proptest::collection::vec((any::<f64>(), 0.0..1e5_f64, 0.0..1.5_f64, any::<bool>()), 1..60),
+            observations in proptest::collection::vec((any::<f64>(), 0.0..1e5_f64, 0.0..1.5_f64, any::<bool>()), 1..60),
         ) {
             for mut controller in all() {
                 let mut allocation = 600.0;
-                for &(wild, response_ms, utilisation, sane) in &seen {
+                for &(wild, response_ms, utilisation, sane) in &observations {
                     let response_ms = Some(if sane { response_ms } else { wild });
                     let utilisation = Some(Fraction::clamped(utilisation));
-                    let seen = Observed { utilisation, ..observed(allocation, response_ms) };
-                    let next = controller.next(&seen);
-                    prop_assert!(next >= seen.floor && next <= seen.ceiling && next.percent().is_finite());
+                    let observed = Observed { utilisation, ..observed(allocation, response_ms) };
+                    let next = controller.next(&observed);
+                    prop_assert!(next >= observed.floor && next <= observed.ceiling && next.percent().is_finite());
                     allocation = next.percent();
                 }
             }
@@ -111,8 +111,8 @@ mod tests {
         #[test]
         fn an_impossible_target_is_no_reason_to_move(target_ms in prop_oneof![Just(0.0), Just(-1.0), Just(f64::NAN)]) {
             for mut controller in all() {
-                let seen = Observed { target_ms, ..observed(600.0, Some(10.0)) };
-                prop_assert_eq!(controller.next(&seen), seen.allocation);
+                let observed = Observed { target_ms, ..observed(600.0, Some(10.0)) };
+                prop_assert_eq!(controller.next(&observed), observed.allocation);
             }
         }
     }

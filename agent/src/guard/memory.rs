@@ -52,7 +52,7 @@ pub(super) struct MemoryWatch {
     meminfo: PathBuf,
     /// Cgroups whose processes are looked after, and those that were.
     dirs: Vec<PathBuf>,
-    seen: BTreeSet<i32>,
+    cared_for: BTreeSet<i32>,
     looked: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ impl MemoryWatch {
             law: MemoryBound::new(settings),
             meminfo,
             dirs: volunteer.own_dirs(),
-            seen: BTreeSet::new(),
+            cared_for: BTreeSet::new(),
             looked: None,
         }
     }
@@ -91,9 +91,9 @@ impl MemoryWatch {
     /// Looks after the processes that have entered since the last time.
     pub(super) fn care(&mut self) {
         let Ok(there) = cgroup::processes_of(&self.dirs) else { return };
-        for pid in there.difference(&self.seen) {
+        for pid in there.difference(&self.cared_for) {
             care_for(*pid);
         }
-        self.seen = there;
+        self.cared_for = there;
     }
 }

@@ -104,15 +104,15 @@ pub struct Request {
 impl Request {
     /// What a policy without a model of the application asks for: it may go anywhere between floors and ceilings.
     #[must_use]
-    pub fn without_model(seen: &Observation, shares: Vec<Share>, gains: Vec<f64>) -> Self {
+    pub fn without_model(observation: &Observation, shares: Vec<Share>, gains: Vec<f64>) -> Self {
         Self {
             shares,
             gains,
-            error: seen.mean_ms.map(|mean_ms| error(seen.target_ms, mean_ms)),
+            error: observation.mean_ms.map(|mean_ms| error(observation.target_ms, mean_ms)),
             predicted: None,
             reach: None,
-            loads: seen.shares.iter().map(|share| load(share.utilisation)).collect(),
-            bounds: seen.shares.iter().map(|share| (share.floor, share.ceiling)).collect(),
+            loads: observation.shares.iter().map(|share| load(share.utilisation)).collect(),
+            bounds: observation.shares.iter().map(|share| (share.floor, share.ceiling)).collect(),
             model: None,
         }
     }
@@ -143,23 +143,23 @@ impl Application {
     }
 
     /// Takes a control interval and says what the application asks for in the next.
-    pub fn step(&mut self, seen: &Observation) -> Request {
-        let loads: Vec<Load> = seen.shares.iter().map(|share| load(share.utilisation)).collect();
-        let known = |mean_ms: &f64| *mean_ms > 0.0 && mean_ms.is_finite() && seen.target_ms > 0.0;
-        let Some(mean_ms) = seen.mean_ms.filter(known) else { return hold(seen, loads) };
-        self.average(seen);
+    pub fn step(&mut self, observation: &Observation) -> Request {
+        let loads: Vec<Load> = observation.shares.iter().map(|share| load(share.utilisation)).collect();
+        let known = |mean_ms: &f64| *mean_ms > 0.0 && mean_ms.is_finite() && observation.target_ms > 0.0;
+        let Some(mean_ms) = observation.mean_ms.filter(known) else { return hold(observation, loads) };
+        self.average(observation);
         let condition = condition(&loads);
-        let performance = (seen.target_ms / mean_ms).min(PERFORMANCE_MOST);
-        let parts = seen.shares.iter().map(|share| share.share.part()).collect();
-        self.model.weigh(seen.shares.iter().map(|share| share.utilisation));
-        self.model.observe(Sample { performance, miss_rate: seen.miss_rate, shares: parts, condition });
-        let Some(model) = self.model.predict(condition) else { return hold(seen, loads) };
+        let performance = (observation.target_ms / mean_ms).min(PERFORMANCE_MOST);
+        let parts = observation.shares.iter().map(|share| share.share.part()).collect();
+        self.model.weigh(observation.shares.iter().map(|share| share.utilisation));
+        self.model.observe(Sample { performance, miss_rate: observation.miss_rate, shares: parts, condition });
+        let Some(model) = self.model.predict(condition) else { return hold(observation, loads) };
 
-        let error = error(seen.target_ms, mean_ms);
+        let error = error(observation.target_ms, mean_ms);
         let norms: Vec<Norm> = self.averages.iter().map(|average| Norm::of(Share::clamped(*average))).collect();
-        let mut bounds_of_all = Vec::with_capacity(seen.shares.len());
-        let mut variables = Vec::with_capacity(seen.shares.len());
-        for (((share, load), norm), gain) in seen.shares.iter().zip(&loads).zip(&norms).zip(&model.gains) {
+        let mut bounds_of_all = Vec::with_capacity(observation.shares.len());
+        let mut variables = Vec::with_capacity(observation.shares.len());
+        for (((share, load), norm), gain) in observation.shares.iter().zip(&loads).zip(&norms).zip(&model.gains) {
             let (floor, ceiling) = (share.floor.part(), share.ceiling.part());
             let (lower, upper) = bounds(share.resource, *load, error, share.share.part(), floor, ceiling);
             let least = least(share.resource, share.utilisation, error, share.share.part()).min(ceiling);
@@ -205,26 +205,26 @@ impl Application {
         }
     }
 
-    fn average(&mut self, seen: &Observation) {
-        if self.averages.len() != seen.shares.len() {
-            self.averages = seen.shares.iter().map(|share| share.share.part()).collect();
+    fn average(&mut self, observation: &Observation) {
+        if self.averages.len() != observation.shares.len() {
+            self.averages = observation.shares.iter().map(|share| share.share.part()).collect();
         }
-        for (average, share) in self.averages.iter_mut().zip(&seen.shares) {
+        for (average, share) in self.averages.iter_mut().zip(&observation.shares) {
             *average += AVERAGE_WEIGHT * (share.share.part() - *average);
         }
     }
 }
 
 /// Everything stays as it is.
-fn hold(seen: &Observation, loads: Vec<Load>) -> Request {
+fn hold(observation: &Observation, loads: Vec<Load>) -> Request {
     Request {
-        shares: seen.shares.iter().map(|share| share.share).collect(),
-        gains: vec![0.0; seen.shares.len()],
+        shares: observation.shares.iter().map(|share| share.share).collect(),
+        gains: vec![0.0; observation.shares.len()],
         error: None,
         predicted: None,
         reach: None,
         loads,
-        bounds: seen.shares.iter().map(|share| (share.share, share.share)).collect(),
+        bounds: observation.shares.iter().map(|share| (share.share, share.share)).collect(),
         model: None,
     }
 }
@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    fn seen(mean_ms: Option<f64>, shares: Vec<ObservedShare>) -> Observation {
+    fn observation(mean_ms: Option<f64>, shares: Vec<ObservedShare>) -> Observation {
         Observation { target_ms: 100.0, mean_ms, miss_rate: None, shares }
     }
 
@@ -257,7 +257,7 @@ mod tests {
     fn what_is_not_known_is_held() {
         let mut application = Application::new(Settings::default());
         for odd in [None, Some(0.0), Some(-1.0), Some(f64::NAN)] {
-            let request = application.step(&seen(odd, vec![share(Resource::Cpu, 0.4, 0.99)]));
+            let request = application.step(&observation(odd, vec![share(Resource::Cpu, 0.4, 0.99)]));
             assert_eq!((request.shares[0], request.error), (Share::clamped(0.4), None));
         }
     }
@@ -265,14 +265,14 @@ mod tests {
     #[test]
     fn an_overloaded_share_of_a_slow_application_grows_and_an_idle_one_of_a_fast_one_shrinks() {
         let mut application = Application::new(Settings::default());
-        let slow = seen(Some(300.0), vec![share(Resource::Cpu, 0.3, 0.99), share(Resource::Disk, 0.3, 0.2)]);
+        let slow = observation(Some(300.0), vec![share(Resource::Cpu, 0.3, 0.99), share(Resource::Disk, 0.3, 0.2)]);
         let request = application.step(&slow);
         // At least half of the step 0.05·(|10·0.667| + 1)·0.3 of Eq. 4.8.
         let step = 0.05 * (20.0 / 3.0 + 1.0) * 0.3;
         assert!(request.shares[0].part() >= 0.3 + 0.5 * step - 1e-9, "{request:?}");
         assert!(request.shares[1].part() >= 0.3 - 1e-9, "nothing shrinks while the target is far: {request:?}");
         let mut application = Application::new(Settings::default());
-        let fast = seen(Some(50.0), vec![share(Resource::Cpu, 0.3, 0.3), share(Resource::Disk, 0.3, 0.2)]);
+        let fast = observation(Some(50.0), vec![share(Resource::Cpu, 0.3, 0.3), share(Resource::Disk, 0.3, 0.2)]);
         let request = application.step(&fast);
         assert!(request.shares.iter().all(|share| share.part() < 0.3), "{request:?}");
     }
@@ -288,7 +288,7 @@ mod tests {
             let noise = 1.0 + 0.01 * f64::from(interval % 7 - 3);
             performance = (1.8 * cpu + 0.2 * disk) * noise;
             let shares = vec![share(Resource::Cpu, cpu, 0.5), share(Resource::Disk, disk, 0.5)];
-            let request = application.step(&seen(Some(100.0 / performance), shares));
+            let request = application.step(&observation(Some(100.0 / performance), shares));
             (cpu, disk) = (request.shares[0].part(), request.shares[1].part());
         }
         assert!((performance - 1.0).abs() < 0.06, "{performance}");

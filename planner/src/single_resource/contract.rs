@@ -23,7 +23,7 @@ pub struct Observed {
 /// Chooses the allocation of the next interval.
 pub trait SingleResource {
     /// The next allocation. Without the measurement that the controller needs, the present one within the bounds.
-    fn next(&mut self, seen: &Observed) -> CoreShare;
+    fn next(&mut self, observed: &Observed) -> CoreShare;
 }
 
 impl Observed {
