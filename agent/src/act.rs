@@ -488,7 +488,7 @@ impl Actor {
                     let detail = format!("{}; or take \"{word}\" out of act.require on this host", bound.lacking(why));
                     return Err((Refusal::NoLever, detail));
                 }
-                guard.look().map_err(failed)?;
+                guard.check_foreign_writes().map_err(failed)?;
                 if self.volunteer_is_foreign() {
                     let detail = "somebody else has set a lever of the volunteer; set it back to free it".to_owned();
                     return Err((Refusal::ForeignWrite, detail));
@@ -544,7 +544,7 @@ impl Actor {
         let mut drifted: Vec<ForeignWrite> = Vec::new();
         let mut result = Ok(());
         for managed in &mut tracked.levers {
-            match managed.look() {
+            match managed.foreign_write() {
                 Ok(found) => drifted.extend(found),
                 Err(error) => result = Err(error),
             }
@@ -601,7 +601,7 @@ impl Actor {
 
     fn tick_guard(&mut self) {
         let Some(guard) = &self.guard else { return };
-        if let Err(error) = guard.look() {
+        if let Err(error) = guard.check_foreign_writes() {
             tracing::debug!(error = chain(&error), "the volunteer's levers could not be looked at");
         }
         self.events.extend(guard.take_events());

@@ -24,7 +24,7 @@ use gleaner_types::event::Event;
 use gleaner_types::report::{Absence, AbsenceKind, VolunteerState};
 use gleaner_types::units::CoreShare;
 
-use self::memory::{Looked, MemoryWatch};
+use self::memory::{MemoryStep, MemoryWatch};
 pub(crate) use self::meter::VolunteerClock;
 pub use self::meter::{Meter, MeterError, MeterPaths};
 use crate::act::ActSettings;
@@ -224,13 +224,13 @@ impl Guard {
         Self { shared, thread: None, memory: None, by_hand: Some(Watch { meter, activation: 0 }) }
     }
 
-    /// One look, of a guard without a thread.
+    /// One step, of a guard without a thread.
     pub(crate) fn step(&mut self, now: Instant) {
         let Some(watch) = &mut self.by_hand else { return };
         let mut inner = self.shared.lock();
         inner.by_hand = Some(now);
         if inner.cap.is_some() {
-            watch.look(&mut inner, now);
+            watch.step(&mut inner, now);
         }
     }
 
@@ -292,10 +292,10 @@ impl Guard {
     ///
     /// # Errors
     /// [`VolunteerError`] when a knob cannot be read.
-    pub(crate) fn look(&self) -> Result<(), VolunteerError> {
+    pub(crate) fn check_foreign_writes(&self) -> Result<(), VolunteerError> {
         let mut inner = self.shared.lock();
-        let looked = match &mut inner.volunteer {
-            Some(volunteer) => volunteer.look().map(|met| inner.tell_foreign(&met)),
+        let checked = match &mut inner.volunteer {
+            Some(volunteer) => volunteer.foreign_writes().map(|met| inner.tell_foreign(&met)),
             None => Ok(()),
         };
         if inner.cap.is_none() {
@@ -303,7 +303,7 @@ impl Guard {
             // what could not be frozen is tried again, whatever else cannot be read.
             inner.enforce()?;
         }
-        looked
+        checked
     }
 
     /// What happened since the last call. Of the guard's own acts at most one event a second.
@@ -341,8 +341,8 @@ impl Drop for Guard {
 }
 
 impl Watch {
-    /// One look, the first of an activation from a new start.
-    fn look(&mut self, inner: &mut Inner, now: Instant) {
+    /// One step, the first of an activation from a new start.
+    fn step(&mut self, inner: &mut Inner, now: Instant) {
         if inner.activation != self.activation {
             self.activation = inner.activation;
             self.meter.restart();
@@ -374,7 +374,7 @@ fn watch(shared: &Shared, mut watch: Watch, period: Duration) {
         }
         // A late wake-up is not made up for; the interval that was is what counts.
         next = now + period;
-        watch.look(&mut inner, now);
+        watch.step(&mut inner, now);
     }
 }
 
@@ -385,10 +385,10 @@ fn watch_memory(shared: &Shared, mut watch: MemoryWatch) {
             return;
         }
         watch.care();
-        let looked = watch.look(Instant::now());
+        let outcome = watch.step(Instant::now());
         let mut inner = shared.lock();
-        let pause = Looked::pause(&looked, inner.cap.is_some());
-        inner.take_memory(looked);
+        let pause = MemoryStep::pause(&outcome, inner.cap.is_some());
+        inner.take_memory(outcome);
         if inner.quit {
             return;
         }
@@ -556,12 +556,12 @@ impl Inner {
         }
     }
 
-    /// What a look at the memory brings: the volunteer ends, is kept frozen, or may run again.
-    fn take_memory(&mut self, looked: Result<Looked, String>) {
-        let short = match looked {
-            Ok(Looked { verdict, sample, met }) => {
+    /// What a step of the memory bound brings: the volunteer ends, is kept frozen, or may run again.
+    fn take_memory(&mut self, outcome: Result<MemoryStep, String>) {
+        let short = match outcome {
+            Ok(MemoryStep { verdict, sample, met }) => {
                 self.tell_foreign(&met);
-                // Killed, a frozen process of version 1 dies only once it is thawed: until all have, every look tries again.
+                // Killed, a frozen process of version 1 dies only once it is thawed: until all have, every step tries again.
                 // What was started anew meanwhile is ended as well, as long as memory is short.
                 let short = sample.available < verdict.floor;
                 self.ending_for_memory = verdict.held && (short || self.ending_for_memory);

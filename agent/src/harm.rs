@@ -213,7 +213,7 @@ struct Worker {
 }
 
 /// One reading of all workloads, and of the volunteer's CPU time.
-struct Look {
+struct Snapshot {
     counted: Vec<Result<Counted, Absence>>,
     volunteer_ns: Option<u64>,
     at: Instant,
@@ -253,9 +253,9 @@ impl Worker {
         Self::unless_frozen(state)?;
         let sources = self.shared.lock().sources.clone();
         let mut open = self.queues.open(&sources, Instant::now());
-        let with_from = self.look(&mut open);
+        let with_from = self.snapshot(&mut open);
         self.sleep(trial.window)?;
-        let with_to = self.look(&mut open);
+        let with_to = self.snapshot(&mut open);
         self.check_guard(freezes)?;
         let ran = volunteer_share(&with_from, &with_to).ok_or(Some(Skipped::NotRunning))?;
         if ran < RUNS {
@@ -266,10 +266,10 @@ impl Worker {
         if !self.holder.hold(until) {
             return Err(Some(Skipped::NotHeld));
         }
-        let looks = self.held(trial, &mut open);
+        let window = self.held(trial, &mut open);
         self.holder.release();
         self.paused += begin.elapsed();
-        let (from, to) = looks?;
+        let (from, to) = window?;
         if to.at >= until {
             return Err(None);
         }
@@ -288,11 +288,15 @@ impl Worker {
     }
 
     /// The window without the volunteer.
-    fn held(&mut self, trial: Trial, open: &mut [(WorkloadId, OpenQueue)]) -> Result<(Look, Look), Option<Skipped>> {
+    fn held(
+        &mut self,
+        trial: Trial,
+        open: &mut [(WorkloadId, OpenQueue)],
+    ) -> Result<(Snapshot, Snapshot), Option<Skipped>> {
         self.sleep(SETTLE)?;
-        let from = self.look(open);
+        let from = self.snapshot(open);
         self.sleep(trial.window)?;
-        Ok((from, self.look(open)))
+        Ok((from, self.snapshot(open)))
     }
 
     fn sleep(&self, duration: Duration) -> Result<(), Option<Skipped>> {
@@ -315,10 +319,10 @@ impl Worker {
         if now == freezes { Ok(()) } else { Err(Some(Skipped::HeldByGuard)) }
     }
 
-    fn look(&mut self, open: &mut [(WorkloadId, OpenQueue)]) -> Look {
+    fn snapshot(&mut self, open: &mut [(WorkloadId, OpenQueue)]) -> Snapshot {
         let volunteer_ns = self.holder.cpu_ns();
         let counted = open.iter_mut().map(|(_, queue)| queue.read(&mut self.buffer)).collect();
-        Look { counted, volunteer_ns, at: Instant::now() }
+        Snapshot { counted, volunteer_ns, at: Instant::now() }
     }
 
     /// Leaves what is known for whoever asks.
@@ -352,7 +356,7 @@ type Quadruple<'a> = (
 );
 
 /// CPUs that the volunteer used on average between two looks.
-fn volunteer_share(from: &Look, to: &Look) -> Option<f64> {
+fn volunteer_share(from: &Snapshot, to: &Snapshot) -> Option<f64> {
     let used = to.volunteer_ns?.saturating_sub(from.volunteer_ns?);
     let window_s = to.at.duration_since(from.at).as_secs_f64();
     (window_s > 0.0).then(|| used as f64 / 1e9 / window_s)

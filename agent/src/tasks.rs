@@ -37,7 +37,7 @@ use crate::act::fence::Fence;
 pub const TASK_LEASE: Duration = Duration::from_secs(60);
 
 /// Time between two looks at adopted tasks, timeouts and the lease.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_PERIOD: Duration = Duration::from_millis(200);
 
 /// From the polite signal of a timeout to the other one.
 const TERM_TO_KILL: Duration = Duration::from_secs(2);
@@ -150,8 +150,8 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
 
     /// Runs until nobody is left to tell it anything. Tasks run on.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<TaskInput>) {
-        let mut looks = tokio::time::interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut polls = tokio::time::interval(POLL_PERIOD);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             tokio::select! {
                 input = inputs.recv() => match input {
@@ -163,7 +163,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                         self.child_ended(&attempt);
                     }
                 }
-                _ = looks.tick() => self.look(),
+                _ = polls.tick() => self.poll(),
             }
         }
         self.children.detach_all();
@@ -358,7 +358,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         self.ended(attempt, exit, self.clock.now());
     }
 
-    fn look(&mut self) {
+    fn poll(&mut self) {
         let now = self.clock.now();
         let silent = self.heard.elapsed() > self.settings.lease;
         let (mut gone, mut expired) = (Vec::new(), 0);

@@ -133,7 +133,7 @@ impl Store {
     /// [`StoreError`]. A store of a newer format is left as it is, to the byte.
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         let mut store = Self { file: file.to_owned(), database: None };
-        let found = store.look()?;
+        let found = store.inspect()?;
         if let Some(format) = found.format {
             formats::check(format, found.software.as_deref())
                 .map_err(|source| StoreError::Format { file: file.to_owned(), source })?;
@@ -154,7 +154,7 @@ impl Store {
     }
 
     /// Opens the file without touching it.
-    fn look(&self) -> Result<Found, StoreError> {
+    fn inspect(&self) -> Result<Found, StoreError> {
         let file = match OpenOptions::new().read(true).write(true).open(&self.file) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::default()),

@@ -124,7 +124,7 @@ async fn perform(args: &DemoArgs, stack: &mut Stack, mut display: Display) -> an
     let mut replays = Vec::new();
     let began = std::time::Instant::now();
     let detail = loop {
-        tokio::time::sleep(watch::LOOK).await;
+        tokio::time::sleep(watch::POLL_PERIOD).await;
         if let Some(done) = beside.finished()? {
             replays.push(done);
             beside = load.start(REPLAY_S)?;

@@ -20,7 +20,7 @@ use state::{News, State};
 const NEWS: usize = 256;
 
 /// Time between two looks whether the program has ended, while nobody presses a key.
-const KEY_LOOK: Duration = Duration::from_millis(250);
+const KEY_POLL: Duration = Duration::from_millis(250);
 
 /// Gives the terminal back however the function that owns it ends.
 struct Restored;
@@ -69,7 +69,7 @@ pub(crate) async fn run(socket: &Path) -> anyhow::Result<End> {
 /// Reads keys on a thread of its own, because reading them blocks, until nobody wants them.
 fn keys(news: &mpsc::Sender<News>) {
     while !news.is_closed() {
-        let read = match event::poll(KEY_LOOK) {
+        let read = match event::poll(KEY_POLL) {
             Ok(false) => continue,
             Ok(true) => event::read(),
             Err(error) => Err(error),

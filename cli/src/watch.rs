@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::format;
 
 /// Time between two looks at the job.
-pub(crate) const LOOK: Duration = Duration::from_millis(500);
+pub(crate) const POLL_PERIOD: Duration = Duration::from_millis(500);
 
 /// Plain lines are at least this far apart, unless something changed.
 const LINE_PAUSE: Duration = Duration::from_secs(10);

@@ -60,7 +60,7 @@ impl Managed {
     }
 
     /// Reads it back. Returns each foreign value once.
-    pub(crate) fn look(&mut self) -> Result<Option<ForeignWrite>, LeverError> {
+    pub(crate) fn foreign_write(&mut self) -> Result<Option<ForeignWrite>, LeverError> {
         let current = self.lever.read()?;
         Ok(self.judge(&current))
     }
@@ -108,21 +108,21 @@ mod tests {
         let lever = AnyLever::new(dir.path(), CgroupVersion::V2, CgroupFile::Weight);
         let mut managed = Managed::new(lever, LeverValue::Weight(100));
         assert_eq!(managed.set(LeverValue::Weight(10)).unwrap(), None);
-        assert_eq!(managed.look().unwrap(), None);
+        assert_eq!(managed.foreign_write().unwrap(), None);
 
         write("77");
-        let found = managed.look().unwrap().unwrap();
+        let found = managed.foreign_write().unwrap().unwrap();
         assert_eq!((found.expected.as_str(), found.found.as_str()), ("10", "77"));
-        assert_eq!(managed.look().unwrap(), None, "reported once");
+        assert_eq!(managed.foreign_write().unwrap(), None, "reported once");
         assert!(managed.is_foreign());
         managed.set(LeverValue::Weight(20)).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "77", "not fought");
 
         write("10");
-        managed.look().unwrap();
+        managed.foreign_write().unwrap();
         assert!(!managed.is_foreign(), "reads as we set it");
         write("100");
-        assert!(managed.look().unwrap().is_some(), "somebody wrote it");
+        assert!(managed.foreign_write().unwrap().is_some(), "somebody wrote it");
         assert!(!managed.is_foreign(), "but it reads as found: ours to set again");
         managed.set(LeverValue::Weight(20)).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "20");

@@ -59,7 +59,7 @@ pub struct Volunteer {
 #[derive(Debug)]
 struct Class {
     yields: Result<(), NotYielding>,
-    looked: Option<Instant>,
+    checked: Option<Instant>,
     /// The process groups that were looked at.
     of: Vec<i32>,
 }
@@ -191,7 +191,7 @@ impl Volunteer {
         }
         weaknesses.extend(volunteer.unbounded().iter().map(|(bound, why)| bound.lacking(why)));
         let unbounded = volunteer.unbounded().to_vec();
-        let class = Class { yields, looked: None, of: Vec::new() };
+        let class = Class { yields, checked: None, of: Vec::new() };
         let containment = Containment::Cgroup(Box::new(volunteer));
         Self { containment, kind, weaknesses, hierarchies: hierarchies.clone(), class, unbounded }
     }
@@ -216,7 +216,7 @@ impl Volunteer {
         let volunteer = ProcessGroups::open(&registry, Path::new("/proc"))
             .map_err(|error| VolunteerError::Registry(registry, error))?;
         let kind = VolunteerKind::ProcessGroups { registry: volunteer.registry().display().to_string() };
-        let class = Class { yields: groups_yield(&[], Path::new("/proc"), hierarchies), looked: None, of: Vec::new() };
+        let class = Class { yields: groups_yield(&[], Path::new("/proc"), hierarchies), checked: None, of: Vec::new() };
         let unbounded = Bound::ALL.map(|bound| (bound, "process groups have no such bound".to_owned())).to_vec();
         let (containment, mut weaknesses) = (Containment::ProcessGroups(volunteer), groups::weaknesses(reason));
         weaknesses.extend(unbounded.iter().map(|(bound, why)| bound.lacking(why)));
@@ -282,13 +282,13 @@ impl Volunteer {
             Containment::ProcessGroups(groups) => groups.numbers(),
         };
         let class = &mut self.class;
-        let holds = class.looked.is_some_and(|looked| now.duration_since(looked) < CLASS_HOLDS);
+        let holds = class.checked.is_some_and(|checked| now.duration_since(checked) < CLASS_HOLDS);
         if !holds || class.of != members {
             let yields = match &self.containment {
                 Containment::Cgroup(volunteer) => volunteer.yields(&self.hierarchies),
                 Containment::ProcessGroups(groups) => groups_yield(&members, groups.proc(), &self.hierarchies),
             };
-            *class = Class { yields, looked: Some(now), of: members };
+            *class = Class { yields, checked: Some(now), of: members };
         }
         &self.class.yields
     }
@@ -297,9 +297,9 @@ impl Volunteer {
     ///
     /// # Errors
     /// [`VolunteerError`] when a lever cannot be read.
-    pub fn look(&mut self) -> Result<Vec<ForeignWrite>, VolunteerError> {
+    pub fn foreign_writes(&mut self) -> Result<Vec<ForeignWrite>, VolunteerError> {
         match &mut self.containment {
-            Containment::Cgroup(volunteer) => Ok(volunteer.look()?),
+            Containment::Cgroup(volunteer) => Ok(volunteer.foreign_writes()?),
             Containment::ProcessGroups(_) => Ok(Vec::new()),
         }
     }

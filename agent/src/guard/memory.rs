@@ -17,25 +17,25 @@ use crate::act::volunteer::Volunteer;
 use crate::act::volunteer::bounds::{MemoryLevers, care_for};
 use crate::sense::machine::{Memory, parse_meminfo};
 
-/// Between two looks.
+/// Between two steps.
 const PERIOD: Duration = Duration::from_millis(200);
 /// The same while memory is short.
 const PERIOD_SHORT: Duration = Duration::from_millis(50);
-/// A latent volunteer with less than this needs no looks.
+/// A latent volunteer with less than this needs no steps.
 const NOTHING: Bytes = Bytes::from_mib(1);
 
-/// What a look found, decided and met.
+/// What a step read, decided and met.
 #[derive(Debug)]
-pub(super) struct Looked {
+pub(super) struct MemoryStep {
     pub(super) verdict: MemoryVerdict,
     pub(super) sample: MemorySample,
     pub(super) met: Vec<ForeignWrite>,
 }
 
-impl Looked {
-    /// Until the next look; `None` while a latent volunteer needs none.
-    pub(super) fn pause(looked: &Result<Self, String>, active: bool) -> Option<Duration> {
-        match looked {
+impl MemoryStep {
+    /// Until the next step; `None` while a latent volunteer needs none.
+    pub(super) fn pause(outcome: &Result<Self, String>, active: bool) -> Option<Duration> {
+        match outcome {
             Ok(Self { verdict, .. }) if verdict.held => Some(PERIOD_SHORT),
             Ok(Self { sample, .. }) if !active && sample.used < NOTHING => None,
             Ok(Self { verdict, .. }) if verdict.is_short => Some(PERIOD_SHORT),
@@ -53,7 +53,7 @@ pub(super) struct MemoryWatch {
     /// Cgroups whose processes are looked after, and those that were.
     dirs: Vec<PathBuf>,
     cared_for: BTreeSet<i32>,
-    looked: Option<Instant>,
+    last_step: Option<Instant>,
 }
 
 impl MemoryWatch {
@@ -64,28 +64,28 @@ impl MemoryWatch {
             meminfo,
             dirs: volunteer.own_dirs(),
             cared_for: BTreeSet::new(),
-            looked: None,
+            last_step: None,
         }
     }
 
-    /// One look: reads, decides, sets.
+    /// One step: reads, decides, sets.
     ///
     /// # Errors
     /// In a sentence, when it cannot read or set.
-    pub(super) fn look(&mut self, now: Instant) -> Result<Looked, String> {
+    pub(super) fn step(&mut self, now: Instant) -> Result<MemoryStep, String> {
         let unreadable = |error: io::Error| format!("the volunteer's memory cannot be read: {error}");
         let text = std::fs::read(&self.meminfo).map_err(|error| format!("`{}`: {error}", self.meminfo.display()))?;
         let Memory { total, available } = parse_meminfo(&text).map_err(|absence| absence.detail().into_owned())?;
         let used = self.levers.as_ref().map_or(Ok(Bytes(0)), MemoryLevers::used).map_err(unreadable)?;
         let sample = MemorySample { total, available, used };
-        let interval = self.looked.replace(now).map_or(Duration::ZERO, |looked| now.duration_since(looked));
+        let interval = self.last_step.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
         let verdict = self.law.step(sample, interval.as_secs_f64());
         let met = match &mut self.levers {
             // One that has to end keeps its bound: lowered further it would only be killed piece by piece.
             Some(levers) if !verdict.held => levers.set(verdict).map_err(|error| chain(&error))?,
             _ => Vec::new(),
         };
-        Ok(Looked { verdict, sample, met })
+        Ok(MemoryStep { verdict, sample, met })
     }
 
     /// Looks after the processes that have entered since the last time.

@@ -154,10 +154,10 @@ fn a_latent_volunteer_is_frozen_again_whatever_else_cannot_be_read() {
 
     fs::remove_file(unit.join("cpu.idle")).unwrap();
     fs::write(unit.join("cgroup.freeze"), "0").unwrap();
-    guard.look().unwrap();
+    guard.check_foreign_writes().unwrap();
     assert_eq!(fs::read_to_string(unit.join("cgroup.freeze")).unwrap(), "1");
     assert!(matches!(guard.take_events().as_slice(), [Event::ForeignWrite { .. }]));
-    assert!(guard.look().is_err(), "with nothing else to tell");
+    assert!(guard.check_foreign_writes().is_err(), "with nothing else to tell");
 }
 
 #[test]

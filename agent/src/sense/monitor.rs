@@ -125,7 +125,7 @@ impl MonitorWatch {
         let (shared, counter) = (Arc::clone(&watched), Arc::clone(&news));
         std::thread::Builder::new().name("monitors".into()).spawn(move || {
             while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-                look(&shared, &counter);
+                poll(&shared, &counter);
             }
         })?;
         Ok(Self { watched, news, _stop: stop })
@@ -152,7 +152,7 @@ impl MonitorWatch {
     }
 }
 
-fn look(shared: &Shared, news: &AtomicU64) {
+fn poll(shared: &Shared, news: &AtomicU64) {
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     let facts_due = |watched: &Watched| watched.facts.is_none_or(|at| at.elapsed() >= FACTS_PERIOD);
     let guests: Vec<(ProcessId, PathBuf, bool)> =
@@ -236,20 +236,20 @@ mod tests {
         let watch = MonitorWatch { watched: Shared::default(), news: Arc::default(), _stop: mpsc::channel().0 };
         let watched = |owner| watch.watch([(owner, socket.clone())].into_iter());
         let balloon = |owner| watch.state(owner).unwrap().balloon;
-        let look = || look(&watch.watched, &watch.news);
+        let poll = || poll(&watch.watched, &watch.news);
         watched(own());
         let guest = Balloonist::start(&socket, 400, 200);
-        look();
+        poll();
         assert_eq!((balloon(own()), watch.news()), (Some(600), 1), "what is plugged is memory too");
         guest.has(400, 300, 700);
-        look();
+        poll();
         assert_eq!(balloon(own()), Some(600), "asked seldom");
 
         std::fs::remove_file(&socket).unwrap();
-        look();
+        poll();
         assert_eq!(balloon(own()), Some(600), "one that does not answer still has its knobs");
         let _other = Balloonist::start(&socket, 100, 0);
-        look();
+        poll();
         assert_eq!((balloon(own()), watch.news()), (Some(100), 2), "it was away, so it is another, or was restarted");
 
         watched(own());
@@ -257,7 +257,7 @@ mod tests {
         // Another process names this one's socket on its command line.
         let impostor = identify(Path::new("/proc"), 1).unwrap();
         watch.watch([(own(), socket.clone()), (impostor, socket.clone())].into_iter());
-        look();
+        poll();
         assert_eq!(balloon(impostor), None, "it is asked nothing in the name of others");
         let absence = watch.state(impostor).unwrap().block_stats(Instant::now()).unwrap_err();
         assert_eq!(absence.kind, AbsenceKind::Denied);
@@ -268,7 +268,7 @@ mod tests {
         // A process of the same number that started at another time.
         let later = ProcessId { start_ticks: own().start_ticks + 1, ..own() };
         watched(later);
-        look();
+        poll();
         assert_eq!(balloon(later), None);
         assert_eq!(watch.state(later).unwrap().block_stats(Instant::now()).unwrap_err().kind, AbsenceKind::Vanished);
     }

@@ -7,7 +7,7 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use connection::{Connection, Look, error_text};
+use connection::{Connection, Statistics, error_text};
 use gleaner_types::application::ResponseTime;
 use gleaner_types::error::chain;
 use tokio::time::timeout;
@@ -28,7 +28,7 @@ pub(super) struct Postgres {
     interval: Duration,
     time_limit: Duration,
     connection: Option<Connection>,
-    last: Option<(Look, Instant)>,
+    last: Option<(Statistics, Instant)>,
 }
 
 impl Postgres {
@@ -63,8 +63,8 @@ impl Postgres {
     }
 
     pub(super) async fn read(&mut self) -> ResponseTime {
-        let look = match timeout(self.time_limit, self.look()).await {
-            Ok(Ok(look)) => look,
+        let statistics = match timeout(self.time_limit, self.statistics()).await {
+            Ok(Ok(statistics)) => statistics,
             failed => {
                 self.connection = None;
                 return match failed {
@@ -74,22 +74,22 @@ impl Postgres {
             }
         };
         let now = Instant::now();
-        match self.last.replace((look.clone(), now)) {
+        match self.last.replace((statistics.clone(), now)) {
             None => missing("this is the first look; the next one can tell what was between them"),
             // One look that failed is bridged; a mean over more intervals is none of the last one.
             Some((_, at)) if now.duration_since(at) > self.interval * 5 / 2 => {
                 missing(format!("the last look was {:.0} s ago", now.duration_since(at).as_secs_f64()))
             }
-            Some((last, _)) => between(&last, &look, self.config.get_user().unwrap_or_default()),
+            Some((last, _)) => between(&last, &statistics, self.config.get_user().unwrap_or_default()),
         }
     }
 
-    async fn look(&mut self) -> Result<Look, PostgresError> {
+    async fn statistics(&mut self) -> Result<Statistics, PostgresError> {
         let connection = match self.connection.take() {
             Some(connection) if !connection.is_closed() => connection,
             _ => Connection::open(&self.config).await?,
         };
-        self.connection.insert(connection).look().await
+        self.connection.insert(connection).statistics().await
     }
 }
 
@@ -115,13 +115,13 @@ pub(super) fn shown(connection: &str) -> String {
 }
 
 /// What happened between two looks.
-fn between(last: &Look, look: &Look, user: &str) -> ResponseTime {
-    let (busy_ms, calls) = (look.busy_ms - last.busy_ms, look.calls - last.calls);
-    if look.reset != last.reset {
+fn between(last: &Statistics, statistics: &Statistics, user: &str) -> ResponseTime {
+    let (busy_ms, calls) = (statistics.busy_ms - last.busy_ms, statistics.calls - last.calls);
+    if statistics.reset != last.reset {
         return missing("statistics were reset");
     }
     // Before the next one, because what is dropped makes the sums go back too.
-    if look.dropped != last.dropped {
+    if statistics.dropped != last.dropped {
         return missing("pg_stat_statements is full and dropped statements; pg_stat_statements.max must be raised");
     }
     if calls < 0.0 || busy_ms < 0.0 {
@@ -131,16 +131,16 @@ fn between(last: &Look, look: &Look, user: &str) -> ResponseTime {
         return ResponseTime::from_ms(busy_ms / calls);
     }
     // A database that has come to a standstill is not idle.
-    if look.running > 0.0 {
-        return missing(format!("no statement ended since the last look, and {} run", look.running));
+    if statistics.running > 0.0 {
+        return missing(format!("no statement ended since the last look, and {} run", statistics.running));
     }
-    if look.hidden > 0.0 {
+    if statistics.hidden > 0.0 {
         return missing(format!(
             "no statement ended, and whether any runs is hidden: GRANT pg_monitor TO {}",
             quoted(user)
         ));
     }
-    if look.own_calls - last.own_calls > MOST_OWN_CALLS {
+    if statistics.own_calls - last.own_calls > MOST_OWN_CALLS {
         return missing(format!("all statements are of {}, which must be a user of Gleaner's own", quoted(user)));
     }
     ResponseTime::Idle

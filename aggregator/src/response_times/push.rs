@@ -73,7 +73,7 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(30);
 
     /// What a look at second 1,000 makes of values in milliseconds with their ages in seconds.
-    fn look(values: &[(f64, u64)]) -> ResponseTime {
+    fn taken(values: &[(f64, u64)]) -> ResponseTime {
         let pushed = Pushed::new(INTERVAL);
         let now = Instant::now() + Duration::from_secs(1_000);
         for (value, age_s) in values {
@@ -86,10 +86,10 @@ mod tests {
 
     #[test]
     fn values_of_an_interval_are_averaged() {
-        assert_eq!(look(&[(8.0, 5)]), ResponseTime::Mean { mean_ms: 8.0 });
-        assert_eq!(look(&[(8.0, 30), (2.0, 20), (2.0, 0)]), ResponseTime::Mean { mean_ms: 4.0 });
+        assert_eq!(taken(&[(8.0, 5)]), ResponseTime::Mean { mean_ms: 8.0 });
+        assert_eq!(taken(&[(8.0, 30), (2.0, 20), (2.0, 0)]), ResponseTime::Mean { mean_ms: 4.0 });
         assert_eq!(
-            look(&[(8.0, 31), (2.0, 20)]),
+            taken(&[(8.0, 31), (2.0, 20)]),
             ResponseTime::Mean { mean_ms: 2.0 },
             "the older one is not of this interval"
         );
@@ -97,12 +97,12 @@ mod tests {
 
     #[test]
     fn old_missing_and_absurd_values_are_told() {
-        assert_eq!(look(&[(8.0, 90), (2.0, 45)]), ResponseTime::Late { age_s: 45.0 });
-        assert_eq!(look(&[]), missing("no value came since the last look"));
+        assert_eq!(taken(&[(8.0, 90), (2.0, 45)]), ResponseTime::Late { age_s: 45.0 });
+        assert_eq!(taken(&[]), missing("no value came since the last look"));
         for value in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 3_600_001.0] {
             let error = Pushed::new(INTERVAL).push(value, Instant::now()).unwrap_err().to_string();
             assert!(error.starts_with("milliseconds: is ") && error.len() < 100, "{error}");
-            let ResponseTime::Absurd { value } = look(&[(2.0, 1), (value, 1), (2.0, 1)]) else { panic!("{value}") };
+            let ResponseTime::Absurd { value } = taken(&[(2.0, 1), (value, 1), (2.0, 1)]) else { panic!("{value}") };
             assert!(value.len() < 30, "{value}");
         }
     }

@@ -76,7 +76,7 @@ pub(crate) fn take_all(version: ProtocolVersion, frames: &[Vec<u8>]) -> Tally {
         scene.take(frame);
         scene.tick();
     }
-    scene.look();
+    scene.check();
     scene.tally
 }
 
@@ -160,7 +160,7 @@ impl Scene {
     }
 
     /// What operators and monitoring ask for.
-    fn look(&self) {
+    fn check(&self) {
         let answers =
             [Response::Hosts(self.controller.hosts()), Response::Jobs(self.controller.jobs().cloned().collect())];
         for answer in answers {

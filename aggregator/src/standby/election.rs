@@ -91,7 +91,7 @@ struct Candidate {
 }
 
 /// What a look shows.
-enum Look {
+enum Campaign {
     /// Somebody leads.
     Led(KeyValue),
     /// We do.
@@ -100,22 +100,22 @@ enum Look {
 
 impl Candidate {
     /// Looks for a leader and, where there is none, tries to become it.
-    fn look(&mut self, now_ms: u64, leader_lease: &LeaderLease) -> Result<Option<Look>, EtcdError> {
+    fn campaign(&mut self, now_ms: u64, leader_lease: &LeaderLease) -> Result<Option<Campaign>, EtcdError> {
         if let Some(key) = self.etcd.get(&self.leader_key)? {
-            return Ok(Some(Look::Led(key)));
+            return Ok(Some(Campaign::Led(key)));
         }
         let sent = Moment::now();
         let (lease, ttl_s) = self.etcd.grant(self.ttl.as_secs())?;
         let result = self.contend(lease, now_ms);
         match &result {
-            Ok(Some(Look::Won(_))) => leader_lease.extend(sent, Duration::from_secs(ttl_s)),
+            Ok(Some(Campaign::Won(_))) => leader_lease.extend(sent, Duration::from_secs(ttl_s)),
             // One that cannot be revoked ends by itself.
             _ => _ = self.etcd.revoke(lease),
         }
         result
     }
 
-    fn contend(&mut self, lease: i64, now_ms: u64) -> Result<Option<Look>, EtcdError> {
+    fn contend(&mut self, lease: i64, now_ms: u64) -> Result<Option<Campaign>, EtcdError> {
         let malformed = |what| EtcdError::Malformed { call: "kv/range", what };
         let (last, modified) = match self.etcd.get(&self.epoch_key)? {
             None => (0, 0),
@@ -138,12 +138,12 @@ impl Candidate {
         );
         let outcome = self.etcd.transact(&body)?;
         if outcome.succeeded {
-            return Ok(Some(Look::Won(Won { epoch, created: outcome.revision, lease })));
+            return Ok(Some(Campaign::Won(Won { epoch, created: outcome.revision, lease })));
         }
         Ok(outcome.found.into_iter().flatten().next().map(|key| match key.lease == lease {
             // It was done by a request whose answer got lost.
-            true => Look::Won(Won { epoch, created: key.created, lease }),
-            false => Look::Led(key),
+            true => Campaign::Won(Won { epoch, created: key.created, lease }),
+            false => Campaign::Led(key),
         }))
     }
 
@@ -248,9 +248,9 @@ fn win(
     stopped: &std_mpsc::Receiver<()>,
 ) -> Option<Won> {
     loop {
-        let next = match candidate.look(clock.now().0, leader_lease) {
-            Ok(Some(Look::Won(won))) => return Some(won),
-            Ok(Some(Look::Led(key))) => Role { leader: leader(&key), error: None },
+        let next = match candidate.campaign(clock.now().0, leader_lease) {
+            Ok(Some(Campaign::Won(won))) => return Some(won),
+            Ok(Some(Campaign::Led(key))) => Role { leader: leader(&key), error: None },
             Ok(None) => Role::default(),
             Err(error) => Role { leader: None, error: Some(error.to_string()) },
         };

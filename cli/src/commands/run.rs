@@ -121,7 +121,7 @@ async fn follow(
     };
     loop {
         tokio::select! {
-            () = tokio::time::sleep(watch::LOOK) => {}
+            () = tokio::time::sleep(watch::POLL_PERIOD) => {}
             () = watch::interrupted() => {
                 display.say("cancelling the job");
                 client.call(&Request::Cancel { job: job.clone() }).await?;

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::state::{News, Snapshot};
 
 /// Time between two looks.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_PERIOD: Duration = Duration::from_secs(1);
 
 /// Events of this long before the start are shown, in milliseconds.
 const LOOK_BACK_MS: u64 = 900_000;
@@ -24,10 +24,10 @@ const LINES_KNOWN: usize = 2_000;
 
 /// Brings a snapshot every second.
 pub(super) async fn snapshots(socket: PathBuf, news: mpsc::Sender<News>) {
-    let mut looks = tokio::time::interval(LOOK);
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut polls = tokio::time::interval(POLL_PERIOD);
+    polls.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
-        looks.tick().await;
+        polls.tick().await;
         let update = match snapshot(&socket).await {
             Ok(snapshot) => News::Snapshot(Box::new(snapshot)),
             Err(error) => News::Trouble(chain(&error)),
@@ -60,7 +60,7 @@ pub(super) async fn events(socket: PathBuf, news: mpsc::Sender<News>) {
     while !news.is_closed() {
         // That the aggregator is gone is told by the snapshots.
         _ = follow(&socket, &mut since, &mut known, &news).await;
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_PERIOD).await;
     }
 }
 

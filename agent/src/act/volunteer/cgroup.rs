@@ -419,7 +419,7 @@ impl CgroupVolunteer {
         let Some((mount, lever)) = hierarchies.of("cpu").zip(self.yielding.lever.as_cgroup()) else {
             return Err(NotYielding::NoController);
         };
-        IdlePath::new(mount.0, lever.version, &lever.cgroup).look()
+        IdlePath::new(mount.0, lever.version, &lever.cgroup).check()
     }
 
     /// A limit as a value of its ceiling, never above one that was found: that one is the operator's.
@@ -505,12 +505,12 @@ impl CgroupVolunteer {
     }
 
     /// What there is to tell goes before an error, which the next look meets again.
-    pub(super) fn look(&mut self) -> Result<Vec<ForeignWrite>, LeverError> {
+    pub(super) fn foreign_writes(&mut self) -> Result<Vec<ForeignWrite>, LeverError> {
         let mut met = Vec::new();
         let mut failure = None;
         let levers = [&mut self.yielding, &mut self.quota, &mut self.freezer].into_iter();
         for managed in levers.chain(&mut self.bounds.fixed) {
-            match managed.look() {
+            match managed.foreign_write() {
                 Ok(found) => met.extend(found),
                 Err(error) => failure = Some(error),
             }

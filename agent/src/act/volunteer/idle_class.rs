@@ -73,7 +73,7 @@ impl IdlePath {
     }
 
     /// Siblings compete at every level, so all cgroups from the leaf up to the machine's root must be in the idle class.
-    pub(super) fn look(&self) -> Result<(), NotYielding> {
+    pub(super) fn check(&self) -> Result<(), NotYielding> {
         if !self.version.is_machines_root(&self.mount) {
             return Err(NotYielding::NotTheRoot(self.mount.clone()));
         }
@@ -91,7 +91,7 @@ impl IdlePath {
     /// The same before the volunteer is made: cgroups that are not there yet will be in the idle class.
     pub(super) fn foresee(&self) -> Result<(), NotYielding> {
         let there = self.leaf.ancestors().find(|dir| dir.is_dir()).unwrap_or(&self.mount);
-        Self::new(&self.mount, self.version, there).look()
+        Self::new(&self.mount, self.version, there).check()
     }
 }
 
@@ -129,7 +129,7 @@ fn process_yields(proc: &Path, pid: i32, hierarchies: &Hierarchies) -> Result<()
     let Some((mount, unified)) = hierarchies.of("cpu") else { return Ok(()) };
     let version = if unified { CgroupVersion::V2 } else { CgroupVersion::V1 };
     match TaskCgroups::read(proc, &pid.to_string()).on("cpu", mount) {
-        Some(dir) => IdlePath::new(mount, version, &dir).look(),
+        Some(dir) => IdlePath::new(mount, version, &dir).check(),
         None if proc.join(pid.to_string()).exists() => Err(NotYielding::Hidden(pid)),
         None => Ok(()),
     }
@@ -157,17 +157,17 @@ mod tests {
         let root = tree(&[("cg/cpu.stat", ""), ("cg/a/cpu.idle", "1"), ("cg/a/b/cpu.idle", "1")]);
         let mount = root.path().join("cg");
         let path = IdlePath::new(&mount, CgroupVersion::V2, &mount.join("a/b"));
-        assert_eq!(path.look(), Ok(()));
+        assert_eq!(path.check(), Ok(()));
         assert_eq!(IdlePath::new(&mount, CgroupVersion::V2, &mount.join("a/new")).foresee(), Ok(()));
         fs::write(mount.join("a/cpu.idle"), "0").unwrap();
-        let why = path.look().unwrap_err().to_string();
+        let why = path.check().unwrap_err().to_string();
         assert!(why.contains("cg/a` is not in the idle class"), "{why}");
         assert!(path.foresee().is_err());
         fs::remove_file(mount.join("a/cpu.idle")).unwrap();
-        assert!(path.look().unwrap_err().to_string().contains("cannot be read"));
+        assert!(path.check().unwrap_err().to_string().contains("cannot be read"));
         // Inside a cgroup namespace the root is one among others of the machine.
         fs::write(mount.join("cgroup.type"), "domain").unwrap();
-        assert!(path.look().unwrap_err().to_string().contains("not the root of the machine"));
+        assert!(path.check().unwrap_err().to_string().contains("not the root of the machine"));
     }
 
     #[test]

@@ -46,12 +46,12 @@ impl Busiest {
     pub(super) fn choose(&mut self, now: Instant) -> &[i32] {
         if self.at.is_none_or(|at| now.duration_since(at) >= HOLDS) {
             self.at = Some(now);
-            self.look();
+            self.rescan();
         }
         &self.chosen
     }
 
-    fn look(&mut self) {
+    fn rescan(&mut self) {
         let own = i32::try_from(std::process::id()).unwrap_or(0);
         let (members, groups) = self.of_volunteer();
         let mut used = BTreeMap::new();

@@ -22,10 +22,10 @@ use super::submission::LocalOptions;
 use crate::engine::interface::EngineReport;
 
 /// Time between two looks at what the agent has not answered and what could not be written.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_PERIOD: Duration = Duration::from_millis(200);
 
 /// Looks between two progress reports.
-const LOOKS_PER_REPORT: u32 = 5;
+const POLLS_PER_REPORT: u32 = 5;
 
 /// After a task could not be started or lost its slot none is started for this many looks: an agent that ends
 /// takes its volunteer away over a second or so, and a task tried again at once would use up its losses in that.
@@ -134,9 +134,9 @@ impl Runner {
             self.end(EngineEnd::Broken { reason }, None).await;
             return;
         }
-        let mut looks = tokio::time::interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut look = 0_u32;
+        let mut polls = tokio::time::interval(POLL_PERIOD);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut poll = 0_u32;
         self.order_again();
         while !self.is_over() {
             let orders = self.orders.borrow_and_update().clone();
@@ -153,10 +153,10 @@ impl Runner {
                     self.order_again();
                 }
                 Some(state) = self.states.recv() => self.learn(state).await,
-                _ = looks.tick() => {
-                    look = look.wrapping_add(1);
-                    self.look();
-                    if look.is_multiple_of(LOOKS_PER_REPORT) {
+                _ = polls.tick() => {
+                    poll = poll.wrapping_add(1);
+                    self.poll();
+                    if poll.is_multiple_of(POLLS_PER_REPORT) {
                         self.events = 0;
                         let progress = self.progress(orders.slots);
                         // A full queue means the shell is behind; the next report says the same and more.
@@ -295,7 +295,7 @@ impl Runner {
         }
     }
 
-    fn look(&mut self) {
+    fn poll(&mut self) {
         self.starts = 0;
         self.resting = self.resting.saturating_sub(1);
         for (attempt, outcome) in std::mem::take(&mut self.unsaved) {

@@ -20,7 +20,7 @@ const LONGEST_LOOK: u64 = 256 << 10;
 
 /// What the statistics say at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Look {
+pub(super) struct Statistics {
     /// Execution time of all statements since the reset, in milliseconds, and how many they are.
     pub(super) busy_ms: f64,
     pub(super) calls: f64,
@@ -66,7 +66,7 @@ impl Connection {
         self.client.is_closed()
     }
 
-    pub(super) async fn look(&self) -> Result<Look, PostgresError> {
+    pub(super) async fn statistics(&self) -> Result<Statistics, PostgresError> {
         let row = self.ask(&self.query).await?.ok_or(PostgresError::NoRow)?;
         let number = |column| {
             let text = row.try_get(column).ok().flatten().unwrap_or("nothing");
@@ -74,7 +74,7 @@ impl Connection {
             number.ok_or_else(|| PostgresError::NoNumber { column, found: quoted(text) })
         };
         let text = |name: &str| row.try_get(name).ok().flatten().map(|text| text.chars().take(64).collect());
-        Ok(Look {
+        Ok(Statistics {
             busy_ms: number("busy_ms")?,
             calls: number("calls")?,
             own_calls: number("own_calls")?,

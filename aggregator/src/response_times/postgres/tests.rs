@@ -22,29 +22,29 @@ fn reason(time: ResponseTime) -> String {
 
 #[test]
 fn two_looks_make_a_mean() {
-    let last = Look { busy_ms: 1_000.0, calls: 10.0, ..Look::default() };
-    let look = |busy_ms, calls| Look { busy_ms, calls, ..Look::default() };
-    assert_eq!(between(&last, &look(1_600.0, 40.0), "g"), ResponseTime::Mean { mean_ms: 20.0 });
-    assert_eq!(between(&last, &look(1_000.0, 10.0), "g"), ResponseTime::Idle);
-    for back in [look(10.0, 1.0), look(2_000.0, 9.0), look(900.0, 20.0)] {
+    let last = Statistics { busy_ms: 1_000.0, calls: 10.0, ..Statistics::default() };
+    let statistics = |busy_ms, calls| Statistics { busy_ms, calls, ..Statistics::default() };
+    assert_eq!(between(&last, &statistics(1_600.0, 40.0), "g"), ResponseTime::Mean { mean_ms: 20.0 });
+    assert_eq!(between(&last, &statistics(1_000.0, 10.0), "g"), ResponseTime::Idle);
+    for back in [statistics(10.0, 1.0), statistics(2_000.0, 9.0), statistics(900.0, 20.0)] {
         assert_eq!(reason(between(&last, &back, "g")), "statistics were reset");
     }
-    let reset = Look { reset: Some("2026-11-21".to_owned()), ..look(5_000.0, 50.0) };
+    let reset = Statistics { reset: Some("2026-11-21".to_owned()), ..statistics(5_000.0, 50.0) };
     assert_eq!(reason(between(&last, &reset, "g")), "statistics were reset");
-    let dropped = Look { dropped: Some("1".to_owned()), ..look(900.0, 9.0) };
+    let dropped = Statistics { dropped: Some("1".to_owned()), ..statistics(900.0, 9.0) };
     assert!(reason(between(&last, &dropped, "g")).contains("pg_stat_statements.max"));
 }
 
 #[test]
 fn no_statements_are_not_always_idleness() {
-    let last = Look { own_calls: 5.0, ..Look::default() };
-    let look = Look { own_calls: 8.0, ..Look::default() };
-    assert_eq!(between(&last, &look, "g"), ResponseTime::Idle);
-    let standstill = Look { running: 3.0, ..look.clone() };
+    let last = Statistics { own_calls: 5.0, ..Statistics::default() };
+    let statistics = Statistics { own_calls: 8.0, ..Statistics::default() };
+    assert_eq!(between(&last, &statistics, "g"), ResponseTime::Idle);
+    let standstill = Statistics { running: 3.0, ..statistics.clone() };
     assert_eq!(reason(between(&last, &standstill, "g")), "no statement ended since the last look, and 3 run");
-    let hidden = Look { hidden: 1.0, ..look.clone() };
+    let hidden = Statistics { hidden: 1.0, ..statistics.clone() };
     assert!(reason(between(&last, &hidden, "g")).ends_with("GRANT pg_monitor TO `g`"));
-    let shared = Look { own_calls: 500.0, ..look };
+    let shared = Statistics { own_calls: 500.0, ..statistics };
     assert!(reason(between(&last, &shared, "g")).contains("`g`, which must be a user of Gleaner's own"));
 }
 

@@ -89,7 +89,7 @@ impl Unit {
         for (name, text) in Self::FOUND {
             std::fs::write(self.file(name), text).unwrap();
         }
-        self.volunteer.look().unwrap().len()
+        self.volunteer.foreign_writes().unwrap().len()
     }
 
     fn enforce(&mut self, percent: f64, frozen: bool) -> Result<Vec<ForeignWrite>, LeverError> {
@@ -148,7 +148,7 @@ fn under_a_foreign_ceiling_it_is_frozen_until_that_is_given_back() {
     let mut unit = Unit::adopt();
     unit.enforce(100.0, false).unwrap();
     std::fs::write(unit.file("cpu.max"), "90000 100000").unwrap();
-    assert_eq!(unit.volunteer.look().unwrap().len(), 1);
+    assert_eq!(unit.volunteer.foreign_writes().unwrap().len(), 1);
     unit.enforce(99.0, false).unwrap();
     assert_eq!(unit.reads(), ["90000 100000", "1", "1"]);
     assert!(unit.volunteer.has_foreign_ceiling());
