@@ -510,14 +510,14 @@ mod tests {
             ("addresses = ['a:1', 'b']", "`aggregator.addresses` is \"b\"; it must be HOST:PORT"),
             ("address = 'a:1'\naddresses = ['b:2']", "`aggregator.address` and `addresses` say the same thing"),
         ] {
-            let said = addresses(&text(keys)).unwrap_err().to_string();
-            assert!(said.contains(part), "{part}\nnot in\n{said}");
+            let message = addresses(&text(keys)).unwrap_err().to_string();
+            assert!(message.contains(part), "{part}\nnot in\n{message}");
         }
     }
 
     #[test]
     fn several_mistakes_are_reported_together() {
-        let said = load(
+        let message = load(
             "[host]\nname = 'Lab 1'\n[aggregator]\naddress = 'here'\n[guard]\nperiod_ms = 500\ngrowth = 1\n[volunteer]\ncgroup = '../x'\nkind = 'vm'\ncommand = ['worker', '-x']\n",
         )
         .unwrap_err()
@@ -532,7 +532,7 @@ mod tests {
             "agent.toml:11: `volunteer.command` begins with \"worker\"; it must be an absolute path",
             "agent.toml:11: `volunteer.command` needs a volunteer in a cgroup, and `kind` is \"vm\"",
         ] {
-            assert!(said.contains(part), "{part}\nnot in\n{said}");
+            assert!(message.contains(part), "{part}\nnot in\n{message}");
         }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn join(config_file: &Path, token: &JoinToken) -> anyhow::Result<Stri
     let issued = request.complete(&token.authority, certificate, &token.host)?;
     write_file(&files.ca, &pem(&token.authority), 0o644)?;
     files.replace(&issued)?;
-    let mut said = format!(
+    let mut summary = format!(
         "host {} has joined\ncertificate {}\nkey         {}",
         token.host,
         files.certificate.display(),
@@ -81,22 +81,22 @@ pub(crate) fn join(config_file: &Path, token: &JoinToken) -> anyhow::Result<Stri
     match configured {
         Configured::No => {
             write_file(&config_file, &config_text(token, &files), 0o644)?;
-            said.push_str(&format!("\nconfig      {shown} (new)"));
+            summary.push_str(&format!("\nconfig      {shown} (new)"));
         }
         Configured::With(known) if known.iter().any(|known| token.addresses.contains(known)) => {}
         Configured::With(known) if known == [PLACEHOLDER] && say_where(&config_file, token)? => {
-            said.push_str(&format!("\nconfig      {shown} (now with {})", where_to(token)));
+            summary.push_str(&format!("\nconfig      {shown} (now with {})", where_to(token)));
         }
-        Configured::With(known) => said.push_str(&format!(
+        Configured::With(known) => summary.push_str(&format!(
             "\n{shown} says that the aggregator is at {}; the token says otherwise: change it to\n{}",
             known.join(", "),
             where_to(token)
         )),
         Configured::WithoutAggregator => {
-            said.push_str(&format!("\nadd to {shown}:\n[aggregator]\n{}", where_to(token)));
+            summary.push_str(&format!("\nadd to {shown}:\n[aggregator]\n{}", where_to(token)));
         }
     }
-    Ok(said)
+    Ok(summary)
 }
 
 /// Puts where the aggregator is in place of the packaged config's placeholder; false where the file has it in another way.

@@ -57,7 +57,7 @@ pub struct LinkSettings {
 /// Keeps the link until the task is dropped. Commands go to `orders`.
 pub async fn run(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orders: OrderSender) {
     let mut turns = Turns::new(settings.addresses.len());
-    let mut said = vec![String::new(); settings.addresses.len()];
+    let mut last_errors = vec![String::new(); settings.addresses.len()];
     // A connection whose certificate was renewed stays until there is one with the new certificate, so that the host is
     // never missed.
     let mut renewed = None;
@@ -65,25 +65,25 @@ pub async fn run(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orde
         let (began, address) = (clock.now(), &settings.addresses[turns.index]);
         let end = attempt(&settings, address, clock, &outbox, &orders, &mut renewed).await;
         outbox.disconnected();
-        let said = &mut said[turns.index];
+        let last_error = &mut last_errors[turns.index];
         let pause = match end {
             SessionEnd::AgentGone => return,
             SessionEnd::Renewed => continue,
             SessionEnd::StandsBy(StandsBy { leader }) => {
                 let leader = leader.map_or_else(|| "nobody yet".to_owned(), |leader| leader.to_string());
                 let reason = format!("stands by for {leader}");
-                if *said != reason {
+                if *last_error != reason {
                     info!(aggregator = %address, %leader, "this aggregator stands by");
-                    *said = reason;
+                    *last_error = reason;
                 }
                 turns.stands_by()
             }
             SessionEnd::Lost { welcomed, error } => {
                 let error = Chain(&*error).to_string();
                 // One line per change of reason, however often it happens.
-                if *said != error {
+                if *last_error != error {
                     warn!(aggregator = %address, %error, "no connection to the aggregator; trying again");
-                    *said = error;
+                    *last_error = error;
                 }
                 turns.lost(welcomed && clock.now().since(began) >= STEADY)
             }

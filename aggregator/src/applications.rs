@@ -216,7 +216,7 @@ mod tests {
         wrong.target_ms = f64::NAN;
         wrong.control = Control::Stfc;
         wrong.response_time = ResponseSource::Exec { program: vec!["relative".into()] };
-        let said = check(&wrong, [&other].into_iter()).unwrap_err().message;
+        let message = check(&wrong, [&other].into_iter()).unwrap_err().message;
         for part in [
             "target_ms: is NaN",
             "response_time.",
@@ -226,7 +226,7 @@ mod tests {
             "tier[1]: names nothing that is moved",
             "tier[2].cpu_percent: floor is 20",
         ] {
-            assert!(said.contains(part), "{part} not in {said}");
+            assert!(message.contains(part), "{part} not in {message}");
         }
         assert!(check(&spec("shop", vec![]), std::iter::empty()).unwrap_err().message.contains("tier: there are 0"));
     }

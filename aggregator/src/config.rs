@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn several_mistakes_are_reported_together() {
-        let said =
+        let message =
             load("listen = 'everywhere'\nsocket = 'a.sock'\n[controller]\nevaluation_interval_s = 0\nlease = 3\n")
                 .unwrap_err()
                 .to_string();
@@ -248,7 +248,7 @@ mod tests {
             "aggregator.toml:4: `controller.evaluation_interval_s` is 0",
             "aggregator.toml:5: `controller.lease` is unknown",
         ] {
-            assert!(said.contains(part), "{part}\nnot in\n{said}");
+            assert!(message.contains(part), "{part}\nnot in\n{message}");
         }
     }
 }

@@ -192,10 +192,10 @@ mod tests {
     #[test]
     fn names_are_looked_up_and_unknown_ones_told() {
         assert_eq!(operators("acting_users = ['root']\n").unwrap().role(0, &[]), Role::Acting);
-        let said = operators("acting_users = ['no-such-user']\nreading_groups = ['no-such-group']\n").unwrap_err();
-        let said = said.to_string();
-        assert!(said.contains("`acting_users` has \"no-such-user\", and there is no such user"), "{said}");
-        assert!(said.contains("`reading_groups` has \"no-such-group\", and there is no such group"), "{said}");
+        let message = operators("acting_users = ['no-such-user']\nreading_groups = ['no-such-group']\n").unwrap_err();
+        let message = message.to_string();
+        assert!(message.contains("`acting_users` has \"no-such-user\", and there is no such user"), "{message}");
+        assert!(message.contains("`reading_groups` has \"no-such-group\", and there is no such group"), "{message}");
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ const LINE_PAUSE: Duration = Duration::from_secs(10);
 pub(crate) struct Display {
     bar: Option<ProgressBar>,
     clock: Clock,
-    said: Option<(String, Timestamp)>,
+    last_line: Option<(String, Timestamp)>,
     quiet: bool,
 }
 
@@ -37,7 +37,7 @@ impl Display {
             }
             bar
         });
-        Self { bar, clock: Clock::start(), said: None, quiet }
+        Self { bar, clock: Clock::start(), last_line: None, quiet }
     }
 
     pub(crate) fn show(&mut self, job: &JobStatus) {
@@ -50,10 +50,11 @@ impl Display {
             bar.set_message(text);
         } else if !self.quiet {
             let key = format!("{} {}", job.phase.word(), job.volunteers);
-            let due = self.said.as_ref().is_none_or(|(said, at)| *said != key || now.since(*at) >= LINE_PAUSE);
+            let due =
+                self.last_line.as_ref().is_none_or(|(last_line, at)| *last_line != key || now.since(*at) >= LINE_PAUSE);
             if due {
                 eprintln!("{:>3.0} %  {text}", permille / 10.0);
-                self.said = Some((key, now));
+                self.last_line = Some((key, now));
             }
         }
     }

@@ -155,9 +155,9 @@ mod tests {
         if fs::create_dir(&dir).is_err() {
             gleaner_test_support::skip!("no cgroup can be made here");
         }
-        let said = no_cgroup(&dir, real);
+        let message = no_cgroup(&dir, real);
         fs::remove_dir(&dir).unwrap();
-        assert_eq!(said, None);
+        assert_eq!(message, None);
         let elsewhere = tempfile::tempdir().unwrap();
         assert_eq!(no_cgroup(&elsewhere.path().join("cg"), elsewhere.path()), None);
         assert!(no_cgroup(Path::new("/etc"), elsewhere.path()).is_some());

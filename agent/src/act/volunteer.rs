@@ -99,10 +99,10 @@ fn foresee_adopted(found: &Adopted, hierarchies: &Hierarchies) -> Result<(), Not
 /// What a volunteer that is made by these settings would be held and bounded by, in sentences. Nothing is changed.
 #[must_use]
 pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String> {
-    let mut said = vec![format!("the guard's law: {}", foreseen_law(settings, hierarchies))];
+    let mut sentences = vec![format!("the guard's law: {}", foreseen_law(settings, hierarchies))];
     match settings.volunteer {
         VolunteerChoice::None => return Vec::new(),
-        VolunteerChoice::Guest => return said,
+        VolunteerChoice::Guest => return sentences,
         _ => {}
     }
     for bound in Bound::ALL {
@@ -112,15 +112,15 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
             None => format!("no mounted hierarchy has the controller `{word}`"),
             Some((mount, _)) => match rustix::fs::access(mount, rustix::fs::Access::WRITE_OK) {
                 Ok(()) => {
-                    said.push(format!("{} is bounded, by the controller `{word}`", bound.advice().0));
+                    sentences.push(format!("{} is bounded, by the controller `{word}`", bound.advice().0));
                     continue;
                 }
                 Err(error) => format!("`{}` cannot be written: {error}", mount.display()),
             },
         };
-        said.push(bound.lacking(&why));
+        sentences.push(bound.lacking(&why));
     }
-    said
+    sentences
 }
 
 /// The guard's law and why, in a sentence.

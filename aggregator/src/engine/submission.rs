@@ -149,19 +149,19 @@ impl Engines {
             Value::String(text) => text.is_empty(),
             _ => false,
         };
-        let said = || rest.iter().filter(|(_, value)| !is_empty(value));
-        let mut named = said().filter_map(|(key, options)| Some((known(key)?, options)));
+        let given = || rest.iter().filter(|(_, value)| !is_empty(value));
+        let mut named = given().filter_map(|(key, options)| Some((known(key)?, options)));
         let Some((name, options)) = named.next() else {
-            for (key, _) in said().filter(|(_, value)| value.is_object()) {
+            for (key, _) in given().filter(|(_, value)| value.is_object()) {
                 problems.add(format!("{key}: is no engine; there are {}", self.names(WorkerShape::Hosts)));
             }
-            let said = said().map(|(key, value)| (key.clone(), value.clone())).collect();
-            return (default, Value::Object(said));
+            let given = given().map(|(key, value)| (key.clone(), value.clone())).collect();
+            return (default, Value::Object(given));
         };
         if let Some((other, _)) = named.next() {
             problems.add(format!("{name}, {other}: a job has one engine"));
         }
-        let others: Vec<&str> = said().map(|(key, _)| key.as_str()).filter(|key| known(key).is_none()).collect();
+        let others: Vec<&str> = given().map(|(key, _)| key.as_str()).filter(|key| known(key).is_none()).collect();
         problems.check(others.is_empty(), || {
             format!("{}: belong to the engine `{default}`; with `{name}` leave them out", others.join(", "))
         });

@@ -99,12 +99,12 @@ impl Program {
             let colon = if errors.is_empty() { "" } else { ": " };
             return missing(format!("{} ended with {}{colon}{errors}", quoted(&self.program), ended.status));
         }
-        said(&text(&ended.output)).unwrap_or_else(|problem| missing(format!("{} {problem}", quoted(&self.program))))
+        parsed(&text(&ended.output)).unwrap_or_else(|problem| missing(format!("{} {problem}", quoted(&self.program))))
     }
 }
 
 /// What a program's output means.
-fn said(output: &str) -> Result<ResponseTime, String> {
+fn parsed(output: &str) -> Result<ResponseTime, String> {
     match output {
         "" => Err("printed nothing".to_owned()),
         "idle" => Ok(ResponseTime::Idle),
@@ -166,7 +166,7 @@ fn end_remains(pid: Option<Pid>) {
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
-        _ = said(text);
+        _ = parsed(text);
     }
 }
 
@@ -278,7 +278,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_output_makes_it_panic(output in ".{0,80}|[-+0-9.eEinfa]{0,12}") {
-            if let Ok(ResponseTime::Mean { mean_ms }) = said(&output) {
+            if let Ok(ResponseTime::Mean { mean_ms }) = parsed(&output) {
                 prop_assert!(mean_ms > 0.0 && mean_ms <= ResponseTime::LONGEST_MS);
             }
         }

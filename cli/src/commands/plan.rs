@@ -86,7 +86,7 @@ fn show_contended(contended: &[Contended]) -> anyhow::Result<()> {
 
 fn show_balance(answer: &BalanceAnswer) -> anyhow::Result<()> {
     for own in &answer.applications {
-        let said = match (own.error, own.predicted) {
+        let prediction = match (own.error, own.predicted) {
             (Some(error), Some(predicted)) => {
                 let model = own.model.map(word).unwrap_or_default();
                 let neighbour = if own.neighbour { ", of another condition of load" } else { "" };
@@ -100,7 +100,7 @@ fn show_balance(answer: &BalanceAnswer) -> anyhow::Result<()> {
             }
             _ => "its response time is not known: every share is held".to_owned(),
         };
-        print(&format!("{}: {said}", own.name))?;
+        print(&format!("{}: {prediction}", own.name))?;
         let row = |share: &BalancedShare| {
             let (lower, upper) = share.bounds;
             vec![

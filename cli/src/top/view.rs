@@ -322,7 +322,8 @@ fn applications(state: &State, frame: &mut Frame<'_>, area: Rect) {
         Row::new(vec![
             Cell::from(own.spec.name.to_string()),
             Cell::from(format!("{} ms", own.spec.target_ms)),
-            Cell::from(own.response.as_ref().map_or_else(|| "-".into(), |(_, said)| response_time(said))).style(style),
+            Cell::from(own.response.as_ref().map_or_else(|| "-".into(), |(_, response)| response_time(response)))
+                .style(style),
             Cell::from(of_target).style(style),
             Cell::from(shares.collect::<Vec<_>>().join(", ")),
         ])

@@ -68,14 +68,14 @@ fn readable(sample: &Sample) -> Value {
 }
 
 /// What a message says in a version: the first says nothing of harm.
-fn said(version: ProtocolVersion, sample: &Sample) -> Value {
-    let mut said = readable(sample);
+fn expected_json(version: ProtocolVersion, sample: &Sample) -> Value {
+    let mut expected_json = readable(sample);
     if version == ProtocolVersion::V1
-        && let Some(report) = said.get_mut("report").and_then(Value::as_object_mut)
+        && let Some(report) = expected_json.get_mut("report").and_then(Value::as_object_mut)
     {
         report.remove("harm");
     }
-    said
+    expected_json
 }
 
 fn folder(version: ProtocolVersion) -> PathBuf {
@@ -85,7 +85,7 @@ fn folder(version: ProtocolVersion) -> PathBuf {
 fn write_missing(version: ProtocolVersion, folder: &Path, samples: &[(String, Sample)]) {
     std::fs::create_dir_all(folder).unwrap();
     for (name, sample) in samples {
-        let json = serde_json::to_string_pretty(&said(version, sample)).unwrap() + "\n";
+        let json = serde_json::to_string_pretty(&expected_json(version, sample)).unwrap() + "\n";
         for (file, content) in
             [(format!("{name}.bin"), encoded(version, sample)), (format!("{name}.json"), json.into_bytes())]
         {
@@ -115,7 +115,7 @@ fn check(version: ProtocolVersion, samples: &[(String, Sample)]) {
         assert_eq!(encoded(version, &message), bytes, "v{version}/{name} is sent as it was");
         let expected = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
         let expected: Value = serde_json::from_str(&expected).unwrap();
-        assert_eq!(said(version, &message), expected, "v{version}/{name}");
+        assert_eq!(expected_json(version, &message), expected, "v{version}/{name}");
     }
 }
 

@@ -224,9 +224,9 @@ fn client(error: tokio_postgres::Error) -> PostgresError {
 
 /// An error of the client, with what the server said.
 pub(super) fn error_text(error: &tokio_postgres::Error) -> String {
-    if let Some(said) = error.as_db_error() {
-        let hint = said.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-        return format!("PostgreSQL says: {}{hint}", said.message());
+    if let Some(server_error) = error.as_db_error() {
+        let hint = server_error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        return format!("PostgreSQL says: {}{hint}", server_error.message());
     }
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
