@@ -37,7 +37,7 @@ use gleaner_types::units::CoreShare;
 
 use self::claims::{Contested, settle};
 use self::fence::Fence;
-use self::isolation::{NotAlone, check_own};
+use self::isolation::{NotAlone, check_exclusive};
 use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
 use self::refused::Refused;
@@ -343,7 +343,7 @@ impl Actor {
             let target = Target::Workload(id.clone());
             let held = self.targets.get(&target).map_or(&[][..], |tracked| &tracked.levers);
             let has = |levers: &WorkloadLevers| {
-                held.iter().all(|held| levers.levers.iter().any(|(_, own)| *own == held.lever))
+                held.iter().all(|held| levers.levers.iter().any(|(_, lever)| *lever == held.lever))
             };
             if self.workloads.get(&id).is_some_and(has) {
                 continue;
@@ -370,7 +370,7 @@ impl Actor {
 
     fn check_alone(&self, id: &WorkloadId, levers: &WorkloadLevers) -> Result<(), NotAlone> {
         let others = self.workloads.iter().filter(|(other, _)| *other != id).map(|(_, levers)| levers);
-        check_own(&levers.own, others, &self.volunteer_dirs)
+        check_exclusive(&levers.cgroups, others, &self.volunteer_dirs)
     }
 
     /// What the workloads' memory is now; limits on it go on from there at the next tick.

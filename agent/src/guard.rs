@@ -207,8 +207,8 @@ impl Guard {
         let meminfo = settings.roots.proc.join("meminfo");
         let memory = MemoryWatch::new(settings.memory_bound, meminfo, &mut volunteer);
         let shared = Shared::new(law, volunteer, None);
-        let (on_thread, own) = (Arc::clone(&shared), Watch { meter, activation: 0 });
-        let thread = thread::Builder::new().name("guard".to_owned()).spawn(move || watch(&on_thread, own, period))?;
+        let (on_thread, state) = (Arc::clone(&shared), Watch { meter, activation: 0 });
+        let thread = thread::Builder::new().name("guard".to_owned()).spawn(move || watch(&on_thread, state, period))?;
         let mut guard = Self { shared, thread: Some(thread), memory: None, by_hand: None };
         let on_thread = Arc::clone(&guard.shared);
         let memory =

@@ -170,11 +170,11 @@ fn link(page: &mut Page, outbox: &Outbox) {
 fn host(page: &mut Page, tick: Option<&Tick>) {
     let machine = tick.map(|tick| &tick.machine);
     let cores = |share: &CoreShare| share.cores();
-    page.gauge("gleaner_agent_capacity_cores", "CPUs online.", machine.map(|own| own.cpu_capacity.cores()));
+    page.gauge("gleaner_agent_capacity_cores", "CPUs online.", machine.map(|machine| machine.cpu_capacity.cores()));
     page.gauge(
         "gleaner_agent_foreground_cores",
         "CPU that the foreground uses.",
-        machine.and_then(|own| own.cpu_foreground.value()).map(cores),
+        machine.and_then(|machine| machine.cpu_foreground.value()).map(cores),
     );
     page.gauge("gleaner_agent_workloads", "Foreground workloads found.", tick.map(|tick| tick.workloads as f64));
     let residual = tick.map(|tick| &tick.residual);
@@ -182,30 +182,33 @@ fn host(page: &mut Page, tick: Option<&Tick>) {
         [("expected", bounded.expected), ("safe", bounded.safe)]
             .map(|(bound, value)| (vec![("bound", bound.to_owned())], value))
     };
-    let cpu = residual.and_then(|own| own.cpu.value());
+    let cpu = residual.and_then(|residual| residual.cpu.value());
     page.gauges(
         "gleaner_agent_residual_cores",
         "CPU that the foreground is predicted to leave: expected, and what is promised.",
         cpu.map(|cpu| both(Bounded { expected: cpu.expected.cores(), safe: cpu.safe.cores() })).into_iter().flatten(),
     );
-    let memory = residual.and_then(|own| own.memory.value());
+    let memory = residual.and_then(|residual| residual.memory.value());
     let bytes = |bytes: Bytes| bytes.0 as f64;
     page.gauges(
         "gleaner_agent_residual_memory_bytes",
         "Memory that the foreground is predicted to leave: expected, and what is promised.",
-        memory.map(|own| both(Bounded { expected: bytes(own.expected), safe: bytes(own.safe) })).into_iter().flatten(),
+        memory
+            .map(|memory| both(Bounded { expected: bytes(memory.expected), safe: bytes(memory.safe) }))
+            .into_iter()
+            .flatten(),
     );
-    let record = residual.map(|own| own.record).unwrap_or_default();
+    let record = residual.map(|residual| residual.record).unwrap_or_default();
     page.counter("gleaner_agent_promises_judged", "Promises of CPU whose time has passed.", record.judged);
     page.counter("gleaner_agent_promises_broken", "Promises of CPU that did not hold.", record.broken);
 }
 
 fn volunteer(page: &mut Page, tick: Option<&Tick>) {
-    let own = tick.map(|tick| &tick.volunteer);
+    let volunteer = tick.map(|tick| &tick.volunteer);
     let all =
         [("latent", VolunteerState::Latent), ("active", VolunteerState::Active), ("frozen", VolunteerState::Frozen)];
-    let states = own.map(|own| {
-        all.map(|(word, state)| (vec![("state", word.to_owned())], f64::from(u8::from(own.state == state))))
+    let states = volunteer.map(|volunteer| {
+        all.map(|(word, state)| (vec![("state", word.to_owned())], f64::from(u8::from(volunteer.state == state))))
     });
     page.gauges(
         "gleaner_agent_volunteer_state",
@@ -216,17 +219,17 @@ fn volunteer(page: &mut Page, tick: Option<&Tick>) {
     page.gauge(
         "gleaner_agent_volunteer_cores",
         "CPU that the volunteer uses.",
-        own.and_then(|own| own.cpu.value()).map(cores),
+        volunteer.and_then(|volunteer| volunteer.cpu.value()).map(cores),
     );
     page.gauge(
         "gleaner_agent_allowance_cores",
         "CPU that the volunteer may use now.",
-        own.and_then(|own| own.allowance.value()).map(cores),
+        volunteer.and_then(|volunteer| volunteer.allowance.value()).map(cores),
     );
     page.gauge(
         "gleaner_agent_volunteer_memory_bytes",
         "Memory that the volunteer holds.",
-        own.and_then(|own| own.memory.value()).map(|bytes| bytes.0 as f64),
+        volunteer.and_then(|volunteer| volunteer.memory.value()).map(|bytes| bytes.0 as f64),
     );
 }
 
@@ -260,13 +263,14 @@ fn guard(page: &mut Page, guard: Option<&GuardStatus>) {
 
 fn harm(page: &mut Page, harm: Option<&HostHarm>) {
     let known = harm.and_then(|harm| harm.foreground.value());
-    let bounds = known.map(|own| [("mean", own.mean_percent), ("low", own.low_percent), ("high", own.high_percent)]);
+    let bounds =
+        known.map(|harm| [("mean", harm.mean_percent), ("low", harm.low_percent), ("high", harm.high_percent)]);
     page.gauges(
         "gleaner_agent_harm_ratio",
         "How much slower the foreground is with the volunteer than without: mean and 95 % interval; missing while unknown.",
         bounds.into_iter().flatten().map(|(bound, percent)| (vec![("bound", bound.to_owned())], percent / 100.0)),
     );
-    page.gauge("gleaner_agent_harm_trials", "Pauses that this is made of.", known.map(|own| f64::from(own.trials)));
+    page.gauge("gleaner_agent_harm_trials", "Pauses that this is made of.", known.map(|harm| f64::from(harm.trials)));
     page.seconds(
         "gleaner_agent_paused_seconds",
         "Time the volunteer was held still to measure harm.",

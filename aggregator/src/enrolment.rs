@@ -260,7 +260,7 @@ pub struct Credentials {
     /// Certificates of the authority, in DER.
     pub roots: Vec<Vec<u8>>,
     /// From when until when the aggregator's own certificate holds.
-    pub own: Validity,
+    pub validity: Validity,
 }
 
 /// Who may join and who is shut out, and what that is worked with.
@@ -296,9 +296,9 @@ impl Enrolment {
     /// Where nobody may join and nobody is shut out: a simulation, which has no certificates.
     #[must_use]
     pub fn closed() -> Self {
-        let own = Validity { from: Timestamp(0), until: Timestamp(u64::MAX) };
+        let validity = Validity { from: Timestamp(0), until: Timestamp(u64::MAX) };
         let no_authority = "there are no certificates here".to_owned();
-        let credentials = Credentials { authority: None, no_authority, roots: Vec::new(), own };
+        let credentials = Credentials { authority: None, no_authority, roots: Vec::new(), validity };
         Self::new(Admissions::default(), credentials, Duration::ZERO, Vec::new())
     }
 }

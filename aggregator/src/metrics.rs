@@ -220,14 +220,16 @@ fn fleet(page: &mut Page, controller: &Controller) {
         broken = u64::saturating_add(broken, report.residual.record.broken);
         *volunteers.entry(volunteer_state(report.volunteer.state)).or_default() += 1.0;
         let harm = report.harm.foreground.value();
-        over_budget += f64::from(u8::from(harm.is_some_and(|own| own.low_percent > report.harm.budget_percent)));
+        over_budget += f64::from(u8::from(harm.is_some_and(|item| item.low_percent > report.harm.budget_percent)));
         if hosts > MOST_HOSTS {
             continue;
         }
         let label = || vec![("host", host.host.to_string())];
         own_foreground.extend(cores(&report.machine.cpu_foreground).map(|value| (label(), value)));
-        if let Some(own) = harm {
-            for (bound, percent) in [("mean", own.mean_percent), ("low", own.low_percent), ("high", own.high_percent)] {
+        if let Some(item) = harm {
+            for (bound, percent) in
+                [("mean", item.mean_percent), ("low", item.low_percent), ("high", item.high_percent)]
+            {
                 own_harm.push(([label(), vec![("bound", bound.to_owned())]].concat(), percent / 100.0));
             }
         }
@@ -370,26 +372,26 @@ fn applications(page: &mut Page, controller: &Controller) {
     let shown = &all[..all.len().min(MOST_APPLICATIONS)];
     let mut of_each = |name, help, value: &dyn Fn(&ApplicationStatus) -> Option<f64>| {
         let label = |status: &ApplicationStatus| vec![("application", status.spec.name.to_string())];
-        page.gauges(name, help, shown.iter().filter_map(|own| Some((label(own), value(own)?))).collect::<Vec<_>>());
+        page.gauges(name, help, shown.iter().filter_map(|item| Some((label(item), value(item)?))).collect::<Vec<_>>());
     };
     of_each(
         "gleaner_application_response_seconds",
         "Mean response time of an application, by its source's last answer; none without a mean.",
-        &|own| Some(own.response.as_ref()?.1.mean_ms()? / 1_000.0),
+        &|item| Some(item.response.as_ref()?.1.mean_ms()? / 1_000.0),
     );
-    of_each("gleaner_application_target_seconds", "Response time an application should have.", &|own| {
-        Some(own.spec.target_ms / 1_000.0)
+    of_each("gleaner_application_target_seconds", "Response time an application should have.", &|item| {
+        Some(item.spec.target_ms / 1_000.0)
     });
     of_each(
         "gleaner_application_missed_intervals",
         "Control intervals in a row in which an application missed its target by a tenth or more.",
-        &|own| Some(f64::from(own.missed)),
+        &|item| Some(f64::from(item.missed)),
     );
     let mut shares = Vec::new();
-    for own in shown {
-        for share in own.decision.iter().flat_map(|decision| &decision.shares) {
+    for item in shown {
+        for share in item.decision.iter().flat_map(|decision| &decision.shares) {
             let labels = vec![
-                ("application", own.spec.name.to_string()),
+                ("application", item.spec.name.to_string()),
                 ("tier", share.tier.to_string()),
                 ("resource", resource(share.resource).to_owned()),
             ];

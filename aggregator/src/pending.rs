@@ -50,11 +50,11 @@ impl Places {
             Holder::Known(_) => all,
             Holder::Stranger(_) => self.strangers(),
         };
-        let own = self.held.get(&holder).copied().unwrap_or(0);
-        if all >= MOST || taken >= most || own >= MOST_OF_ONE {
+        let held = self.held.get(&holder).copied().unwrap_or(0);
+        if all >= MOST || taken >= most || held >= MOST_OF_ONE {
             return (None, all);
         }
-        self.held.insert(holder, own + 1);
+        self.held.insert(holder, held + 1);
         (Some(holder), all)
     }
 

@@ -521,13 +521,13 @@ impl Shell {
             return;
         }
         // Each whatever becomes of the other: with a full disk here, another aggregator can still go on from etcd.
-        let own = self.save_here().map_err(|error| chain(&error));
+        let here = self.save_here().map_err(|error| chain(&error));
         let replicated = match &self.leading {
             Some(leading) => leading.replica.save(&self.controller, &self.enrolment.admissions, wait),
             None => Ok(()),
         };
         let replicated = replicated.map_err(|error| chain(&error));
-        let failures: Vec<String> = [own, replicated].into_iter().filter_map(Result::err).collect();
+        let failures: Vec<String> = [here, replicated].into_iter().filter_map(Result::err).collect();
         if failures.is_empty() {
             (self.dirty, self.store_error) = (false, behind.filter(|_| !wait));
             return;
@@ -561,7 +561,9 @@ impl Shell {
     }
 
     fn page(&self) -> Page {
-        let queues = || self.connections.values().map(|own| own.sender.max_capacity() - own.sender.capacity());
+        let queues = || {
+            self.connections.values().map(|connection| connection.sender.max_capacity() - connection.sender.capacity())
+        };
         let outgoing = Outgoing {
             connections: self.connections.len(),
             waiting: queues().sum(),

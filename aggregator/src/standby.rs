@@ -59,19 +59,19 @@ pub(crate) struct Leading {
 }
 
 impl Leading {
-    /// What the last leader left in etcd; where there is nothing yet, `own` of this aggregator's store, or `fresh`. Blocks.
+    /// What the last leader left in etcd; where there is nothing yet, `stored` of this aggregator's store, or `fresh`. Blocks.
     ///
     /// # Errors
     /// [`TakeOverError`].
     pub(crate) fn take_over(
         settings: &StandbySettings,
         won: &Won,
-        own: Option<(Controller, Admissions)>,
+        stored: Option<(Controller, Admissions)>,
         fresh: Controller,
     ) -> Result<(Controller, Admissions, Self), TakeOverError> {
-        let ((mut state, admissions), state_from) = match (replica::load(settings)?, own) {
+        let ((mut state, admissions), state_from) = match (replica::load(settings)?, stored) {
             (Some(last), _) => (last, "etcd"),
-            (None, Some(own)) => (own, "own store"),
+            (None, Some(stored)) => (stored, "own store"),
             (None, None) => ((fresh, Admissions::default()), "nowhere"),
         };
         state.set_epoch(won.epoch);

@@ -141,9 +141,9 @@ pub(crate) fn processes_of(dirs: &[PathBuf]) -> Result<BTreeSet<i32>, CgroupErro
 /// They are frozen first, so that none forks while the list is read, and thawed after, because a frozen task of version 1
 /// takes no signal; `freezer` may be missing. On version 2 the kernel kills them all at once (`cgroup.kill`, Linux 5.14).
 pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&AnyLever>) -> Result<usize, CgroupError> {
-    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let agent = rustix::process::getpid().as_raw_nonzero().get();
     let mut pids = processes_of(dirs)?;
-    if pids.is_empty() || (pids.len() == 1 && pids.contains(&own)) {
+    if pids.is_empty() || (pids.len() == 1 && pids.contains(&agent)) {
         return Ok(0);
     }
     if let Some(freezer) = freezer {
@@ -152,17 +152,17 @@ pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&AnyLever>) -> Result
             pids.extend(processes_of(dirs)?);
         }
     }
-    if !pids.contains(&own) {
+    if !pids.contains(&agent) {
         for dir in dirs {
             // Version 1 has no such file.
             _ = write_existing(&dir.join("cgroup.kill"), "1");
         }
     }
-    kill_each(dirs, pids.iter().copied().filter(|pid| *pid != own))?;
+    kill_each(dirs, pids.iter().copied().filter(|pid| *pid != agent))?;
     if let Some(freezer) = freezer {
         let _ = freezer.write(LeverValue::Frozen(false));
     }
-    pids.remove(&own);
+    pids.remove(&agent);
     Ok(pids.len())
 }
 

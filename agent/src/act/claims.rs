@@ -27,7 +27,7 @@ pub(super) fn settle(workloads: &mut BTreeMap<WorkloadId, WorkloadLevers>) -> BT
     };
     let (mut of_cgroups, mut of_levers, mut taken) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for (id, levers) in &*workloads {
-        for dir in &levers.own {
+        for dir in &levers.cgroups {
             let knob = dir.display().to_string();
             claim(&mut of_cgroups, knob.clone(), knob, id);
         }
@@ -59,9 +59,9 @@ mod tests {
         let link = |interface: &str, direction| {
             (Role::Receive, AnyLever::Link(LinkLever { interface: interface.to_owned(), direction }))
         };
-        let levers = |list: &[(Role, AnyLever)], own: &str| WorkloadLevers {
+        let levers = |list: &[(Role, AnyLever)], cgroup: &str| WorkloadLevers {
             levers: list.to_vec(),
-            own: vec![own.into()],
+            cgroups: vec![cgroup.into()],
             ..WorkloadLevers::default()
         };
         let id = |name| WorkloadId::new(name).unwrap();

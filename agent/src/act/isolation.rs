@@ -29,13 +29,13 @@ pub(super) enum NotAlone {
 ///
 /// # Errors
 /// [`NotAlone`].
-pub(super) fn check_own<'a>(
-    own: &[PathBuf],
+pub(super) fn check_exclusive<'a>(
+    cgroups: &[PathBuf],
     others: impl IntoIterator<Item = &'a WorkloadLevers>,
     volunteer: &[PathBuf],
 ) -> Result<(), NotAlone> {
-    let others: Vec<_> = others.into_iter().flat_map(|other| &other.own).collect();
-    for dir in own {
+    let others: Vec<_> = others.into_iter().flat_map(|other| &other.cgroups).collect();
+    for dir in cgroups {
         if let Some(other) = others.iter().find(|other| other.starts_with(dir)) {
             return Err(NotAlone::Workload { dir: dir.clone(), other: (*other).clone() });
         }
@@ -64,15 +64,15 @@ mod tests {
             fs::create_dir_all(path(name)).unwrap();
         }
         fs::write(path("own/cgroup.procs"), format!("{}\n", std::process::id())).unwrap();
-        let other = |name| WorkloadLevers { own: vec![path(name)], ..WorkloadLevers::default() };
-        assert_eq!(check_own(&[path("b")], &[other("a")], &[path("v")]), Ok(()));
-        for (own, others, volunteer) in [
+        let other = |name| WorkloadLevers { cgroups: vec![path(name)], ..WorkloadLevers::default() };
+        assert_eq!(check_exclusive(&[path("b")], &[other("a")], &[path("v")]), Ok(()));
+        for (cgroups, others, volunteer) in [
             ("a", vec![other("a/child")], vec![]),
             ("a", vec![other("a")], vec![]),
             ("a", vec![], vec![path("a/volunteer")]),
             ("own", vec![], vec![]),
         ] {
-            assert!(check_own(&[path(own)], &others, &volunteer).is_err(), "{own}");
+            assert!(check_exclusive(&[path(cgroups)], &others, &volunteer).is_err(), "{cgroups}");
         }
     }
 }

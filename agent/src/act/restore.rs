@@ -96,9 +96,9 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
     let gone = emptied && !contents.volunteer.iter().any(|dir| created.contains(dir));
     let mut enabled = ledger.contents().enabled.clone();
     enabled.reverse();
-    let own: Vec<PathBuf> = created.iter().chain(&contents.volunteer).cloned().collect();
+    let ours: Vec<PathBuf> = created.iter().chain(&contents.volunteer).cloned().collect();
     enabled.retain(|enabled| {
-        if let Some(theirs) = set_by_others(&enabled.cgroup, &own) {
+        if let Some(theirs) = set_by_others(&enabled.cgroup, &ours) {
             let (cgroup, theirs) = (enabled.cgroup.display(), theirs.display());
             tracing::warn!(%cgroup, %theirs, "a controller stays switched on, because others have set it");
             return false;
@@ -129,7 +129,7 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
 
 /// A cgroup right below `parent` on which others have set a ceiling or weight on CPU, memory or processes since the
 /// controller was switched on for it: switched off again it would take their settings along. `own` are Gleaner's.
-fn set_by_others(parent: &Path, own: &[PathBuf]) -> Option<PathBuf> {
+fn set_by_others(parent: &Path, ours: &[PathBuf]) -> Option<PathBuf> {
     let is_set = |dir: &PathBuf| {
         let read = |kind| AnyLever::new(dir, CgroupVersion::V2, kind).read().ok();
         matches!(read(CgroupFile::Quota), Some(LeverValue::Quota { quota_us: Some(_), .. }))
@@ -140,7 +140,7 @@ fn set_by_others(parent: &Path, own: &[PathBuf]) -> Option<PathBuf> {
                 .any(|kind| matches!(read(kind), Some(LeverValue::Memory(Some(_)))))
             || matches!(read(CgroupFile::Pids), Some(LeverValue::Count(Some(_))))
     };
-    cgroup::children(parent).unwrap_or_default().into_iter().find(|dir| !own.contains(dir) && is_set(dir))
+    cgroup::children(parent).unwrap_or_default().into_iter().find(|dir| !ours.contains(dir) && is_set(dir))
 }
 
 fn count(processes: usize) -> u32 {

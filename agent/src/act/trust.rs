@@ -49,11 +49,11 @@ fn no_link(path: &Path, error: io::Error) -> io::Error {
 }
 
 fn check(file: &File) -> io::Result<()> {
-    let (found, own) = (file.metadata()?, rustix::process::geteuid().as_raw());
-    if found.uid() != 0 && found.uid() != own {
+    let (found, agent_uid) = (file.metadata()?, rustix::process::geteuid().as_raw());
+    if found.uid() != 0 && found.uid() != agent_uid {
         let owner = found.uid();
         return Err(untrusted(format!(
-            "it belongs to user {owner}, neither to root nor to the agent's own user {own}"
+            "it belongs to user {owner}, neither to root nor to the agent's own user {agent_uid}"
         )));
     }
     if found.mode() & 0o022 != 0 {

@@ -63,7 +63,7 @@ macro_rules! catalogue {
             let mut found = Vec::new();
             $(found.extend(<$lever as Lever>::find(place).into_iter().map(|found| Found {
                 lever: AnyLever::$name(found.lever),
-                own: found.own,
+                cgroup: found.cgroup,
             }));)+
             found
         }
@@ -198,7 +198,7 @@ impl AnyLever {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkloadLevers {
     /// Cgroups that must be the workload's alone for the levers to hit nobody else; absolute paths.
-    pub own: Vec<PathBuf>,
+    pub cgroups: Vec<PathBuf>,
     /// The ceiling on CPU also holds a QEMU process's emulator and I/O threads.
     pub emulator_inside: bool,
     /// Its levers. With libvirt's per-thread groups the emulator's own group is never limited, so it has none.
@@ -218,7 +218,7 @@ impl WorkloadLevers {
             (Role::Receive, limits.network.receive.is_some()),
             (Role::Transmit, limits.network.transmit.is_some()),
         ];
-        let played = |role| self.levers.iter().any(|(own, _)| *own == role);
+        let played = |role| self.levers.iter().any(|(played, _)| *played == role);
         asked.into_iter().filter(|(role, asked)| *asked && !played(*role)).map(|(role, _)| role).collect()
     }
 }
@@ -245,10 +245,10 @@ pub fn levers_of(
     let place = Place::new(facts, hierarchies, disks, ioband);
     let emulator_inside = place.guest().is_some() && place.cpu().is_some_and(|(_, vcpus)| vcpus.is_empty());
     let mut levers = WorkloadLevers { emulator_inside, ..WorkloadLevers::default() };
-    for Found { lever, own } in find(&place) {
+    for Found { lever, cgroup } in find(&place) {
         let Some(role) = lever.role() else { continue };
         levers.levers.push((role, lever));
-        levers.own.extend(own.filter(|own| !levers.own.contains(own)));
+        levers.cgroups.extend(cgroup.filter(|cgroup| !levers.cgroups.contains(cgroup)));
     }
     levers
 }
@@ -329,7 +329,7 @@ mod tests {
         ];
         assert_eq!(roles(&levers), expected.map(|(role, name)| (role, name.to_owned())));
         assert!(levers.emulator_inside);
-        assert_eq!(levers.own, [root.path().join("cg/m/q")]);
+        assert_eq!(levers.cgroups, [root.path().join("cg/m/q")]);
     }
 
     #[test]

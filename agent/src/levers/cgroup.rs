@@ -292,9 +292,9 @@ impl Lever for CgroupLever {
     const KINDS: &'static [Kind] = KINDS;
 
     fn find(place: &Place<'_>) -> Vec<Found<Self>> {
-        let at = |group: &Group, kind, own: &Group| {
+        let at = |group: &Group, kind, counted: &Group| {
             let lever = Self { cgroup: group.dir.clone(), version: group.version, kind };
-            lever.exists().then(|| Found { lever, own: Some(own.dir.clone()) })
+            lever.exists().then(|| Found { lever, cgroup: Some(counted.dir.clone()) })
         };
         let mut found = Vec::new();
         if let Some((cpu, vcpus)) = place.cpu() {

@@ -36,13 +36,13 @@ pub struct Found<L> {
     /// The lever.
     pub lever: L,
     /// The cgroup that must be the workload's alone for the lever to hit nobody else.
-    pub own: Option<PathBuf>,
+    pub cgroup: Option<PathBuf>,
 }
 
 impl<L> Found<L> {
     /// A lever that hits its workload alone whatever else there is.
     pub const fn alone(lever: L) -> Self {
-        Self { lever, own: None }
+        Self { lever, cgroup: None }
     }
 }
 

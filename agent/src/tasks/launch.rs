@@ -74,8 +74,10 @@ pub(super) enum LaunchError {
     #[error("the host has no volunteer to run tasks in")]
     NoVolunteer,
     /// The agent may not start processes of other users.
-    #[error("the job is of user {wanted}, and this agent, which is not root, can only run tasks of its own user {own}")]
-    OtherUser { wanted: u32, own: u32 },
+    #[error(
+        "the job is of user {wanted}, and this agent, which is not root, can only run tasks of its own user {agent_user}"
+    )]
+    OtherUser { wanted: u32, agent_user: u32 },
 }
 
 fn prepare(action: &'static str, what: &Path) -> impl FnOnce(io::Error) -> LaunchError {
@@ -85,9 +87,9 @@ fn prepare(action: &'static str, what: &Path) -> impl FnOnce(io::Error) -> Launc
 
 /// Starts the waiting shell of a task in a process group of its own.
 pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
-    let own = geteuid().as_raw();
-    if own != 0 && launch.user.uid != own {
-        return Err(LaunchError::OtherUser { wanted: launch.user.uid, own });
+    let agent_user = geteuid().as_raw();
+    if agent_user != 0 && launch.user.uid != agent_user {
+        return Err(LaunchError::OtherUser { wanted: launch.user.uid, agent_user });
     }
     // Links in a user's folders lead no further than that user could go.
     let (stdout, _stderr) = as_user(launch.user, || {
@@ -115,7 +117,7 @@ pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
         .stdout(stdout)
         .stderr(launch.exit)
         .process_group(0);
-    if own == 0 && launch.user.uid != 0 {
+    if agent_user == 0 && launch.user.uid != 0 {
         // Also drops the agent's supplementary groups.
         command.uid(launch.user.uid).gid(launch.user.gid);
     }
@@ -147,14 +149,15 @@ fn is_function(name: &str) -> bool {
 
 /// Does something with files as a user would. Of this thread only, and nothing in `work` may wait.
 fn as_user<T>(user: TaskUser, work: impl FnOnce() -> Result<T, LaunchError>) -> Result<T, LaunchError> {
-    let own = TaskUser { uid: geteuid().as_raw(), gid: getegid().as_raw() };
-    if own.uid != 0 || user.uid == 0 {
+    let agent_user = TaskUser { uid: geteuid().as_raw(), gid: getegid().as_raw() };
+    if agent_user.uid != 0 || user.uid == 0 {
         return work();
     }
     set_file_user(user);
     let is_user = file_user() == user;
-    let done = if is_user { work() } else { Err(LaunchError::OtherUser { wanted: user.uid, own: own.uid }) };
-    set_file_user(own);
+    let done =
+        if is_user { work() } else { Err(LaunchError::OtherUser { wanted: user.uid, agent_user: agent_user.uid }) };
+    set_file_user(agent_user);
     done
 }
 

@@ -68,7 +68,7 @@ pub(super) fn certificates(config: &Config) -> Result<(quinn::ServerConfig, Cred
             }
         },
     };
-    let credentials = Credentials { authority, no_authority, roots: files.authority()?, own: identity.validity() };
+    let credentials = Credentials { authority, no_authority, roots: files.authority()?, validity: identity.validity() };
     Ok((transport::server_config(&identity)?, credentials))
 }
 
@@ -77,7 +77,7 @@ fn certificates_anew(config: &Config, endpoint: &quinn::Endpoint) -> Result<Box<
     match certificates(config) {
         Ok((server, credentials)) => {
             endpoint.set_server_config(Some(server));
-            info!(expires = %credentials.own.until, "certificates are read anew");
+            info!(expires = %credentials.validity.until, "certificates are read anew");
             Ok(Box::new(credentials))
         }
         Err(error) => {

@@ -137,25 +137,25 @@ impl Shell {
             }
             Err(error) => Some(chain(&error)),
         };
-        self.log(Event::CertificatesReloaded { expires: self.enrolment.credentials.own.until, error });
+        self.log(Event::CertificatesReloaded { expires: self.enrolment.credentials.validity.until, error });
     }
 
     /// Reminds once a day of a certificate of the aggregator that ends soon.
     pub(super) fn remind(&mut self) {
         let now = self.clock.now();
-        let own = self.enrolment.credentials.own;
+        let validity = self.enrolment.credentials.validity;
         let due = self.enrolment.reminded.is_none_or(|last| now.since(last) >= REMINDER);
-        if now >= own.renewal() && due {
+        if now >= validity.renewal() && due {
             self.enrolment.reminded = Some(now);
-            self.log(Event::CertificateExpiring { expires: own.until });
+            self.log(Event::CertificateExpiring { expires: validity.until });
         }
     }
 
     /// Stores changed admissions; if that fails they are as before, and stored so with the next state.
     fn store_admissions(&mut self, before: Admissions) -> Result<(), StoreAdmissionsError> {
         let admissions = &self.enrolment.admissions;
-        let own = self.store.save_admissions(admissions).map_err(StoreAdmissionsError::from);
-        let stored = own.and_then(|()| match &self.leading {
+        let stored_here = self.store.save_admissions(admissions).map_err(StoreAdmissionsError::from);
+        let stored = stored_here.and_then(|()| match &self.leading {
             Some(leading) => Ok(leading.replica.save(&self.controller, admissions, true)?),
             None => Ok(()),
         });

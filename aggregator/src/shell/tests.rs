@@ -220,7 +220,7 @@ async fn a_token_expires_while_the_aggregators_machine_is_suspended() {
     let own = Validity { from: Timestamp(0), until: Timestamp(u64::MAX) };
     let authority = Authority::create().unwrap();
     let credentials =
-        Credentials { authority: Some(authority), no_authority: String::new(), roots: vec![vec![1]], own };
+        Credentials { authority: Some(authority), no_authority: String::new(), roots: vec![vec![1]], validity: own };
     let mut shell = shell_with(folder.path(), asleep, Enrolment::new(admissions, credentials, hour, Vec::new()));
     let (answer, mut answered) = oneshot::channel();
     let request = JoinRequest { secret: old, request: Vec::new() };

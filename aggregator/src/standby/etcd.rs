@@ -49,7 +49,7 @@ pub(crate) struct TlsFiles {
     /// Of the authority that etcd's certificate is of.
     pub(crate) ca: PathBuf,
     /// Ours, and its key, where etcd wants one.
-    pub(crate) own: Option<(PathBuf, PathBuf)>,
+    pub(crate) client: Option<(PathBuf, PathBuf)>,
 }
 
 /// A certificate or key to show to etcd, or to believe it by, cannot be used.
@@ -113,7 +113,7 @@ impl TlsFiles {
                 false => Ok(found),
             }
         };
-        let own = match &self.own {
+        let client = match &self.client {
             None => None,
             Some((certificate, key)) => {
                 let text = read(key)?;
@@ -124,7 +124,7 @@ impl TlsFiles {
         };
         Ok(TlsConfig::builder()
             .root_certs(RootCerts::new_with_certs(&certificates(&self.ca)?))
-            .client_cert(own)
+            .client_cert(client)
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .build())
     }

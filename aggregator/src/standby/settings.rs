@@ -66,7 +66,7 @@ impl StandbySettings {
             endpoints,
             ttl: Duration::from_secs(section.integer("ttl_s", 10, 3..=60)),
             prefix,
-            tls: ca.map(|ca: PathBuf| TlsFiles { ca, own: certificate.zip(key) }),
+            tls: ca.map(|ca: PathBuf| TlsFiles { ca, client: certificate.zip(key) }),
             compact: section.flag("compact", true),
             name: name?,
         })
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(settings.prefix, "/gleaner");
         let secure =
             load("endpoints = ['https://e:1']\nca = '/ca'\ncertificate = '/c'\nkey = '/k'\nname = 'b'").unwrap();
-        assert_eq!(secure.tls.unwrap().own, Some(("/c".into(), "/k".into())));
+        assert_eq!(secure.tls.unwrap().client, Some(("/c".into(), "/k".into())));
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Plain {
     fn workload(&self) -> WorkloadLevers {
         let levers = [(Role::Quota, CgroupFile::Quota), (Role::Weight, CgroupFile::Weight)];
         let levers = levers.map(|(role, kind)| (role, self.lever(kind))).to_vec();
-        WorkloadLevers { own: vec![self.root.path().join("guest")], levers, ..WorkloadLevers::default() }
+        WorkloadLevers { cgroups: vec![self.root.path().join("guest")], levers, ..WorkloadLevers::default() }
     }
 
     fn actor(&self) -> (Actor, RestoreReport) {
@@ -117,7 +117,7 @@ fn a_limit_ends_when_another_workload_comes_into_its_cgroup() {
     let plain = Plain::new();
     let (mut actor, _) = plain.actor();
     assert_eq!(refusal_of(&actor.apply(&limit(1, 30.0, None), NOW)), None);
-    let elsewhere = WorkloadLevers { own: vec![plain.root.path().join("other")], ..WorkloadLevers::default() };
+    let elsewhere = WorkloadLevers { cgroups: vec![plain.root.path().join("other")], ..WorkloadLevers::default() };
     let with = |other: WorkloadLevers| {
         BTreeMap::from([(guest(), plain.workload()), (WorkloadId::new("other").unwrap(), other)])
     };

@@ -123,9 +123,9 @@ impl ProcessGroups {
         }
         let registered: u64 = text.trim().parse().map_err(drop)?;
         let owner = fs::metadata(&leader).map_err(drop)?.uid();
-        let own = rustix::process::geteuid().as_raw();
+        let agent_uid = rustix::process::geteuid().as_raw();
         // Only this user can write here; root's agent runs tasks of other users too.
-        let may = owner == own || own == 0;
+        let may = owner == agent_uid || agent_uid == 0;
         if group == pgid && started == registered && may { Ok(Some(Group { pgid, started })) } else { Err(()) }
     }
 
