@@ -355,7 +355,7 @@ type Quadruple<'a> = (
     (&'a Result<Counted, Absence>, &'a Result<Counted, Absence>),
 );
 
-/// CPUs that the volunteer used on average between two looks.
+/// CPUs that the volunteer used on average between two snapshots.
 fn volunteer_share(from: &Snapshot, to: &Snapshot) -> Option<f64> {
     let used = to.volunteer_ns?.saturating_sub(from.volunteer_ns?);
     let window_s = to.at.duration_since(from.at).as_secs_f64();

@@ -348,7 +348,7 @@ pub(crate) mod tests {
         pub(crate) socket: PathBuf,
         /// Bytes it was started with, bytes plugged, and bytes it has now.
         memory: Arc<[AtomicU64; 3]>,
-        /// The size its balloon was last told to leave it.
+        /// The size its balloon was last set to leave it.
         balloon_target: Arc<AtomicU64>,
     }
 
@@ -383,7 +383,7 @@ pub(crate) mod tests {
             Self { socket: socket.to_owned(), memory, balloon_target }
         }
 
-        /// What the balloon was last told.
+        /// What the balloon was last set to.
         pub(crate) fn balloon_target(&self) -> u64 {
             self.balloon_target.load(Ordering::SeqCst)
         }

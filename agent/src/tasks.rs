@@ -36,7 +36,7 @@ use crate::act::fence::Fence;
 /// takes over, is there before.
 pub const TASK_LEASE: Duration = Duration::from_secs(60);
 
-/// Time between two looks at adopted tasks, timeouts and the lease.
+/// Time between two polls of adopted tasks, timeouts and the lease.
 const POLL_PERIOD: Duration = Duration::from_millis(200);
 
 /// From the polite signal of a timeout to the other one.
@@ -67,10 +67,10 @@ pub struct TaskSettings {
     pub lease: Duration,
 }
 
-/// What the runner of tasks is told.
+/// What the runner of tasks receives.
 #[derive(Debug)]
 pub enum TaskInput {
-    /// A connection begins: all states are told again.
+    /// A connection begins: all states are reported again.
     Connected,
     /// What a job's tasks have in common.
     Job(Box<TaskJob>),
@@ -112,22 +112,22 @@ pub struct TaskRunner<T> {
     heard: Instant,
     stopping: bool,
     last_refusal: String,
-    tell: T,
+    report: T,
 }
 
 impl<T: FnMut(TaskState)> TaskRunner<T> {
-    /// Reads the records: tasks that still run are adopted, and what became of others is told. States go to `tell`.
+    /// Reads the records: tasks that still run are adopted, and what became of others is reported. States go to `report`.
     ///
     /// # Errors
     /// When the folder cannot be made or read, or its epoch cannot be understood.
-    pub fn open(settings: TaskSettings, clock: Clock, tell: T) -> anyhow::Result<Self> {
+    pub fn open(settings: TaskSettings, clock: Clock, report: T) -> anyhow::Result<Self> {
         let records = Records::open(&settings.folder)?;
         let fence = Fence::open(&settings.folder)?;
         let mut attempts = BTreeMap::new();
         for Record { attempt, run, ended } in records.read()? {
             let phase = match ended {
                 Some(status) => Phase::Ended(status),
-                // The next look finds out whether it still runs.
+                // The next poll finds out whether it still runs.
                 None => Phase::Running(Running { run, adopted: true, observed_alive: false, terminated: None }),
             };
             attempts.insert(attempt, phase);
@@ -144,11 +144,11 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             heard: Instant::now(),
             stopping: false,
             last_refusal: String::new(),
-            tell,
+            report,
         })
     }
 
-    /// Runs until nobody is left to tell it anything. Tasks run on.
+    /// Runs until the channel of inputs is closed. Tasks run on.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<TaskInput>) {
         let mut polls = tokio::time::interval(POLL_PERIOD);
         polls.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -175,7 +175,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                 // An aggregator says again what its jobs are.
                 self.jobs.clear();
                 let all: Vec<TaskAttempt> = self.attempts.keys().cloned().collect();
-                all.iter().for_each(|attempt| self.tell_state(attempt));
+                all.iter().for_each(|attempt| self.report_state(attempt));
             }
             TaskInput::Job(job) => {
                 if self.admits(job.epoch) {
@@ -194,7 +194,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         }
     }
 
-    /// Whether an aggregator of this epoch may order tasks. What is told of epochs, the commands of the same aggregator tell.
+    /// Whether an aggregator of this epoch may order tasks. Events about epochs are the command path's, which the same aggregator uses.
     fn admits(&mut self, epoch: u64) -> bool {
         match self.fence.admit(epoch, self.clock.now(), &mut Vec::new()) {
             Ok(()) => true,
@@ -222,12 +222,12 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
 
     async fn order(&mut self, TaskOrder { attempt, desired }: TaskOrder) {
         match desired {
-            TaskDesired::Run { .. } if self.attempts.contains_key(&attempt) => self.tell_state(&attempt),
+            TaskDesired::Run { .. } if self.attempts.contains_key(&attempt) => self.report_state(&attempt),
             TaskDesired::Run { attempt: number, command } => match self.start(&attempt, number, &command).await {
                 Ok((mut child, run)) => {
                     let running = Running { run, adopted: false, observed_alive: true, terminated: None };
                     self.attempts.insert(attempt.clone(), Phase::Running(running));
-                    self.tell_state(&attempt);
+                    self.report_state(&attempt);
                     self.children.spawn(async move {
                         _ = child.wait().await;
                         attempt
@@ -239,14 +239,14 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                     while self.refused.len() > MOST_ATTEMPTS {
                         self.refused.pop_first();
                     }
-                    (self.tell)(TaskState { attempt, status: TaskStatus::NotStarted { reason } });
+                    (self.report)(TaskState { attempt, status: TaskStatus::NotStarted { reason } });
                 }
             },
             TaskDesired::End => match self.attempts.get(&attempt) {
                 Some(Phase::Running(running)) => self.kill(running),
-                Some(Phase::Ended(_)) => self.tell_state(&attempt),
+                Some(Phase::Ended(_)) => self.report_state(&attempt),
                 // It never began, or its end was known and forgotten.
-                None => (self.tell)(TaskState { attempt, status: TaskStatus::Lost { ran_ms: 0 } }),
+                None => (self.report)(TaskState { attempt, status: TaskStatus::Lost { ran_ms: 0 } }),
             },
             TaskDesired::Forget => {
                 if let Some(Phase::Running(running)) = self.attempts.remove(&attempt) {
@@ -417,10 +417,10 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             warn!(%error, job = %attempt.job, task = attempt.task + 1, "the end of a task cannot be recorded");
         }
         self.attempts.insert(attempt.clone(), Phase::Ended(status));
-        self.tell_state(attempt);
+        self.report_state(attempt);
     }
 
-    fn tell_state(&mut self, attempt: &TaskAttempt) {
+    fn report_state(&mut self, attempt: &TaskAttempt) {
         let status = match self.attempts.get(attempt) {
             Some(Phase::Ended(status)) => status.clone(),
             Some(Phase::Running(running)) => {
@@ -429,7 +429,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             }
             None => return,
         };
-        (self.tell)(TaskState { attempt: attempt.clone(), status });
+        (self.report)(TaskState { attempt: attempt.clone(), status });
     }
 }
 

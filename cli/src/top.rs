@@ -19,7 +19,7 @@ use state::{News, State};
 /// News that wait for the screen; when it is full whoever brings more waits.
 const NEWS: usize = 256;
 
-/// Time between two looks whether the program has ended, while nobody presses a key.
+/// Time between two checks whether the program has ended, while nobody presses a key.
 const KEY_POLL: Duration = Duration::from_millis(250);
 
 /// Gives the terminal back however the function that owns it ends.

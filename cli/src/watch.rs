@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::format;
 
-/// Time between two looks at the job.
+/// Time between two polls of the job.
 pub(crate) const POLL_PERIOD: Duration = Duration::from_millis(500);
 
 /// Plain lines are at least this far apart, unless something changed.

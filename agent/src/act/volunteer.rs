@@ -259,7 +259,7 @@ impl Volunteer {
         }
     }
 
-    /// Holds it to `limit`, or freezes it. Told of foreign writes it met, each once; what they hold is not
+    /// Holds it to `limit`, or freezes it. Returns the foreign writes it met, each once; what they hold is not
     /// overwritten.
     ///
     /// # Errors
@@ -293,7 +293,7 @@ impl Volunteer {
         &self.class.yields
     }
 
-    /// Looks for foreign writes; tells each once.
+    /// Foreign writes since the last call; each is returned once.
     ///
     /// # Errors
     /// [`VolunteerError`] when a lever cannot be read.

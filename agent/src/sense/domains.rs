@@ -22,7 +22,7 @@ pub(super) struct DomainReader {
 }
 
 impl DomainReader {
-    /// Takes in what the hypervisor told, and gives the machine's CPU times.
+    /// Takes in the hypervisor's answer, and gives the machine's CPU times.
     pub(super) fn take(&mut self, reading: std::io::Result<Hypervisor>) -> Result<CpuTimes, Absence> {
         let hypervisor = match reading {
             Ok(hypervisor) => hypervisor,
@@ -38,7 +38,7 @@ impl DomainReader {
             }
         };
         for domain in &hypervisor.domains {
-            // One that is new used all its time since the last look, but for those there at the first.
+            // One that is new used all its time since the last sample, but for those there at the first.
             let before = match self.domains.get(&domain.uuid) {
                 Some(before) => before.cpu_ns,
                 None if self.sampled => 0,

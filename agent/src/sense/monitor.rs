@@ -40,7 +40,7 @@ impl MonitorState {
         MonitorFacts { socket: socket.to_owned(), owner, disks: self.disks.clone(), balloon: self.balloon }
     }
 
-    /// Its disks' counters and when they were told, if they are fresh.
+    /// Its disks' counters and when they were read, if they are fresh.
     pub(crate) fn block_stats(&self, now: Instant) -> Result<(BlockStats, Instant), Absence> {
         match (&self.stats, &self.failure) {
             (Some((stats, at)), _) if now.saturating_duration_since(*at) < STALE => Ok((*stats, *at)),
@@ -60,11 +60,11 @@ pub(crate) struct MonitoredDisks {
 }
 
 impl MonitoredDisks {
-    /// Takes in what the monitor last told.
+    /// Takes in the monitor's last answer.
     pub(crate) fn take(&mut self, reading: Result<(BlockStats, Instant), Absence>) {
         match (reading, self.last) {
             (Err(absence), Some(_)) => self.rates = Some(Err(absence)),
-            // One that has never told leaves the kernel's figures in place.
+            // One that has never answered leaves the kernel's figures in place.
             (Err(_), None) => {}
             (Ok(now), None) => self.last = Some(now),
             (Ok((_, at)), Some((_, before))) if at <= before => {}
@@ -99,7 +99,7 @@ impl MonitoredDisks {
 struct Watched {
     socket: PathBuf,
     state: MonitorState,
-    /// When it told of its disks and balloon; `None` if it did not, or an error since makes that doubtful.
+    /// When it answered about its disks and balloon; `None` if it did not, or an error since makes that doubtful.
     facts: Option<Instant>,
 }
 

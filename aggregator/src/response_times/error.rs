@@ -9,7 +9,7 @@ use gleaner_types::application::ResponseTime;
 pub(super) const LONGEST_QUERY: usize = 4_096;
 /// Longest connection string, in bytes.
 pub(super) const LONGEST_CONNECTION: usize = 2_048;
-/// Most values between two looks. Chosen: some 300 a second at the usual interval.
+/// Most values between two readings. Chosen: some 300 a second at the usual interval.
 pub(super) const MOST_VALUES: usize = 10_000;
 /// Most arguments, and their most bytes together.
 pub(super) const MOST_ARGUMENTS: usize = 64;

@@ -39,7 +39,7 @@ impl Pushed {
         refused
     }
 
-    /// What came since the last look.
+    /// What came since the last reading.
     pub(super) fn take(&self) -> ResponseTime {
         self.take_at(Instant::now())
     }
@@ -72,7 +72,7 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(30);
 
-    /// What a look at second 1,000 makes of values in milliseconds with their ages in seconds.
+    /// What a reading at second 1,000 makes of values in milliseconds with their ages in seconds.
     fn taken(values: &[(f64, u64)]) -> ResponseTime {
         let pushed = Pushed::new(INTERVAL);
         let now = Instant::now() + Duration::from_secs(1_000);

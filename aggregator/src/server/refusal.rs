@@ -17,10 +17,10 @@ pub(super) enum PeerRefusal {
     /// The handshake failed, or the connection before the hello.
     #[error(transparent)]
     Connection(#[from] quinn::ConnectionError),
-    /// The peer speaks no version of the protocol that is spoken here, and cannot be told which are.
+    /// The peer speaks no version of the protocol that this aggregator speaks, and not the exchange of versions either.
     #[error("{0}; this aggregator speaks versions {own}", own = gleaner_wire::own_versions())]
     NoCommonProtocol(quinn::ConnectionError),
-    /// It was told which versions are spoken here; the text is what it was told.
+    /// The versions were exchanged and none is common; the text names both sides'.
     #[error("{0}")]
     NoCommonVersion(String),
     /// The handshake took too long.

@@ -14,7 +14,7 @@ use super::leader_lease::{LeaderLease, Moment};
 use super::settings::StandbySettings;
 use crate::metrics::Pulse;
 
-/// Longest time between two looks for a leader that is gone.
+/// Longest time between two attempts to follow a leader that is gone.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Time until a renewal that failed is tried again. (Both chosen.)
 const RENEW_AGAIN: Duration = Duration::from_millis(500);
@@ -90,7 +90,7 @@ struct Candidate {
     pulse: Arc<Pulse>,
 }
 
-/// What a look shows.
+/// The outcome of one attempt.
 enum Campaign {
     /// Somebody leads.
     Led(KeyValue),

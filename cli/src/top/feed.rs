@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::state::{News, Snapshot};
 
-/// Time between two looks.
+/// Time between two polls.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
 
 /// Events of this long before the start are shown, in milliseconds.

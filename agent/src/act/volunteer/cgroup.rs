@@ -504,7 +504,7 @@ impl CgroupVolunteer {
         change <= -LARGE_SHRINK_PERCENT || (change.abs() >= SMALL_CHANGE_PERCENT && rested)
     }
 
-    /// What there is to tell goes before an error, which the next look meets again.
+    /// Foreign writes are returned before an error, which the next call meets again.
     pub(super) fn foreign_writes(&mut self) -> Result<Vec<ForeignWrite>, LeverError> {
         let mut met = Vec::new();
         let mut failure = None;

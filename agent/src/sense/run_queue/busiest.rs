@@ -1,5 +1,5 @@
 //! The busiest processes of the machine, where everything but the volunteer is foreground. In: `/proc/PID/stat` of all
-//! processes, once a minute. Out: at most 32 processes, those that used most CPU since the last look first.
+//! processes, once a minute. Out: at most 32 processes, those that used most CPU since the last scan first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(crate) struct VolunteerMark {
 pub(super) struct Busiest {
     proc: PathBuf,
     volunteer: VolunteerMark,
-    /// CPU of each process at the last look, by pid and start time.
+    /// CPU of each process at the last scan, by pid and start time.
     used: BTreeMap<(i32, u64), u64>,
     chosen: Vec<i32>,
     at: Option<Instant>,

@@ -21,17 +21,17 @@ use super::schedule::{AttemptEnd, Schedule, Verdict};
 use super::submission::LocalOptions;
 use crate::engine::interface::EngineReport;
 
-/// Time between two looks at what the agent has not answered and what could not be written.
+/// Time between two polls of what the agent has not answered and what could not be written.
 const POLL_PERIOD: Duration = Duration::from_millis(200);
 
 /// Looks between two progress reports.
 const POLLS_PER_REPORT: u32 = 5;
 
-/// After a task could not be started or lost its slot none is started for this many looks: an agent that ends
+/// After a task could not be started or lost its slot none is started for this many polls: an agent that ends
 /// takes its volunteer away over a second or so, and a task tried again at once would use up its losses in that.
 const LOOKS_AFTER_TROUBLE: u32 = 5;
 
-/// Most tasks ordered between two looks, so that a list of a hundred thousand `true` starves nobody.
+/// Most tasks ordered between two polls, so that a list of a hundred thousand `true` starves nobody.
 const STARTS_PER_LOOK: u32 = 100;
 
 /// Most failure events per progress report; the rest is only counted.
@@ -238,7 +238,7 @@ impl Runner {
         self.tell_trouble(format!("no task can be started: {why}"));
     }
 
-    /// Orders an attempt to run. One that finds no way or no room now is ordered again by the next looks.
+    /// Orders an attempt to run. One that finds no way or no room now is ordered again by the next polls.
     fn order(&mut self, task: u32) {
         let connection = *self.connection.borrow();
         if self.described != connection && self.link.describe(self.in_common()) {
