@@ -47,6 +47,7 @@ check "the aggregator's config is good" gleaner-aggregator --check
 check "the agent only observes" not grep -q '^enabled *= *true' /etc/gleaner/agent.toml
 check "nor does the unit make it act" not grep -q -- --act /usr/lib/systemd/system/gleaner-agent.service /lib/systemd/system/gleaner-agent.service
 check "the aggregator has a user" getent passwd gleaner
+check "and so has the volunteer, which cannot log in" eval 'getent passwd gleaner-volunteer | grep -q nologin$'
 check "both units are enabled" eval 'enabled gleaner-agent && enabled gleaner-aggregator'
 check "systemd finds no fault with the units" systemd-analyze verify --man=no gleaner-agent.service gleaner-aggregator.service
 rm -rf /run/systemd # left by the last check
@@ -82,7 +83,7 @@ echo "purge"
 check "the agent is purged" dpkg -P gleaner-agent
 check "what the aggregator needs stays" test -s /etc/gleaner/ca.crt -a -s /etc/gleaner/ca.key -a ! -e /etc/gleaner/agent.key
 check "the rest is purged" dpkg -P gleaner gleaner-aggregator
-check "no user and no group stays" not getent passwd gleaner
+check "no user and no group stays" not eval 'getent passwd | grep -q ^gleaner || getent group | grep -q ^gleaner'
 tree >/tmp/after
 check "everything is as before the first install ($(wc -l </tmp/before) lines of files, owners and checksums)" same /tmp/before /tmp/after
 check "the other order: aggregator before agent" eval 'dpkg -i /debs/new/*.deb && gleaner pki init /etc/gleaner && dpkg -P gleaner-aggregator gleaner gleaner-agent'

@@ -42,12 +42,13 @@ use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
 use self::refused::Refused;
 use self::restore::{RestoreReport, failure_event, foreign_event};
-pub use self::settings::{ActSettings, Bound, VolunteerChoice};
-use self::volunteer::command::VolunteerCommand;
+pub use self::settings::{ActSettings, Bound, VolunteerChoice, VolunteerProgram};
+use self::volunteer::command::{self, VolunteerCommand};
 use self::volunteer::{Volunteer, VolunteerError};
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths, VolunteerClock};
 use crate::harm::GuardedVolunteer;
 use crate::hierarchies::Hierarchies;
+use crate::launch::tmp::Tmp;
 use crate::levers::{LeverError, WorkloadLevers};
 use crate::network_bound::{self, NetworkBound, NetworkStatus};
 use crate::xen::is_control_domain;
@@ -157,9 +158,8 @@ impl Actor {
             }
         };
         let fence = Fence::open(&settings.state_dir)?;
-        let command = settings.volunteer_command.clone();
         let mut actor = Self {
-            volunteer_command: (!command.is_empty()).then(|| VolunteerCommand::new(command)),
+            volunteer_command: None,
             levers: Levers::without_volunteer(settings.acting, weaknesses),
             settings,
             ledger,
@@ -205,6 +205,7 @@ impl Actor {
                     false => Guard::start(settings, volunteer, meter).map_err(ActError::Thread)?,
                 });
                 self.hold_network(hierarchies);
+                self.open_command();
             }
             Err(error) => {
                 // Without a guard there is no volunteer.
@@ -216,6 +217,16 @@ impl Actor {
             }
         }
         Ok(())
+    }
+
+    /// Prepares the program that runs in the volunteer, where there is one, and says what is weaker than it could be.
+    fn open_command(&mut self) {
+        let Some(program) = self.settings.volunteer_program.clone() else { return };
+        let tmp = Tmp::probe();
+        let weaknesses = command::weaknesses(&program, &tmp);
+        weaknesses.iter().for_each(|weakness| tracing::warn!("{weakness}"));
+        self.levers.weaknesses.extend(weaknesses);
+        self.volunteer_command = Some(VolunteerCommand::new(program, tmp));
     }
 
     /// Puts a ceiling on the volunteer's network traffic, or says why it has none.

@@ -15,8 +15,9 @@ use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::id::HostId;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
-use crate::act::{ActSettings, Bound, VolunteerChoice};
+use crate::act::{ActSettings, Bound, VolunteerChoice, VolunteerProgram};
 use crate::harm::HarmSettings;
+use crate::launch::User;
 use crate::network_bound::{LinkChoice, of_mbit};
 use crate::roots::Roots;
 use crate::sense::SenseSettings;
@@ -88,8 +89,8 @@ pub struct Config {
     pub volunteer_cgroup: String,
     /// Name of the guest or unit that is the volunteer, where it is one.
     pub volunteer_name: String,
-    /// The command that is the volunteer; empty where others start processes in it.
-    pub volunteer_command: Vec<String>,
+    /// The program that is the volunteer; `None` where others start processes in it.
+    pub volunteer_program: Option<VolunteerProgram>,
     /// From the freeze of a stopped volunteer until its processes are killed.
     pub kill_after: Duration,
     /// Time between two looks of the guard.
@@ -222,7 +223,7 @@ impl Config {
             foreground_qemu: foreground.flag("qemu", true),
             foreground_floor: CoreShare::clamped(foreground.number("floor_percent", 10.0, 1.0..=100_000.0)),
             volunteer_name: adopted_name(&mut volunteer),
-            volunteer_command: command(&mut volunteer),
+            volunteer_program: program(&mut volunteer),
             volunteer: volunteer.choice(
                 "kind",
                 VolunteerChoice::Auto,
@@ -280,7 +281,7 @@ impl Config {
             volunteer: self.volunteer,
             volunteer_cgroup: self.volunteer_cgroup.clone(),
             volunteer_name: self.volunteer_name.clone(),
-            volunteer_command: self.volunteer_command.clone(),
+            volunteer_program: self.volunteer_program.clone(),
             kill_after: self.kill_after,
             required: self.required.clone(),
             memory_bound: MemoryBoundSettings { floor: self.volunteer_memory_floor, ..MemoryBoundSettings::default() },
@@ -414,10 +415,10 @@ fn adopted_name(section: &mut Section<'_>) -> String {
     name
 }
 
-/// A program by its absolute path, and its arguments. It needs a cgroup to run in.
-fn command(section: &mut Section<'_>) -> Vec<String> {
-    let words = section.texts("command");
-    let Some(program) = words.first() else { return words };
+/// A program by its absolute path, its arguments, and whom it runs as. It needs a cgroup to run in.
+fn program(section: &mut Section<'_>) -> Option<VolunteerProgram> {
+    let (words, user) = (section.texts("command"), section.optional_text("user"));
+    let program = words.first()?;
     if !Path::new(program).is_absolute() || words.iter().any(|word| word.contains('\0')) {
         section
             .reject("command", format_args!("begins with {program:?}; it must be an absolute path and its arguments"));
@@ -426,7 +427,37 @@ fn command(section: &mut Section<'_>) -> Vec<String> {
     if !matches!(kind.as_str(), "" | "auto" | "cgroup") {
         section.reject("command", format_args!("needs a volunteer in a cgroup, and `kind` is \"{kind}\""));
     }
-    words
+    match program_user(user.as_deref(), User::own()) {
+        Ok(user) => Some(VolunteerProgram { words, user }),
+        Err(problem) => {
+            section.reject("user", problem);
+            None
+        }
+    }
+}
+
+/// Whom the volunteer's program runs as, of an agent that runs as `own`: root must say it, nobody else can be another.
+fn program_user(name: Option<&str>, own: User) -> Result<User, String> {
+    let Some(name) = name else {
+        let missing = "is missing: the agent runs as root, and `volunteer.command` must name the user that its program \
+                       runs as, such as user = \"gleaner-volunteer\", which the package makes; \"root\" only for a program \
+                       that cannot work otherwise";
+        return if own.is_root() { Err(missing.to_owned()) } else { Ok(own) };
+    };
+    let found = User::named(name).map_err(|error| format!("is {name:?}, which cannot be looked up: {error}"))?;
+    let user = found.ok_or_else(|| {
+        format!(
+            "is {name:?}, and this host has no such user; name one that it has (the package makes gleaner-volunteer: \
+             systemd-sysusers gleaner-agent.conf)"
+        )
+    })?;
+    if !own.is_root() && user.uid != own.uid {
+        return Err(format!(
+            "is {name:?}, and the agent, which runs as {} and not as root, can start programs as that user only; leave it out",
+            own.name
+        ));
+    }
+    Ok(user)
 }
 
 /// A relative path that cannot leave the hierarchy and is at least two levels deep, so that the volunteer's
@@ -512,6 +543,32 @@ mod tests {
         ] {
             let message = addresses(&text(keys)).unwrap_err().to_string();
             assert!(message.contains(part), "{part}\nnot in\n{message}");
+        }
+    }
+
+    #[test]
+    fn a_volunteers_program_runs_as_root_only_when_that_is_said() {
+        let user = |name: &str, uid| User { name: name.into(), uid, gid: uid, groups: vec![uid], home: "/".into() };
+        let (root, alice) = (user("root", 0), user("alice", 4_000_000_000));
+        let missing = program_user(None, root.clone()).unwrap_err();
+        assert!(missing.contains("is missing") && missing.contains("gleaner-volunteer"), "{missing}");
+        assert!(program_user(Some("root"), root.clone()).unwrap().is_root());
+        let unknown = program_user(Some("gleaner-nobody-has-this-name"), root).unwrap_err();
+        assert!(unknown.contains("no such user"), "{unknown}");
+        assert_eq!(program_user(None, alice.clone()).unwrap(), alice);
+        let other = program_user(Some("root"), alice).unwrap_err();
+        assert!(other.contains("runs as alice and not as root"), "{other}");
+
+        let of = |text: &str| load(&format!("[host]\nname = 'h1'\n[volunteer]\n{text}\n"));
+        let name = User::own().name;
+        let program = of(&format!("command = ['/bin/true']\nuser = '{name}'")).unwrap().volunteer_program.unwrap();
+        assert_eq!((program.words, program.user), (vec!["/bin/true".to_owned()], User::own()));
+        assert_eq!(of("user = 'gleaner-nobody-has-this-name'").unwrap().volunteer_program, None, "it is not used");
+        let said = of("command = ['/bin/true']\nuser = 'gleaner-nobody-has-this-name'").unwrap_err().to_string();
+        assert!(said.contains("agent.toml:5: `volunteer.user` is"), "{said}");
+        if User::own().is_root() {
+            let said = of("command = ['/bin/true']").unwrap_err().to_string();
+            assert!(said.contains("`volunteer.user` is missing: the agent runs as root"), "{said}");
         }
     }
 

@@ -36,7 +36,7 @@ use crate::order::{OrderSender, orders};
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::probe;
 use crate::roots::Roots;
-use crate::tasks::{TASK_LEASE, TaskInput, TaskRunner, TaskSettings};
+use crate::tasks::{TaskInput, TaskRunner, TaskSettings};
 use crate::trial::{self, TrialArgs};
 
 /// Events kept while the aggregator cannot take them. Chosen: hours of a busy host's.
@@ -385,12 +385,7 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let introduction = Introduction { host: config.host.clone(), incarnation, facts };
     let files = aggregator.files.clone();
-    let task_settings = TaskSettings {
-        enabled: config.tasks,
-        folder: config.tasks_folder(),
-        volunteer: actor.volunteer_kind().clone(),
-        lease: TASK_LEASE,
-    };
+    let task_settings = TaskSettings::new(config.tasks, config.tasks_folder(), actor.volunteer_kind().clone());
     let tasks = run_tasks(task_settings, clock, Arc::clone(&outbox))?;
     let settings = LinkSettings { addresses: aggregator.addresses.clone(), files, introduction, tasks };
     let network = {

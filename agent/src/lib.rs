@@ -25,6 +25,7 @@ pub mod host_loop;
 mod join;
 pub mod keeper;
 mod kernel_file;
+pub mod launch;
 pub mod levers;
 pub mod link;
 pub mod metrics;

@@ -5,6 +5,7 @@
 //! what is tried again, is the aggregator's to decide. An attempt that is known is never started again. Without a word of
 //! the aggregator for the length of the task lease every task is ended.
 
+mod groups;
 mod launch;
 mod records;
 
@@ -28,9 +29,12 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tracing::warn;
 
+use self::groups::Groups;
 use self::launch::{Launch, LaunchError};
-use self::records::{Record, Records, Run};
+use self::records::{Exit, Record, Records, Run};
+use crate::act::cgroup::freezer_of;
 use crate::act::fence::Fence;
+use crate::levers::LeverValue;
 
 /// How long tasks run on without a word of the aggregator. Chosen: an aggregator that is started again, or a standby that
 /// takes over, is there before.
@@ -38,6 +42,10 @@ pub const TASK_LEASE: Duration = Duration::from_secs(60);
 
 /// Time between two polls of adopted tasks, timeouts and the lease.
 const POLL_PERIOD: Duration = Duration::from_millis(200);
+
+/// How long a task may take to begin, while nothing holds it: its folders may be on a file system that does not answer.
+/// Chosen: the longest that a network's file system is silent over a fault that it survives, in most configurations.
+const BEGIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// From the polite signal of a timeout to the other one.
 const TERM_TO_KILL: Duration = Duration::from_secs(2);
@@ -65,6 +73,16 @@ pub struct TaskSettings {
     pub volunteer: VolunteerKind,
     /// How long they run on without a word of the aggregator.
     pub lease: Duration,
+    /// How long one may take to begin.
+    pub begin_limit: Duration,
+}
+
+impl TaskSettings {
+    /// Tasks in this volunteer, with their records in this folder, and the limits as chosen.
+    #[must_use]
+    pub fn new(enabled: bool, folder: PathBuf, volunteer: VolunteerKind) -> Self {
+        Self { enabled, folder, volunteer, lease: TASK_LEASE, begin_limit: BEGIN_LIMIT }
+    }
 }
 
 /// What the runner of tasks receives.
@@ -87,8 +105,18 @@ struct Running {
     adopted: bool,
     /// This process has found it alive.
     observed_alive: bool,
+    /// Its command runs; before, its shell opens the user's folders.
+    begun: bool,
+    /// How long it has been found neither begun nor held.
+    waited: Duration,
     /// When it was asked to end because its time is up.
     terminated: Option<Timestamp>,
+}
+
+impl Running {
+    fn new(run: Run, adopted: bool) -> Self {
+        Self { run, adopted, observed_alive: !adopted, begun: false, waited: Duration::ZERO, terminated: None }
+    }
 }
 
 #[derive(Debug)]
@@ -97,7 +125,8 @@ enum Phase {
     Ended(TaskStatus),
 }
 
-/// The runner of a host's tasks. Owns all their state; its calls may block for some milliseconds on the disk.
+/// The runner of a host's tasks. Owns all their state; its calls may block for some milliseconds on the agent's own disk,
+/// and never on what a user named.
 pub struct TaskRunner<T> {
     settings: TaskSettings,
     clock: Clock,
@@ -109,6 +138,7 @@ pub struct TaskRunner<T> {
     /// Attempts that were not started, and why: an order that was sent twice must not start one after all.
     refused: BTreeMap<Version, String>,
     children: JoinSet<TaskAttempt>,
+    groups: Groups,
     heard: Instant,
     stopping: bool,
     last_refusal: String,
@@ -128,7 +158,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             let phase = match ended {
                 Some(status) => Phase::Ended(status),
                 // The next poll finds out whether it still runs.
-                None => Phase::Running(Running { run, adopted: true, observed_alive: false, terminated: None }),
+                None => Phase::Running(Running::new(run, true)),
             };
             attempts.insert(attempt, phase);
         }
@@ -141,6 +171,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             attempts,
             refused: BTreeMap::new(),
             children: JoinSet::new(),
+            groups: Groups::default(),
             heard: Instant::now(),
             stopping: false,
             last_refusal: String::new(),
@@ -225,22 +256,14 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             TaskDesired::Run { .. } if self.attempts.contains_key(&attempt) => self.report_state(&attempt),
             TaskDesired::Run { attempt: number, command } => match self.start(&attempt, number, &command).await {
                 Ok((mut child, run)) => {
-                    let running = Running { run, adopted: false, observed_alive: true, terminated: None };
-                    self.attempts.insert(attempt.clone(), Phase::Running(running));
+                    self.attempts.insert(attempt.clone(), Phase::Running(Running::new(run, false)));
                     self.report_state(&attempt);
                     self.children.spawn(async move {
                         _ = child.wait().await;
                         attempt
                     });
                 }
-                Err(reason) => {
-                    let reason: String = reason.chars().take(MOST_OF_REASON).collect();
-                    self.refused.insert(attempt.version, reason.clone());
-                    while self.refused.len() > MOST_ATTEMPTS {
-                        self.refused.pop_first();
-                    }
-                    (self.report)(TaskState { attempt, status: TaskStatus::NotStarted { reason } });
-                }
+                Err(reason) => self.not_started(attempt, &reason),
             },
             TaskDesired::End => match self.attempts.get(&attempt) {
                 Some(Phase::Running(running)) => self.kill(running),
@@ -255,6 +278,24 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                 self.records.clear(attempt.version);
             }
         }
+    }
+
+    fn not_started(&mut self, attempt: TaskAttempt, reason: &str) {
+        let reason: String = reason.chars().take(MOST_OF_REASON).collect();
+        self.refused.insert(attempt.version, reason.clone());
+        while self.refused.len() > MOST_ATTEMPTS {
+            self.refused.pop_first();
+        }
+        (self.report)(TaskState { attempt, status: TaskStatus::NotStarted { reason } });
+    }
+
+    /// Takes back an attempt whose command did not begin.
+    fn take_back(&mut self, attempt: TaskAttempt, reason: &str) {
+        if let Some(Phase::Running(running)) = self.attempts.remove(&attempt) {
+            launch::leave(running.run.pid, &self.settings.volunteer);
+        }
+        self.records.clear(attempt.version);
+        self.not_started(attempt, reason);
     }
 
     /// Ends a task. One that is frozen dies when the volunteer is thawed or killed; nobody waits for it.
@@ -306,6 +347,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             let mut child = launch::spawn(Launch {
                 command,
                 user: job.user,
+                groups: self.groups.of(job.user).await?,
                 environment: &job.environment,
                 working_dir: Path::new(&job.working_dir),
                 output_dir,
@@ -354,13 +396,61 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
 
     fn child_ended(&mut self, attempt: &TaskAttempt) {
         // Its shell lives until the file has the status: without one it was killed, or its command never ran.
-        let exit = self.records.read_exit(attempt.version).map(|exit| exit.status);
+        let exit = self.records.read_exit(attempt.version);
         self.ended(attempt, exit, self.clock.now());
+    }
+
+    /// The tasks are held still: what does not begin meanwhile says nothing of its folders.
+    fn is_held(&self) -> bool {
+        let VolunteerKind::Cgroup { procs_files } = &self.settings.volunteer else { return false };
+        let dirs: Vec<PathBuf> =
+            procs_files.iter().filter_map(|file| Some(Path::new(file).parent()?.to_owned())).collect();
+        freezer_of(&dirs).is_some_and(|freezer| !matches!(freezer.read(), Ok(LeverValue::Frozen(false))))
+    }
+
+    /// Attempts whose shells wait for longer than they may for the user's folders.
+    fn find_late(&mut self, since: Duration) -> Vec<TaskAttempt> {
+        let beginning = |phase: &Phase| matches!(phase, Phase::Running(running) if !running.begun);
+        if !self.attempts.values().any(beginning) {
+            return Vec::new();
+        }
+        let (held, limit) = (self.is_held(), self.settings.begin_limit);
+        let mut late = Vec::new();
+        for (attempt, phase) in &mut self.attempts {
+            let Phase::Running(running) = phase else { continue };
+            running.begun = running.begun || self.records.read_exit(attempt.version).begun;
+            if running.begun || held || is_stopped(running.run.pid) {
+                continue;
+            }
+            running.waited += since;
+            if running.waited > limit {
+                late.push(attempt.clone());
+            }
+        }
+        late
+    }
+
+    /// Gives up on an attempt that does not begin. Its shell, which may not even take the signal now, is not waited for.
+    fn give_up(&mut self, attempt: TaskAttempt) {
+        let Some(Phase::Running(running)) = self.attempts.get(&attempt) else { return };
+        launch::signal(&running.run, Signal::KILL);
+        if self.records.read_exit(attempt.version).begun {
+            // At the last moment after all: now it is one that was killed.
+            return;
+        }
+        let folders = self.jobs.iter().find(|job| job.job == attempt.job);
+        let folders = folders.map(|job| format!(" {} and {}", job.working_dir, job.output_dir)).unwrap_or_default();
+        let waited = self.settings.begin_limit.as_secs_f64();
+        self.take_back(attempt, &format!("its folders{folders} did not answer for {waited:.0} s"));
     }
 
     fn poll(&mut self) {
         let now = self.clock.now();
         let silent = self.heard.elapsed() > self.settings.lease;
+        // A poll that came late stands for one: a machine that slept is no reason.
+        for attempt in self.find_late(POLL_PERIOD) {
+            self.give_up(attempt);
+        }
         let (mut gone, mut expired) = (Vec::new(), 0);
         for (attempt, phase) in &mut self.attempts {
             let Phase::Running(running) = phase else { continue };
@@ -391,22 +481,26 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         for attempt in gone {
             let exit = self.records.read_exit(attempt.version);
             // It may have been over long before anybody looked.
-            let at = exit.and_then(|exit| exit.at).map_or(now, |at| at.min(now));
-            self.ended(&attempt, exit.map(|exit| exit.status), at);
+            let at = exit.at.map_or(now, |at| at.min(now));
+            self.ended(&attempt, exit, at);
         }
     }
 
-    fn ended(&mut self, attempt: &TaskAttempt, exit: Option<i32>, at: Timestamp) {
+    fn ended(&mut self, attempt: &TaskAttempt, exit: Exit, at: Timestamp) {
         // One that was forgotten is of no interest.
         let Some(Phase::Running(running)) = self.attempts.get(attempt) else { return };
-        if exit.is_none() && running.observed_alive {
+        if let Some(reason) = exit.refused.filter(|_| !exit.begun) {
+            self.take_back(attempt.clone(), &reason);
+            return;
+        }
+        if exit.status.is_none() && running.observed_alive {
             launch::end_remains(&running.run);
         }
         launch::leave(running.run.pid, &self.settings.volunteer);
         let run = running.run;
         let ran = at.since(Timestamp(run.started_ms));
         let ran_ms = u64::try_from(ran.as_millis()).unwrap_or(u64::MAX);
-        let status = match exit {
+        let status = match exit.status {
             _ if running.terminated.is_some() => TaskStatus::TimedOut { ran_ms },
             Some(status) if !KILLED.contains(&status) => TaskStatus::Exited { ran_ms, status },
             _ => TaskStatus::Lost { ran_ms },
@@ -431,6 +525,12 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         };
         (self.report)(TaskState { attempt: attempt.clone(), status });
     }
+}
+
+/// A process that somebody has stopped, as the turns of process groups do.
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 fn same_task(one: &TaskAttempt, other: &TaskAttempt) -> bool {

@@ -2,8 +2,9 @@
 # A Spark standalone worker as volunteer of an interactive host. Its agent starts this as `volunteer.command`:
 #
 #   [volunteer]
+#   user = "gleaner-volunteer"
 #   command = ["/usr/bin/env", "SPARK_HOME=/opt/spark", "SPARK_MASTER=spark://10.0.0.1:7077", "SPARK_WORKER_HOST=10.0.0.7",
-#              "/usr/bin/setpriv", "--reuid=spark", "--regid=spark", "--init-groups", "/usr/local/lib/gleaner/spark-worker.sh"]
+#              "/usr/local/lib/gleaner/spark-worker.sh"]
 #
 # SPARK_HOME         where Spark is installed
 # SPARK_MASTER       what the master is called: spark://HOST:PORT

@@ -201,7 +201,7 @@ impl Fleet {
             // The first host's volunteer is filled by the aggregator's own engine, the others' by themselves.
             let command = match agent {
                 0 => "",
-                _ => "command = ['/bin/sh', '-c', 'while :; do sleep 0.2; done']\n",
+                _ => "command = ['/bin/sh', '-c', 'while :; do sleep 0.2; done']\nuser = 'nobody'\n",
             };
             bench.write(
                 &format!("{name}.toml"),

@@ -81,7 +81,7 @@ impl<'a> Lane<'a> {
                  ca = '{dir}/pki/ca.crt'\ncertificate = '{dir}/pki/{host}.crt'\nkey = '{dir}/pki/{host}.key'\n\
                  [foreground]\ncgroups = ['{}']\nqemu = false\nmemory_floor_mib = 16\n\
                  [volunteer]\ncgroup = '{}'\nkill_after_ms = 200\n\
-                 command = ['/bin/sh', '-c', 'while :; do sleep 0.1; done']\n\
+                 command = ['/bin/sh', '-c', 'while :; do sleep 0.1; done']\nuser = 'nobody'\n\
                  [sense]\nsample_period_ms = 100\nscan_period_s = 0.1\nmonitors = false\ncounters = false\n",
                 groups.foreground(),
                 groups.volunteer(),

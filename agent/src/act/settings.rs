@@ -9,6 +9,7 @@ use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::command::Weight;
 use gleaner_types::units::{BytesPerSec, CoreShare};
 
+use crate::launch::User;
 use crate::network_bound::LinkChoice;
 use crate::roots::Roots;
 
@@ -27,6 +28,15 @@ pub enum VolunteerChoice {
     Unit,
     /// No volunteer.
     None,
+}
+
+/// The program that the agent runs in the volunteer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolunteerProgram {
+    /// Its absolute path, and its arguments.
+    pub words: Vec<String>,
+    /// Whom it runs as.
+    pub user: User,
 }
 
 /// A bound without which a volunteer can bring its host down.
@@ -90,8 +100,8 @@ pub struct ActSettings {
     pub volunteer_cgroup: String,
     /// Name of the guest or unit that is the volunteer, where it is one.
     pub volunteer_name: String,
-    /// The command that is the volunteer, with its arguments; empty where others start processes in it.
-    pub volunteer_command: Vec<String>,
+    /// The program that is the volunteer; `None` where others start processes in it.
+    pub volunteer_program: Option<VolunteerProgram>,
     /// Time from stopping the volunteer to killing what is still in it.
     pub kill_after: Duration,
     /// Bounds without which the volunteer is not activated.
@@ -138,7 +148,7 @@ impl ActSettings {
             volunteer: VolunteerChoice::Auto,
             volunteer_cgroup: "gleaner/volunteer".to_owned(),
             volunteer_name: String::new(),
-            volunteer_command: Vec::new(),
+            volunteer_program: None,
             kill_after: Duration::from_secs(10),
             required: Vec::new(),
             memory_bound: MemoryBoundSettings::default(),

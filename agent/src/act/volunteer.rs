@@ -29,6 +29,7 @@ use super::ledger::{Ledger, REGISTRY};
 use super::managed::ForeignWrite;
 use super::settings::{ActSettings, Bound, VolunteerChoice};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
+use crate::launch::tmp::Tmp;
 
 /// The least ceiling a volunteer in a cgroup can have, in percent of a core: the kernel's least quota of
 /// 1 ms in the volunteer's period of 20 ms.
@@ -120,6 +121,9 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
         };
         sentences.push(bound.lacking(&why));
     }
+    if let Some(program) = &settings.volunteer_program {
+        sentences.extend(command::foreseen(program, &Tmp::probe()));
+    }
     sentences
 }
 
@@ -170,7 +174,7 @@ impl Volunteer {
                 Err(OpenError::Unavailable(reason)) if choice == VolunteerChoice::Cgroup => {
                     Err(VolunteerError::NoCgroup(reason))
                 }
-                Err(OpenError::Unavailable(reason)) if !settings.volunteer_command.is_empty() => {
+                Err(OpenError::Unavailable(reason)) if settings.volunteer_program.is_some() => {
                     Err(VolunteerError::NoCgroupForCommand(reason))
                 }
                 Err(OpenError::Unavailable(reason)) => Self::open_groups(&reason, hierarchies, ledger),

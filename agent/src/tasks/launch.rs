@@ -4,26 +4,33 @@
 //! A task is a shell that waits for a word before it runs its command. Until then it has been moved into the volunteer and
 //! its record is on disk. If either fails, or the agent dies, the word never comes and the command never runs, least of
 //! all outside the volunteer. For the same reason variables that would load code of the user's come only with the word.
+//!
+//! The user's folders and files are opened by that shell, after the word: a file system that does not answer keeps the task
+//! waiting, and never the runner. So links in them lead no further than the user could go.
 
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Stdio;
 
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::task::TaskUser;
-use rustix::fs::{AtFlags, Mode, OFlags, fstatfs, open, openat, unlinkat};
-use rustix::process::{Pid, Signal, getegid, geteuid, kill_process_group};
+use rustix::fs::{AtFlags, Mode, OFlags, open, openat, unlinkat};
+use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
-use super::records::Run;
+use super::records::{BEGUN, REFUSED, Run};
+use crate::launch::restrict::{Identity, Restrictions};
+use crate::launch::{self, EnterError, PATH};
 
-/// `$1` is the file for errors, `$2` the command. The exit status goes where standard error was, which is why a task's own
-/// user needs no right to the folder of records.
+/// `$1` is the file for errors, `$2` the command, `$3` the folder it runs in, `$4` that of its output, `$5` the file for
+/// output, `$6` and `$7` the words for a command that begins and for one that cannot. What becomes of it goes where standard
+/// error was, which is why a task's own user needs no right to the folder of records.
+///
+/// What is there under the name of an output and is no file, such as a pipe that nobody reads, is refused.
 ///
 /// It outlives the polite signal, so that what ignores that one can still be found by its group. The status is
 /// written until the disk takes it: a command that is over must not look like one that was killed. At last it
@@ -33,15 +40,23 @@ const WRAPPER: &str = r#"gleaner_asked=
 trap 'gleaner_asked=yes' TERM
 read -r gleaner_go || exit 0
 while IFS= read -r gleaner_variable; do export "$gleaner_variable"; done
-exec 3>&2 2>>"$1" || exit 0
+exec 3>&2 2>/dev/null
+gleaner_write() { until { echo "$1" >&3; } 2>/dev/null; do sleep 1; done; }
+gleaner_no() { printf '%s%s' "$gleaner_refused" "$1" | command -p tr '\n' ' ' >&3; echo >&3; exit 0; }
+gleaner_refused=$7
+[ -d "$4" ] || gleaner_why=$(command -p mkdir -p "$4" 2>&1) || gleaner_no "failed to make the folder $4: $gleaner_why"
+cd "$3" || gleaner_no "failed to start in the folder $3: $(command -p ls -d "$3/." 2>&1)"
+for gleaner_file in "$5" "$1"; do
+    [ ! -e "$gleaner_file" ] || [ -f "$gleaner_file" ] || gleaner_no "failed to write $gleaner_file: it is there and no regular file"
+    gleaner_why=$({ : >"$gleaner_file"; } 2>&1) || gleaner_no "failed to write $gleaner_file: $gleaner_why"
+done
+exec >"$5" 2>>"$1"
+gleaner_write "$6"
 /bin/sh -c "$2" </dev/null 3>&-
 gleaner_status=$?
-until { echo "$gleaner_status" >&3; } 2>/dev/null; do sleep 1; done
+gleaner_write "$gleaner_status"
 [ -z "$gleaner_asked" ] || sleep 2
 kill -KILL 0"#;
-
-/// Where commands are looked for when the job's environment does not say.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Most bytes given to a waiting shell: what a pipe takes although the shell, being frozen, does not read.
 const MOST_WORDS: usize = 48 << 10;
@@ -51,12 +66,14 @@ const MOST_WORDS: usize = 48 << 10;
 pub(super) struct Launch<'a> {
     pub(super) command: &'a str,
     pub(super) user: TaskUser,
+    /// All groups of that user.
+    pub(super) groups: Vec<u32>,
     pub(super) environment: &'a [(String, String)],
     pub(super) working_dir: &'a Path,
     pub(super) output_dir: &'a Path,
     pub(super) stdout: &'a Path,
     pub(super) stderr: &'a Path,
-    /// Receives the exit status.
+    /// Receives what becomes of it.
     pub(super) exit: File,
     pub(super) variables: [(&'a str, String); 3],
 }
@@ -67,9 +84,12 @@ pub(super) enum LaunchError {
     /// A file it needs could not be made, or the shell not be started.
     #[error("failed to {action} {what}")]
     Prepare { action: &'static str, what: String, source: io::Error },
-    /// It could not be moved into the volunteer.
-    #[error("failed to move a task into the volunteer through {file}")]
-    Enter { file: String, source: io::Error },
+    /// It could not be moved into the volunteer's cgroups.
+    #[error(transparent)]
+    Enter(#[from] EnterError),
+    /// It could not be registered as a process group of the volunteer.
+    #[error("failed to register a task as one of the volunteer's in {folder}")]
+    Register { folder: String, source: io::Error },
     /// The host has no volunteer.
     #[error("the host has no volunteer to run tasks in")]
     NoVolunteer,
@@ -78,29 +98,19 @@ pub(super) enum LaunchError {
         "the job is of user {wanted}, and this agent, which is not root, can only run tasks of its own user {agent_user}"
     )]
     OtherUser { wanted: u32, agent_user: u32 },
+    /// Nobody knows what groups the user is in.
+    #[error("the groups of user {user} cannot be found")]
+    Groups { user: u32, source: io::Error },
 }
 
-fn prepare(action: &'static str, what: &Path) -> impl FnOnce(io::Error) -> LaunchError {
-    let what = what.display().to_string();
-    move |source| LaunchError::Prepare { action, what, source }
-}
-
-/// Starts the waiting shell of a task in a process group of its own.
+/// Starts the waiting shell of a task, in a session of its own. It has no capabilities, but for a task of root's, which
+/// keeps the agent's.
 pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
     let agent_user = geteuid().as_raw();
-    if agent_user != 0 && launch.user.uid != agent_user {
-        return Err(LaunchError::OtherUser { wanted: launch.user.uid, agent_user });
+    let TaskUser { uid, gid } = launch.user;
+    if agent_user != 0 && uid != agent_user {
+        return Err(LaunchError::OtherUser { wanted: uid, agent_user });
     }
-    // Links in a user's folders lead no further than that user could go.
-    let (stdout, _stderr) = as_user(launch.user, || {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(launch.output_dir)
-            .map_err(prepare("make the folder", launch.output_dir))?;
-        let create = |path: &Path| create_output(path).map_err(prepare("write", path));
-        Ok::<_, LaunchError>((create(launch.stdout)?, create(launch.stderr)?))
-    })?;
     let before_the_word = launch.environment.iter().filter(|(name, _)| !loads_code(name) && !is_function(name));
     let before_the_word = before_the_word.map(|(name, value)| (name, value));
     let mut command = Command::new("/bin/sh");
@@ -108,32 +118,28 @@ pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
         .args([OsStr::new("-c"), OsStr::new(WRAPPER), OsStr::new("sh")])
         .arg(launch.stderr)
         .arg(launch.command)
+        .args([launch.working_dir, launch.output_dir, launch.stdout])
+        .args([BEGUN, REFUSED])
         .env_clear()
         .env("PATH", PATH)
         .envs(before_the_word)
         .envs(launch.variables.iter().map(|(key, value)| (*key, value)))
-        .current_dir(launch.working_dir)
+        // Not the agent's own, and none that could be hung.
+        .current_dir("/")
         .stdin(Stdio::piped())
-        .stdout(stdout)
-        .stderr(launch.exit)
-        .process_group(0);
-    if agent_user == 0 && launch.user.uid != 0 {
-        // Also drops the agent's supplementary groups.
-        command.uid(launch.user.uid).gid(launch.user.gid);
-    }
-    command.spawn().map_err(prepare("start /bin/sh in", launch.working_dir))
-}
-
-/// Opens a file for a task's output, emptied. Whatever else may be there under its name, such as a pipe that nobody reads,
-/// is refused and holds nobody up.
-fn create_output(path: &Path) -> io::Result<File> {
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().write(true).create(true).truncate(false).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is there and no regular file"));
-    }
-    file.set_len(0)?;
-    Ok(file)
+        .stdout(Stdio::null())
+        .stderr(launch.exit);
+    let identity = (agent_user == 0).then_some(Identity { uid, gid, groups: launch.groups });
+    let restrictions = Restrictions { identity, keeps_capabilities: agent_user == 0 && uid == 0, own_tmp: false };
+    let prepare =
+        |action| move |source| LaunchError::Prepare { action, what: "the shell of a task".to_owned(), source };
+    let mut steps = restrictions.put_on(command.as_std_mut()).map_err(prepare("start"))?;
+    command.spawn().map_err(|source| match steps.failed() {
+        Some(step) => {
+            LaunchError::Prepare { action: "start the shell of a task:", what: format!("failed to {step}"), source }
+        }
+        None => prepare("start")(source),
+    })
 }
 
 /// A variable by which the shell's loader or the shell itself would run code of the user's before the word, and so outside
@@ -147,51 +153,13 @@ fn is_function(name: &str) -> bool {
     name.starts_with("BASH_FUNC_")
 }
 
-/// Does something with files as a user would. Of this thread only, and nothing in `work` may wait.
-fn as_user<T>(user: TaskUser, work: impl FnOnce() -> Result<T, LaunchError>) -> Result<T, LaunchError> {
-    let agent_user = TaskUser { uid: geteuid().as_raw(), gid: getegid().as_raw() };
-    if agent_user.uid != 0 || user.uid == 0 {
-        return work();
-    }
-    set_file_user(user);
-    let is_user = file_user() == user;
-    let done =
-        if is_user { work() } else { Err(LaunchError::OtherUser { wanted: user.uid, agent_user: agent_user.uid }) };
-    set_file_user(agent_user);
-    done
-}
-
-#[expect(unsafe_code, reason = "the user that the kernel checks file accesses for has no safe wrapper")]
-fn set_file_user(user: TaskUser) {
-    // SAFETY: both take an integer, change this thread only and fail by changing nothing. The group goes first, as only
-    // root may change it; on the way back that does not matter, because the user's own numbers stay root's.
-    unsafe {
-        libc::setfsgid(user.gid);
-        libc::setfsuid(user.uid);
-    }
-}
-
-#[expect(unsafe_code, reason = "the user that the kernel checks file accesses for has no safe wrapper")]
-fn file_user() -> TaskUser {
-    // SAFETY: with a number that no user can have they change nothing and return what is set.
-    let (gid, uid) = unsafe { (libc::setfsgid(u32::MAX), libc::setfsuid(u32::MAX)) };
-    TaskUser { uid: uid.cast_unsigned(), gid: gid.cast_unsigned() }
-}
-
 /// Moves a waiting shell into the volunteer.
 pub(super) fn enter(pid: i32, start_ticks: u64, volunteer: &VolunteerKind) -> Result<(), LaunchError> {
     match volunteer {
         VolunteerKind::Cgroup { procs_files } if procs_files.is_empty() => Err(LaunchError::NoVolunteer),
-        VolunteerKind::Cgroup { procs_files } => {
-            for file in procs_files {
-                procs_file(Path::new(file))
-                    .and_then(|mut open| open.write_all(pid.to_string().as_bytes()))
-                    .map_err(|source| LaunchError::Enter { file: file.clone(), source })?;
-            }
-            Ok(())
-        }
+        VolunteerKind::Cgroup { procs_files } => Ok(launch::enter(pid, procs_files)?),
         VolunteerKind::ProcessGroups { registry } => {
-            let error = |source| LaunchError::Enter { file: registry.clone(), source };
+            let error = |source| LaunchError::Register { folder: registry.clone(), source };
             let folder = registry_folder(Path::new(registry)).map_err(error)?;
             lower_priority(pid).map_err(error)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -212,19 +180,6 @@ pub(super) fn leave(pid: i32, volunteer: &VolunteerKind) {
         && let Ok(folder) = registry_folder(Path::new(registry))
     {
         _ = unlinkat(&folder, pid.to_string(), AtFlags::empty());
-    }
-}
-
-/// Opens the list of a cgroup's processes. The file is there already, and only a kernel's cgroup has it: a volunteer that
-/// was removed must not become a file of this name.
-fn procs_file(path: &Path) -> io::Result<File> {
-    let refused = || io::Error::new(io::ErrorKind::InvalidInput, "it is no `cgroup.procs` of a cgroup");
-    // Neither made nor emptied by being opened; and a pipe of this name must not hold anybody up.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().write(true).custom_flags(flags).open(path)?;
-    match fstatfs(&file)?.f_type {
-        libc::CGROUP_SUPER_MAGIC | libc::CGROUP2_SUPER_MAGIC => Ok(file),
-        _ => Err(refused()),
     }
 }
 
@@ -293,51 +248,5 @@ pub(super) fn end_remains(run: &Run) {
         && let Some(group) = Pid::from_raw(run.pid)
     {
         _ = kill_process_group(group, Signal::KILL);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use gleaner_types::error::chain;
-
-    use super::*;
-
-    /// No process has this number.
-    const UNUSED_PID: i32 = i32::MAX;
-
-    fn refused(volunteer: &VolunteerKind) -> String {
-        let error = enter(UNUSED_PID, 1, volunteer).unwrap_err();
-        leave(UNUSED_PID, volunteer);
-        chain(&error)
-    }
-
-    #[test]
-    fn only_lists_of_a_cgroups_processes_are_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let cgroup = |file: String| VolunteerKind::Cgroup { procs_files: vec![file] };
-        std::fs::write(path("cgroup.procs"), "mine").unwrap();
-        assert!(refused(&cgroup(path("cgroup.procs"))).contains("no `cgroup.procs` of a cgroup"));
-        assert_eq!(std::fs::read_to_string(path("cgroup.procs")).unwrap(), "mine");
-        std::fs::create_dir(path("empty")).unwrap();
-        assert!(refused(&cgroup(path("empty/cgroup.procs"))).contains("empty/cgroup.procs"));
-        assert_eq!(std::fs::read_dir(path("empty")).unwrap().count(), 0, "nothing is made");
-        let nowhere = VolunteerKind::Cgroup { procs_files: Vec::new() };
-        assert!(refused(&nowhere).contains("no volunteer"), "no task runs where nothing holds it");
-    }
-
-    #[test]
-    fn a_user_gets_no_further_than_its_own_rights() {
-        if !geteuid().is_root() {
-            gleaner_test_support::skipped!("no files of another user without being root");
-            return;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("x");
-        let nobody = TaskUser { uid: 65_534, gid: 65_534 };
-        let error = as_user(nobody, || File::create(&file).map_err(prepare("write", &file))).unwrap_err();
-        assert!(chain(&error).contains("ermission denied"), "{}", chain(&error));
-        assert_eq!(file_user(), TaskUser { uid: 0, gid: getegid().as_raw() }, "and afterwards it is root again");
-        File::create(&file).unwrap();
     }
 }

@@ -18,6 +18,10 @@ use serde::{Deserialize, Serialize};
 
 /// Longest record that is read, in bytes.
 const LONGEST: u64 = 4 << 10;
+/// What a task's shell writes when it runs the command: from here on the attempt counts.
+pub(super) const BEGUN: &str = "begun";
+/// Begins the line that says why it could not.
+pub(super) const REFUSED: &str = "!";
 
 /// The process that runs an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,12 +54,33 @@ pub(super) struct Record {
     pub(super) ended: Option<TaskStatus>,
 }
 
-/// What a task's shell left when its command was over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a task's shell left.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Exit {
-    pub(super) status: i32,
-    /// When, by the wall clock; `None` where the file system does not say.
+    /// Its command began.
+    pub(super) begun: bool,
+    /// Why that cannot begin.
+    pub(super) refused: Option<String>,
+    /// The command's exit status, once it is over.
+    pub(super) status: Option<i32>,
+    /// When it wrote last, by the wall clock; `None` where the file system does not say.
     pub(super) at: Option<Timestamp>,
+}
+
+impl Exit {
+    /// Only whole lines count. A status without a beginning is an earlier version's.
+    fn parse(text: &str) -> Self {
+        let mut exit = Self::default();
+        for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+            match line.strip_prefix(REFUSED) {
+                Some(reason) => exit.refused = Some(reason.trim().to_owned()),
+                None if line == BEGUN => exit.begun = true,
+                None => exit.status = line.parse().ok(),
+            }
+        }
+        exit.begun |= exit.status.is_some();
+        exit
+    }
 }
 
 /// The tasks folder.
@@ -109,15 +134,15 @@ impl Records {
         Ok(records)
     }
 
-    /// The exit status that a task's shell left; `None` if there is none, or not wholly.
-    pub(super) fn read_exit(&self, version: Version) -> Option<Exit> {
-        let file = File::open(self.file(version, "exit")).ok()?;
-        let mut text = String::new();
-        (&file).take(16).read_to_string(&mut text).ok()?;
-        let status = text.strip_suffix('\n')?.parse().ok()?;
+    /// What a task's shell left so far; nothing where there is no file.
+    pub(super) fn read_exit(&self, version: Version) -> Exit {
+        let Ok(file) = File::open(self.file(version, "exit")) else { return Exit::default() };
+        let mut bytes = Vec::new();
+        _ = (&file).take(LONGEST).read_to_end(&mut bytes);
         let since_epoch = |time: SystemTime| time.duration_since(UNIX_EPOCH).ok();
         let at = file.metadata().and_then(|data| data.modified()).ok().and_then(since_epoch);
-        Some(Exit { status, at: at.map(|at| Timestamp::default().after(at)) })
+        let at = at.map(|at| Timestamp::default().after(at));
+        Exit { at, ..Exit::parse(&String::from_utf8_lossy(&bytes)) }
     }
 
     /// Forgets an attempt. The record goes first: an exit status without one says nothing.
@@ -153,13 +178,24 @@ mod tests {
         std::fs::write(tasks.join("8-1.run"), "{").unwrap();
         std::fs::copy(tasks.join("7-2.run"), tasks.join("7-3.run")).unwrap();
         assert_eq!(records.read().unwrap(), [record]);
-        assert_eq!(records.read_exit(version), None);
-        for (left, status) in [("", None), ("12", None), ("12\n", Some(12))] {
+        assert_eq!(records.read_exit(version), Exit::default());
+        let exit = |begun, status, refused: Option<&str>| (begun, status, refused.map(str::to_owned));
+        for (left, expected) in [
+            ("", exit(false, None, None)),
+            ("beg", exit(false, None, None)),
+            ("begun\n", exit(true, None, None)),
+            ("begun\n12", exit(true, None, None)),
+            ("begun\n12\n", exit(true, Some(12), None)),
+            ("12\n", exit(true, Some(12), None)),
+            ("!no such folder \n", exit(false, None, Some("no such folder"))),
+            ("!cut of", exit(false, None, None)),
+        ] {
             std::fs::write(tasks.join("7-2.exit"), left).unwrap();
-            assert_eq!(records.read_exit(version).map(|exit| exit.status), status, "{left:?}");
+            let Exit { begun, status, refused, .. } = records.read_exit(version);
+            assert_eq!((begun, status, refused), expected, "{left:?}");
         }
         records.clear(version);
         assert_eq!(records.read().unwrap(), []);
-        assert_eq!(records.read_exit(version), None);
+        assert_eq!(records.read_exit(version), Exit::default());
     }
 }

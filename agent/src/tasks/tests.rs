@@ -21,12 +21,18 @@ struct Bench {
     running: JoinHandle<()>,
 }
 
+const LONG: Duration = Duration::from_secs(600);
+/// Longer than one poll of the tasks.
+const SHORT: Duration = Duration::from_millis(500);
+
 fn start(
     folder: &Path,
     volunteer: &VolunteerKind,
     lease: Duration,
+    begin_limit: Duration,
 ) -> (mpsc::Sender<TaskInput>, mpsc::UnboundedReceiver<TaskState>, JoinHandle<()>) {
-    let settings = TaskSettings { enabled: true, folder: folder.join("tasks"), volunteer: volunteer.clone(), lease };
+    let settings = TaskSettings::new(true, folder.join("tasks"), volunteer.clone());
+    let settings = TaskSettings { lease, begin_limit, ..settings };
     let (tell, states) = mpsc::unbounded_channel();
     let (inputs, receiver) = mpsc::channel(16);
     let runner = TaskRunner::open(settings, Clock::start(), move |state| _ = tell.send(state)).unwrap();
@@ -35,7 +41,7 @@ fn start(
 
 impl Bench {
     fn new() -> Self {
-        Self::with_lease(Duration::from_secs(600))
+        Self::with_lease(LONG)
     }
 
     fn with_lease(lease: Duration) -> Self {
@@ -43,15 +49,20 @@ impl Bench {
         let registry = folder.path().join("volunteer");
         std::fs::create_dir(&registry).unwrap();
         let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
-        let (inputs, states, running) = start(folder.path(), &volunteer, lease);
+        let (inputs, states, running) = start(folder.path(), &volunteer, lease, LONG);
         Self { folder, volunteer, cgroups: Vec::new(), epoch: Clock::start().now().0, inputs, states, running }
     }
 
     /// The agent is killed, and started again: its tasks run on.
     async fn restart(&mut self) {
+        self.restart_with(LONG).await;
+    }
+
+    /// The same, and tasks may take so long to begin.
+    async fn restart_with(&mut self, begin_limit: Duration) {
         self.running.abort();
         _ = (&mut self.running).await;
-        (self.inputs, self.states, self.running) = start(self.folder.path(), &self.volunteer, Duration::from_secs(600));
+        (self.inputs, self.states, self.running) = start(self.folder.path(), &self.volunteer, LONG, begin_limit);
     }
 
     /// Uses a cgroup as the volunteer; `false`, with a word why, where none can be made.
@@ -81,12 +92,16 @@ impl Bench {
     }
 
     async fn describe(&self, user: TaskUser, timeout_ms: Option<u64>) {
+        self.describe_in(self.folder.path(), user, timeout_ms).await;
+    }
+
+    async fn describe_in(&self, working_dir: &Path, user: TaskUser, timeout_ms: Option<u64>) {
         let folder = self.folder.path().display().to_string();
         let job = TaskJob {
             epoch: self.epoch,
             job: job(),
             user,
-            working_dir: folder.clone(),
+            working_dir: working_dir.display().to_string(),
             output_dir: self.path("out").display().to_string(),
             environment: vec![("D".to_owned(), folder)],
             timeout_ms,
@@ -294,6 +309,11 @@ async fn what_cannot_be_started_says_why_and_leaves_nothing() {
     bench.run(0, 4, "echo x >>\"$D/log\"").await;
     let why = reason(bench.next().await);
     assert!(why.contains("gone/cgroup.procs"), "{why}");
+    bench.volunteer = VolunteerKind::Cgroup { procs_files: Vec::new() };
+    bench.restart().await;
+    bench.describe(own(), None).await;
+    bench.run(0, 6, "echo x >>\"$D/log\"").await;
+    assert!(reason(bench.next().await).contains("no volunteer"), "no task runs where nothing holds it");
     bench.send(TaskInput::Stop).await;
     bench.run(0, 5, "echo x >>\"$D/log\"").await;
     assert!(reason(bench.next().await).contains("the agent stops"));
@@ -315,15 +335,20 @@ async fn tasks_run_in_the_volunteers_cgroup_as_the_user_who_submitted_them() {
     let user = TaskUser { uid: 65_534, gid: 65_533 };
     bench.describe(user, None).await;
     bench.run(0, 1, "true").await;
-    let TaskStatus::NotStarted { reason } = bench.next().await.status else { panic!("it may not write there") };
-    assert!(reason.contains("failed to make the folder"), "{reason}");
+    let TaskStatus::NotStarted { reason } = bench.end().await else { panic!("it may not write there") };
+    assert!(reason.contains("failed to make the folder") && reason.contains("ermission denied"), "{reason}");
     std::fs::set_permissions(bench.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-    bench.run(0, 2, "id -u; id -G; cat /proc/self/cgroup; ls \"$D/tasks\"").await;
+    bench.run(0, 2, "id -u; id -G; cat /proc/self/cgroup /proc/self/status; ls \"$D/tasks\"").await;
     let end = bench.end().await;
     assert!(matches!(end, TaskStatus::Exited { .. }), "{end:?}");
     let output = std::fs::read_to_string(bench.path("out/01.out")).unwrap();
     assert!(output.starts_with("65534\n65533\n"), "{output}");
     assert!(output.contains("cpu:/gleaner-tasks-user-") && output.contains("freezer:/gleaner-tasks-user-"), "{output}");
+    let says = |line: &str| output.lines().any(|own| own.split_whitespace().eq(line.split(' ')));
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert!(says(&format!("{set}: 0000000000000000")), "{output}");
+    }
+    assert!(says("NoNewPrivs: 1"), "{output}");
     assert!(std::fs::read_to_string(bench.path("out/01.err")).unwrap().contains("ermission denied"), "the records");
     let owner = std::fs::metadata(bench.path("out/01.out")).unwrap();
     assert_eq!((owner.uid(), owner.gid()), (65_534, 65_533));
@@ -386,4 +411,111 @@ async fn a_frozen_task_holds_nobody_up() {
     while bench.next().await.attempt.task != 1 {}
     std::fs::write(&state, "THAWED").unwrap();
     bench.gone("pid").await;
+}
+
+fn not_started(status: TaskStatus) -> String {
+    match status {
+        TaskStatus::NotStarted { reason } => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn folders_and_files_that_cannot_be_used_are_named() {
+    let mut bench = Bench::new();
+    bench.describe_in(&bench.path("nowhere"), own(), None).await;
+    bench.run(0, 1, "true").await;
+    let why = not_started(bench.end().await);
+    assert!(why.contains("failed to start in the folder") && why.contains("o such file or directory"), "{why}");
+    bench.run(0, 1, "true").await;
+    assert_eq!(not_started(bench.end().await), why, "an attempt is refused for good");
+    // A pipe that nobody reads would keep whoever opens it waiting.
+    let made = std::process::Command::new("mkfifo").arg(bench.path("out/02.out")).status().unwrap();
+    assert!(made.success());
+    bench.describe(own(), None).await;
+    bench.run(1, 2, "true").await;
+    let why = not_started(bench.end().await);
+    assert!(why.contains("02.out: it is there and no regular file"), "{why}");
+    bench.until(|folder| std::fs::read_dir(folder.join("tasks")).unwrap().count() == 1).await;
+    assert_eq!(std::fs::read_dir(bench.path("volunteer")).unwrap().count(), 0, "nothing is left of them");
+}
+
+/// A mounted file system of which nobody answers a question.
+struct Hung {
+    folder: tempfile::TempDir,
+    _server: std::fs::File,
+}
+
+impl Hung {
+    fn mount() -> Result<Self, String> {
+        use std::os::fd::AsRawFd;
+        let folder = tempfile::tempdir().unwrap();
+        let server = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+        let server = server.map_err(|error| format!("/dev/fuse: {error}"))?;
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", server.as_raw_fd());
+        let options = std::ffi::CString::new(options).unwrap();
+        rustix::mount::mount(
+            "hung",
+            folder.path(),
+            "fuse",
+            rustix::mount::MountFlags::empty(),
+            Some(options.as_c_str()),
+        )
+        .map_err(|error| format!("mount: {error}"))?;
+        Ok(Self { folder, _server: server })
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        _ = rustix::mount::unmount(self.folder.path(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_does_not_answer_holds_only_its_own_task_up() {
+    let hung = match Hung::mount() {
+        Ok(hung) => hung,
+        Err(why) => gleaner_test_support::skip!("no file system that hangs can be mounted: {why}"),
+    };
+    let mut bench = Bench::new();
+    bench.describe_in(&hung.folder.path().join("work"), own(), None).await;
+    bench.run(0, 1, "true").await;
+    assert!(matches!(bench.next().await.status, TaskStatus::Running { .. }));
+    // The runner does everything else meanwhile.
+    bench.describe(own(), None).await;
+    bench.run(1, 2, "exit 4").await;
+    let end = loop {
+        let state = bench.next().await;
+        if !matches!(state.status, TaskStatus::Running { .. }) {
+            break state;
+        }
+    };
+    assert!(end.attempt.task == 1 && matches!(end.status, TaskStatus::Exited { status: 4, .. }), "{end:?}");
+    bench.restart_with(SHORT).await;
+    let reason = not_started(bench.end().await);
+    assert!(reason.contains("did not answer for"), "{reason}");
+    // What ended is left; the other is forgotten.
+    bench.until(|folder| std::fs::read_dir(folder.join("tasks")).unwrap().count() == 3).await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_held_before_it_begins_is_waited_for() {
+    let mut bench = Bench::new();
+    if !bench.use_cgroup("held").await {
+        return;
+    }
+    let state = bench.cgroups.iter().find(|group| group.to_string_lossy().contains("/freezer/")).unwrap();
+    let state = state.join("freezer.state");
+    std::fs::write(&state, "FROZEN").unwrap();
+    bench.describe(own(), None).await;
+    bench.run(0, 1, "exit 5").await;
+    assert!(matches!(bench.next().await.status, TaskStatus::Running { .. }));
+    bench.restart_with(SHORT).await;
+    tokio::time::sleep(4 * SHORT).await;
+    bench.send(TaskInput::Connected).await;
+    assert!(matches!(bench.next().await.status, TaskStatus::Running { .. }));
+    bench.restart().await;
+    std::fs::write(&state, "THAWED").unwrap();
+    assert!(matches!(bench.end().await, TaskStatus::Exited { status: 5, .. }));
 }

@@ -15,6 +15,7 @@ use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::settings::{ActSettings, Bound};
 use crate::hierarchies::CgroupVersion;
 use crate::kernel_file::read_bounded;
+use crate::launch::restrict::OPEN_FILES;
 use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue, ProcessLever};
 use crate::sense::machine::{Memory, parse_meminfo};
 
@@ -22,8 +23,6 @@ use crate::sense::machine::{Memory, parse_meminfo};
 const SMALL_CHANGE: u64 = 1 << 20;
 /// Longest `memory.stat` that is looked at.
 const STAT_LONGEST: u64 = 64 << 10;
-/// Open files of each process of a volunteer that Gleaner made. (Chosen.)
-const OPEN_FILES: u64 = 16_384;
 
 /// A cgroup of the volunteer on the hierarchy of one controller.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,6 +10,12 @@ use gleaner_types::event::Event;
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::time::Timestamp;
 
+use crate::act::settings::VolunteerProgram;
+use crate::launch::log::LogPipe;
+use crate::launch::restrict::{Identity, Restrictions};
+use crate::launch::tmp::Tmp;
+use crate::launch::{self, EnterError, User};
+
 /// From an end to the next start: doubled from the first to the last with every end that comes soon.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// A command that ran this long was sound. (All chosen.)
@@ -18,10 +24,43 @@ const SOUND: Duration = Duration::from_secs(60);
 /// Waits for a word before it becomes the command, so that nothing of it ever runs outside the cgroup.
 const WRAPPER: &str = r#"read -r gleaner_go || exit 0; unset gleaner_go; exec "$@" </dev/null"#;
 
+/// What is weaker than it could be with this program, in sentences.
+pub(in crate::act) fn weaknesses(program: &VolunteerProgram, tmp: &Tmp) -> Vec<String> {
+    let mut sentences = Vec::new();
+    if program.user.is_root() {
+        sentences.push(
+            "the volunteer's program runs as root (volunteer.user): it can leave the volunteer, lift every bound on it and \
+             read the agent's keys; run it as a user of its own if it can"
+                .to_owned(),
+        );
+    }
+    if let Tmp::Shared(why) = tmp {
+        sentences.push(format!("the volunteer's program shares /tmp with all users of the host, because {why}"));
+    }
+    sentences
+}
+
+/// How this program would run, in sentences.
+pub(super) fn foreseen(program: &VolunteerProgram, tmp: &Tmp) -> Vec<String> {
+    let VolunteerProgram { user: User { name, uid, .. }, .. } = program;
+    let tmp_is = match tmp {
+        Tmp::Own => ", with a /tmp of its own",
+        Tmp::Unit => ", with the /tmp of the agent's unit",
+        Tmp::Shared(_) => "",
+    };
+    let capabilities = if program.user.is_root() { "with the agent's capabilities" } else { "without capabilities" };
+    let mut sentences = vec![format!("the volunteer's program runs as {name} (user {uid}), {capabilities}{tmp_is}")];
+    sentences.extend(weaknesses(program, tmp).into_iter().map(|weakness| format!("WARNING: {weakness}")));
+    sentences
+}
+
 /// The command and its process.
 #[derive(Debug)]
 pub(in crate::act) struct VolunteerCommand {
-    words: Vec<String>,
+    program: VolunteerProgram,
+    tmp: Tmp,
+    /// What it prints; made with the first start.
+    log: Option<LogPipe>,
     running: Option<Running>,
     /// The volunteer runs, with so many whole slots.
     active: Option<u32>,
@@ -40,9 +79,9 @@ struct Running {
 }
 
 impl VolunteerCommand {
-    /// The command of `words`, the first of which is the program.
-    pub(in crate::act) fn new(words: Vec<String>) -> Self {
-        Self { words, running: None, active: None, next_start: Timestamp(0), pause: PAUSE.0 }
+    /// The command of a program, which has that `/tmp`.
+    pub(in crate::act) fn new(program: VolunteerProgram, tmp: Tmp) -> Self {
+        Self { program, tmp, log: None, running: None, active: None, next_start: Timestamp(0), pause: PAUSE.0 }
     }
 
     /// The volunteer runs now, with so many whole slots. A command that runs already keeps the number it was told.
@@ -74,7 +113,7 @@ impl VolunteerCommand {
                 self.running = Some(Running { child, started: now, failure, stopped: false });
                 event
             }
-            Err(source) => Some(self.ended(chain(&StartError { action: "start a shell for it", source }), now)),
+            Err(error) => Some(self.ended(chain(&error), now)),
         }
     }
 
@@ -96,53 +135,131 @@ impl VolunteerCommand {
         Event::VolunteerCommandEnded { how, again_in_s: pause.as_secs_f64() }
     }
 
-    fn spawn(&self, slots: u32) -> io::Result<Child> {
-        Command::new("/bin/sh")
-            .args(["-c", WRAPPER, "sh"])
-            .args(&self.words)
-            .env("GLEANER_SLOTS", slots.to_string())
-            .stdin(Stdio::piped())
-            // Its words belong in the agent's log, not among what the agent prints.
-            .stdout(io::stderr())
-            .spawn()
+    fn spawn(&mut self, slots: u32) -> Result<Child, StartError> {
+        let failed = |action: &'static str| move |source| StartError::Failed { action, source };
+        let log = match self.log.take() {
+            Some(log) => log,
+            None => LogPipe::open().map_err(failed("make a pipe for what it prints"))?,
+        };
+        let log = self.log.insert(log);
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", WRAPPER, "sh"]).args(&self.program.words).current_dir("/").stdin(Stdio::piped());
+        let printed = || log.writer().map_err(failed("make a pipe for what it prints"));
+        command.stdout(printed()?).stderr(printed()?);
+        let user = &self.program.user;
+        command.env_clear().env("PATH", launch::PATH).env("LANG", "C.UTF-8").env("SHELL", "/bin/sh");
+        command.env("HOME", &user.home).env("USER", &user.name).env("LOGNAME", &user.name);
+        command.env("GLEANER_SLOTS", slots.to_string());
+        let mut steps = self.restrictions().put_on(&mut command).map_err(failed("start a shell for it"))?;
+        command.spawn().map_err(|source| failed(steps.failed().unwrap_or("start a shell for it"))(source))
+    }
+
+    fn restrictions(&self) -> Restrictions {
+        let User { uid, gid, groups, .. } = &self.program.user;
+        // An agent that is not root cannot become anybody, and need not: the config names no other user.
+        let own_user = rustix::process::geteuid().as_raw() != 0;
+        let identity = (!own_user).then(|| Identity { uid: *uid, gid: *gid, groups: groups.clone() });
+        let own_tmp = self.tmp == Tmp::Own;
+        Restrictions { identity, keeps_capabilities: self.program.user.is_root(), own_tmp }
     }
 }
 
 /// Moves the waiting shell into the volunteer and lets it become the command. Otherwise it ends by itself.
 fn admit(child: &mut Child, kind: &VolunteerKind) -> Result<(), StartError> {
-    let failed = |action: &'static str| move |source| StartError { action, source };
+    let failed = |action: &'static str| move |source| StartError::Failed { action, source };
     let stdin = child.stdin.take();
     let VolunteerKind::Cgroup { procs_files } = kind else {
         return Err(failed("find its cgroup")(io::ErrorKind::Unsupported.into()));
     };
-    let pid = child.id().to_string();
-    procs_files.iter().try_for_each(|file| std::fs::write(file, &pid)).map_err(failed("move it into the volunteer"))?;
+    launch::enter(i32::try_from(child.id()).unwrap_or_default(), procs_files)?;
     let mut stdin = stdin.ok_or_else(|| failed("speak to it")(io::ErrorKind::BrokenPipe.into()))?;
     stdin.write_all(b"go\n").map_err(failed("speak to it"))
 }
 
 /// The command cannot be started.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to {action}")]
-struct StartError {
-    action: &'static str,
-    source: io::Error,
+enum StartError {
+    /// Something before it runs.
+    #[error("failed to {action}")]
+    Failed { action: &'static str, source: io::Error },
+    /// It is not in the volunteer.
+    #[error(transparent)]
+    Enter(#[from] EnterError),
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    use std::time::Instant;
 
-    fn kind(folder: &std::path::Path) -> VolunteerKind {
-        let file = folder.join("cgroup.procs");
-        std::fs::write(&file, "").unwrap();
-        VolunteerKind::Cgroup { procs_files: vec![file.display().to_string()] }
+    use super::*;
+    use crate::act::ledger::Ledger;
+    use crate::act::tests::scene::{Scene, eventually};
+    use crate::act::volunteer::Volunteer;
+    use crate::act::{cgroup, restore_state_dir};
+
+    fn program(user: User, words: &[&str]) -> VolunteerProgram {
+        VolunteerProgram { words: words.iter().map(|word| (*word).to_owned()).collect(), user }
     }
 
-    /// Ticks, a second of its own clock at a time, until something is told.
+    /// A user without rights where there is one to become.
+    fn nobody() -> User {
+        if User::own().is_root() { User::named("nobody").unwrap().unwrap() } else { User::own() }
+    }
+
+    fn with_hosts_tmp(user: User, words: &[&str]) -> VolunteerCommand {
+        VolunteerCommand::new(program(user, words), Tmp::Shared("the test reads it".to_owned()))
+    }
+
+    /// A volunteer that runs, in cgroups of its own, and a folder that everybody can write to.
+    struct Bed {
+        scene: Scene,
+        volunteer: Volunteer,
+        folder: tempfile::TempDir,
+    }
+
+    impl Bed {
+        fn open(test: &str) -> Option<Self> {
+            let scene = Scene::open(test)?;
+            let settings = scene.settings();
+            let mut ledger = Ledger::open(&settings.state_dir).unwrap();
+            let mut volunteer = Volunteer::open(&settings, &scene.hierarchies, &mut ledger).unwrap();
+            volunteer.enforce(gleaner_types::command::Quota::Unlimited, false, Instant::now()).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+            Some(Self { scene, volunteer, folder })
+        }
+
+        fn path(&self, name: &str) -> String {
+            self.folder.path().join(name).display().to_string()
+        }
+
+        fn read(&self, name: &str) -> String {
+            fs::read_to_string(self.path(name)).unwrap_or_default()
+        }
+
+        /// Runs a script to its end and gives what it wrote to `$1`.
+        fn output(&self, user: User, script: &str) -> String {
+            let mut command = with_hosts_tmp(user, &["/bin/sh", "-c", script, "sh", &self.path("out")]);
+            command.activate(2, Timestamp(0));
+            last_end(&mut command, &self.volunteer.kind(), &mut Timestamp(0));
+            self.read("out")
+        }
+
+        fn processes(&self) -> usize {
+            cgroup::processes_of(&self.volunteer.dirs()).unwrap().len()
+        }
+    }
+
+    /// Ticks until an end is reported. The clock stands still while the program runs, so that a busy machine makes no
+    /// program a sound one.
     fn last_end(command: &mut VolunteerCommand, kind: &VolunteerKind, now: &mut Timestamp) -> (String, f64) {
-        for _ in 0..2_000 {
-            *now = now.after(Duration::from_secs(1));
+        for _ in 0..6_000 {
+            if command.running.is_none() {
+                *now = now.after(Duration::from_secs(1));
+            }
             if let Some(Event::VolunteerCommandEnded { how, again_in_s }) = command.tick(kind, *now) {
                 return (how, again_in_s);
             }
@@ -153,15 +270,13 @@ mod tests {
 
     #[test]
     fn it_enters_the_volunteer_is_told_its_slots_and_started_again_ever_later() {
-        let folder = tempfile::tempdir().unwrap();
-        let (kind, mut now) = (kind(folder.path()), Timestamp(0));
-        let said = folder.path().join("said");
-        let script = format!(
-            "cat {}/cgroup.procs >>{1}; echo \" $$ $GLEANER_SLOTS\" >>{1}; exit 3",
-            folder.path().display(),
-            said.display()
-        );
-        let mut command = VolunteerCommand::new(vec!["/bin/sh".into(), "-c".into(), script]);
+        let Some(bed) = Bed::open("it_enters_the_volunteer_is_told_its_slots_and_started_again_ever_later") else {
+            return;
+        };
+        let (kind, mut now) = (bed.volunteer.kind(), Timestamp(0));
+        let script =
+            format!("cat /proc/self/cgroup >>{0}; echo \"slots $GLEANER_SLOTS\" >>{0}; exit 3", bed.path("sentences"));
+        let mut command = with_hosts_tmp(nobody(), &["/bin/sh", "-c", &script]);
         assert_eq!(command.tick(&kind, now), None, "not before the volunteer runs");
         assert!(command.running.is_none());
         command.activate(2, now);
@@ -171,28 +286,26 @@ mod tests {
             pauses.iter().map(|(_, pause)| *pause).collect::<Vec<_>>(),
             [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
         );
-        let said = std::fs::read_to_string(said).unwrap();
-        let words: Vec<&str> = said.lines().next().unwrap().split_whitespace().collect();
-        assert!(words[0] == words[1] && words[2] == "2", "its own number is in the cgroup before it begins: {said}");
+        let sentences = bed.read("sentences");
+        assert!(
+            sentences.contains(&format!("/{}/volunteer\n", bed.scene.name)) && sentences.contains("slots 2\n"),
+            "{sentences}"
+        );
     }
 
     #[test]
     fn an_end_that_was_wanted_is_not_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let (kind, now) = (kind(folder.path()), Timestamp(0));
-        let mut command = VolunteerCommand::new(vec!["/bin/sleep".into(), "600".into()]);
+        let Some(bed) = Bed::open("an_end_that_was_wanted_is_not_told") else { return };
+        let (kind, now) = (bed.volunteer.kind(), Timestamp(0));
+        let mut command = with_hosts_tmp(nobody(), &["/bin/sleep", "600"]);
         command.activate(1, now);
         assert_eq!(command.tick(&kind, now), None);
         command.deactivate();
         command.running.as_mut().unwrap().child.kill().unwrap();
-        for _ in 0..1_000 {
+        eventually("it is gone", || {
             assert_eq!(command.tick(&kind, now), None);
-            if command.running.is_none() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("it is still there");
+            command.running.is_none()
+        });
     }
 
     #[test]
@@ -201,10 +314,125 @@ mod tests {
         let kind = VolunteerKind::Cgroup { procs_files: vec!["/nowhere/cgroup.procs".into()] };
         let ran = folder.path().join("ran");
         let mut now = Timestamp(0);
-        let mut command = VolunteerCommand::new(vec!["/usr/bin/touch".into(), ran.display().to_string()]);
+        let mut command = with_hosts_tmp(User::own(), &["/usr/bin/touch", ran.to_str().unwrap()]);
         command.activate(1, now);
         let (how, _) = last_end(&mut command, &kind, &mut now);
         assert!(how.contains("failed to move it into the volunteer"), "{how}");
         assert!(!ran.exists());
+    }
+
+    #[test]
+    fn it_has_no_more_rights_than_its_user_and_a_short_environment() {
+        let Some(bed) = Bed::open("it_has_no_more_rights_than_its_user_and_a_short_environment") else { return };
+        if !User::own().is_root() {
+            gleaner_test_support::skip!("it takes root to start programs as others");
+        }
+        let nobody = nobody();
+        let status = bed.output(nobody.clone(), "cat /proc/$$/status >$1");
+        let is = |key: &str, value: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+            line.is_some_and(|line| line.split_whitespace().all(|word| word == value))
+        };
+        assert!(is("Uid", &nobody.uid.to_string()) && is("Gid", &nobody.gid.to_string()), "{status}");
+        assert!(is("NoNewPrivs", "1"), "{status}");
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert!(is(set, "0000000000000000"), "{set}: {status}");
+        }
+        let environment = bed.output(nobody.clone(), "tr '\\0' '\\n' </proc/$$/environ | sort | cut -d= -f1 >$1");
+        // The shell's own are not the agent's.
+        let names: Vec<&str> =
+            environment.lines().filter(|name| !["PWD", "OLDPWD", "SHLVL", "_"].contains(name)).collect();
+        assert_eq!(names, ["GLEANER_SLOTS", "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "USER"]);
+        let printed =
+            bed.output(nobody.clone(), "echo printed >/dev/stdout && echo warned >/dev/stderr && echo yes >$1");
+        assert_eq!(printed, "yes\n", "it may open its own output by name");
+        // As whoever started the agent may have left one open.
+        let left = fs::File::open("/proc/self/stat").unwrap();
+        rustix::io::fcntl_setfd(&left, rustix::io::FdFlags::empty()).unwrap();
+        let open = bed.output(nobody, "ls /proc/$$/fd | tr '\\n' ' ' >$1");
+        // The shell keeps one of its own above 9.
+        assert!(
+            open.split_whitespace().all(|fd| fd.parse::<u32>().unwrap() <= 10),
+            "nothing of the agent's is open: {open}"
+        );
+    }
+
+    #[test]
+    fn it_writes_neither_cgroups_nor_the_agents_files() {
+        let Some(bed) = Bed::open("it_writes_neither_cgroups_nor_the_agents_files") else { return };
+        if !User::own().is_root() {
+            gleaner_test_support::skip!("it takes root to start programs as others");
+        }
+        let etc = Path::new("/etc/gleaner");
+        let made = fs::create_dir(etc).is_ok();
+        let files: Vec<String> =
+            bed.volunteer.dirs().iter().map(|dir| dir.join("cgroup.procs").display().to_string()).collect();
+        let folders: Vec<String> =
+            bed.volunteer.dirs().iter().map(|dir| dir.join("made").display().to_string()).collect();
+        let script = format!(
+            "for file in {} /sys/fs/cgroup/cpu/cgroup.procs /sys/fs/cgroup/cgroup.procs; do\n\
+             [ ! -e $file ] || {{ echo $$ >$file && echo wrote $file >>$1; }}; done 2>/dev/null\n\
+             for folder in {}; do mkdir $folder && echo made $folder >>$1; done 2>/dev/null\n\
+             for file in /etc/gleaner/x {}/x; do touch $file && echo made $file >>$1; done 2>/dev/null\n\
+             echo tried >>$1",
+            files.join(" "),
+            folders.join(" "),
+            bed.scene.state.path().display(),
+        );
+        let tried = bed.output(nobody(), &script);
+        if made {
+            fs::remove_dir(etc).unwrap();
+        }
+        assert_eq!(tried, "tried\n");
+    }
+
+    /// Leaves its session, its process group and its parent.
+    const DAEMON: &str =
+        "for i in 1 2 3; do setsid sh -c '(setsid sleep 600 &) & exit 0' & done; wait; echo left >$1; exec sleep 600";
+
+    #[test]
+    fn a_daemon_in_a_session_of_its_own_ends_with_the_volunteer() {
+        let Some(mut bed) = Bed::open("a_daemon_in_a_session_of_its_own_ends_with_the_volunteer") else { return };
+        let mut command = with_hosts_tmp(nobody(), &["/bin/sh", "-c", DAEMON, "sh", &bed.path("out")]);
+        command.activate(1, Timestamp(0));
+        assert_eq!(command.tick(&bed.volunteer.kind(), Timestamp(0)), None);
+        eventually("its children have left it", || bed.read("out") == "left\n");
+        eventually("three daemons and the program", || bed.processes() == 4);
+        let ended = bed.volunteer.end_processes(Duration::from_secs(60)).unwrap();
+        assert_eq!((ended, bed.processes()), (4, 0));
+    }
+
+    #[test]
+    fn a_daemon_in_a_session_of_its_own_ends_with_a_restore() {
+        let Some(bed) = Bed::open("a_daemon_in_a_session_of_its_own_ends_with_a_restore") else { return };
+        let mut command = with_hosts_tmp(nobody(), &["/bin/sh", "-c", DAEMON, "sh", &bed.path("out")]);
+        command.activate(1, Timestamp(0));
+        assert_eq!(command.tick(&bed.volunteer.kind(), Timestamp(0)), None);
+        eventually("its children have left it", || bed.read("out") == "left\n");
+        eventually("three daemons and the program", || bed.processes() == 4);
+        let Bed { scene, volunteer, folder: _folder } = bed;
+        let dirs = volunteer.dirs();
+        // As after the agent was killed.
+        drop(volunteer);
+        let report = restore_state_dir(scene.state.path()).unwrap();
+        assert!(report.failed.is_empty() && report.processes_ended >= 4, "{report:?}");
+        assert!(dirs.iter().all(|dir| !dir.exists()), "{dirs:?}");
+    }
+
+    #[test]
+    fn root_and_a_shared_tmp_are_told() {
+        let user = |name: &str, uid| User { name: name.into(), uid, gid: uid, groups: vec![uid], home: "/".into() };
+        let root = program(user("root", 0), &["/bin/true"]);
+        let other = program(user("worker", 990), &["/bin/true"]);
+        assert_eq!(weaknesses(&other, &Tmp::Own), Vec::<String>::new());
+        assert_eq!(
+            foreseen(&other, &Tmp::Unit),
+            [
+                "the volunteer's program runs as worker (user 990), without capabilities, with the /tmp of the agent's unit"
+            ]
+        );
+        let sentences = foreseen(&root, &Tmp::Shared("of a test".to_owned()));
+        assert!(sentences[1].starts_with("WARNING: the volunteer's program runs as root"), "{sentences:?}");
+        assert!(sentences[2].contains("shares /tmp with all users of the host, because of a test"), "{sentences:?}");
     }
 }

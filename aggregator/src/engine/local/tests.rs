@@ -62,8 +62,10 @@ impl Agent {
         let registry = folder.join("volunteer");
         std::fs::create_dir(&registry).unwrap();
         let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
-        let settings =
-            TaskSettings { enabled: true, folder: folder.join("tasks"), volunteer, lease: Duration::from_secs(600) };
+        let settings = TaskSettings {
+            lease: Duration::from_secs(600),
+            ..TaskSettings::new(true, folder.join("tasks"), volunteer)
+        };
         let states: Arc<Mutex<Option<mpsc::UnboundedSender<TaskState>>>> = Arc::default();
         let tell = Arc::clone(&states);
         let tell = move |state| {

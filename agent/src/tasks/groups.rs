@@ -1,0 +1,62 @@
+//! The groups of users who submit jobs. In: who submitted, as the kernel told the aggregator. Out: all groups of that user,
+//! from the host's user database, which may lie in a network: it is asked on a thread of its own, with a time limit, and its
+//! answers are kept for a while.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gleaner_types::task::TaskUser;
+
+use super::launch::LaunchError;
+use crate::launch::groups_of;
+
+/// How long the database may take, …
+const LIMIT: Duration = Duration::from_secs(5);
+/// … how long its answer holds, and how long that there was none. (All chosen.)
+const HOLDS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(15));
+/// Most users that are remembered.
+const MOST: usize = 1_000;
+
+/// What the database said, and when.
+type Answer = (Instant, Result<Vec<u32>, io::ErrorKind>);
+
+/// Answers of the database, by user and group.
+#[derive(Debug, Default)]
+pub(super) struct Groups(Mutex<BTreeMap<(u32, u32), Answer>>);
+
+impl Groups {
+    /// All groups of a user; only the one given for an agent that is not root, which can set none.
+    pub(super) async fn of(&self, TaskUser { uid, gid }: TaskUser) -> Result<Vec<u32>, LaunchError> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(vec![gid]);
+        }
+        let answer = match self.known((uid, gid)) {
+            Some(answer) => answer,
+            None => self.ask(uid, gid).await,
+        };
+        answer.map_err(|kind| LaunchError::Groups { user: uid, source: kind.into() })
+    }
+
+    fn known(&self, user: (u32, u32)) -> Option<Result<Vec<u32>, io::ErrorKind>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, answer) = known.get(&user)?;
+        let holds = if answer.is_ok() { HOLDS.0 } else { HOLDS.1 };
+        (at.elapsed() < holds).then(|| answer.clone())
+    }
+
+    async fn ask(&self, uid: u32, gid: u32) -> Result<Vec<u32>, io::ErrorKind> {
+        let asked = tokio::task::spawn_blocking(move || groups_of(uid, gid).map_err(|error| error.kind()));
+        let answer = match tokio::time::timeout(LIMIT, asked).await {
+            Ok(answer) => answer.unwrap_or(Err(io::ErrorKind::Other)),
+            Err(_) => Err(io::ErrorKind::TimedOut),
+        };
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert((uid, gid), (Instant::now(), answer.clone()));
+        answer
+    }
+}
