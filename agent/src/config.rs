@@ -451,6 +451,9 @@ fn program_user(name: Option<&str>, own: User) -> Result<User, String> {
              systemd-sysusers gleaner-agent.conf)"
         )
     })?;
+    if user.is_root() && name != "root" {
+        return Err(format!("is {name:?}, which is another name of root; say \"root\" if that is meant"));
+    }
     if !own.is_root() && user.uid != own.uid {
         return Err(format!(
             "is {name:?}, and the agent, which runs as {} and not as root, can start programs as that user only; leave it out",

@@ -40,7 +40,7 @@ fn is_a_units(mountinfo: &str) -> bool {
             })
     };
     // The last one is on top.
-    mountinfo.lines().filter(|line| line.split(' ').nth(4) == Some("/tmp")).next_back().is_some_and(is)
+    mountinfo.lines().rfind(|line| line.split(' ').nth(4) == Some("/tmp")).is_some_and(is)
 }
 
 #[cfg(test)]
