@@ -51,6 +51,7 @@ use crate::hierarchies::Hierarchies;
 use crate::launch::tmp::Tmp;
 use crate::levers::{LeverError, WorkloadLevers};
 use crate::network_bound::{self, NetworkBound, NetworkStatus};
+use crate::scratch::Scratch;
 use crate::xen::is_control_domain;
 
 /// How long a command may wait for the processes of an earlier one.
@@ -231,7 +232,11 @@ impl Actor {
 
     /// Puts a ceiling on the volunteer's network traffic, or says why it has none.
     fn hold_network(&mut self, hierarchies: &Hierarchies) {
-        let Some(guard) = self.guard_view().filter(|_| !self.settings.guard_by_hand) else { return };
+        let Some(guard) = self.guard_view() else { return };
+        if self.settings.guard_by_hand {
+            self.unbounded.push((Bound::Network, "it is simulated".to_owned()));
+            return;
+        }
         let is_active = move || guard.status().state != VolunteerState::Latent;
         let sys = &self.settings.roots.sys;
         let held = network_bound::cgroup_of(&self.levers.volunteer, &self.volunteer_dirs, hierarchies)
@@ -241,6 +246,7 @@ impl Actor {
             Err(reason) => {
                 let weakness = format!("the volunteer's network traffic has no ceiling, because {reason}");
                 self.levers.weaknesses.push(weakness);
+                self.unbounded.push((Bound::Network, reason));
             }
         }
     }
@@ -268,7 +274,7 @@ impl Actor {
         self.ledger.refused().map(|refused| chain(refused))
     }
 
-    /// False once the guard's thread has ended by a fault: nobody holds the volunteer then.
+    /// False once a thread of the guard has ended by a fault, or does not look any more: nobody holds the volunteer then.
     #[must_use]
     pub fn is_guarded(&self) -> bool {
         self.guard.as_ref().is_none_or(Guard::is_alive)
@@ -314,6 +320,12 @@ impl Actor {
     #[must_use]
     pub fn guard_status(&self) -> Option<GuardStatus> {
         self.guard.as_ref().map(Guard::status)
+    }
+
+    /// What the runner of tasks and the guard's watch of disks tell each other; of nobody's without a volunteer.
+    #[must_use]
+    pub fn scratch(&self) -> Scratch {
+        self.guard.as_ref().map(Guard::scratch).unwrap_or_default()
     }
 
     /// What the ceiling on the volunteer's network traffic does; `None` where it has none.

@@ -438,7 +438,12 @@ pub(crate) mod tests {
 
     impl Drop for Group {
         fn drop(&mut self) {
-            _ = crate::act::cgroup::kill_all(std::slice::from_ref(&self.0), None, Duration::from_secs(5));
+            _ = crate::act::cgroup::kill_all(
+                std::slice::from_ref(&self.0),
+                None,
+                Duration::from_secs(5),
+                crate::act::cgroup::Haste::Usual,
+            );
             _ = crate::act::cgroup::remove(&self.0, || {});
         }
     }

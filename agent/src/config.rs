@@ -7,6 +7,7 @@ use std::time::Duration;
 use gleaner_daemon::config::{Key, Problems, Section, Source};
 use gleaner_net::tls::IdentityFiles;
 use gleaner_net::transport::DEFAULT_PORT;
+use gleaner_planner::disk_floor::DiskFloorSettings;
 use gleaner_planner::forecast::{ForecastSettings, METHODS, Method};
 use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::harm::LARGEST_PAUSE_SHARE;
@@ -16,6 +17,7 @@ use gleaner_types::id::HostId;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
 use crate::act::{ActSettings, Bound, VolunteerChoice, VolunteerProgram};
+use crate::guard::DiskWatchSettings;
 use crate::harm::HarmSettings;
 use crate::launch::User;
 use crate::network_bound::{LinkChoice, of_mbit};
@@ -71,6 +73,8 @@ pub struct Config {
     pub required: Vec<Bound>,
     /// Memory of the host that is kept free of the volunteer; `None` is the default share.
     pub volunteer_memory_floor: Option<Bytes>,
+    /// What stays free on the file systems that the volunteer can write.
+    pub disks: DiskWatchSettings,
     /// Most processes and threads of the volunteer.
     pub volunteer_processes: u64,
     /// The links that the volunteer's network ceiling is for.
@@ -210,12 +214,15 @@ impl Config {
             tasks_folder: tasks.optional_path("folder"),
             act: act.flag("enabled", false),
             longest_lease: Duration::from_secs_f64(act.number("longest_lease_s", 600.0, 10.0..=86_400.0)),
-            volunteer_ceiling: volunteer_ceiling(&mut act),
+            volunteer_ceiling: act
+                .optional_number("volunteer_ceiling_percent", 1.0..=1_000_000.0)
+                .map(CoreShare::clamped),
             required: {
-                let words = act.words("require", &Bound::ALL.map(Bound::word));
+                let words = act.words("require", &Bound::ALL.map(Bound::word), &Bound::DEFAULT.map(Bound::word));
                 Bound::ALL.into_iter().filter(|bound| words.contains(&bound.word())).collect()
             },
-            volunteer_memory_floor: memory_floor(&mut volunteer),
+            volunteer_memory_floor: volunteer.optional_integer("memory_floor_mib", 16..=1 << 24).map(Bytes::from_mib),
+            disks: disks(&mut volunteer),
             volunteer_processes: volunteer.integer("processes", 4_096, 16..=1 << 22),
             links: links(&mut act),
             hung_after: Duration::from_secs(act.integer("hung_after_s", 20, 5..=3_600)),
@@ -285,6 +292,7 @@ impl Config {
             kill_after: self.kill_after,
             required: self.required.clone(),
             memory_bound: MemoryBoundSettings { floor: self.volunteer_memory_floor, ..MemoryBoundSettings::default() },
+            disks: self.disks.clone(),
             processes_most: self.volunteer_processes,
             longest_lease: self.longest_lease,
             volunteer_ceiling: self.volunteer_ceiling,
@@ -378,25 +386,25 @@ fn aggregator(mut section: Section<'_>) -> Option<AggregatorConfig> {
     (!config.addresses.is_empty()).then_some(config)
 }
 
-/// The most CPU the volunteer may have, if the config says so.
-fn volunteer_ceiling(section: &mut Section<'_>) -> Option<CoreShare> {
-    let named = section.has("volunteer_ceiling_percent");
-    let percent = section.number("volunteer_ceiling_percent", 100.0, 1.0..=1_000_000.0);
-    named.then(|| CoreShare::clamped(percent))
-}
-
-/// The memory that is kept free of the volunteer, if the config says so.
-fn memory_floor(section: &mut Section<'_>) -> Option<Bytes> {
-    let named = section.has("memory_floor_mib");
-    let mib = section.integer("memory_floor_mib", 256, 16..=1 << 24);
-    named.then(|| Bytes::from_mib(mib))
+/// What stays free on disks, and where besides the usual folders.
+fn disks(section: &mut Section<'_>) -> DiskWatchSettings {
+    let share = |percent: f64| Fraction::clamped(percent / 100.0);
+    let floor = DiskFloorSettings {
+        share: share(section.number("disk_floor_percent", 5.0, 0.0..=90.0)),
+        most: Bytes::from_mib(section.integer("disk_floor_most_mib", 4_096, 1..=1 << 30)),
+        inodes: share(section.number("disk_floor_inodes_percent", 5.0, 0.0..=90.0)),
+    };
+    let folders = section.texts("disk_floor_folders");
+    if let Some(bad) = folders.iter().find(|folder| !Path::new(folder).is_absolute()) {
+        section.reject("disk_floor_folders", format_args!("has {bad:?}; each must be an absolute path"));
+    }
+    DiskWatchSettings { floor, folders: folders.into_iter().map(PathBuf::from).collect() }
 }
 
 /// Names of links, and what they can carry if the config says so.
 fn links(section: &mut Section<'_>) -> LinkChoice {
-    let named = section.has("link_mbit");
-    let mbit = section.number("link_mbit", 1_000.0, 0.1..=10_000_000.0);
-    LinkChoice { names: section.texts("links"), capacity: named.then(|| of_mbit(mbit)) }
+    let capacity = section.optional_number("link_mbit", 0.1..=10_000_000.0).map(of_mbit);
+    LinkChoice { names: section.texts("links"), capacity }
 }
 
 /// `guest` or `unit`, whichever the kind asks for.
@@ -530,6 +538,24 @@ mod tests {
             ..new
         };
         assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn bounds_are_what_the_file_says_and_without_it_those_that_save_the_host() {
+        let config = load("").unwrap();
+        assert_eq!(config.required, [Bound::Memory, Bound::Pids]);
+        assert_eq!(
+            (config.volunteer_ceiling, config.volunteer_memory_floor, config.links.capacity),
+            (None, None, None)
+        );
+        assert_eq!(config.disks.floor, DiskFloorSettings::default());
+        let text =
+            "[act]\nrequire = ['network']\n[volunteer]\ndisk_floor_percent = 2.5\ndisk_floor_folders = ['/srv']\n";
+        let config = load(text).unwrap();
+        assert_eq!((config.required, config.disks.folders), (vec![Bound::Network], vec![PathBuf::from("/srv")]));
+        assert_eq!(config.disks.floor.share, Fraction::clamped(0.025));
+        let said = load("[volunteer]\ndisk_floor_folders = ['srv']\n").unwrap_err().to_string();
+        assert!(said.contains("`volunteer.disk_floor_folders` has \"srv\"; each must be an absolute path"), "{said}");
     }
 
     #[test]

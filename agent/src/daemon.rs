@@ -22,7 +22,7 @@ use tracing::{error, info, warn};
 
 use crate::act::ledger::{Ledger, Settlement};
 use crate::act::volunteer::foreseen;
-use crate::act::{self, ActSettings, Actor};
+use crate::act::{self, ActSettings, Actor, Bound};
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
 use crate::doctor::{self, Found};
 use crate::hierarchies::Hierarchies;
@@ -196,11 +196,13 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let links = config.as_ref().map(|config| config.links.clone()).unwrap_or_default();
             let settings = config.map(|config| config.act_settings());
             let settings = settings.unwrap_or_else(|| ActSettings::observing(DEFAULT_STATE_DIR.into()));
+            let network_required = settings.required.contains(&Bound::Network);
             let problem = Ledger::problem(&configured_state_dir(&arguments.config));
             let found = Found {
                 facts: &facts,
                 volunteer: &foreseen(&settings, &hierarchies),
                 network: &network_bound::probe(&Roots::default().sys, &links, &hierarchies),
+                network_required,
                 ledger_problem: problem.as_deref(),
             };
             match json {
@@ -385,7 +387,10 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let introduction = Introduction { host: config.host.clone(), incarnation, facts };
     let files = aggregator.files.clone();
-    let task_settings = TaskSettings::new(config.tasks, config.tasks_folder(), actor.volunteer_kind().clone());
+    let task_settings = TaskSettings {
+        scratch: actor.scratch(),
+        ..TaskSettings::new(config.tasks, config.tasks_folder(), actor.volunteer_kind().clone())
+    };
     let tasks = run_tasks(task_settings, clock, Arc::clone(&outbox))?;
     let settings = LinkSettings { addresses: aggregator.addresses.clone(), files, introduction, tasks };
     let network = {

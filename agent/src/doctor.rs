@@ -17,6 +17,8 @@ pub struct Found<'a> {
     pub volunteer: &'a [String],
     /// By what the volunteer's network traffic can be held, or why not.
     pub network: &'a Result<String, String>,
+    /// The volunteer is not activated without that (`act.require`).
+    pub network_required: bool,
     /// What is wrong with the record of what must be restored.
     pub ledger_problem: Option<&'a str>,
 }
@@ -33,7 +35,7 @@ pub fn as_json(found: Found<'_>) -> serde_json::Result<Value> {
     report["volunteer"] = found.volunteer.into();
     report["volunteer_network"] = match found.network {
         Ok(means) => json!({ "value": means }),
-        Err(reason) => json!({ "absent": reason, "costs": NETWORK_COSTS }),
+        Err(reason) => json!({ "absent": reason, "costs": NETWORK_COSTS, "required": found.network_required }),
     };
     report["ledger_problem"] = found.ledger_problem.into();
     Ok(report)
@@ -51,7 +53,7 @@ fn offer_as_json(offer: &Offer) -> serde_json::Result<Value> {
 
 /// The report for people.
 #[must_use]
-pub fn as_text(Found { facts, volunteer, network, ledger_problem }: Found<'_>) -> String {
+pub fn as_text(Found { facts, volunteer, network, network_required, ledger_problem }: Found<'_>) -> String {
     let mut lines = vec![format!(
         "{}, {} CPUs, {}, Linux {}, cgroups: {}",
         facts.cpu_model,
@@ -81,6 +83,11 @@ pub fn as_text(Found { facts, volunteer, network, ledger_problem }: Found<'_>) -
         Err(reason) => {
             lines.push(format!("a volunteer's network traffic would have no ceiling, because {reason}"));
             lines.push(format!("       costs: {NETWORK_COSTS}"));
+            let so = match network_required {
+                true => "act.require has \"network\", so the volunteer is not activated on this host",
+                false => "to have no volunteer without it, add \"network\" to act.require",
+            };
+            lines.push(format!("       {so}"));
         }
     }
     lines.join("\n")
@@ -118,7 +125,8 @@ mod tests {
         };
         let law = ["the guard's law: open".to_owned()];
         let (held, free) = (Ok("BPF".to_owned()), Err("no link is known".to_owned()));
-        let sound = Found { facts: &facts, volunteer: &law, network: &held, ledger_problem: None };
+        let sound =
+            Found { facts: &facts, volunteer: &law, network: &held, network_required: false, ledger_problem: None };
         let broken = Found { network: &free, ledger_problem: Some("the record is cut off"), ..sound };
         assert!(!as_text(sound).contains("PROBLEM") && as_text(sound).contains("has a ceiling, by BPF"));
         let text = as_text(broken);
@@ -130,10 +138,12 @@ mod tests {
             "to enable: boot with psi=1",
             "the guard's law: open",
             "no ceiling, because no link is known",
+            "add \"network\" to act.require",
             "PROBLEM: the record is cut off",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
+        assert!(as_text(Found { network_required: true, ..broken }).contains("so the volunteer is not activated"));
         let json = as_json(broken).unwrap();
         assert_eq!(json["ledger_problem"], "the record is cut off");
         assert_eq!(json["volunteer"][0], law[0]);

@@ -2,8 +2,13 @@
 //! runs, and shrinks or freezes the volunteer by the law in `gleaner_planner::guard` without asking
 //! anybody. While the volunteer is latent the thread sleeps without waking.
 //!
-//! If it cannot measure, it freezes the volunteer and says so.
+//! If it cannot measure, it freezes the volunteer and says so. Threads beside it hold the volunteer for other resources:
+//! memory ([`mod@memory`]) and the space on disks ([`mod@disk`]).
 
+mod disk;
+#[cfg(test)]
+mod disk_tests;
+mod held;
 mod memory;
 #[cfg(test)]
 mod memory_tests;
@@ -17,28 +22,32 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gleaner_planner::guard::{Guard as Law, GuardSettings, Yields};
-use gleaner_planner::memory_bound::{MemorySample, MemoryVerdict};
 use gleaner_types::command::Quota;
 use gleaner_types::error::chain;
 use gleaner_types::event::Event;
-use gleaner_types::report::{Absence, AbsenceKind, VolunteerState};
+use gleaner_types::report::{Absence, AbsenceKind, Reason, VolunteerState};
 use gleaner_types::units::CoreShare;
 
-use self::memory::{MemoryStep, MemoryWatch};
+use self::disk::DiskWatch;
+pub use self::disk::DiskWatchSettings;
+use self::held::{Held, watch_disks, watch_memory};
+use self::memory::MemoryWatch;
 pub(crate) use self::meter::VolunteerClock;
 pub use self::meter::{Meter, MeterError, MeterPaths};
 use crate::act::ActSettings;
 use crate::act::managed::ForeignWrite;
 use crate::act::restore::foreign_event;
 use crate::act::volunteer::{Volunteer, VolunteerError};
+use crate::scratch::Scratch;
 
 /// Events about one thing are at least this far apart.
 const EVENT_PAUSE: Duration = Duration::from_secs(1);
 /// Smaller shrinks are done like any other but are the noise of the measurement, not a demand: they are
 /// neither counted nor told. In percent of a core; chosen.
 const SHRINK_COUNTED_PERCENT: f64 = 5.0;
-/// How long a volunteer that is ended for its memory may take to be gone before the guard goes on.
-const END_WAIT: Duration = Duration::from_millis(500);
+/// A guard whose volunteer runs and that has made no step for so long counts as gone. Chosen: far longer than a loaded machine
+/// makes a thread wait, and a quarter of what the keeper waits for.
+const HUNG: Duration = Duration::from_secs(5);
 /// Most events kept for a caller that does not fetch them; each is rare.
 const EVENTS: usize = 64;
 
@@ -57,8 +66,10 @@ pub struct GuardStatus {
     pub reaction_worst: Duration,
     /// Between two samples: the longest so far. A demand is seen within this, and met within both together.
     pub interval_longest: Duration,
-    /// Why the volunteer is held frozen, if the guard cannot measure or set limits.
+    /// Why the volunteer is held frozen, if the guard cannot measure or set limits, or another resource is short.
     pub failure: Option<String>,
+    /// The same for programs.
+    pub held: Option<Reason>,
     /// Why a quota is in force at all times, completing "because …"; `None` where the kernel itself makes the volunteer
     /// yield, and the law is open while the foreground leaves half of the host.
     pub held_because: Option<String>,
@@ -93,11 +104,10 @@ struct Inner {
     interval_longest: Duration,
     failure: Option<String>,
     held_because: Option<String>,
-    /// Why the volunteer is held frozen, or was ended, for its memory.
-    short_of_memory: Option<String>,
-    memory_ends: u64,
-    /// It has to end for its memory, and something of it may still be there.
-    ending_for_memory: bool,
+    /// What else than CPU it is held for.
+    held: Held,
+    /// Its last step, or when the volunteer was activated.
+    last_step: Option<Instant>,
     unreported: Unreported,
     events: Vec<Event>,
     events_lost: u64,
@@ -125,10 +135,9 @@ impl Shared {
             reaction_worst: Duration::ZERO,
             interval_longest: Duration::ZERO,
             failure: None,
-            held_because: Some("it was not looked at yet".to_owned()),
-            short_of_memory: None,
-            memory_ends: 0,
-            ending_for_memory: false,
+            held_because: Some("it was not measured yet".to_owned()),
+            held: Held::default(),
+            last_step: None,
             unreported: Unreported::default(),
             events: Vec::new(),
             events_lost: 0,
@@ -183,11 +192,12 @@ impl GuardView {
 #[derive(Debug)]
 pub struct Guard {
     shared: Arc<Shared>,
-    /// `None` when it is stepped by hand, with `watch`.
-    thread: Option<JoinHandle<()>>,
-    /// Keeps the memory bound.
-    memory: Option<JoinHandle<()>>,
+    /// None when it is stepped by hand, with `watch`.
+    threads: Vec<JoinHandle<()>>,
+    /// Watches the disks. It may wait for a file system that does not answer.
+    disks: Option<JoinHandle<()>>,
     by_hand: Option<Watch>,
+    scratch: Scratch,
 }
 
 /// What looks: the meter, and for which activation it measures.
@@ -198,30 +208,41 @@ struct Watch {
 }
 
 impl Guard {
-    /// Starts the thread, latent.
+    /// Starts the threads, latent.
     ///
     /// # Errors
     /// The system's error when no thread can be started.
     pub fn start(settings: &ActSettings, mut volunteer: Volunteer, meter: Meter) -> io::Result<Self> {
-        let (law, period) = (settings.guard, settings.guard_period);
-        let meminfo = settings.roots.proc.join("meminfo");
-        let memory = MemoryWatch::new(settings.memory_bound, meminfo, &mut volunteer);
+        let (law, period, proc) = (settings.guard, settings.guard_period, &settings.roots.proc);
+        let memory = MemoryWatch::new(settings.memory_bound, proc.join("meminfo"), &mut volunteer);
+        let scratch = Scratch::default();
+        let disks = DiskWatch::new(&settings.disks, &settings.state_dir, proc, scratch.clone());
         let shared = Shared::new(law, volunteer, None);
-        let (on_thread, state) = (Arc::clone(&shared), Watch { meter, activation: 0 });
-        let thread = thread::Builder::new().name("guard".to_owned()).spawn(move || watch(&on_thread, state, period))?;
-        let mut guard = Self { shared, thread: Some(thread), memory: None, by_hand: None };
-        let on_thread = Arc::clone(&guard.shared);
-        let memory =
-            thread::Builder::new().name("memory".to_owned()).spawn(move || watch_memory(&on_thread, memory))?;
-        guard.memory = Some(memory);
+        let mut guard = Self { shared, threads: Vec::new(), disks: None, by_hand: None, scratch };
+        let own = Watch { meter, activation: 0 };
+        guard.threads.push(guard.spawn("guard", move |shared| watch(shared, own, period))?);
+        guard.threads.push(guard.spawn("memory", move |shared| watch_memory(shared, memory))?);
+        guard.disks = Some(guard.spawn("disks", move |shared| watch_disks(shared, disks))?);
         Ok(guard)
+    }
+
+    fn spawn(&self, name: &str, run: impl FnOnce(&Shared) + Send + 'static) -> io::Result<JoinHandle<()>> {
+        let shared = Arc::clone(&self.shared);
+        thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared))
+    }
+
+    /// What the runner of tasks and the watch of disks tell each other.
+    #[must_use]
+    pub fn scratch(&self) -> Scratch {
+        self.scratch.clone()
     }
 
     /// A guard without a thread, latent, that looks when it is told to: for simulations on a virtual clock.
     #[must_use]
     pub fn by_hand(settings: GuardSettings, volunteer: Volunteer, meter: Meter) -> Self {
         let shared = Shared::new(settings, volunteer, Some(Instant::now()));
-        Self { shared, thread: None, memory: None, by_hand: Some(Watch { meter, activation: 0 }) }
+        let by_hand = Some(Watch { meter, activation: 0 });
+        Self { shared, threads: Vec::new(), disks: None, by_hand, scratch: Scratch::default() }
     }
 
     /// One step, of a guard without a thread.
@@ -246,10 +267,12 @@ impl Guard {
         self.shared.lock().status()
     }
 
-    /// Its threads, if it has some, have not ended by a fault.
+    /// Its threads, if it has some, have not ended by a fault, and while the volunteer runs it looks at the foreground.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        [&self.thread, &self.memory].into_iter().flatten().all(|thread| !thread.is_finished())
+        let inner = self.shared.lock();
+        let hung = inner.cap.is_some() && inner.last_step.is_some_and(|at| at.elapsed() > HUNG);
+        self.threads.is_empty() || (!hung && self.threads.iter().chain(&self.disks).all(|thread| !thread.is_finished()))
     }
 
     /// Goes on by other constants of the law.
@@ -265,9 +288,10 @@ impl Guard {
     pub fn set_cap(&self, cap: Option<Quota>) -> Result<(), VolunteerError> {
         let mut inner = self.shared.lock();
         if inner.cap.is_none() && cap.is_some() {
-            // Growth starts at zero: how the foreground did while nobody looked is not known.
+            // Growth starts at zero: how the foreground did before is not known.
             inner.law.reset();
             inner.activation += 1;
+            inner.last_step = Some(Instant::now());
         }
         inner.cap = cap;
         if let Some(volunteer) = &mut inner.volunteer {
@@ -294,6 +318,10 @@ impl Guard {
     /// [`VolunteerError`] when a knob cannot be read.
     pub(crate) fn check_foreign_writes(&self) -> Result<(), VolunteerError> {
         let mut inner = self.shared.lock();
+        if inner.held.ending {
+            // Whoever ends it sets its levers.
+            return Ok(());
+        }
         let checked = match &mut inner.volunteer {
             Some(volunteer) => volunteer.foreign_writes().map(|met| inner.tell_foreign(&met)),
             None => Ok(()),
@@ -325,9 +353,11 @@ impl Guard {
             let _ = inner.enforce();
         }
         inner.volunteer = None;
+        // In the midst of a look it may never come back. It ends by itself, and holds nothing.
+        let disks = self.disks.take().filter(|_| inner.held.disk_step_since.is_none());
         drop(inner);
         self.shared.changed.notify_all();
-        for thread in self.thread.take().into_iter().chain(self.memory.take()) {
+        for thread in self.threads.drain(..).chain(disks) {
             // A panic in the thread has been printed; there is nothing else to learn from it.
             let _ = thread.join();
         }
@@ -374,42 +404,20 @@ fn watch(shared: &Shared, mut watch: Watch, period: Duration) {
         }
         // A late wake-up is not made up for; the interval that was is what counts.
         next = now + period;
+        inner.last_step = Some(now);
         watch.step(&mut inner, now);
-    }
-}
-
-/// The thread that keeps the memory bound. It does not hold the lock while it looks: setting a bound can take long.
-fn watch_memory(shared: &Shared, mut watch: MemoryWatch) {
-    loop {
-        if shared.lock().quit {
-            return;
-        }
-        watch.care();
-        let outcome = watch.step(Instant::now());
-        let mut inner = shared.lock();
-        let pause = MemoryStep::pause(&outcome, inner.cap.is_some());
-        inner.take_memory(outcome);
-        if inner.quit {
-            return;
-        }
-        match pause {
-            Some(pause) => drop(shared.changed.wait_timeout(inner, pause).unwrap_or_else(PoisonError::into_inner)),
-            None => drop(shared.changed.wait(inner).unwrap_or_else(PoisonError::into_inner)),
-        }
     }
 }
 
 impl Inner {
     fn status(&self) -> GuardStatus {
         let foreign = self.volunteer.as_ref().is_some_and(Volunteer::has_foreign_ceiling);
-        let state = match (
-            self.cap,
-            self.law.frozen() || self.failure.is_some() || self.short_of_memory.is_some() || foreign,
-        ) {
-            (Some(_), false) => VolunteerState::Active,
-            (Some(_), true) => VolunteerState::Frozen,
-            (None, _) => VolunteerState::Latent,
-        };
+        let state =
+            match (self.cap, self.law.frozen() || self.failure.is_some() || self.held.reason().is_some() || foreign) {
+                (Some(_), false) => VolunteerState::Active,
+                (Some(_), true) => VolunteerState::Frozen,
+                (None, _) => VolunteerState::Latent,
+            };
         let allowance = match self.limit() {
             Quota::AtMost(limit) => limit,
             Quota::Unlimited => self.law.allowance(),
@@ -421,10 +429,16 @@ impl Inner {
             freezes: self.freezes,
             reaction_worst: self.reaction_worst,
             interval_longest: self.interval_longest,
-            failure: self.failure.clone().or_else(|| self.short_of_memory.clone()),
+            failure: self.failure.clone().or_else(|| Some(self.held.reason()?.text().into_owned())),
+            held: self.reason_held(),
             held_because: self.held_because.clone(),
-            memory_ends: self.memory_ends,
+            memory_ends: self.held.memory_ends,
         }
+    }
+
+    fn reason_held(&self) -> Option<Reason> {
+        let failure = self.failure.as_deref().map(|failure| Reason::Described(failure.into()));
+        self.cap.and(failure.or_else(|| self.held.reason().cloned()))
     }
 
     /// The time. By hand it stands still during a look, so that equal steps tell equal events.
@@ -459,11 +473,14 @@ impl Inner {
 
     /// Puts in force what law, cap and failure say.
     fn enforce(&mut self) -> Result<(), VolunteerError> {
+        if self.held.ending {
+            // Its processes are being killed, for which it must be thawed.
+            return Ok(());
+        }
         let limit = self.limit();
         let now = self.now();
-        let held = self.held_until.is_some_and(|until| now < until)
-            || self.failure.is_some()
-            || self.short_of_memory.is_some();
+        let held =
+            self.held_until.is_some_and(|until| now < until) || self.failure.is_some() || self.held.reason().is_some();
         let frozen = held || self.cap.is_none() || self.law.frozen() || limit == Quota::AtMost(CoreShare::ZERO);
         let Some(volunteer) = &mut self.volunteer else { return Ok(()) };
         let met = volunteer.enforce(limit, frozen, now)?;
@@ -481,6 +498,7 @@ impl Inner {
         // The first sample after an activation or a failure only starts an interval.
         let Some((sample, interval_s)) = sample else { return };
         self.recover();
+        self.mind_silent_disks(now);
         let before = self.status().allowance;
         self.choose_law(now);
         let verdict = self.law.step(sample, interval_s);
@@ -554,77 +572,5 @@ impl Inner {
             self.events_lost += 1;
             tracing::warn!(lost = self.events_lost, "events of the guard are not fetched and are lost");
         }
-    }
-
-    /// What a step of the memory bound brings: the volunteer ends, is kept frozen, or may run again.
-    fn take_memory(&mut self, outcome: Result<MemoryStep, String>) {
-        let short = match outcome {
-            Ok(MemoryStep { verdict, sample, met }) => {
-                self.tell_foreign(&met);
-                // Killed, a frozen process of version 1 dies only once it is thawed: until all have, every step tries again.
-                // What was started anew meanwhile is ended as well, as long as memory is short.
-                let short = sample.available < verdict.floor;
-                self.ending_for_memory = verdict.held && (short || self.ending_for_memory);
-                if self.ending_for_memory {
-                    self.end_for_memory(verdict, sample);
-                }
-                verdict.held.then(|| {
-                    let MemorySample { available, .. } = sample;
-                    format!("{available} of memory are available on this host, and {} are kept free", verdict.floor)
-                })
-            }
-            Err(error) => Some(error),
-        };
-        match (&self.short_of_memory, &short) {
-            (None, Some(why)) => {
-                tracing::warn!(
-                    why,
-                    "the volunteer is held, because the foreground's memory cannot be kept free otherwise"
-                );
-                self.tell(Event::SensorChanged {
-                    sensor: "memory bound".to_owned(),
-                    absent: Some(Absence::described(AbsenceKind::Vanished, why.clone())),
-                });
-            }
-            (Some(_), None) => self.tell(Event::SensorChanged { sensor: "memory bound".to_owned(), absent: None }),
-            _ => {}
-        }
-        let changed = self.short_of_memory.is_some() != short.is_some();
-        self.short_of_memory = short;
-        if changed && let Err(error) = self.enforce() {
-            tracing::warn!(error = chain(&error), "the volunteer's limits could not be set");
-        }
-    }
-
-    /// Kills the volunteer whole: less than the floor is available although its bound is in force.
-    fn end_for_memory(&mut self, verdict: MemoryVerdict, sample: MemorySample) {
-        let Some(volunteer) = &mut self.volunteer else { return };
-        let ended = volunteer.end_for_memory(END_WAIT);
-        let MemorySample { available, used, .. } = sample;
-        let processes = match ended {
-            Ok(processes) => processes,
-            Err(error) => {
-                tracing::warn!(error = chain(&error), "the volunteer is not yet ended whole");
-                return;
-            }
-        };
-        self.ending_for_memory = false;
-        if processes == 0 {
-            // Nothing was in it: that memory is short is told once it matters.
-            return;
-        }
-        let floor = verdict.floor;
-        tracing::warn!(%available, %floor, %used, processes, "the volunteer was ended, because memory runs out");
-        self.memory_ends += 1;
-        self.tell(Event::SensorChanged {
-            sensor: "memory bound".to_owned(),
-            absent: Some(Absence::described(
-                AbsenceKind::Vanished,
-                format!(
-                    "the volunteer was ended: only {available} of memory were available, {floor} are kept free for the \
-                     foreground, and it used {used}; {processes} processes were ended"
-                ),
-            )),
-        });
     }
 }

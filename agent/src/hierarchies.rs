@@ -108,7 +108,7 @@ impl Hierarchies {
 const CONTROLLERS: [&str; 8] = ["cpu", "cpuacct", "cpuset", "memory", "blkio", "freezer", "pids", "perf_event"];
 
 /// Mount points have space, tab, newline and backslash as octal escapes (proc(5)).
-fn unescape(text: &str) -> String {
+pub(crate) fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 

@@ -22,6 +22,7 @@ use tracing::{debug, error};
 use crate::act::Actor;
 use crate::act::restore::RestoreReport;
 use crate::config::Config;
+use crate::guard::GuardStatus;
 use crate::harm::HarmMeter;
 use crate::hierarchies::Hierarchies;
 use crate::levers::catalogue::levers_of_all;
@@ -114,16 +115,22 @@ impl HostLoop {
     }
 
     /// Runs until a stop is requested, or until nobody is left to give orders; then restores the host.
-    /// `each_turn` is called once a period, and at least once a second.
+    /// `each_turn` is called once a period, and at least once a second, while the volunteer is guarded.
     pub fn run(mut self, orders: &Orders, mut each_turn: impl FnMut()) -> RestoreReport {
         let mut next = Instant::now();
         let mut watchdog = Watchdog::of_this_process();
         let mut watched = next;
         loop {
-            // A loop that hangs, or a guard that is gone, is for systemd to end: that restores the host.
-            if self.actor.as_ref().is_none_or(Actor::is_guarded) {
+            // A loop that hangs, or a guard that is gone, is for systemd or the keeper to end: that restores the host.
+            let works = self.actor.as_ref().is_none_or(Actor::is_guarded);
+            if works {
                 watchdog.works();
             }
+            let mut each_turn = || {
+                if works {
+                    each_turn()
+                }
+            };
             let now = Instant::now();
             if now >= next {
                 // A late tick is skipped, never made up for: rates use the true interval.
@@ -261,6 +268,7 @@ impl HostLoop {
                 state: guard.as_ref().map_or(VolunteerState::Latent, |guard| guard.state),
                 cpu: observation.volunteer_cpu,
                 allowance: match &guard {
+                    Some(GuardStatus { held: Some(reason), .. }) => Reading::because(reason.clone()),
                     Some(guard) => Reading::Value(guard.allowance),
                     None => Reading::because(Reason::NoVolunteer),
                 },

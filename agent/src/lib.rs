@@ -38,6 +38,7 @@ mod process;
 mod qmp;
 pub mod roots;
 mod rounding;
+pub mod scratch;
 pub mod sense;
 pub mod tasks;
 pub mod trial;

@@ -9,7 +9,7 @@ mod groups;
 mod launch;
 mod records;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -35,6 +35,7 @@ use self::records::{Exit, Record, Records, Run};
 use crate::act::cgroup::freezer_of;
 use crate::act::fence::Fence;
 use crate::levers::LeverValue;
+use crate::scratch::Scratch;
 
 /// How long tasks run on without a word of the aggregator. Chosen: an aggregator that is started again, or a standby that
 /// takes over, is there before.
@@ -75,13 +76,15 @@ pub struct TaskSettings {
     pub lease: Duration,
     /// How long one may take to begin.
     pub begin_limit: Duration,
+    /// Where the folders they write are reported, and whether a disk is short.
+    pub scratch: Scratch,
 }
 
 impl TaskSettings {
     /// Tasks in this volunteer, with their records in this folder, and the limits as chosen.
     #[must_use]
     pub fn new(enabled: bool, folder: PathBuf, volunteer: VolunteerKind) -> Self {
-        Self { enabled, folder, volunteer, lease: TASK_LEASE, begin_limit: BEGIN_LIMIT }
+        Self { enabled, folder, volunteer, lease: TASK_LEASE, begin_limit: BEGIN_LIMIT, scratch: Scratch::default() }
     }
 }
 
@@ -196,6 +199,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                 }
                 _ = polls.tick() => self.poll(),
             }
+            self.report_folders();
         }
         self.children.detach_all();
     }
@@ -223,6 +227,20 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             }
             TaskInput::Stop => self.stopping = true,
         }
+    }
+
+    /// Reports which folders tasks write, so that the space there is watched. Of one that an earlier run started nothing is
+    /// known until the aggregator describes its job again.
+    fn report_folders(&self) {
+        let running: BTreeSet<&JobId> = self
+            .attempts
+            .iter()
+            .filter(|(_, phase)| matches!(phase, Phase::Running(_)))
+            .map(|(attempt, _)| &attempt.job)
+            .collect();
+        let jobs = self.jobs.iter().filter(|job| running.contains(&job.job));
+        let folders = jobs.flat_map(|job| [&job.working_dir, &job.output_dir]);
+        self.settings.scratch.set_folders(folders.map(PathBuf::from));
     }
 
     /// Whether an aggregator of this epoch may order tasks. Events about epochs are the command path's, which the same aggregator uses.
@@ -313,6 +331,9 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         }
         if self.stopping {
             return Err("the agent stops".to_owned());
+        }
+        if let Some(short) = self.settings.scratch.short() {
+            return Err(format!("no task is started while disk space is short: {}", short.text()));
         }
         if self.attempts.len() >= MOST_ATTEMPTS {
             return Err(format!("this host has {MOST_ATTEMPTS} tasks that run or whose end is not stored yet"));

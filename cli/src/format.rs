@@ -8,7 +8,7 @@ use gleaner_types::event::{EventRecord, EventSource};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::HostId;
 use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus};
-use gleaner_types::report::{Absence, Bounded, Reading};
+use gleaner_types::report::{Absence, Bounded, Reading, VolunteerState};
 use gleaner_types::report::{HostHarm, WorkloadHarm};
 use gleaner_types::text::harmless;
 use gleaner_types::units::CoreShare;
@@ -142,6 +142,17 @@ pub(crate) fn host_harm(host: &HostId, harm: &HostHarm) -> String {
         lines.extend(harm.workloads.iter().map(one));
     }
     lines.join("\n")
+}
+
+/// Why a host's volunteer is held although a job has it, where it is held for another resource than CPU.
+pub(crate) fn volunteer_held(view: &HostView) -> Option<String> {
+    let volunteer = &view.report.as_ref()?.volunteer;
+    match (&volunteer.allowance, volunteer.state) {
+        (Reading::Absent(absence), VolunteerState::Frozen) => {
+            Some(format!("the volunteer of {} is held: {}", view.host, clean(&absence.detail())))
+        }
+        _ => None,
+    }
 }
 
 /// The table of hosts.

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -136,11 +137,20 @@ pub(crate) fn processes_of(dirs: &[PathBuf]) -> Result<BTreeSet<i32>, CgroupErro
     Ok(all)
 }
 
+/// How soon what killed processes hold has to be free again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// When they have ended, by the CPU time that they get themselves.
+    Usual,
+    /// At once: this process frees their memory in their place. In the idle class they could take seconds for it.
+    ForMemory,
+}
+
 /// Kills every process in the cgroups and those below them once and lets them die; returns how many there were.
 ///
 /// They are frozen first, so that none forks while the list is read, and thawed after, because a frozen task of version 1
 /// takes no signal; `freezer` may be missing. On version 2 the kernel kills them all at once (`cgroup.kill`, Linux 5.14).
-pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&AnyLever>) -> Result<usize, CgroupError> {
+pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&AnyLever>, haste: Haste) -> Result<usize, CgroupError> {
     let agent = rustix::process::getpid().as_raw_nonzero().get();
     let mut pids = processes_of(dirs)?;
     if pids.is_empty() || (pids.len() == 1 && pids.contains(&agent)) {
@@ -158,7 +168,7 @@ pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&AnyLever>) -> Result
             _ = write_existing(&dir.join("cgroup.kill"), "1");
         }
     }
-    kill_each(dirs, pids.iter().copied().filter(|pid| *pid != agent))?;
+    kill_each(dirs, pids.iter().copied().filter(|pid| *pid != agent), haste)?;
     if let Some(freezer) = freezer {
         let _ = freezer.write(LeverValue::Frozen(false));
     }
@@ -168,7 +178,7 @@ pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&AnyLever>) -> Result
 
 /// Kills processes by their descriptors, once they are seen in the cgroups with these open: a number that was given to
 /// another process meanwhile hits nobody.
-fn kill_each(dirs: &[PathBuf], pids: impl Iterator<Item = i32>) -> Result<(), CgroupError> {
+fn kill_each(dirs: &[PathBuf], pids: impl Iterator<Item = i32>, haste: Haste) -> Result<(), CgroupError> {
     let all: Vec<i32> = pids.collect();
     // Descriptors are few; processes may be many.
     for some in all.chunks(DESCRIPTORS) {
@@ -176,25 +186,51 @@ fn kill_each(dirs: &[PathBuf], pids: impl Iterator<Item = i32>) -> Result<(), Cg
         let open = |pid: &i32| Some((*pid, pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok()?));
         let opened: Vec<_> = some.iter().filter_map(open).collect();
         let still = processes_of(dirs)?;
-        for (_, process) in opened.iter().filter(|(pid, _)| still.contains(pid)) {
-            // It may have ended by itself.
-            let _ = pidfd_send_signal(process, Signal::KILL);
+        let mut killed: Vec<_> = opened.into_iter().filter(|(pid, _)| still.contains(pid)).collect();
+        // One that cannot be signalled has ended by itself.
+        killed.retain(|(_, process)| pidfd_send_signal(process, Signal::KILL).is_ok());
+        if haste == Haste::ForMemory {
+            // Only now: memory that several of them share is freed when all of them are killed.
+            killed.iter().for_each(|(pid, process)| _ = hasten(*pid, process));
         }
     }
     Ok(())
 }
 
+/// Takes a killed process out of the idle scheduling class, and frees its memory (Linux 5.15). Where the kernel cannot, or
+/// the process is gone, there is nothing else to do: it ends at its own pace.
+#[expect(unsafe_code, reason = "neither has a safe wrapper")]
+fn hasten(pid: i32, process: &OwnedFd) -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: sched_getscheduler takes a number. `parameter` lives through the other call, which only reads it.
+    unsafe {
+        if libc::sched_getscheduler(pid) == libc::SCHED_IDLE {
+            libc::sched_setscheduler(pid, libc::SCHED_OTHER, &raw const parameter);
+        }
+    }
+    // SAFETY: process_mrelease takes a descriptor, which is open as long as `process`, and flags, which must be 0; no pointers.
+    match unsafe { libc::syscall(libc::SYS_process_mrelease, process.as_raw_fd(), 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Kills every process in the cgroups and waits until none is left; returns how many there were at first.
-pub(crate) fn kill_all(dirs: &[PathBuf], freezer: Option<&AnyLever>, within: Duration) -> Result<usize, CgroupError> {
+pub(crate) fn kill_all(
+    dirs: &[PathBuf],
+    freezer: Option<&AnyLever>,
+    within: Duration,
+    haste: Haste,
+) -> Result<usize, CgroupError> {
     let start = Instant::now();
-    let first = kill_round(dirs, freezer)?;
+    let first = kill_round(dirs, freezer, haste)?;
     let mut left = first;
     while left > 0 {
         if start.elapsed() > within {
             return Err(CgroupError::StillThere(left, within));
         }
         thread::sleep(RETRY_PAUSE);
-        left = kill_round(dirs, freezer)?;
+        left = kill_round(dirs, freezer, haste)?;
     }
     Ok(first)
 }
@@ -246,6 +282,47 @@ mod tests {
         fs::write(root.path().join("cgroup.procs"), "12\n0\n-4\nx\n7\n12\n").unwrap();
         assert_eq!(processes(root.path()).unwrap(), BTreeSet::from([7, 12]));
         assert!(processes(&root.path().join("gone")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_a_killed_process_held_is_free_although_it_cannot_die_yet() {
+        use std::process::{Command, Stdio};
+
+        use crate::act::ledger::Ledger;
+        use crate::act::tests::scene::{Scene, eventually};
+        use crate::act::volunteer::Volunteer;
+
+        let test = "what_a_killed_process_held_is_free_although_it_cannot_die_yet";
+        let Some(scene) = Scene::open(test) else { return };
+        let mut ledger = Ledger::open(scene.state.path()).unwrap();
+        // Made frozen.
+        let volunteer = Volunteer::open(&scene.settings(), &scene.hierarchies, &mut ledger).unwrap();
+        // Waits with its buffer full, because nobody reads what it writes.
+        let mut holder = Command::new("dd");
+        holder.args(["if=/dev/zero", "bs=64M", "count=1"]).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut holder = holder.spawn().unwrap();
+        let pid = i32::try_from(holder.id()).unwrap();
+        let resident = || {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            kib.map_or(0, |kib| kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap())
+        };
+        eventually("it holds its memory", || resident() > 60 << 10);
+        for dir in volunteer.dirs() {
+            fs::write(dir.join("cgroup.procs"), pid.to_string()).unwrap();
+        }
+        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+        let refused = hasten(rustix::process::getpid().as_raw_nonzero().get(), &own).unwrap_err();
+        if refused.raw_os_error() == Some(Errno::NOSYS.raw_os_error()) {
+            gleaner_test_support::skipped!("{test}: the kernel has no process_mrelease (Linux 5.15)");
+        } else {
+            assert_eq!(refused.raw_os_error(), Some(Errno::INVAL.raw_os_error()), "it lives: {refused}");
+            kill_each(&volunteer.dirs(), [pid].into_iter(), Haste::ForMemory).unwrap();
+            eventually("its memory is free", || resident() < 8 << 10);
+        }
+        kill_all(&volunteer.dirs(), freezer_of(&volunteer.dirs()).as_ref(), Duration::from_secs(60), Haste::Usual)
+            .unwrap();
+        holder.wait().unwrap();
     }
 
     #[test]

@@ -153,7 +153,7 @@ fn end_processes(ledger: &Ledger, report: &mut RestoreReport) -> bool {
     let dirs = &contents.volunteer;
     let mut emptied = true;
     let mut failure = None;
-    match cgroup::kill_all(dirs, cgroup::freezer_of(dirs).as_ref(), KILL_DEADLINE) {
+    match cgroup::kill_all(dirs, cgroup::freezer_of(dirs).as_ref(), KILL_DEADLINE, cgroup::Haste::Usual) {
         Ok(ended) => report.processes_ended += count(ended),
         Err(error) => failure = Some((dirs.first().cloned().unwrap_or_default(), chain(&error))),
     }
@@ -240,7 +240,8 @@ fn remove_groups(mut created: Vec<PathBuf>, volunteer: &[PathBuf], report: &mut 
     let mut ended = 0;
     let mut evict = || {
         // What this round misses, the next one finds; what the last one misses is the failure to remove.
-        ended += cgroup::kill_round(volunteer, cgroup::freezer_of(volunteer).as_ref()).unwrap_or_default();
+        ended += cgroup::kill_round(volunteer, cgroup::freezer_of(volunteer).as_ref(), cgroup::Haste::Usual)
+            .unwrap_or_default();
     };
     created.reverse();
     created.retain(|dir| match cgroup::remove(dir, &mut evict) {

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use gleaner_planner::disk_floor::DiskFloorSettings;
 use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::command::Weight;
 use gleaner_types::units::{BytesPerSec, CoreShare};
 
+use crate::guard::DiskWatchSettings;
 use crate::launch::User;
 use crate::network_bound::LinkChoice;
 use crate::roots::Roots;
@@ -46,11 +48,19 @@ pub enum Bound {
     Memory,
     /// On processes and threads.
     Pids,
+    /// On network traffic.
+    Network,
 }
 
 impl Bound {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Memory, Self::Pids];
+    pub const ALL: [Self; 3] = [Self::Memory, Self::Pids, Self::Network];
+
+    /// Those that are cgroups' controllers of the same name.
+    pub const CONTROLLERS: [Self; 2] = [Self::Memory, Self::Pids];
+
+    /// Those that are required unless the config says otherwise: without them a task can take the host down.
+    pub const DEFAULT: [Self; 2] = Self::CONTROLLERS;
 
     /// Its word in the config.
     #[must_use]
@@ -58,6 +68,7 @@ impl Bound {
         match self {
             Self::Memory => "memory",
             Self::Pids => "pids",
+            Self::Network => "network",
         }
     }
 
@@ -75,6 +86,12 @@ impl Bound {
                 "the number of the volunteer's processes",
                 "a task that forks without end takes all process numbers of the host, and no foreground can start another",
                 "run the agent as root, with the controller pids of cgroups",
+            ),
+            Self::Network => (
+                "the volunteer's network traffic",
+                "a volunteer that sends or receives much slows the foreground's answers",
+                "run the agent as root on a kernel with BPF, with a version 2 cgroup hierarchy mounted, and name the links \
+                 in act.links where none is found",
             ),
         }
     }
@@ -126,6 +143,8 @@ pub struct ActSettings {
     pub guard_period: Duration,
     /// The guard's law.
     pub guard: GuardSettings,
+    /// What stays free on the file systems that the volunteer can write.
+    pub disks: DiskWatchSettings,
     /// The links that the volunteer's network ceiling is for.
     pub links: LinkChoice,
     /// Where the kernel's interfaces are.
@@ -139,7 +158,7 @@ impl ActSettings {
     /// after ten minutes at most; a guest keeps a tenth of a core
     /// and half the normal weight whatever an aggregator asks; the guard steps every 50 ms, which leaves
     /// three more steps within its 200 ms; 4,096 threads are several workers of a batch system, and an eighth of the
-    /// process numbers of a small host. No bound is required here; the config requires them all.
+    /// process numbers of a small host. No bound is required here; the config requires those on memory and processes.
     #[must_use]
     pub fn observing(state_dir: PathBuf) -> Self {
         Self {
@@ -161,6 +180,7 @@ impl ActSettings {
             reclaim: ReclaimSettings::default(),
             guard_period: Duration::from_millis(50),
             guard: GuardSettings::default(),
+            disks: DiskWatchSettings { floor: DiskFloorSettings::default(), folders: Vec::new() },
             links: LinkChoice::default(),
             roots: Roots::default(),
             guard_by_hand: false,

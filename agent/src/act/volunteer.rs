@@ -7,6 +7,7 @@ mod adopted;
 pub(crate) mod bounds;
 pub(crate) mod cgroup;
 pub(super) mod command;
+mod ender;
 mod error;
 pub(crate) mod groups;
 mod idle_class;
@@ -21,10 +22,12 @@ use gleaner_types::report::{Levers, VolunteerKind};
 use self::adopted::Adopted;
 use self::bounds::MemoryLevers;
 use self::cgroup::{CgroupVolunteer, OpenError};
+pub(crate) use self::ender::Ender;
 pub use self::error::VolunteerError;
 use self::groups::ProcessGroups;
 use self::idle_class::{IdlePath, NotYielding, groups_yield};
 pub use self::usage::VolunteerUsage;
+use super::cgroup::Haste;
 use super::ledger::{Ledger, REGISTRY};
 use super::managed::ForeignWrite;
 use super::settings::{ActSettings, Bound, VolunteerChoice};
@@ -106,7 +109,7 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
         VolunteerChoice::Guest => return sentences,
         _ => {}
     }
-    for bound in Bound::ALL {
+    for bound in Bound::CONTROLLERS {
         let word = bound.word();
         let why = match hierarchies.of(word) {
             _ if settings.volunteer == VolunteerChoice::ProcessGroups => "process groups have no such bound".to_owned(),
@@ -221,7 +224,8 @@ impl Volunteer {
             .map_err(|error| VolunteerError::Registry(registry, error))?;
         let kind = VolunteerKind::ProcessGroups { registry: volunteer.registry().display().to_string() };
         let class = Class { yields: groups_yield(&[], Path::new("/proc"), hierarchies), checked: None, of: Vec::new() };
-        let unbounded = Bound::ALL.map(|bound| (bound, "process groups have no such bound".to_owned())).to_vec();
+        let unbounded =
+            Bound::CONTROLLERS.map(|bound| (bound, "process groups have no such bound".to_owned())).to_vec();
         let (containment, mut weaknesses) = (Containment::ProcessGroups(volunteer), groups::weaknesses(reason));
         weaknesses.extend(unbounded.iter().map(|(bound, why)| bound.lacking(why)));
         Ok(Self { containment, kind, weaknesses, hierarchies: hierarchies.clone(), class, unbounded })
@@ -356,13 +360,23 @@ impl Volunteer {
         }
     }
 
-    /// Ends all of it because memory runs out; returns how many processes (or groups) that were. A guest is kept, stopped:
-    /// it cannot have more memory than it was started with.
-    pub(crate) fn end_for_memory(&mut self, within: Duration) -> Result<usize, VolunteerError> {
+    /// What ends all of it because memory runs out. A guest is kept, stopped: it cannot have more memory than it was started
+    /// with.
+    pub(crate) fn ender(&self) -> Ender {
+        match &self.containment {
+            Containment::Cgroup(_) if matches!(self.kind, VolunteerKind::Guest { .. }) => Ender::Nothing,
+            Containment::Cgroup(volunteer) => volunteer.ender(Haste::ForMemory),
+            Containment::ProcessGroups(groups) => {
+                Ender::ProcessGroups { registry: groups.registry().to_owned(), proc: groups.proc().to_owned() }
+            }
+        }
+    }
+
+    /// Its [`Ender`] has done what it could.
+    pub(crate) fn was_ended(&mut self) {
         match &mut self.containment {
-            Containment::Cgroup(_) if matches!(self.kind, VolunteerKind::Guest { .. }) => Ok(0),
-            Containment::Cgroup(volunteer) => volunteer.kill(within),
-            Containment::ProcessGroups(volunteer) => volunteer.end(within).map_err(|e| volunteer.error(e)),
+            Containment::Cgroup(volunteer) => volunteer.was_ended(),
+            Containment::ProcessGroups(_) => {}
         }
     }
 

@@ -52,6 +52,29 @@ impl Counters {
 }
 
 #[test]
+fn a_file_system_that_does_not_answer_holds_the_volunteer() {
+    let Some(scene) = Scene::open("a_file_system_that_does_not_answer_holds_the_volunteer") else { return };
+    let (volunteer, _ledger, _) = volunteer(&scene);
+    let counters = Counters::new();
+    let mut guard = Guard::by_hand(settings(&scene, PERIOD).guard, volunteer, counters.meter());
+    guard.set_cap(Some(Quota::Unlimited)).unwrap();
+    let start = Instant::now();
+    let mut seconds = 0;
+    let mut step = |guard: &mut Guard| {
+        seconds += 1;
+        guard.step(start + Duration::from_secs(seconds));
+        guard.status().held
+    };
+    guard.shared.lock().held.disk_step_since = Some(start);
+    let held: Vec<_> = (0..9).filter_map(|_| step(&mut guard)).collect();
+    assert_eq!(held, [], "not yet");
+    let held: Vec<_> = (0..3).filter_map(|_| step(&mut guard)).collect();
+    assert!(held.iter().any(|reason| reason.text().contains("does not answer")), "{held:?}");
+    assert_eq!(guard.status().state, VolunteerState::Frozen);
+    assert!(guard.take_events().iter().any(|event| matches!(event, Event::SensorChanged { absent: Some(_), .. })));
+}
+
+#[test]
 fn gives_way_to_a_demand_grows_back_and_fails_safe() {
     let Some(scene) = Scene::open("gives_way_to_a_demand_grows_back_and_fails_safe") else { return };
     let (volunteer, _ledger, _) = volunteer(&scene);

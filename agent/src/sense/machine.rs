@@ -90,6 +90,13 @@ pub(crate) fn parse_meminfo(bytes: &[u8]) -> Result<Memory, Absence> {
     }
 }
 
+/// Swap of the host; nothing where the kernel has none.
+pub(crate) fn parse_swap(bytes: &[u8]) -> Bytes {
+    let line = lines(bytes).find(|line| line.starts_with(b"SwapTotal:"));
+    let kib = line.and_then(|line| number(fields(line).nth(1)?));
+    Bytes(kib.unwrap_or(0).saturating_mul(1024))
+}
+
 /// The share of the last 10 s some task waited, of a pressure file: "some avg10=0.12 avg60=… total=…".
 pub(crate) fn parse_pressure(bytes: &[u8]) -> Result<Fraction, Absence> {
     let percent = lines(bytes)
@@ -325,6 +332,8 @@ mod tests {
         let memory = parse_meminfo(b"MemTotal: 2048 kB\nMemFree: 1 kB\nMemAvailable: 1024 kB\n").unwrap();
         assert_eq!(memory, Memory { total: Bytes(2 << 20), available: Bytes(1 << 20) });
         assert_eq!(parse_meminfo(b"MemTotal: 2048 kB\n").unwrap_err().kind, AbsenceKind::Malformed);
+        assert_eq!(parse_swap(b"MemTotal: 2048 kB\nSwapTotal:       512 kB\n"), Bytes(512 << 10));
+        assert_eq!((parse_swap(b"MemTotal: 1 kB\n"), parse_swap(b"SwapTotal: x kB\n")), (Bytes(0), Bytes(0)));
         assert_eq!(parse_loadavg(b"0.25 0.1 0.0 1/77 1530\n"), Ok(0.25));
         assert!(parse_loadavg(b"NaN 1 1").is_err());
         let pressure = parse_pressure(b"some avg10=12.50 avg60=1.00 avg300=0.12 total=2018657\nfull avg10=0.00\n");

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gleaner_types::report::Reason;
 use gleaner_types::task::TaskUser;
 use tokio::task::JoinHandle;
 
@@ -16,6 +17,7 @@ struct Bench {
     volunteer: VolunteerKind,
     cgroups: Vec<PathBuf>,
     epoch: u64,
+    scratch: Scratch,
     inputs: mpsc::Sender<TaskInput>,
     states: mpsc::UnboundedReceiver<TaskState>,
     running: JoinHandle<()>,
@@ -30,9 +32,10 @@ fn start(
     volunteer: &VolunteerKind,
     lease: Duration,
     begin_limit: Duration,
+    scratch: &Scratch,
 ) -> (mpsc::Sender<TaskInput>, mpsc::UnboundedReceiver<TaskState>, JoinHandle<()>) {
     let settings = TaskSettings::new(true, folder.join("tasks"), volunteer.clone());
-    let settings = TaskSettings { lease, begin_limit, ..settings };
+    let settings = TaskSettings { lease, begin_limit, scratch: scratch.clone(), ..settings };
     let (tell, states) = mpsc::unbounded_channel();
     let (inputs, receiver) = mpsc::channel(16);
     let runner = TaskRunner::open(settings, Clock::start(), move |state| _ = tell.send(state)).unwrap();
@@ -49,8 +52,9 @@ impl Bench {
         let registry = folder.path().join("volunteer");
         std::fs::create_dir(&registry).unwrap();
         let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
-        let (inputs, states, running) = start(folder.path(), &volunteer, lease, LONG);
-        Self { folder, volunteer, cgroups: Vec::new(), epoch: Clock::start().now().0, inputs, states, running }
+        let scratch = Scratch::default();
+        let (inputs, states, running) = start(folder.path(), &volunteer, lease, LONG, &scratch);
+        Self { folder, volunteer, cgroups: Vec::new(), epoch: Clock::start().now().0, scratch, inputs, states, running }
     }
 
     /// The agent is killed, and started again: its tasks run on.
@@ -62,7 +66,8 @@ impl Bench {
     async fn restart_with(&mut self, begin_limit: Duration) {
         self.running.abort();
         _ = (&mut self.running).await;
-        (self.inputs, self.states, self.running) = start(self.folder.path(), &self.volunteer, LONG, begin_limit);
+        let parts = start(self.folder.path(), &self.volunteer, LONG, begin_limit, &self.scratch);
+        (self.inputs, self.states, self.running) = parts;
     }
 
     /// Uses a cgroup as the volunteer; `false`, with a word why, where none can be made.
@@ -320,6 +325,29 @@ async fn what_cannot_be_started_says_why_and_leaves_nothing() {
     assert_eq!(bench.lines("log"), 0, "no task runs outside the volunteer");
     // All that is left is the epoch.
     bench.until(|folder| std::fs::read_dir(folder.join("tasks")).unwrap().count() == 1).await;
+}
+
+#[tokio::test]
+async fn no_task_is_started_while_a_disk_is_short_and_the_folders_of_those_that_run_are_told() {
+    let mut bench = Bench::new();
+    bench.describe(own(), None).await;
+    bench.run(0, 1, WAITS).await;
+    assert!(matches!(bench.next().await.status, TaskStatus::Running { .. }));
+    let out = bench.path("out");
+    let scratch = bench.scratch.clone();
+    bench.until(|_| scratch.folders().contains(&out)).await;
+    let short = Reason::DiskShort { folder: "/srv".into(), available_mib: 1, floor_mib: 2 };
+    scratch.set_short(Some(short));
+    bench.run(1, 2, "echo x >>\"$D/log\"").await;
+    let TaskStatus::NotStarted { reason } = bench.next().await.status else { panic!("it was started") };
+    assert!(reason.contains("1.0 MiB are free on the file system of `/srv`, and 2.0 MiB are kept free"), "{reason}");
+    scratch.set_short(None);
+    bench.run(1, 3, "echo x >>\"$D/log\"").await;
+    bench.end().await;
+    assert_eq!(bench.lines("log"), 1);
+    bench.order(0, 1, TaskDesired::End).await;
+    bench.end().await;
+    bench.until(|_| scratch.folders().is_empty()).await;
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ fn configuration() -> anyhow::Result<String> {
                 let name = split(&key.path).1;
                 let sentence = sentence(&sentences, section, name)
                     .ok_or_else(|| anyhow!("the packaged {} says nothing of `{}`", daemon.file, key.path))?;
-                let default = key.default.as_ref().map_or("–".to_owned(), |default| format!("`{default}`"));
+                let default = key.default.as_ref().map_or("none".to_owned(), |default| format!("`{default}`"));
                 let reload = if daemon.at_run_time.contains(&key.path.as_str()) { "yes" } else { "restart" };
                 writeln!(text, "| `{name}` | {default} | {} | {reload} | {sentence} |", key.allowed)?;
             }

@@ -45,7 +45,9 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
         None => {
             // The job's hosts now; a decision without them is still one.
             if let Ok(Response::Hosts(hosts)) = Client::connect(socket).await?.call(&Request::Hosts).await {
-                hosts.iter().filter(|host| host.job.as_ref() == Some(&job)).try_for_each(print_harm)?;
+                let own: Vec<&HostView> = hosts.iter().filter(|host| host.job.as_ref() == Some(&job)).collect();
+                own.iter().try_for_each(|host| print_harm(host))?;
+                own.iter().filter_map(|host| format::volunteer_held(host)).try_for_each(|line| print(&line))?;
             }
         }
     }

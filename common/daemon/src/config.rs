@@ -301,37 +301,67 @@ impl<'d> Section<'d> {
 
     /// An integer, `default` if missing.
     pub fn integer(&mut self, key: &'static str, default: u64, range: RangeInclusive<u64>) -> u64 {
-        let allowed = format!("a whole number from {} to {}", range.start(), range.end());
-        let number = self.take(key).map_or(default, |value| {
-            let number = match value.get_ref() {
-                DeValue::Integer(number) => u64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok(),
-                _ => None,
-            };
-            number.filter(|number| range.contains(number)).unwrap_or_else(|| {
-                self.wrong(key, value, &allowed);
-                default
-            })
-        });
+        let (allowed, number) = self.read_integer(key, range);
+        let number = number.unwrap_or(default);
         self.remember(key, allowed, Some(default.to_string()), Some(number.to_string()));
         number
     }
 
+    /// An integer, if there.
+    pub fn optional_integer(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
+        let (allowed, number) = self.read_integer(key, range);
+        self.remember(key, allowed, None, number.map(|number| number.to_string()));
+        number
+    }
+
+    /// What it must be, and what it is where it is that.
+    fn read_integer(&mut self, key: &'static str, range: RangeInclusive<u64>) -> (String, Option<u64>) {
+        let allowed = format!("a whole number from {} to {}", range.start(), range.end());
+        let number = self.take(key).and_then(|value| {
+            let number = match value.get_ref() {
+                DeValue::Integer(number) => u64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok(),
+                _ => None,
+            };
+            let good = number.filter(|number| range.contains(number));
+            if good.is_none() {
+                self.wrong(key, value, &allowed);
+            }
+            good
+        });
+        (allowed, number)
+    }
+
     /// A number, `default` if missing.
     pub fn number(&mut self, key: &'static str, default: f64, range: RangeInclusive<f64>) -> f64 {
+        let (allowed, number) = self.read_number(key, range);
+        let number = number.unwrap_or(default);
+        self.remember(key, allowed, Some(default.to_string()), Some(number.to_string()));
+        number
+    }
+
+    /// A number, if there.
+    pub fn optional_number(&mut self, key: &'static str, range: RangeInclusive<f64>) -> Option<f64> {
+        let (allowed, number) = self.read_number(key, range);
+        self.remember(key, allowed, None, number.map(|number| number.to_string()));
+        number
+    }
+
+    /// What it must be, and what it is where it is that.
+    fn read_number(&mut self, key: &'static str, range: RangeInclusive<f64>) -> (String, Option<f64>) {
         let allowed = format!("a number from {} to {}", range.start(), range.end());
-        let number = self.take(key).map_or(default, |value| {
+        let number = self.take(key).and_then(|value| {
             let number: Option<f64> = match value.get_ref() {
                 DeValue::Integer(number) => number.to_string().replace('_', "").parse().ok(),
                 DeValue::Float(number) => number.to_string().replace('_', "").parse().ok(),
                 _ => None,
             };
-            number.filter(|number| range.contains(number)).unwrap_or_else(|| {
+            let good = number.filter(|number| range.contains(number));
+            if good.is_none() {
                 self.wrong(key, value, &allowed);
-                default
-            })
+            }
+            good
         });
-        self.remember(key, allowed, Some(default.to_string()), Some(number.to_string()));
-        number
+        (allowed, number)
     }
 
     /// True or false, `default` if missing.
@@ -449,14 +479,15 @@ impl<'d> Section<'d> {
         texts
     }
 
-    /// A list of some of `words`, all of them if missing.
-    pub fn words(&mut self, key: &'static str, words: &[&'static str]) -> Vec<&'static str> {
-        let named = if self.has(key) { self.list(key) } else { words.iter().map(|word| (*word).to_owned()).collect() };
+    /// A list of some of `words`, `default` if missing.
+    pub fn words(&mut self, key: &'static str, words: &[&'static str], default: &[&'static str]) -> Vec<&'static str> {
+        let named =
+            if self.has(key) { self.list(key) } else { default.iter().map(|word| (*word).to_owned()).collect() };
         let most = format!("a list of {}", words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", "));
         if let Some(other) = named.iter().find(|name| !words.contains(&name.as_str())) {
             self.reject(key, format_args!("has {other:?}; it must be {most}, or []"));
         }
-        self.remember(key, format!("{most}, or []"), Some(format!("{words:?}")), Some(format!("{named:?}")));
+        self.remember(key, format!("{most}, or []"), Some(format!("{default:?}")), Some(format!("{named:?}")));
         words.iter().filter(|word| named.iter().any(|name| name == *word)).copied().collect()
     }
 
@@ -546,6 +577,9 @@ mod tests {
             guard.choice("kind", 1, &[("a", 1), ("b", 2)]);
             guard.path("file", "/a");
             guard.required::<String>("name");
+            guard.optional_integer("most", 1..=9);
+            assert_eq!(guard.optional_number("share", 0.0..=1.0), None);
+            assert_eq!(guard.words("bounds", &["a", "b", "c"], &["a", "c"]), ["a", "c"]);
         }
         let key = |path: &str, allowed: &str, default: Option<&str>, value: Option<&str>| Key {
             path: path.to_owned(),
@@ -560,6 +594,14 @@ mod tests {
                 key("guard.kind", "one of \"a\", \"b\"", Some("\"a\""), Some("\"b\"")),
                 key("guard.file", "an absolute path", Some("\"/a\""), Some("\"/a\"")),
                 key("guard.name", "a text", None, None),
+                key("guard.most", "a whole number from 1 to 9", None, None),
+                key("guard.share", "a number from 0 to 1", None, None),
+                key(
+                    "guard.bounds",
+                    "a list of \"a\", \"b\", \"c\", or []",
+                    Some("[\"a\", \"c\"]"),
+                    Some("[\"a\", \"c\"]"),
+                ),
             ]
         );
     }

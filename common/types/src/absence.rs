@@ -7,6 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::units::Bytes;
+
 /// Kinds of absence. Callers act differently on them: what is not supported stays so, what is transient
 /// comes back by itself, what was denied needs an operator, what is malformed needs a bug report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,6 +180,31 @@ macro_rules! reasons {
                 /// The most that are read in a trial.
                 most: u32,
             },
+            /// The volunteer is held, because memory is short.
+            MemoryShort {
+                /// Available on the host, in bytes.
+                available: u64,
+                /// What stays free.
+                floor: u64,
+            },
+            /// The volunteer is held, because a file system that it can write is almost full.
+            DiskShort {
+                /// A folder on it.
+                folder: ReasonText,
+                /// Free.
+                available_mib: u32,
+                /// What stays free.
+                floor_mib: u32,
+            },
+            /// The volunteer is held, because a file system that it can write has few inodes left.
+            InodesShort {
+                /// A folder on it.
+                folder: ReasonText,
+                /// Free ones.
+                available: u32,
+                /// What stays free.
+                floor: u32,
+            },
             /// In words, completing the sentence "not available, because …": from a peer or a record that has words only.
             Described(ReasonText),
             /// A reason that only a newer release knows, by its number on the wire.
@@ -296,6 +323,21 @@ impl Reason {
                 format!("{taken} pauses of the volunteer were compared; {needed} are needed")
             }
             Self::TooManyThreads { most } => format!("the foreground has more than {most} threads"),
+            Self::MemoryShort { available, floor } => {
+                format!(
+                    "{} of memory are available on this host, and {} are kept free",
+                    Bytes(*available),
+                    Bytes(*floor)
+                )
+            }
+            Self::DiskShort { folder, available_mib, floor_mib } => {
+                let (available, floor) =
+                    (Bytes::from_mib(u64::from(*available_mib)), Bytes::from_mib(u64::from(*floor_mib)));
+                format!("{available} are free on the file system of `{folder}`, and {floor} are kept free")
+            }
+            Self::InodesShort { folder, available, floor } => {
+                format!("{available} inodes are free on the file system of `{folder}`, and {floor} are kept free")
+            }
             Self::Unknown(code) => format!("of a reason that only a newer release knows (number {code})"),
             fixed => fixed.fixed().map_or_else(String::new, |(_, text)| text.to_owned()),
         }
@@ -311,7 +353,11 @@ impl Reason {
             Self::CounterWentBack { .. } => AbsenceKind::WentBack,
             Self::Unexpected { .. } | Self::OverCapacity { .. } => AbsenceKind::Malformed,
             Self::CountersDenied { .. } | Self::NotWritable { .. } => AbsenceKind::Denied,
-            Self::MoreSamplesNeeded { .. } | Self::MoreTrialsNeeded { .. } => AbsenceKind::NotYet,
+            Self::MoreSamplesNeeded { .. }
+            | Self::MoreTrialsNeeded { .. }
+            | Self::MemoryShort { .. }
+            | Self::DiskShort { .. }
+            | Self::InodesShort { .. } => AbsenceKind::NotYet,
             _ => AbsenceKind::NotSupported,
         }
     }

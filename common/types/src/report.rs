@@ -370,7 +370,8 @@ pub struct VolunteerSample {
     pub state: VolunteerState,
     /// CPU used: P_actual of RHIC §4.3.
     pub cpu: Reading<CoreShare>,
-    /// The most it may use now: the command's cap or the guard's allowance, whichever is less.
+    /// The most it may use now: the command's cap or the guard's allowance, whichever is less. Absent, with the reason,
+    /// while it is held still for another resource than CPU.
     pub allowance: Reading<CoreShare>,
     /// Memory resident.
     pub memory: Reading<Bytes>,

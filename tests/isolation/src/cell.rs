@@ -203,7 +203,8 @@ impl Bed<'_> {
         };
         let program = std::env::current_exe().context("failed to find this program's own file")?;
         if agent {
-            let mut pair = Pair::start(self.gleaner, &self.folder.join("pair"), &self.groups.volunteer())?;
+            let volunteer = self.groups.volunteer();
+            let mut pair = Pair::start(self.gleaner, &self.folder.join("pair"), &volunteer, scratch)?;
             let words: Vec<String> = arguments.words().iter().map(|word| quoted(word)).collect();
             let task = format!("exec {} {}", quoted(&program.display().to_string()), words.join(" "));
             if let Err(error) = pair.submit(&task) {

@@ -28,18 +28,18 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts both in an empty folder.
+    /// Starts both in an empty folder. The agent is told where the antagonist writes.
     ///
     /// # Errors
     /// One of them does not start; the end of its log.
-    pub fn start(gleaner: &Path, folder: &Path, volunteer: &str) -> anyhow::Result<Self> {
+    pub fn start(gleaner: &Path, folder: &Path, volunteer: &str, scratch: &Path) -> anyhow::Result<Self> {
         _ = std::fs::remove_dir_all(folder);
         std::fs::create_dir_all(folder)?;
         let mut own = Self { gleaner: gleaner.to_owned(), folder: folder.to_owned(), agent: None, aggregator: None };
         let pki = folder.display().to_string();
         run_quietly(own.command().args(["pki", "init", &pki]))?;
         run_quietly(own.command().args(["pki", "issue-agent", "isolation", "--authority", &pki]))?;
-        own.write_configs(volunteer)?;
+        own.write_configs(volunteer, scratch)?;
         own.aggregator = Some(own.daemon("aggregator")?);
         own.wait("the aggregator answers", |own| own.ask(&["job", "list"]).is_some())?;
         own.agent = Some(own.daemon("agent")?);
@@ -47,7 +47,7 @@ impl Pair {
         Ok(own)
     }
 
-    fn write_configs(&self, volunteer: &str) -> anyhow::Result<()> {
+    fn write_configs(&self, volunteer: &str, scratch: &Path) -> anyhow::Result<()> {
         // A port that is free now. If somebody takes it in between, the aggregator says so and ends.
         let port = UdpSocket::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let dir = self.folder.display();
@@ -60,8 +60,10 @@ impl Pair {
         );
         let agent = format!(
             "state_dir = '{dir}/agent'\n[host]\nname = 'isolation'\n[aggregator]\naddress = '127.0.0.1:{port}'\n{}\
-             [act]\nenabled = true\n[tasks]\nenabled = true\n[volunteer]\ncgroup = '{volunteer}'\nkill_after_ms = 200\n",
-            tls("isolation")
+             [act]\nenabled = true\n[tasks]\nenabled = true\n[volunteer]\ncgroup = '{volunteer}'\nkill_after_ms = 200\n\
+             disk_floor_folders = ['{}']\n",
+            tls("isolation"),
+            scratch.display()
         );
         std::fs::write(self.folder.join("aggregator.toml"), aggregator)?;
         std::fs::write(self.folder.join("agent.toml"), agent)?;

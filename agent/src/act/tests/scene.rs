@@ -114,7 +114,12 @@ impl Drop for Scene {
             eprintln!("test state is left behind: {error}");
         }
         let foregrounds = self.foregrounds();
-        let _ = cgroup::kill_all(&foregrounds, cgroup::freezer_of(&foregrounds).as_ref(), Duration::from_secs(5));
+        let _ = cgroup::kill_all(
+            &foregrounds,
+            cgroup::freezer_of(&foregrounds).as_ref(),
+            Duration::from_secs(5),
+            cgroup::Haste::Usual,
+        );
         for dir in foregrounds {
             let _ = cgroup::remove(&dir, || {});
         }

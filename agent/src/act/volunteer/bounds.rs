@@ -17,7 +17,7 @@ use crate::hierarchies::CgroupVersion;
 use crate::kernel_file::read_bounded;
 use crate::launch::restrict::OPEN_FILES;
 use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue, ProcessLever};
-use crate::sense::machine::{Memory, parse_meminfo};
+use crate::sense::machine::{Memory, parse_meminfo, parse_swap};
 
 /// Smaller changes of the bound are not written.
 const SMALL_CHANGE: u64 = 1 << 20;
@@ -50,11 +50,27 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Finds the levers; nothing is set.
-    pub(super) fn find(memory: Option<&Group>, pids: Option<&Group>, io: Option<&Group>, processes_most: u64) -> Self {
+    /// Finds the levers; nothing is set. `swap` is what the host has of it: where the kernel does not count a cgroup's, a
+    /// bound on memory only moves a leak there.
+    pub(super) fn find(
+        memory: Option<&Group>,
+        pids: Option<&Group>,
+        io: Option<&Group>,
+        processes_most: u64,
+        swap: Bytes,
+    ) -> Self {
         let mut bounds = Self::default();
         match memory.map(MemoryLevers::find) {
-            Some(Ok(levers)) => bounds.memory = Some(levers),
+            Some(Ok(levers)) => {
+                if levers.swap.is_none() && swap > Bytes(0) {
+                    let why = format!(
+                        "the kernel does not count a cgroup's swap, and this host has {swap} of it; boot with swapaccount=1, \
+                         or switch swap off"
+                    );
+                    bounds.missing.push((Bound::Memory, why));
+                }
+                bounds.memory = Some(levers);
+            }
             Some(Err(error)) => bounds.missing.push((Bound::Memory, chain(&error))),
             None => bounds.missing.push((Bound::Memory, "it is in no cgroup with the controller `memory`".to_owned())),
         }
@@ -210,6 +226,11 @@ fn least_of(bound: Bytes, found: &LeverValue) -> Bytes {
     }
 }
 
+/// The host's swap; nothing where that cannot be read.
+pub(super) fn swap_of(settings: &ActSettings) -> Bytes {
+    std::fs::read(settings.roots.proc.join("meminfo")).map_or(Bytes(0), |meminfo| parse_swap(&meminfo))
+}
+
 /// The memory bound to begin with, from what is available now and what the volunteer uses already.
 pub(super) fn first_bound(settings: &ActSettings, used: Bytes) -> Option<MemoryVerdict> {
     let meminfo = std::fs::read(settings.roots.proc.join("meminfo")).ok()?;
@@ -281,7 +302,7 @@ mod tests {
             std::fs::write(dir.path().join(file), text).unwrap();
         }
         let group = Group { dir: dir.path().to_owned(), version: CgroupVersion::V2 };
-        let mut bounds = Bounds::find(Some(&group), Some(&group), Some(&group), 99);
+        let mut bounds = Bounds::find(Some(&group), Some(&group), Some(&group), 99, Bytes::from_mib(1));
         assert!(bounds.missing.is_empty() && bounds.levers().count() == 6, "{bounds:?}");
         bounds.set(Some(verdict(100)));
         assert!(bounds.missing.is_empty(), "{bounds:?}");
@@ -301,14 +322,29 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said_with_its_reason() {
-        let bounds = Bounds::find(None, None, None, 9);
+        let bounds = Bounds::find(None, None, None, 9, Bytes(0));
         assert_eq!(bounds.missing.iter().map(|(bound, _)| *bound).collect::<Vec<_>>(), [Bound::Memory, Bound::Pids]);
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("memory.max"), "max").unwrap();
         let group = Group { dir: dir.path().to_owned(), version: CgroupVersion::V2 };
-        let mut bounds = Bounds::find(Some(&group), Some(&group), None, 9);
+        let mut bounds = Bounds::find(Some(&group), Some(&group), None, 9, Bytes(0));
         bounds.set(None);
         assert!(bounds.missing[0].1.contains("pids.max") && bounds.missing[1].1.contains("available"), "{bounds:?}");
+    }
+
+    #[test]
+    fn without_accounting_of_swap_memory_is_bounded_only_on_a_host_without_swap() {
+        let dir = tempfile::tempdir().unwrap();
+        for (file, text) in [("memory.limit_in_bytes", "9223372036854771712"), ("pids.max", "max")] {
+            std::fs::write(dir.path().join(file), text).unwrap();
+        }
+        let group = Group { dir: dir.path().to_owned(), version: CgroupVersion::V1 };
+        let missing = |swap| Bounds::find(Some(&group), Some(&group), None, 9, swap).missing;
+        assert_eq!(missing(Bytes(0)), []);
+        let [(Bound::Memory, why)] = &missing(Bytes::from_mib(512))[..] else { panic!() };
+        assert!(why.contains("swapaccount=1"), "{why}");
+        std::fs::write(dir.path().join("memory.memsw.limit_in_bytes"), "9223372036854771712").unwrap();
+        assert_eq!(missing(Bytes::from_mib(512)), []);
     }
 
     #[test]

@@ -13,11 +13,12 @@ use gleaner_types::error::chain;
 use gleaner_types::units::{Bytes, CoreShare};
 
 use super::adopted::Adopted;
-use super::bounds::{Bounds, Group, MemoryLevers, first_bound, score_first};
+use super::bounds::{Bounds, Group, MemoryLevers, first_bound, score_first, swap_of};
+use super::ender::Ender;
 use super::error::VolunteerError;
 use super::idle_class::{IdlePath, NotYielding};
 use super::usage::VolunteerUsage;
-use crate::act::cgroup::{self, CgroupError};
+use crate::act::cgroup::{self, CgroupError, Haste};
 use crate::act::ledger::{Enabled, Ledger, LedgerError, Record};
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::restore::restore_all;
@@ -319,6 +320,7 @@ impl CgroupVolunteer {
                 group("pids").as_ref(),
                 group("io").or_else(|| group("blkio")).as_ref(),
                 settings.processes_most,
+                swap_of(settings),
             ),
             adopted: false,
             _held: held,
@@ -356,7 +358,13 @@ impl CgroupVolunteer {
                 None => VolunteerUsage::CpuStat(cpu.join("cpu.stat")),
             },
             written: None,
-            bounds: Bounds::find(memory.as_ref(), pids.as_ref(), io.as_ref(), settings.processes_most),
+            bounds: Bounds::find(
+                memory.as_ref(),
+                pids.as_ref(),
+                io.as_ref(),
+                settings.processes_most,
+                swap_of(settings),
+            ),
             adopted: true,
             _held: held,
         };
@@ -559,21 +567,22 @@ impl CgroupVolunteer {
         if self.adopted {
             return Ok(0);
         }
-        self.kill(within)
+        let ended = self.ender(Haste::Usual).end(within);
+        self.was_ended();
+        ended
     }
 
-    /// Kills whatever is in it, whoever made it, and leaves it frozen; returns how many processes that were.
-    pub(super) fn kill(&mut self, within: Duration) -> Result<usize, VolunteerError> {
-        let ended = cgroup::kill_all(&self.dirs, Some(&self.freezer.lever), within);
-        if matches!(ended, Ok(0)) {
-            return Ok(0);
-        }
-        // Killing thawed it, also where some are still there.
+    /// What kills whatever is in it, whoever made it.
+    pub(super) fn ender(&self, haste: Haste) -> Ender {
+        Ender::Cgroup { dirs: self.dirs.clone(), freezer: self.freezer.lever.clone(), haste }
+    }
+
+    /// An [`Ender`] has set its freezer.
+    pub(super) fn was_ended(&mut self) {
         let stopped = LeverValue::Frozen(true);
-        let frozen = self.freezer.lever.set(stopped.clone()).map(|()| self.freezer.was_set(stopped));
-        let ended = ended?;
-        frozen?;
-        Ok(ended)
+        if self.freezer.lever.read().is_ok_and(|found| found == stopped) {
+            self.freezer.was_set(stopped);
+        }
     }
 }
 

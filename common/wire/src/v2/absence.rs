@@ -124,6 +124,9 @@ reasons! {
         115 = MoreSamplesNeeded { taken: u64, needed: u64 }
         120 = MoreTrialsNeeded { taken: u32, needed: u32 }
         121 = TooManyThreads { most: u32 }
+        130 = MemoryShort { available: AnyCount, floor: AnyCount }
+        131 = DiskShort { folder: &str, available_mib: u32, floor_mib: u32 }
+        132 = InodesShort { folder: &str, available: u32, floor: u32 }
     }
 }
 

@@ -547,6 +547,17 @@ fn harmed() -> FromAgent {
     FromAgent::Report(Box::new(report))
 }
 
+/// A report of a host whose volunteer is held, with every reason there is for that.
+fn held() -> FromAgent {
+    let mut report = report("best", VolunteerState::Frozen, vec![]);
+    report.volunteer.allowance =
+        Reading::because(Reason::DiskShort { folder: "/var/tmp".into(), available_mib: 1_024, floor_mib: 4_096 });
+    report.volunteer.processes =
+        Reading::because(Reason::InodesShort { folder: "/srv".into(), available: 12, floor: 40 });
+    report.volunteer.memory = Reading::because(Reason::MemoryShort { available: 200 << 20, floor: 256 << 20 });
+    FromAgent::Report(Box::new(report))
+}
+
 /// The events of harm, which version 1 does not have.
 fn harm_events() -> Vec<(&'static str, Event)> {
     let (workload, budget_percent) = (workload("guest-1"), 1.0);
@@ -571,6 +582,7 @@ pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     // A method that has no number in version 1.
     let named = report("exponential_smoothing", VolunteerState::Active, vec![]);
     all.push(("from_agent.report.harm".to_owned(), Sample::FromAgent(harmed())));
+    all.push(("from_agent.report.held".to_owned(), Sample::FromAgent(held())));
     for (name, event) in harm_events() {
         let message = FromAgent::Events(AgentEvents { events: vec![record(1, event)] });
         all.push((format!("from_agent.events.{name}"), Sample::FromAgent(message)));

@@ -1,0 +1,46 @@
+//! What the runner of tasks and the watch of disks tell each other. In: folders that tasks write, and whether a file system
+//! is short. Out: the same, to the other one. Neither waits for the other.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gleaner_types::report::Reason;
+
+/// Most folders of tasks that are watched. Chosen: more than there are jobs with tasks on one host.
+const FOLDERS: usize = 64;
+
+/// Shared by both; clones are the same one.
+#[derive(Debug, Clone, Default)]
+pub struct Scratch(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    folders: BTreeSet<PathBuf>,
+    short: Option<Reason>,
+}
+
+impl Scratch {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic of another holder leaves plain values, valid in any combination.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The folders that tasks write now; of more than 64 the first.
+    pub(crate) fn set_folders(&self, folders: impl Iterator<Item = PathBuf>) {
+        self.lock().folders = folders.take(FOLDERS).collect();
+    }
+
+    pub(crate) fn folders(&self) -> BTreeSet<PathBuf> {
+        self.lock().folders.clone()
+    }
+
+    pub(crate) fn set_short(&self, short: Option<Reason>) {
+        self.lock().short = short;
+    }
+
+    /// Why no task may be started now: a file system that tasks can write is short.
+    pub(crate) fn short(&self) -> Option<Reason> {
+        self.lock().short.clone()
+    }
+}
