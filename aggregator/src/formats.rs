@@ -93,7 +93,7 @@ pub(crate) fn read<T: DeserializeOwned>(document: Document, format: u64, payload
 }
 
 /// The value with names that a payload holds.
-fn read_named(schema: &str, document: Document, payload: &[u8]) -> Result<Value, ReadError> {
+fn read_named(schema: &'static str, document: Document, payload: &[u8]) -> Result<Value, ReadError> {
     let schema = Schema::parse(schema)?;
     let reader = schema.of(document.schema()).ok_or_else(|| Mismatch::new("the schema has no such document"));
     let reader = reader.map_err(|source| ReadError::Unconverted { format: CURRENT, source })?;

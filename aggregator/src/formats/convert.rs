@@ -45,13 +45,13 @@ pub(super) fn from_2(document: Document, mut value: Value) -> Result<Value, Mism
 fn application_from_2(application: &mut Value) -> Result<(), Mismatch> {
     let control = application.field("status")?.field("spec")?.field("control")?;
     let Value::Variant(name, None) = control else { return Err(Mismatch::new("no control")) };
-    if !["adaptive_pi", "kalman", "arma"].contains(&name.as_str()) {
+    if !["adaptive_pi", "kalman", "arma"].contains(name) {
         return Ok(());
     }
-    *control = Value::Variant("stfc".to_owned(), None);
-    let nothing_known = vec![("lambda".to_owned(), Value::Float(2.0)), ("last_error".to_owned(), Value::Option(None))];
-    let stfc = Value::Variant("stfc".to_owned(), Some(Box::new(Value::Record(nothing_known))));
-    *application.field("control")? = Value::Variant("Single".to_owned(), Some(Box::new(stfc)));
+    *control = Value::Variant("stfc", None);
+    let nothing_known = vec![("lambda", Value::Float(2.0)), ("last_error", Value::Option(None))];
+    let stfc = Value::Variant("stfc", Some(Box::new(Value::Record(nothing_known))));
+    *application.field("control")? = Value::Variant("Single", Some(Box::new(stfc)));
     Ok(())
 }
 
@@ -63,9 +63,9 @@ fn workers_from_2(job: &mut Value) -> Result<(), Mismatch> {
             let exploration = cluster.part(&["growth", "saturation", "profile_disk"])?;
             cluster.add("exploration", exploration)?;
             cluster.rename("told", "engine_slots")?;
-            Value::Variant("Hosts".to_owned(), Some(cluster))
+            Value::Variant("Hosts", Some(cluster))
         }
-        _ => Value::Variant("Slots".to_owned(), Some(Box::new(slots))),
+        _ => Value::Variant("Slots", Some(Box::new(slots))),
     };
     job.add("workers", workers)
 }
@@ -73,19 +73,19 @@ fn workers_from_2(job: &mut Value) -> Result<(), Mismatch> {
 /// What was submitted.
 fn spec_from_2(spec: &mut Value) -> Result<(), Mismatch> {
     let (kind, mut engine) = spec.take("engine")?.variant()?;
-    let (name, options, workers) = match kind.as_str() {
+    let (name, options, workers) = match kind {
         "local" => {
             let workers = engine.part(&["host", "tasks", "dedicated_slots", "max_slots"])?;
             let options = engine.part(&["max_attempts", "task_timeout_s", "working_dir", "output_dir"])?;
-            (kind, options, Value::Variant("slots".to_owned(), Some(Box::new(workers))))
+            (kind, options, Value::Variant("slots", Some(Box::new(workers))))
         }
         _ => {
             let (name, options) = engine.take("system")?.variant()?;
-            (name, options, Value::Variant("hosts".to_owned(), Some(Box::new(engine))))
+            (name, options, Value::Variant("hosts", Some(Box::new(engine))))
         }
     };
     let options = Value::Text(options.to_json().to_string());
-    let engine = vec![("name".to_owned(), Value::Text(name)), ("options".to_owned(), options)];
+    let engine = vec![("name", Value::Text(name.to_owned())), ("options", options)];
     spec.add("engine", Value::Record(engine))?;
     spec.add("workers", workers)
 }
@@ -107,7 +107,7 @@ pub(super) fn from_3(document: Document, mut value: Value) -> Result<Value, Mism
     for job in controller.field("jobs")?.field("list")?.items()? {
         sizing_from_3(job.field("status")?.field("spec")?)?;
         if let Value::Variant(name, Some(cluster)) = job.field("workers")?
-            && name == "Hosts"
+            && *name == "Hosts"
         {
             cluster.part(&["fuzzy", "mark"])?;
         }
@@ -117,7 +117,7 @@ pub(super) fn from_3(document: Document, mut value: Value) -> Result<Value, Mism
 
 fn sizing_from_3(spec: &mut Value) -> Result<(), Mismatch> {
     let (policy, mut content) = spec.take("sizing")?.variant()?;
-    match policy.as_str() {
+    match policy {
         "adaptive" | "threshold" | "fuzzy" => Ok(()),
         "fixed" => {
             let volunteers = content.take("volunteers")?;
@@ -146,13 +146,13 @@ fn fewer(most: &Value, volunteers: Value) -> Value {
 mod tests {
     use super::*;
 
-    fn spec(policy: &str, content: Option<u64>, most: Option<u64>) -> Value {
-        let record = |name: &str, value| Value::Record(vec![(name.to_owned(), value)]);
+    fn spec(policy: &'static str, content: Option<u64>, most: Option<u64>) -> Value {
+        let record = |name: &'static str, value| Value::Record(vec![(name, value)]);
         let content = content.map(|number| Box::new(record("volunteers", Value::Unsigned(number))));
         let most = Value::Option(most.map(|most| Box::new(Value::Unsigned(most))));
-        let workers = Value::Variant("hosts".into(), Some(Box::new(record("max_volunteers", most))));
-        let sizing = Value::Variant(policy.to_owned(), content);
-        Value::Record(vec![("sizing".into(), sizing), ("workers".into(), workers)])
+        let workers = Value::Variant("hosts", Some(Box::new(record("max_volunteers", most))));
+        let sizing = Value::Variant(policy, content);
+        Value::Record(vec![("sizing", sizing), ("workers", workers)])
     }
 
     fn most_after(mut spec: Value) -> Result<Option<u64>, Mismatch> {

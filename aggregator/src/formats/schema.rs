@@ -28,11 +28,11 @@ pub(crate) enum Shape {
     /// `(T, U)`
     Tuple(Vec<Shape>),
     /// `{ field: T }`
-    Record(Vec<(String, Shape)>),
+    Record(Vec<(&'static str, Shape)>),
     /// `< variant, variant T >`
-    Choice(Vec<(String, Option<Shape>)>),
+    Choice(Vec<(&'static str, Option<Shape>)>),
     /// A type defined elsewhere in the schema.
-    Named(String),
+    Named(&'static str),
 }
 
 /// What bytes directly stand for.
@@ -65,7 +65,7 @@ impl Scalar {
 
 /// A schema.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Schema(BTreeMap<String, Shape>);
+pub(crate) struct Schema(BTreeMap<&'static str, Shape>);
 
 /// A schema's text is wrong. Those of the program are tested; this tells their author where.
 #[derive(Debug, thiserror::Error)]
@@ -76,9 +76,11 @@ pub(crate) struct SchemaError {
 }
 
 impl Schema {
+    /// A schema from its text. Names are parts of the text: a state has thousands of records, and their names take no memory.
+    ///
     /// # Errors
     /// [`SchemaError`].
-    pub(crate) fn parse(text: &str) -> Result<Self, SchemaError> {
+    pub(crate) fn parse(text: &'static str) -> Result<Self, SchemaError> {
         let mut types = BTreeMap::new();
         for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
             let mut words = Words { rest: line };
@@ -103,7 +105,7 @@ impl Schema {
 impl Schema {
     /// A type with every name in it replaced by what it stands for.
     pub(super) fn spelled_out(&self, name: &str) -> Shape {
-        self.spelled(&Shape::Named(name.to_owned()))
+        self.spelled(&self.0[name])
     }
 
     fn spelled(&self, shape: &Shape) -> Shape {
@@ -115,11 +117,11 @@ impl Schema {
             Shape::Map(key, value) => Shape::Map(boxed(key), boxed(value)),
             Shape::Tuple(shapes) => Shape::Tuple(shapes.iter().map(|inner| self.spelled(inner)).collect()),
             Shape::Record(fields) => {
-                Shape::Record(fields.iter().map(|(field, inner)| (field.clone(), self.spelled(inner))).collect())
+                Shape::Record(fields.iter().map(|(field, inner)| (*field, self.spelled(inner))).collect())
             }
             Shape::Choice(variants) => {
                 let content = |inner: &Option<Shape>| inner.as_ref().map(|inner| self.spelled(inner));
-                Shape::Choice(variants.iter().map(|(variant, inner)| (variant.clone(), content(inner))).collect())
+                Shape::Choice(variants.iter().map(|(variant, inner)| (*variant, content(inner))).collect())
             }
             Shape::Named(name) => self.spelled(&self.0[name]),
         }
@@ -127,11 +129,11 @@ impl Schema {
 }
 
 /// What is left of a line of a schema.
-struct Words<'a> {
-    rest: &'a str,
+struct Words {
+    rest: &'static str,
 }
 
-impl Words<'_> {
+impl Words {
     fn wrong(&self, what: &'static str) -> SchemaError {
         SchemaError { near: self.rest.trim().chars().take(40).collect(), what }
     }
@@ -146,7 +148,7 @@ impl Words<'_> {
         if self.takes(mark) { Ok(()) } else { Err(self.wrong("another mark is expected")) }
     }
 
-    fn name(&mut self) -> Result<String, SchemaError> {
+    fn name(&mut self) -> Result<&'static str, SchemaError> {
         let rest = self.rest.trim_start();
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
         if end == 0 {
@@ -154,7 +156,7 @@ impl Words<'_> {
         }
         let (name, rest) = rest.split_at(end);
         self.rest = rest;
-        Ok(name.to_owned())
+        Ok(name)
     }
 
     fn shape(&mut self) -> Result<Shape, SchemaError> {
@@ -274,6 +276,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 while let Some(value) = items.next_element_seed(self.of(shape))? {
                     values.push(value);
                 }
+                values.shrink_to_fit();
                 Ok(Value::List(values))
             }
             Shape::Tuple(shapes) => {
@@ -281,9 +284,12 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 values.collect::<Result<_, _>>().map(Value::List)
             }
             Shape::Record(fields) => {
-                let values = fields.iter().enumerate();
-                let values = values.map(|(index, (name, shape))| Ok((name.clone(), next(&mut items, index, shape)?)));
-                values.collect::<Result<_, _>>().map(Value::Record)
+                // Not `collect`, which does not know how many there will be.
+                let mut values = Vec::with_capacity(fields.len());
+                for (index, (name, shape)) in fields.iter().enumerate() {
+                    values.push((*name, next(&mut items, index, shape)?));
+                }
+                Ok(Value::Record(values))
             }
             _ => Err(de::Error::custom("no sequence in the schema")),
         }
@@ -295,6 +301,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
         while let Some(entry) = entries.next_entry_seed(self.of(key), self.of(value))? {
             values.push(entry);
         }
+        values.shrink_to_fit();
         Ok(Value::Map(values))
     }
 
@@ -308,6 +315,6 @@ impl<'de> Visitor<'de> for Reader<'_> {
             None => content.unit_variant().map(|()| None),
             Some(shape) => content.newtype_variant_seed(self.of(shape)).map(|value| Some(Box::new(value))),
         };
-        Ok(Value::Variant(name.clone(), content?))
+        Ok(Value::Variant(name, content?))
     }
 }

@@ -1,5 +1,5 @@
 //! A stored value with the names of its fields and variants: what [`super::schema`] reads, converters change, and a type
-//! of today is made of.
+//! of today is made of. Names are those of a schema's text or of a converter, so they take no memory of their own.
 
 use std::fmt;
 
@@ -27,9 +27,9 @@ pub(crate) enum Value {
     /// A map.
     Map(Vec<(Value, Value)>),
     /// Fields by name.
-    Record(Vec<(String, Value)>),
+    Record(Vec<(&'static str, Value)>),
     /// A variant by name and what it holds, if anything.
-    Variant(String, Option<Box<Value>>),
+    Variant(&'static str, Option<Box<Value>>),
 }
 
 /// A value is not what a converter or a type expects.
@@ -60,7 +60,7 @@ impl Value {
     }
 
     /// The fields of a record.
-    fn fields(&mut self) -> Result<&mut Vec<(String, Value)>, Mismatch> {
+    fn fields(&mut self) -> Result<&mut Vec<(&'static str, Value)>, Mismatch> {
         match self {
             Self::Record(fields) => Ok(fields),
             _ => Err(Mismatch::new("no record")),
@@ -72,7 +72,7 @@ impl Value {
     /// # Errors
     /// [`Mismatch`] when this is no record or has no such field.
     pub(super) fn field(&mut self, name: &str) -> Result<&mut Value, Mismatch> {
-        let found = self.fields()?.iter_mut().find(|(field, _)| field == name);
+        let found = self.fields()?.iter_mut().find(|(field, _)| *field == name);
         found.map(|(_, value)| value).ok_or_else(|| Mismatch::new(format!("no field `{name}`")))
     }
 
@@ -82,7 +82,7 @@ impl Value {
     /// As [`Value::field`].
     pub(super) fn take(&mut self, name: &str) -> Result<Value, Mismatch> {
         let fields = self.fields()?;
-        let index = fields.iter().position(|(field, _)| field == name);
+        let index = fields.iter().position(|(field, _)| *field == name);
         index.map(|index| fields.remove(index).1).ok_or_else(|| Mismatch::new(format!("no field `{name}`")))
     }
 
@@ -90,8 +90,8 @@ impl Value {
     ///
     /// # Errors
     /// As [`Value::field`].
-    pub(super) fn part(&mut self, names: &[&str]) -> Result<Value, Mismatch> {
-        let fields = names.iter().map(|name| Ok(((*name).to_owned(), self.take(name)?)));
+    pub(super) fn part(&mut self, names: &[&'static str]) -> Result<Value, Mismatch> {
+        let fields = names.iter().map(|name| Ok((*name, self.take(name)?)));
         fields.collect::<Result<_, _>>().map(Self::Record)
     }
 
@@ -99,8 +99,8 @@ impl Value {
     ///
     /// # Errors
     /// [`Mismatch`] when this is no record.
-    pub(super) fn add(&mut self, name: &str, value: Value) -> Result<(), Mismatch> {
-        self.fields()?.push((name.to_owned(), value));
+    pub(super) fn add(&mut self, name: &'static str, value: Value) -> Result<(), Mismatch> {
+        self.fields()?.push((name, value));
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl Value {
     ///
     /// # Errors
     /// As [`Value::field`].
-    pub(super) fn rename(&mut self, from: &str, to: &str) -> Result<(), Mismatch> {
+    pub(super) fn rename(&mut self, from: &str, to: &'static str) -> Result<(), Mismatch> {
         let value = self.take(from)?;
         self.add(to, value)
     }
@@ -129,7 +129,7 @@ impl Value {
     ///
     /// # Errors
     /// [`Mismatch`] when this is no variant.
-    pub(super) fn variant(self) -> Result<(String, Value), Mismatch> {
+    pub(super) fn variant(self) -> Result<(&'static str, Value), Mismatch> {
         match self {
             Self::Variant(name, content) => {
                 Ok((name, content.map_or_else(|| Self::Record(Vec::new()), |value| *value)))
@@ -154,9 +154,9 @@ impl Value {
             Self::Option(value) => value.as_ref().map_or(Json::Null, |value| value.to_json()),
             Self::List(values) => values.iter().map(Self::to_json).collect(),
             Self::Map(entries) => entries.iter().map(|(name, value)| (key(name), value.to_json())).collect(),
-            Self::Record(fields) => fields.iter().map(|(name, value)| (name.clone(), value.to_json())).collect(),
-            Self::Variant(name, None) => Json::from(name.as_str()),
-            Self::Variant(name, Some(value)) => [(name.clone(), value.to_json())].into_iter().collect(),
+            Self::Record(fields) => fields.iter().map(|(name, value)| ((*name).to_owned(), value.to_json())).collect(),
+            Self::Variant(name, None) => Json::from(*name),
+            Self::Variant(name, Some(value)) => [((*name).to_owned(), value.to_json())].into_iter().collect(),
         }
     }
 }
@@ -211,7 +211,7 @@ impl<'de> Deserializer<'de> for Value {
 
 /// A variant on its way into an enumeration of today.
 struct Variant {
-    name: String,
+    name: &'static str,
     content: Option<Box<Value>>,
 }
 
@@ -220,7 +220,7 @@ impl<'de> EnumAccess<'de> for Variant {
     type Variant = Content;
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Content), Mismatch> {
-        let name: de::value::StringDeserializer<Mismatch> = self.name.into_deserializer();
+        let name: de::value::StrDeserializer<'_, Mismatch> = self.name.into_deserializer();
         Ok((seed.deserialize(name)?, Content(self.content)))
     }
 }
