@@ -22,17 +22,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::codec::{append, prefix};
 use crate::unknown::Unknowns;
 
-/// A value cannot be said in a version.
+/// A value cannot be said in a version. Behind a pointer, as [`Rejected`] is: so the result of converting a number is
+/// returned in registers.
 #[derive(Debug, thiserror::Error)]
-#[error("version {version} of the protocol cannot say {what}")]
-pub(crate) struct Unsayable {
-    pub(crate) version: u16,
-    pub(crate) what: &'static str,
+#[error("version {} of the protocol cannot say {}", .0.0, .0.1)]
+pub(crate) struct Unsayable(Box<(u16, &'static str)>);
+
+impl Unsayable {
+    #[cold]
+    pub(crate) fn new(version: u16, what: &'static str) -> Self {
+        Self(Box::new((version, what)))
+    }
 }
 
 /// What came is not taken.
 #[derive(Debug)]
-pub(crate) enum Rejected {
+pub(crate) struct Rejected(Box<Rejection>);
+
+/// Why it is not.
+#[derive(Debug)]
+pub(crate) enum Rejection {
     /// It breaks a rule: which field of what was sent, the innermost first, and how.
     Invalid { fields: Vec<&'static str>, detail: String },
     /// It is about something that only a newer release knows.
@@ -40,32 +49,46 @@ pub(crate) enum Rejected {
 }
 
 impl Rejected {
+    #[cold]
     pub(crate) fn invalid(error: impl fmt::Display) -> Self {
-        Self::Invalid { fields: Vec::new(), detail: error.to_string() }
+        Self(Box::new(Rejection::Invalid { fields: Vec::new(), detail: error.to_string() }))
+    }
+
+    #[cold]
+    pub(crate) fn unknown(what: &'static str, code: u16) -> Self {
+        Self(Box::new(Rejection::Unknown { what, code }))
+    }
+
+    #[cold]
+    fn in_field(mut self, field: &'static str) -> Self {
+        if let Rejection::Invalid { fields, .. } = &mut *self.0 {
+            fields.push(field);
+        }
+        self
+    }
+
+    pub(crate) const fn why(&self) -> &Rejection {
+        &self.0
     }
 }
 
 /// Where it is rejected, says that it is the field of this name.
+#[inline(always)]
 pub(crate) fn named<T>(field: &'static str, converted: Result<T, Rejected>) -> Result<T, Rejected> {
-    converted.map_err(|mut rejected| {
-        if let Rejected::Invalid { fields, .. } = &mut rejected {
-            fields.push(field);
-        }
-        rejected
-    })
+    converted.map_err(|rejected| rejected.in_field(field))
 }
 
 /// `machine.disks.read: NaN is not a valid …`.
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid { fields, detail } => {
+        match self.why() {
+            Rejection::Invalid { fields, detail } => {
                 for (place, field) in fields.iter().rev().enumerate() {
                     write!(f, "{}{field}", if place > 0 { "." } else { "" })?;
                 }
                 write!(f, "{}{detail}", if fields.is_empty() { "" } else { ": " })
             }
-            Self::Unknown { what, code } => write!(f, "{what} {code} is unknown"),
+            Rejection::Unknown { what, code } => write!(f, "{what} {code} is unknown"),
         }
     }
 }

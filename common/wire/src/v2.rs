@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::append;
 use crate::frame::FrameError;
 use crate::message::{FromAgent, FromAggregator, FromJoiner, ToJoiner};
-use crate::schema::{Content, Raw, Rejected, Travels};
+use crate::schema::{Content, Raw, Rejection, Travels};
 use crate::unknown::Unknowns;
 
 fn encode<'a, D, S: Travels<'a, D> + Serialize>(tag: u16, domain: &'a D, into: &mut Vec<u8>) -> Result<(), FrameError> {
@@ -45,11 +45,13 @@ fn decode<'a, D, S: Travels<'a, D> + Deserialize<'a>>(
     let message: Content<S> = Content::read(payload).map_err(|error| malformed(error.to_string()))?;
     match message.into_domain(unknown) {
         Ok(domain) => Ok(Some(domain)),
-        Err(rejected @ Rejected::Invalid { .. }) => Err(malformed(rejected.to_string())),
-        Err(Rejected::Unknown { what, code }) => {
-            unknown.message(what, code);
-            Ok(None)
-        }
+        Err(rejected) => match rejected.why() {
+            Rejection::Invalid { .. } => Err(malformed(rejected.to_string())),
+            Rejection::Unknown { what, code } => {
+                unknown.message(what, *code);
+                Ok(None)
+            }
+        },
     }
 }
 

@@ -16,7 +16,7 @@ macro_rules! variants {
                 match domain {
                     $($domain::$variant => Ok(Self::$variant),)+
                     $domain::Unknown(_) => {
-                        Err($crate::schema::Unsayable { version: $crate::v1::enumeration::VERSION, what: "what it does not know" })
+                        Err($crate::schema::Unsayable::new($crate::v1::enumeration::VERSION, "what it does not know"))
                     }
                 }
             }

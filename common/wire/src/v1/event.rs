@@ -98,7 +98,7 @@ macro_rules! events {
                     event::Event::LedgerRefused { file, reason } => {
                         Self::RestoreFailed { knob: file, wanted: "a record that can be used", error: reason }
                     }
-                    _ => return Err(Unsayable { version: VERSION, what: "an event that no agent sends" }),
+                    _ => return Err(Unsayable::new(VERSION, "an event that no agent sends")),
                 })
             }
             fn into_domain(self, unknown: &mut Unknowns) -> Result<event::Event, Rejected> {

@@ -124,7 +124,7 @@ impl<'a> Travels<'a, report::VolunteerKind> for VolunteerKind<'a> {
             report::VolunteerKind::Unit { name } => Self::Unit { name },
             report::VolunteerKind::None => Self::None,
             report::VolunteerKind::Unknown(_) => {
-                return Err(Unsayable { version: VERSION, what: "a volunteer it does not know" });
+                return Err(Unsayable::new(VERSION, "a volunteer it does not know"));
             }
         })
     }

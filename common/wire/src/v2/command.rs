@@ -89,7 +89,7 @@ impl<'a> Travels<'a, command::Target> for Variant<'a> {
                 command::Target::Volunteer
             }
             2 => command::Target::Workload(self.content::<&str>(unknown)?.into_domain(unknown)?),
-            code => return Err(Rejected::Unknown { what: "target", code }),
+            code => return Err(Rejected::unknown("target", code)),
         })
     }
 }
@@ -115,7 +115,7 @@ impl<'a> Travels<'a, command::Desired> for Variant<'a> {
                 self.content::<()>(unknown)?;
                 command::Desired::Release
             }
-            code => return Err(Rejected::Unknown { what: "desired state", code }),
+            code => return Err(Rejected::unknown("desired state", code)),
         })
     }
 }
@@ -141,7 +141,7 @@ impl<'a> Travels<'a, command::Outcome> for Variant<'a> {
                 let (reason, detail): (Code, String) = self.content(unknown)?;
                 command::Outcome::Refused { reason: reason.into_domain(unknown)?, detail }
             }
-            code => return Err(Rejected::Unknown { what: "outcome of a command", code }),
+            code => return Err(Rejected::unknown("outcome of a command", code)),
         })
     }
 }

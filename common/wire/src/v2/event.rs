@@ -7,7 +7,7 @@ use super::absence::AbsenceOf;
 use super::command::Version;
 use super::variant::{Code, Variant};
 use crate::message;
-use crate::schema::{Block, List, Rejected, Signed, Travels, Unsayable, named, schema};
+use crate::schema::{Block, List, Rejected, Rejection, Signed, Travels, Unsayable, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
@@ -41,7 +41,7 @@ impl<'a> Travels<'a, event::EventSource> for Variant<'a> {
                     sequence: named("sequence", sequence.into_domain(unknown))?,
                 }
             }
-            code => return Err(Rejected::Unknown { what: "source of an event", code }),
+            code => return Err(Rejected::unknown("source of an event", code)),
         })
     }
 }
@@ -56,7 +56,7 @@ macro_rules! events {
                         Self::new($code, &content)
                     })+
                     event::Event::UnknownEvent { code } => Self::new(*code, &()),
-                    _ => return Err(Unsayable { version: 2, what: "an event that no agent sends" }),
+                    _ => return Err(Unsayable::new(2, "an event that no agent sends")),
                 })
             }
             fn into_domain(self, unknown: &mut Unknowns) -> Result<event::Event, Rejected> {
@@ -67,16 +67,16 @@ macro_rules! events {
                             $($field: named(stringify!($field), $field.into_domain(unknown))?),+
                         }
                     })+
-                    code => return Err(Rejected::Unknown { what: "event", code }),
+                    code => return Err(Rejected::unknown("event", code)),
                 }))();
-                match known {
-                    // Also one about a target that is not known.
-                    Err(Rejected::Unknown { what, code }) => {
-                        unknown.code(what, code);
-                        Ok(event::Event::UnknownEvent { code: self.code })
-                    }
-                    known => known,
+                // Also one about a target that is not known.
+                if let Err(rejected) = &known
+                    && let Rejection::Unknown { what, code } = rejected.why()
+                {
+                    unknown.code(what, *code);
+                    return Ok(event::Event::UnknownEvent { code: self.code });
                 }
+                known
             }
         }
     };

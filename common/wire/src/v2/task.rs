@@ -64,7 +64,7 @@ impl<'a> Travels<'a, task::TaskDesired> for Variant<'a> {
                 self.content::<()>(unknown)?;
                 task::TaskDesired::Forget
             }
-            code => return Err(Rejected::Unknown { what: "desired state of a task", code }),
+            code => return Err(Rejected::unknown("desired state of a task", code)),
         })
     }
 }
@@ -93,7 +93,7 @@ impl<'a> Travels<'a, task::TaskStatus> for Variant<'a> {
             3 => task::TaskStatus::TimedOut { ran_ms: milliseconds(self.content(unknown)?, unknown)? },
             4 => task::TaskStatus::Lost { ran_ms: milliseconds(self.content(unknown)?, unknown)? },
             5 => task::TaskStatus::NotStarted { reason: self.content(unknown)? },
-            code => return Err(Rejected::Unknown { what: "state of a task", code }),
+            code => return Err(Rejected::unknown("state of a task", code)),
         })
     }
 }
