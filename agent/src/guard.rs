@@ -30,14 +30,14 @@ use gleaner_types::units::CoreShare;
 
 use self::disk::DiskWatch;
 pub use self::disk::DiskWatchSettings;
-use self::held::{Held, watch_disks, watch_memory};
-use self::memory::MemoryWatch;
+use self::held::Held;
+use self::memory::{MemoryStep, MemoryWatch};
 pub(crate) use self::meter::VolunteerClock;
 pub use self::meter::{Meter, MeterError, MeterPaths};
 use crate::act::ActSettings;
 use crate::act::managed::ForeignWrite;
 use crate::act::restore::foreign_event;
-use crate::act::volunteer::{Volunteer, VolunteerError};
+use crate::act::volunteer::{Ender, Volunteer, VolunteerError};
 use crate::scratch::Scratch;
 
 /// Events about one thing are at least this far apart.
@@ -45,6 +45,10 @@ const EVENT_PAUSE: Duration = Duration::from_secs(1);
 /// Smaller shrinks are done like any other but are the noise of the measurement, not a demand: they are
 /// neither counted nor told. In percent of a core; chosen.
 const SHRINK_COUNTED_PERCENT: f64 = 5.0;
+/// How long a volunteer that is ended for its memory may take to be gone before the next step.
+const END_WAIT: Duration = Duration::from_millis(500);
+/// Time between two steps of the disks of a latent volunteer, while one is short.
+const DISK_LATENT_PERIOD: Duration = Duration::from_secs(5);
 /// A guard whose volunteer runs and that has made no step for so long counts as gone. Chosen: far longer than a loaded machine
 /// makes a thread wait, and a quarter of what the keeper waits for.
 const HUNG: Duration = Duration::from_secs(5);
@@ -182,7 +186,7 @@ impl GuardView {
     pub(crate) fn release(&self) {
         let mut inner = self.0.lock();
         if inner.held_until.take().is_some() {
-            // What cannot be set now is tried again at the next look, which also tells of it.
+            // What cannot be set now is tried again at the next step, which also tells of it.
             let _ = inner.enforce();
         }
     }
@@ -200,7 +204,7 @@ pub struct Guard {
     scratch: Scratch,
 }
 
-/// What looks: the meter, and for which activation it measures.
+/// What steps: the meter, and for which activation it measures.
 #[derive(Debug)]
 struct Watch {
     meter: Meter,
@@ -237,7 +241,7 @@ impl Guard {
         self.scratch.clone()
     }
 
-    /// A guard without a thread, latent, that looks when it is told to: for simulations on a virtual clock.
+    /// A guard without a thread, latent, that steps when it is asked to: for simulations on a virtual clock.
     #[must_use]
     pub fn by_hand(settings: GuardSettings, volunteer: Volunteer, meter: Meter) -> Self {
         let shared = Shared::new(settings, volunteer, Some(Instant::now()));
@@ -267,7 +271,7 @@ impl Guard {
         self.shared.lock().status()
     }
 
-    /// Its threads, if it has some, have not ended by a fault, and while the volunteer runs it looks at the foreground.
+    /// Its threads, if it has some, have not ended by a fault, and while the volunteer runs it measures the foreground.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let inner = self.shared.lock();
@@ -353,7 +357,7 @@ impl Guard {
             let _ = inner.enforce();
         }
         inner.volunteer = None;
-        // In the midst of a look it may never come back. It ends by itself, and holds nothing.
+        // In the midst of a step it may never come back. It ends by itself, and holds nothing.
         let disks = self.disks.take().filter(|_| inner.held.disk_step_since.is_none());
         drop(inner);
         self.shared.changed.notify_all();
@@ -409,6 +413,65 @@ fn watch(shared: &Shared, mut watch: Watch, period: Duration) {
     }
 }
 
+/// The thread that keeps the memory bound. It does not hold the lock while it reads, nor while it ends the volunteer: both
+/// can take long.
+fn watch_memory(shared: &Shared, mut watch: MemoryWatch) {
+    loop {
+        if shared.lock().quit {
+            return;
+        }
+        watch.care();
+        let step = watch.step(Instant::now());
+        let mut inner = shared.lock();
+        let pause = MemoryStep::pause(&step, inner.cap.is_some());
+        let found = step.as_ref().ok().map(|step| (step.verdict, step.sample));
+        if let Some((ender, (verdict, sample))) = inner.take_memory(step).zip(found) {
+            drop(inner);
+            let ended = ender.end(END_WAIT);
+            inner = shared.lock();
+            inner.was_ended();
+            match ended {
+                Ok(processes) => {
+                    let event = inner.held.ended(verdict, sample, processes);
+                    event.into_iter().for_each(|event| inner.tell(event));
+                }
+                Err(error) => tracing::warn!(error = chain(&error), "the volunteer is not yet ended whole"),
+            }
+        }
+        if inner.quit {
+            return;
+        }
+        match pause {
+            Some(pause) => drop(shared.changed.wait_timeout(inner, pause).unwrap_or_else(PoisonError::into_inner)),
+            None => drop(shared.changed.wait(inner).unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+}
+
+/// The thread that watches the disks while the volunteer runs, and until what was short no longer is. It does not hold the
+/// lock while it reads: a file system may not answer.
+fn watch_disks(shared: &Shared, mut watch: DiskWatch) {
+    let mut inner = shared.lock();
+    while !inner.quit {
+        if inner.cap.is_none() && !inner.held.is_for_a_disk() {
+            inner = shared.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        }
+        let now = Instant::now();
+        inner.held.disk_step_since = Some(now);
+        drop(inner);
+        let step = watch.step(now);
+        inner = shared.lock();
+        inner.held.disk_step_since = None;
+        let event = inner.held.take_disks(step.short);
+        inner.hold_anew(event);
+        let pause = if inner.cap.is_some() { step.pause } else { DISK_LATENT_PERIOD };
+        if !inner.quit {
+            inner = shared.changed.wait_timeout(inner, pause).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
 impl Inner {
     fn status(&self) -> GuardStatus {
         let foreign = self.volunteer.as_ref().is_some_and(Volunteer::has_foreign_ceiling);
@@ -441,7 +504,7 @@ impl Inner {
         self.cap.and(failure.or_else(|| self.held.reason().cloned()))
     }
 
-    /// The time. By hand it stands still during a look, so that equal steps tell equal events.
+    /// The time. By hand it stands still during a step, so that equal steps tell equal events.
     fn now(&self) -> Instant {
         self.by_hand.unwrap_or_else(Instant::now)
     }
@@ -488,7 +551,7 @@ impl Inner {
         Ok(())
     }
 
-    /// One look at the foreground, and what follows from it.
+    /// One reading of the foreground, and what follows from it.
     fn step(&mut self, meter: &mut Meter, now: Instant) {
         let sampled = self.now();
         let sample = match meter.sample(now) {
@@ -498,7 +561,8 @@ impl Inner {
         // The first sample after an activation or a failure only starts an interval.
         let Some((sample, interval_s)) = sample else { return };
         self.recover();
-        self.mind_silent_disks(now);
+        let silent = self.held.mind_silent_disks(now);
+        self.hold_anew(silent);
         let before = self.status().allowance;
         self.choose_law(now);
         let verdict = self.law.step(sample, interval_s);
@@ -571,6 +635,42 @@ impl Inner {
         } else {
             self.events_lost += 1;
             tracing::warn!(lost = self.events_lost, "events of the guard are not fetched and are lost");
+        }
+    }
+
+    /// What a step of the memory bound brings: the volunteer has to end, is kept frozen, or may run again. Whoever gets what ends it
+    /// calls [`Inner::was_ended`] afterwards.
+    fn take_memory(&mut self, step: Result<MemoryStep, String>) -> Option<Ender> {
+        let found = step.map(|MemoryStep { verdict, sample, met }| {
+            self.tell_foreign(&met);
+            (verdict, sample)
+        });
+        let ends = found.is_ok();
+        let event = self.held.take_memory(found);
+        self.hold_anew(event);
+        let ender = self.volunteer.as_ref().filter(|_| ends && self.held.must_end()).map(Volunteer::ender);
+        self.held.ending = ender.is_some();
+        ender
+    }
+
+    /// It stays frozen, or follows what was commanded meanwhile.
+    fn was_ended(&mut self) {
+        self.held.ending = false;
+        self.volunteer.iter_mut().for_each(Volunteer::was_ended);
+        self.enforce_or_warn();
+    }
+
+    /// Whether it is held has changed, if there is an event of that.
+    fn hold_anew(&mut self, event: Option<Event>) {
+        if let Some(event) = event {
+            self.tell(event);
+            self.enforce_or_warn();
+        }
+    }
+
+    fn enforce_or_warn(&mut self) {
+        if let Err(error) = self.enforce() {
+            tracing::warn!(error = chain(&error), "the volunteer's limits could not be set");
         }
     }
 }

@@ -73,13 +73,13 @@ struct Place {
 enum PlaceError {
     /// It could not be held to a ceiling.
     #[error("no mounted hierarchy has the controller `cpu`")]
-    NoCpu,
+    Cpu,
     /// Its CPU time could not be read.
     #[error("the controller `cpuacct` is not mounted beside `cpu`")]
-    NoCpuacct,
+    Cpuacct,
     /// It could not be stopped.
     #[error("no mounted hierarchy can freeze")]
-    NoFreezer,
+    Freezer,
 }
 
 /// Where the volunteer must and may have a leaf.
@@ -103,17 +103,17 @@ fn places(path: &Path, hierarchies: &Hierarchies) -> Result<Vec<Place>, PlaceErr
     match (hierarchies.of("cpu"), &hierarchies.v2) {
         (Some((mount, true)), _) => add(mount, CgroupVersion::V2, Some("cpu"), true),
         (Some((mount, false)), _) => {
-            let accounting = v1("cpuacct").ok_or(PlaceError::NoCpuacct)?;
+            let accounting = v1("cpuacct").ok_or(PlaceError::Cpuacct)?;
             add(mount, CgroupVersion::V1, Some("cpu"), true);
             add(accounting, CgroupVersion::V1, Some("cpuacct"), true);
         }
-        (None, _) => return Err(PlaceError::NoCpu),
+        (None, _) => return Err(PlaceError::Cpu),
     }
     match (v1("freezer"), &hierarchies.v2) {
         (Some(mount), _) => add(mount, CgroupVersion::V1, Some("freezer"), true),
         // The unified hierarchy freezes without a controller.
         (None, Some(mount)) => add(mount, CgroupVersion::V2, None, true),
-        (None, None) => return Err(PlaceError::NoFreezer),
+        (None, None) => return Err(PlaceError::Freezer),
     }
     for (on_v1, on_v2) in [("memory", "memory"), ("blkio", "io"), ("pids", "pids")] {
         if let Some(mount) = v1(on_v1) {

@@ -33,9 +33,9 @@ fn spans_the_hierarchies_that_count() {
         ["/cg/cpu/g/v cpu", "/cg/cpuacct/g/v cpuacct", "/cg/unified/g/v memory"],
         "the unified hierarchy freezes"
     );
-    assert_eq!(leaves(&["cpu", "freezer"], None), Err(PlaceError::NoCpuacct));
-    assert_eq!(leaves(&["cpu", "cpuacct"], None), Err(PlaceError::NoFreezer));
-    assert_eq!(leaves(&[], None), Err(PlaceError::NoCpu));
+    assert_eq!(leaves(&["cpu", "freezer"], None), Err(PlaceError::Cpuacct));
+    assert_eq!(leaves(&["cpu", "cpuacct"], None), Err(PlaceError::Freezer));
+    assert_eq!(leaves(&[], None), Err(PlaceError::Cpu));
     // Controllers mounted together share a leaf.
     let mut together = hierarchies(&["cpu", "freezer"], None);
     together.v1.insert("cpuacct".into(), "/cg/cpu".into());
