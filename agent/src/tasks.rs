@@ -48,6 +48,9 @@ const POLL_PERIOD: Duration = Duration::from_millis(200);
 /// Chosen: the longest that a network's file system is silent over a fault that it survives, in most configurations.
 const BEGIN_LIMIT: Duration = Duration::from_secs(60);
 
+/// Processes below one another in which a task's shell looks at its folders.
+const SHELLS: u32 = 3;
+
 /// From the polite signal of a timeout to the other one.
 const TERM_TO_KILL: Duration = Duration::from_secs(2);
 
@@ -110,7 +113,7 @@ struct Running {
     observed_alive: bool,
     /// Its command runs; before, its shell opens the user's folders.
     begun: bool,
-    /// How long it has been found neither begun nor held.
+    /// How long it has waited, neither begun nor held.
     waited: Duration,
     /// When it was asked to end because its time is up.
     terminated: Option<Timestamp>,
@@ -440,7 +443,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         for (attempt, phase) in &mut self.attempts {
             let Phase::Running(running) = phase else { continue };
             running.begun = running.begun || self.records.read_exit(attempt.version).begun;
-            if running.begun || held || is_stopped(running.run.pid) {
+            if running.begun || held || !waits(running.run.pid, SHELLS) {
                 continue;
             }
             running.waited += since;
@@ -548,10 +551,15 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
     }
 }
 
-/// A process that somebody has stopped, as the turns of process groups do.
-fn is_stopped(pid: i32) -> bool {
+/// A process and those it has started wait for something. One that is stopped (as in the turns of process groups) or that
+/// could run and has no CPU says nothing of what it would wait for.
+fn waits(pid: i32, deepest: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    !matches!(state, Some('R' | 'T' | 't'))
+        && (deepest == 0 || children.into_iter().all(|child| waits(child, deepest - 1)))
 }
 
 fn same_task(one: &TaskAttempt, other: &TaskAttempt) -> bool {
