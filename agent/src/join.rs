@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use gleaner_daemon::durable::make_folders;
 use gleaner_net::join::{JoinToken, MAX_TOKEN};
 use gleaner_net::stream::{read_short_message, write_message};
 use gleaner_net::tls::{CertificateRequest, IdentityFiles, write_file};
@@ -61,7 +62,7 @@ pub(crate) fn join(config_file: &Path, token: &JoinToken) -> anyhow::Result<Stri
     let (files, configured) = destination(&config_file, token)?;
     for file in [&files.ca, &files.certificate, &files.key] {
         let folder = file.parent().unwrap_or(Path::new("/"));
-        std::fs::create_dir_all(folder).with_context(|| format!("failed to make the folder {}", folder.display()))?;
+        make_folders(folder, 0o777).with_context(|| format!("failed to make the folder {}", folder.display()))?;
         // A token serves once, so what can fail is tried before.
         try_writing(folder).with_context(|| format!("failed to write to the folder {}", folder.display()))?;
     }

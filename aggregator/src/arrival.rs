@@ -45,7 +45,7 @@ pub enum Arrival {
         /// The answer.
         ack: Ack,
     },
-    /// Events of an agent; acknowledged on its connection once they are in the log.
+    /// Events of an agent; acknowledged on its connection once they are in the log, to last.
     Events {
         /// Whose.
         host: HostId,

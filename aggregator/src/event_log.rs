@@ -1,4 +1,5 @@
-//! The event log: one JSON object per line, in files rotated by size. What has been appended survives a kill.
+//! The event log: one JSON object per line, in files rotated by size. What has been appended survives a kill; what was there
+//! at the last sync, one for many events, survives a loss of power. Only that counts as being in the log.
 //!
 //! When the disk is full the aggregator's own events wait in a bounded queue; an agent's are refused, so that
 //! the agent keeps them, and not acknowledged.
@@ -18,6 +19,9 @@ use crate::line_files::{LineFiles, LineWriter, oldest_first};
 
 /// Own events that wait while the log cannot be written.
 const MAX_WAITING: usize = 10_000;
+
+/// Events that may be written before all are synced. Chosen: some megabytes of memory.
+const MAX_UNSYNCED: usize = 10_000;
 
 /// Where and how much to log.
 #[derive(Debug, Clone)]
@@ -41,6 +45,9 @@ pub struct EventLogError {
     source: io::Error,
 }
 
+/// A sequence number per host and incarnation.
+type Through = BTreeMap<(HostId, u64), u64>;
+
 /// The event log; one owner writes it.
 #[derive(Debug)]
 pub struct EventLog {
@@ -50,8 +57,12 @@ pub struct EventLog {
     /// Lost before the log was last written again.
     lost_before: u64,
     error: Option<String>,
-    /// Last sequence number logged, per host and incarnation.
-    through: BTreeMap<(HostId, u64), u64>,
+    /// Written since the last sync. If the next one fails they are taken back, and written again.
+    unsynced: Vec<EventRecord>,
+    /// Last sequence number written or waiting, per host and incarnation.
+    written: Through,
+    /// Last sequence number on the disk.
+    synced: Through,
     /// Counts appended lines, for followers.
     appended: watch::Sender<u64>,
 }
@@ -61,7 +72,7 @@ impl EventLog {
     /// cut off. A log that cannot be opened is tried again with every event.
     #[must_use]
     pub fn open(settings: EventLogSettings) -> Self {
-        let mut through = BTreeMap::new();
+        let mut through = Through::new();
         let mut reader = EventReader::open(&settings.folder, None);
         while let Ok(lines) = reader.next_lines(1_000) {
             if lines.is_empty() {
@@ -75,15 +86,22 @@ impl EventLog {
             }
         }
         let EventLogSettings { folder, max_bytes, files } = settings;
-        Self {
+        let mut log = Self {
             writer: LineWriter::new(LineFiles { folder, stem: STEM, mode: 0o666, max_bytes, files }),
             waiting: VecDeque::new(),
             lost: 0,
             lost_before: 0,
             error: None,
-            through,
+            unsynced: Vec::new(),
+            written: through,
+            synced: Through::new(),
             appended: watch::Sender::new(0),
+        };
+        match log.writer.settle() {
+            Ok(()) => log.synced = log.written.clone(),
+            Err(error) => log.failed(&log.unwritable(error)),
         }
+        log
     }
 
     /// Keeps this much from now on.
@@ -128,10 +146,10 @@ impl EventLog {
         self.appended.subscribe()
     }
 
-    /// Last sequence number of an agent's incarnation that is in the log.
+    /// Last sequence number of an agent's incarnation that is in the log, to last.
     #[must_use]
     pub fn through(&self, host: &HostId, incarnation: u64) -> u64 {
-        self.through.get(&(host.clone(), incarnation)).copied().unwrap_or(0)
+        self.synced.get(&(host.clone(), incarnation)).copied().unwrap_or(0)
     }
 
     /// Logs an event of the aggregator's own. If the log cannot be written it waits.
@@ -150,37 +168,60 @@ impl EventLog {
         }
     }
 
-    /// Logs events of an agent's, leaving out those it already has, and says through which sequence number
-    /// of that incarnation everything is now in the log.
+    /// Logs events of an agent's, leaving out those it already has. They count as being in the log, [`EventLog::through`],
+    /// after the next [`EventLog::sync`].
     ///
     /// # Errors
-    /// [`EventLogError`] when the log cannot be written; what came before is in it.
-    pub fn append_agents(&mut self, now: Timestamp, records: &[EventRecord]) -> Result<u64, EventLogError> {
-        let mut logged = 0;
+    /// [`EventLogError`] when the log cannot be written; what came before is taken.
+    pub fn append_agents(&mut self, now: Timestamp, records: &[EventRecord]) -> Result<(), EventLogError> {
         for record in records {
             let EventSource::Agent { host, incarnation, sequence } = &record.source else { continue };
-            if *sequence > self.through(host, *incarnation) {
-                if !self.recover(now) {
-                    return Err(self.unwritable(io::ErrorKind::StorageFull.into()));
-                }
-                if let Err(error) = self.write(record) {
-                    self.failed(&error);
-                    return Err(error);
-                }
-                // Older incarnations of a host send nothing any more.
-                self.through.retain(|(other, older), _| other != host || *older >= *incarnation);
-                self.through.insert((host.clone(), *incarnation), *sequence);
+            let key = (host.clone(), *incarnation);
+            if *sequence <= self.written.get(&key).copied().unwrap_or(0) {
+                continue;
             }
-            logged = *sequence;
+            if !self.recover(now) {
+                return Err(self.unwritable(io::ErrorKind::StorageFull.into()));
+            }
+            if let Err(error) = self.write(record) {
+                self.failed(&error);
+                return Err(error);
+            }
+            // Older incarnations of a host send nothing any more.
+            self.written.retain(|(other, older), _| other != host || *older >= *incarnation);
+            self.written.insert(key, *sequence);
         }
-        Ok(logged)
+        Ok(())
     }
 
-    /// Pushes what was written out to the disk. If that fails the log counts as unwritable until it is written again.
+    /// Puts what was written on the disk. If that fails, the log counts as unwritable, and what was written since the last
+    /// time waits to be written again.
     pub fn sync(&mut self) {
-        if let Err(error) = self.writer.sync() {
-            self.failed(&self.unwritable(error));
+        if !self.unsynced.is_empty()
+            && let Err(error) = self.commit()
+        {
+            self.failed(&error);
         }
+    }
+
+    fn commit(&mut self) -> Result<(), EventLogError> {
+        if let Err(error) = self.writer.settle().and_then(|()| self.writer.sync()) {
+            self.unsynced.drain(..).rev().for_each(|record| self.waiting.push_front(record));
+            return Err(self.unwritable(error));
+        }
+        for record in self.unsynced.drain(..) {
+            if let EventSource::Agent { host, incarnation, sequence } = record.source {
+                self.synced.insert((host, incarnation), sequence);
+            }
+        }
+        self.synced.retain(|key, _| self.written.contains_key(key));
+        Ok(())
+    }
+
+    /// Writes to this file from now on: for tests of disks that fail.
+    #[cfg(test)]
+    pub(crate) fn write_to(&mut self, file: File) {
+        self.writer.write_to(file);
     }
 
     /// Writes what waits; `true` if nothing waits any more.
@@ -220,8 +261,12 @@ impl EventLog {
     }
 
     fn write(&mut self, record: &EventRecord) -> Result<(), EventLogError> {
+        if self.writer.is_full() || self.unsynced.len() >= MAX_UNSYNCED {
+            self.commit()?;
+        }
         let line = record.to_json_line().map_err(|e| self.unwritable(e.into()))?;
         self.writer.append(line.into_bytes(), false).map_err(|e| self.unwritable(e))?;
+        self.unsynced.push(record.clone());
         self.appended.send_modify(|count| *count += 1);
         Ok(())
     }
@@ -376,6 +421,13 @@ mod tests {
             .collect()
     }
 
+    /// Through which number an agent is told that its events are in the log.
+    fn logged(log: &mut EventLog, records: &[EventRecord]) -> u64 {
+        log.append_agents(Timestamp(9), records).unwrap();
+        log.sync();
+        log.through(&HostId::new("h1").unwrap(), 5)
+    }
+
     #[test]
     fn events_of_a_newer_version_are_shown_as_they_are_and_count() {
         let folder = tempfile::tempdir().unwrap();
@@ -398,7 +450,7 @@ mod tests {
         assert_eq!(read(folder.path(), Some(Timestamp(1_700_000_000_002))), newer[1..]);
         let mut log = EventLog::open(settings(folder.path()));
         assert_eq!(log.through(&HostId::new("i1").unwrap(), 5), 1);
-        assert_eq!(log.append_agents(Timestamp(1), &agents(9..=10)).unwrap(), 10);
+        assert_eq!(logged(&mut log, &agents(9..=10)), 10);
         assert_eq!(read(folder.path(), None).len(), older + 3, "the newer version had logged the ninth");
     }
 
@@ -406,12 +458,12 @@ mod tests {
     fn events_sent_twice_are_logged_once_even_across_restarts() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = EventLog::open(settings(folder.path()));
-        assert_eq!(log.append_agents(Timestamp(9), &agents(1..=3)).unwrap(), 3);
-        assert_eq!(log.append_agents(Timestamp(9), &agents(2..=4)).unwrap(), 4);
+        assert_eq!(logged(&mut log, &agents(1..=3)), 3);
+        assert_eq!(logged(&mut log, &agents(2..=4)), 4);
         drop(log);
         let mut log = EventLog::open(settings(folder.path()));
         assert_eq!(log.through(&HostId::new("h1").unwrap(), 5), 4);
-        assert_eq!(log.append_agents(Timestamp(9), &agents(3..=5)).unwrap(), 5);
+        assert_eq!(logged(&mut log, &agents(3..=5)), 5);
         assert_eq!(read(folder.path(), None).len(), 5);
         assert_eq!(read(folder.path(), Some(Timestamp(4))).len(), 2);
     }
@@ -532,19 +584,23 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_does_not_reach_the_disk_is_unwritable_until_it_is_written_again() {
+    fn events_that_did_not_reach_the_disk_are_written_again() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = EventLog::open(settings(folder.path()));
         log.append(Timestamp(1), stopped());
         log.sync();
         assert_eq!(log.error(), None);
-        // A device without storage refuses to be synced.
-        log.writer.write_to(File::open("/dev/null").unwrap());
-        log.sync();
+        // A device without storage takes lines but refuses to be synced.
+        log.write_to(File::options().write(true).open("/dev/null").unwrap());
+        log.append(Timestamp(2), stopped());
+        assert_eq!(logged(&mut log, &agents(1..=2)), 0);
         assert!(log.error().is_some_and(|error| error.contains("cannot be written")), "{:?}", log.error());
-        log.retry(Timestamp(2));
-        log.sync();
-        assert_eq!((log.error(), read(folder.path(), None).len()), (None, 2), "one about the failure");
+        assert_eq!(log.waiting(), 3);
+        // An agent that connects anew meanwhile sends them again.
+        log.append_agents(Timestamp(3), &agents(1..=3)).unwrap();
+        assert_eq!(logged(&mut log, &agents(1..=3)), 3);
+        let lines = read(folder.path(), None);
+        assert_eq!((log.error(), log.waiting(), lines.len()), (None, 0, 6), "one about the failure: {lines:?}");
     }
 
     /// On a real full disk: a tiny tmpfs.
@@ -574,7 +630,7 @@ mod tests {
         assert!(std::process::Command::new("umount").arg(disk).status().unwrap().success());
         assert!(error.is_some_and(|error| error.contains("cannot be written")));
         assert!(refused.is_err(), "what is not written must not be acknowledged");
-        assert_eq!(accepted, Ok(1));
+        assert_eq!(accepted, Ok(()));
         let recovered = lines.iter().filter(|line| line.contains("event_log_recovered")).count();
         assert_eq!((recovered, lines.len()), (1, 201), "199 own, one of the agent, one about the delay");
     }

@@ -1,10 +1,13 @@
-//! Files of lines that are only appended to, rotated by size. In: lines of the event log and the audit log. Out: files in
-//! which a line is whole or absent, whatever the disk does.
+//! Files of lines that are only appended to, some of them rotated by size. In: lines of the event log, of the audit log and
+//! of jobs' results. Out: files in which a line is whole or absent, whatever the disk does. What a sync has not reached counts
+//! as absent: when one fails, all lines since the last are taken back.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use gleaner_daemon::durable::{folder_of, make_folders, sync_folder};
 
 /// Bytes read at once in search of the last line end. Chosen.
 const BLOCK: usize = 4_096;
@@ -34,14 +37,88 @@ impl LineFiles {
         self.folder.join(format!("{}.{number}.jsonl", self.stem))
     }
 
+    /// Each name is on the disk before the next step can take a file from it.
     fn rotate(&self) -> io::Result<()> {
         for number in (1..self.files).rev() {
             match std::fs::rename(self.older(number), self.older(number + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                renamed => renamed.and_then(|()| sync_folder(&self.folder))?,
             }
         }
-        std::fs::rename(self.current(), self.older(1))
+        std::fs::rename(self.current(), self.older(1))?;
+        sync_folder(&self.folder)
+    }
+}
+
+/// One file of lines.
+#[derive(Debug)]
+pub(crate) struct LineFile {
+    file: File,
+    /// Of whole lines, in bytes.
+    length: u64,
+    /// How much of that is on the disk.
+    synced: u64,
+    /// Something may be behind the last line.
+    torn: bool,
+}
+
+impl LineFile {
+    /// Opens or makes a file, and cuts off a last line that a crash cut short: that line was not acknowledged. All that is in
+    /// it then is on the disk, also what a killed program had written.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub(crate) fn open(path: &Path, mode: u32) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).read(true).append(true).mode(mode).open(path)?;
+        let length = end_of_whole_lines(&file)?;
+        shorten(&file, length)?;
+        file.sync_data()?;
+        sync_folder(folder_of(path))?;
+        Ok(Self { file, length, synced: length, torn: false })
+    }
+
+    /// Appends a line, given with its end.
+    ///
+    /// # Errors
+    /// When it cannot; then nothing of the line is there.
+    pub(crate) fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.torn {
+            shorten(&self.file, self.length)?;
+            self.torn = false;
+        }
+        let written = self.file.write_all(line);
+        match written {
+            Ok(()) => self.length += line.len() as u64,
+            // A part of it may be there, even all but its end, and the next line would end it. What cannot be taken back
+            // now is before the next, or when the file is opened again.
+            Err(_) => self.torn = shorten(&self.file, self.length).is_err(),
+        }
+        written
+    }
+
+    /// Whether there are lines that may not be on the disk.
+    pub(crate) const fn is_behind(&self) -> bool {
+        self.synced < self.length
+    }
+
+    /// Puts all lines on the disk.
+    ///
+    /// # Errors
+    /// When some may not be there. Then all since the last sync are taken back, as the kernel will not try them again, and
+    /// the file must be opened again.
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        let synced = self.file.sync_data();
+        match synced {
+            Ok(()) => self.synced = self.length,
+            Err(_) => _ = shorten(&self.file, self.synced),
+        }
+        synced
+    }
+
+    /// For tests of disks that fail.
+    #[cfg(test)]
+    pub(crate) const fn of(file: File) -> Self {
+        Self { file, length: 0, synced: 0, torn: false }
     }
 }
 
@@ -49,8 +126,7 @@ impl LineFiles {
 #[derive(Debug)]
 pub(crate) struct LineWriter {
     pub(crate) files: LineFiles,
-    /// The current file and how long it is.
-    open: Option<(File, u64)>,
+    open: Option<LineFile>,
 }
 
 impl LineWriter {
@@ -59,58 +135,65 @@ impl LineWriter {
         Self { files, open: None }
     }
 
+    /// Puts on the disk what an earlier run wrote; it may have been killed before it could.
+    ///
+    /// # Errors
+    /// When some of it may not be there.
+    pub(crate) fn settle(&mut self) -> io::Result<()> {
+        if self.files.current().exists() {
+            self.settle_or_make()?;
+        }
+        Ok(())
+    }
+
+    fn settle_or_make(&mut self) -> io::Result<&mut LineFile> {
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                make_folders(&self.files.folder, 0o777)?;
+                LineFile::open(&self.files.current(), self.files.mode)?
+            }
+        };
+        Ok(self.open.insert(open))
+    }
+
+    /// The next line begins a new file. What is in this one must be on the disk by then.
+    pub(crate) fn is_full(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.length >= self.files.max_bytes)
+    }
+
     /// Appends a line, given without its end; with `sync` it is on the disk on return.
     ///
     /// # Errors
     /// When it is not there; then nothing of it is.
     pub(crate) fn append(&mut self, mut line: Vec<u8>, sync: bool) -> io::Result<()> {
         line.push(b'\n');
-        if self.open.as_ref().is_some_and(|(_, length)| *length >= self.files.max_bytes) {
+        if self.is_full() {
             self.sync()?;
             self.open = None;
             self.files.rotate()?;
         }
-        let (mut file, length) = match self.open.take() {
-            Some(open) => open,
-            None => self.opened()?,
-        };
-        let written = file.write_all(&line).and_then(|()| if sync { file.sync_data() } else { Ok(()) });
-        match written {
-            Ok(()) => self.open = Some((file, length + line.len() as u64)),
-            // A part of it may be there, even all but its end, and the next line would end it. Where it cannot be
-            // taken back now, opening the file again does.
-            Err(_) => _ = shorten(&file, length),
-        }
-        written
+        self.settle_or_make()?.append(&line)?;
+        if sync { self.sync() } else { Ok(()) }
     }
 
     /// Flushes what was appended to the disk.
     ///
     /// # Errors
-    /// When some of it may not be there.
+    /// When some of it may not be there; then all since the last time is taken back.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
-        let Some((file, _)) = &self.open else { return Ok(()) };
-        let synced = file.sync_data();
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let synced = open.sync();
         if synced.is_err() {
             self.open = None;
         }
         synced
     }
 
-    /// The current file, without a last line that a crash cut short: that line was not acknowledged.
-    fn opened(&self) -> io::Result<(File, u64)> {
-        std::fs::create_dir_all(&self.files.folder)?;
-        let mut options = OpenOptions::new();
-        let file = options.create(true).read(true).append(true).mode(self.files.mode).open(self.files.current())?;
-        let whole = end_of_whole_lines(&file)?;
-        shorten(&file, whole)?;
-        Ok((file, whole))
-    }
-
     /// Writes to this file from now on: for tests of disks that fail.
     #[cfg(test)]
     pub(crate) fn write_to(&mut self, file: File) {
-        self.open = Some((file, 0));
+        self.open = Some(LineFile::of(file));
     }
 }
 

@@ -7,9 +7,9 @@ mod enrolment;
 mod operators;
 mod requests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gleaner_daemon::clock::Clock;
 use gleaner_daemon::metrics::Page;
@@ -42,6 +42,10 @@ pub(crate) use operators::may_not_read;
 
 /// Events of agents that may wait for the log.
 pub const MAX_UNLOGGED: usize = 10_000;
+
+/// Least time between two syncs of the event log while nothing else waits, so that an agent that ends need not wait for the
+/// tick. Chosen: also a slow disk then takes a small part of the loop's time.
+const BETWEEN_SYNCS: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 struct Connection {
@@ -115,6 +119,8 @@ pub struct Shell {
     histories: BTreeMap<HostId, History>,
     /// Events of agents that could not be logged yet.
     unlogged: VecDeque<(HostId, Vec<EventRecord>)>,
+    /// Hosts of which events were logged since the last sync.
+    unacknowledged: BTreeSet<HostId>,
     /// The state changed since it was stored.
     dirty: bool,
     /// Who may join may be stored here otherwise than it is: as another leader left it, or after a failure.
@@ -174,6 +180,7 @@ impl Shell {
             connections: BTreeMap::new(),
             histories: BTreeMap::new(),
             unlogged: VecDeque::new(),
+            unacknowledged: BTreeSet::new(),
             dirty: true,
             admissions_dirty: true,
             store_error: None,
@@ -203,6 +210,7 @@ impl Shell {
         let _entered = runtime.enter();
         self.start();
         let mut watchdog = Watchdog::of_this_process();
+        let mut synced = Instant::now();
         // Something arrives at least with every tick, once a second; a loop that hangs is for systemd to end.
         while let Some(arrival) = arrivals.blocking_recv() {
             watchdog.works();
@@ -217,6 +225,10 @@ impl Shell {
                 // client that there will be no answer.
                 _ if !self.leader_lease.holds() => {}
                 arrival => self.take(arrival),
+            }
+            if arrivals.is_empty() && !self.unacknowledged.is_empty() && synced.elapsed() >= BETWEEN_SYNCS {
+                self.acknowledge_events();
+                synced = Instant::now();
             }
         }
         runtime.block_on(self.engines.shutdown());
@@ -320,8 +332,8 @@ impl Shell {
                 self.engines.tasks().renew(self.clock.now());
                 self.remind();
                 self.events.retry(self.clock.now());
-                self.events.sync();
                 self.log_waiting();
+                self.acknowledge_events();
                 self.pulse.beat(&self.records());
             }
             Arrival::Stop | Arrival::Deposed(_) => {}
@@ -403,7 +415,7 @@ impl Shell {
         }
     }
 
-    /// Logs an agent's events and acknowledges them. While the log cannot be written they wait, unacknowledged;
+    /// Logs an agent's events, which the next tick acknowledges. While the log cannot be written they wait;
     /// when too many do, the agent is disconnected and keeps its own.
     fn agent_events(&mut self, host: HostId, connection: u64, records: Vec<EventRecord>) {
         let is_current = self.connections.get(&host).is_some_and(|current| current.id == connection);
@@ -436,17 +448,28 @@ impl Shell {
 
     fn log_waiting(&mut self) {
         while let Some((host, records)) = self.unlogged.pop_front() {
-            match self.events.append_agents(self.clock.now(), &records) {
-                // Those of an earlier incarnation may come after a new one has joined, which counts its own.
-                Ok(through) if self.is_of_connection(&host, &records) => {
-                    self.send(&host, FromAggregator::EventsThrough(through));
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::debug!(%host, %error, "events of an agent wait");
-                    self.unlogged.push_front((host, records));
-                    return;
-                }
+            if let Err(error) = self.events.append_agents(self.clock.now(), &records) {
+                tracing::debug!(%host, %error, "events of an agent wait");
+                self.unlogged.push_front((host, records));
+                return;
+            }
+            self.unacknowledged.insert(host);
+        }
+    }
+
+    /// Puts the event log on the disk, with one sync for all that was logged since the last, and only then tells the agents
+    /// what of theirs is in it.
+    fn acknowledge_events(&mut self) {
+        self.events.sync();
+        if self.events.error().is_some() {
+            return;
+        }
+        for host in std::mem::take(&mut self.unacknowledged) {
+            let Some(incarnation) = self.connections.get(&host).map(|current| current.incarnation) else { continue };
+            // Those of an earlier incarnation may come after a new one has joined, which counts its own.
+            let through = self.events.through(&host, incarnation);
+            if through > 0 {
+                self.send(&host, FromAggregator::EventsThrough(through));
             }
         }
     }

@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use gleaner_daemon::durable::{folder_of, sync_folder};
 use gleaner_planner::controller::Controller;
 use gleaner_types::format::UnknownFormat;
 use gleaner_wire::{FrameError, encode_value};
@@ -216,8 +217,7 @@ impl Store {
         remove(&kept).map_err(failed("removing an older copy"))?;
         std::fs::hard_link(file, &kept).map_err(failed("keeping the old file"))?;
         std::fs::rename(&new, file).map_err(failed("putting the new file in place"))?;
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("syncing the folder"))?;
+        sync_folder(folder_of(file)).map_err(failed("syncing the folder"))?;
         tracing::info!(from, to = CURRENT, kept = %kept.display(), "the store is converted");
         Ok(())
     }
@@ -246,6 +246,8 @@ impl Store {
                     .and_then(|backend| builder().create_with_backend(backend))
                     .map_err(|error| self.failed("opened", error.into()))?;
                 self.begin(&database).map_err(|error| self.failed("opened", error))?;
+                // A new one's name; what is in it the database syncs itself.
+                sync_folder(folder_of(&self.file)).map_err(|error| self.failed("opened", redb::Error::Io(error)))?;
                 database
             }
         };

@@ -9,9 +9,10 @@ mod tests;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use gleaner_daemon::durable::make_folders;
 use gleaner_types::command::Target;
 use gleaner_types::error::chain;
 
@@ -89,11 +90,7 @@ impl Ledger {
     }
 
     fn open_in_boot(dir: &Path, root: &Path, boot_id: &Path) -> Result<Self, LedgerError> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
-            .map_err(failed("create the state folder", dir))?;
+        make_folders(dir, 0o700).map_err(failed("create the state folder", dir))?;
         trust::open_folder(dir).map_err(trusted("open the state folder", dir))?;
         let boot_id = read_bounded(boot_id, 256).map_err(failed("read the boot id", boot_id))?.trim().to_owned();
         let (lock, last_boot) = Self::lock(dir, &boot_id)?;

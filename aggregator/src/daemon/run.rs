@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use gleaner_api::{Leadership, Overview};
 use gleaner_daemon::clock::Clock;
+use gleaner_daemon::durable::make_folders;
 use gleaner_daemon::monitoring;
 use gleaner_daemon::service;
 use gleaner_net::transport;
@@ -83,7 +84,7 @@ struct Listeners {
 
 async fn open(config: &Config, server: quinn::ServerConfig) -> anyhow::Result<Opened> {
     for folder in [&config.state_dir, &config.state_dir.join("jobs")] {
-        std::fs::create_dir_all(folder).with_context(|| format!("failed to make the folder {}", folder.display()))?;
+        make_folders(folder, 0o777).with_context(|| format!("failed to make the folder {}", folder.display()))?;
     }
     let metrics = config.metrics.map(monitoring::bind).transpose()?;
     // The socket first: another aggregator on the same state would answer on it.

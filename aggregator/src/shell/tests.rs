@@ -94,7 +94,8 @@ async fn events_do_not_overtake_those_that_wait_for_the_disk() {
     assert_eq!(through(&mut outgoing), Vec::<u64>::new(), "nothing is in the log");
     std::fs::remove_file(folder.path().join("events")).unwrap();
     shell.agent_events(host, 1, records(5, 4..=5));
-    assert_eq!(through(&mut outgoing), [3, 5], "4 and 5 come after 1 to 3");
+    shell.acknowledge_events();
+    assert_eq!(through(&mut outgoing), [5], "4 and 5 come after 1 to 3");
     assert_eq!(logged(folder.path()), 5);
 }
 
@@ -106,10 +107,34 @@ async fn a_number_of_an_older_incarnation_acknowledges_nothing_of_the_newer() {
     let (mut outgoing, _closed) = connect(&mut shell, 2, 6);
     // What the killed agent had sent is still on its way when its successor has joined.
     shell.agent_events(host.clone(), 1, records(5, 1..=9));
+    shell.acknowledge_events();
     assert_eq!(through(&mut outgoing), Vec::<u64>::new());
-    shell.agent_events(host, 2, records(6, 1..=2));
+    shell.agent_events(host.clone(), 2, records(6, 1..=2));
+    shell.agent_events(host, 1, records(5, 10..=10));
+    shell.acknowledge_events();
     assert_eq!(through(&mut outgoing), [2]);
-    assert_eq!(logged(folder.path()), 11);
+    assert_eq!(logged(folder.path()), 12);
+}
+
+#[tokio::test]
+async fn events_are_acknowledged_once_a_sync_has_reached_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let (mut outgoing, _closed) = connect(&mut shell, 1, 5);
+    let host = HostId::new("h1").unwrap();
+    shell.agent_events(host.clone(), 1, records(5, 1..=3));
+    assert_eq!((through(&mut outgoing), logged(folder.path())), (vec![], 3), "they are written");
+    assert_eq!(shell.events.through(&host, 5), 0, "a new connection would be told the same");
+    shell.agent_events(host.clone(), 1, records(5, 4..=5));
+    shell.take(Arrival::Tick);
+    assert_eq!(through(&mut outgoing), [5], "one sync for all");
+    // The disk does not take the next ones.
+    shell.events.write_to(std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap());
+    shell.agent_events(host.clone(), 1, records(5, 6..=7));
+    shell.take(Arrival::Tick);
+    assert_eq!((through(&mut outgoing), logged(folder.path())), (vec![], 5));
+    shell.take(Arrival::Tick);
+    assert_eq!((through(&mut outgoing), logged(folder.path())), (vec![7], 7), "they were written again");
 }
 
 fn root() -> Operator {
@@ -251,6 +276,7 @@ async fn nothing_is_acknowledged_that_comes_after_events_that_were_dropped() {
     assert_eq!((shell.events.through(&host, 5), logged(folder.path())), (0, 0));
     // The agent sends everything again.
     shell.agent_events(host, 2, records(5, 1..=7));
+    shell.acknowledge_events();
     assert_eq!((through(&mut outgoing), logged(folder.path())), (vec![7], 7));
 }
 

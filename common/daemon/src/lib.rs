@@ -1,10 +1,11 @@
-//! What both daemons share: config files, the process's clock, metrics and health pages, and notifications to
-//! systemd. In: files, the system's clocks, HTTP requests. Out: validated configs, time stamps, pages. The daemons call it.
+//! What both daemons share: config files, files that survive a loss of power, the process's clock, metrics and health
+//! pages, and notifications to systemd. In: files, the system's clocks, HTTP requests. Out: validated configs, time stamps, pages. The daemons call it.
 //!
 //! What must not be here: anything that only one daemon needs, the network between them (`gleaner-net`), decisions.
 
 pub mod clock;
 pub mod config;
+pub mod durable;
 pub mod metrics;
 pub mod monitoring;
 pub mod process;

@@ -1,14 +1,13 @@
 //! What is kept on disk of a job, in `spark.json`: by it a restarted aggregator finds the driver that it started, and does
 //! not start a second one. In: a folder. Out: a record, or why it cannot be read; then the job must not be begun.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use gleaner_daemon::durable::{make_folders, replace};
+use gleaner_daemon::process;
 use gleaner_types::format::UnknownFormat;
 use serde::{Deserialize, Serialize};
-
-use gleaner_daemon::process;
 
 /// Format of records that this program writes. Format 1 had no number; its driver also had `attempt` and `started_ms`.
 const FORMAT: u64 = 2;
@@ -120,15 +119,11 @@ impl Record {
     /// # Errors
     /// The disk does not take it; the record written before is still there.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(folder)?;
-        let (file, temporary) = (folder.join("spark.json"), folder.join("spark.new"));
+        make_folders(folder, 0o777)?;
         let driver = self.driver.map(|process| WrittenDriver { attempt: 1, process, started_ms: 0 });
         let application = self.application.as_deref();
         let record = Written { format: FORMAT, software: env!("CARGO_PKG_VERSION"), driver, application };
-        let mut new = File::create(&temporary)?;
-        new.write_all(&serde_json::to_vec(&record)?)?;
-        new.sync_all()?;
-        std::fs::rename(temporary, file)
+        replace(&folder.join("spark.json"), &serde_json::to_vec(&record)?, 0o600)
     }
 }
 

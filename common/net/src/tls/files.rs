@@ -152,14 +152,23 @@ fn write_new(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
     let mut open = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(file).map_err(error)?;
     // A narrow umask would keep what everybody may read from the daemons' users.
     open.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(error)?;
-    open.write_all(text.as_bytes()).and_then(|()| open.sync_all()).map_err(error)
+    open.write_all(text.as_bytes()).and_then(|()| open.sync_all()).map_err(error)?;
+    // Its name too: certificate and key may be in two folders, of which the other's rename syncs one.
+    sync_folder(file).map_err(error)
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), TlsError> {
     let error = |source| TlsError::File { action: "write", file: to.to_owned(), source };
     std::fs::rename(from, to).map_err(error)?;
-    let folder = to.parent().unwrap_or(Path::new("/"));
-    std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(error)
+    sync_folder(to).map_err(error)
+}
+
+/// Makes the names in a file's folder last.
+fn sync_folder(file: &Path) -> std::io::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    // A name alone is in the working folder.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    std::fs::File::open(folder)?.sync_all()
 }
 
 pub(super) fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
