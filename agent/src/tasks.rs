@@ -145,6 +145,8 @@ pub struct TaskRunner<T> {
     refused: BTreeMap<Version, String>,
     children: JoinSet<TaskAttempt>,
     groups: Groups,
+    /// Attempts whose ends are written and not reported yet: they may not be on the disk.
+    unsynced: Vec<TaskAttempt>,
     heard: Instant,
     stopping: bool,
     last_refusal: String,
@@ -178,6 +180,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             refused: BTreeMap::new(),
             children: JoinSet::new(),
             groups: Groups::default(),
+            unsynced: Vec::new(),
             heard: Instant::now(),
             stopping: false,
             last_refusal: String::new(),
@@ -196,13 +199,18 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                     None => break,
                 },
                 Some(joined) = self.children.join_next() => {
-                    if let Ok(attempt) = joined {
-                        self.child_ended(&attempt);
+                    // All that have ended meanwhile share one sync.
+                    let mut joined = Some(joined);
+                    while let Some(one) = joined.take().or_else(|| self.children.try_join_next()) {
+                        if let Ok(attempt) = one {
+                            self.child_ended(&attempt);
+                        }
                     }
                 }
                 _ = polls.tick() => self.poll(),
             }
             self.report_folders();
+            self.sync_ends();
         }
         self.children.detach_all();
     }
@@ -530,12 +538,25 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             _ => TaskStatus::Lost { ran_ms },
         };
         let record = Record { attempt: attempt.clone(), run, ended: Some(status.clone()) };
-        if let Err(error) = self.records.write(&record) {
+        if let Err(error) = self.records.write_end(&record) {
             // After a restart it is found out again, from what the task's shell left.
             warn!(%error, job = %attempt.job, task = attempt.task + 1, "the end of a task cannot be recorded");
         }
         self.attempts.insert(attempt.clone(), Phase::Ended(status));
-        self.report_state(attempt);
+        self.unsynced.push(attempt.clone());
+    }
+
+    /// Puts the ends of attempts on the disk, and only then reports them.
+    fn sync_ends(&mut self) {
+        if self.unsynced.is_empty() {
+            return;
+        }
+        if let Err(error) = self.records.sync() {
+            warn!(%error, "the ends of tasks may not be on the disk");
+        }
+        for attempt in std::mem::take(&mut self.unsynced) {
+            self.report_state(&attempt);
+        }
     }
 
     fn report_state(&mut self, attempt: &TaskAttempt) {

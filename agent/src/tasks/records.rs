@@ -2,15 +2,16 @@
 //!
 //! In: the tasks folder. `EPOCH-NUMBER.run` says which process runs the attempt of that version, `EPOCH-NUMBER.exit` is
 //! written by the task's own shell when the command is over, whoever lives to see it. Both are there until the aggregator
-//! has the end of the attempt on its own disk.
+//! has the end of the attempt on its own disk. What says how one ended is on the disk before anybody is told; what says that
+//! one began need not be, as no process outlives a loss of power.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use gleaner_daemon::process;
+use gleaner_daemon::{durable, process};
 use gleaner_types::command::Version;
 use gleaner_types::task::{TaskAttempt, TaskStatus};
 use gleaner_types::time::Timestamp;
@@ -92,7 +93,7 @@ pub(super) struct Records {
 impl Records {
     /// Makes the folder where there is none. Only the agent's user can look into it.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        durable::make_folders(folder, 0o700)?;
         Ok(Self { folder: folder.to_owned() })
     }
 
@@ -114,6 +115,16 @@ impl Records {
             _ = std::fs::remove_file(new);
         }
         written
+    }
+
+    /// Writes the record of an attempt that has ended. It lasts after [`Records::sync`].
+    pub(super) fn write_end(&self, record: &Record) -> io::Result<()> {
+        durable::replace_unsynced(&self.file(record.attempt.version, "run"), &serde_json::to_vec(record)?, 0o600)
+    }
+
+    /// Makes the ends written since the last time last, with one call for all.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        durable::sync_folder(&self.folder)
     }
 
     /// All records. What has none never ran: the record is complete before the task may start.
@@ -173,7 +184,7 @@ mod tests {
         let mut record = Record { attempt, run, ended: None };
         records.write(&record).unwrap();
         record.ended = Some(TaskStatus::TimedOut { ran_ms: 5 });
-        records.write(&record).unwrap();
+        records.write_end(&record).and_then(|()| records.sync()).unwrap();
         // Cut off, and one under another's name.
         std::fs::write(tasks.join("8-1.run"), "{").unwrap();
         std::fs::copy(tasks.join("7-2.run"), tasks.join("7-3.run")).unwrap();

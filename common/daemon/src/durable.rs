@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// When it may not last; the content before is still there, or the new one in whole.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    replace_unsettled(path, content, mode)?;
+    replace_unsynced(path, content, mode)?;
     sync_folder(folder_of(path))
 }
 
@@ -20,7 +20,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`replace`].
-pub fn replace_unsettled(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+pub fn replace_unsynced(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let mut name: OsString = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);

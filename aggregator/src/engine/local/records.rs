@@ -2,16 +2,21 @@
 //!
 //! `tasks.json` holds the commands; `results.log` one line per finished task and per failed attempt that is to be
 //! tried again; `N.run` says which attempt at task N was ordered. What became of that one the agent keeps until it is told
-//! to forget it, which is when the result is in `results.log` and `N.run` is gone.
+//! to forget it.
+//!
+//! What is written lasts after [`Records::sync`], one call for many results and orders. Before that no attempt is
+//! ordered, and none forgotten: neither here, where its `N.run` goes after its result has come, nor by the agent.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use gleaner_daemon::durable::{folder_of, make_folders, replace, sync_folder};
 use gleaner_types::command::Version;
 use serde::{Deserialize, Serialize};
+
+use crate::line_files::LineFile;
 
 /// The commands of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,29 +47,42 @@ pub(super) enum Outcome {
     Tried { attempt: u32 },
 }
 
+/// Whether what was written is on the disk.
+#[derive(Debug)]
+pub(super) struct Settled {
+    pub(super) results: io::Result<()>,
+    pub(super) orders: io::Result<()>,
+}
+
 /// The folder of a job.
 #[derive(Debug)]
 pub(super) struct Records {
     folder: PathBuf,
-    results: Option<File>,
+    results: Option<LineFile>,
+    /// Tasks whose `N.run` may not be on the disk.
+    runs: Vec<u32>,
 }
 
 impl Records {
     pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder, results: None }
+        Self { folder, results: None, runs: Vec::new() }
+    }
+
+    /// Takes them away for the time of a call that blocks.
+    pub(super) fn lend(&mut self) -> Self {
+        let lent = Self::new(self.folder.clone());
+        std::mem::replace(self, lent)
+    }
+
+    fn results_file(&self) -> PathBuf {
+        self.folder.join("results.log")
     }
 
     /// Writes the commands durably: the data and the names that lead to it.
     pub(super) fn write_tasks(&self, tasks: &Tasks) -> io::Result<()> {
-        std::fs::create_dir_all(&self.folder)?;
-        let (file, temporary) = (self.folder.join("tasks.json"), self.folder.join("tasks.new"));
+        make_folders(&self.folder, 0o777)?;
         // An environment may hold secrets.
-        let mut open = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        serde_json::to_writer(io::BufWriter::new(&mut open), tasks)?;
-        open.sync_all()?;
-        std::fs::rename(temporary, file)?;
-        File::open(&self.folder)?.sync_all()?;
-        self.folder.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+        replace(&self.folder.join("tasks.json"), &serde_json::to_vec(tasks)?, 0o600)
     }
 
     pub(super) fn read_tasks(&self) -> io::Result<Tasks> {
@@ -72,42 +90,56 @@ impl Records {
         Ok(serde_json::from_reader(io::BufReader::new(file))?)
     }
 
-    /// Results so far. A line cut short by a crash is left out; the agent still knows the result.
-    pub(super) fn read_results(&self) -> io::Result<Vec<(u32, Outcome)>> {
-        let text = match std::fs::read_to_string(self.folder.join("results.log")) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        Ok(whole.lines().filter_map(parse_result).collect())
+    /// Results so far, all of which are on the disk then. What a crash left of others is left out; the agent still knows
+    /// those.
+    pub(super) fn read_results(&mut self) -> io::Result<Vec<(u32, Outcome)>> {
+        if !self.results_file().exists() {
+            return Ok(Vec::new());
+        }
+        self.results = Some(LineFile::open(&self.results_file(), 0o600)?);
+        let bytes = std::fs::read(self.results_file())?;
+        Ok(String::from_utf8_lossy(&bytes).lines().filter_map(parse_result).collect())
     }
 
-    /// Makes a result count.
+    /// Writes a result. It counts once it is settled.
     pub(super) fn add_result(&mut self, task: u32, outcome: Outcome) -> io::Result<()> {
         let line = match outcome {
             Outcome::Done { wall_s } => format!("{task} done {wall_s:.3}\n"),
             Outcome::Failed => format!("{task} failed\n"),
             Outcome::Tried { attempt } => format!("{task} tried {attempt}\n"),
         };
-        if self.results.is_none() {
-            let path = self.folder.join("results.log");
-            let torn = std::fs::read(&path).is_ok_and(|bytes| bytes.last().is_some_and(|last| *last != b'\n'));
-            let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-            if torn {
-                file.write_all(b"\n")?;
-            }
-            self.results = Some(file);
+        let results = match self.results.take() {
+            Some(results) => results,
+            None => LineFile::open(&self.results_file(), 0o600)?,
+        };
+        self.results.insert(results).append(line.as_bytes())
+    }
+
+    /// Puts the results and orders written since the last time on the disk. Blocks on it. What cannot be put there is taken
+    /// back.
+    pub(super) fn sync(&mut self) -> Settled {
+        let runs = std::mem::take(&mut self.runs);
+        let settled = Settled { results: self.settle_results(), orders: self.settle_runs(&runs) };
+        if settled.orders.is_err() {
+            runs.iter().for_each(|task| self.clear(*task));
         }
-        if let Some(file) = &mut self.results
-            && let Err(error) = file.write_all(line.as_bytes())
-        {
-            // Part of the line may be there; the next one must not be appended to it.
+        settled
+    }
+
+    fn sync_results(&mut self) -> io::Result<()> {
+        let Some(results) = self.results.as_mut().filter(|results| results.is_behind()) else { return Ok(()) };
+        let synced = results.sync();
+        if synced.is_err() {
             self.results = None;
-            return Err(error);
         }
-        self.clear(task);
-        Ok(())
+        synced
+    }
+
+    fn sync_runs(&self, runs: &[u32]) -> io::Result<()> {
+        for task in runs {
+            File::open(self.run_file(*task))?.sync_all()?;
+        }
+        if runs.is_empty() { Ok(()) } else { sync_folder(&self.folder) }
     }
 
     /// Removes what is known of an attempt at a task.
@@ -119,8 +151,11 @@ impl Records {
         self.folder.join(format!("{task}.run"))
     }
 
-    pub(super) fn write_run(&self, task: u32, run: RunRecord) -> io::Result<()> {
-        std::fs::write(self.run_file(task), serde_json::to_vec(&run)?)
+    /// Writes which attempt is to be ordered. It may be once it is settled.
+    pub(super) fn write_run(&mut self, task: u32, run: RunRecord) -> io::Result<()> {
+        std::fs::write(self.run_file(task), serde_json::to_vec(&run)?)?;
+        self.runs.push(task);
+        Ok(())
     }
 
     /// The attempt at a task that was ordered last, if its end is not known.
@@ -146,8 +181,8 @@ impl Records {
     /// Removes everything, down to the folder.
     pub(super) fn remove(&self) -> io::Result<()> {
         match std::fs::remove_dir_all(&self.folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.and_then(|()| sync_folder(folder_of(&self.folder))),
         }
     }
 }
@@ -193,6 +228,39 @@ mod tests {
         records.add_result(3, Outcome::Tried { attempt: 2 }).unwrap();
         let more = [first[0], first[1], (3, Outcome::Tried { attempt: 2 })];
         assert_eq!(records.read_results().unwrap(), more);
+        // A sector that never reached the disk.
+        let mut text = std::fs::read(&log).unwrap();
+        text.extend_from_slice(b"4 done 1.5\0\0\0\xff\n5 done 2.000\n6 done 1.5");
+        std::fs::write(&log, text).unwrap();
+        let last = (5, Outcome::Done { wall_s: 2.0 });
+        assert_eq!(records.read_results().unwrap(), [more[0], more[1], more[2], last]);
+        records.add_result(7, Outcome::Failed).unwrap();
+        let seventh = (7, Outcome::Failed);
+        assert_eq!(records.read_results().unwrap(), [more[0], more[1], more[2], last, seventh], "not the torn one");
+    }
+
+    /// A result whose sync failed must not count, and one that is written again counts once.
+    #[test]
+    fn what_does_not_reach_the_disk_is_taken_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut records = Records::new(folder.path().to_owned());
+        let run = RunRecord { attempt: 1, version: Version { epoch: 5, number: 1 } };
+        records.write_run(1, run).unwrap();
+        records.add_result(0, Outcome::Failed).unwrap();
+        let Settled { results, orders } = records.sync();
+        assert!(results.is_ok() && orders.is_ok());
+        // A device without storage takes lines but refuses to be synced.
+        records.results = Some(LineFile::of(File::options().write(true).open("/dev/null").unwrap()));
+        records.add_result(1, Outcome::Failed).unwrap();
+        records.write_run(2, run).unwrap();
+        std::fs::remove_file(folder.path().join("2.run")).unwrap();
+        let Settled { results, orders } = records.sync();
+        assert!(results.is_err() && orders.is_err());
+        assert_eq!(records.read_run(1), Some(run), "it is cleared when its result is on the disk");
+        records.add_result(1, Outcome::Tried { attempt: 1 }).unwrap();
+        assert!(records.sync().results.is_ok());
+        let both = [(0, Outcome::Failed), (1, Outcome::Tried { attempt: 1 })];
+        assert_eq!(records.read_results().unwrap(), both);
     }
 
     #[test]
@@ -205,7 +273,7 @@ mod tests {
         assert_eq!(records.read_runs().unwrap(), [(7, run)]);
         assert!(!folder.path().join("8.run").exists(), "a record never finished is removed");
         assert_eq!((records.read_run(7), records.read_run(8)), (Some(run), None));
-        records.add_result(7, Outcome::Failed).unwrap();
+        records.clear(7);
         assert_eq!(records.read_runs().unwrap(), []);
     }
 

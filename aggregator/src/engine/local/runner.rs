@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::link::TaskLink;
-use super::records::{Outcome, Records, RunRecord, Tasks};
+use super::records::{Outcome, Records, RunRecord, Settled, Tasks};
 use super::schedule::{AttemptEnd, Schedule, Verdict};
 use super::submission::LocalOptions;
 use crate::engine::interface::EngineReport;
@@ -65,6 +65,14 @@ struct Active {
     ordered: Instant,
     /// The agent has answered that on this connection.
     answered: bool,
+    /// That it is ordered is on the disk; else it must not be.
+    recorded: bool,
+}
+
+impl Active {
+    fn recorded(run: RunRecord) -> Self {
+        Self { run, started: None, ordered: Instant::now(), answered: false, recorded: true }
+    }
 }
 
 #[derive(Debug)]
@@ -85,6 +93,8 @@ pub(super) struct Runner {
     described: Option<u64>,
     /// Results that could not be written yet.
     unsaved: Vec<(TaskAttempt, Outcome)>,
+    /// Results that are written and may not be on the disk.
+    unsettled: Vec<(TaskAttempt, Outcome)>,
     /// Looks for which nothing is started.
     resting: u32,
     starts: u32,
@@ -114,6 +124,7 @@ impl Runner {
             active: BTreeMap::new(),
             described: None,
             unsaved: Vec::new(),
+            unsettled: Vec::new(),
             resting: 0,
             starts: 0,
             events: 0,
@@ -145,6 +156,10 @@ impl Runner {
                 return;
             }
             self.start_tasks(&orders);
+            self.settle().await;
+            if self.is_over() {
+                break;
+            }
             tokio::select! {
                 // An error means the registry is gone: the aggregator is being torn down.
                 changed = self.orders.changed() => if changed.is_err() { return },
@@ -152,7 +167,13 @@ impl Runner {
                     if changed.is_err() { return }
                     self.order_again();
                 }
-                Some(state) = self.states.recv() => self.learn(state).await,
+                Some(state) = self.states.recv() => {
+                    self.learn(state).await;
+                    // All that came while the disk was busy shares the next sync.
+                    while let Ok(state) = self.states.try_recv() {
+                        self.learn(state).await;
+                    }
+                }
                 _ = polls.tick() => {
                     poll = poll.wrapping_add(1);
                     self.poll();
@@ -175,7 +196,7 @@ impl Runner {
 
     /// Every result is on the disk; the agent may forget them all.
     fn is_over(&self) -> bool {
-        self.schedule.is_over() && self.unsaved.is_empty()
+        self.schedule.is_over() && self.unsaved.is_empty() && self.unsettled.is_empty()
     }
 
     async fn end(&self, end: EngineEnd, progress: Option<EngineProgress>) {
@@ -190,7 +211,7 @@ impl Runner {
         self.schedule.recall_all(results.into_iter());
         for (task, run) in self.records.read_runs()? {
             if self.schedule.adopt(task, run.attempt) {
-                self.active.insert(task, Active { run, started: None, ordered: Instant::now(), answered: false });
+                self.active.insert(task, Active::recorded(run));
             } else {
                 self.records.clear(task);
                 self.link.forget(self.attempt(task, run));
@@ -215,18 +236,65 @@ impl Runner {
             let run = RunRecord { attempt, version: self.link.next_version() };
             let ordered = match self.link.trouble() {
                 Some(trouble) => Err(trouble),
-                None => self
-                    .records
-                    .write_run(task, run)
-                    .map_err(|error| format!("failed to write the record of task {}: {error}", task.saturating_add(1))),
+                None => self.records.write_run(task, run).map_err(|error| not_recorded(task, &error)),
             };
             match ordered {
                 Ok(()) => {
                     self.starts += 1;
-                    self.active.insert(task, Active { run, started: None, ordered: Instant::now(), answered: false });
-                    self.order(task);
+                    self.active.insert(task, Active { recorded: false, ..Active::recorded(run) });
                 }
                 Err(trouble) => self.not_started(task, &trouble),
+            }
+        }
+    }
+
+    /// Puts what was written on the disk, with one sync for all of it, and only then has the agent forget what is over and
+    /// start what is new.
+    async fn sync(&mut self) {
+        let starting = self.active.iter().filter(|(_, active)| !active.recorded).map(|(task, _)| *task);
+        let (starting, results): (Vec<u32>, _) = (starting.collect(), std::mem::take(&mut self.unsettled));
+        if starting.is_empty() && results.is_empty() {
+            return;
+        }
+        let mut records = self.records.lend();
+        let settling = tokio::task::spawn_blocking(move || {
+            let settled = records.sync();
+            (records, settled)
+        });
+        let settled = match settling.await {
+            Ok((records, settled)) => {
+                self.records = records;
+                settled
+            }
+            // The aggregator is being torn down.
+            Err(error) => {
+                Settled { results: Err(io::Error::other("interrupted")), orders: Err(io::Error::other(error)) }
+            }
+        };
+        match settled.results {
+            Ok(()) => {
+                for (attempt, _) in results {
+                    // A newer attempt at the task may have been ordered since.
+                    if self.active.get(&attempt.task).is_none_or(|active| active.run.version == attempt.version) {
+                        self.records.clear(attempt.task);
+                    }
+                    self.link.forget(attempt);
+                }
+            }
+            Err(error) => self.not_saved(results, &error),
+        }
+        for task in starting {
+            match &settled.orders {
+                Ok(()) => {
+                    if let Some(active) = self.active.get_mut(&task) {
+                        active.recorded = true;
+                    }
+                    self.order(task);
+                }
+                Err(error) => {
+                    self.active.remove(&task);
+                    self.not_started(task, &not_recorded(task, error));
+                }
             }
         }
     }
@@ -244,7 +312,9 @@ impl Runner {
         if self.described != connection && self.link.describe(self.in_common()) {
             self.described = connection;
         }
-        let Some(run) = self.active.get(&task).map(|active| active.run) else { return };
+        let Some(run) = self.active.get(&task).filter(|active| active.recorded).map(|active| active.run) else {
+            return;
+        };
         if self.described.is_none() || self.described != connection {
             return;
         }
@@ -315,7 +385,7 @@ impl Runner {
         let Some(active) = self.active.get_mut(&attempt.task).filter(|active| active.run.version == attempt.version)
         else {
             // Its result may be waiting for the disk.
-            if !self.unsaved.iter().any(|(unsaved, _)| *unsaved == attempt) {
+            if !self.unsaved.iter().chain(&self.unsettled).any(|(unsaved, _)| *unsaved == attempt) {
                 self.link.forget(attempt);
             }
             return;
@@ -379,13 +449,15 @@ impl Runner {
 
     fn save(&mut self, attempt: TaskAttempt, outcome: Outcome) {
         match self.records.add_result(attempt.task, outcome) {
-            Ok(()) => self.link.forget(attempt),
-            Err(error) => {
-                // The agent still says it is over, so even a crash now runs nothing twice.
-                self.unsaved.push((attempt, outcome));
-                self.tell_trouble(format!("a result cannot be written: {error}"));
-            }
+            Ok(()) => self.unsettled.push((attempt, outcome)),
+            Err(error) => self.not_saved(vec![(attempt, outcome)], &error),
         }
+    }
+
+    /// The agent still says that they are over, so even a crash now runs nothing twice.
+    fn not_saved(&mut self, results: Vec<(TaskAttempt, Outcome)>, error: &io::Error) {
+        self.unsaved.extend(results);
+        self.tell_trouble(format!("a result cannot be written: {error}"));
     }
 
     /// Ends every task. One that is frozen dies when the agent thaws or kills the volunteer; nobody waits for it.
@@ -402,7 +474,7 @@ impl Runner {
         while !self.active.is_empty() && self.link.trouble().is_none() {
             let Ok(Some(TaskState { attempt, status })) = tokio::time::timeout_at(deadline, self.states.recv()).await
             else {
-                return;
+                break;
             };
             let current = self.active.get(&attempt.task).is_some_and(|active| active.run.version == attempt.version);
             match status {
@@ -417,7 +489,12 @@ impl Runner {
                 status => self.learn(TaskState { attempt, status }).await,
             }
         }
+        self.settle().await;
     }
+}
+
+fn not_recorded(task: u32, error: &io::Error) -> String {
+    format!("failed to write the record of task {}: {error}", task.saturating_add(1))
 }
 
 fn seconds(ms: u64) -> f64 {
