@@ -240,18 +240,27 @@ impl Store {
     fn database(&mut self) -> Result<&Database, StoreError> {
         let database = match self.database.take() {
             Some(database) => database,
-            None => {
-                let file = private(&self.file).map_err(|error| self.failed("opened", redb::Error::Io(error)))?;
-                let database = FileBackend::new(file)
-                    .and_then(|backend| builder().create_with_backend(backend))
-                    .map_err(|error| self.failed("opened", error.into()))?;
-                self.begin(&database).map_err(|error| self.failed("opened", error))?;
-                // A new one's name; what is in it the database syncs itself.
-                sync_folder(folder_of(&self.file)).map_err(|error| self.failed("opened", redb::Error::Io(error)))?;
-                database
-            }
+            None => self.opened().map_err(|error| self.failed("opened", error))?,
         };
         Ok(self.database.insert(database))
+    }
+
+    fn opened(&self) -> Result<Database, redb::Error> {
+        // A new one is made under another name: half of one, which a loss of power can leave, is refused for good.
+        if is_missing(&self.file)? {
+            let new = self.beside("new");
+            remove(&new)?;
+            drop(self.opened_as(&new)?);
+            std::fs::rename(&new, &self.file)?;
+            sync_folder(folder_of(&self.file))?;
+        }
+        self.opened_as(&self.file)
+    }
+
+    fn opened_as(&self, path: &Path) -> Result<Database, redb::Error> {
+        let database = builder().create_with_backend(FileBackend::new(private(path)?)?)?;
+        self.begin(&database)?;
+        Ok(database)
     }
 
     /// Gives a new store its format. Reads first: a full disk is no reason not to start.
@@ -345,6 +354,15 @@ impl Store {
     }
 }
 
+/// Whether nothing was ever stored in a file.
+fn is_missing(path: &Path) -> io::Result<bool> {
+    match std::fs::metadata(path) {
+        Ok(metadata) => Ok(metadata.is_file() && metadata.len() == 0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 /// Removes a file that may be missing.
 fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
@@ -367,6 +385,21 @@ mod tests {
     use gleaner_types::time::Timestamp;
 
     use super::*;
+
+    /// What a loss of power leaves while a first store is made.
+    #[test]
+    fn half_of_a_new_store_is_in_nobodys_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("state.redb");
+        for (name, left) in [("state.redb", ""), ("state.redb.new", "half of one")] {
+            std::fs::write(folder.path().join(name), left).unwrap();
+            let mut store = Store::open(&file).unwrap();
+            assert_eq!(store.load().unwrap(), None);
+            store.save(&Controller::new(Settings::default(), Timestamp(77))).unwrap();
+            assert!(!folder.path().join("state.redb.new").exists());
+            std::fs::remove_file(&file).unwrap();
+        }
+    }
 
     #[test]
     fn a_state_survives() {
