@@ -136,6 +136,9 @@ impl HostLoop {
                 // A late tick is skipped, never made up for: rates use the true interval.
                 next = (next + self.config.sample_period).max(now);
                 self.tick(now);
+                if let Some(status) = &self.status {
+                    status.superseded(orders.superseded());
+                }
                 each_turn();
                 watched = now;
             } else if now.duration_since(watched) >= WATCH_PERIOD {

@@ -31,6 +31,7 @@ struct Latest {
     ticked: Instant,
     samples: Durations,
     restore_failures: u64,
+    superseded: u64,
     last: Option<Tick>,
 }
 
@@ -71,6 +72,7 @@ impl Status {
             ticked: Instant::now(),
             samples: Durations::default(),
             restore_failures: restore_failures as u64,
+            superseded: 0,
             last: None,
         };
         Self { hangs_after: HANGS_AFTER.max(sample_period * 3), refused, latest: Mutex::new(latest) }
@@ -87,6 +89,11 @@ impl Status {
 
     pub(crate) fn restore_failed(&self, times: usize) {
         self.lock().restore_failures += times as u64;
+    }
+
+    /// So many commands were never taken until now.
+    pub(crate) fn superseded(&self, commands: u64) {
+        self.lock().superseded = commands;
     }
 
     pub(crate) fn ticked(&self, tick: Tick) {
@@ -122,6 +129,11 @@ impl Status {
             "gleaner_agent_command_leases",
             "Commands in force under a lease.",
             tick.map(|tick| tick.leases as f64),
+        );
+        page.counter(
+            "gleaner_agent_commands_superseded",
+            "Commands dropped because a newer one of the same target came first, or too many waited.",
+            latest.superseded,
         );
         page.gauge(
             "gleaner_agent_knobs_changed",
@@ -327,6 +339,7 @@ mod tests {
     #[test]
     fn a_page_names_every_family_before_the_first_sample() {
         let monitor = monitor();
+        monitor.status.superseded(7);
         let text = monitor.status.page(&monitor.outbox).text().unwrap();
         for line in [
             "# TYPE gleaner_agent_residual_cores gauge",
@@ -334,6 +347,7 @@ mod tests {
             "# TYPE gleaner_agent_harm_ratio gauge",
             "gleaner_agent_restore_failures_total 2",
             "gleaner_agent_connected 0.0",
+            "gleaner_agent_commands_superseded_total 7",
         ] {
             assert!(text.contains(line), "{line} not in\n{text}");
         }
