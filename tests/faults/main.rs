@@ -3,14 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 mod checker;
+mod cuts;
 mod fleet;
 mod groups;
 mod kills;
 mod network;
+mod power;
 mod random;
 mod storm;
 
-/// Both tests want the machine for themselves.
+/// The tests want the machine for themselves.
 static MACHINE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// Holds the machine, whatever became of the test before.

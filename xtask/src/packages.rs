@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use crate::steps::{Steps, program};
 
-const WANTED: [&str; 18] = [
+const WANTED: [&str; 19] = [
     "qemu-system-x86",
     "busybox-static",
     "cpio",
@@ -17,6 +17,7 @@ const WANTED: [&str; 18] = [
     "libc6-dev",
     "xz-utils",
     "sysstat",
+    "strace",
     "bash",
     "dash",
     "default-jre-headless",
