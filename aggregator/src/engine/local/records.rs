@@ -49,7 +49,7 @@ pub(super) enum Outcome {
 
 /// Whether what was written is on the disk.
 #[derive(Debug)]
-pub(super) struct Settled {
+pub(super) struct Synced {
     pub(super) results: io::Result<()>,
     pub(super) orders: io::Result<()>,
 }
@@ -101,7 +101,7 @@ impl Records {
         Ok(String::from_utf8_lossy(&bytes).lines().filter_map(parse_result).collect())
     }
 
-    /// Writes a result. It counts once it is settled.
+    /// Writes a result. It counts once it is synced.
     pub(super) fn add_result(&mut self, task: u32, outcome: Outcome) -> io::Result<()> {
         let line = match outcome {
             Outcome::Done { wall_s } => format!("{task} done {wall_s:.3}\n"),
@@ -117,13 +117,13 @@ impl Records {
 
     /// Puts the results and orders written since the last time on the disk. Blocks on it. What cannot be put there is taken
     /// back.
-    pub(super) fn sync(&mut self) -> Settled {
+    pub(super) fn sync(&mut self) -> Synced {
         let runs = std::mem::take(&mut self.runs);
-        let settled = Settled { results: self.settle_results(), orders: self.settle_runs(&runs) };
-        if settled.orders.is_err() {
+        let synced = Synced { results: self.sync_results(), orders: self.sync_runs(&runs) };
+        if synced.orders.is_err() {
             runs.iter().for_each(|task| self.clear(*task));
         }
-        settled
+        synced
     }
 
     fn sync_results(&mut self) -> io::Result<()> {
@@ -151,7 +151,7 @@ impl Records {
         self.folder.join(format!("{task}.run"))
     }
 
-    /// Writes which attempt is to be ordered. It may be once it is settled.
+    /// Writes which attempt is to be ordered. It may be once it is synced.
     pub(super) fn write_run(&mut self, task: u32, run: RunRecord) -> io::Result<()> {
         std::fs::write(self.run_file(task), serde_json::to_vec(&run)?)?;
         self.runs.push(task);
@@ -247,14 +247,14 @@ mod tests {
         let run = RunRecord { attempt: 1, version: Version { epoch: 5, number: 1 } };
         records.write_run(1, run).unwrap();
         records.add_result(0, Outcome::Failed).unwrap();
-        let Settled { results, orders } = records.sync();
+        let Synced { results, orders } = records.sync();
         assert!(results.is_ok() && orders.is_ok());
         // A device without storage takes lines but refuses to be synced.
         records.results = Some(LineFile::of(File::options().write(true).open("/dev/null").unwrap()));
         records.add_result(1, Outcome::Failed).unwrap();
         records.write_run(2, run).unwrap();
         std::fs::remove_file(folder.path().join("2.run")).unwrap();
-        let Settled { results, orders } = records.sync();
+        let Synced { results, orders } = records.sync();
         assert!(results.is_err() && orders.is_err());
         assert_eq!(records.read_run(1), Some(run), "it is cleared when its result is on the disk");
         records.add_result(1, Outcome::Tried { attempt: 1 }).unwrap();

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::link::TaskLink;
-use super::records::{Outcome, Records, RunRecord, Settled, Tasks};
+use super::records::{Outcome, Records, RunRecord, Synced, Tasks};
 use super::schedule::{AttemptEnd, Schedule, Verdict};
 use super::submission::LocalOptions;
 use crate::engine::interface::EngineReport;
@@ -94,7 +94,7 @@ pub(super) struct Runner {
     /// Results that could not be written yet.
     unsaved: Vec<(TaskAttempt, Outcome)>,
     /// Results that are written and may not be on the disk.
-    unsettled: Vec<(TaskAttempt, Outcome)>,
+    unsynced: Vec<(TaskAttempt, Outcome)>,
     /// Looks for which nothing is started.
     resting: u32,
     starts: u32,
@@ -124,7 +124,7 @@ impl Runner {
             active: BTreeMap::new(),
             described: None,
             unsaved: Vec::new(),
-            unsettled: Vec::new(),
+            unsynced: Vec::new(),
             resting: 0,
             starts: 0,
             events: 0,
@@ -156,7 +156,7 @@ impl Runner {
                 return;
             }
             self.start_tasks(&orders);
-            self.settle().await;
+            self.sync().await;
             if self.is_over() {
                 break;
             }
@@ -196,7 +196,7 @@ impl Runner {
 
     /// Every result is on the disk; the agent may forget them all.
     fn is_over(&self) -> bool {
-        self.schedule.is_over() && self.unsaved.is_empty() && self.unsettled.is_empty()
+        self.schedule.is_over() && self.unsaved.is_empty() && self.unsynced.is_empty()
     }
 
     async fn end(&self, end: EngineEnd, progress: Option<EngineProgress>) {
@@ -252,26 +252,26 @@ impl Runner {
     /// start what is new.
     async fn sync(&mut self) {
         let starting = self.active.iter().filter(|(_, active)| !active.recorded).map(|(task, _)| *task);
-        let (starting, results): (Vec<u32>, _) = (starting.collect(), std::mem::take(&mut self.unsettled));
+        let (starting, results): (Vec<u32>, _) = (starting.collect(), std::mem::take(&mut self.unsynced));
         if starting.is_empty() && results.is_empty() {
             return;
         }
         let mut records = self.records.lend();
-        let settling = tokio::task::spawn_blocking(move || {
-            let settled = records.sync();
-            (records, settled)
+        let syncing = tokio::task::spawn_blocking(move || {
+            let synced = records.sync();
+            (records, synced)
         });
-        let settled = match settling.await {
-            Ok((records, settled)) => {
+        let synced = match syncing.await {
+            Ok((records, synced)) => {
                 self.records = records;
-                settled
+                synced
             }
             // The aggregator is being torn down.
             Err(error) => {
-                Settled { results: Err(io::Error::other("interrupted")), orders: Err(io::Error::other(error)) }
+                Synced { results: Err(io::Error::other("interrupted")), orders: Err(io::Error::other(error)) }
             }
         };
-        match settled.results {
+        match synced.results {
             Ok(()) => {
                 for (attempt, _) in results {
                     // A newer attempt at the task may have been ordered since.
@@ -284,7 +284,7 @@ impl Runner {
             Err(error) => self.not_saved(results, &error),
         }
         for task in starting {
-            match &settled.orders {
+            match &synced.orders {
                 Ok(()) => {
                     if let Some(active) = self.active.get_mut(&task) {
                         active.recorded = true;
@@ -385,7 +385,7 @@ impl Runner {
         let Some(active) = self.active.get_mut(&attempt.task).filter(|active| active.run.version == attempt.version)
         else {
             // Its result may be waiting for the disk.
-            if !self.unsaved.iter().chain(&self.unsettled).any(|(unsaved, _)| *unsaved == attempt) {
+            if !self.unsaved.iter().chain(&self.unsynced).any(|(unsaved, _)| *unsaved == attempt) {
                 self.link.forget(attempt);
             }
             return;
@@ -449,7 +449,7 @@ impl Runner {
 
     fn save(&mut self, attempt: TaskAttempt, outcome: Outcome) {
         match self.records.add_result(attempt.task, outcome) {
-            Ok(()) => self.unsettled.push((attempt, outcome)),
+            Ok(()) => self.unsynced.push((attempt, outcome)),
             Err(error) => self.not_saved(vec![(attempt, outcome)], &error),
         }
     }
@@ -489,7 +489,7 @@ impl Runner {
                 status => self.learn(TaskState { attempt, status }).await,
             }
         }
-        self.settle().await;
+        self.sync().await;
     }
 }
 
