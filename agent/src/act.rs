@@ -734,7 +734,7 @@ impl Actor {
 }
 
 /// A cap, or the ceiling where that is lower.
-fn within(cap: Quota, ceiling: Option<CoreShare>) -> Quota {
+pub(crate) fn within(cap: Quota, ceiling: Option<CoreShare>) -> Quota {
     match (cap, ceiling) {
         (cap, None) => cap,
         (Quota::Unlimited, Some(ceiling)) => Quota::AtMost(ceiling),

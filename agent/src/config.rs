@@ -1,5 +1,6 @@
 //! The agent's config file: raw keys in, validated settings out, defaults in this one place.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,10 +11,10 @@ use gleaner_net::transport::DEFAULT_PORT;
 use gleaner_planner::disk_floor::DiskFloorSettings;
 use gleaner_planner::forecast::{ForecastSettings, METHODS, Method};
 use gleaner_planner::guard::GuardSettings;
-use gleaner_planner::harm::LARGEST_PAUSE_SHARE;
+use gleaner_planner::harm::{Budgets, LARGEST_PAUSE_SHARE};
 use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
-use gleaner_types::id::HostId;
+use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
 use crate::act::{ActSettings, Bound, VolunteerChoice, VolunteerProgram};
@@ -36,7 +37,9 @@ pub const AT_RUN_TIME: &[&str] = &[
     "foreground.memory_floor_mib",
     "volunteer.kill_after_ms",
     "foreground.harm_budget",
+    "foreground.harm_budgets",
     "guard.pause_share",
+    "guard.follow_harm",
     "guard.headroom",
     "guard.growth_per_s",
     "guard.open_above",
@@ -109,6 +112,10 @@ pub struct Config {
     pub pause_share: f64,
     /// The most harm there should be, as a part of the time the foreground's work takes.
     pub harm_budget: f64,
+    /// The same of single workloads.
+    pub harm_budgets: BTreeMap<WorkloadId, f64>,
+    /// The volunteer is held by the harm it does.
+    pub follow_harm: bool,
     /// Forecast method.
     pub forecast_method: Method,
     /// History the forecast uses, in seconds.
@@ -184,6 +191,8 @@ impl Config {
         self.guard_open_above = new.guard_open_above;
         self.pause_share = new.pause_share;
         self.harm_budget = new.harm_budget;
+        self.harm_budgets.clone_from(&new.harm_budgets);
+        self.follow_harm = new.follow_harm;
         self.forecast_method = new.forecast_method;
         self.forecast_history_s = new.forecast_history_s;
         self.forecast_lookahead_s = new.forecast_lookahead_s;
@@ -251,6 +260,8 @@ impl Config {
             guard_open_above: guard.number("open_above", 0.5, 0.5..=1.0),
             pause_share: guard.number("pause_share", 0.03, 0.0..=LARGEST_PAUSE_SHARE),
             harm_budget: foreground.number("harm_budget", 0.01, 0.0001..=0.5),
+            harm_budgets: harm_budgets(&mut foreground),
+            follow_harm: guard.flag("follow_harm", false),
             forecast_method: forecast.choice("method", Method::default(), &forecast_words),
             forecast_history_s: history,
             forecast_lookahead_s: lookahead,
@@ -296,6 +307,7 @@ impl Config {
             processes_most: self.volunteer_processes,
             longest_lease: self.longest_lease,
             volunteer_ceiling: self.volunteer_ceiling,
+            follow_harm: self.follow_harm,
             links: self.links.clone(),
             foreground_quota_floor: self.foreground_floor,
             foreground_rate_floor: self.rate_floor,
@@ -313,7 +325,12 @@ impl Config {
 
     /// How to measure harm.
     pub(crate) fn harm_settings(&self) -> HarmSettings {
-        HarmSettings { pause_share: self.pause_share, budget_percent: self.harm_budget * 100.0 }
+        let own = self.harm_budgets.iter().map(|(workload, budget)| (workload.clone(), budget * 100.0));
+        HarmSettings {
+            pause_share: self.pause_share,
+            budgets: Budgets { all_percent: self.harm_budget * 100.0, own_percent: own.collect() },
+            follow: self.follow_harm,
+        }
     }
 
     /// What to sense.
@@ -399,6 +416,28 @@ fn disks(section: &mut Section<'_>) -> DiskWatchSettings {
         section.reject("disk_floor_folders", format_args!("has {bad:?}; each must be an absolute path"));
     }
     DiskWatchSettings { floor, folders: folders.into_iter().map(PathBuf::from).collect() }
+}
+
+/// Workloads with a budget of their own, as `NAME=PART`.
+fn harm_budgets(section: &mut Section<'_>) -> BTreeMap<WorkloadId, f64> {
+    let mut budgets = BTreeMap::new();
+    for text in section.texts("harm_budgets") {
+        let one = text.rsplit_once('=').and_then(|(name, part)| {
+            let part: f64 = part.trim().parse().ok()?;
+            let within = (0.0001..=0.5).contains(&part);
+            within.then_some((WorkloadId::new(name.trim()).ok()?, part))
+        });
+        match one {
+            Some((workload, part)) => _ = budgets.insert(workload, part),
+            None => section.reject(
+                "harm_budgets",
+                format_args!(
+                    "has {text:?}; it must be WORKLOAD=PART, such as \"guest-1=0.05\", with a part from 0.0001 to 0.5"
+                ),
+            ),
+        }
+    }
+    budgets
 }
 
 /// Names of links, and what they can carry if the config says so.
@@ -518,7 +557,8 @@ mod tests {
     #[test]
     fn a_reload_takes_over_what_it_says_and_nothing_else() {
         let all = "state_dir = '/x'\n[act]\nenabled = true\n[foreground]\nfloor_percent = 20\nmemory_floor_mib = 512\nharm_budget = 0.02\n\
-                   [volunteer]\nkill_after_ms = 1\n[guard]\nperiod_ms = 20\nheadroom = 0.2\ngrowth_per_s = 0.02\nopen_above = 0.7\npause_share = 0.1\n\
+                   harm_budgets = ['guest-1=0.05']\n\
+                   [volunteer]\nkill_after_ms = 1\n[guard]\nperiod_ms = 20\nheadroom = 0.2\ngrowth_per_s = 0.02\nopen_above = 0.7\npause_share = 0.1\nfollow_harm = true\n\
                    [forecast]\nmethod = 'best'\nhistory_s = 60\nlookahead_s = 30\nsigma = 3\n\
                    [sense]\nsample_period_ms = 500\nscan_period_s = 2\ncounters = false\n";
         let keys = |text: &str| Config::with_keys(&Source::from_text(Path::new("agent.toml"), text)).unwrap();
@@ -598,6 +638,19 @@ mod tests {
         if User::own().is_root() {
             let said = of("command = ['/bin/true']").unwrap_err().to_string();
             assert!(said.contains("`volunteer.user` is missing: the agent runs as root"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_workload_may_have_a_budget_of_its_own() {
+        let text = |list: &str| format!("[foreground]\nharm_budgets = [{list}]\n");
+        let config = load(&text("'guest-1=0.05', 'a=b=0.002'")).unwrap();
+        let budgets = config.harm_settings().budgets;
+        let of = |name: &str| budgets.of(&WorkloadId::new(name).unwrap());
+        assert_eq!((of("guest-1"), of("a=b"), of("guest-2")), (5.0, 0.2, 1.0));
+        for bad in ["'guest-1'", "'guest-1=5'", "'=0.1'", "'guest-1=NaN'"] {
+            let said = load(&text(bad)).unwrap_err().to_string();
+            assert!(said.contains("agent.toml:2: `foreground.harm_budgets` has"), "{said}");
         }
     }
 

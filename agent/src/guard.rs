@@ -22,6 +22,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gleaner_planner::guard::{Guard as Law, GuardSettings, Yields};
+use gleaner_planner::protecting::Posture;
 use gleaner_types::command::Quota;
 use gleaner_types::error::chain;
 use gleaner_types::event::Event;
@@ -38,6 +39,7 @@ use crate::act::ActSettings;
 use crate::act::managed::ForeignWrite;
 use crate::act::restore::foreign_event;
 use crate::act::volunteer::{Ender, Volunteer, VolunteerError};
+use crate::act::within;
 use crate::scratch::Scratch;
 
 /// Events about one thing are at least this far apart.
@@ -79,6 +81,8 @@ pub struct GuardStatus {
     pub held_because: Option<String>,
     /// Times the volunteer was ended because the host's memory ran out.
     pub memory_ends: u64,
+    /// How the volunteer is held for the harm it does, beside the guard's own law.
+    pub posture: Posture,
 }
 
 /// What the guard has done since its last event.
@@ -99,6 +103,10 @@ struct Inner {
     cap: Option<Quota>,
     /// The harm meter holds the volunteer still until then at the latest.
     held_until: Option<Instant>,
+    /// How the volunteer is held for the harm it does, beside the law.
+    posture: Posture,
+    /// CPU capacity of the host, once it was measured.
+    capacity: Option<CoreShare>,
     /// Raised when the volunteer is activated: the meter then starts anew.
     activation: u64,
     quit: bool,
@@ -132,6 +140,8 @@ impl Shared {
             law: Law::new(settings),
             cap: None,
             held_until: None,
+            posture: Posture::Open,
+            capacity: None,
             activation: 0,
             quit: false,
             shrinks: 0,
@@ -180,6 +190,20 @@ impl GuardView {
             inner.held_until = None;
         }
         held
+    }
+
+    /// CPUs can be kept free of the volunteer.
+    pub(crate) fn can_spare(&self) -> bool {
+        self.0.lock().volunteer.as_ref().is_some_and(|volunteer| volunteer.can_spare().is_ok())
+    }
+
+    /// Holds the volunteer so from now on, beside the law. What is tightened is in force on return.
+    ///
+    /// # Errors
+    /// In a sentence, when the volunteer's CPUs cannot be set; the posture is then the one before, unless the new one keeps none
+    /// free.
+    pub(crate) fn protect(&self, posture: Posture) -> Result<(), String> {
+        self.0.lock().protect(posture)
     }
 
     /// Ends a hold.
@@ -475,12 +499,12 @@ fn watch_disks(shared: &Shared, mut watch: DiskWatch) {
 impl Inner {
     fn status(&self) -> GuardStatus {
         let foreign = self.volunteer.as_ref().is_some_and(Volunteer::has_foreign_ceiling);
-        let state =
-            match (self.cap, self.law.frozen() || self.failure.is_some() || self.held.reason().is_some() || foreign) {
-                (Some(_), false) => VolunteerState::Active,
-                (Some(_), true) => VolunteerState::Frozen,
-                (None, _) => VolunteerState::Latent,
-            };
+        let held = self.posture == Posture::Hold || self.failure.is_some() || self.held.reason().is_some();
+        let state = match (self.cap, self.law.frozen() || held || foreign) {
+            (Some(_), false) => VolunteerState::Active,
+            (Some(_), true) => VolunteerState::Frozen,
+            (None, _) => VolunteerState::Latent,
+        };
         let allowance = match self.limit() {
             Quota::AtMost(limit) => limit,
             Quota::Unlimited => self.law.allowance(),
@@ -496,6 +520,7 @@ impl Inner {
             held: self.reason_held(),
             held_because: self.held_because.clone(),
             memory_ends: self.held.memory_ends,
+            posture: self.posture,
         }
     }
 
@@ -509,8 +534,18 @@ impl Inner {
         self.by_hand.unwrap_or_else(Instant::now)
     }
 
-    /// What the volunteer may have now: no quota while the law is open and the cap is all of the host.
+    /// What the volunteer may have now: the law's limit, and no more than the posture's share.
     fn limit(&self) -> Quota {
+        let by_law = self.limit_by_law();
+        let share = f64::from(self.posture.share_percent()) / 100.0;
+        match self.capacity.filter(|_| share < 1.0) {
+            Some(capacity) => within(by_law, Some(capacity * share)),
+            None => by_law,
+        }
+    }
+
+    /// No quota while the law is open and the cap is all of the host.
+    fn limit_by_law(&self) -> Quota {
         let allowance = self.law.allowance();
         match self.cap {
             None => Quota::AtMost(CoreShare::ZERO),
@@ -519,6 +554,19 @@ impl Inner {
             Some(Quota::Unlimited) => Quota::AtMost(allowance),
             Some(Quota::AtMost(cap)) => Quota::AtMost(cap.min(allowance)),
         }
+    }
+
+    fn protect(&mut self, posture: Posture) -> Result<(), String> {
+        let kept_free = match &mut self.volunteer {
+            Some(volunteer) => volunteer.keep_free(posture.spare_cpus()),
+            None => Ok(()),
+        };
+        if kept_free.is_ok() || posture.spare_cpus() == 0 {
+            self.posture = posture;
+        }
+        // What cannot be set now is tried again at the next look, which also tells of it.
+        _ = self.enforce();
+        kept_free
     }
 
     /// Chooses the law by how the volunteer yields.
@@ -542,8 +590,10 @@ impl Inner {
         }
         let limit = self.limit();
         let now = self.now();
-        let held =
-            self.held_until.is_some_and(|until| now < until) || self.failure.is_some() || self.held.reason().is_some();
+        let held = self.held_until.is_some_and(|until| now < until)
+            || self.posture == Posture::Hold
+            || self.failure.is_some()
+            || self.held.reason().is_some();
         let frozen = held || self.cap.is_none() || self.law.frozen() || limit == Quota::AtMost(CoreShare::ZERO);
         let Some(volunteer) = &mut self.volunteer else { return Ok(()) };
         let met = volunteer.enforce(limit, frozen, now)?;
@@ -561,6 +611,7 @@ impl Inner {
         // The first sample after an activation or a failure only starts an interval.
         let Some((sample, interval_s)) = sample else { return };
         self.recover();
+        self.capacity = Some(sample.capacity);
         let silent = self.held.mind_silent_disks(now);
         self.hold_anew(silent);
         let before = self.status().allowance;

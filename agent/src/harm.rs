@@ -1,24 +1,31 @@
 //! The harm meter: a thread that holds the volunteer still for short windows at random moments and compares what the
 //! foreground's threads wait for a CPU beside the volunteer and without. In: workloads, from the agent's loop; their
-//! counters. Out: the host's harm for the report, and an event when a workload's budget is crossed. Nothing acts on it.
+//! counters. Out: the host's harm for the report, and an event when a workload's budget is crossed. Where the volunteer is to be
+//! held by the harm it does, each trial also goes to `planner::protecting`, and the posture it chooses to the guard.
 //!
 //! A trial reads the counters four times; in between the thread sleeps. A trial in which the guard froze the volunteer, in
 //! which the volunteer did not run, or could not be held, does not count.
 
 #[cfg(test)]
+mod following_tests;
+#[cfg(test)]
 mod tests;
 
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gleaner_planner::harm::{Compared, Crossing, Edge, HarmTracker, SETTLE, Schedule, Skipped, Trial};
+use gleaner_planner::harm::{Budgets, Compared, Crossing, Edge, HarmTracker, SETTLE, Schedule, Skipped, Trial};
+use gleaner_planner::protecting::{Change, Ladder, Posture, Protecting};
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::HostHarm;
 use gleaner_types::report::{Absence, Reading, Reason, VolunteerState};
 
 use crate::guard::{GuardView, VolunteerClock};
+use crate::kernel_file::read_short;
+use crate::sense::perf::parse_cpu_list;
 use crate::sense::run_queue::{Counted, OpenQueue, QueueSource, RunQueues, compare};
 
 /// A thread that wakes later than this has lost its trial: the guard lets the volunteer go by itself.
@@ -40,6 +47,13 @@ pub(crate) trait Holder: Send {
     fn hold(&self, until: Instant) -> bool;
     /// Lets it go.
     fn release(&self);
+    /// CPUs can be kept free of it.
+    fn can_spare(&self) -> bool;
+    /// Holds it so from now on.
+    ///
+    /// # Errors
+    /// In a sentence, when CPUs cannot be kept free.
+    fn protect(&self, posture: Posture) -> Result<(), String>;
 }
 
 /// The volunteer that a guard holds.
@@ -70,15 +84,25 @@ impl Holder for GuardedVolunteer {
     fn release(&self) {
         self.guard.release();
     }
+
+    fn can_spare(&self) -> bool {
+        self.guard.can_spare()
+    }
+
+    fn protect(&self, posture: Posture) -> Result<(), String> {
+        self.guard.protect(posture)
+    }
 }
 
-/// What is measured, and how often.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What is measured, how often, and what follows.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HarmSettings {
     /// Part of the time in which the volunteer is held still; 0 measures nothing.
     pub(crate) pause_share: f64,
-    /// The most harm there should be, in percent.
-    pub(crate) budget_percent: f64,
+    /// The most harm there should be.
+    pub(crate) budgets: Budgets,
+    /// The volunteer is held by the harm it does.
+    pub(crate) follow: bool,
 }
 
 #[derive(Debug)]
@@ -140,6 +164,7 @@ impl HarmMeter {
         queues: RunQueues,
         seed: u64,
     ) -> std::io::Result<Self> {
+        let pause_share = settings.pause_share;
         let state = State {
             quit: false,
             settings,
@@ -153,8 +178,10 @@ impl HarmMeter {
             shared: Arc::clone(&shared),
             holder,
             queues,
-            schedule: Schedule::new(seed, settings.pause_share),
+            schedule: Schedule::new(seed, pause_share),
             tracker: HarmTracker::default(),
+            protecting: None,
+            spares: true,
             began: Instant::now(),
             paused: Duration::ZERO,
             buffer: Vec::new(),
@@ -207,6 +234,10 @@ struct Worker {
     queues: RunQueues,
     schedule: Schedule,
     tracker: HarmTracker,
+    /// Chooses how the volunteer is held, where that follows the harm.
+    protecting: Option<Protecting>,
+    /// CPUs could be kept free so far.
+    spares: bool,
     began: Instant,
     paused: Duration,
     buffer: Vec<u8>,
@@ -227,10 +258,11 @@ impl Worker {
                 if state.quit {
                     return;
                 }
-                state.settings
+                state.settings.clone()
             };
             self.schedule.set_pause_share(settings.pause_share);
-            self.publish(settings);
+            self.follow(&settings);
+            self.publish(&settings);
             let Some(trial) = self.schedule.next_trial() else {
                 self.shared.sleep(Duration::from_secs(3_600));
                 continue;
@@ -239,7 +271,10 @@ impl Worker {
                 continue;
             }
             match self.trial(trial) {
-                Ok(compared) => self.tracker.record(self.began.elapsed(), compared),
+                Ok((compared, cores)) => {
+                    self.weigh(&compared, cores, &settings.budgets);
+                    self.tracker.record(self.began.elapsed(), compared);
+                }
                 Err(Some(skipped)) => self.tracker.skip(skipped),
                 Err(None) => {}
             }
@@ -247,8 +282,61 @@ impl Worker {
         }
     }
 
-    /// One trial; the volunteer is let go in every case. `Err(None)`: it was interrupted, or came too late.
-    fn trial(&mut self, trial: Trial) -> Result<Vec<Compared>, Option<Skipped>> {
+    /// Begins or ends to hold the volunteer by its harm, as the settings say, and does what only time brings.
+    fn follow(&mut self, settings: &HarmSettings) {
+        // Without trials nothing would ever be learnt.
+        let wanted = settings.follow && settings.pause_share > 0.0;
+        let now = self.began.elapsed();
+        let ladder = Ladder::new(cpus(), self.spares && self.holder.can_spare());
+        let change = match &mut self.protecting {
+            Some(protecting) if wanted => protecting.set_ladder(ladder, now).or_else(|| protecting.tick(now)),
+            Some(_) => {
+                self.protecting = None;
+                // To keep no CPU free is what can always be done.
+                _ = self.holder.protect(Posture::Open);
+                None
+            }
+            None if wanted => {
+                let protecting = self.protecting.insert(Protecting::new(ladder, now));
+                let posture = protecting.posture();
+                self.protect(posture);
+                None
+            }
+            None => None,
+        };
+        self.take(change);
+    }
+
+    /// What follows from a trial.
+    fn weigh(&mut self, compared: &[Compared], cores: f64, budgets: &Budgets) {
+        let now = self.began.elapsed();
+        let change = self.protecting.as_mut().and_then(|protecting| protecting.trial(now, compared, cores, budgets));
+        self.take(change);
+    }
+
+    /// Puts a change in force and tells of it.
+    fn take(&mut self, change: Option<Change>) {
+        let Some(change) = change else { return };
+        self.protect(change.to);
+        let reason = change.to_string();
+        tracing::info!(reason, "how the volunteer is held has changed");
+        let mut state = self.shared.lock();
+        if state.events.len() < EVENTS {
+            let (spare_cpus, share_percent) = (change.to.spare_cpus(), f64::from(change.to.share_percent()));
+            state.events.push(Event::ProtectionChanged { spare_cpus, share_percent, reason });
+        }
+    }
+
+    /// Holds the volunteer so. Where CPUs cannot be kept free after all, they are not counted on again.
+    fn protect(&mut self, posture: Posture) {
+        let Err(why) = self.holder.protect(posture) else { return };
+        tracing::warn!(why, "CPUs cannot be kept free of the volunteer");
+        self.spares = false;
+    }
+
+    /// One trial, and the CPUs that the volunteer used in it; it is let go in every case. `Err(None)`: it was interrupted, or
+    /// came too late.
+    fn trial(&mut self, trial: Trial) -> Result<(Vec<Compared>, f64), Option<Skipped>> {
         let (state, freezes) = self.holder.runs();
         Self::unless_frozen(state)?;
         let sources = self.shared.lock().sources.clone();
@@ -284,7 +372,7 @@ impl Worker {
             Ok(compare([&of(a)?, &of(b)?, &of(c)?, &of(d)?]))
         };
         let ids = sources.into_iter().map(|(id, _)| id);
-        Ok(ids.zip(counts.map(compared)).collect())
+        Ok((ids.zip(counts.map(compared)).collect(), ran))
     }
 
     /// The window without the volunteer.
@@ -326,16 +414,16 @@ impl Worker {
     }
 
     /// Leaves what is known for whoever asks.
-    fn publish(&mut self, settings: HarmSettings) {
+    fn publish(&mut self, settings: &HarmSettings) {
         let foreground = match settings.pause_share > 0.0 {
             true => self.tracker.foreground(),
             false => Reading::because(Reason::PausesSwitchedOff),
         };
-        let crossings = self.tracker.crossings(settings.budget_percent);
+        let crossings = self.tracker.crossings(&settings.budgets);
         let harm = HostHarm {
             foreground,
             workloads: self.tracker.workloads(),
-            budget_percent: settings.budget_percent,
+            budget_percent: settings.budgets.all_percent,
             paused_s: self.paused.as_secs_f64(),
         };
         let mut state = self.shared.lock();
@@ -343,7 +431,8 @@ impl Worker {
         for crossing in crossings {
             tracing::info!(workload = %crossing.workload, harm = %crossing.harm, edge = ?crossing.edge, "harm crossed the budget");
             if state.events.len() < EVENTS {
-                state.events.push(event(crossing, settings.budget_percent));
+                let budget_percent = settings.budgets.of(&crossing.workload);
+                state.events.push(event(crossing, budget_percent));
             }
         }
     }
@@ -354,6 +443,13 @@ type Quadruple<'a> = (
     (&'a Result<Counted, Absence>, &'a Result<Counted, Absence>),
     (&'a Result<Counted, Absence>, &'a Result<Counted, Absence>),
 );
+
+/// CPUs of this host, however many of them the agent itself may use.
+fn cpus() -> u32 {
+    let online = read_short(Path::new("/sys/devices/system/cpu/online")).ok();
+    let cpus = online.and_then(|text| parse_cpu_list(&text)).map_or(1, |cpus| cpus.len());
+    u32::try_from(cpus).unwrap_or(u32::MAX)
+}
 
 /// CPUs that the volunteer used on average between two snapshots.
 fn volunteer_share(from: &Snapshot, to: &Snapshot) -> Option<f64> {

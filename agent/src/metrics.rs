@@ -271,6 +271,16 @@ fn guard(page: &mut Page, guard: Option<&GuardStatus>) {
         "1 while the guard cannot measure or limit and holds the volunteer frozen.",
         guard.map(|guard| f64::from(u8::from(guard.failure.is_some()))),
     );
+    page.gauge(
+        "gleaner_agent_spare_cpus",
+        "CPUs kept free of the volunteer for the harm it does.",
+        guard.map(|guard| f64::from(guard.posture.spare_cpus())),
+    );
+    page.gauge(
+        "gleaner_agent_volunteer_share_ratio",
+        "The part of the machine that the volunteer may have at most for the harm it does; 0 while it is held.",
+        guard.map(|guard| f64::from(guard.posture.share_percent()) / 100.0),
+    );
 }
 
 fn harm(page: &mut Page, harm: Option<&HostHarm>) {

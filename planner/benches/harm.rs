@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use gleaner_planner::harm::{Comparison, HarmTracker, MOST_TRIALS, RunTime, Trials};
+use gleaner_planner::harm::{Budgets, Comparison, HarmTracker, MOST_TRIALS, RunTime, Trials};
 use gleaner_types::id::WorkloadId;
 
 fn trial(number: u64) -> Comparison {
@@ -20,13 +20,14 @@ fn harm(criterion: &mut Criterion) {
 
     let ids: Vec<WorkloadId> = (0..100).map(|n| WorkloadId::from_untrusted(&format!("guest-{n}"))).collect();
     let mut tracker = HarmTracker::default();
+    let budgets = Budgets { all_percent: 1.0, ..Budgets::default() };
     let mut number = 0;
     let mut after_a_trial = move || {
         number += 1;
         let now = Duration::from_secs(number);
         tracker.record(now, ids.iter().map(|id| (id.clone(), Ok(trial(number)))));
         tracker.forget(now);
-        (tracker.crossings(1.0), tracker.foreground(), tracker.workloads())
+        (tracker.crossings(&budgets), tracker.foreground(), tracker.workloads())
     };
     for _ in 0..MOST_TRIALS {
         after_a_trial();

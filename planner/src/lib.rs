@@ -21,6 +21,7 @@ pub mod policy;
 pub mod power;
 pub mod productivity;
 pub mod progress;
+pub mod protecting;
 pub mod reclaim;
 pub mod search;
 pub mod selection;

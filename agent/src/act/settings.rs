@@ -145,6 +145,8 @@ pub struct ActSettings {
     pub guard: GuardSettings,
     /// What stays free on the file systems that the volunteer can write.
     pub disks: DiskWatchSettings,
+    /// The volunteer is held by the harm it does, so CPUs may have to be kept free of it.
+    pub follow_harm: bool,
     /// The links that the volunteer's network ceiling is for.
     pub links: LinkChoice,
     /// Where the kernel's interfaces are.
@@ -181,6 +183,7 @@ impl ActSettings {
             guard_period: Duration::from_millis(50),
             guard: GuardSettings::default(),
             disks: DiskWatchSettings { floor: DiskFloorSettings::default(), folders: Vec::new() },
+            follow_harm: false,
             links: LinkChoice::default(),
             roots: Roots::default(),
             guard_by_hand: false,

@@ -11,6 +11,7 @@ mod ender;
 mod error;
 pub(crate) mod groups;
 mod idle_class;
+mod spare;
 mod usage;
 
 use std::path::{Path, PathBuf};
@@ -40,6 +41,9 @@ pub(crate) const LEAST_CEILING_PERCENT: f64 = 5.0;
 
 /// How long it is believed that the volunteer is in the idle class, or not. (Chosen.)
 const CLASS_HOLDS: Duration = Duration::from_secs(1);
+
+/// Why no CPU is kept free of process groups.
+const NO_SPARE_FOR_GROUPS: &str = "process groups are in no cgroup";
 
 /// How a volunteer is contained.
 #[derive(Debug)]
@@ -124,10 +128,26 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
         };
         sentences.push(bound.lacking(&why));
     }
+    sentences.push(foreseen_spare(settings, hierarchies));
     if let Some(program) = &settings.volunteer_program {
         sentences.extend(command::foreseen(program, &Tmp::probe()));
     }
     sentences
+}
+
+/// By what CPUs could be kept free of such a volunteer, in a sentence.
+fn foreseen_spare(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
+    let by_cgroup = hierarchies.v1.contains_key("cpuset");
+    let by = match settings.volunteer {
+        VolunteerChoice::ProcessGroups => {
+            return format!("no CPU can be kept free of the volunteer, because {NO_SPARE_FOR_GROUPS}");
+        }
+        VolunteerChoice::Unit => "by the controller `cpuset`, where the unit's cgroup has it",
+        _ if by_cgroup => "by the controller `cpuset`",
+        _ => "by the controller `cpuset` where its cgroup has it, otherwise by the affinity of its threads",
+    };
+    let on = if settings.follow_harm { "they are when the harm asks for it" } else { "guard.follow_harm is off" };
+    format!("CPUs can be kept free of the volunteer, {by}; {on}")
 }
 
 /// The guard's law and why, in a sentence.
@@ -299,6 +319,29 @@ impl Volunteer {
             *class = Class { yields, checked: Some(now), of: members };
         }
         &self.class.yields
+    }
+
+    /// CPUs can be kept free of it.
+    ///
+    /// # Errors
+    /// Why not, completing "because …".
+    pub(crate) fn can_spare(&self) -> Result<(), String> {
+        match &self.containment {
+            Containment::Cgroup(volunteer) => volunteer.can_spare(),
+            Containment::ProcessGroups(_) => Err(NO_SPARE_FOR_GROUPS.to_owned()),
+        }
+    }
+
+    /// Keeps so many CPUs free of it from now on. What somebody else has set is not overwritten; the next step reports it.
+    ///
+    /// # Errors
+    /// In a sentence, when that cannot be done.
+    pub(crate) fn keep_free(&mut self, cpus: u32) -> Result<(), String> {
+        match &mut self.containment {
+            Containment::Cgroup(volunteer) => volunteer.keep_free(cpus),
+            Containment::ProcessGroups(_) if cpus == 0 => Ok(()),
+            Containment::ProcessGroups(_) => Err(NO_SPARE_FOR_GROUPS.to_owned()),
+        }
     }
 
     /// Foreign writes since the last call; each is returned once.

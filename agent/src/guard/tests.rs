@@ -128,6 +128,31 @@ fn gives_way_to_a_demand_grows_back_and_fails_safe() {
 }
 
 #[test]
+fn a_posture_holds_beside_the_law() {
+    let Some(scene) = Scene::open("a_posture_holds_beside_the_law") else { return };
+    let (volunteer, _ledger, _) = volunteer(&scene);
+    let freezer = crate::act::cgroup::freezer_of(&volunteer.dirs()).unwrap();
+    let frozen = || freezer.read().unwrap().to_string() == "1";
+    let quota = volunteer.dirs().into_iter().map(|dir| AnyLever::new(&dir, scene.version, CgroupFile::Quota));
+    let quota = quota.into_iter().find(AnyLever::exists).unwrap();
+    let counters = Counters::new();
+    let guard = Guard::start(&settings(&scene, PERIOD), volunteer, counters.meter()).unwrap();
+    let view = guard.view();
+    view.protect(Posture::Share { percent: 50 }).unwrap();
+    guard.set_cap(Some(Quota::Unlimited)).unwrap();
+    let half = CoreShare::clamped(100.0);
+    eventually("half of two CPUs", || guard.status().allowance == half);
+    eventually("a quota of it", || quota.read().unwrap().ceiling() == Some(half));
+
+    view.protect(Posture::Hold).unwrap();
+    assert!(frozen(), "in force on return");
+    assert_eq!((guard.status().state, guard.status().freezes), (VolunteerState::Frozen, 0), "no act of the law");
+    assert!(!view.hold(Instant::now() + Duration::from_secs(60)), "there is nothing for the meter to hold");
+    view.protect(Posture::Open).unwrap();
+    eventually("all that the law allows", || guard.status().allowance > half && !frozen());
+}
+
+#[test]
 fn a_real_foreground_takes_its_cpu_back() {
     // Other tests would be a foreground as well.
     if !gleaner_test_support::beds::wanted("a_real_foreground_takes_its_cpu_back") {

@@ -1,8 +1,8 @@
 //! The meter on real processes: loops that measure their own response, beside hogs of two scheduling classes; and on a
 //! real volunteer that a real guard holds.
 
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -80,10 +80,18 @@ impl Holder for Signalled {
     fn release(&self) {
         self.0.signal(Signal::CONT);
     }
+
+    fn can_spare(&self) -> bool {
+        false
+    }
+
+    fn protect(&self, _: Posture) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Threads of this process that work for some milliseconds, rest, and sum up how long their work took.
-struct Loops {
+pub(super) struct Loops {
     stop: Arc<AtomicBool>,
     /// Time taken, and CPU time, in ns.
     sums: Arc<[AtomicU64; 2]>,
@@ -96,7 +104,7 @@ fn own_cpu_ns() -> u64 {
 }
 
 impl Loops {
-    fn start(count: usize) -> Self {
+    pub(super) fn start(count: usize) -> Self {
         let (stop, sums) = (Arc::new(AtomicBool::new(false)), Arc::new([AtomicU64::new(0), AtomicU64::new(0)]));
         let one = |_| {
             let (stop, sums) = (Arc::clone(&stop), Arc::clone(&sums));
@@ -117,12 +125,12 @@ impl Loops {
     }
 
     /// Time taken per CPU time since a reading of the sums.
-    fn stretch(&self, since: [u64; 2]) -> f64 {
+    pub(super) fn stretch(&self, since: [u64; 2]) -> f64 {
         let now = self.read();
         (now[0] - since[0]) as f64 / (now[1] - since[1]) as f64
     }
 
-    fn read(&self) -> [u64; 2] {
+    pub(super) fn read(&self) -> [u64; 2] {
         [self.sums[0].load(Ordering::Relaxed), self.sums[1].load(Ordering::Relaxed)]
     }
 }
@@ -134,12 +142,12 @@ impl Drop for Loops {
     }
 }
 
-fn queues() -> RunQueues {
+pub(super) fn queues() -> RunQueues {
     RunQueues::new(Path::new("/proc"), &Hierarchies::of_this_machine(), VolunteerMark::default())
 }
 
 /// This process, whose busy threads are the loops.
-fn own() -> Vec<(WorkloadId, QueueSource)> {
+pub(super) fn own() -> Vec<(WorkloadId, QueueSource)> {
     let pid = i32::try_from(std::process::id()).unwrap();
     vec![(WorkloadId::new("loops").unwrap(), QueueSource::Guest(pid))]
 }
@@ -169,7 +177,8 @@ fn measured(meter: &HarmMeter, trials: u32) -> HarmInterval {
 }
 
 /// As fast as trials can be taken.
-const OFTEN: HarmSettings = HarmSettings { pause_share: 0.2, budget_percent: 1.0 };
+const OFTEN: HarmSettings = HarmSettings { pause_share: 0.2, budgets: BUDGETS, follow: false };
+const BUDGETS: Budgets = Budgets { all_percent: 1.0, own_percent: BTreeMap::new() };
 
 /// Neighbours of the machine slow the loops as well, so it may be tried again.
 #[test]
@@ -215,10 +224,78 @@ fn compare() -> Result<(), String> {
     let over = matches!(events.as_slice(), [Event::HarmOverBudget { .. }, ..]);
     // What the loops measure themselves says the same: the hogs of the normal class slow them more.
     let both = normal.mean_percent > 2.0 * idle.mean_percent.max(1.0) && normal_stretch > idle_stretch;
-    match both && over && normal.low_percent > OFTEN.budget_percent {
+    match both && over && normal.low_percent > BUDGETS.all_percent {
         true => Ok(()),
         false => Err(format!("idle {idle} ({idle_stretch}), normal {normal} ({normal_stretch}), {events:?}")),
     }
+}
+
+/// Hogs, and the postures they were held by.
+struct Recorded(Signalled, Arc<Mutex<Vec<Posture>>>);
+
+impl Holder for Recorded {
+    fn runs(&self) -> (VolunteerState, u64) {
+        self.0.runs()
+    }
+
+    fn cpu_ns(&self) -> Option<u64> {
+        self.0.cpu_ns()
+    }
+
+    fn counts_alone(&self) -> bool {
+        true
+    }
+
+    fn hold(&self, until: Instant) -> bool {
+        self.0.hold(until)
+    }
+
+    fn release(&self) {
+        self.0.release();
+    }
+
+    fn can_spare(&self) -> bool {
+        false
+    }
+
+    fn protect(&self, posture: Posture) -> Result<(), String> {
+        self.1.lock().unwrap().push(posture);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_volunteer_that_harms_is_held_tighter_and_let_go_when_that_is_switched_off() {
+    const TEST: &str = "a_volunteer_that_harms_is_held_tighter_and_let_go_when_that_is_switched_off";
+    if gleaner_test_support::lab::inside() {
+        gleaner_test_support::skipped!("{TEST}: an emulated host is too slow beside its other tests");
+        return;
+    }
+    let cpus = thread::available_parallelism().unwrap().get();
+    let _loops = Loops::start(cpus);
+    let hogs = Arc::new(Hogs::start(false, cpus * 2));
+    let postures = Arc::new(Mutex::new(Vec::new()));
+    let holder = Recorded(Signalled(hogs), Arc::clone(&postures));
+    let follow = HarmSettings { follow: true, ..OFTEN };
+    let meter = HarmMeter::start(follow, Box::new(holder), queues(), u64::from(std::process::id())).unwrap();
+    meter.set_sources(own());
+    let held = || postures.lock().unwrap().clone();
+    eventually("a start", || !held().is_empty());
+    eventually("something tighter", || held().len() > 1);
+    let [start, tighter] = held()[..2] else { panic!("{:?}", held()) };
+    let percents = (start.share_percent(), tighter.share_percent());
+    assert!(percents.1 < percents.0 && percents.0 < 100, "{start} to {tighter}");
+    let mut reasons = Vec::new();
+    eventually("its event", || {
+        reasons.extend(meter.take_events().into_iter().filter_map(|event| match event {
+            Event::ProtectionChanged { reason, .. } => Some(reason),
+            _ => None,
+        }));
+        !reasons.is_empty()
+    });
+    assert!(reasons[0].contains("above the budget of 1 %"), "{reasons:?}");
+    meter.set_settings(OFTEN);
+    eventually("it is let go", || held().last() == Some(&Posture::Open));
 }
 
 /// A volunteer that uses no CPU but says it does.
@@ -242,6 +319,14 @@ impl Holder for Nothing {
     }
 
     fn release(&self) {}
+
+    fn can_spare(&self) -> bool {
+        false
+    }
+
+    fn protect(&self, _: Posture) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 #[test]
@@ -279,6 +364,12 @@ fn a_volunteer_that_does_not_run_or_cannot_be_held_is_not_compared() {
             true
         }
         fn release(&self) {}
+        fn can_spare(&self) -> bool {
+            false
+        }
+        fn protect(&self, _: Posture) -> Result<(), String> {
+            Ok(())
+        }
     }
     let reason = |odd: Odd, wanted: Reason| {
         let meter = HarmMeter::start(OFTEN, Box::new(odd), queues(), 1).unwrap();

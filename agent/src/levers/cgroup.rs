@@ -58,6 +58,9 @@ pub enum CgroupFile {
     OomGroup,
     /// Processes and threads that there may be: `pids.max`.
     Pids,
+    /// CPUs that its tasks may run on, as the kernel writes a list: `cpuset.cpus`. Empty, in version 2 alone, is those of the
+    /// cgroup above.
+    Cpus,
 }
 
 /// One control file of one cgroup.
@@ -119,6 +122,7 @@ impl CgroupLever {
             (CgroupFile::SwapMax, V2) => "memory.swap.max",
             (CgroupFile::OomGroup, _) => "memory.oom.group",
             (CgroupFile::Pids, _) => "pids.max",
+            (CgroupFile::Cpus, _) => "cpuset.cpus",
         }
     }
 
@@ -280,6 +284,13 @@ const KINDS: &[Kind] = &[
         restored: "the limit found; a cgroup that Gleaner made goes away",
         capability: None,
     },
+    Kind {
+        name: "CPUs of the volunteer",
+        does: "CPUs that it may run on, so that others are kept free for the foreground: `cpuset.cpus` (`guard.follow_harm`)",
+        exists: "controller `cpuset`; on version 2 where it is switched on for others already",
+        restored: "the CPUs found; a cgroup that Gleaner made goes away",
+        capability: None,
+    },
 ];
 
 impl fmt::Display for CgroupLever {
@@ -334,7 +345,8 @@ impl Lever for CgroupLever {
             | CgroupFile::MemoryMax
             | CgroupFile::SwapMax
             | CgroupFile::OomGroup
-            | CgroupFile::Pids => None,
+            | CgroupFile::Pids
+            | CgroupFile::Cpus => None,
         }
     }
 
@@ -375,6 +387,7 @@ impl Lever for CgroupLever {
             (CgroupFile::Freezer, V2) => self.flag(file, &text).map(LeverValue::Frozen),
             (CgroupFile::OomGroup, _) => self.flag(file, &text).map(LeverValue::KilledWhole),
             (CgroupFile::Pids, _) => self.limit(file, &text).map(LeverValue::Count),
+            (CgroupFile::Cpus, _) => Ok(LeverValue::Text(text)),
             (CgroupFile::Memory | CgroupFile::MemoryMax | CgroupFile::SwapMax, _) => {
                 let limit = self.limit(file, &text)?;
                 Ok(LeverValue::Memory(limit.filter(|bytes| *bytes < NO_MEMORY_LIMIT)))
@@ -406,6 +419,8 @@ impl Lever for CgroupLever {
             (CgroupFile::Freezer, V1, LeverValue::Frozen(frozen)) => {
                 self.write_file(file, if *frozen { "FROZEN" } else { "THAWED" })
             }
+            // A write of nothing would not reach the kernel.
+            (CgroupFile::Cpus, _, LeverValue::Text(cpus)) => self.write_file(file, &format!("{cpus}\n")),
             (CgroupFile::Memory | CgroupFile::MemoryMax | CgroupFile::SwapMax, V1, LeverValue::Memory(None)) => {
                 self.write_file(file, "-1")
             }

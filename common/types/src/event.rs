@@ -503,6 +503,15 @@ pub enum Event {
         /// The budget.
         budget_percent: f64,
     },
+    /// How the volunteer is held for the harm it does has changed.
+    ProtectionChanged {
+        /// CPUs that are kept free of the volunteer.
+        spare_cpus: u32,
+        /// The part of the machine that the volunteer may have at most, in percent; 0 is that it does not run.
+        share_percent: f64,
+        /// Why, in a sentence.
+        reason: String,
+    },
     /// An agent of a newer release sent an event that this release does not know. Nothing else of it is known.
     UnknownEvent {
         /// Its number on the wire.

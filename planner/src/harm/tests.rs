@@ -159,6 +159,7 @@ fn compared(name: &str, wait_ms: u64) -> Compared {
 #[test]
 fn the_budget_is_crossed_once_each_way() {
     let mut tracker = HarmTracker::default();
+    let budgets = Budgets { all_percent: 1.0, ..Budgets::default() };
     let mut crossings = Vec::new();
     let mut now = Duration::ZERO;
     // 10 % of harm, then none until no trial with harm is kept.
@@ -166,7 +167,7 @@ fn the_budget_is_crossed_once_each_way() {
         now += Duration::from_secs(5);
         tracker.record(now, [compared("shop", wait_ms), compared("idle", 1)]);
         tracker.forget(now);
-        crossings.extend(tracker.crossings(1.0));
+        crossings.extend(tracker.crossings(&budgets));
     }
     let edges: Vec<_> = crossings.iter().map(|one| (one.workload.as_str(), one.edge)).collect();
     assert_eq!(edges, [("shop", Edge::Over), ("shop", Edge::Within)]);

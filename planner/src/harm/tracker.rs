@@ -9,6 +9,7 @@ use gleaner_types::id::WorkloadId;
 use gleaner_types::report::WorkloadHarm;
 use gleaner_types::report::{MAX_WORKLOADS, Reading};
 
+use super::budgets::Budgets;
 use super::estimate::{Comparison, Trials};
 
 /// Older trials say nothing of now. Chosen.
@@ -157,11 +158,12 @@ impl HarmTracker {
         self.workloads.iter().map(one).collect()
     }
 
-    /// Workloads whose harm crossed the budget since the last call. An interval that holds the budget crosses nothing.
-    pub fn crossings(&mut self, budget_percent: f64) -> Vec<Crossing> {
+    /// Workloads whose harm crossed their budget since the last call. An interval that holds the budget crosses nothing.
+    pub fn crossings(&mut self, budgets: &Budgets) -> Vec<Crossing> {
         let mut crossings = Vec::new();
         for (workload, followed) in &mut self.workloads {
             let Reading::Value(harm) = followed.harm() else { continue };
+            let budget_percent = budgets.of(workload);
             let edge = match followed.over {
                 false if harm.low_percent > budget_percent => Edge::Over,
                 true if harm.high_percent < budget_percent => Edge::Within,

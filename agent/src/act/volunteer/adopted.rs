@@ -82,6 +82,8 @@ pub(super) struct Adopted {
     pub(super) stop: AnyLever,
     /// Its cgroups with the controllers `memory`, `pids` and `io` (`blkio`).
     pub(super) bounded: [Option<Group>; 3],
+    /// Its cgroup with the controller `cpuset`.
+    pub(super) cpuset: Option<Group>,
     /// The process of a guest: its memory is bounded by the guest's own size, and killing in it would end the guest.
     pub(super) guest: Option<i32>,
 }
@@ -124,7 +126,14 @@ pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Resul
     let stop = stop.ok_or_else(|| AdoptError::GuestUnstoppable(called()))?;
     let cpuacct = hierarchies.v1.get("cpuacct").and_then(|mount| cgroups.on("cpuacct", mount));
     let io = group("io").or_else(|| group("blkio")).map(|(dir, version)| Group { dir, version });
-    Ok(Adopted { cpu, version: cpu_version, cpuacct, stop, bounded: [None, None, io], guest: Some(pid) })
+    // Only one of the same name: on version 1 guests can share the CPUs of one, which are not the volunteer's alone.
+    let below = |controller: &str, dir: &Path| {
+        let (mount, _) = hierarchies.of(controller)?;
+        dir.strip_prefix(mount).ok().map(Path::to_owned)
+    };
+    let own = |(dir, _): &(PathBuf, CgroupVersion)| below("cpuset", dir) == below("cpu", &cpu);
+    let cpuset = group("cpuset").filter(own).map(|(dir, version)| Group { dir, version });
+    Ok(Adopted { cpu, version: cpu_version, cpuacct, stop, bounded: [None, None, io], cpuset, guest: Some(pid) })
 }
 
 /// A cgroup and all those above it belong to who owns the whole hierarchy.
@@ -168,8 +177,9 @@ pub(super) fn unit(name: &str, hierarchies: &Hierarchies) -> Result<Adopted, Ado
         dir.exists().then(|| Group { dir, version: self::version(unified) })
     };
     let bounded = [group("memory"), group("pids"), group("io").or_else(|| group("blkio"))];
+    let cpuset = group("cpuset");
     let stop = AnyLever::new(&frozen_by, version, CgroupFile::Freezer);
-    Ok(Adopted { stop, cpu, version, cpuacct, bounded, guest: None })
+    Ok(Adopted { stop, cpu, version, cpuacct, bounded, cpuset, guest: None })
 }
 
 #[cfg(test)]

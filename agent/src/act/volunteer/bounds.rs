@@ -32,7 +32,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    fn managed(&self, kind: CgroupFile) -> Result<Managed, LeverError> {
+    pub(super) fn managed(&self, kind: CgroupFile) -> Result<Managed, LeverError> {
         let lever = AnyLever::new(&self.dir, self.version, kind);
         lever.read().map(|original| Managed::new(lever, original))
     }

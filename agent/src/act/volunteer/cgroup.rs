@@ -17,6 +17,7 @@ use super::bounds::{Bounds, Group, MemoryLevers, first_bound, score_first, swap_
 use super::ender::Ender;
 use super::error::VolunteerError;
 use super::idle_class::{IdlePath, NotYielding};
+use super::spare::{self, SpareCpus};
 use super::usage::VolunteerUsage;
 use crate::act::cgroup::{self, CgroupError, Haste};
 use crate::act::ledger::{Enabled, Ledger, LedgerError, Record};
@@ -82,8 +83,8 @@ enum PlaceError {
     Freezer,
 }
 
-/// Where the volunteer must and may have a leaf.
-fn places(path: &Path, hierarchies: &Hierarchies) -> Result<Vec<Place>, PlaceError> {
+/// Where the volunteer must and may have a leaf. `spare`: CPUs may have to be kept free of it.
+fn places(path: &Path, hierarchies: &Hierarchies, spare: bool) -> Result<Vec<Place>, PlaceError> {
     let v1 = |controller: &str| hierarchies.v1.get(controller);
     let mut places: Vec<Place> = Vec::new();
     let mut add = |mount: &Path, version, controller: Option<&'static str>, required| {
@@ -115,7 +116,8 @@ fn places(path: &Path, hierarchies: &Hierarchies) -> Result<Vec<Place>, PlaceErr
         (None, Some(mount)) => add(mount, CgroupVersion::V2, None, true),
         (None, None) => return Err(PlaceError::Freezer),
     }
-    for (on_v1, on_v2) in [("memory", "memory"), ("blkio", "io"), ("pids", "pids")] {
+    let cpuset = spare.then_some(("cpuset", "cpuset"));
+    for (on_v1, on_v2) in [("memory", "memory"), ("blkio", "io"), ("pids", "pids")].into_iter().chain(cpuset) {
         if let Some(mount) = v1(on_v1) {
             add(mount, CgroupVersion::V1, Some(on_v1), false);
         } else if let Some((mount, true)) = hierarchies.of(on_v2) {
@@ -159,6 +161,8 @@ pub(crate) struct CgroupVolunteer {
     written: Option<Instant>,
     /// Memory, processes and disks.
     bounds: Bounds,
+    /// Keeps CPUs free of it; or why that cannot be done.
+    spare: Result<SpareCpus, String>,
     /// It was there before: what is in it is not Gleaner's to end.
     adopted: bool,
     /// Keeps other agents from running the same volunteer.
@@ -173,7 +177,8 @@ impl CgroupVolunteer {
         ledger: &mut Ledger,
     ) -> Result<(Self, Vec<String>), OpenError> {
         let path = checked(&settings.volunteer_cgroup).map_err(OpenError::Failed)?;
-        let places = places(&path, hierarchies).map_err(|error| OpenError::Unavailable(error.to_string()))?;
+        let places = places(&path, hierarchies, settings.follow_harm)
+            .map_err(|error| OpenError::Unavailable(error.to_string()))?;
         let before: Vec<PathBuf> = places.iter().flat_map(steps_to).filter(|dir| dir.exists()).collect();
         let made = Self::make(&places, &before, ledger).and_then(|(present, held, weaknesses)| {
             Self::take_over(&present, held, &before, settings, ledger, weaknesses)
@@ -199,8 +204,8 @@ impl CgroupVolunteer {
                 Ok(()) => present.push(place.clone()),
                 Err(MakeError::Ledger(error)) => return Err(error.into()),
                 Err(MakeError::Refused(reason)) if place.required => return Err(OpenError::Unavailable(reason)),
-                // That its network traffic has no ceiling is told by what would hold it.
-                Err(MakeError::Refused(_)) if place.controllers.is_empty() => {}
+                // That its network traffic has no ceiling is told by what would hold it; CPUs are kept free by other means.
+                Err(MakeError::Refused(_)) if place.controllers.iter().all(|name| *name == "cpuset") => {}
                 Err(MakeError::Refused(reason)) => weaknesses.push(format!(
                     "the volunteer is not counted by the controllers {}, because {reason}",
                     place.controllers.join(", ")
@@ -228,6 +233,9 @@ impl CgroupVolunteer {
                 Self::enable(parent, place, before, ledger)?;
             }
             cgroup::create(dir).map_err(|error| MakeError::Refused(chain(&error)))?;
+            if place.version == CgroupVersion::V1 && place.controllers.contains(&"cpuset") {
+                spare::inherit(dir).map_err(MakeError::Refused)?;
+            }
             parent = dir;
         }
         Ok(())
@@ -303,8 +311,10 @@ impl CgroupVolunteer {
         }
         let manage = |lever: AnyLever| lever.read().map(|original| Managed::new(lever, original)).map_err(unavailable);
         let group = |controller| with(controller).map(|p| Group { dir: p.leaf.clone(), version: p.version });
+        let dirs: Vec<PathBuf> = places.iter().map(|place| place.leaf.clone()).collect();
         let mut volunteer = Self {
-            dirs: places.iter().map(|place| place.leaf.clone()).collect(),
+            spare: SpareCpus::find(group("cpuset").as_ref(), Some(&dirs), &settings.roots.sys),
+            dirs,
             idle,
             yielding: manage(lever)?,
             least: least.clone(),
@@ -340,7 +350,7 @@ impl CgroupVolunteer {
         ledger: &mut Ledger,
     ) -> Result<(Self, Vec<String>), OpenError> {
         let unavailable = |error: LeverError| OpenError::Unavailable(chain(&error));
-        let Adopted { cpu, version, cpuacct, stop, bounded: [memory, pids, io], guest } = found;
+        let Adopted { cpu, version, cpuacct, stop, bounded: [memory, pids, io], cpuset, guest } = found;
         let held = cgroup::hold(&cpu).map_err(|error| OpenError::Unavailable(chain(&error)))?;
         let held = held.ok_or_else(|| OpenError::Failed(VolunteerError::InUse(cpu.clone())))?;
         let manage = |lever: AnyLever| lever.read().map(|original| Managed::new(lever, original)).map_err(unavailable);
@@ -365,6 +375,8 @@ impl CgroupVolunteer {
                 settings.processes_most,
                 swap_of(settings),
             ),
+            // Threads that were there before are not Gleaner's to pin: what they were kept to would have to be remembered.
+            spare: SpareCpus::find(cpuset.filter(|_| settings.follow_harm).as_ref(), None, &settings.roots.sys),
             adopted: true,
             _held: held,
         };
@@ -391,6 +403,7 @@ impl CgroupVolunteer {
     fn record_found(&self, before: &[PathBuf], cpu: &Place, ledger: &mut Ledger) -> Result<(), OpenError> {
         let mut found = vec![&self.yielding, &self.quota, &self.freezer];
         found.extend(self.bounds.levers());
+        found.extend(self.spare.iter().filter_map(SpareCpus::lever));
         let mut found: Vec<Managed> = found.into_iter().cloned().collect();
         if self.idle {
             // Leaving the idle class resets the weight.
@@ -523,9 +536,24 @@ impl CgroupVolunteer {
                 Err(error) => failure = Some(error),
             }
         }
+        met.extend(self.spare.iter_mut().filter_map(SpareCpus::foreign_write));
         match failure {
             Some(error) if met.is_empty() => Err(error),
             _ => Ok(met),
+        }
+    }
+
+    /// CPUs can be kept free of it; if not why, completing "because …".
+    pub(super) fn can_spare(&self) -> Result<(), String> {
+        self.spare.as_ref().map(drop).map_err(Clone::clone)
+    }
+
+    /// As [`SpareCpus::keep_free`].
+    pub(super) fn keep_free(&mut self, cpus: u32) -> Result<(), String> {
+        match &mut self.spare {
+            Ok(spare) => spare.keep_free(cpus),
+            Err(_) if cpus == 0 => Ok(()),
+            Err(why) => Err(why.clone()),
         }
     }
 

@@ -100,6 +100,7 @@ events! {
     15 = OldEpochRefused { epoch: u64, highest: u64 }
     20 = HarmOverBudget { workload: &str, mean_percent: Signed, low_percent: Signed, high_percent: Signed, budget_percent: f64 }
     21 = HarmWithinBudget { workload: &str, mean_percent: Signed, low_percent: Signed, high_percent: Signed, budget_percent: f64 }
+    22 = ProtectionChanged { spare_cpus: u32, share_percent: f64, reason: &str }
     30 = KnobContested { knob: &str, first: &str, second: &str }
     31 = LedgerRefused { file: &str, reason: &str }
 }

@@ -570,7 +570,12 @@ fn harm_events() -> Vec<(&'static str, Event)> {
     };
     let within =
         Event::HarmWithinBudget { workload, mean_percent: 0.25, low_percent: 0.0, high_percent: 0.5, budget_percent };
-    vec![("harm_over_budget", over), ("harm_within_budget", within)]
+    let protection = Event::ProtectionChanged {
+        spare_cpus: 1,
+        share_percent: 100.0,
+        reason: "the volunteer has all CPUs but 1".to_owned(),
+    };
+    vec![("harm_over_budget", over), ("harm_within_budget", within), ("protection_changed", protection)]
 }
 
 /// Every message that version 2 can say, by the name of its golden file.

@@ -11,7 +11,7 @@ fn hierarchies(v1: &[&str], v2: Option<&[&str]>) -> Hierarchies {
 }
 
 fn leaves(v1: &[&str], v2: Option<&[&str]>) -> Result<Vec<String>, PlaceError> {
-    let places = places(Path::new("g/v"), &hierarchies(v1, v2))?;
+    let places = places(Path::new("g/v"), &hierarchies(v1, v2), false)?;
     Ok(places.iter().map(|place| format!("{} {}", place.leaf.display(), place.controllers.join("+"))).collect())
 }
 
@@ -39,7 +39,9 @@ fn spans_the_hierarchies_that_count() {
     // Controllers mounted together share a leaf.
     let mut together = hierarchies(&["cpu", "freezer"], None);
     together.v1.insert("cpuacct".into(), "/cg/cpu".into());
-    assert_eq!(places(Path::new("v"), &together).unwrap().len(), 2);
+    assert_eq!(places(Path::new("v"), &together, false).unwrap().len(), 2);
+    let spare = places(Path::new("v"), &hierarchies(&["cpu", "cpuacct", "freezer", "cpuset"], None), true).unwrap();
+    assert_eq!(spare.last().unwrap().leaf, Path::new("/cg/cpuset/v"));
 }
 
 #[test]
@@ -69,7 +71,8 @@ impl Unit {
         let version = CgroupVersion::V2;
         let stop = AnyLever::new(&cpu, version, CgroupFile::Freezer);
         let mut ledger = Ledger::open(&dir.path().join("state")).unwrap();
-        let found = Adopted { cpu, version, cpuacct: None, stop, bounded: [None, None, None], guest: None };
+        let found =
+            Adopted { cpu, version, cpuacct: None, stop, bounded: [None, None, None], cpuset: None, guest: None };
         let settings = ActSettings::observing(dir.path().join("state"));
         let volunteer = CgroupVolunteer::adopt(found, &settings, &mut ledger).unwrap().0;
         Self { dir, volunteer }

@@ -1,0 +1,348 @@
+//! CPUs kept free of the volunteer, so that a foreground's wake-up finds one. In: how many. Out: the volunteer's cgroup is
+//! kept to the other CPUs, or, where it is in no cgroup with the controller `cpuset`, each of its threads is.
+//!
+//! On version 2 the controller is used only where it is switched on already: switching it on at the root moves every task of
+//! the host to another set, and kernels before 6.2 then forget the CPUs that a foreground's threads were pinned to.
+
+use std::path::{Path, PathBuf};
+
+use gleaner_types::error::chain;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::bounds::Group;
+use crate::act::cgroup;
+use crate::act::managed::{ForeignWrite, Managed};
+use crate::hierarchies::CgroupVersion;
+use crate::kernel_file::{read_bounded, write_existing};
+use crate::levers::{CgroupFile, LeverValue};
+use crate::process::threads;
+use crate::sense::perf::parse_cpu_list;
+
+/// Longest list of CPUs that is read.
+const LIST: u64 = 64 << 10;
+
+/// Keeps CPUs free of a volunteer.
+#[derive(Debug)]
+pub(super) struct SpareCpus {
+    means: Means,
+    sys: PathBuf,
+    spare: u32,
+    /// Met and not told yet.
+    met: Option<ForeignWrite>,
+}
+
+#[derive(Debug)]
+enum Means {
+    /// The CPUs of its cgroup.
+    Cpuset { lever: Box<Managed>, above: PathBuf, version: CgroupVersion },
+    /// The affinity of its threads. They end with the volunteer, so nothing of it has to be put back.
+    Affinity { dirs: Vec<PathBuf>, kept_to: Vec<usize> },
+}
+
+/// Gives a cgroup of version 1 that was just made the CPUs and memory nodes of the one above: until then no task can enter.
+pub(super) fn inherit(dir: &Path) -> Result<(), String> {
+    let above = dir.parent().unwrap_or(dir);
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let read = |dir: &Path| read_bounded(&dir.join(file), LIST).map(|text| text.trim().to_owned());
+        let failed = |error| format!("`{}`: {error}", dir.join(file).display());
+        if read(dir).map_err(failed)?.is_empty() {
+            write_existing(&dir.join(file), &read(above).map_err(failed)?).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+impl SpareCpus {
+    /// Of a volunteer whose cgroup with the controller `cpuset` is known; otherwise of the threads in `dirs`, which must be
+    /// Gleaner's own to set.
+    pub(super) fn find(cpuset: Option<&Group>, dirs: Option<&[PathBuf]>, sys: &Path) -> Result<Self, String> {
+        let of = |means| Self { means, sys: sys.to_owned(), spare: 0, met: None };
+        let missing = match cpuset.map(|group| (group, group.managed(CgroupFile::Cpus))) {
+            Some((group, Ok(lever))) => {
+                let above = group.dir.parent().unwrap_or(&group.dir).to_owned();
+                return Ok(of(Means::Cpuset { lever: Box::new(lever), above, version: group.version }));
+            }
+            Some((_, Err(error))) => chain(&error),
+            None => "it is in no cgroup of its own with the controller `cpuset`".to_owned(),
+        };
+        match dirs {
+            Some(dirs) => Ok(of(Means::Affinity { dirs: dirs.to_vec(), kept_to: Vec::new() })),
+            None => Err(missing),
+        }
+    }
+
+    /// The lever that has to be put back, if it is one.
+    pub(super) fn lever(&self) -> Option<&Managed> {
+        match &self.means {
+            Means::Cpuset { lever, .. } => Some(lever.as_ref()),
+            Means::Affinity { .. } => None,
+        }
+    }
+
+    /// Keeps so many CPUs free from now on, whole cores first; one is always left to the volunteer. What
+    /// somebody else has set is not overwritten; the next look tells of it.
+    ///
+    /// # Errors
+    /// In a sentence, when that cannot be done.
+    pub(super) fn keep_free(&mut self, spare: u32) -> Result<(), String> {
+        self.spare = spare;
+        let cpus = self.available()?;
+        let left = without(cpus.clone(), spare, &self.sys);
+        match &mut self.means {
+            Means::Cpuset { lever, version, .. } => {
+                let wanted = match (spare, *version) {
+                    (0, CgroupVersion::V2) => lever.original.clone(),
+                    _ => LeverValue::Text(list(&left)),
+                };
+                let met = lever.set(wanted).map_err(|error| chain(&error))?;
+                self.met = met.or(self.met.take());
+                match lever.is_foreign() {
+                    true => Err(format!("somebody else has set `{}`", lever.lever)),
+                    false => Ok(()),
+                }
+            }
+            Means::Affinity { dirs, kept_to } => {
+                let before = std::mem::replace(kept_to, left);
+                keep_threads(dirs, kept_to, &before)
+            }
+        }
+    }
+
+    /// Keeps it so, while CPUs are kept free; returns each foreign write once. Threads that have entered since,
+    /// and a new cgroup of the same name, are kept to the same CPUs.
+    pub(super) fn foreign_write(&mut self) -> Option<ForeignWrite> {
+        let mut met = self.met.take();
+        if self.spare == 0 {
+            return met;
+        }
+        let renewed = match &mut self.means {
+            Means::Cpuset { lever, .. } => {
+                // What cannot be read now is met again when it is set.
+                met = met.or(lever.foreign_write().ok().flatten());
+                lever.has_drifted() && !lever.is_foreign()
+            }
+            Means::Affinity { dirs, kept_to } => {
+                _ = keep_threads(dirs, kept_to, &[]);
+                false
+            }
+        };
+        if renewed {
+            _ = self.keep_free(self.spare);
+        }
+        met
+    }
+
+    /// CPUs that the volunteer could run on without this.
+    fn available(&self) -> Result<Vec<usize>, String> {
+        let file = match &self.means {
+            Means::Cpuset { lever, version: CgroupVersion::V2, .. } if has_cpus(&lever.original) => {
+                return parse_cpu_list(&lever.original.to_string()).ok_or_else(|| "its CPUs are no list".to_owned());
+            }
+            Means::Cpuset { above, version: CgroupVersion::V2, .. } => above.join("cpuset.cpus.effective"),
+            Means::Cpuset { above, version: CgroupVersion::V1, .. } => above.join("cpuset.cpus"),
+            Means::Affinity { .. } => self.sys.join("devices/system/cpu/online"),
+        };
+        let text = read_bounded(&file, LIST).map_err(|error| format!("`{}`: {error}", file.display()))?;
+        parse_cpu_list(&text).ok_or_else(|| format!("`{}` holds no list of CPUs", file.display()))
+    }
+}
+
+fn has_cpus(value: &LeverValue) -> bool {
+    matches!(value, LeverValue::Text(text) if !text.is_empty())
+}
+
+/// The CPUs that are left when `spare` are kept free: cores are freed whole, the first core first, where the kernel itself has
+/// most of its own work.
+fn without(mut cpus: Vec<usize>, spare: u32, sys: &Path) -> Vec<usize> {
+    let core = |cpu: usize| {
+        let file = sys.join(format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"));
+        let siblings = read_bounded(&file, LIST).ok().and_then(|text| parse_cpu_list(&text));
+        siblings.and_then(|siblings| siblings.first().copied()).unwrap_or(cpu)
+    };
+    cpus.sort_by_cached_key(|cpu| (core(*cpu), *cpu));
+    let spare = usize::try_from(spare).unwrap_or(usize::MAX).min(cpus.len().saturating_sub(1));
+    let mut left = cpus.split_off(spare);
+    left.sort_unstable();
+    left
+}
+
+/// As the kernel writes it: "0-2,8".
+fn list(cpus: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for cpu in cpus {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
+            _ => runs.push((*cpu, *cpu)),
+        }
+    }
+    let one =
+        |(first, last): &(usize, usize)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    runs.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+fn set_of(cpus: &[usize]) -> Result<CpuSet, String> {
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        if *cpu >= CpuSet::MAX_CPU {
+            return Err(format!("CPU {cpu} is beyond what threads can be kept to"));
+        }
+        set.set(*cpu);
+    }
+    Ok(set)
+}
+
+/// Keeps the threads in the cgroups to `cpus`. One that is on fewer by its own wish stays there; one that was kept to `before`
+/// is let go from it.
+fn keep_threads(dirs: &[PathBuf], cpus: &[usize], before: &[usize]) -> Result<(), String> {
+    let (wanted, before) = (set_of(cpus)?, set_of(before)?);
+    let proc = Path::new("/proc");
+    let processes = cgroup::processes_of(dirs).map_err(|error| chain(&error))?;
+    for thread in processes.into_iter().flat_map(|pid| threads(proc, pid)).filter_map(Pid::from_raw) {
+        // One that has ended meanwhile runs nowhere.
+        let Ok(found) = sched_getaffinity(Some(thread)) else { continue };
+        let elsewhere = (0..CpuSet::MAX_CPU).any(|cpu| found.is_set(cpu) && !wanted.is_set(cpu));
+        if found != wanted && (elsewhere || found == before) {
+            _ = sched_setaffinity(Some(thread), &wanted);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Instant;
+
+    use gleaner_types::command::Quota;
+    use gleaner_types::report::VolunteerKind;
+
+    use super::*;
+    use crate::act::ledger::Ledger;
+    use crate::act::restore::restore_all;
+    use crate::act::tests::scene::{Burner, Scene, eventually};
+    use crate::act::volunteer::Volunteer;
+    use crate::hierarchies::Hierarchies;
+
+    #[test]
+    fn cpus_are_listed_as_the_kernel_does() {
+        assert_eq!(list(&[0, 1, 2, 8, 10, 11]), "0-2,8,10-11");
+        assert_eq!(list(&[]), "");
+    }
+
+    #[test]
+    fn cores_are_freed_whole_and_one_cpu_is_always_left() {
+        let sys = tempfile::tempdir().unwrap();
+        for (cpu, siblings) in [(0, "0,2"), (1, "1,3"), (2, "0,2"), (3, "1,3")] {
+            let folder = sys.path().join(format!("devices/system/cpu/cpu{cpu}/topology"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("thread_siblings_list"), siblings).unwrap();
+        }
+        let left = |spare| list(&without(vec![0, 1, 2, 3], spare, sys.path()));
+        assert_eq!([left(0), left(1), left(2), left(3), left(9)], ["0-3", "1-3", "1,3", "3", "3"]);
+        assert_eq!(list(&without(vec![4, 5], 1, sys.path())), "5", "nothing is known of cores");
+    }
+
+    #[test]
+    fn on_version_2_what_was_found_is_narrowed_and_put_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let leaf = dir.path().join("leaf");
+        fs::create_dir(&leaf).unwrap();
+        fs::write(dir.path().join("cpuset.cpus.effective"), "0-3\n").unwrap();
+        let group = Group { dir: leaf.clone(), version: CgroupVersion::V2 };
+        let read = || fs::read_to_string(leaf.join("cpuset.cpus")).unwrap();
+        for (found, narrowed) in [("", "1-3\n"), ("2-3", "3\n")] {
+            fs::write(leaf.join("cpuset.cpus"), format!("{found}\n")).unwrap();
+            let mut spare = SpareCpus::find(Some(&group), None, dir.path()).unwrap();
+            assert_eq!(spare.keep_free(1), Ok(()));
+            assert_eq!(read(), narrowed);
+            fs::write(leaf.join("cpuset.cpus"), format!("{found}\n")).unwrap();
+            assert!(
+                spare.foreign_write().is_some() && read() == narrowed,
+                "a unit that was started anew is kept off as well"
+            );
+            assert_eq!(spare.keep_free(0), Ok(()));
+            assert_eq!(read(), format!("{found}\n"));
+            fs::write(leaf.join("cpuset.cpus"), "0\n").unwrap();
+            assert!(spare.keep_free(1).unwrap_err().contains("somebody else"));
+            assert!(
+                spare.foreign_write().is_some() && spare.foreign_write().is_none(),
+                "a foreign write is returned once"
+            );
+            assert_eq!(read(), "0\n", "and left");
+        }
+        assert!(SpareCpus::find(None, None, dir.path()).unwrap_err().contains("cpuset"));
+    }
+
+    /// CPUs that a process may run on.
+    fn allowed(pid: u32) -> String {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.unwrap_or_default().trim().to_owned()
+    }
+
+    /// A real burner in a real volunteer leaves the CPU that is kept free, may use it again, and all is as it was at the end.
+    fn moves_a_burner(test: &str, with_cpuset: bool) {
+        let Some(mut scene) = Scene::open(test) else { return };
+        let all = allowed(std::process::id());
+        if parse_cpu_list(&all).is_none_or(|cpus| cpus.len() < 2) {
+            gleaner_test_support::skipped!("{test}: there is one CPU");
+            return;
+        }
+        if !with_cpuset {
+            scene.hierarchies.v1.remove("cpuset");
+            scene.hierarchies.v2_controllers.retain(|controller| controller != "cpuset");
+        }
+        let mut ledger = Ledger::open(scene.state.path()).unwrap();
+        let mut settings = scene.settings();
+        settings.follow_harm = true;
+        let mut volunteer = Volunteer::open(&settings, &scene.hierarchies, &mut ledger).unwrap();
+        let VolunteerKind::Cgroup { procs_files } = volunteer.kind() else { panic!("no cgroup volunteer") };
+        assert_eq!(volunteer.can_spare(), Ok(()));
+        let burner = Burner::start(&procs_files);
+        volunteer.enforce(Quota::Unlimited, false, Instant::now()).unwrap();
+        let before = allowed(burner.id());
+        let cpus = parse_cpu_list(&before).unwrap();
+        assert_eq!(volunteer.keep_free(1), Ok(()));
+        let narrowed = allowed(burner.id());
+        assert_eq!(parse_cpu_list(&narrowed).unwrap().len(), cpus.len() - 1, "{before} to {narrowed}");
+        let late = Burner::start(&procs_files);
+        volunteer.foreign_writes().unwrap();
+        assert_eq!(allowed(late.id()), narrowed, "one that enters later too");
+        let on = || {
+            fs::read_to_string(format!("/proc/{}/stat", burner.id()))
+                .unwrap()
+                .rsplit_once(") ")
+                .unwrap()
+                .1
+                .split(' ')
+                .nth(36)
+                .map(str::to_owned)
+        };
+        let kept = parse_cpu_list(&narrowed).unwrap();
+        eventually("it runs elsewhere", || on().is_some_and(|cpu| kept.contains(&cpu.parse().unwrap())));
+        assert_eq!(volunteer.keep_free(0), Ok(()));
+        assert_eq!((allowed(burner.id()), allowed(late.id())), (before.clone(), before));
+        volunteer.keep_free(1).unwrap();
+        let dirs = volunteer.dirs();
+        drop(volunteer);
+        let report = restore_all(&mut ledger).unwrap();
+        assert!(report.failed.is_empty() && report.processes_ended >= 2, "{report:?}");
+        assert!(dirs.iter().all(|dir| !dir.exists()), "{dirs:?}");
+    }
+
+    #[test]
+    fn a_real_burner_is_moved_off_a_cpu_by_its_cgroup() {
+        const TEST: &str = "a_real_burner_is_moved_off_a_cpu_by_its_cgroup";
+        if !Hierarchies::of_this_machine().v1.contains_key("cpuset") {
+            gleaner_test_support::skipped!("{TEST}: the controller cpuset is on no hierarchy of version 1");
+            return;
+        }
+        moves_a_burner(TEST, true);
+    }
+
+    #[test]
+    fn a_real_burner_is_moved_off_a_cpu_by_its_affinity() {
+        moves_a_burner("a_real_burner_is_moved_off_a_cpu_by_its_affinity", false);
+    }
+}

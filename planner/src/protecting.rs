@@ -1,0 +1,190 @@
+//! How the foreground is protected from the volunteer's CPU use, chosen by the harm that is measured. In: each trial of the
+//! harm meter, what the volunteer harvested in it, and the budget. Out: a posture when it changes, with its reason. The
+//! agent's meter calls it after every trial and carries the posture out; the fast law of `guard` holds beside it.
+//!
+//! Caution comes first: the machine starts in [`START`]. It tightens when the harm is surely above the budget, loosens one
+//! step when it has surely been below for a while, and does nothing while it cannot tell. What a posture did is remembered
+//! for some hours: one that went over the budget is not tried again for ten minutes, then for twenty and so on, and when it
+//! has to tighten it returns to the posture that kept to the budget at the greatest harvest. Which kind of protection is
+//! better differs from kernel to kernel, so nothing is assumed of one kind by what the other did.
+
+mod evidence;
+mod learnt;
+mod posture;
+mod reason;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use self::evidence::{Evidence, RECENT, Weighed};
+pub use self::learnt::{FORGET, Known, Learnt, Standing};
+pub use self::posture::{Ladder, Posture};
+pub use self::reason::{Cause, Change};
+use crate::harm::{Budgets, Compared};
+
+/// The posture to begin with. Measured by hand on two CPUs: a fixed quota of three quarters cost the foreground nothing, while
+/// one CPU kept free helped on one kernel and harmed on another.
+pub const START: Posture = Posture::Share { percent: 75 };
+/// Harm is surely above the budget for so long, from the first trial that says so, before something is tightened.
+pub const OVER_FOR: Duration = Duration::from_secs(10);
+/// Harm is surely below the budget for so long before something is loosened. (Both chosen.)
+pub const WITHIN_FOR: Duration = Duration::from_secs(60);
+/// How long the volunteer is held when no posture sufficed: at first, and at most. It doubles each time. (Chosen.)
+const HELD_FOR: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(3_600));
+
+/// What has gone on for how long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Lasting {
+    over: bool,
+    since: Duration,
+}
+
+/// The machine. Times are from any clock that does not go back.
+#[derive(Debug)]
+pub struct Protecting {
+    ladder: Ladder,
+    posture: Posture,
+    since: Duration,
+    evidence: Evidence,
+    lasting: Option<Lasting>,
+    learnt: Learnt,
+    /// Times the volunteer was held since a posture last kept to the budget.
+    holds: u32,
+}
+
+impl Protecting {
+    /// The machine at its start.
+    #[must_use]
+    pub fn new(ladder: Ladder, now: Duration) -> Self {
+        let posture = ladder.at_most(START);
+        Self {
+            ladder,
+            posture,
+            since: now,
+            evidence: Evidence::default(),
+            lasting: None,
+            learnt: Learnt::default(),
+            holds: 0,
+        }
+    }
+
+    /// The posture that is in force.
+    #[must_use]
+    pub fn posture(&self) -> Posture {
+        self.posture
+    }
+
+    /// What is known of the postures.
+    #[must_use]
+    pub fn learnt(&self) -> &Learnt {
+        &self.learnt
+    }
+
+    /// The postures there are on this host.
+    #[must_use]
+    pub fn ladder(&self) -> &Ladder {
+        &self.ladder
+    }
+
+    /// The host's CPUs or levers have changed. A posture that is no more gives way to the next tighter one.
+    pub fn set_ladder(&mut self, ladder: Ladder, now: Duration) -> Option<Change> {
+        if ladder == self.ladder {
+            return None;
+        }
+        let next = ladder.at_most(self.posture);
+        self.ladder = ladder;
+        (next != self.posture).then(|| self.change(next, Cause::HostChanged, now))
+    }
+
+    /// Takes one trial, in which the volunteer used `harvest_cores` CPUs before it was held.
+    pub fn trial(
+        &mut self,
+        now: Duration,
+        compared: &[Compared],
+        harvest_cores: f64,
+        budgets: &Budgets,
+    ) -> Option<Change> {
+        self.evidence.add(now, compared, harvest_cores, budgets);
+        let weighed = self.evidence.weigh(budgets);
+        let over = match weighed {
+            Weighed::Over { .. } => true,
+            Weighed::Within { .. } | Weighed::Nobody => false,
+            Weighed::Undecided(_) | Weighed::TooFew => {
+                self.lasting = None;
+                return None;
+            }
+        };
+        let lasting = match self.lasting {
+            Some(lasting) if lasting.over == over => lasting,
+            _ => *self.lasting.insert(Lasting { over, since: now }),
+        };
+        let lasted = now.saturating_sub(lasting.since);
+        match weighed {
+            Weighed::Over { harm, budget_percent, workload } if lasted >= OVER_FOR => {
+                self.learnt.over(self.posture, harm, self.evidence.harvest_cores(), now);
+                let next = self.tighter(now);
+                let returns = self.learnt.within(next, now).map(|known| known.harvest_cores);
+                Some(self.change(next, Cause::Over { harm, budget_percent, workload, returns }, now))
+            }
+            Weighed::Within { harm, budget_percent } => {
+                self.holds = 0;
+                self.learnt.kept(self.posture, harm, self.evidence.harvest_cores(), now);
+                let next = self.looser(now).filter(|_| lasted >= WITHIN_FOR)?;
+                Some(self.change(next, Cause::Within { harm, budget_percent }, now))
+            }
+            Weighed::Nobody => {
+                let next = self.looser(now).filter(|_| lasted >= WITHIN_FOR)?;
+                Some(self.change(next, Cause::Nobody, now))
+            }
+            _ => None,
+        }
+    }
+
+    /// What time brings without a trial: a held volunteer is tried again. Call it now and then.
+    pub fn tick(&mut self, now: Duration) -> Option<Change> {
+        let held_for = HELD_FOR.0.saturating_mul(1_u32 << self.holds.saturating_sub(1).min(8)).min(HELD_FOR.1);
+        let held = now.saturating_sub(self.since);
+        if self.posture != Posture::Hold || held < held_for {
+            return None;
+        }
+        let next = self.ladder.tightest_running();
+        Some(self.change(next, Cause::HeldLongEnough { held_s: held.as_secs() }, now))
+    }
+
+    /// The posture to tighten to: of those after this one on the ladder, the one that is known to have kept to the budget at
+    /// the greatest harvest, or the next that is not known to be over it, or at last none.
+    fn tighter(&self, now: Duration) -> Posture {
+        let running = || self.ladder.after(self.posture).iter();
+        let known = running().filter_map(|posture| Some((*posture, self.learnt.within(*posture, now)?.harvest_cores)));
+        let best = known.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(posture, _)| posture);
+        let untried = || running().find(|posture| !self.is_barred(**posture, now)).copied();
+        best.or_else(untried).unwrap_or(Posture::Hold)
+    }
+
+    /// The posture to loosen to: the next with more room that is not known to be over the budget.
+    fn looser(&self, now: Duration) -> Option<Posture> {
+        let room = self.ladder.room(self.posture);
+        let above = self.ladder.running().iter().rev().filter(|posture| self.ladder.room(**posture) > room);
+        above.copied().find(|posture| !self.is_barred(*posture, now))
+    }
+
+    /// It went over the budget lately, or one of its kind did that leaves the volunteer no more.
+    fn is_barred(&self, posture: Posture, now: Duration) -> bool {
+        let alike =
+            self.ladder.running().iter().filter(|other| {
+                other.is_of_the_kind_of(posture) && self.ladder.room(**other) <= self.ladder.room(posture)
+            });
+        alike.copied().any(|other| self.learnt.is_barred(other, now))
+    }
+
+    fn change(&mut self, next: Posture, cause: Cause, now: Duration) -> Change {
+        let from = std::mem::replace(&mut self.posture, next);
+        self.holds += u32::from(next == Posture::Hold);
+        self.since = now;
+        self.lasting = None;
+        // What was seen under another posture says nothing of this one.
+        self.evidence = Evidence::default();
+        Change { from, to: next, cause }
+    }
+}
