@@ -32,7 +32,7 @@ use gleaner_types::units::CoreShare;
 use self::disk::DiskWatch;
 pub use self::disk::DiskWatchSettings;
 use self::held::Held;
-use self::memory::{MemoryStep, MemoryWatch};
+use self::memory::{MemoryError, MemoryStep, MemoryWatch};
 pub(crate) use self::meter::VolunteerClock;
 pub use self::meter::{Meter, MeterError, MeterPaths};
 use crate::act::ActSettings;
@@ -691,13 +691,13 @@ impl Inner {
 
     /// What a step of the memory bound brings: the volunteer has to end, is kept frozen, or may run again. Whoever gets what ends it
     /// calls [`Inner::was_ended`] afterwards.
-    fn take_memory(&mut self, step: Result<MemoryStep, String>) -> Option<Ender> {
+    fn take_memory(&mut self, step: Result<MemoryStep, MemoryError>) -> Option<Ender> {
         let found = step.map(|MemoryStep { verdict, sample, met }| {
             self.tell_foreign(&met);
             (verdict, sample)
         });
         let ends = found.is_ok();
-        let event = self.held.take_memory(found);
+        let event = self.held.take_memory(found.map_err(|error| chain(&error)));
         self.hold_anew(event);
         let ender = self.volunteer.as_ref().filter(|_| ends && self.held.must_end()).map(Volunteer::ender);
         self.held.ending = ender.is_some();

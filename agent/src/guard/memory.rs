@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gleaner_planner::memory_bound::{MemoryBound, MemoryBoundSettings, MemorySample, MemoryVerdict};
-use gleaner_types::error::chain;
 use gleaner_types::units::Bytes;
 
 use crate::act::cgroup;
 use crate::act::managed::ForeignWrite;
 use crate::act::volunteer::Volunteer;
 use crate::act::volunteer::bounds::{MemoryLevers, care_for};
+use crate::levers::LeverError;
 use crate::sense::machine::{Memory, parse_meminfo};
 
 /// Between two steps.
@@ -23,6 +23,28 @@ const PERIOD: Duration = Duration::from_millis(200);
 const PERIOD_SHORT: Duration = Duration::from_millis(50);
 /// A latent volunteer with less than this needs no steps.
 const NOTHING: Bytes = Bytes::from_mib(1);
+
+/// The memory bound cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MemoryError {
+    /// What is available on the host cannot be read.
+    #[error("`{}`", file.display())]
+    Host {
+        /// The file that says so.
+        file: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// What is available on the host makes no sense; the text is the reading's.
+    #[error("{0}")]
+    Malformed(String),
+    /// What the volunteer uses cannot be read.
+    #[error("the volunteer's memory cannot be read")]
+    Volunteer(#[source] io::Error),
+    /// The bound cannot be set.
+    #[error(transparent)]
+    Lever(#[from] LeverError),
+}
 
 /// What a step read, decided and met.
 #[derive(Debug)]
@@ -34,7 +56,7 @@ pub(super) struct MemoryStep {
 
 impl MemoryStep {
     /// Until the next step; `None` while a latent volunteer needs none.
-    pub(super) fn pause(outcome: &Result<Self, String>, active: bool) -> Option<Duration> {
+    pub(super) fn pause(outcome: &Result<Self, MemoryError>, active: bool) -> Option<Duration> {
         match outcome {
             Ok(Self { verdict, .. }) if verdict.held => Some(PERIOD_SHORT),
             Ok(Self { sample, .. }) if !active && sample.used < NOTHING => None,
@@ -71,18 +93,20 @@ impl MemoryWatch {
     /// One step: reads, decides, sets.
     ///
     /// # Errors
-    /// In a sentence, when it cannot read or set.
-    pub(super) fn step(&mut self, now: Instant) -> Result<MemoryStep, String> {
-        let unreadable = |error: io::Error| format!("the volunteer's memory cannot be read: {error}");
-        let text = std::fs::read(&self.meminfo).map_err(|error| format!("`{}`: {error}", self.meminfo.display()))?;
-        let Memory { total, available } = parse_meminfo(&text).map_err(|absence| absence.detail().into_owned())?;
-        let used = self.levers.as_ref().map_or(Ok(Bytes(0)), MemoryLevers::used).map_err(unreadable)?;
+    /// [`MemoryError`].
+    pub(super) fn step(&mut self, now: Instant) -> Result<MemoryStep, MemoryError> {
+        let text =
+            std::fs::read(&self.meminfo).map_err(|source| MemoryError::Host { file: self.meminfo.clone(), source })?;
+        let Memory { total, available } =
+            parse_meminfo(&text).map_err(|absence| MemoryError::Malformed(absence.detail().into_owned()))?;
+        let used = self.levers.as_ref().map_or(Ok(Bytes(0)), MemoryLevers::used);
+        let used = used.map_err(MemoryError::Volunteer)?;
         let sample = MemorySample { total, available, used };
         let interval = self.last_step.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
         let verdict = self.law.step(sample, interval.as_secs_f64());
         let met = match &mut self.levers {
             // One that has to end keeps its bound: lowered further it would only be killed piece by piece.
-            Some(levers) if !verdict.held => levers.set(verdict).map_err(|error| chain(&error))?,
+            Some(levers) if !verdict.held => levers.set(verdict)?,
             _ => Vec::new(),
         };
         Ok(MemoryStep { verdict, sample, met })
