@@ -6,7 +6,7 @@ use gleaner_types::command::Quota;
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::units::Fraction;
 
-use super::tests::{Loops, own, queues};
+use super::tests::{Loops, alone as no_other_loops, own, queues};
 use super::*;
 use crate::act::ActSettings;
 use crate::act::ledger::Ledger;
@@ -94,6 +94,7 @@ fn a_volunteer_held_by_its_harm_beside_one_in_the_idle_class_alone() {
         return;
     }
     let Some(scene) = Scene::open(TEST) else { return };
+    let _alone = no_other_loops();
     let loops = Loops::start(usize::try_from(cpus()).unwrap());
     let alone = || {
         let before = loops.read();

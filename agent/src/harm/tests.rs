@@ -16,6 +16,14 @@ use crate::guard::{Guard, Meter, MeterPaths};
 use crate::hierarchies::Hierarchies;
 use crate::sense::run_queue::VolunteerMark;
 
+/// Loops and hogs of two tests would measure each other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Holds the other tests with loops up, also after one of them has failed.
+pub(super) fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Busy loops, one a CPU; held by stopping their process groups.
 struct Hogs(Vec<Child>);
 
@@ -187,6 +195,7 @@ fn hogs_of_the_normal_class_do_several_times_the_harm_of_idle_ones() {
     if !gleaner_test_support::beds::wanted(TEST) {
         return;
     }
+    let _alone = alone();
     if gleaner_test_support::lab::inside() {
         gleaner_test_support::skipped!("{TEST}: an emulated host is too slow beside its other tests");
         return;
@@ -267,6 +276,7 @@ impl Holder for Recorded {
 #[test]
 fn a_volunteer_that_harms_is_held_tighter_and_let_go_when_that_is_switched_off() {
     const TEST: &str = "a_volunteer_that_harms_is_held_tighter_and_let_go_when_that_is_switched_off";
+    let _alone = alone();
     if gleaner_test_support::lab::inside() {
         gleaner_test_support::skipped!("{TEST}: an emulated host is too slow beside its other tests");
         return;
@@ -334,6 +344,7 @@ fn without_a_volunteer_the_interval_holds_zero() {
     if !gleaner_test_support::beds::wanted("without_a_volunteer_the_interval_holds_zero") {
         return;
     }
+    let _alone = alone();
     let seed = u64::from(std::process::id());
     let _loops = Loops::start(1);
     let meter = HarmMeter::start(OFTEN, Box::new(Nothing(Instant::now())), queues(), seed).unwrap();
