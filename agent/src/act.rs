@@ -42,6 +42,7 @@ use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
 use self::refused::Refused;
 use self::restore::{RestoreReport, failure_event, foreign_event};
+pub(crate) use self::settings::within;
 pub use self::settings::{ActSettings, Bound, VolunteerChoice, VolunteerProgram};
 use self::volunteer::command::{self, VolunteerCommand};
 use self::volunteer::{Volunteer, VolunteerError};
@@ -730,15 +731,6 @@ impl Actor {
                 ..RestoreReport::default()
             },
         }
-    }
-}
-
-/// A cap, or the ceiling where that is lower.
-pub(crate) fn within(cap: Quota, ceiling: Option<CoreShare>) -> Quota {
-    match (cap, ceiling) {
-        (cap, None) => cap,
-        (Quota::Unlimited, Some(ceiling)) => Quota::AtMost(ceiling),
-        (Quota::AtMost(cap), Some(ceiling)) => Quota::AtMost(cap.min(ceiling)),
     }
 }
 

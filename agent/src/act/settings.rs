@@ -7,7 +7,7 @@ use gleaner_planner::disk_floor::DiskFloorSettings;
 use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
-use gleaner_types::command::Weight;
+use gleaner_types::command::{Quota, Weight};
 use gleaner_types::units::{BytesPerSec, CoreShare};
 
 use crate::guard::DiskWatchSettings;
@@ -188,5 +188,14 @@ impl ActSettings {
             roots: Roots::default(),
             guard_by_hand: false,
         }
+    }
+}
+
+/// A cap, or the ceiling where that is lower.
+pub(crate) fn within(cap: Quota, ceiling: Option<CoreShare>) -> Quota {
+    match (cap, ceiling) {
+        (cap, None) => cap,
+        (Quota::Unlimited, Some(ceiling)) => Quota::AtMost(ceiling),
+        (Quota::AtMost(cap), Some(ceiling)) => Quota::AtMost(cap.min(ceiling)),
     }
 }
