@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use gleaner_agent::link::{self, Introduction, LinkSettings};
 use gleaner_agent::order::orders;
 use gleaner_agent::outbox::{Outbox, OutboxLimits};
-use gleaner_agent::tasks::{TASK_LEASE, TaskRunner, TaskSettings};
+use gleaner_agent::tasks::{TaskRunner, TaskSettings};
 use gleaner_aggregator::store::Store;
 use gleaner_daemon::clock::Clock;
 use gleaner_net::tls::IdentityFiles;
@@ -350,7 +350,7 @@ async fn run_part(part: Part) {
     let outbox = Arc::new(Outbox::new(limits, host.clone(), part.incarnation));
     let volunteer = VolunteerKind::Cgroup { procs_files: vec![part.procs_file] };
     let folder = Path::new(&part.state).join("tasks");
-    let settings = TaskSettings { enabled: true, folder, volunteer, lease: TASK_LEASE };
+    let settings = TaskSettings::new(true, folder, volunteer);
     let telling = Arc::clone(&outbox);
     let runner = TaskRunner::open(settings, clock, move |state| {
         if let TaskStatus::Exited { status: 0, .. } = state.status {
