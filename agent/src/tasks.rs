@@ -51,6 +51,9 @@ const BEGIN_LIMIT: Duration = Duration::from_secs(60);
 /// Processes below one another in which a task's shell looks at its folders.
 const SHELLS: u32 = 3;
 
+/// How long the end of a task waits for a disk that does not take it. (Chosen.)
+const SYNC_LIMIT: Duration = Duration::from_secs(10);
+
 /// From the polite signal of a timeout to the other one.
 const TERM_TO_KILL: Duration = Duration::from_secs(2);
 
@@ -146,7 +149,11 @@ pub struct TaskRunner<T> {
     children: JoinSet<TaskAttempt>,
     groups: Groups,
     /// Attempts whose ends are written and not reported yet: they may not be on the disk.
-    unsynced: Vec<TaskAttempt>,
+    unsynced: Vec<Record>,
+    /// Since when the disk does not take them.
+    sync_fails_since: Option<Instant>,
+    /// Shells that were given up on, and their jobs: while one is there, its job's folders still do not answer.
+    given_up: Vec<(JobId, Run)>,
     heard: Instant,
     stopping: bool,
     last_refusal: String,
@@ -181,6 +188,8 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             children: JoinSet::new(),
             groups: Groups::default(),
             unsynced: Vec::new(),
+            sync_fails_since: None,
+            given_up: Vec::new(),
             heard: Instant::now(),
             stopping: false,
             last_refusal: String::new(),
@@ -207,7 +216,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                         }
                     }
                 }
-                _ = polls.tick() => self.poll(),
+                _ = polls.tick() => self.poll(!inputs.is_empty()),
             }
             self.report_folders();
             self.sync_ends();
@@ -246,7 +255,8 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         let running: BTreeSet<&JobId> = self
             .attempts
             .iter()
-            .filter(|(_, phase)| matches!(phase, Phase::Running(_)))
+            // Before, its folders may be on a file system that does not answer, or be none.
+            .filter(|(_, phase)| matches!(phase, Phase::Running(running) if running.begun))
             .map(|(attempt, _)| &attempt.job)
             .collect();
         let jobs = self.jobs.iter().filter(|job| running.contains(&job.job));
@@ -330,6 +340,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
     /// Ends a task. One that is frozen dies when the volunteer is thawed or killed; nobody waits for it.
     fn kill(&self, running: &Running) {
         launch::signal(&running.run, Signal::KILL);
+        self.settings.scratch.set_killed();
         launch::leave(running.run.pid, &self.settings.volunteer);
     }
 
@@ -352,6 +363,9 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         let Some(job) = self.jobs.iter().find(|job| job.job == attempt.job) else {
             return Err(format!("this host does not know what the tasks of job {} have in common", attempt.job));
         };
+        if self.given_up.iter().any(|(job, shell)| *job == attempt.job && shell.is_alive()) {
+            return Err("the folders of its job still do not answer to a shell that was started earlier".to_owned());
+        }
         let before = TaskAttempt { version: Version::default(), ..attempt.clone() };
         let mut others = self.attempts.range(before..).take_while(|(other, _)| same_task(other, attempt));
         if others.any(|(_, phase)| matches!(phase, Phase::Running(_))) {
@@ -405,7 +419,8 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                 let run = Run { pid, start_ticks, boot, started_ms, timeout_ms: job.timeout_ms };
                 let written = Record { attempt: attempt.clone(), run, ended: None };
                 self.records.write(&written).map_err(record)?;
-                launch::release(&mut child, &job.environment).await.map_err(record)?;
+                let begin = |source| LaunchError::Prepare { action: "begin", what: format!("task {task}"), source };
+                launch::release(&mut child, &job.environment).await.map_err(begin)?;
                 Ok(run)
             }
             .await;
@@ -470,16 +485,19 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             // At the last moment after all: now it is one that was killed.
             return;
         }
+        self.given_up.push((attempt.job.clone(), running.run));
         let folders = self.jobs.iter().find(|job| job.job == attempt.job);
         let folders = folders.map(|job| format!(" {} and {}", job.working_dir, job.output_dir)).unwrap_or_default();
         let waited = self.settings.begin_limit.as_secs_f64();
         self.take_back(attempt, &format!("its folders{folders} did not answer for {waited:.0} s"));
     }
 
-    fn poll(&mut self) {
+    /// `unread`: an aggregator's message waits, so it is not silent.
+    fn poll(&mut self, unread: bool) {
         let now = self.clock.now();
-        let silent = self.heard.elapsed() > self.settings.lease;
+        let silent = self.heard.elapsed() > self.settings.lease && !unread;
         // A poll that came late stands for one: a machine that slept is no reason.
+        self.given_up.retain(|(_, shell)| shell.is_alive());
         for attempt in self.find_late(POLL_PERIOD) {
             self.give_up(attempt);
         }
@@ -498,12 +516,16 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                 _ if silent => {
                     expired += 1;
                     launch::signal(&running.run, Signal::KILL);
+                    self.settings.scratch.set_killed();
                 }
                 None if running.run.timeout_ms.is_some_and(|timeout| ran > Duration::from_millis(timeout)) => {
                     running.terminated = Some(now);
                     launch::signal(&running.run, Signal::TERM);
                 }
-                Some(asked) if now.since(asked) >= TERM_TO_KILL => launch::signal(&running.run, Signal::KILL),
+                Some(asked) if now.since(asked) >= TERM_TO_KILL => {
+                    launch::signal(&running.run, Signal::KILL);
+                    self.settings.scratch.set_killed();
+                }
                 _ => {}
             }
         }
@@ -521,7 +543,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
     fn ended(&mut self, attempt: &TaskAttempt, exit: Exit, at: Timestamp) {
         // One that was forgotten is of no interest.
         let Some(Phase::Running(running)) = self.attempts.get(attempt) else { return };
-        if let Some(reason) = exit.refused.filter(|_| !exit.begun) {
+        if let Some(reason) = exit.refused.filter(|_| !exit.begun && !running.begun) {
             self.take_back(attempt.clone(), &reason);
             return;
         }
@@ -537,25 +559,31 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             Some(status) if !KILLED.contains(&status) => TaskStatus::Exited { ran_ms, status },
             _ => TaskStatus::Lost { ran_ms },
         };
-        let record = Record { attempt: attempt.clone(), run, ended: Some(status.clone()) };
-        if let Err(error) = self.records.write_end(&record) {
-            // After a restart it is found out again, from what the task's shell left.
-            warn!(%error, job = %attempt.job, task = attempt.task + 1, "the end of a task cannot be recorded");
-        }
-        self.attempts.insert(attempt.clone(), Phase::Ended(status));
-        self.unsynced.push(attempt.clone());
+        self.attempts.insert(attempt.clone(), Phase::Ended(status.clone()));
+        self.unsynced.push(Record { attempt: attempt.clone(), run, ended: Some(status) });
     }
 
-    /// Puts the ends of attempts on the disk, and only then reports them.
+    /// Puts the ends of attempts on the disk, and only then reports them. While the disk does not take them they wait for
+    /// some polls; after that what the tasks' shells left has to do.
     fn sync_ends(&mut self) {
+        self.unsynced.retain(|record| self.attempts.contains_key(&record.attempt));
         if self.unsynced.is_empty() {
+            self.sync_fails_since = None;
             return;
         }
-        if let Err(error) = self.records.sync() {
-            warn!(%error, "the ends of tasks may not be on the disk");
+        let written = self.unsynced.iter().try_for_each(|record| self.records.write_end(record));
+        if let Err(error) = written.and_then(|()| self.records.sync()) {
+            let since = self.sync_fails_since.get_or_insert_with(|| {
+                warn!(%error, "the ends of tasks cannot be put on the disk");
+                Instant::now()
+            });
+            if since.elapsed() < SYNC_LIMIT {
+                return;
+            }
         }
-        for attempt in std::mem::take(&mut self.unsynced) {
-            self.report_state(&attempt);
+        self.sync_fails_since = None;
+        for record in std::mem::take(&mut self.unsynced) {
+            self.report_state(&record.attempt);
         }
     }
 

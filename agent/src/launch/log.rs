@@ -1,8 +1,8 @@
 //! What a program of the volunteer prints. In: a pipe that is its standard output and error. Out: lines in the agent's log,
 //! a limited number of them.
 //!
-//! A thread of its own takes everything out of the pipe and drops what is too much, so the program waits for nobody, and a
-//! program that prints without end costs the agent little.
+//! A thread of its own takes everything out of the pipe and drops what is too much, a hundred times a second at most: a
+//! program that prints without end waits for that thread, and costs the agent little.
 
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::thread;
@@ -20,8 +20,9 @@ const PER_S: f64 = 10.0;
 const LONGEST: usize = 1_000;
 /// Bytes read at once: what a pipe holds.
 const READ: usize = 64 << 10;
-/// After a read that filled the whole buffer. So a flood is taken at 64 MiB a second at most. (All chosen.)
-const FLOOD_PAUSE: Duration = Duration::from_millis(1);
+/// After every read, however little it brought: the program can make the pipe hold less. So 6 MiB a second are taken at most.
+/// (All chosen.)
+const READ_PAUSE: Duration = Duration::from_millis(10);
 
 /// The pipe. One serves every start of a program: what an earlier one left running may still write to it.
 #[derive(Debug)]
@@ -50,9 +51,7 @@ fn copy(mut pipe: PipeReader) {
             Ok(0) => break,
             Ok(count) => {
                 lines.take(&buffer[..count], Instant::now(), say);
-                if count == buffer.len() {
-                    thread::sleep(FLOOD_PAUSE);
-                }
+                thread::sleep(READ_PAUSE);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => break,
@@ -111,6 +110,7 @@ impl Lines {
             return;
         }
         if self.left_out > 0 {
+            self.may -= 1.0;
             say(Said::LeftOut(std::mem::take(&mut self.left_out)));
         }
         self.may -= 1.0;

@@ -158,7 +158,9 @@ pub(crate) fn own_tmp() -> io::Result<()> {
 /// No core dumps, and no more open files than a volunteer's processes may have.
 fn limit() -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    // With 0 a host's handler of core dumps would still be started; with 1 the kernel starts none.
+    let least = Some(1);
+    setrlimit(Resource::Core, Rlimit { current: least, maximum: least })?;
     let found = getrlimit(Resource::Nofile);
     let least = |limit: Option<u64>| Some(limit.map_or(OPEN_FILES, |limit| limit.min(OPEN_FILES)));
     let lower = Rlimit { current: least(found.current), maximum: least(found.maximum) };

@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gleaner_types::task::TaskUser;
+use tokio::sync::Semaphore;
 
 use super::launch::LaunchError;
 use crate::launch::groups_of;
@@ -16,6 +17,8 @@ use crate::launch::groups_of;
 const LIMIT: Duration = Duration::from_secs(5);
 /// … how long its answer holds, and how long that there was none. (All chosen.)
 const HOLDS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(15));
+/// Questions at the same time. While more hang, the answer is at once that there is none.
+const MOST_ASKED: usize = 2;
 /// Most users that are remembered.
 const MOST: usize = 1_000;
 
@@ -23,8 +26,18 @@ const MOST: usize = 1_000;
 type Answer = (Instant, Result<Vec<u32>, io::ErrorKind>);
 
 /// Answers of the database, by user and group.
-#[derive(Debug, Default)]
-pub(super) struct Groups(Mutex<BTreeMap<(u32, u32), Answer>>);
+#[derive(Debug)]
+pub(super) struct Groups {
+    known: Mutex<BTreeMap<(u32, u32), Answer>>,
+    /// What is being asked; a question that hangs keeps its permit, and its thread.
+    asking: Arc<Semaphore>,
+}
+
+impl Default for Groups {
+    fn default() -> Self {
+        Self { known: Mutex::default(), asking: Arc::new(Semaphore::new(MOST_ASKED)) }
+    }
+}
 
 impl Groups {
     /// All groups of a user; only the one given for an agent that is not root, which can set none.
@@ -40,19 +53,23 @@ impl Groups {
     }
 
     fn known(&self, user: (u32, u32)) -> Option<Result<Vec<u32>, io::ErrorKind>> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, answer) = known.get(&user)?;
         let holds = if answer.is_ok() { HOLDS.0 } else { HOLDS.1 };
         (at.elapsed() < holds).then(|| answer.clone())
     }
 
     async fn ask(&self, uid: u32, gid: u32) -> Result<Vec<u32>, io::ErrorKind> {
-        let asked = tokio::task::spawn_blocking(move || groups_of(uid, gid).map_err(|error| error.kind()));
+        let Ok(permit) = Arc::clone(&self.asking).try_acquire_owned() else { return Err(io::ErrorKind::TimedOut) };
+        let asked = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            groups_of(uid, gid).map_err(|error| error.kind())
+        });
         let answer = match tokio::time::timeout(LIMIT, asked).await {
             Ok(answer) => answer.unwrap_or(Err(io::ErrorKind::Other)),
             Err(_) => Err(io::ErrorKind::TimedOut),
         };
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST {
             known.clear();
         }

@@ -42,7 +42,7 @@ read -r gleaner_go || exit 0
 while IFS= read -r gleaner_variable; do export "$gleaner_variable"; done
 exec 3>&2 2>/dev/null
 gleaner_write() { until { echo "$1" >&3; } 2>/dev/null; do sleep 1; done; }
-gleaner_no() { printf '%s%s' "$gleaner_refused" "$1" | command -p tr '\n' ' ' >&3; echo >&3; exit 0; }
+gleaner_no() { printf '%s%.1000s' "$gleaner_refused" "$1" | command -p tr '\n' ' ' >&3; echo >&3; exit 0; }
 gleaner_refused=$7
 [ -d "$4" ] || gleaner_why=$(command -p mkdir -p "$4" 2>&1) || gleaner_no "failed to make the folder $4: $gleaner_why"
 cd "$3" || gleaner_no "failed to start in the folder $3: $(command -p ls -d "$3/." 2>&1)"
@@ -111,7 +111,7 @@ pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
     if agent_user != 0 && uid != agent_user {
         return Err(LaunchError::OtherUser { wanted: uid, agent_user });
     }
-    let before_the_word = launch.environment.iter().filter(|(name, _)| !loads_code(name) && !is_function(name));
+    let before_the_word = launch.environment.iter().filter(|(name, _)| !loads_code(name) && !steers_bash(name));
     let before_the_word = before_the_word.map(|(name, value)| (name, value));
     let mut command = Command::new("/bin/sh");
     command
@@ -145,12 +145,13 @@ pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
 /// A variable by which the shell's loader or the shell itself would run code of the user's before the word, and so outside
 /// the volunteer.
 fn loads_code(name: &str) -> bool {
-    name.starts_with("LD_") || ["GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"].contains(&name)
+    name.starts_with("LD_") || ["GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "PS4", "ENV", "BASH_ENV"].contains(&name)
 }
 
-/// A function that bash exported. One called `read` would run in place of the wait for the word; no task gets any.
-fn is_function(name: &str) -> bool {
-    name.starts_with("BASH_FUNC_")
+/// What steers a bash that serves as `/bin/sh`, so that code runs before the word: a function that was exported, which may be
+/// called `read`, or options such as `xtrace`, with which it evaluates `PS4`. No task gets any.
+fn steers_bash(name: &str) -> bool {
+    name.starts_with("BASH_FUNC_") || ["SHELLOPTS", "BASHOPTS"].contains(&name)
 }
 
 /// Moves a waiting shell into the volunteer.

@@ -94,6 +94,8 @@ impl Records {
     /// Makes the folder where there is none. Only the agent's user can look into it.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         durable::make_folders(folder, 0o700)?;
+        // An agent that was killed may have written ends that it did not put on the disk.
+        durable::sync_folder(folder)?;
         Ok(Self { folder: folder.to_owned() })
     }
 
@@ -104,7 +106,9 @@ impl Records {
     /// The empty file that a task's shell is to write its status to.
     pub(super) fn create_exit(&self, version: Version) -> io::Result<File> {
         let path = self.file(version, "exit");
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+        // Its shell only ever appends to it.
+        _ = std::fs::remove_file(&path);
+        OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
     }
 
     /// Writes a record, whole or not at all.
