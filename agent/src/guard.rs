@@ -299,7 +299,8 @@ impl Guard {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let inner = self.shared.lock();
-        let hung = inner.cap.is_some() && inner.last_step.is_some_and(|at| at.elapsed() > HUNG);
+        let hung = inner.cap.is_some()
+            && [inner.last_step, inner.held.ending].into_iter().flatten().any(|at| at.elapsed() > HUNG);
         self.threads.is_empty() || (!hung && self.threads.iter().chain(&self.disks).all(|thread| !thread.is_finished()))
     }
 
@@ -346,7 +347,7 @@ impl Guard {
     /// [`VolunteerError`] when a knob cannot be read.
     pub(crate) fn check_foreign_writes(&self) -> Result<(), VolunteerError> {
         let mut inner = self.shared.lock();
-        if inner.held.ending {
+        if inner.held.ending.is_some() {
             // Whoever ends it sets its levers.
             return Ok(());
         }
@@ -489,6 +490,10 @@ fn watch_disks(shared: &Shared, mut watch: DiskWatch) {
         inner.held.disk_step_since = None;
         let event = inner.held.take_disks(step.short);
         inner.hold_anew(event);
+        if step.killed && inner.held.is_for_a_disk() {
+            inner.held.let_die(Instant::now());
+            inner.enforce_or_warn();
+        }
         let pause = if inner.cap.is_some() { step.pause } else { DISK_LATENT_PERIOD };
         if !inner.quit {
             inner = shared.changed.wait_timeout(inner, pause).unwrap_or_else(PoisonError::into_inner).0;
@@ -564,7 +569,7 @@ impl Inner {
         if kept_free.is_ok() || posture.spare_cpus() == 0 {
             self.posture = posture;
         }
-        // What cannot be set now is tried again at the next look, which also tells of it.
+        // What cannot be set now is tried again at the next step, which also tells of it.
         _ = self.enforce();
         kept_free
     }
@@ -584,7 +589,7 @@ impl Inner {
 
     /// Puts in force what law, cap and failure say.
     fn enforce(&mut self) -> Result<(), VolunteerError> {
-        if self.held.ending {
+        if self.held.ending.is_some() {
             // Its processes are being killed, for which it must be thawed.
             return Ok(());
         }
@@ -594,7 +599,10 @@ impl Inner {
             || self.posture == Posture::Hold
             || self.failure.is_some()
             || self.held.reason().is_some();
-        let frozen = held || self.cap.is_none() || self.law.frozen() || limit == Quota::AtMost(CoreShare::ZERO);
+        let dies = self.held.lets_die(now) && self.failure.is_none();
+        let frozen =
+            (held && !dies) || self.cap.is_none() || self.law.frozen() || limit == Quota::AtMost(CoreShare::ZERO);
+        let limit = if dies { Quota::AtMost(CoreShare::ZERO) } else { limit };
         let Some(volunteer) = &mut self.volunteer else { return Ok(()) };
         let met = volunteer.enforce(limit, frozen, now)?;
         self.tell_foreign(&met);
@@ -700,13 +708,13 @@ impl Inner {
         let event = self.held.take_memory(found.map_err(|error| chain(&error)));
         self.hold_anew(event);
         let ender = self.volunteer.as_ref().filter(|_| ends && self.held.must_end()).map(Volunteer::ender);
-        self.held.ending = ender.is_some();
+        self.held.ending = ender.as_ref().map(|_| Instant::now());
         ender
     }
 
     /// It stays frozen, or follows what was commanded meanwhile.
     fn was_ended(&mut self) {
-        self.held.ending = false;
+        self.held.ending = None;
         self.volunteer.iter_mut().for_each(Volunteer::was_ended);
         self.enforce_or_warn();
     }

@@ -227,6 +227,13 @@ impl Drop for HarmMeter {
     }
 }
 
+/// However its thread ends, nothing would ever lift what it has put in force.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        _ = self.holder.protect(Posture::Open);
+    }
+}
+
 /// What the thread owns.
 struct Worker {
     shared: Arc<Shared>,
@@ -289,7 +296,16 @@ impl Worker {
         let now = self.began.elapsed();
         let ladder = Ladder::new(cpus(), self.spares && self.holder.can_spare());
         let change = match &mut self.protecting {
-            Some(protecting) if wanted => protecting.set_ladder(ladder, now).or_else(|| protecting.tick(now)),
+            Some(protecting) if wanted => {
+                let is_new = *protecting.ladder() != ladder;
+                let change = protecting.set_ladder(ladder, now).or_else(|| protecting.tick(now));
+                let posture = protecting.posture();
+                if is_new && change.is_none() {
+                    // The same number of CPUs, of others than before.
+                    self.protect(posture);
+                }
+                change
+            }
             Some(_) => {
                 self.protecting = None;
                 // To keep no CPU free is what can always be done.
@@ -330,8 +346,8 @@ impl Worker {
     /// Holds the volunteer so. Where CPUs cannot be kept free after all, they are not counted on again.
     fn protect(&mut self, posture: Posture) {
         let Err(why) = self.holder.protect(posture) else { return };
-        tracing::warn!(why, "CPUs cannot be kept free of the volunteer");
-        self.spares = false;
+        tracing::warn!(why, "the CPUs of the volunteer cannot be set");
+        self.spares = self.spares && posture.spare_cpus() == 0;
     }
 
     /// One trial, and the CPUs that the volunteer used in it; it is let go in every case. `Err(None)`: it was interrupted, or

@@ -268,7 +268,7 @@ fn guard(page: &mut Page, guard: Option<&GuardStatus>) {
     );
     page.gauge(
         "gleaner_agent_guard_failing",
-        "1 while the guard cannot measure or limit and holds the volunteer frozen.",
+        "1 while the volunteer is held because the guard cannot measure or limit, or memory or a disk is short.",
         guard.map(|guard| f64::from(u8::from(guard.failure.is_some()))),
     );
     page.gauge(

@@ -1,5 +1,5 @@
-//! What the runner of tasks and the watch of disks tell each other. In: folders that tasks write, and whether a file system
-//! is short. Out: the same, to the other one. Neither waits for the other.
+//! What the runner of tasks and the watch of disks tell each other. In: folders that tasks write, that one was killed, and
+//! whether a file system is short. Out: the same, to the other one. Neither waits for the other.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,6 +18,7 @@ pub struct Scratch(Arc<Mutex<Inner>>);
 struct Inner {
     folders: BTreeSet<PathBuf>,
     short: Option<Reason>,
+    killed: bool,
 }
 
 impl Scratch {
@@ -37,6 +38,16 @@ impl Scratch {
 
     pub(crate) fn set_short(&self, short: Option<Reason>) {
         self.lock().short = short;
+    }
+
+    /// A task was killed, which may free space once it can die.
+    pub(crate) fn set_killed(&self) {
+        self.lock().killed = true;
+    }
+
+    /// A task was killed since the last call.
+    pub(crate) fn take_killed(&self) -> bool {
+        std::mem::take(&mut self.lock().killed)
     }
 
     /// Why no task may be started now: a file system that tasks can write is short.

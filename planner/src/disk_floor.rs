@@ -14,8 +14,6 @@ const FASTEST_BYTES_PER_S: f64 = 2e9;
 const FASTEST_INODES_PER_S: f64 = 500_000.0;
 /// Least and most time between two steps, in seconds. (Chosen: the most is what the foreground waits for any resource.)
 const STEP_S: (f64, f64) = (0.02, 0.2);
-/// What is short is no longer short when this much of the floor, in quarters, is free.
-const AGAIN_QUARTERS: u64 = 5;
 
 /// Constants of the floor.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -97,8 +95,8 @@ impl DiskFloor {
         let DiskSample { total, available, inodes_total, inodes_available } = sample;
         let floor = Bytes(part(total.0, self.settings.share)).min(self.settings.most);
         let inodes_floor = part(inodes_total, self.settings.inodes);
-        self.short_of_space = is_short(available.0, floor.0, self.short_of_space);
-        self.short_of_inodes = is_short(inodes_available, inodes_floor, self.short_of_inodes);
+        self.short_of_space = is_short(available.0, total.0, floor.0, self.short_of_space);
+        self.short_of_inodes = is_short(inodes_available, inodes_total, inodes_floor, self.short_of_inodes);
         let shortage = if self.short_of_space {
             Some(DiskShortage::Space { available, floor })
         } else {
@@ -115,10 +113,10 @@ impl DiskFloor {
     }
 }
 
-/// Below the floor, or not yet enough above it.
-const fn is_short(available: u64, floor: u64, was_short: bool) -> bool {
-    let enough = if was_short { (floor / 4).saturating_mul(AGAIN_QUARTERS) } else { floor };
-    available < enough
+/// Below the floor, or not yet enough above it: a quarter of the floor, or of all the rest where that is less.
+fn is_short(available: u64, total: u64, floor: u64, was_short: bool) -> bool {
+    let above = if was_short { (floor / 4).min(total.saturating_sub(floor) / 4) } else { 0 };
+    available < floor.saturating_add(above)
 }
 
 #[expect(

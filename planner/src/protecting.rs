@@ -135,6 +135,7 @@ impl Protecting {
             }
             Weighed::Nobody => {
                 let next = self.looser(now).filter(|_| lasted >= WITHIN_FOR)?;
+                self.holds = 0;
                 Some(self.change(next, Cause::Nobody, now))
             }
             _ => None,
@@ -155,10 +156,10 @@ impl Protecting {
     /// The posture to tighten to: of those after this one on the ladder, the one that is known to have kept to the budget at
     /// the greatest harvest, or the next that is not known to be over it, or at last none.
     fn tighter(&self, now: Duration) -> Posture {
-        let running = || self.ladder.after(self.posture).iter();
+        let running = || self.ladder.after(self.posture).iter().filter(|posture| !self.is_barred(**posture, now));
         let known = running().filter_map(|posture| Some((*posture, self.learnt.within(*posture, now)?.harvest_cores)));
         let best = known.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(posture, _)| posture);
-        let untried = || running().find(|posture| !self.is_barred(**posture, now)).copied();
+        let untried = || running().next().copied();
         best.or_else(untried).unwrap_or(Posture::Hold)
     }
 

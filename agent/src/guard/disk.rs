@@ -12,7 +12,7 @@ use gleaner_planner::disk_floor::{DiskFloor, DiskFloorSettings, DiskSample, Disk
 use gleaner_types::report::Reason;
 use gleaner_types::units::Bytes;
 use procfs::process::MountInfo;
-use rustix::fs::statvfs;
+use rustix::fs::statfs;
 use rustix::io::Errno;
 
 use crate::hierarchies::unescape;
@@ -40,6 +40,8 @@ pub(super) struct DiskStep {
     /// Why the volunteer must be held; `None` where enough is free.
     pub(super) short: Option<Reason>,
     pub(super) pause: Duration,
+    /// A task was killed since the last step.
+    pub(super) killed: bool,
 }
 
 /// What watches the disks.
@@ -72,6 +74,10 @@ impl DiskWatch {
 
     /// One step over every folder. What it finds short is told to the runner of tasks as well.
     pub(super) fn step(&mut self, now: Instant) -> DiskStep {
+        let mut step = DiskStep { short: None, pause: PERIOD, killed: self.scratch.take_killed() };
+        if self.floor.share.value() <= 0.0 && self.floor.inodes.value() <= 0.0 {
+            return step;
+        }
         if self.mounts_read.is_none_or(|read| now.duration_since(read) >= MOUNTS_HOLD) {
             self.mounts_read = Some(now);
             // Without the list, every file system counts as one of this machine.
@@ -81,7 +87,6 @@ impl DiskWatch {
         folders.extend(self.fixed.iter().cloned());
         folders.retain(|folder| !self.is_left_out(folder));
         self.floors.retain(|folder, _| folders.contains(folder));
-        let mut step = DiskStep { short: None, pause: PERIOD };
         for folder in folders {
             let sample = match sample(&folder) {
                 Ok(Some(sample)) => sample,
@@ -128,18 +133,33 @@ fn reason(folder: &Path, shortage: DiskShortage) -> Reason {
     }
 }
 
-/// `None` for a folder that is not there, or that this process may not enter.
+/// `None` for a folder that nobody can write: it is not there, this process may not enter it, or it can be none. A link may
+/// lead to a file system that is left out.
 fn sample(folder: &Path) -> io::Result<Option<DiskSample>> {
-    match statvfs(folder) {
-        Ok(found) => Ok(Some(DiskSample {
-            total: Bytes(found.f_blocks.saturating_mul(found.f_frsize)),
-            available: Bytes(found.f_bavail.saturating_mul(found.f_frsize)),
-            inodes_total: found.f_files,
-            inodes_available: found.f_favail,
-        })),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => Ok(None),
-        Err(error) => Err(error.into()),
+    let found = match statfs(folder) {
+        Ok(found) => found,
+        Err(
+            Errno::NOENT
+            | Errno::NOTDIR
+            | Errno::ACCESS
+            | Errno::PERM
+            | Errno::LOOP
+            | Errno::NAMETOOLONG
+            | Errno::INVAL,
+        ) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "these numbers have 32 bits")]
+    if LEFT_OUT.contains(&(found.f_type as u32)) {
+        return Ok(None);
     }
+    let block = u64::try_from(found.f_frsize).unwrap_or(0);
+    Ok(Some(DiskSample {
+        total: Bytes(found.f_blocks.saturating_mul(block)),
+        available: Bytes(found.f_bavail.saturating_mul(block)),
+        inodes_total: found.f_files,
+        inodes_available: found.f_ffree,
+    }))
 }
 
 /// Mount points, in their order, and whether what is mounted there is left out.
@@ -151,6 +171,27 @@ fn mounts(mountinfo: &str) -> Vec<(PathBuf, bool)> {
     };
     mountinfo.lines().filter_map(mount).collect()
 }
+
+/// Numbers of file systems that are left out, as statfs(2) and the kernel's `magic.h` have them: nfs, smb, cifs, smb2, fuse,
+/// 9p, ceph, afs, openafs, lustre, coda, autofs, gpfs; squashfs, erofs, isofs.
+const LEFT_OUT: [u32; 16] = [
+    0x6969,
+    0x517B,
+    0xFF53_4D42,
+    0xFE53_4D42,
+    0x6573_5546,
+    0x0102_1997,
+    0x00C3_6400,
+    0x6B41_4653,
+    0x5346_414F,
+    0x0BD0_0BD0,
+    0x7375_7245,
+    0x0187,
+    0x4750_4653,
+    0x7371_7368,
+    0xE0F5_E1E2,
+    0x9660,
+];
 
 /// A file system by which another machine, or a program of a user's, answers; or one that nobody can write, which is full.
 fn is_left_out(kind: &str) -> bool {

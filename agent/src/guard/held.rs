@@ -11,6 +11,12 @@ use gleaner_types::report::{Absence, AbsenceKind, Reason};
 /// A step of the disks that takes so long has met a file system that does not answer. (Chosen.)
 const SILENT: Duration = Duration::from_secs(10);
 
+/// How long a volunteer that is held for a disk is thawed, at the least ceiling, when a task of it was killed. One that has
+/// begun to exit is not frozen again. (Chosen.)
+const DYING: Duration = Duration::from_millis(100);
+/// From the end of one such moment to the next.
+const DYING_PAUSE: Duration = Duration::from_secs(2);
+
 /// What it is held for.
 #[derive(Debug, Default)]
 pub(super) struct Held {
@@ -20,8 +26,12 @@ pub(super) struct Held {
     pub(super) memory_ends: u64,
     /// It has to end for its memory, and something of it may still be there.
     to_end: bool,
-    /// It is being ended now: nobody else sets its levers.
-    pub(super) ending: bool,
+    /// The event of that was sent.
+    end_reported: bool,
+    /// Since when it is being ended: nobody else sets its levers.
+    pub(super) ending: Option<Instant>,
+    /// Until then what was killed may die, although a disk is short.
+    dying_until: Option<Instant>,
     /// When the step of the disks began that goes on now.
     pub(super) disk_step_since: Option<Instant>,
 }
@@ -35,6 +45,19 @@ impl Held {
     /// A disk is short, as of the last step.
     pub(super) fn is_for_a_disk(&self) -> bool {
         self.disk.is_some()
+    }
+
+    /// Thaws what was killed for a moment: frozen, a process of version 1 keeps its files, and with them the space.
+    pub(super) fn let_die(&mut self, now: Instant) {
+        let is_too_soon = |until: Instant| now.saturating_duration_since(until) < DYING_PAUSE;
+        if !self.dying_until.is_some_and(is_too_soon) {
+            self.dying_until = Some(now + DYING);
+        }
+    }
+
+    /// What was killed may die now.
+    pub(super) fn lets_die(&self, now: Instant) -> bool {
+        self.memory.is_none() && self.disk.is_some() && self.dying_until.is_some_and(|until| now < until)
     }
 
     /// Takes a step of the memory bound, or why there is none. Returns the event where that changes whether it is held.
@@ -51,6 +74,7 @@ impl Held {
             Err(error) => Some(Reason::Described(error.into())),
         };
         let event = changed("memory bound", self.memory.is_some(), short.as_ref());
+        self.end_reported = self.end_reported && short.is_some();
         self.memory = short;
         event
     }
@@ -70,7 +94,9 @@ impl Held {
         let (MemorySample { available, used, .. }, floor) = (sample, verdict.floor);
         tracing::warn!(%available, %floor, %used, processes, "the volunteer was ended, because memory runs out");
         self.memory_ends += 1;
-        Some(Event::SensorChanged {
+        // While memory stays short, what is started anew is ended as well: one event says so.
+        let is_first = !std::mem::replace(&mut self.end_reported, true);
+        is_first.then(|| Event::SensorChanged {
             sensor: "memory bound".to_owned(),
             absent: Some(Absence::described(
                 AbsenceKind::Vanished,

@@ -28,6 +28,8 @@ pub(super) struct SpareCpus {
     means: Means,
     sys: PathBuf,
     spare: u32,
+    /// Setting it failed: all CPUs have yet to be given back.
+    to_give_back: bool,
     /// Met and not told yet.
     met: Option<ForeignWrite>,
 }
@@ -57,7 +59,7 @@ impl SpareCpus {
     /// Of a volunteer whose cgroup with the controller `cpuset` is known; otherwise of the threads in `dirs`, which must be
     /// Gleaner's own to set.
     pub(super) fn find(cpuset: Option<&Group>, dirs: Option<&[PathBuf]>, sys: &Path) -> Result<Self, String> {
-        let of = |means| Self { means, sys: sys.to_owned(), spare: 0, met: None };
+        let of = |means| Self { means, sys: sys.to_owned(), spare: 0, to_give_back: false, met: None };
         let missing = match cpuset.map(|group| (group, group.managed(CgroupFile::Cpus))) {
             Some((group, Ok(lever))) => {
                 let above = group.dir.parent().unwrap_or(&group.dir).to_owned();
@@ -86,7 +88,14 @@ impl SpareCpus {
     /// # Errors
     /// In a sentence, when that cannot be done.
     pub(super) fn keep_free(&mut self, spare: u32) -> Result<(), String> {
-        self.spare = spare;
+        let set = self.set(spare);
+        // What may have been set in part is given back with the next check that can.
+        self.to_give_back = set.is_err();
+        self.spare = if set.is_ok() { spare } else { 0 };
+        set
+    }
+
+    fn set(&mut self, spare: u32) -> Result<(), String> {
         let cpus = self.available()?;
         let left = without(cpus.clone(), spare, &self.sys);
         match &mut self.means {
@@ -113,6 +122,9 @@ impl SpareCpus {
     /// and a new cgroup of the same name, are kept to the same CPUs.
     pub(super) fn foreign_write(&mut self) -> Option<ForeignWrite> {
         let mut met = self.met.take();
+        if self.to_give_back {
+            _ = self.keep_free(0);
+        }
         if self.spare == 0 {
             return met;
         }
@@ -128,7 +140,8 @@ impl SpareCpus {
             }
         };
         if renewed {
-            _ = self.keep_free(self.spare);
+            // What cannot be set now is tried again with the next check.
+            _ = self.set(self.spare);
         }
         met
     }
