@@ -237,6 +237,11 @@ impl EventLog {
             self.waiting.pop_front();
             delayed += 1;
         }
+        // Written is not enough: a disk that takes lines and cannot put them down has not recovered.
+        if let Err(error) = self.commit() {
+            self.failed(&error);
+            return false;
+        }
         let event =
             Event::EventLogRecovered { delayed, lost: self.lost, error: self.error.clone().unwrap_or_default() };
         if self.write(&EventRecord { at: now, source: EventSource::Aggregator, event }).is_err() {

@@ -82,10 +82,7 @@ impl LineFile {
     /// # Errors
     /// When it cannot; then nothing of the line is there.
     pub(crate) fn append(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.torn {
-            shorten(&self.file, self.length)?;
-            self.torn = false;
-        }
+        self.whole()?;
         let written = self.file.write_all(line);
         match written {
             Ok(()) => self.length += line.len() as u64,
@@ -96,21 +93,38 @@ impl LineFile {
         written
     }
 
+    /// Takes back what is behind the last line.
+    fn whole(&mut self) -> io::Result<()> {
+        if self.torn {
+            shorten(&self.file, self.length)?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+
     /// Whether there are lines that may not be on the disk.
     pub(crate) const fn is_behind(&self) -> bool {
         self.synced < self.length
     }
 
+    /// Something is behind the last line that has yet to be taken back.
+    pub(crate) const fn is_torn(&self) -> bool {
+        self.torn
+    }
+
     /// Puts all lines on the disk.
     ///
     /// # Errors
-    /// When some may not be there. Then all since the last sync are taken back, as the kernel will not try them again, and
-    /// the file must be opened again.
+    /// When some may not be there. Then all since the last sync are taken back, as the kernel will not try them again: now, or
+    /// before the next line.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
-        let synced = self.file.sync_data();
+        let synced = self.whole().and_then(|()| self.file.sync_data());
         match synced {
             Ok(()) => self.synced = self.length,
-            Err(_) => _ = shorten(&self.file, self.synced),
+            Err(_) => {
+                self.length = self.synced;
+                self.torn = shorten(&self.file, self.length).is_err();
+            }
         }
         synced
     }
@@ -184,7 +198,8 @@ impl LineWriter {
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
         let synced = open.sync();
-        if synced.is_err() {
+        // What could not be taken back would count when it is opened anew.
+        if synced.is_err() && !open.is_torn() {
             self.open = None;
         }
         synced

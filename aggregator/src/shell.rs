@@ -468,8 +468,9 @@ impl Shell {
             let Some(incarnation) = self.connections.get(&host).map(|current| current.incarnation) else { continue };
             // Those of an earlier incarnation may come after a new one has joined, which counts its own.
             let through = self.events.through(&host, incarnation);
-            if through > 0 {
-                self.send(&host, FromAggregator::EventsThrough(through));
+            if through > 0 && !self.send(&host, FromAggregator::EventsThrough(through)) {
+                // The agent keeps its events until it hears of them.
+                self.unacknowledged.insert(host);
             }
         }
     }
@@ -483,16 +484,19 @@ impl Shell {
     }
 
     /// A message that finds no room is dropped: commands are renewed, events are sent again.
-    fn send(&mut self, host: &HostId, message: FromAggregator) {
+    /// Returns `false` for a message that found no room on its connection.
+    fn send(&mut self, host: &HostId, message: FromAggregator) -> bool {
         if matches!(message, FromAggregator::Command(_)) && !self.leader_lease.holds() {
-            return;
+            return true;
         }
         if let Some(connection) = self.connections.get(host)
             && let Err(error) = connection.sender.try_send(message)
         {
             tracing::debug!(%host, %error, "a message to an agent is dropped");
             self.counters.messages_dropped += 1;
+            return false;
         }
+        true
     }
 
     fn decide(&mut self, input: Input) {

@@ -123,7 +123,9 @@ impl Shell {
                 self.send(host, FromAggregator::Certificate(certificate));
                 self.log(Event::CertificateRenewed { host: host.clone(), expires });
             }
-            Err(error) => self.send(host, FromAggregator::CertificateRefused(chain(&error))),
+            Err(error) => {
+                self.send(host, FromAggregator::CertificateRefused(chain(&error)));
+            }
         }
     }
 

@@ -129,13 +129,15 @@ impl Records {
     fn sync_results(&mut self) -> io::Result<()> {
         let Some(results) = self.results.as_mut().filter(|results| results.is_behind()) else { return Ok(()) };
         let synced = results.sync();
-        if synced.is_err() {
+        // What could not be taken back would count when it is opened anew.
+        if synced.is_err() && !results.is_torn() {
             self.results = None;
         }
         synced
     }
 
-    fn sync_runs(&self, runs: &[u32]) -> io::Result<()> {
+    /// Puts orders on the disk that an earlier run has written: it may have been killed before it could.
+    pub(super) fn sync_runs(&self, runs: &[u32]) -> io::Result<()> {
         for task in runs {
             File::open(self.run_file(*task))?.sync_all()?;
         }

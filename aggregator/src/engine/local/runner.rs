@@ -209,15 +209,17 @@ impl Runner {
         self.tasks = self.records.read_tasks()?;
         let results = self.records.read_results()?;
         self.schedule.recall_all(results.into_iter());
+        let mut adopted = Vec::new();
         for (task, run) in self.records.read_runs()? {
             if self.schedule.adopt(task, run.attempt) {
                 self.active.insert(task, Active::recorded(run));
+                adopted.push(task);
             } else {
                 self.records.clear(task);
                 self.link.forget(self.attempt(task, run));
             }
         }
-        Ok(())
+        self.records.sync_runs(&adopted)
     }
 
     fn progress(&mut self, slots: u32) -> EngineProgress {
