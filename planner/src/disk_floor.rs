@@ -166,8 +166,18 @@ mod tests {
         assert!(short(124, 1_000).is_some());
         assert_eq!(short(125, 1_000), None);
         assert_eq!(short(1_000, 49), Some(DiskShortage::Inodes { available: 49, floor: 50 }));
-        assert!(short(1_000, 59).is_some());
-        assert_eq!(short(1_000, 60), None, "50 / 4 * 5, in whole inodes");
+        assert!(short(1_000, 61).is_some());
+        assert_eq!(short(1_000, 62), None, "50 + 50 / 4, in whole inodes");
+    }
+
+    #[test]
+    fn a_floor_of_nearly_everything_is_left_again() {
+        let nine_tenths = Fraction::clamped(0.9);
+        let settings = DiskFloorSettings { share: nine_tenths, most: Bytes(u64::MAX), inodes: nine_tenths };
+        let mut floor = DiskFloor::new(settings);
+        let mut short = |available, inodes| floor.step(sample(1_000, available, inodes)).shortage;
+        assert!(short(899, 899).is_some() && short(924, 924).is_some());
+        assert_eq!(short(925, 925), None, "a quarter of what is above it");
     }
 
     #[test]
