@@ -490,8 +490,10 @@ fn watch_disks(shared: &Shared, mut watch: DiskWatch) {
         inner.held.disk_step_since = None;
         let event = inner.held.take_disks(step.short);
         inner.hold_anew(event);
-        if step.killed && inner.held.is_for_a_disk() {
-            inner.held.let_die(Instant::now());
+        if step.killed {
+            inner.held.was_killed();
+        }
+        if inner.cap.is_some() && !inner.law.frozen() && inner.held.let_die(Instant::now()) {
             inner.enforce_or_warn();
         }
         let pause = if inner.cap.is_some() { step.pause } else { DISK_LATENT_PERIOD };

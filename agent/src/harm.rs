@@ -301,7 +301,7 @@ impl Worker {
                 let change = protecting.set_ladder(ladder, now).or_else(|| protecting.tick(now));
                 let posture = protecting.posture();
                 if is_new && change.is_none() {
-                    // The same number of CPUs, of others than before.
+                    // Which CPUs are kept free is chosen anew.
                     self.protect(posture);
                 }
                 change

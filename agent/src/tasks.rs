@@ -363,7 +363,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         let Some(job) = self.jobs.iter().find(|job| job.job == attempt.job) else {
             return Err(format!("this host does not know what the tasks of job {} have in common", attempt.job));
         };
-        if self.given_up.iter().any(|(job, shell)| *job == attempt.job && shell.is_alive()) {
+        if self.given_up.iter().any(|(job, shell)| *job == attempt.job && launch::is_there(shell)) {
             return Err("the folders of its job still do not answer to a shell that was started earlier".to_owned());
         }
         let before = TaskAttempt { version: Version::default(), ..attempt.clone() };
@@ -497,7 +497,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         let now = self.clock.now();
         let silent = self.heard.elapsed() > self.settings.lease && !unread;
         // A poll that came late stands for one: a machine that slept is no reason.
-        self.given_up.retain(|(_, shell)| shell.is_alive());
+        self.given_up.retain(|(_, shell)| launch::is_there(shell));
         for attempt in self.find_late(POLL_PERIOD) {
             self.give_up(attempt);
         }
@@ -589,6 +589,8 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
 
     fn report_state(&mut self, attempt: &TaskAttempt) {
         let status = match self.attempts.get(attempt) {
+            // Once it is on the disk.
+            Some(Phase::Ended(_)) if self.unsynced.iter().any(|record| record.attempt == *attempt) => return,
             Some(Phase::Ended(status)) => status.clone(),
             Some(Phase::Running(running)) => {
                 let ran = self.clock.now().since(Timestamp(running.run.started_ms));

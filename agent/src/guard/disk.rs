@@ -97,6 +97,10 @@ impl DiskWatch {
                     continue;
                 }
             };
+            // A link may lead to one that is left out.
+            if folder.canonicalize().is_ok_and(|real| real != folder && self.is_left_out(&real)) {
+                continue;
+            }
             let verdict = self.floors.entry(folder.clone()).or_insert(DiskFloor::new(self.floor)).step(sample);
             step.pause = step.pause.min(Duration::from_secs_f64(verdict.next_step_s));
             if let Some(shortage) = verdict.shortage {
@@ -133,8 +137,7 @@ fn reason(folder: &Path, shortage: DiskShortage) -> Reason {
     }
 }
 
-/// `None` for a folder that nobody can write: it is not there, this process may not enter it, or it can be none. A link may
-/// lead to a file system that is left out.
+/// `None` for a folder that nobody can write: it is not there, this process may not enter it, or it can be none.
 fn sample(folder: &Path) -> io::Result<Option<DiskSample>> {
     let found = match statfs(folder) {
         Ok(found) => found,
@@ -145,14 +148,11 @@ fn sample(folder: &Path) -> io::Result<Option<DiskSample>> {
             | Errno::PERM
             | Errno::LOOP
             | Errno::NAMETOOLONG
-            | Errno::INVAL,
+            | Errno::INVAL
+            | Errno::STALE,
         ) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "these numbers have 32 bits")]
-    if LEFT_OUT.contains(&(found.f_type as u32)) {
-        return Ok(None);
-    }
     let block = u64::try_from(found.f_frsize).unwrap_or(0);
     Ok(Some(DiskSample {
         total: Bytes(found.f_blocks.saturating_mul(block)),
@@ -171,27 +171,6 @@ fn mounts(mountinfo: &str) -> Vec<(PathBuf, bool)> {
     };
     mountinfo.lines().filter_map(mount).collect()
 }
-
-/// Numbers of file systems that are left out, as statfs(2) and the kernel's `magic.h` have them: nfs, smb, cifs, smb2, fuse,
-/// 9p, ceph, afs, openafs, lustre, coda, autofs, gpfs; squashfs, erofs, isofs.
-const LEFT_OUT: [u32; 16] = [
-    0x6969,
-    0x517B,
-    0xFF53_4D42,
-    0xFE53_4D42,
-    0x6573_5546,
-    0x0102_1997,
-    0x00C3_6400,
-    0x6B41_4653,
-    0x5346_414F,
-    0x0BD0_0BD0,
-    0x7375_7245,
-    0x0187,
-    0x4750_4653,
-    0x7371_7368,
-    0xE0F5_E1E2,
-    0x9660,
-];
 
 /// A file system by which another machine, or a program of a user's, answers; or one that nobody can write, which is full.
 fn is_left_out(kind: &str) -> bool {

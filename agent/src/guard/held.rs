@@ -15,7 +15,9 @@ const SILENT: Duration = Duration::from_secs(10);
 /// begun to exit is not frozen again. (Chosen.)
 const DYING: Duration = Duration::from_millis(100);
 /// From the end of one such moment to the next.
-const DYING_PAUSE: Duration = Duration::from_secs(2);
+const DYING_PAUSE: Duration = Duration::from_secs(1);
+/// Such moments after a kill.
+const DYING_TIMES: u32 = 10;
 
 /// What it is held for.
 #[derive(Debug, Default)]
@@ -32,6 +34,8 @@ pub(super) struct Held {
     pub(super) ending: Option<Instant>,
     /// Until then what was killed may die, although a disk is short.
     dying_until: Option<Instant>,
+    /// So many more such moments.
+    dying_left: u32,
     /// When the step of the disks began that goes on now.
     pub(super) disk_step_since: Option<Instant>,
 }
@@ -48,10 +52,21 @@ impl Held {
     }
 
     /// Thaws what was killed for a moment: frozen, a process of version 1 keeps its files, and with them the space.
-    pub(super) fn let_die(&mut self, now: Instant) {
+    /// Several times, because a process of the idle class may get no CPU in one. Returns whether such a moment begins.
+    pub(super) fn let_die(&mut self, now: Instant) -> bool {
         let is_too_soon = |until: Instant| now.saturating_duration_since(until) < DYING_PAUSE;
-        if !self.dying_until.is_some_and(is_too_soon) {
-            self.dying_until = Some(now + DYING);
+        if self.dying_left == 0 || self.dying_until.is_some_and(is_too_soon) {
+            return false;
+        }
+        self.dying_left -= 1;
+        self.dying_until = Some(now + DYING);
+        true
+    }
+
+    /// A task was killed.
+    pub(super) fn was_killed(&mut self) {
+        if self.disk.is_some() {
+            self.dying_left = DYING_TIMES;
         }
     }
 
@@ -111,6 +126,9 @@ impl Held {
     /// Takes a step of the disks. Returns the event where that changes whether it is held.
     pub(super) fn take_disks(&mut self, short: Option<Reason>) -> Option<Event> {
         let event = changed("disk floor", self.disk.is_some(), short.as_ref());
+        if short.is_none() {
+            self.dying_left = 0;
+        }
         self.disk = short;
         event
     }
@@ -139,4 +157,31 @@ fn changed(sensor: &str, was_short: bool, short: Option<&Reason>) -> Option<Even
         _ => return None,
     };
     Some(Event::SensorChanged { sensor: sensor.to_owned(), absent })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_killed_beside_a_full_disk_may_die_a_few_times_for_a_moment() {
+        let (mut held, start) = (Held::default(), Instant::now());
+        held.was_killed();
+        assert!(!held.let_die(start), "nothing is held");
+        held.take_disks(Some(Reason::Described("full".into())));
+        assert!(!held.let_die(start), "nothing was killed");
+        held.was_killed();
+        assert!(held.let_die(start) && held.lets_die(start) && !held.lets_die(start + DYING));
+        assert!(!held.let_die(start + DYING), "not all the time");
+        held.was_killed();
+        let mut now = start;
+        for _ in 0..DYING_TIMES {
+            now += DYING + DYING_PAUSE;
+            assert!(held.let_die(now), "also for a kill that came within the moment before");
+        }
+        assert!(!held.let_die(now + DYING + DYING_PAUSE));
+        held.was_killed();
+        held.take_disks(None);
+        assert!(!held.let_die(now + DYING + DYING_PAUSE), "it is no longer held");
+    }
 }

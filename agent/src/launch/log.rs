@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_prints_without_end_waits_for_nobody_and_the_reader_ends_with_the_last_writer() {
+    fn whoever_prints_without_end_is_read_and_the_reader_ends_with_the_last_writer() {
         let log = LogPipe::open().unwrap();
         let mut writer = log.writer().unwrap();
         // Far more than a pipe holds; without a reader this would never end.

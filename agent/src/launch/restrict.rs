@@ -158,9 +158,10 @@ pub(crate) fn own_tmp() -> io::Result<()> {
 /// No core dumps, and no more open files than a volunteer's processes may have.
 fn limit() -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // With 0 a host's handler of core dumps would still be started; with 1 the kernel starts none.
-    let least = Some(1);
-    setrlimit(Resource::Core, Rlimit { current: least, maximum: least })?;
+    // With 0 a host's handler of core dumps is still started; with 1 the kernel starts none. A limit that is 0 already can
+    // only be raised by who has the right to.
+    let core = Some(getrlimit(Resource::Core).maximum.map_or(1, |most| most.min(1)));
+    setrlimit(Resource::Core, Rlimit { current: core, maximum: core })?;
     let found = getrlimit(Resource::Nofile);
     let least = |limit: Option<u64>| Some(limit.map_or(OPEN_FILES, |limit| limit.min(OPEN_FILES)));
     let lower = Rlimit { current: least(found.current), maximum: least(found.maximum) };

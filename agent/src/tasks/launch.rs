@@ -18,7 +18,7 @@ use std::process::Stdio;
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::task::TaskUser;
 use rustix::fs::{AtFlags, Mode, OFlags, open, openat, unlinkat};
-use rustix::process::{Pid, Signal, geteuid, kill_process_group};
+use rustix::process::{Pid, Signal, geteuid, kill_process_group, test_kill_process_group};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
@@ -231,6 +231,12 @@ fn lower_priority(pid: i32) -> io::Result<()> {
     // SAFETY: ioprio_set takes three integers and no pointers.
     _ = unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, pid, IOPRIO_CLASS_IDLE) };
     Ok(())
+}
+
+/// Something of a task's process group is there, its leader or what that has started.
+pub(super) fn is_there(run: &Run) -> bool {
+    let group = Pid::from_raw(run.pid);
+    run.is_alive() || group.is_some_and(|group| test_kill_process_group(group).is_ok())
 }
 
 /// Sends a signal to a task's whole process group if its leader is alive.

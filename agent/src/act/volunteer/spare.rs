@@ -112,8 +112,9 @@ impl SpareCpus {
                 }
             }
             Means::Affinity { dirs, kept_to } => {
-                let before = std::mem::replace(kept_to, left);
-                keep_threads(dirs, kept_to, &before)
+                keep_threads(dirs, &left, kept_to)?;
+                *kept_to = left;
+                Ok(())
             }
         }
     }
