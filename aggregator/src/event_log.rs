@@ -57,6 +57,8 @@ pub struct EventLog {
     /// Lost before the log was last written again.
     lost_before: u64,
     error: Option<String>,
+    /// The disk takes lines and does not put them down: only [`EventLog::retry`] tries again, not every event.
+    waits_for_retry: bool,
     /// Written since the last sync. If the next one fails they are taken back, and written again.
     unsynced: Vec<EventRecord>,
     /// Last sequence number written or waiting, per host and incarnation.
@@ -92,6 +94,7 @@ impl EventLog {
             lost: 0,
             lost_before: 0,
             error: None,
+            waits_for_retry: false,
             unsynced: Vec::new(),
             written: through,
             synced: Through::new(),
@@ -130,6 +133,7 @@ impl EventLog {
     /// Tries again if the log could not be written.
     pub fn retry(&mut self, now: Timestamp) {
         if self.error.is_some() {
+            self.waits_for_retry = false;
             self.recover(now);
         }
     }
@@ -229,6 +233,9 @@ impl EventLog {
         if self.waiting.is_empty() && self.error.is_none() {
             return true;
         }
+        if self.waits_for_retry {
+            return false;
+        }
         let mut delayed = 0;
         while let Some(record) = self.waiting.front().cloned() {
             if self.write(&record).is_err() {
@@ -240,8 +247,10 @@ impl EventLog {
         // Written is not enough: a disk that takes lines and cannot put them down has not recovered.
         if let Err(error) = self.commit() {
             self.failed(&error);
+            self.waits_for_retry = true;
             return false;
         }
+        self.synced = self.written.clone();
         let event =
             Event::EventLogRecovered { delayed, lost: self.lost, error: self.error.clone().unwrap_or_default() };
         if self.write(&EventRecord { at: now, source: EventSource::Aggregator, event }).is_err() {

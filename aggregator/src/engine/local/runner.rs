@@ -219,7 +219,11 @@ impl Runner {
                 self.link.forget(self.attempt(task, run));
             }
         }
-        self.records.sync_runs(&adopted)
+        if let Err(error) = self.records.sync_runs(&adopted) {
+            // Their contents are known; only a loss of power before the kernel writes them would run a task again.
+            tracing::warn!(job = %self.job, %error, "the orders of an earlier run may not be on the disk");
+        }
+        Ok(())
     }
 
     fn progress(&mut self, slots: u32) -> EngineProgress {
