@@ -89,7 +89,8 @@ enum Command {
     /// Gets this host its certificate, by the token that `gleaner host invite` printed.
     ///
     /// The key is made here and never leaves. Certificate and key go where the config file expects them; a config file
-    /// that does not exist is made, one that exists is not changed.
+    /// that does not exist is made, in the packaged one the aggregator's address is filled in, and nothing else is
+    /// changed.
     Join {
         /// The token, or `-` for standard input. On a command line it can be read by everybody on this machine while
         /// the command runs; standard input and --token-file keep it secret.

@@ -49,7 +49,7 @@ pub(crate) enum Command {
         after_help = "Examples:\n  gleaner run tasks.txt --deadline 10m\n  seq 100 | sed 's/.*/convert in-&.png out-&.jpg/' | gleaner run - --max-cost 0.05"
     )]
     Run(RunArgs),
-    /// Lists hosts with what they use, what they will leave free, and how many promises were kept.
+    /// Lists hosts with what they use, what they will leave free, and what part of their promises was broken.
     Hosts,
     /// Invites and revokes hosts; holds a host for a while, or releases it.
     #[command(subcommand)]
@@ -385,7 +385,8 @@ pub(crate) struct JobArgs {
     /// A task that runs longer is killed and counts as failed.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) task_timeout: Option<Duration>,
-    /// Folder for the tasks' output; default is gleaner-output/JOB here.
+    /// Folder for the tasks' output. Default: `gleaner run`: gleaner-output/JOB here; `gleaner job submit`: JOB.output
+    /// here, and below the aggregator's state folder for the aggregator's own user.
     #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
     /// Price of a dedicated slot in dollars per hour.
