@@ -265,7 +265,8 @@ impl Watch<'_> {
         until(what, || {
             let phase = &self.job()["phase"];
             let goes_on = phase == "profiling" || phase == "running";
-            assert!(goes_on, "{what}: {phase}; {}", self.pair.events());
+            let log = || std::fs::read_to_string(self.pair.bench.path("driver.log")).unwrap_or_default();
+            assert!(goes_on, "{what}: {phase}; {}\nits driver's log:\n{}", self.pair.events(), log());
             std::thread::sleep(Duration::from_millis(300));
             condition(self)
         });
@@ -374,8 +375,10 @@ fn a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected()
     let folder = pair.bench.folder.path().to_owned();
     // A volunteer's program has a /tmp of its own. The build's folders, with Spark in them, may be this user's alone.
     let user = text(&Command::new("id").arg("-un").output().unwrap().stdout).trim().to_owned();
-    let texts = tempfile::tempdir_in("/var/tmp").unwrap();
-    let expected = write_text(texts.path());
+    let elsewhere = tempfile::tempdir_in("/var/tmp").unwrap();
+    // Spark reads no folder whose name begins with a dot.
+    let texts = elsewhere.path().join("text");
+    let expected = write_text(&texts);
     let _master = spark.start_master(&folder);
     let small = SmallHost::create(DEDICATED_CORES);
     let _dedicated =
@@ -398,7 +401,7 @@ fn a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected()
     }
     until("all hosts report", || pair.hosts().iter().filter(|host| !host["report"].is_null()).count() == 3);
 
-    let submit = spark.submit(&folder, texts.path());
+    let submit = spark.submit(&folder, &texts);
     pair.bench.write(
         "words.toml",
         &format!(
