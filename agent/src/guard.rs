@@ -3,7 +3,7 @@
 //! anybody. While the volunteer is latent the thread sleeps without waking.
 //!
 //! If it cannot measure, it freezes the volunteer and says so. Threads beside it hold the volunteer for other resources:
-//! memory ([`mod@memory`]) and the space on disks ([`mod@disk`]).
+//! memory (`memory`) and the space on disks (`disk`).
 
 mod disk;
 #[cfg(test)]
