@@ -75,12 +75,6 @@ impl Protecting {
         self.posture
     }
 
-    /// What is known of the postures.
-    #[must_use]
-    pub fn learnt(&self) -> &Learnt {
-        &self.learnt
-    }
-
     /// The postures there are on this host.
     #[must_use]
     pub fn ladder(&self) -> &Ladder {

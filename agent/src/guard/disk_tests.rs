@@ -10,11 +10,10 @@ use gleaner_types::report::VolunteerKind;
 use gleaner_types::units::{Bytes, Fraction};
 use rustix::fs::statvfs;
 
+use super::tests::{Counters, leave_idle_class};
 use super::*;
 use crate::act::ledger::Ledger;
 use crate::act::tests::scene::{Scene, eventually};
-use crate::act::volunteer::VolunteerUsage;
-use crate::levers::{AnyLever, CgroupFile, LeverValue};
 
 const MIB: u64 = 1 << 20;
 
@@ -66,7 +65,7 @@ struct Filler {
     // Before the scene, which restores what the ledger speaks of.
     _ledger: Ledger,
     _scene: Scene,
-    _counters: tempfile::TempDir,
+    _counters: Counters,
 }
 
 impl Filler {
@@ -74,7 +73,6 @@ impl Filler {
     fn open(test: &str, space: f64, inodes: f64) -> Option<Self> {
         let small = Small::mount(test)?;
         let scene = Scene::open(test)?;
-        let counters = tempfile::tempdir().unwrap();
         let (share, inodes) = (Fraction::clamped(space), Fraction::clamped(inodes));
         // Of the machine's own disks, which are watched too, no more than 64 MiB.
         let floor = DiskFloorSettings { share, most: Bytes(64 * MIB), inodes };
@@ -83,22 +81,12 @@ impl Filler {
         let settings = ActSettings { disks, guard, ..scene.settings() };
         let mut ledger = Ledger::open(scene.state.path()).unwrap();
         let volunteer = Volunteer::open(&settings, &scene.hierarchies, &mut ledger).unwrap();
-        for (name, text) in [("online", "0-1"), ("busy", "0"), ("volunteer", "0")] {
-            fs::write(counters.path().join(name), text).unwrap();
-        }
-        let usage = VolunteerUsage::CpuacctUsage(counters.path().join("volunteer"));
-        let meter = Meter::open(&MeterPaths::fixture(counters.path()), &usage).unwrap();
+        let counters = Counters::new();
         let VolunteerKind::Cgroup { procs_files } = volunteer.kind() else { panic!("no cgroup volunteer") };
         let dirs: Vec<PathBuf> = volunteer.dirs();
-        let guard = Guard::start(&settings, volunteer, meter).unwrap();
+        let guard = Guard::start(&settings, volunteer, counters.meter()).unwrap();
         guard.set_cap(Some(Quota::Unlimited)).unwrap();
-        // In the idle class it would hardly run beside other tests, and these watch a disk.
-        for dir in dirs.iter().flat_map(|dir| dir.ancestors().take(2)) {
-            let idle = AnyLever::new(dir, scene.version, CgroupFile::Idle);
-            if idle.exists() {
-                idle.set(LeverValue::Idle(false)).unwrap();
-            }
-        }
+        leave_idle_class(&dirs, scene.version);
         Some(Self { guard, procs_files, small, _ledger: ledger, _scene: scene, _counters: counters })
     }
 

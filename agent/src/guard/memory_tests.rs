@@ -10,11 +10,11 @@ use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::units::{Bytes, Fraction};
 
+use super::tests::{Counters, leave_idle_class};
 use super::*;
 use crate::act::cgroup::processes_of;
 use crate::act::ledger::Ledger;
 use crate::act::tests::scene::{Scene, eventually};
-use crate::act::volunteer::VolunteerUsage;
 use crate::levers::{AnyLever, CgroupFile, LeverValue};
 use crate::roots::Roots;
 
@@ -32,7 +32,7 @@ struct Leaky {
     // Before the scene, which restores what the ledger speaks of.
     _ledger: Ledger,
     scene: Scene,
-    _counters: tempfile::TempDir,
+    _counters: Counters,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -42,7 +42,7 @@ impl Leaky {
     fn open(test: &str, available_mib: u64, processes_most: u64, growth_per_s: f64) -> Option<Self> {
         let alone = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
         let scene = Scene::open(test)?;
-        let (proc, counters) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let proc = tempfile::tempdir().unwrap();
         available(proc.path(), available_mib);
         let roots = Roots { proc: proc.path().to_owned(), ..Roots::default() };
         let floor = Some(Bytes::from_mib(32));
@@ -55,22 +55,12 @@ impl Leaky {
             eprintln!("{test}: skipped, {:?}", volunteer.unbounded());
             return None;
         }
-        for (name, text) in [("online", "0-1"), ("busy", "0"), ("volunteer", "0")] {
-            fs::write(counters.path().join(name), text).unwrap();
-        }
-        let usage = VolunteerUsage::CpuacctUsage(counters.path().join("volunteer"));
-        let meter = Meter::open(&MeterPaths::fixture(counters.path()), &usage).unwrap();
+        let counters = Counters::new();
         let VolunteerKind::Cgroup { procs_files } = volunteer.kind() else { panic!("no cgroup volunteer") };
         let dirs = volunteer.dirs();
-        let guard = Guard::start(&settings, volunteer, meter).unwrap();
+        let guard = Guard::start(&settings, volunteer, counters.meter()).unwrap();
         guard.set_cap(Some(Quota::Unlimited)).unwrap();
-        // In the idle class it would hardly run beside other tests, and these watch memory and processes.
-        for dir in dirs.iter().flat_map(|dir| dir.ancestors().take(2)) {
-            let idle = AnyLever::new(dir, scene.version, CgroupFile::Idle);
-            if idle.exists() {
-                idle.set(LeverValue::Idle(false)).unwrap();
-            }
-        }
+        leave_idle_class(&dirs, scene.version);
         Some(Self { guard, procs_files, dirs, proc, scene, _ledger: ledger, _counters: counters, _alone: alone })
     }
 

@@ -1,7 +1,7 @@
 //! The guard's thread on a real volunteer: with counters the test writes, and with the machine's own.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::units::Fraction;
@@ -11,8 +11,8 @@ use crate::act::ledger::Ledger;
 use crate::act::tests::scene::{Burner, Scene, eventually};
 use crate::act::volunteer::VolunteerUsage;
 use crate::act::{ActSettings, VolunteerChoice};
-use crate::hierarchies::Hierarchies;
-use crate::levers::{AnyLever, CgroupFile};
+use crate::hierarchies::{CgroupVersion, Hierarchies};
+use crate::levers::{AnyLever, CgroupFile, LeverValue};
 
 const PERIOD: Duration = Duration::from_millis(10);
 
@@ -30,10 +30,10 @@ fn volunteer(scene: &Scene) -> (Volunteer, Ledger, Vec<String>) {
 }
 
 /// Counters in files: two CPUs, nothing used yet.
-struct Counters(tempfile::TempDir);
+pub(super) struct Counters(tempfile::TempDir);
 
 impl Counters {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let counters = Self(tempfile::tempdir().unwrap());
         counters.write("online", "0-1\n");
         counters.write("busy", "1000000000\n");
@@ -45,9 +45,19 @@ impl Counters {
         fs::write(self.0.path().join(name), text).unwrap();
     }
 
-    fn meter(&self) -> Meter {
+    pub(super) fn meter(&self) -> Meter {
         let paths = MeterPaths::fixture(self.0.path());
         Meter::open(&paths, &VolunteerUsage::CpuacctUsage(self.0.path().join("volunteer"))).unwrap()
+    }
+}
+
+/// Takes a volunteer out of the idle class, in which it would hardly run beside other tests, where they watch no CPU.
+pub(super) fn leave_idle_class(dirs: &[PathBuf], version: CgroupVersion) {
+    for dir in dirs.iter().flat_map(|dir| dir.ancestors().take(2)) {
+        let idle = AnyLever::new(dir, version, CgroupFile::Idle);
+        if idle.exists() {
+            idle.set(LeverValue::Idle(false)).unwrap();
+        }
     }
 }
 
