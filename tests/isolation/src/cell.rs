@@ -206,7 +206,7 @@ impl Bed<'_> {
             let volunteer = self.groups.volunteer();
             let mut pair = Pair::start(self.gleaner, &self.folder.join("pair"), &volunteer, scratch)?;
             let words: Vec<String> = arguments.words().iter().map(|word| quoted(word)).collect();
-            let task = format!("exec {} {}", quoted(&program.display().to_string()), words.join(" "));
+            let task = format!("{} {}", quoted(&program.display().to_string()), words.join(" "));
             if let Err(error) = pair.submit(&task) {
                 let logs = pair.logs();
                 pair.stop();

@@ -164,7 +164,11 @@ fn plan(arguments: &Arguments) -> Result<Plan, String> {
         time: Duration::from_secs(arguments.seconds),
         settle: Duration::from_secs(arguments.settle),
         seed: arguments.seed.unwrap_or(now),
-        gleaner: arguments.gleaner.clone().or(beside).unwrap_or_else(|| "gleaner".into()),
+        // The daemons are started in folders of their own, where a relative path leads elsewhere.
+        gleaner: match arguments.gleaner.clone().or(beside) {
+            Some(path) => std::path::absolute(&path).unwrap_or(path),
+            None => "gleaner".into(),
+        },
         memory_limit: if let Memory::Bytes(bytes) = arguments.memory_limit { Some(bytes) } else { None },
         scratch_mib: arguments.scratch_mib,
         scratch: arguments.scratch.clone(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use crate::children::{Owned, ends_with_this};
-use crate::interrupt;
+use crate::{host, interrupt};
 use crate::network::run_quietly;
 
 /// How long a daemon may take to start or to stop.
@@ -140,15 +140,18 @@ impl Pair {
         format!("{}. {}", tail("agent"), tail("aggregator"))
     }
 
-    /// Submits a job that runs this command, and runs it again whenever it ends.
+    /// Submits a job that runs this command once at a time, and again whenever it ends. The job has a dedicated slot for each CPU, as the
+    /// antagonist works on all of them and a job may use no more than its slots; the other tasks wait for a lock meanwhile.
     ///
     /// # Errors
     /// The job is refused.
     pub fn submit(&self, task: &str) -> anyhow::Result<()> {
         let list = self.folder.join("tasks");
-        std::fs::write(&list, format!("{task}\n").repeat(TASKS))?;
-        let list = list.display().to_string();
-        let output = self.run(&["job", "submit", &list, "--name", "antagonist", "--slots", "1"])?;
+        let lock = self.folder.join("lock");
+        std::fs::write(&list, format!("exec flock --no-fork '{}' {task}\n", lock.display()).repeat(TASKS))?;
+        let (list, slots) = (list.display().to_string(), host::cpus().to_string());
+        let slots = ["--slots", &slots, "--dedicated-slots", &slots];
+        let output = self.run(&[&["job", "submit", &list, "--name", "antagonist"][..], &slots].concat())?;
         if !output.status.success() {
             bail!("the job is refused: {}", String::from_utf8_lossy(&output.stderr).trim());
         }
