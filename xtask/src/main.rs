@@ -100,7 +100,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         "hogs_of_the_normal_class_do_several_times",
         "without_a_volunteer_the_interval_holds_zero",
     ];
-    const PROGRAMS: [(&str, &[&str], &[&str]); 9] = [
+    const PROGRAMS: [(&str, &[&str], &[&str]); 10] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
@@ -109,6 +109,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         ("lab", &["--test", "lab"], &[]),
         ("guard, harm and network ceiling", &["--lib"], &ON_A_QUIET_HOST),
         ("the agent's tests on a version 2 host", &["--lib"], &["version_2"]),
+        ("isolation", &["--test", "matrix"], &[]),
         ("soak", &["--test", "soak"], &[]),
     ];
     for (name, selected, own_filter) in PROGRAMS {

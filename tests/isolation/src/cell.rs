@@ -204,7 +204,7 @@ impl Bed<'_> {
         let program = std::env::current_exe().context("failed to find this program's own file")?;
         if agent {
             let volunteer = self.groups.volunteer();
-            let mut pair = Pair::start(self.gleaner, &self.folder.join("pair"), &volunteer, scratch)?;
+            let mut pair = Pair::start(self.gleaner, &self.folder.join("pair"), &volunteer, scratch, self.network)?;
             let words: Vec<String> = arguments.words().iter().map(|word| quoted(word)).collect();
             let task = format!("{} {}", quoted(&program.display().to_string()), words.join(" "));
             if let Err(error) = pair.submit(&task) {

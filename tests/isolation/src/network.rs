@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 
 use crate::host;
 
-/// The rate of the link. Chosen: a flood fills it with little CPU.
-const RATE: &str = "200mbit";
+/// The rate of the link, in Mbit/s. Chosen: a flood fills it with little CPU.
+pub const RATE_MBIT: u32 = 200;
 /// This machine's address on the link. (All from the block for benchmarks, RFC 2544.)
 pub const SERVER: &str = "198.18.0.1";
 /// The users' address.
@@ -38,7 +38,7 @@ impl Network {
         let ip = host::program("ip").context("no program `ip` here; install iproute2")?;
         let mut own = Self { run, ip, weaker: None };
         let [link, users] = namespaces(run);
-        let host = format!("gi{run}h");
+        let host = own.interface();
         for line in [
             format!("netns add {link}"),
             format!("netns add {users}"),
@@ -60,13 +60,19 @@ impl Network {
         }
         let forward = "echo 1 >/proc/sys/net/ipv4/ip_forward";
         run_quietly(&mut within(&link, "sh", &["-c", forward])).context("failed to let the link forward")?;
-        let rate = format!("qdisc add dev gi1 root tbf rate {RATE} burst 64kb latency 50ms");
+        let rate = format!("qdisc add dev gi1 root tbf rate {RATE_MBIT}mbit burst 64kb latency 50ms");
         let arguments: Vec<&str> = rate.split(' ').collect();
         let tc = host::program("tc").unwrap_or_else(|| "tc".into());
         if let Err(error) = run_quietly(&mut within(&link, &tc.to_string_lossy(), &arguments)) {
             own.weaker = Some(format!("the link has no rate of its own, so a flood costs only CPU: {error:#}"));
         }
         Ok(own)
+    }
+
+    /// This machine's interface to the link.
+    #[must_use]
+    pub fn interface(&self) -> String {
+        format!("gi{}h", self.run)
     }
 
     /// The namespace of the users.

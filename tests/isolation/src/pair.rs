@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use crate::children::{Owned, ends_with_this};
+use crate::network::{Network, RATE_MBIT, run_quietly};
 use crate::{host, interrupt};
-use crate::network::run_quietly;
 
 /// How long a daemon may take to start or to stop.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -28,18 +28,24 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts both in an empty folder. The agent is told where the antagonist writes.
+    /// Starts both in an empty folder. The agent is told where the antagonist writes, and over which link it sends.
     ///
     /// # Errors
     /// One of them does not start; the end of its log.
-    pub fn start(gleaner: &Path, folder: &Path, volunteer: &str, scratch: &Path) -> anyhow::Result<Self> {
+    pub fn start(
+        gleaner: &Path,
+        folder: &Path,
+        volunteer: &str,
+        scratch: &Path,
+        network: Option<&Network>,
+    ) -> anyhow::Result<Self> {
         _ = std::fs::remove_dir_all(folder);
         std::fs::create_dir_all(folder)?;
         let mut own = Self { gleaner: gleaner.to_owned(), folder: folder.to_owned(), agent: None, aggregator: None };
         let pki = folder.display().to_string();
         run_quietly(own.command().args(["pki", "init", &pki]))?;
         run_quietly(own.command().args(["pki", "issue-agent", "isolation", "--authority", &pki]))?;
-        own.write_configs(volunteer, scratch)?;
+        own.write_configs(volunteer, scratch, network)?;
         own.aggregator = Some(own.daemon("aggregator")?);
         own.wait("the aggregator answers", |own| own.ask(&["job", "list"]).is_some())?;
         own.agent = Some(own.daemon("agent")?);
@@ -47,7 +53,7 @@ impl Pair {
         Ok(own)
     }
 
-    fn write_configs(&self, volunteer: &str, scratch: &Path) -> anyhow::Result<()> {
+    fn write_configs(&self, volunteer: &str, scratch: &Path, network: Option<&Network>) -> anyhow::Result<()> {
         // A port that is free now. If somebody takes it in between, the aggregator says so and ends.
         let port = UdpSocket::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let dir = self.folder.display();
@@ -58,9 +64,12 @@ impl Pair {
              [tls]\n{}[controller]\nevaluation_interval_s = 5\nprofile_period_s = 5\n",
             tls("aggregator")
         );
+        let link = network
+            .map(|network| format!("links = ['{}']\nlink_mbit = {RATE_MBIT}\n", network.interface()))
+            .unwrap_or_default();
         let agent = format!(
             "state_dir = '{dir}/agent'\n[host]\nname = 'isolation'\n[aggregator]\naddress = '127.0.0.1:{port}'\n{}\
-             [act]\nenabled = true\n[tasks]\nenabled = true\n[volunteer]\ncgroup = '{volunteer}'\nkill_after_ms = 200\n\
+             [act]\nenabled = true\n{link}[tasks]\nenabled = true\n[volunteer]\ncgroup = '{volunteer}'\nkill_after_ms = 200\n\
              disk_floor_folders = ['{}']\n",
             tls("isolation"),
             scratch.display()

@@ -42,18 +42,13 @@ fn left_behind() -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(own).collect()
 }
 
-#[test]
-fn the_product_harms_no_more_than_others_and_kills_no_foreground() {
-    if !beds::wanted("the_product_harms_no_more_than_others_and_kills_no_foreground") {
-        return;
-    }
-    let _bed = lab::alone();
+/// Measures, and returns what came of it.
+fn measure(cells: &str, rows: &str, rounds: &str) -> Outcome {
     assert!(gleaner().is_file(), "{} is not built: cargo build --workspace --bin gleaner", gleaner().display());
     let folder = tempfile::tempdir().unwrap();
     let (json, svg) = (folder.path().join("all.json"), folder.path().join("all.svg"));
-    let names = "cyclic:cpu,cyclic:memory";
-    let mut command = isolation(&["--cells", names, "--rows", "alone,unprotected,idle,gleaner"]);
-    command.args(["--rounds", "2", "--seconds", "4", "--settle", "4", "--seed", "7", "--gleaner"]).arg(gleaner());
+    let mut command = isolation(&["--cells", cells, "--rows", rows, "--rounds", rounds, "--seed", "7"]);
+    command.args(["--seconds", "4", "--settle", "6", "--gleaner"]).arg(gleaner());
     command.arg("--json").arg(&json).arg("--svg").arg(&svg);
     let output = command.output().unwrap();
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -63,18 +58,52 @@ fn the_product_harms_no_more_than_others_and_kills_no_foreground() {
     // On a machine without a moment of idleness there is no harvest to draw.
     let drawable = |line: &Line| line.harvested_percent.is_some() && line.p99_slower_percent.is_some();
     assert!(!outcome.lines.iter().any(drawable) || std::fs::read_to_string(svg).unwrap().starts_with("<svg"));
+    outcome
+}
 
+/// The agent held the antagonist still the whole time, because the machine had nothing left over.
+fn held(line: &Line) -> bool {
+    line.notes.iter().any(|note| note.contains("held the antagonist still"))
+}
+
+#[test]
+fn the_product_harms_no_more_than_others_and_kills_no_foreground() {
+    if !beds::wanted("the_product_harms_no_more_than_others_and_kills_no_foreground") {
+        return;
+    }
+    let _bed = lab::alone();
+    let names = "cyclic:cpu,cyclic:memory";
+    let outcome = measure(names, "alone,unprotected,idle,gleaner", "2");
     let [cpu, memory] = *cells(names).unwrap() else { panic!("two cells") };
     let slower = |row| line(&outcome, cpu, row).mean_slower_percent.expect("a row was measured and nobody killed").mean;
     let (own, unprotected) = (slower(Row::Gleaner), slower(Row::Unprotected));
     assert!(own <= unprotected.max(0.0) * GENEROUS + NOISE_PERCENT, "{own} % slower, unprotected {unprotected} %");
     let cores = |row| line(&outcome, cpu, row).antagonist_cores.unwrap().mean;
-    let held = !line(&outcome, cpu, Row::Gleaner).notes.is_empty();
-    let (own, idle) = (cores(Row::Gleaner), cores(Row::Idle));
-    assert!(own >= idle / 4.0 || held, "{own} cores harvested, by the idle class {idle}");
+    let (harvest, idle) = (cores(Row::Gleaner), cores(Row::Idle));
+    assert!(
+        harvest >= idle / 2.0 || held(line(&outcome, cpu, Row::Gleaner)),
+        "{harvest} cores harvested, by the idle class {idle}"
+    );
     for cell in [cpu, memory] {
         let line = line(&outcome, cell, Row::Gleaner);
         assert_eq!((line.foreground_killed, line.rounds), (0, 2), "{line:?}");
+    }
+    assert_eq!(left_behind(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_full_disk_and_a_full_link_fail_no_request_of_the_foreground() {
+    if !beds::wanted("a_full_disk_and_a_full_link_fail_no_request_of_the_foreground") {
+        return;
+    }
+    let _bed = lab::alone();
+    let names = "disk:fill,echo:net";
+    let outcome = measure(names, "alone,unprotected,gleaner", "1");
+    for &cell in &cells(names).unwrap() {
+        let failures = |row| line(&outcome, cell, row).failures;
+        let [alone, unprotected, own] = [Row::Alone, Row::Unprotected, Row::Gleaner].map(failures);
+        assert!(unprotected > alone, "{cell}: the antagonist fails nothing by itself ({unprotected}, alone {alone})");
+        assert!(own <= alone + unprotected / 20, "{cell}: {own} failed, alone {alone}, unprotected {unprotected}");
     }
     assert_eq!(left_behind(), Vec::<PathBuf>::new());
 }
