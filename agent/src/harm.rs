@@ -17,11 +17,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gleaner_planner::harm::{Budgets, Compared, Crossing, Edge, HarmTracker, SETTLE, Schedule, Skipped, Trial};
-use gleaner_planner::protecting::{Change, Ladder, Posture, Protecting};
+use gleaner_planner::protecting::{Change, Chosen, Ladder, Posture, Protecting};
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
-use gleaner_types::report::HostHarm;
 use gleaner_types::report::{Absence, Reading, Reason, VolunteerState};
+use gleaner_types::report::{HostHarm, Protection};
 
 use crate::guard::{GuardView, VolunteerClock};
 use crate::kernel_file::read_short;
@@ -441,6 +441,7 @@ impl Worker {
             workloads: self.tracker.workloads(),
             budget_percent: settings.budgets.all_percent,
             paused_s: self.paused.as_secs_f64(),
+            protection: self.protecting.as_ref().map(|protecting| protection(&protecting.chosen())),
         };
         let mut state = self.shared.lock();
         state.harm = harm;
@@ -472,6 +473,15 @@ fn volunteer_share(from: &Snapshot, to: &Snapshot) -> Option<f64> {
     let used = to.volunteer_ns?.saturating_sub(from.volunteer_ns?);
     let window_s = to.at.duration_since(from.at).as_secs_f64();
     (window_s > 0.0).then(|| used as f64 / 1e9 / window_s)
+}
+
+/// What is in force, as a report says it.
+fn protection(chosen: &Chosen) -> Protection {
+    Protection {
+        spare_cpus: chosen.posture.spare_cpus(),
+        share_percent: f64::from(chosen.posture.share_percent()),
+        reason: chosen.to_string(),
+    }
 }
 
 fn event(crossing: Crossing, budget_percent: f64) -> Event {

@@ -110,7 +110,8 @@ pub(crate) enum Command {
         /// The scenario, TOML or JSON; docs/simulator.md describes its fields.
         scenario: PathBuf,
     },
-    /// Repeats the experiments of the papers on simulated test beds, and prints the papers' figures beside ours.
+    /// Repeats the experiments of the papers on simulated test beds, and prints the papers' figures beside ours. `harm` is an
+    /// experiment of this project's own.
     #[command(subcommand)]
     Reproduce(ReproduceCommand),
     /// Measures this hardware for its models.
@@ -205,6 +206,9 @@ pub(crate) enum ReproduceCommand {
         #[arg(long)]
         details: bool,
     },
+    /// How a volunteer is held: in the idle class alone, at most three quarters of the machine, or by the harm it does, each
+    /// on simulated kernels of three kinds. No paper's: what this project assumes of kernels, and what follows.
+    Harm(HarmArgs),
     /// Several resources by response time: balanced configuration against AutoControl, on simulated TPC-W and TPC-C.
     Bconf {
         /// First seed of the noise.
@@ -223,6 +227,26 @@ pub(crate) enum ReproduceCommand {
         #[arg(long)]
         details: bool,
     },
+}
+
+/// `gleaner reproduce harm`.
+#[derive(Debug, Args)]
+pub(crate) struct HarmArgs {
+    /// First seed of the noise.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Runs of every case, over which figures are averaged.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) runs: u64,
+    /// CPUs of the host.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) cpus: u32,
+    /// Simulated time of a run, in hours.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) hours: u64,
+    /// Part of the time in which the volunteer is held still to measure harm.
+    #[arg(long, default_value_t = 0.03, value_parser = pause_share)]
+    pub(crate) pause_share: f64,
 }
 
 #[derive(Debug, Subcommand)]
@@ -533,6 +557,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A part of one, written in percent, such as 1%.
+fn pause_share(text: &str) -> Result<f64, String> {
+    let most = gleaner_planner::harm::LARGEST_PAUSE_SHARE;
+    let share: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if share > 0.0 && share <= most { Ok(share) } else { Err(format!("a share above 0, and at most {most}")) }
+}
+
 fn percent(text: &str) -> Result<f64, String> {
     let bad = || format!("{text:?} is no percentage; write 1%");
     let number = text.trim().strip_suffix('%').ok_or_else(bad)?.trim();

@@ -5,6 +5,7 @@ mod app;
 mod ask;
 mod calibrate;
 mod explain;
+mod harm;
 mod pki;
 mod plan;
 mod reproduce;

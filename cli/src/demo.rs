@@ -1,6 +1,7 @@
 //! `gleaner demo`: everything on this machine in under three minutes. A foreground measures its own slowdown, first alone
 //! and then beside a real job with a deadline. A summary reports the results, good or bad.
 
+mod busy;
 mod load;
 mod summary;
 mod used;
@@ -32,8 +33,15 @@ const REPLAY_S: u32 = 30;
 /// CPU the job needs, in seconds of the whole machine. Chosen, as are the next two: the demo ends in time.
 const JOB_MACHINE_S: f64 = 41.0;
 
+/// What the package's configuration has.
+const INSTALLED_PAUSE_SHARE: f64 = 0.03;
+
 /// Deadline of the job. The dedicated slot alone could not keep it.
 const DEADLINE_S: f64 = 75.0;
+
+/// Part of the time in which the volunteer is held still. On a fast machine the job runs for half a minute, which is then
+/// about twelve pauses; a figure of harm needs eight. Chosen: with more the deadline would be in danger.
+const PAUSE_SHARE: f64 = 0.15;
 
 /// After this long the demo gives up on the job.
 const DEMO_TIMEOUT: Duration = Duration::from_secs(110);
@@ -52,6 +60,7 @@ pub(crate) async fn run(args: &DemoArgs, json: bool) -> anyhow::Result<End> {
         evaluation_interval_s: 5.0,
         forecast_history_s: 60.0,
         forecast_lookahead_s: 15.0,
+        pause_share: PAUSE_SHARE,
         ..StackSettings::default()
     };
     let mut stack = Stack::start(&settings).await?;
@@ -99,6 +108,16 @@ async fn perform(args: &DemoArgs, stack: &mut Stack, mut display: Display) -> an
     ));
     for weakness in &levers.weaknesses {
         display.say(&format!("     weaker: {weakness}"));
+    }
+
+    display.say(&format!(
+        "     harm is measured in pauses of the job, {:.0} % of the time (an installed agent takes {:.0} %)",
+        PAUSE_SHARE * 100.0,
+        INSTALLED_PAUSE_SHARE * 100.0
+    ));
+    let others = busy::measure(stack).await;
+    if let Some(others) = others.filter(|others| others.is_much()) {
+        display.say(&format!("     {others}: what follows is measured beside that"));
     }
 
     display.say("2/4  generating text, and measuring how fast this machine counts words");
@@ -155,6 +174,7 @@ async fn perform(args: &DemoArgs, stack: &mut Stack, mut display: Display) -> an
         alone,
         beside: load::merged(replays),
         words: verified,
+        others,
     })
 }
 

@@ -65,12 +65,17 @@ impl Footnotes {
     }
 
     fn mark(&mut self, absence: &Absence) -> String {
-        let reason = clean(&absence.to_string());
+        format!("-{}", self.note(&absence.to_string()))
+    }
+
+    /// The mark of a footnote.
+    fn note(&mut self, reason: &str) -> String {
+        let reason = clean(reason);
         let index = self.reasons.iter().position(|known| *known == reason).unwrap_or_else(|| {
             self.reasons.push(reason);
             self.reasons.len() - 1
         });
-        format!("-[{}]", index + 1)
+        format!("[{}]", index + 1)
     }
 
     pub(crate) fn text(&self) -> String {
@@ -141,6 +146,7 @@ pub(crate) fn host_harm(host: &HostId, harm: &HostHarm) -> String {
         };
         lines.extend(harm.workloads.iter().map(one));
     }
+    lines.extend(harm.protection.as_ref().map(|protection| format!("on {host} {}", clean(&protection.reason))));
     lines.join("\n")
 }
 
@@ -176,7 +182,8 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
                 let both = |cpu: &Bounded<CoreShare>| format!("{} / {}", cpu.expected, cpu.safe);
                 row.push(notes.cell(&report.residual.cpu, both));
                 row.push(notes.cell(&report.volunteer.cpu, share));
-                row.push(notes.cell(&report.volunteer.allowance, share));
+                let held = report.harm.protection.as_ref().map(|protection| notes.note(&protection.reason));
+                row.push(notes.cell(&report.volunteer.allowance, share) + &held.unwrap_or_default());
                 row.push(notes.cell(&report.harm.foreground, ToString::to_string));
                 let record = report.residual.record;
                 row.push(record.violation_rate().map_or_else(
@@ -369,7 +376,14 @@ pub(crate) fn job(job: &JobStatus) -> String {
     }
     line("volunteers", job.volunteers.to_string());
     line("cost", job.cost.to_string());
-    line("harvested", format!("{:.1} core-seconds", job.harvested_core_s));
+    let of_idle = (job.idle_core_s > 0.0).then(|| {
+        let percent = 100.0 * job.harvested_core_s / job.idle_core_s;
+        format!(", {percent:.0} % of the CPU that the foreground left idle")
+    });
+    line("harvested", format!("{:.1} core-seconds{}", job.harvested_core_s, of_idle.unwrap_or_default()));
+    if let Some(harm) = &job.harm {
+        line("foreground", format!("{harm} slower ({} pauses)", harm.trials));
+    }
     line("decisions", job.decisions.to_string());
     if let Some(energy_wh) = job.energy_wh {
         line("energy", format!("{energy_wh:.1} Wh"));
@@ -485,7 +499,7 @@ pub(crate) fn event(record: &EventRecord) -> String {
 #[cfg(test)]
 mod tests {
     use gleaner_types::event::Event;
-    use gleaner_types::report::AbsenceKind;
+    use gleaner_types::report::{AbsenceKind, Protection, Reason};
     use gleaner_types::time::Timestamp;
 
     use super::*;
@@ -503,6 +517,36 @@ mod tests {
         assert_eq!(notes.cell(&absent, ToString::to_string), "-[1]");
         assert_eq!(notes.cell(&absent, ToString::to_string), "-[1]");
         assert_eq!(notes.text(), "\n[1] not available, because it takes? two samples");
+    }
+
+    #[test]
+    fn a_host_says_how_its_volunteer_is_held() {
+        let host = HostId::new("h").unwrap();
+        let mut harm = HostHarm::because(Reason::VolunteerNeverRan);
+        assert_eq!(host_harm(&host, &harm).lines().count(), 1);
+        let reason = "the volunteer has at most 50 % of the machine, because".to_owned();
+        harm.protection = Some(Protection { spare_cpus: 0, share_percent: 50.0, reason });
+        let shown = host_harm(&host, &harm);
+        assert!(shown.ends_with("\non h the volunteer has at most 50 % of the machine, because"), "{shown}");
+        let mut report = gleaner_test_support::report::report(&host, 1);
+        report.harm = harm;
+        let view = HostView {
+            host,
+            connected: true,
+            incarnation: 1,
+            facts: gleaner_test_support::report::facts(true),
+            reported: None,
+            report: Some(report),
+            targets: Vec::new(),
+            job: None,
+            held_until: None,
+            unreadable: None,
+        };
+        let shown = hosts(&[view], 0);
+        let said = "] the volunteer has at most 50 % of the machine, because";
+        let note = shown.lines().find(|line| line.ends_with(said)).unwrap();
+        let mark = note.split(' ').next().unwrap();
+        assert_eq!(shown.matches(mark).count(), 2, "{shown}");
     }
 
     #[test]

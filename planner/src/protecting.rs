@@ -11,6 +11,8 @@
 mod evidence;
 mod learnt;
 mod posture;
+#[cfg(test)]
+mod properties;
 mod reason;
 #[cfg(test)]
 mod tests;
@@ -20,7 +22,7 @@ use std::time::Duration;
 pub use self::evidence::{Evidence, RECENT, Weighed};
 pub use self::learnt::{FORGET, Known, Learnt, Standing};
 pub use self::posture::{Ladder, Posture};
-pub use self::reason::{Cause, Change};
+pub use self::reason::{Cause, Change, Chosen};
 use crate::harm::{Budgets, Compared};
 
 /// The posture to begin with. Measured by hand on two CPUs: a fixed quota of three quarters cost the foreground nothing, while
@@ -45,6 +47,8 @@ struct Lasting {
 pub struct Protecting {
     ladder: Ladder,
     posture: Posture,
+    /// Why that posture.
+    cause: Cause,
     since: Duration,
     evidence: Evidence,
     lasting: Option<Lasting>,
@@ -61,6 +65,7 @@ impl Protecting {
         Self {
             ladder,
             posture,
+            cause: Cause::Begins,
             since: now,
             evidence: Evidence::default(),
             lasting: None,
@@ -73,6 +78,12 @@ impl Protecting {
     #[must_use]
     pub fn posture(&self) -> Posture {
         self.posture
+    }
+
+    /// That posture, and why it was chosen.
+    #[must_use]
+    pub fn chosen(&self) -> Chosen {
+        Chosen { posture: self.posture, cause: self.cause.clone() }
     }
 
     /// The postures there are on this host.
@@ -180,6 +191,7 @@ impl Protecting {
         self.lasting = None;
         // What was seen under another posture says nothing of this one.
         self.evidence = Evidence::default();
+        self.cause = cause.clone();
         Change { from, to: next, cause }
     }
 }

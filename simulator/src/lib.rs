@@ -8,6 +8,7 @@ mod batch;
 pub mod cluster;
 pub mod foreground;
 pub mod machine;
+pub mod protection;
 pub mod random;
 pub mod scenario;
 pub mod service;

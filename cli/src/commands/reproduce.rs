@@ -14,9 +14,12 @@ use crate::exit::End;
 use crate::{format, plots};
 
 pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End> {
-    let (ReproduceCommand::Rhic { plots, details, .. }
-    | ReproduceCommand::Stfc { plots, details, .. }
-    | ReproduceCommand::Bconf { plots, details, .. }) = command;
+    let (plots, details) = match command {
+        ReproduceCommand::Rhic { plots, details, .. }
+        | ReproduceCommand::Stfc { plots, details, .. }
+        | ReproduceCommand::Bconf { plots, details, .. } => (plots.as_deref(), *details),
+        ReproduceCommand::Harm(_) => (None, false),
+    };
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
     bar.set_style(ProgressStyle::with_template("{msg:28} [{bar:40}] {pos}/{len}")?.progress_chars("=> "));
     let stage = Mutex::new(String::new());
@@ -41,6 +44,7 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         ReproduceCommand::Bconf { seed, runs, traces, .. } => {
             bconf::reproduce(&bconf::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
         }
+        ReproduceCommand::Harm(args) => return super::harm::run(args, json),
     };
     bar.finish_and_clear();
     if let Some(folder) = plots {
@@ -50,7 +54,7 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         print(&serde_json::to_string_pretty(&reproduction.figures)?)?;
         return Ok(End::Good);
     }
-    if *details {
+    if details {
         let rows: Vec<Vec<String>> = reproduction
             .details
             .iter()

@@ -191,6 +191,7 @@ fn conclude(
         let summary = json!({
             "job": job.spec.id, "phase": job.phase.word(), "goal_met": met, "elapsed_s": elapsed_s,
             "tasks": job.progress, "cost": job.cost, "harvested_core_s": job.harvested_core_s,
+            "idle_core_s": job.idle_core_s,
             "decisions": job.decisions, "decision": detail.decision, "output": output,
             "harm": harm,
         });
@@ -210,7 +211,8 @@ fn conclude(
         (_, Some(false)) => "budget EXCEEDED".to_owned(),
         (_, None) => "done as cheaply as possible".to_owned(),
     })?;
-    if let Some(harm) = harm {
+    // The job's own summary has it otherwise.
+    if let Some(harm) = harm.filter(|_| job.harm.is_none()) {
         print(&format::harm(&harm.foreground))?;
     }
     let from = if private { format!(" --from {}", output.display()) } else { String::new() };

@@ -4,6 +4,7 @@ use gleaner_api::JobDetail;
 use gleaner_types::job::{Decision, JobPhase};
 use serde_json::{Value, json};
 
+use super::busy::Others;
 use super::used::Used;
 use crate::exit::{End, goal_met};
 use crate::foreground_load::Responses;
@@ -23,6 +24,8 @@ pub(super) struct Summary {
     pub(super) beside: Responses,
     /// Words there are, words counted.
     pub(super) words: (u64, u64),
+    /// What else this machine did when the demo began.
+    pub(super) others: Option<Others>,
 }
 
 impl Summary {
@@ -36,6 +39,42 @@ impl Summary {
 
     fn verified(&self) -> bool {
         self.words.0 == self.words.1
+    }
+
+    /// What was counted, and whether it is right. Of a job that did not finish only that can be said.
+    fn result(&self) -> String {
+        let (there, counted) = self.words;
+        let verdict = match (self.detail.status.phase == JobPhase::Completed, self.verified()) {
+            (true, true) => "every word was counted once",
+            (true, false) => "WRONG",
+            (false, _) => "the job did not finish, so this is only a part",
+        };
+        format!("{counted} of {there} words: {verdict}")
+    }
+
+    /// What the demo shows of this machine.
+    fn learned(&self) -> Vec<String> {
+        let Used { free_core_s, volunteer_core_s, harm, .. } = &self.used;
+        let got = format!(
+            "the job had {:.0} % of the CPU that the foreground left free",
+            100.0 * volunteer_core_s / free_core_s.max(0.001)
+        );
+        let cost = harm.as_ref().and_then(|harm| Some((harm.foreground.value()?, harm.budget_percent)));
+        let slower = match cost {
+            None => "what that cost the foreground is not known: there were too few pauses".to_owned(),
+            Some((harm, budget)) => {
+                let judged = if harm.high_percent < budget {
+                    format!("surely less than the budget of {budget} %")
+                } else if harm.low_percent > budget {
+                    format!("surely more than the budget of {budget} %; docs/harm.md says what helps")
+                } else {
+                    format!("which may be more or less than the budget of {budget} %: a longer run would tell")
+                };
+                format!("it slowed the foreground by {harm}, {judged}")
+            }
+        };
+        let beside = self.others.filter(Others::is_much).map(|others| format!("{others}; a quiet machine tells more"));
+        [got, slower].into_iter().chain(beside).collect()
     }
 
     pub(super) fn end(&self) -> End {
@@ -61,9 +100,7 @@ impl Summary {
                 None => format!("MISSED: still {} when the demo gave up", job.phase.word()),
             },
         );
-        let (there, counted) = self.words;
-        let verdict = if self.verified() { "every word was counted once" } else { "WRONG" };
-        line("result", format!("{counted} of {there} words: {verdict}"));
+        line("result", self.result());
         let Used { free_core_s, volunteer_core_s, shrinks, freezes, .. } = &self.used;
         line(
             "harvested",
@@ -99,6 +136,9 @@ impl Summary {
         for weakness in &self.weaknesses {
             line("weaker", format::clean(weakness));
         }
+        for (place, learned) in self.learned().into_iter().enumerate() {
+            line(if place == 0 { "learned" } else { "" }, learned);
+        }
         lines.join("\n")
     }
 
@@ -115,7 +155,7 @@ impl Summary {
             "free_core_s": self.used.free_core_s, "harvested_core_s": self.used.volunteer_core_s,
             "foreground_alone": responses(&self.alone), "foreground_beside": responses(&self.beside),
             "guard_shrinks": self.used.shrinks, "guard_freezes": self.used.freezes,
-            "harm": self.used.harm,
+            "harm": self.used.harm, "others": self.others, "learned": self.learned(),
             "decisions": self.decisions, "weaknesses": self.weaknesses, "job": self.detail.status,
         })
     }

@@ -140,8 +140,15 @@ fn reading(reading: &Reading<CoreShare>) -> String {
 }
 
 fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
-    let [table_area, sum_area] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(area);
     let hosts = state.hosts();
+    // How the volunteer of the selected host is held for the harm it does, and why.
+    let held = state.selected().and_then(|selected| hosts.get(selected)).and_then(|host| {
+        let protection = host.report.as_ref().filter(|_| host.connected)?.harm.protection.as_ref()?;
+        Some(format!("{}: {}", host.host, clean(&protection.reason)))
+    });
+    let of_held = Constraint::Length(if held.is_some() { 2 } else { 0 });
+    let [table_area, held_area, sum_area] =
+        Layout::vertical([Constraint::Min(0), of_held, Constraint::Length(1)]).areas(area);
     let wide = area.width >= HARM_FROM;
     let row = |host: &&HostView| {
         let (word, style) = match (host.connected, host.facts.levers.acting, host.held_until) {
@@ -218,6 +225,9 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
         sum(|report| report.volunteer.allowance.value().copied()),
     );
     frame.render_widget(Line::styled(line, HEAD), sum_area);
+    if let Some(held) = held {
+        frame.render_widget(Paragraph::new(held).wrap(Wrap { trim: true }), held_area);
+    }
 }
 
 /// Three lines per host: its name and numbers, and a curve of two lines.

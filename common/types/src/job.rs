@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineSpec;
+use crate::harm::HarmInterval;
 use crate::id::{HostId, JobId};
 use crate::time::Timestamp;
 use crate::units::{Bytes, CoreShare, Dollars, DollarsPerHour, Fraction};
@@ -313,6 +314,13 @@ pub struct JobStatus {
     pub cost: Dollars,
     /// CPU time its volunteers and dedicated slots used, in core-seconds.
     pub harvested_core_s: f64,
+    /// CPU time that the foreground of its volunteers' hosts left free meanwhile, in core-seconds: of that it harvested.
+    #[serde(default)]
+    pub idle_core_s: f64,
+    /// How much slower the foreground was beside it, as last known; `None` of a job on several hosts, each of which has its
+    /// own.
+    #[serde(default)]
+    pub harm: Option<HarmInterval>,
     /// Energy so far by the power models, in watt-hours; `None` without them.
     pub energy_wh: Option<f64>,
     /// Decisions taken.

@@ -436,6 +436,17 @@ pub struct WorkloadHarm {
     pub harm: Reading<HarmInterval>,
 }
 
+/// How a volunteer is held for the harm it does, beside the guard's law (`guard.follow_harm`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Protection {
+    /// CPUs kept free of it.
+    pub spare_cpus: u32,
+    /// The part of the machine that it may have at most, in percent; 0 while it is held.
+    pub share_percent: f64,
+    /// What that is and why it was chosen, as a sentence.
+    pub reason: String,
+}
+
 /// Harm on one host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostHarm {
@@ -447,12 +458,21 @@ pub struct HostHarm {
     pub budget_percent: f64,
     /// Time the volunteer was held still for it since the agent started, in seconds.
     pub paused_s: f64,
+    /// How the volunteer is held for it; `None` where harm is only measured.
+    #[serde(default)]
+    pub protection: Option<Protection>,
 }
 
 impl HostHarm {
     /// Of a host that does not measure it.
     #[must_use]
     pub const fn because(reason: Reason) -> Self {
-        Self { foreground: Reading::because(reason), workloads: Vec::new(), budget_percent: 0.0, paused_s: 0.0 }
+        Self {
+            foreground: Reading::because(reason),
+            workloads: Vec::new(),
+            budget_percent: 0.0,
+            paused_s: 0.0,
+            protection: None,
+        }
     }
 }

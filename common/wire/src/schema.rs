@@ -296,15 +296,38 @@ pub(crate) struct Block<'a, T, More = Nothing> {
     content: PhantomData<fn() -> (T, More)>,
 }
 
+#[cfg(test)]
+impl<T, More> Block<'_, T, More> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes.0
+    }
+}
+
 /// No field was appended yet.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Nothing;
+
+/// The fields that were appended to a block.
+pub(crate) trait Appended<'a, D>: Default + Serialize + Deserialize<'a> {
+    /// `None` where all are at their defaults: the block then ends before them, as that of an older release does.
+    fn of(domain: &'a D) -> Result<Option<Self>, Unsayable>;
+    /// Sets them in what the block's other fields gave.
+    fn set_in(self, domain: &mut D, unknown: &mut Unknowns) -> Result<(), Rejected>;
+}
+
+impl<D> Appended<'_, D> for Nothing {
+    fn of(_: &D) -> Result<Option<Self>, Unsayable> {
+        Ok(None)
+    }
+    fn set_in(self, _: &mut D, _: &mut Unknowns) -> Result<(), Rejected> {
+        Ok(())
+    }
+}
 
 /// What a block holds.
 #[derive(Debug)]
 pub(crate) struct Content<T, More = Nothing> {
     pub(crate) base: T,
-    #[expect(dead_code, reason = "no field was appended yet")]
     pub(crate) more: More,
     /// Bytes behind the last known field.
     pub(crate) extra: usize,
@@ -320,50 +343,65 @@ impl<'de, T: Deserialize<'de>, More: Deserialize<'de> + Default> Content<T, More
     }
 }
 
-impl<T> Content<T> {
+impl<T, More> Content<T, More> {
     /// The domain's form. Bytes behind the last known field are counted.
     pub(crate) fn into_domain<'a, D>(self, unknown: &mut Unknowns) -> Result<D, Rejected>
     where
         T: Travels<'a, D>,
+        More: Appended<'a, D>,
     {
         if self.extra > 0 {
             unknown.fields(self.extra);
         }
-        self.base.into_domain(unknown)
+        let mut domain = self.base.into_domain(unknown)?;
+        self.more.set_in(&mut domain, unknown)?;
+        Ok(domain)
     }
 }
 
-impl<'a, D, S: Travels<'a, D> + Serialize + Deserialize<'a>> Travels<'a, D> for Block<'a, S> {
+impl<'a, D, S, More> Travels<'a, D> for Block<'a, S, More>
+where
+    S: Travels<'a, D> + Serialize + Deserialize<'a>,
+    More: Appended<'a, D>,
+{
     fn of(domain: &'a D) -> Result<Self, Unsayable> {
-        Ok(Self { bytes: Raw::of_value(&S::of(domain)?), content: PhantomData })
+        let mut bytes = Raw::of_value(&S::of(domain)?);
+        if let Some(more) = More::of(domain)? {
+            // As in `Raw::of_value`.
+            _ = append(&more, bytes.0.to_mut());
+        }
+        Ok(Self { bytes, content: PhantomData })
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<D, Rejected> {
         match self.bytes.0 {
-            Cow::Borrowed(bytes) => Content::<S>::read(bytes).map_err(Rejected::invalid)?.into_domain(unknown),
+            Cow::Borrowed(bytes) => Content::<S, More>::read(bytes).map_err(Rejected::invalid)?.into_domain(unknown),
             // What was received always borrows from its payload.
             Cow::Owned(_) => Err(Rejected::invalid("a block that was made here")),
         }
     }
 }
 
-/// A struct of a schema: its fields in the order they travel in, named as the domain names them.
+/// A struct of a schema: its fields in the order they travel in, named as the domain names them. Fields of the domain that
+/// were appended to its block ([`Appended`]) are named behind `appended`.
 macro_rules! schema {
-    ($(#[$doc:meta])* $name:ident<$life:lifetime> = $domain:ty { $($field:ident: $type:ty),+ $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident<$life:lifetime> = $domain:ty {
+        $($field:ident: $type:ty),+ $(,)?
+    } $(appended { $($later:ident),+ })?) => {
         $(#[$doc])*
         #[derive(Debug, serde::Serialize, serde::Deserialize)]
         #[serde(bound(deserialize = "'de: 'a"))]
         pub(crate) struct $name<$life> { $(pub(crate) $field: $type,)+ }
 
-        $crate::schema::schema!(@convert $name<$life>, $life, $domain { $($field),+ });
+        $crate::schema::schema!(@convert $name<$life>, $life, $domain { $($field),+ } { $($($later),+)? });
     };
     ($(#[$doc:meta])* $name:ident = $domain:ty { $($field:ident: $type:ty),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Debug, serde::Serialize, serde::Deserialize)]
         pub(crate) struct $name { $(pub(crate) $field: $type,)+ }
 
-        $crate::schema::schema!(@convert $name, 'a, $domain { $($field),+ });
+        $crate::schema::schema!(@convert $name, 'a, $domain { $($field),+ } {});
     };
-    (@convert $name:ty, $life:lifetime, $domain:ty { $($field:ident),+ }) => {
+    (@convert $name:ty, $life:lifetime, $domain:ty { $($field:ident),+ } { $($later:ident),* }) => {
         impl<$life> $crate::schema::Travels<$life, $domain> for $name {
             fn of(domain: &$life $domain) -> Result<Self, $crate::schema::Unsayable> {
                 Ok(Self { $($field: $crate::schema::Travels::of(&domain.$field)?,)+ })
@@ -378,6 +416,7 @@ macro_rules! schema {
                         stringify!($field),
                         $crate::schema::Travels::into_domain(self.$field, unknown),
                     )?,)+
+                    $($later: Default::default(),)*
                 })
             }
         }

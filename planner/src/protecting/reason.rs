@@ -10,6 +10,8 @@ use super::posture::Posture;
 /// What made the machine choose.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cause {
+    /// Nothing was measured yet.
+    Begins,
     /// The harm was surely above the budget.
     Over {
         /// The harm.
@@ -50,12 +52,35 @@ pub struct Change {
     pub cause: Cause,
 }
 
+/// The posture that is in force, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chosen {
+    /// The posture.
+    pub posture: Posture,
+    /// Why.
+    pub cause: Cause,
+}
+
+impl fmt::Display for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { posture, cause } = self;
+        write!(f, "the volunteer has {posture}, because {cause}")
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, to, cause } = self;
-        write!(f, "the volunteer has {to} (before: {from}), because ")?;
-        match cause {
-            Cause::Over { harm, budget_percent, workload, returns } => {
+        write!(f, "the volunteer has {to} (before: {from}), because {cause}")
+    }
+}
+
+/// Completes "because …".
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Begins => f.write_str("a volunteer begins so, before anything is measured"),
+            Self::Over { harm, budget_percent, workload, returns } => {
                 match workload {
                     Some(workload) => write!(f, "{workload} was {harm} slower")?,
                     None => write!(f, "the foreground was {harm} slower")?,
@@ -66,14 +91,14 @@ impl fmt::Display for Change {
                     None => Ok(()),
                 }
             }
-            Cause::Within { harm, budget_percent } => write!(
+            Self::Within { harm, budget_percent } => write!(
                 f,
                 "the foreground was {harm} slower by {} trials, below the budget of {budget_percent} %",
                 harm.trials
             ),
-            Cause::Nobody => f.write_str("no foreground used CPU"),
-            Cause::HeldLongEnough { held_s } => write!(f, "it was held for {held_s} s and is tried again"),
-            Cause::HostChanged => f.write_str("the host's CPUs or levers have changed"),
+            Self::Nobody => f.write_str("no foreground used CPU"),
+            Self::HeldLongEnough { held_s } => write!(f, "it was held for {held_s} s and is tried again"),
+            Self::HostChanged => f.write_str("the host's CPUs or levers have changed"),
         }
     }
 }

@@ -16,7 +16,7 @@ const HALF: Posture = Posture::Share { percent: 50 };
 const QUARTER: Posture = Posture::Share { percent: 25 };
 const SPARE: Posture = Posture::Spare { cpus: 1 };
 
-fn budgets() -> Budgets {
+pub(super) fn budgets() -> Budgets {
     Budgets { all_percent: 1.0, own_percent: BTreeMap::new() }
 }
 
@@ -25,7 +25,7 @@ fn workload(name: &str) -> WorkloadId {
 }
 
 /// A trial in which a workload was slower by so many percent; it never waits without the volunteer.
-fn slower(name: &str, percent: f64) -> Compared {
+pub(super) fn slower(name: &str, percent: f64) -> Compared {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and not negative")]
     let with = RunTime { cpu_ns: 50_000_000, wait_ns: (500_000.0 * percent) as u64 };
     let without = RunTime { cpu_ns: 50_000_000, wait_ns: 0 };
@@ -75,7 +75,16 @@ impl Bench {
 fn where_nothing_harms_it_loosens_once_that_is_known_and_says_why() {
     let mut bench = Bench::new(2);
     assert_eq!(bench.machine.posture(), START);
+    assert_eq!(
+        bench.machine.chosen().to_string(),
+        "the volunteer has at most 75 % of the machine, because a volunteer begins so, before anything is measured"
+    );
     bench.live(2, |_| 0.2);
+    assert_eq!(
+        bench.machine.chosen().to_string(),
+        "the volunteer has all that the guard's law allows, because the foreground was 0.2 % ± 0.0 % slower by 13 trials, \
+         below the budget of 1 %"
+    );
     assert_eq!(bench.postures(), [OPEN]);
     // Eight trials, and a minute from the first that is an interval.
     assert_eq!(bench.changes[0].0, Duration::from_secs(8 * 12 + 60));
@@ -194,7 +203,7 @@ fn shown() -> impl Strategy<Value = Option<f64>> {
 }
 
 /// Runs of alike trials, as a foreground has them.
-fn runs() -> impl Strategy<Value = Vec<Option<f64>>> {
+pub(super) fn runs() -> impl Strategy<Value = Vec<Option<f64>>> {
     prop::collection::vec((shown(), 1_usize..25), 1..20)
         .prop_map(|runs| runs.into_iter().flat_map(|(shown, times)| vec![shown; times]).collect())
 }

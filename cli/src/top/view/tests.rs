@@ -4,6 +4,7 @@ use gleaner_types::application::{ApplicationSpec, ResponseSource, ResponseTime};
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{Goal, JobSpec, Prices, SlotSpec, Workers};
+use gleaner_types::report::Protection;
 use gleaner_types::units::{Bytes, Dollars};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -56,6 +57,8 @@ fn job(name: &str, phase: JobPhase) -> JobStatus {
         deadline: Some(Timestamp(300_000)),
         cost: Dollars::ZERO,
         harvested_core_s: 0.0,
+        idle_core_s: 0.0,
+        harm: None,
         energy_wh: None,
         decisions: 0,
     }
@@ -152,6 +155,20 @@ fn every_tab_fits_80_by_24() {
     assert_eq!(state.tab, Tab::Fleet, "round again");
     press(&mut state, &[KeyCode::BackTab]);
     assert_eq!(state.tab, Tab::Events);
+}
+
+#[test]
+fn the_selected_host_says_how_its_volunteer_is_held_and_why() {
+    let mut held = host("host-2", 90.0);
+    let reason = "the volunteer has at most 50 % of the machine, because the foreground was\u{1b} slower".to_owned();
+    let protection = Protection { spare_cpus: 0, share_percent: 50.0, reason };
+    held.report.as_mut().unwrap().harm.protection = Some(protection);
+    let mut state = State::default();
+    state.take(snapshot(vec![host("host-1", 280.0), held]));
+    assert!(!screen(&state, 80, 24).contains("at most 50 %"));
+    press(&mut state, &[KeyCode::Down]);
+    let shown = screen(&state, 80, 24);
+    shows(&shown, &["host-2: the volunteer has at most 50 % of the machine, because", "was? slower", "sum: "]);
 }
 
 #[test]

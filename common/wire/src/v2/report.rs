@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::absence::Reading;
 use super::variant::{Code, Variant, codes};
 use crate::message;
-use crate::schema::{Block, Cores, List, Rejected, Travels, Unsayable, schema};
+use crate::schema::{Appended, Block, Cores, List, Rejected, Travels, Unsayable, named, schema};
 use crate::unknown::Unknowns;
 
 codes! {
@@ -191,8 +191,29 @@ schema! {
         workloads: List<WorkloadHarm<'a>>,
         budget_percent: f64,
         paused_s: f64,
+    } appended { protection }
+}
+schema! {
+    Protection<'a> = report::Protection { spare_cpus: u32, share_percent: f64, reason: &'a str }
+}
+/// What was appended to a host's harm.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(crate) struct HarmAppended<'a> {
+    protection: Option<Block<'a, Protection<'a>>>,
+}
+
+impl<'a> Appended<'a, report::HostHarm> for HarmAppended<'a> {
+    fn of(domain: &'a report::HostHarm) -> Result<Option<Self>, Unsayable> {
+        let is_default = domain.protection.is_none();
+        (!is_default).then(|| Ok(Self { protection: Travels::of(&domain.protection)? })).transpose()
+    }
+    fn set_in(self, domain: &mut report::HostHarm, unknown: &mut Unknowns) -> Result<(), Rejected> {
+        domain.protection = named("protection", self.protection.into_domain(unknown))?;
+        Ok(())
     }
 }
+
 schema! {
     /// One second of a host.
     HostReport<'a> = report::HostReport {
@@ -205,6 +226,34 @@ schema! {
         volunteer: Block<'a, VolunteerSample<'a>>,
         residual: Block<'a, ResidualForecast<'a>>,
         reports_dropped: u64,
-        harm: Block<'a, HostHarm<'a>>,
+        harm: Block<'a, HostHarm<'a>, HarmAppended<'a>>,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_types::absence::Reason;
+
+    use super::*;
+    use crate::schema::{Content, Nothing};
+
+    #[test]
+    fn a_release_without_an_appended_field_skips_it_and_without_it_nothing_more_is_sent() {
+        let mut harm = report::HostHarm::because(Reason::VolunteerNeverRan);
+        let plain = Block::<HostHarm<'_>, HarmAppended<'_>>::of(&harm).unwrap();
+        let older = Block::<HostHarm<'_>>::of(&harm).unwrap();
+        assert_eq!(plain.bytes(), older.bytes());
+        harm.protection =
+            Some(report::Protection { spare_cpus: 1, share_percent: 100.0, reason: "because".to_owned() });
+        let block = Block::<HostHarm<'_>, HarmAppended<'_>>::of(&harm).unwrap();
+        let sent = block.bytes().to_vec();
+        let mut unknown = Unknowns::default();
+        let content: Content<HostHarm<'_>, Nothing> = Content::read(&sent).unwrap();
+        let read: report::HostHarm = content.into_domain(&mut unknown).unwrap();
+        assert_eq!(read, report::HostHarm { protection: None, ..harm.clone() });
+        assert_ne!(unknown, Unknowns::default());
+        let content: Content<HostHarm<'_>, HarmAppended<'_>> = Content::read(&sent).unwrap();
+        let read: report::HostHarm = content.into_domain(&mut Unknowns::default()).unwrap();
+        assert_eq!(read, harm);
     }
 }

@@ -12,7 +12,7 @@ use gleaner_types::report::{
     Offer, PromiseRecord, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
     WorkloadKind, WorkloadSample,
 };
-use gleaner_types::report::{HostHarm, WorkloadHarm};
+use gleaner_types::report::{HostHarm, Protection, WorkloadHarm};
 use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus, TaskUser};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
@@ -543,6 +543,24 @@ fn harmed() -> FromAgent {
         ],
         budget_percent: 1.0,
         paused_s: 70.25,
+        protection: None,
+    };
+    FromAgent::Report(Box::new(report))
+}
+
+/// A report of a host whose volunteer is held by the harm it does.
+fn protected() -> FromAgent {
+    let mut report = report("best", VolunteerState::Active, vec![]);
+    report.harm = HostHarm {
+        foreground: Reading::Value(HarmInterval::new(0.5, 0.25, 0.75, 64).unwrap()),
+        budget_percent: 1.0,
+        protection: Some(Protection {
+            spare_cpus: 0,
+            share_percent: 50.0,
+            reason: "the volunteer has at most 50 % of the machine, because the foreground was 4.1 % ± 1.3 % slower"
+                .to_owned(),
+        }),
+        ..HostHarm::because(Reason::VolunteerNeverRan)
     };
     FromAgent::Report(Box::new(report))
 }
@@ -588,6 +606,7 @@ pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     let named = report("exponential_smoothing", VolunteerState::Active, vec![]);
     all.push(("from_agent.report.harm".to_owned(), Sample::FromAgent(harmed())));
     all.push(("from_agent.report.held".to_owned(), Sample::FromAgent(held())));
+    all.push(("from_agent.report.protected".to_owned(), Sample::FromAgent(protected())));
     for (name, event) in harm_events() {
         let message = FromAgent::Events(AgentEvents { events: vec![record(1, event)] });
         all.push((format!("from_agent.events.{name}"), Sample::FromAgent(message)));

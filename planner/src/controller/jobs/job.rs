@@ -9,6 +9,7 @@ use gleaner_types::id::HostId;
 use gleaner_types::job::{
     Candidate, ClusterSpec, Decision, EngineAction, Goal, JobPhase, JobSpec, JobStatus, SlotSpec, Workers,
 };
+use gleaner_types::report::HostReport;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{CoreShare, Dollars};
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,12 @@ pub(super) struct Slots {
     pub(super) potential: CoreShare,
 }
 
+/// CPU time of an interval that the foreground left free, in core-seconds; none where that is not known.
+pub(super) fn idle_core_s(report: &HostReport) -> f64 {
+    let foreground = report.machine.cpu_foreground.value();
+    foreground.map_or(0.0, |used| report.machine.cpu_capacity.saturating_sub(*used).cores() * report.interval_s)
+}
+
 impl Job {
     pub(super) fn new(spec: JobSpec, now: Timestamp) -> Self {
         let deadline = match spec.goal {
@@ -78,6 +85,8 @@ impl Job {
             deadline,
             cost: Dollars::ZERO,
             harvested_core_s: 0.0,
+            idle_core_s: 0.0,
+            harm: None,
             energy_wh,
             decisions: 0,
         };

@@ -8,7 +8,7 @@ use gleaner_types::report::HostReport;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::Bytes;
 
-use super::job::{Job, WorkerState};
+use super::job::{Job, WorkerState, idle_core_s};
 use super::others::Others;
 use crate::controller::capacity::Capacity;
 use crate::controller::interface::{Settings, seconds};
@@ -45,6 +45,10 @@ impl Job {
         }
         self.rate.used(used, report.interval_s);
         self.status.harvested_core_s += used.cores() * report.interval_s;
+        self.status.idle_core_s += idle_core_s(report);
+        if let Some(harm) = report.harm.foreground.value() {
+            self.status.harm = Some(*harm);
+        }
         let in_all = self.slots();
         // Only while every slot has a task does falling short of the potential say anything.
         let full = self.status.progress.as_ref().is_some_and(|progress| progress.tasks_running >= in_all);

@@ -15,7 +15,7 @@ use super::{Observed, dedicated_slots};
 use crate::controller::capacity::Capacity;
 use crate::controller::hosts::{Host, Hosts};
 use crate::controller::interface::{Settings, seconds};
-use crate::controller::jobs::job::{Job, WorkerState};
+use crate::controller::jobs::job::{Job, WorkerState, idle_core_s};
 use crate::controller::jobs::others::Others;
 use crate::controller::outputs::Outputs;
 use crate::io_model::saturation;
@@ -76,6 +76,7 @@ impl Job {
         self.rate.used(used * cluster.efficiency.of(class), report.interval_s);
         if !dedicated {
             self.status.harvested_core_s += used.cores() * report.interval_s;
+            self.status.idle_core_s += idle_core_s(report);
         }
         if let (Some(power), Some(energy_wh)) = (power, &mut self.status.energy_wh) {
             let part = |share: CoreShare| share.percent() / machine.cpu_capacity.percent().max(1.0);
