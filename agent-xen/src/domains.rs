@@ -33,7 +33,7 @@ pub(crate) struct Domains {
     store: XsUnix,
     backends: Backends,
     slow: BTreeMap<(u16, [u8; 16]), Slow>,
-    looked: Option<Instant>,
+    slow_read_at: Option<Instant>,
 }
 
 impl Domains {
@@ -41,7 +41,7 @@ impl Domains {
         let hypervisor = Hypervisor::open()?;
         let store = XsUnix::new().map_err(|error| Failure::io("failed to connect to xenstore".into(), &error))?;
         let backends = Backends::new(Path::new("/sys"));
-        Ok(Self { hypervisor, store, backends, slow: BTreeMap::new(), looked: None })
+        Ok(Self { hypervisor, store, backends, slow: BTreeMap::new(), slow_read_at: None })
     }
 
     /// Answers a question.
@@ -66,15 +66,15 @@ impl Domains {
         infos.retain(|info| !info.dying);
         let known =
             infos.len() == self.slow.len() && infos.iter().all(|info| self.slow.contains_key(&(info.id, info.uuid)));
-        if !known || self.looked.is_none_or(|at| now.duration_since(at) >= FRESH) {
-            self.slow = infos.iter().map(|info| ((info.id, info.uuid), self.look(info))).collect();
+        if !known || self.slow_read_at.is_none_or(|at| now.duration_since(at) >= FRESH) {
+            self.slow = infos.iter().map(|info| ((info.id, info.uuid), self.read_slow(info))).collect();
             self.backends.rescan();
-            self.looked = Some(now);
+            self.slow_read_at = Some(now);
         }
         Ok(infos.into_iter().map(|info| self.domain(info)).collect())
     }
 
-    fn look(&self, info: &DomainInfo) -> Slow {
+    fn read_slow(&self, info: &DomainInfo) -> Slow {
         let read = |key: &str| self.store.read(&format!("/local/domain/{}/{key}", info.id)).ok();
         let kib = read("memory/target").and_then(|text| text.trim().parse::<u64>().ok());
         let parameters = self.hypervisor.has_caps().then(|| self.hypervisor.weight_and_cap(info.id).ok());
@@ -110,7 +110,7 @@ impl Domains {
         let found = self.hypervisor.domains()?.into_iter().find(|info| uuid_text(info.uuid) == set.uuid && !info.dying);
         let info = found.ok_or_else(|| Failure::absent(format!("there is no domain {:.64}", set.uuid)))?;
         // What is set now must be told at the next question.
-        self.looked = None;
+        self.slow_read_at = None;
         match setting {
             Setting::Paused(_) if info.id == 0 => Err(Failure::forbidden("the control domain is never paused".into())),
             Setting::Paused(paused) if paused == info.paused => Ok(()),

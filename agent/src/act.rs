@@ -244,7 +244,8 @@ impl Actor {
             .and_then(|cgroup| NetworkBound::start(sys, &self.settings.links, cgroup, is_active));
         match held {
             Ok(network) => self.network = Some(network),
-            Err(reason) => {
+            Err(error) => {
+                let reason = chain(&error);
                 let weakness = format!("the volunteer's network traffic has no ceiling, because {reason}");
                 self.levers.weaknesses.push(weakness);
                 self.unbounded.push((Bound::Network, reason));

@@ -1,6 +1,7 @@
 //! The agent's config file: raw keys in, validated settings out, defaults in this one place.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::harm::{Budgets, LARGEST_PAUSE_SHARE};
 use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
+use gleaner_types::error::Chain;
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
@@ -100,7 +102,7 @@ pub struct Config {
     pub volunteer_program: Option<VolunteerProgram>,
     /// From the freeze of a stopped volunteer until its processes are killed.
     pub kill_after: Duration,
-    /// Time between two looks of the guard.
+    /// Time between two steps of the guard.
     pub guard_period: Duration,
     /// CPU the guard always leaves free, as a share of the host.
     pub guard_headroom: f64,
@@ -477,35 +479,50 @@ fn program(section: &mut Section<'_>) -> Option<VolunteerProgram> {
     match program_user(user.as_deref(), User::own()) {
         Ok(user) => Some(VolunteerProgram { words, user }),
         Err(problem) => {
-            section.reject("user", problem);
+            section.reject("user", Chain(&problem));
             None
         }
     }
 }
 
+/// The volunteer's program cannot run as the user in the config. The texts follow the key's name.
+#[derive(Debug, thiserror::Error)]
+enum ProgramUserError {
+    #[error(
+        "is missing: the agent runs as root, and `volunteer.command` must name the user that its program runs as, such as \
+         user = \"gleaner-volunteer\", which the package makes; \"root\" only for a program that cannot work otherwise"
+    )]
+    Missing,
+    #[error("is {name:?}, which cannot be looked up")]
+    Database { name: String, source: io::Error },
+    #[error(
+        "is {0:?}, and this host has no such user; name one that it has (the package makes gleaner-volunteer: \
+         systemd-sysusers gleaner-agent.conf)"
+    )]
+    Unknown(String),
+    #[error("is {0:?}, which is another name of root; say \"root\" if that is meant")]
+    OtherNameOfRoot(String),
+    #[error(
+        "is {name:?}, and the agent, which runs as {own} and not as root, can start programs as that user only; leave it out"
+    )]
+    OtherUser { name: String, own: String },
+}
+
 /// Whom the volunteer's program runs as, of an agent that runs as `own`: root must say it, nobody else can be another.
-fn program_user(name: Option<&str>, own: User) -> Result<User, String> {
-    let Some(name) = name else {
-        let missing = "is missing: the agent runs as root, and `volunteer.command` must name the user that its program \
-                       runs as, such as user = \"gleaner-volunteer\", which the package makes; \"root\" only for a program \
-                       that cannot work otherwise";
-        return if own.is_root() { Err(missing.to_owned()) } else { Ok(own) };
+fn program_user(name: Option<&str>, own: User) -> Result<User, ProgramUserError> {
+    let Some(name) = name.map(str::to_owned) else {
+        return if own.is_root() { Err(ProgramUserError::Missing) } else { Ok(own) };
     };
-    let found = User::named(name).map_err(|error| format!("is {name:?}, which cannot be looked up: {error}"))?;
-    let user = found.ok_or_else(|| {
-        format!(
-            "is {name:?}, and this host has no such user; name one that it has (the package makes gleaner-volunteer: \
-             systemd-sysusers gleaner-agent.conf)"
-        )
-    })?;
+    let user = match User::named(&name) {
+        Ok(Some(user)) => user,
+        Ok(None) => return Err(ProgramUserError::Unknown(name)),
+        Err(source) => return Err(ProgramUserError::Database { name, source }),
+    };
     if user.is_root() && name != "root" {
-        return Err(format!("is {name:?}, which is another name of root; say \"root\" if that is meant"));
+        return Err(ProgramUserError::OtherNameOfRoot(name));
     }
     if !own.is_root() && user.uid != own.uid {
-        return Err(format!(
-            "is {name:?}, and the agent, which runs as {} and not as root, can start programs as that user only; leave it out",
-            own.name
-        ));
+        return Err(ProgramUserError::OtherUser { name, own: own.name });
     }
     Ok(user)
 }
@@ -619,13 +636,13 @@ mod tests {
     fn a_volunteers_program_runs_as_root_only_when_that_is_said() {
         let user = |name: &str, uid| User { name: name.into(), uid, gid: uid, groups: vec![uid], home: "/".into() };
         let (root, alice) = (user("root", 0), user("alice", 4_000_000_000));
-        let missing = program_user(None, root.clone()).unwrap_err();
+        let missing = program_user(None, root.clone()).unwrap_err().to_string();
         assert!(missing.contains("is missing") && missing.contains("gleaner-volunteer"), "{missing}");
         assert!(program_user(Some("root"), root.clone()).unwrap().is_root());
-        let unknown = program_user(Some("gleaner-nobody-has-this-name"), root).unwrap_err();
+        let unknown = program_user(Some("gleaner-nobody-has-this-name"), root).unwrap_err().to_string();
         assert!(unknown.contains("no such user"), "{unknown}");
         assert_eq!(program_user(None, alice.clone()).unwrap(), alice);
-        let other = program_user(Some("root"), alice).unwrap_err();
+        let other = program_user(Some("root"), alice).unwrap_err().to_string();
         assert!(other.contains("runs as alice and not as root"), "{other}");
 
         let of = |text: &str| load(&format!("[host]\nname = 'h1'\n[volunteer]\n{text}\n"));

@@ -199,10 +199,11 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let settings = settings.unwrap_or_else(|| ActSettings::observing(DEFAULT_STATE_DIR.into()));
             let network_required = settings.required.contains(&Bound::Network);
             let problem = Ledger::problem(&configured_state_dir(&arguments.config));
+            let network = network_bound::probe(&Roots::default().sys, &links, &hierarchies);
             let found = Found {
                 facts: &facts,
                 volunteer: &foreseen(&settings, &hierarchies),
-                network: &network_bound::probe(&Roots::default().sys, &links, &hierarchies),
+                network: network.as_deref().map_err(|error| error as &dyn std::error::Error),
                 network_required,
                 ledger_problem: problem.as_deref(),
             };

@@ -1,5 +1,8 @@
 //! `gleaner-agent doctor`: what this host offers, what is missing, what each absence costs and how to enable it.
 
+use std::error::Error;
+
+use gleaner_types::error::{Chain, chain};
 use gleaner_types::report::{HostFacts, Offer, Reading};
 use serde_json::{Value, json};
 
@@ -16,7 +19,7 @@ pub struct Found<'a> {
     /// What would hold and bound the volunteer, with the reasons.
     pub volunteer: &'a [String],
     /// By what the volunteer's network traffic can be held, or why not.
-    pub network: &'a Result<String, String>,
+    pub network: Result<&'a str, &'a dyn Error>,
     /// The volunteer is not activated without that (`act.require`).
     pub network_required: bool,
     /// What is wrong with the record of what must be restored.
@@ -35,7 +38,7 @@ pub fn as_json(found: Found<'_>) -> serde_json::Result<Value> {
     report["volunteer"] = found.volunteer.into();
     report["volunteer_network"] = match found.network {
         Ok(means) => json!({ "value": means }),
-        Err(reason) => json!({ "absent": reason, "costs": NETWORK_COSTS, "required": found.network_required }),
+        Err(why) => json!({ "absent": chain(why), "costs": NETWORK_COSTS, "required": found.network_required }),
     };
     report["ledger_problem"] = found.ledger_problem.into();
     Ok(report)
@@ -80,8 +83,8 @@ pub fn as_text(Found { facts, volunteer, network, network_required, ledger_probl
     lines.extend(volunteer.iter().cloned());
     match network {
         Ok(means) => lines.push(format!("a volunteer's network traffic has a ceiling, by {means}")),
-        Err(reason) => {
-            lines.push(format!("a volunteer's network traffic would have no ceiling, because {reason}"));
+        Err(why) => {
+            lines.push(format!("a volunteer's network traffic would have no ceiling, because {}", Chain(why)));
             lines.push(format!("       costs: {NETWORK_COSTS}"));
             let so = match network_required {
                 true => "act.require has \"network\", so the volunteer is not activated on this host",
@@ -124,10 +127,10 @@ mod tests {
             levers: Levers::without_volunteer(false, Vec::new()),
         };
         let law = ["the guard's law: open".to_owned()];
-        let (held, free) = (Ok("BPF".to_owned()), Err("no link is known".to_owned()));
+        let missing = std::io::Error::other("no link is known");
         let sound =
-            Found { facts: &facts, volunteer: &law, network: &held, network_required: false, ledger_problem: None };
-        let broken = Found { network: &free, ledger_problem: Some("the record is cut off"), ..sound };
+            Found { facts: &facts, volunteer: &law, network: Ok("BPF"), network_required: false, ledger_problem: None };
+        let broken = Found { network: Err(&missing), ledger_problem: Some("the record is cut off"), ..sound };
         assert!(!as_text(sound).contains("PROBLEM") && as_text(sound).contains("has a ceiling, by BPF"));
         let text = as_text(broken);
         for part in [
@@ -145,6 +148,7 @@ mod tests {
         }
         assert!(as_text(Found { network_required: true, ..broken }).contains("so the volunteer is not activated"));
         let json = as_json(broken).unwrap();
+        assert_eq!(json["volunteer_network"]["absent"], "no link is known");
         assert_eq!(json["ledger_problem"], "the record is cut off");
         assert_eq!(json["volunteer"][0], law[0]);
         assert_eq!(as_json(sound).unwrap()["volunteer_network"]["value"], "BPF");

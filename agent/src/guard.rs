@@ -38,7 +38,7 @@ pub use self::meter::{Meter, MeterError, MeterPaths};
 use crate::act::ActSettings;
 use crate::act::managed::ForeignWrite;
 use crate::act::restore::foreign_event;
-use crate::act::volunteer::{Ender, Volunteer, VolunteerError};
+use crate::act::volunteer::{Ender, SpareError, Volunteer, VolunteerError};
 use crate::act::within;
 use crate::scratch::Scratch;
 
@@ -194,15 +194,15 @@ impl GuardView {
 
     /// CPUs can be kept free of the volunteer.
     pub(crate) fn can_spare(&self) -> bool {
-        self.0.lock().volunteer.as_ref().is_some_and(|volunteer| volunteer.can_spare().is_ok())
+        self.0.lock().volunteer.as_ref().is_some_and(Volunteer::can_spare)
     }
 
     /// Holds the volunteer so from now on, beside the law. What is tightened is in force on return.
     ///
     /// # Errors
-    /// In a sentence, when the volunteer's CPUs cannot be set; the posture is then the one before, unless the new one keeps none
+    /// [`SpareError`] when the volunteer's CPUs cannot be set; the posture is then the one before, unless the new one keeps none
     /// free.
-    pub(crate) fn protect(&self, posture: Posture) -> Result<(), String> {
+    pub(crate) fn protect(&self, posture: Posture) -> Result<(), SpareError> {
         self.0.lock().protect(posture)
     }
 
@@ -563,7 +563,7 @@ impl Inner {
         }
     }
 
-    fn protect(&mut self, posture: Posture) -> Result<(), String> {
+    fn protect(&mut self, posture: Posture) -> Result<(), SpareError> {
         let kept_free = match &mut self.volunteer {
             Some(volunteer) => volunteer.keep_free(posture.spare_cpus()),
             None => Ok(()),
@@ -707,7 +707,7 @@ impl Inner {
             (verdict, sample)
         });
         let ends = found.is_ok();
-        let event = self.held.take_memory(found.map_err(|error| chain(&error)));
+        let event = self.held.take_memory(found);
         self.hold_anew(event);
         let ender = self.volunteer.as_ref().filter(|_| ends && self.held.must_end()).map(Volunteer::ender);
         self.held.ending = ender.as_ref().map(|_| Instant::now());

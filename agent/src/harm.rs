@@ -18,11 +18,13 @@ use std::time::{Duration, Instant};
 
 use gleaner_planner::harm::{Budgets, Compared, Crossing, Edge, HarmTracker, SETTLE, Schedule, Skipped, Trial};
 use gleaner_planner::protecting::{Change, Chosen, Ladder, Posture, Protecting};
+use gleaner_types::error::Chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{Absence, Reading, Reason, VolunteerState};
 use gleaner_types::report::{HostHarm, Protection};
 
+use crate::act::volunteer::SpareError;
 use crate::guard::{GuardView, VolunteerClock};
 use crate::kernel_file::read_short;
 use crate::sense::perf::parse_cpu_list;
@@ -52,8 +54,8 @@ pub(crate) trait Holder: Send {
     /// Holds it so from now on.
     ///
     /// # Errors
-    /// In a sentence, when CPUs cannot be kept free.
-    fn protect(&self, posture: Posture) -> Result<(), String>;
+    /// [`SpareError`] when CPUs cannot be kept free.
+    fn protect(&self, posture: Posture) -> Result<(), SpareError>;
 }
 
 /// The volunteer that a guard holds.
@@ -89,7 +91,7 @@ impl Holder for GuardedVolunteer {
         self.guard.can_spare()
     }
 
-    fn protect(&self, posture: Posture) -> Result<(), String> {
+    fn protect(&self, posture: Posture) -> Result<(), SpareError> {
         self.guard.protect(posture)
     }
 }
@@ -345,8 +347,8 @@ impl Worker {
 
     /// Holds the volunteer so. Where CPUs cannot be kept free after all, they are not counted on again.
     fn protect(&mut self, posture: Posture) {
-        let Err(why) = self.holder.protect(posture) else { return };
-        tracing::warn!(why, "the CPUs of the volunteer cannot be set");
+        let Err(error) = self.holder.protect(posture) else { return };
+        tracing::warn!(error = %Chain(&error), "the CPUs of the volunteer cannot be set");
         self.spares = self.spares && posture.spare_cpus() == 0;
     }
 

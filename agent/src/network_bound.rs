@@ -4,6 +4,7 @@
 //!
 //! If it cannot measure, the ceiling is the law's floor, and it says so. Nothing of it outlives the process.
 
+mod error;
 mod links;
 #[cfg(test)]
 mod tests;
@@ -15,22 +16,23 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gleaner_planner::network_bound::{Directions, NetworkBound as Law, NetworkBoundSettings, NetworkSample};
-use gleaner_types::error::chain;
+use gleaner_types::error::{Chain, chain};
 use gleaner_types::event::Event;
 use gleaner_types::report::{Absence, AbsenceKind, VolunteerKind};
 use gleaner_types::units::BytesPerSec;
 
+pub(crate) use self::error::NetworkBoundError;
 pub use self::links::LinkChoice;
 use self::links::Links;
 pub(crate) use self::links::of_mbit;
 use crate::bpf::{self, CgroupLimiter};
 use crate::hierarchies::Hierarchies;
 
-/// Time between two looks while the volunteer runs, and while it does not. Chosen: four intervals of the guard; a latent
+/// Time between two samples while the volunteer runs, and while it does not. Chosen: four intervals of the guard; a latent
 /// volunteer has the least ceiling already, so it matters little when its activation is noticed.
 const PERIOD: Duration = Duration::from_millis(200);
 const LATENT_PERIOD: Duration = Duration::from_secs(1);
-/// Time between two looks at which links there are.
+/// Time between two searches for links that have come or gone.
 const SCAN_PERIOD: Duration = Duration::from_secs(5);
 /// Most events kept for a caller that does not fetch them.
 const EVENTS: usize = 16;
@@ -79,19 +81,19 @@ impl NetworkBound {
     /// Puts the least ceiling in force on the cgroup, and starts the thread. `is_active` tells whether the volunteer may run.
     ///
     /// # Errors
-    /// Why there is no ceiling, completing "because …".
+    /// [`NetworkBoundError`]: why there is no ceiling.
     pub(crate) fn start(
         sys: &Path,
         choice: &LinkChoice,
         cgroup: PathBuf,
         is_active: impl Fn() -> bool + Send + 'static,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, NetworkBoundError> {
         let mut holder = Holder::open(sys, choice, cgroup)?;
         let shared = Arc::<Shared>::default();
         let on_thread = Arc::clone(&shared);
         let run = move || hold(&on_thread, &mut holder, is_active);
         let thread = thread::Builder::new().name("network-bound".to_owned()).spawn(run);
-        let thread = thread.map_err(|error| format!("its thread cannot be started: {error}"))?;
+        let thread = thread.map_err(NetworkBoundError::Thread)?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -122,12 +124,13 @@ impl Drop for NetworkBound {
 /// The volunteer's cgroup in the version 2 hierarchy, where its traffic can be held.
 ///
 /// # Errors
-/// Why there is none, completing "because …".
-pub(crate) fn cgroup_of(kind: &VolunteerKind, dirs: &[PathBuf], hierarchies: &Hierarchies) -> Result<PathBuf, String> {
-    let mount = hierarchies.v2.as_deref().ok_or(
-        "no cgroup hierarchy of version 2 is mounted; mount one: mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 \
-         none /sys/fs/cgroup/unified",
-    )?;
+/// [`NetworkBoundError`]: why there is none.
+pub(crate) fn cgroup_of(
+    kind: &VolunteerKind,
+    dirs: &[PathBuf],
+    hierarchies: &Hierarchies,
+) -> Result<PathBuf, NetworkBoundError> {
+    let mount = hierarchies.v2.as_deref().ok_or(NetworkBoundError::NoHierarchy)?;
     match kind {
         VolunteerKind::Cgroup { .. } => {}
         VolunteerKind::Unit { .. } => {
@@ -136,32 +139,23 @@ pub(crate) fn cgroup_of(kind: &VolunteerKind, dirs: &[PathBuf], hierarchies: &Hi
                 let own = hierarchies.of("cpu").and_then(|(mount, _)| dir.strip_prefix(mount).ok())?;
                 Some(mount.join(own)).filter(|dir| dir.exists())
             };
-            return dirs.first().and_then(below).ok_or_else(|| "the unit has no cgroup of version 2".to_owned());
+            return dirs.first().and_then(below).ok_or(NetworkBoundError::UnitOnVersion1);
         }
-        VolunteerKind::Guest { .. } => {
-            return Err(
-                "the volunteer is a guest, whose packets pass through no socket of its cgroup; limit its network \
-                        interface"
-                    .to_owned(),
-            );
-        }
-        _ => return Err("the volunteer is not in a cgroup".to_owned()),
+        VolunteerKind::Guest { .. } => return Err(NetworkBoundError::Guest),
+        _ => return Err(NetworkBoundError::NotInCgroup),
     }
-    dirs.iter()
-        .find(|dir| dir.starts_with(mount))
-        .cloned()
-        .ok_or_else(|| "the volunteer has no cgroup of version 2".to_owned())
+    dirs.iter().find(|dir| dir.starts_with(mount)).cloned().ok_or(NetworkBoundError::OnVersion1)
 }
 
 /// Whether this host can hold a volunteer's traffic: by what, or why not, with what to do. Loads the programs and drops
 /// them; nothing is attached.
 ///
 /// # Errors
-/// What is missing.
-pub(crate) fn probe(sys: &Path, choice: &LinkChoice, hierarchies: &Hierarchies) -> Result<String, String> {
+/// [`NetworkBoundError`]: what is missing.
+pub(crate) fn probe(sys: &Path, choice: &LinkChoice, hierarchies: &Hierarchies) -> Result<String, NetworkBoundError> {
     let kind = VolunteerKind::Cgroup { procs_files: Vec::new() };
     cgroup_of(&kind, hierarchies.v2.as_slice(), hierarchies)?;
-    bpf::probe().map_err(|error| chain(&error))?;
+    bpf::probe()?;
     let links = Links::find(sys, choice)?;
     let mbit = links.capacity().per_sec() / of_mbit(1.0).per_sec();
     Ok(format!("BPF programs on its cgroup; {} at {mbit} Mbit/s", links.names().join(", ")))
@@ -172,15 +166,18 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
     let mut failing = false;
     loop {
         let active = is_active();
-        let outcome = if active { holder.look(Instant::now()) } else { holder.rest() };
-        let outcome = outcome.or_else(|reason| holder.fall_back().map_or(Err(reason.clone()), |()| Err(reason)));
+        let outcome = if active { holder.step(Instant::now()) } else { holder.rest() };
+        if outcome.is_err() {
+            // What cannot be set either is tried again with the next step; the first error says why.
+            _ = holder.fall_back();
+        }
         let mut inner = shared.lock();
         if outcome.is_err() != failing {
             failing = outcome.is_err();
-            if let Err(reason) = &outcome {
-                tracing::warn!(reason, "the volunteer's network traffic cannot be measured; it has the least ceiling");
+            if let Err(error) = &outcome {
+                tracing::warn!(error = %Chain(error), "the volunteer's network traffic cannot be measured; it has the least ceiling");
             }
-            let absent = outcome.err().map(|reason| Absence::described(AbsenceKind::Vanished, reason));
+            let absent = outcome.err().map(|error| Absence::described(AbsenceKind::Vanished, chain(&error)));
             if inner.events.len() < EVENTS {
                 inner.events.push(Event::SensorChanged { sensor: "network bound".to_owned(), absent });
             }
@@ -222,8 +219,9 @@ struct Holder {
     status: NetworkStatus,
 }
 
-fn identity(dir: &Path) -> Result<(u64, u64), String> {
-    let metadata = std::fs::metadata(dir).map_err(|error| format!("its cgroup `{}`: {error}", dir.display()))?;
+fn identity(dir: &Path) -> Result<(u64, u64), NetworkBoundError> {
+    let failed = |source| NetworkBoundError::Cgroup { dir: dir.to_owned(), source };
+    let metadata = std::fs::metadata(dir).map_err(failed)?;
     Ok((metadata.dev(), metadata.ino()))
 }
 
@@ -234,12 +232,12 @@ fn whole(ceiling: Directions<BytesPerSec>) -> Directions<u64> {
 }
 
 impl Holder {
-    fn open(sys: &Path, choice: &LinkChoice, cgroup: PathBuf) -> Result<Self, String> {
+    fn open(sys: &Path, choice: &LinkChoice, cgroup: PathBuf) -> Result<Self, NetworkBoundError> {
         let links = Links::find(sys, choice)?;
         let law = Law::new(NetworkBoundSettings::default());
         let ceiling = law.ceiling(links.capacity());
         let attached = identity(&cgroup)?;
-        let limiter = CgroupLimiter::attach(&cgroup, whole(ceiling)).map_err(|error| chain(&error))?;
+        let limiter = CgroupLimiter::attach(&cgroup, whole(ceiling))?;
         Ok(Self {
             sys: sys.to_owned(),
             choice: choice.clone(),
@@ -256,20 +254,20 @@ impl Holder {
     }
 
     /// The volunteer does not run: the law begins anew.
-    fn rest(&mut self) -> Result<(), String> {
+    fn rest(&mut self) -> Result<(), NetworkBoundError> {
         self.fall_back()?;
         self.attach_again()
     }
 
     /// To the least ceiling.
-    fn fall_back(&mut self) -> Result<(), String> {
+    fn fall_back(&mut self) -> Result<(), NetworkBoundError> {
         self.law.reset();
         self.last = None;
         self.set(self.law.ceiling(self.links.capacity()))
     }
 
-    /// One look, and what follows from it.
-    fn look(&mut self, now: Instant) -> Result<(), String> {
+    /// One sample, and what follows from it.
+    fn step(&mut self, now: Instant) -> Result<(), NetworkBoundError> {
         self.attach_again()?;
         if now.duration_since(self.scanned) >= SCAN_PERIOD {
             self.scanned = now;
@@ -279,25 +277,23 @@ impl Holder {
             }
             self.links = links;
         }
-        let links = self.links.read(&mut self.buffer).map_err(|absence| absence.detail().to_string())?;
-        let counted = self.limiter.counted().map_err(|error| chain(&error))?;
+        let links = self.links.read(&mut self.buffer).map_err(NetworkBoundError::Counters)?;
+        let counted = self.limiter.counted()?;
         self.status.dropped_bytes = counted.sent.dropped.saturating_add(counted.received.dropped);
         // What is dropped here was received over the link all the same.
         let received = counted.received.passed.saturating_add(counted.received.dropped);
         let volunteer = Directions { sent: counted.sent.passed, received };
         let last = self.last.replace(Counters { at: now, links, volunteer });
-        // The first look only starts an interval.
+        // The first sample only starts an interval.
         let Some(last) = last else { return Ok(()) };
         let interval_s = now.duration_since(last.at).as_secs_f64();
-        let rate = |(now, before): (u64, u64)| {
-            let bytes = now.checked_sub(before).ok_or("a link's counter went back")?;
-            Ok::<_, String>(BytesPerSec::clamped(bytes as f64 / interval_s))
+        let rate = |now: u64, before: u64| {
+            let bytes = now.checked_sub(before).ok_or(NetworkBoundError::CounterWentBack)?;
+            Ok::<_, NetworkBoundError>(BytesPerSec::clamped(bytes as f64 / interval_s))
         };
         let both = |now: Directions<u64>, before: Directions<u64>| {
-            Ok::<_, String>(Directions {
-                sent: rate((now.sent, before.sent))?,
-                received: rate((now.received, before.received))?,
-            })
+            let (sent, received) = (rate(now.sent, before.sent)?, rate(now.received, before.received)?);
+            Ok::<_, NetworkBoundError>(Directions { sent, received })
         };
         let sample = NetworkSample {
             capacity: self.links.capacity(),
@@ -309,20 +305,20 @@ impl Holder {
         self.set(verdict.ceiling)
     }
 
-    fn set(&mut self, ceiling: Directions<BytesPerSec>) -> Result<(), String> {
+    fn set(&mut self, ceiling: Directions<BytesPerSec>) -> Result<(), NetworkBoundError> {
         if ceiling != self.status.ceiling {
-            self.limiter.set(whole(ceiling)).map_err(|error| chain(&error))?;
+            self.limiter.set(whole(ceiling))?;
             self.status.ceiling = ceiling;
         }
         Ok(())
     }
 
     /// The kernel detaches the programs of a cgroup that is removed; a unit that was started anew has a new one.
-    fn attach_again(&mut self) -> Result<(), String> {
+    fn attach_again(&mut self) -> Result<(), NetworkBoundError> {
         let now = identity(&self.cgroup)?;
         if now != self.attached {
             let ceiling = self.law.ceiling(self.links.capacity());
-            self.limiter = CgroupLimiter::attach(&self.cgroup, whole(ceiling)).map_err(|error| chain(&error))?;
+            self.limiter = CgroupLimiter::attach(&self.cgroup, whole(ceiling))?;
             self.status.ceiling = ceiling;
             (self.attached, self.last) = (now, None);
         }

@@ -1,10 +1,11 @@
-//! Runs tasks of engine `local` at the aggregator's word: starts them in the volunteer, watches them, ends them, and keeps
+//! Runs tasks of engine `local` as the aggregator orders: starts them in the volunteer, watches them, ends them, and keeps
 //! on disk what became of each until the aggregator has it.
 //!
 //! In: orders, which are desired state and fenced by epoch as commands are. Out: states of attempts. What runs when, and
-//! what is tried again, is the aggregator's to decide. An attempt that is known is never started again. Without a word of
+//! what is tried again, is the aggregator's to decide. An attempt that is known is never started again. Without a message from
 //! the aggregator for the length of the task lease every task is ended.
 
+mod error;
 mod groups;
 mod launch;
 mod records;
@@ -29,6 +30,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tracing::warn;
 
+use self::error::StartError;
 use self::groups::Groups;
 use self::launch::{Launch, LaunchError};
 use self::records::{Exit, Record, Records, Run};
@@ -37,7 +39,7 @@ use crate::act::fence::Fence;
 use crate::levers::LeverValue;
 use crate::scratch::Scratch;
 
-/// How long tasks run on without a word of the aggregator. Chosen: an aggregator that is started again, or a standby that
+/// How long tasks run on without a message from the aggregator. Chosen: an aggregator that is started again, or a standby that
 /// takes over, is there before.
 pub const TASK_LEASE: Duration = Duration::from_secs(60);
 
@@ -78,7 +80,7 @@ pub struct TaskSettings {
     pub folder: PathBuf,
     /// Where tasks run.
     pub volunteer: VolunteerKind,
-    /// How long they run on without a word of the aggregator.
+    /// How long they run on without a message from the aggregator.
     pub lease: Duration,
     /// How long one may take to begin.
     pub begin_limit: Duration,
@@ -302,7 +304,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                         attempt
                     });
                 }
-                Err(reason) => self.not_started(attempt, &reason),
+                Err(error) => self.not_started(attempt, &chain(&error)),
             },
             TaskDesired::End => match self.attempts.get(&attempt) {
                 Some(Phase::Running(running)) => self.kill(running),
@@ -344,34 +346,34 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         launch::leave(running.run.pid, &self.settings.volunteer);
     }
 
-    async fn start(&self, attempt: &TaskAttempt, number: u32, command: &str) -> Result<(Child, Run), String> {
+    async fn start(&self, attempt: &TaskAttempt, number: u32, command: &str) -> Result<(Child, Run), StartError> {
         if let Some(reason) = self.refused.get(&attempt.version) {
-            return Err(reason.clone());
+            return Err(StartError::RefusedBefore(reason.clone()));
         }
         if !self.settings.enabled {
-            return Err("this host runs no tasks; `tasks.enabled` in its agent's config would allow it".to_owned());
+            return Err(StartError::Disabled);
         }
         if self.stopping {
-            return Err("the agent stops".to_owned());
+            return Err(StartError::Stopping);
         }
         if let Some(short) = self.settings.scratch.short() {
-            return Err(format!("no task is started while disk space is short: {}", short.text()));
+            return Err(StartError::DiskShort(short));
         }
         if self.attempts.len() >= MOST_ATTEMPTS {
-            return Err(format!("this host has {MOST_ATTEMPTS} tasks that run or whose end is not stored yet"));
+            return Err(StartError::TooMany);
         }
         let Some(job) = self.jobs.iter().find(|job| job.job == attempt.job) else {
-            return Err(format!("this host does not know what the tasks of job {} have in common", attempt.job));
+            return Err(StartError::UnknownJob(attempt.job.clone()));
         };
         if self.given_up.iter().any(|(job, shell)| *job == attempt.job && launch::is_there(shell)) {
-            return Err("the folders of its job still do not answer to a shell that was started earlier".to_owned());
+            return Err(StartError::FoldersSilent);
         }
         let before = TaskAttempt { version: Version::default(), ..attempt.clone() };
         let mut others = self.attempts.range(before..).take_while(|(other, _)| same_task(other, attempt));
         if others.any(|(_, phase)| matches!(phase, Phase::Running(_))) {
-            return Err(format!("an earlier attempt at task {} still runs", attempt.task.saturating_add(1)));
+            return Err(StartError::EarlierRuns(attempt.task.saturating_add(1)));
         }
-        self.launch(job, attempt, number, command).await.map_err(|error| chain(&error))
+        Ok(self.launch(job, attempt, number, command).await?)
     }
 
     async fn launch(
@@ -427,7 +429,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             match prepared {
                 Ok(run) => Ok((child, run)),
                 Err(error) => {
-                    // Without the word it runs nothing; its input closes with `child` and it ends by itself.
+                    // Without the go-ahead it runs nothing; its input closes with `child` and it ends by itself.
                     _ = child.start_kill();
                     launch::leave(pid, &self.settings.volunteer);
                     Err(error)

@@ -120,7 +120,7 @@ pub(crate) fn shown(source: &ResponseSource) -> ResponseSource {
 async fn blocking(read: impl FnOnce() -> ResponseTime + Send + 'static) -> ResponseTime {
     match tokio::task::spawn_blocking(read).await {
         Ok(time) => time,
-        Err(error) => missing(format!("the look broke off: {error}")),
+        Err(error) => missing(format!("the reading broke off: {error}")),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The command line of `gleaner`: clap's definitions, from which help, completions and manual pages are made.
 
+mod values;
+
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -9,6 +10,9 @@ use gleaner_api::DEFAULT_SOCKET;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{Goal, Prices};
 use gleaner_types::units::{Bytes, Dollars, DollarsPerHour};
+
+pub(crate) use self::values::Since;
+use self::values::{dollars, duration, pause_share, percent, price};
 
 /// Harvests the CPU that interactive workloads leave idle, without slowing them down.
 ///
@@ -506,79 +510,6 @@ pub(crate) enum PkiCommand {
     },
 }
 
-/// A moment: a duration back from now, or a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Since {
-    Ago(Duration),
-    /// Milliseconds since the Unix epoch.
-    At(u64),
-}
-
-impl FromStr for Since {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(ago) = duration(text) {
-            return Ok(Self::Ago(ago));
-        }
-        let format = &time::format_description::well_known::Rfc3339;
-        let at = time::OffsetDateTime::parse(text, format)
-            .map_err(|_| format!("{text:?} is neither a duration (10m) nor a time (2026-01-31T12:00:00Z)"))?;
-        u64::try_from(at.unix_timestamp_nanos() / 1_000_000).map(Self::At).map_err(|_| "is before 1970".to_owned())
-    }
-}
-
-/// A duration: numbers with units s, m, h or d, such as 1h30m; a bare number is seconds.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let bad = || format!("{text:?} is no duration; write 90s, 10m or 1h30m");
-    let (mut total_s, mut number, mut bare) = (0.0, String::new(), true);
-    for c in text.trim().chars() {
-        if c.is_ascii_digit() || c == '.' {
-            number.push(c);
-            continue;
-        }
-        let unit_s = match c {
-            's' => 1.0,
-            'm' => 60.0,
-            'h' => 3_600.0,
-            'd' => 86_400.0,
-            _ => return Err(bad()),
-        };
-        total_s += number.parse::<f64>().map_err(|_| bad())? * unit_s;
-        number.clear();
-        bare = false;
-    }
-    if bare {
-        total_s = number.parse().map_err(|_| bad())?;
-    } else if !number.is_empty() {
-        return Err(bad());
-    }
-    let duration = Duration::try_from_secs_f64(total_s).map_err(|_| bad())?;
-    if duration.is_zero() { Err(format!("{text:?} is no time at all")) } else { Ok(duration) }
-}
-
-/// A part of one, written in percent, such as 1%.
-fn pause_share(text: &str) -> Result<f64, String> {
-    let most = gleaner_planner::harm::LARGEST_PAUSE_SHARE;
-    let share: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if share > 0.0 && share <= most { Ok(share) } else { Err(format!("a share above 0, and at most {most}")) }
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    let bad = || format!("{text:?} is no percentage; write 1%");
-    let number = text.trim().strip_suffix('%').ok_or_else(bad)?.trim();
-    let part = number.parse::<f64>().map_err(|_| bad())? / 100.0;
-    if (0.0..=1.0).contains(&part) { Ok(part) } else { Err(bad()) }
-}
-
-fn dollars(text: &str) -> Result<Dollars, String> {
-    let number: f64 = text.trim_start_matches('$').parse().map_err(|_| format!("{text:?} is no amount of money"))?;
-    Dollars::new(number).map_err(|e| e.to_string())
-}
-
-fn price(text: &str) -> Result<DollarsPerHour, String> {
-    dollars(text).map(|dollars| DollarsPerHour::clamped(dollars.amount()))
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -588,46 +519,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn durations() {
-        for (text, seconds) in [("90s", 90.0), ("10m", 600.0), ("1h30m", 5_400.0), ("45", 45.0), ("1.5m", 90.0)] {
-            assert_eq!(duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
-        }
-        for bad in ["", "m", "10x", "1h30", "0s", "-5s", "1e999s", "nan"] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn percentages() {
-        assert_eq!(percent("1%"), Ok(0.01));
-        assert_eq!(percent(" 12.5 %"), Ok(0.125));
-        for bad in ["", "1", "%", "-1%", "101%", "nan%", "1%%"] {
-            assert!(percent(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn money() {
-        assert_eq!(dollars("$2.50"), Ok(Dollars::clamped(2.5)));
-        assert!(dollars("-1").is_err() && dollars("NaN").is_err());
-    }
-
-    #[test]
-    fn since() {
-        assert_eq!("10m".parse(), Ok(Since::Ago(Duration::from_secs(600))));
-        assert_eq!("1970-01-01T00:00:01Z".parse(), Ok(Since::At(1_000)));
-        assert!("yesterday".parse::<Since>().is_err());
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn no_text_makes_a_parser_panic(text in ".{0,20}") {
-            _ = duration(&text);
-            _ = dollars(&text);
-            _ = text.parse::<Since>();
-        }
     }
 }

@@ -12,6 +12,8 @@ use gleaner_types::job::IoKnot;
 use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
+use crate::half_life;
+
 /// Utilisation from which a disk counts as saturated. Chosen: iostat's figure rarely reaches 100 %.
 pub const SATURATED: f64 = 0.95;
 /// Utilisation below which nothing is known about the disks' limit. Chosen.
@@ -85,7 +87,7 @@ impl IoModel {
     /// lines. `None` before the first point.
     #[must_use]
     pub fn curve(&self, now_s: f64) -> Option<IoCurve> {
-        let weight = |point: &IoPoint| 0.5_f64.powf((now_s - point.at_s).max(0.0) / HALF_LIFE_S);
+        let weight = |point: &IoPoint| half_life::weight((now_s - point.at_s).max(0.0), HALF_LIFE_S);
         let aged: Vec<Weighted> = self
             .points
             .iter()

@@ -13,6 +13,7 @@ pub mod disk_floor;
 pub mod forecast;
 pub mod goal;
 pub mod guard;
+mod half_life;
 pub mod harm;
 pub mod io_model;
 pub mod memory_bound;

@@ -8,8 +8,9 @@
 //! of the link per second. It never goes below a floor, so that a worker's connection to its batch system stays alive.
 //!
 //! The foreground's use is a difference of two large numbers, taken at different places: a foreground smaller than their
-//! error is not seen beside a volunteer that uses much. So the law takes a look from time to time: it lowers the ceiling to
-//! the floor for two intervals, and measures in the second.
+//! error is not seen beside a volunteer that uses much. So from time to time the law makes a quiet interval, as
+//! IEEE 802.11h does before it measures a channel: it lowers the ceiling to the floor for two intervals, and measures in the
+//! second.
 
 use gleaner_types::units::{BytesPerSec, Fraction};
 use serde::{Deserialize, Serialize};
@@ -32,15 +33,15 @@ pub struct NetworkBoundSettings {
     pub growth_per_s: Fraction,
     /// Longest interval that earns growth, in seconds.
     pub growth_interval_longest_s: f64,
-    /// Time between two looks, in seconds.
-    pub look_period_s: f64,
+    /// Time between two quiet intervals, in seconds.
+    pub quiet_period_s: f64,
     /// Most that the volunteer is taken to have in queues before the links, in seconds of their capacity.
     pub queue_longest_s: f64,
 }
 
 impl Default for NetworkBoundSettings {
-    /// Chosen, but for `uncounted`: 14 bytes of Ethernet and 52 of IPv4 and TCP are 4.4 % of a full packet. A look takes
-    /// 0.4 s of 10 s.
+    /// Chosen, but for `uncounted`: 14 bytes of Ethernet and 52 of IPv4 and TCP are 4.4 % of a full packet. A quiet
+    /// interval takes 0.4 s of 10 s.
     fn default() -> Self {
         Self {
             headroom: Fraction::clamped(0.1),
@@ -50,7 +51,7 @@ impl Default for NetworkBoundSettings {
             floor: Fraction::clamped(0.01),
             growth_per_s: Fraction::clamped(0.1),
             growth_interval_longest_s: 1.0,
-            look_period_s: 10.0,
+            quiet_period_s: 10.0,
             queue_longest_s: 0.05,
         }
     }
@@ -107,9 +108,9 @@ pub struct NetworkVerdict {
     pub active: bool,
 }
 
-/// Where the law is between two looks.
+/// Where the law is between two quiet intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-enum Look {
+enum Quiet {
     /// None; the last one ended so many seconds ago.
     Since(f64),
     /// The ceiling was lowered in the last step: what was sent before may still be on its way.
@@ -122,9 +123,9 @@ enum Look {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NetworkBound {
     settings: NetworkBoundSettings,
-    /// The ceiling between looks, as a share of the capacity.
+    /// The ceiling between quiet intervals, as a share of the capacity.
     share: Directions<f64>,
-    look: Look,
+    quiet: Quiet,
     /// What the volunteer sent and the links had not counted yet: it waited in a queue.
     queued_bytes: f64,
 }
@@ -134,7 +135,7 @@ impl NetworkBound {
     #[must_use]
     pub fn new(settings: NetworkBoundSettings) -> Self {
         let share = Directions::both(settings.floor.value());
-        Self { settings, share, look: Look::Since(0.0), queued_bytes: 0.0 }
+        Self { settings, share, quiet: Quiet::Since(0.0), queued_bytes: 0.0 }
     }
 
     /// Back to the start, for a volunteer that is stopped or not measured.
@@ -146,8 +147,8 @@ impl NetworkBound {
     #[must_use]
     pub fn ceiling(&self, capacity: BytesPerSec) -> Directions<BytesPerSec> {
         let floor = self.settings.floor.value();
-        let looking = !matches!(self.look, Look::Since(_));
-        self.share.map(|share| BytesPerSec::clamped(capacity.per_sec() * if looking { floor } else { share }))
+        let is_quiet = !matches!(self.quiet, Quiet::Since(_));
+        self.share.map(|share| BytesPerSec::clamped(capacity.per_sec() * if is_quiet { floor } else { share }))
     }
 
     /// Takes what crossed the links over the last `interval_s` seconds. For each direction
@@ -157,12 +158,12 @@ impl NetworkBound {
     pub fn step(&mut self, sample: NetworkSample, interval_s: f64) -> NetworkVerdict {
         let capacity = sample.capacity.per_sec();
         let foreground = self.foreground(&sample, interval_s.max(0.0));
-        // What the volunteer had sent before a look still crosses the links in the look's first interval.
-        let settling = self.look == Look::Lowered;
+        // What the volunteer had sent before still crosses the links in the first of the two.
+        let settling = self.quiet == Quiet::Lowered;
         let active = !settling && self.is_active(&sample, foreground);
         if !settling && capacity > 0.0 {
             let settings = &self.settings;
-            let growing = matches!(self.look, Look::Since(_));
+            let growing = matches!(self.quiet, Quiet::Since(_));
             let earning_s = if growing { interval_s.clamp(0.0, settings.growth_interval_longest_s) } else { 0.0 };
             let most = if active { settings.beside.value() } else { 1.0 };
             self.share = self.share.zip(foreground).map(|(share, foreground)| {
@@ -171,12 +172,12 @@ impl NetworkBound {
                 grown.min(room).min(most).max(settings.floor.value())
             });
         }
-        self.look = match self.look {
-            Look::Lowered => Look::Measuring,
-            Look::Measuring => Look::Since(0.0),
+        self.quiet = match self.quiet {
+            Quiet::Lowered => Quiet::Measuring,
+            Quiet::Measuring => Quiet::Since(0.0),
             // Beside an active foreground the volunteer is small enough not to hide it.
-            Look::Since(ago_s) if ago_s >= self.settings.look_period_s && !active => Look::Lowered,
-            Look::Since(ago_s) => Look::Since(ago_s + interval_s.max(0.0)),
+            Quiet::Since(ago_s) if ago_s >= self.settings.quiet_period_s && !active => Quiet::Lowered,
+            Quiet::Since(ago_s) => Quiet::Since(ago_s + interval_s.max(0.0)),
         };
         NetworkVerdict { ceiling: self.ceiling(sample.capacity), foreground, active }
     }
@@ -227,13 +228,13 @@ mod tests {
         verdict.ceiling.sent.per_sec() / LINK * 100.0
     }
 
-    /// After ten seconds beside nobody, as if a look had just ended.
+    /// After ten seconds beside nobody, as if a quiet interval had just ended.
     fn grown() -> NetworkBound {
         let mut bound = NetworkBound::new(NetworkBoundSettings::default());
         for _ in 0..48 {
             bound.step(sample(0.0, 0.0), STEP_S);
         }
-        bound.look = Look::Since(0.0);
+        bound.quiet = Quiet::Since(0.0);
         bound
     }
 
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_finds_a_foreground_that_the_volunteer_hides() {
+    fn a_quiet_interval_finds_a_foreground_that_the_volunteer_hides() {
         let mut bound = grown();
         // 1 % of foreground: less than what the count of 80 % may miss.
         let mut wide = 0;
@@ -287,7 +288,7 @@ mod tests {
             assert!(!verdict.active);
             verdict = bound.step(sample(1.0, 80.0), STEP_S);
             wide += 1;
-            assert!(wide < 60, "no look within 12 s");
+            assert!(wide < 60, "no quiet interval within 12 s");
         }
         assert!((percent(&verdict) - 1.0).abs() < 1e-9, "at the floor: {verdict:?}");
         // What was queued still leaves in the first interval, and says nothing.
@@ -302,11 +303,11 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_finds_nobody_costs_two_intervals() {
+    fn a_quiet_interval_that_finds_nobody_costs_two_samples() {
         let mut bound = grown();
-        let looking = (0..500).filter(|_| percent(&bound.step(sample(0.0, 80.0), STEP_S)) < 80.0).count();
-        // 100 s, a look every 10 s and a bit.
-        assert!((18..=20).contains(&looking), "{looking}");
+        let quiet = (0..500).filter(|_| percent(&bound.step(sample(0.0, 80.0), STEP_S)) < 80.0).count();
+        // 100 s, a quiet interval every 10 s and a bit.
+        assert!((18..=20).contains(&quiet), "{quiet}");
     }
 
     #[test]
@@ -349,7 +350,7 @@ mod tests {
                     let floor = settings.floor.value();
                     prop_assert!(share >= floor - 1e-9, "never under the floor: {}", share);
                     prop_assert!(share <= highest + 1e-9, "never faster than the rate");
-                    let settling = bound.look == Look::Measuring;
+                    let settling = bound.quiet == Quiet::Measuring;
                     let room = 1.0 - settings.headroom.value() - foreground.per_sec() / capacity;
                     prop_assert!(settling || share <= room.max(floor) + 1e-9, "{} of {}", share, room);
                     prop_assert!(!verdict.active || share <= settings.beside.value() + 1e-9);
@@ -361,7 +362,7 @@ mod tests {
         fn more_foreground_never_gives_the_volunteer_more(
             foregrounds in prop::collection::vec((0.0_f64..100.0, 0.0_f64..20.0), 1..60),
         ) {
-            let mut less = NetworkBound::new(NetworkBoundSettings { look_period_s: 1e9, ..NetworkBoundSettings::default() });
+            let mut less = NetworkBound::new(NetworkBoundSettings { quiet_period_s: 1e9, ..NetworkBoundSettings::default() });
             let mut more = less.clone();
             for (foreground, extra) in foregrounds {
                 let one = less.step(sample(foreground, 3.0), STEP_S);
@@ -372,7 +373,7 @@ mod tests {
 
         #[test]
         fn settles_without_swinging_on_constant_use(foreground in 0.0_f64..120.0) {
-            let mut bound = NetworkBound::new(NetworkBoundSettings { look_period_s: 1e9, ..NetworkBoundSettings::default() });
+            let mut bound = NetworkBound::new(NetworkBoundSettings { quiet_period_s: 1e9, ..NetworkBoundSettings::default() });
             let mut last = bound.step(sample(foreground, 0.0), STEP_S);
             for _ in 0..60 {
                 let next = bound.step(sample(foreground, percent(&last)), STEP_S);

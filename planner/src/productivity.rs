@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
 
+use crate::half_life;
+
 /// Slots that fit into a host's residual memory: RHIC's N_slots. A job that needs no memory fits any number.
 #[must_use]
 pub fn slots_in_memory(residual: Bytes, per_slot: Bytes) -> u32 {
@@ -43,7 +45,7 @@ impl Yield {
         if potential <= CoreShare::ZERO || interval_s <= 0.0 {
             return;
         }
-        let fade = 0.5_f64.powf(interval_s / HALF_LIFE_S);
+        let fade = half_life::weight(interval_s, HALF_LIFE_S);
         self.used = self.used * fade + actual.percent() * interval_s;
         self.offered = self.offered * fade + potential.percent() * interval_s;
     }

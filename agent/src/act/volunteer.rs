@@ -24,6 +24,7 @@ use self::adopted::Adopted;
 use self::bounds::MemoryLevers;
 use self::cgroup::{CgroupVolunteer, OpenError};
 pub(crate) use self::ender::Ender;
+pub(crate) use self::error::SpareError;
 pub use self::error::VolunteerError;
 use self::groups::ProcessGroups;
 use self::idle_class::{IdlePath, NotYielding, groups_yield};
@@ -41,9 +42,6 @@ pub(crate) const LEAST_CEILING_PERCENT: f64 = 5.0;
 
 /// How long it is believed that the volunteer is in the idle class, or not. (Chosen.)
 const CLASS_HOLDS: Duration = Duration::from_secs(1);
-
-/// Why no CPU is kept free of process groups.
-const NO_SPARE_FOR_GROUPS: &str = "process groups are in no cgroup";
 
 /// How a volunteer is contained.
 #[derive(Debug)]
@@ -140,7 +138,7 @@ fn foreseen_spare(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
     let by_cgroup = hierarchies.v1.contains_key("cpuset");
     let by = match settings.volunteer {
         VolunteerChoice::ProcessGroups => {
-            return format!("no CPU can be kept free of the volunteer, because {NO_SPARE_FOR_GROUPS}");
+            return format!("no CPU can be kept free of the volunteer, because {}", SpareError::ProcessGroups);
         }
         VolunteerChoice::Unit => "by the controller `cpuset`, where the unit's cgroup has it",
         _ if by_cgroup => "by the controller `cpuset`",
@@ -322,25 +320,22 @@ impl Volunteer {
     }
 
     /// CPUs can be kept free of it.
-    ///
-    /// # Errors
-    /// Why not, completing "because …".
-    pub(crate) fn can_spare(&self) -> Result<(), String> {
+    pub(crate) const fn can_spare(&self) -> bool {
         match &self.containment {
             Containment::Cgroup(volunteer) => volunteer.can_spare(),
-            Containment::ProcessGroups(_) => Err(NO_SPARE_FOR_GROUPS.to_owned()),
+            Containment::ProcessGroups(_) => false,
         }
     }
 
     /// Keeps so many CPUs free of it from now on. What somebody else has set is not overwritten; the next step reports it.
     ///
     /// # Errors
-    /// In a sentence, when that cannot be done.
-    pub(crate) fn keep_free(&mut self, cpus: u32) -> Result<(), String> {
+    /// [`SpareError`] when that cannot be done.
+    pub(crate) fn keep_free(&mut self, cpus: u32) -> Result<(), SpareError> {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => volunteer.keep_free(cpus),
             Containment::ProcessGroups(_) if cpus == 0 => Ok(()),
-            Containment::ProcessGroups(_) => Err(NO_SPARE_FOR_GROUPS.to_owned()),
+            Containment::ProcessGroups(_) => Err(SpareError::ProcessGroups),
         }
     }
 

@@ -5,8 +5,11 @@
 use std::time::{Duration, Instant};
 
 use gleaner_planner::memory_bound::{MemorySample, MemoryVerdict};
+use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::report::{Absence, AbsenceKind, Reason};
+
+use super::memory::MemoryError;
 
 /// A step of the disks that takes so long has met a file system that does not answer. (Chosen.)
 const SILENT: Duration = Duration::from_secs(10);
@@ -76,7 +79,7 @@ impl Held {
     }
 
     /// Takes a step of the memory bound, or why there is none. Returns the event where that changes whether it is held.
-    pub(super) fn take_memory(&mut self, step: Result<(MemoryVerdict, MemorySample), String>) -> Option<Event> {
+    pub(super) fn take_memory(&mut self, step: Result<(MemoryVerdict, MemorySample), MemoryError>) -> Option<Event> {
         let short = match step {
             Ok((verdict, sample)) => {
                 // Killed, a frozen process of version 1 dies only once it is thawed: until all have, every step tries again.
@@ -86,7 +89,7 @@ impl Held {
                 let reason = Reason::MemoryShort { available: sample.available.0, floor: verdict.floor.0 };
                 verdict.held.then_some(reason)
             }
-            Err(error) => Some(Reason::Described(error.into())),
+            Err(error) => Some(Reason::Described(chain(&error).into())),
         };
         let event = changed("memory bound", self.memory.is_some(), short.as_ref());
         self.end_reported = self.end_reported && short.is_some();

@@ -93,7 +93,7 @@ impl Holder for Signalled {
         false
     }
 
-    fn protect(&self, _: Posture) -> Result<(), String> {
+    fn protect(&self, _: Posture) -> Result<(), SpareError> {
         Ok(())
     }
 }
@@ -267,7 +267,7 @@ impl Holder for Recorded {
         false
     }
 
-    fn protect(&self, posture: Posture) -> Result<(), String> {
+    fn protect(&self, posture: Posture) -> Result<(), SpareError> {
         self.1.lock().unwrap().push(posture);
         Ok(())
     }
@@ -334,7 +334,7 @@ impl Holder for Nothing {
         false
     }
 
-    fn protect(&self, _: Posture) -> Result<(), String> {
+    fn protect(&self, _: Posture) -> Result<(), SpareError> {
         Ok(())
     }
 }
@@ -378,7 +378,7 @@ fn a_volunteer_that_does_not_run_or_cannot_be_held_is_not_compared() {
         fn can_spare(&self) -> bool {
             false
         }
-        fn protect(&self, _: Posture) -> Result<(), String> {
+        fn protect(&self, _: Posture) -> Result<(), SpareError> {
             Ok(())
         }
     }

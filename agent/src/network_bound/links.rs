@@ -7,6 +7,7 @@ use gleaner_planner::network_bound::Directions;
 use gleaner_types::report::Absence;
 use gleaner_types::units::BytesPerSec;
 
+use super::error::LinkError;
 use crate::kernel_file::{names, read_short};
 use crate::sense::machine::InterfaceReader;
 
@@ -30,8 +31,8 @@ impl Links {
     /// Finds them.
     ///
     /// # Errors
-    /// Why there are none, completing "because …", with what to do.
-    pub(super) fn find(sys: &Path, choice: &LinkChoice) -> Result<Self, String> {
+    /// [`LinkError`]: why there are none, with what to do.
+    pub(super) fn find(sys: &Path, choice: &LinkChoice) -> Result<Self, LinkError> {
         let folder = sys.join("class/net");
         let text = |name: &str, file: &str| read_short(&folder.join(name).join(file)).ok();
         let carries = |name: &str| text(name, "carrier").is_some_and(|text| text.trim() == "1");
@@ -45,7 +46,7 @@ impl Links {
         let mut found = Self { links: Vec::new(), capacity: BytesPerSec::clamped(f64::MAX) };
         for name in all {
             if !choice.names.is_empty() && !folder.join(&name).exists() {
-                return Err(format!("there is no network interface `{name}`; correct act.links"));
+                return Err(LinkError::NoInterface(name));
             }
             if !carries(&name) {
                 continue;
@@ -53,18 +54,14 @@ impl Links {
             match capacity(&name) {
                 Some(capacity) => found.capacity = found.capacity.min(capacity),
                 None if choice.names.is_empty() => continue,
-                None => return Err(format!("the speed of the link `{name}` is not known; set act.link_mbit")),
+                None => return Err(LinkError::UnknownSpeed(name)),
             }
             let reader = InterfaceReader::new(sys, &name);
             found.links.push((name, reader));
         }
         match found.links.is_empty() {
-            true if choice.names.is_empty() => Err(
-                "no hardware network interface has a carrier and a known speed; set act.link_mbit, and act.links where \
-                 the interface is a virtual one"
-                    .to_owned(),
-            ),
-            true => Err("none of the links in act.links has a carrier".to_owned()),
+            true if choice.names.is_empty() => Err(LinkError::NoHardware),
+            true => Err(LinkError::NoCarrier),
             false => Ok(found),
         }
     }
@@ -116,7 +113,7 @@ mod tests {
         }
     }
 
-    fn find(sys: &Path, names: &[&str], mbit: Option<f64>) -> Result<(Vec<String>, f64), String> {
+    fn find(sys: &Path, names: &[&str], mbit: Option<f64>) -> Result<(Vec<String>, f64), LinkError> {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         let found = Links::find(sys, &LinkChoice { names, capacity: mbit.map(of_mbit) })?;
         Ok((found.names().into_iter().map(str::to_owned).collect(), found.capacity().per_sec()))
@@ -126,7 +123,7 @@ mod tests {
     fn finds_hardware_with_a_carrier_and_a_speed() {
         let root = tempfile::tempdir().unwrap();
         let sys = root.path();
-        assert!(find(sys, &[], None).unwrap_err().contains("act.link_mbit"));
+        assert_eq!(find(sys, &[], None), Err(LinkError::NoHardware));
         interface(sys, "eth0", "1000\n", "1\n", true);
         interface(sys, "eth1", "100\n", "0\n", true);
         interface(sys, "eth2", "10000\n", "1\n", true);
@@ -136,9 +133,9 @@ mod tests {
         assert_eq!(find(sys, &[], None).unwrap(), (vec!["eth0".into(), "eth2".into()], 125e6), "the slowest counts");
         assert_eq!(find(sys, &[], Some(8.0)).unwrap(), (vec!["eth0".into(), "eth2".into(), "eth3".into()], 1e6));
         assert_eq!(find(sys, &["veth0"], None).unwrap(), (vec!["veth0".into()], 1.25e9));
-        assert!(find(sys, &["eth3"], None).unwrap_err().contains("`eth3` is not known"));
-        assert!(find(sys, &["eth1"], None).unwrap_err().contains("carrier"));
-        assert!(find(sys, &["eth9"], Some(8.0)).unwrap_err().contains("`eth9`"));
+        assert_eq!(find(sys, &["eth3"], None), Err(LinkError::UnknownSpeed("eth3".into())));
+        assert_eq!(find(sys, &["eth1"], None), Err(LinkError::NoCarrier));
+        assert_eq!(find(sys, &["eth9"], Some(8.0)), Err(LinkError::NoInterface("eth9".into())));
 
         let mut links = Links::find(sys, &LinkChoice::default()).unwrap();
         let sum = Directions { sent: 40, received: 2_000 };

@@ -43,7 +43,7 @@ enum Source {
         reader: Box<CgroupReader>,
         procs: KeptFile,
     },
-    /// CPU so far of processes seen, per process; what a process used between the last look and its end is lost.
+    /// CPU so far of processes seen, per process; what a process used between the last sample and its end is lost.
     Groups {
         registry: PathBuf,
         seen: BTreeMap<(i32, u64), u64>,

@@ -1,11 +1,11 @@
 //! Processes of tasks: starting one inside the volunteer as the user who submitted it, and ending it. In: the runner's
 //! wishes. Out: processes.
 //!
-//! A task is a shell that waits for a word before it runs its command. Until then it has been moved into the volunteer and
-//! its record is on disk. If either fails, or the agent dies, the word never comes and the command never runs, least of
-//! all outside the volunteer. For the same reason variables that would load code of the user's come only with the word.
+//! A task is a shell that waits for a line, the go-ahead, before it runs its command. Until then it has been moved into
+//! the volunteer and its record is on disk. If either fails, or the agent dies, the go-ahead never comes and the command
+//! never runs, least of all outside the volunteer. For the same reason variables that would load code of the user's come only with it.
 //!
-//! The user's folders and files are opened by that shell, after the word: a file system that does not answer keeps the task
+//! The user's folders and files are opened by that shell, after the go-ahead: a file system that does not answer keeps the task
 //! waiting, and never the runner. So links in them lead no further than the user could go.
 
 use std::ffi::OsStr;
@@ -111,8 +111,8 @@ pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
     if agent_user != 0 && uid != agent_user {
         return Err(LaunchError::OtherUser { wanted: uid, agent_user });
     }
-    let before_the_word = launch.environment.iter().filter(|(name, _)| !loads_code(name) && !steers_bash(name));
-    let before_the_word = before_the_word.map(|(name, value)| (name, value));
+    let harmless = launch.environment.iter().filter(|(name, _)| !loads_code(name) && !steers_bash(name));
+    let harmless = harmless.map(|(name, value)| (name, value));
     let mut command = Command::new("/bin/sh");
     command
         .args([OsStr::new("-c"), OsStr::new(WRAPPER), OsStr::new("sh")])
@@ -122,7 +122,7 @@ pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
         .args([BEGUN, REFUSED])
         .env_clear()
         .env("PATH", PATH)
-        .envs(before_the_word)
+        .envs(harmless)
         .envs(launch.variables.iter().map(|(key, value)| (*key, value)))
         // Not the agent's own, and none that could be hung.
         .current_dir("/")
@@ -142,13 +142,13 @@ pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
     })
 }
 
-/// A variable by which the shell's loader or the shell itself would run code of the user's before the word, and so outside
+/// A variable by which the shell's loader or the shell itself would run code of the user's before the go-ahead, and so outside
 /// the volunteer.
 fn loads_code(name: &str) -> bool {
     name.starts_with("LD_") || ["GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "PS4", "ENV", "BASH_ENV"].contains(&name)
 }
 
-/// What steers a bash that serves as `/bin/sh`, so that code runs before the word: a function that was exported, which may be
+/// What steers a bash that serves as `/bin/sh`, so that code runs before the go-ahead: a function that was exported, which may be
 /// called `read`, or options such as `xtrace`, with which it evaluates `PS4`. No task gets any.
 fn steers_bash(name: &str) -> bool {
     name.starts_with("BASH_FUNC_") || ["SHELLOPTS", "BASHOPTS"].contains(&name)

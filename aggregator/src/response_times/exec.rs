@@ -16,7 +16,7 @@ use super::error::{LONGEST_ARGUMENTS, MOST_ARGUMENTS, SourceError};
 /// Most that is read of what a program prints.
 const LONGEST_OUTPUT: u64 = 4_096;
 
-/// A program that is run once per look.
+/// A program that is run once per reading.
 #[derive(Debug)]
 pub(super) struct Program {
     program: String,
@@ -103,15 +103,24 @@ impl Program {
     }
 }
 
+/// A program's output means nothing. The texts follow the program's name.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum OutputError {
+    #[error("printed nothing")]
+    Empty,
+    #[error("printed {0}, which is no number")]
+    NoNumber(String),
+}
+
 /// What a program's output means.
-fn parsed(output: &str) -> Result<ResponseTime, String> {
+fn parsed(output: &str) -> Result<ResponseTime, OutputError> {
     match output {
-        "" => Err("printed nothing".to_owned()),
+        "" => Err(OutputError::Empty),
         "idle" => Ok(ResponseTime::Idle),
         output => match output.parse::<f64>() {
             Ok(value) if value.is_finite() => Ok(ResponseTime::from_ms(value)),
             Ok(_) => Ok(ResponseTime::Absurd { value: shortened(output, LONGEST_QUOTE) }),
-            Err(_) => Err(format!("printed {}, which is no number", quoted(output))),
+            Err(_) => Err(OutputError::NoNumber(quoted(output))),
         },
     }
 }
@@ -259,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_that_is_given_up_ends_the_program() {
+    async fn a_reading_that_is_given_up_ends_the_program() {
         let folder = tempfile::tempdir().unwrap();
         let pids = folder.path().join("pids");
         let script = format!("echo $$ >{}; sleep 60", pids.display());

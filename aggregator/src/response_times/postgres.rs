@@ -17,8 +17,8 @@ use tokio_postgres::config::{Host, SslMode};
 use super::answer::{WITHHELD, missing, quoted};
 use super::error::{LONGEST_CONNECTION, PostgresError, SourceError};
 
-/// Statements of its own user since the last look up to which they are all taken for Gleaner's. Chosen: a look is three, and
-/// there may be two aggregators.
+/// Statements of its own user since the last reading up to which they are all taken for Gleaner's. Chosen: a reading is
+/// three, and there may be two aggregators.
 const MOST_OWN_CALLS: f64 = 20.0;
 
 /// One database.
@@ -75,10 +75,10 @@ impl Postgres {
         };
         let now = Instant::now();
         match self.last.replace((statistics.clone(), now)) {
-            None => missing("this is the first look; the next one can tell what was between them"),
-            // One look that failed is bridged; a mean over more intervals is none of the last one.
+            None => missing("this is the first reading; the next one can tell what was between them"),
+            // One reading that failed is bridged; a mean over more intervals is none of the last one.
             Some((_, at)) if now.duration_since(at) > self.interval * 5 / 2 => {
-                missing(format!("the last look was {:.0} s ago", now.duration_since(at).as_secs_f64()))
+                missing(format!("the last reading was {:.0} s ago", now.duration_since(at).as_secs_f64()))
             }
             Some((last, _)) => between(&last, &statistics, self.config.get_user().unwrap_or_default()),
         }
@@ -114,7 +114,7 @@ pub(super) fn shown(connection: &str) -> String {
     words.join(" ")
 }
 
-/// What happened between two looks.
+/// What happened between two readings.
 fn between(last: &Statistics, statistics: &Statistics, user: &str) -> ResponseTime {
     let (busy_ms, calls) = (statistics.busy_ms - last.busy_ms, statistics.calls - last.calls);
     if statistics.reset != last.reset {
@@ -132,7 +132,7 @@ fn between(last: &Statistics, statistics: &Statistics, user: &str) -> ResponseTi
     }
     // A database that has come to a standstill is not idle.
     if statistics.running > 0.0 {
-        return missing(format!("no statement ended since the last look, and {} run", statistics.running));
+        return missing(format!("no statement ended since the last reading, and {} run", statistics.running));
     }
     if statistics.hidden > 0.0 {
         return missing(format!(

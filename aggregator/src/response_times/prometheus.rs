@@ -51,7 +51,7 @@ impl Prometheus {
     fn of(&self, root: &Value, now: SystemTime) -> ResponseTime {
         match sample(root) {
             Ok((at_s, value_s)) => self.judged(at_s, value_s, now),
-            Err(reason) => missing(reason),
+            Err(error) => missing(error.to_string()),
         }
     }
 
@@ -72,39 +72,60 @@ impl Prometheus {
     }
 }
 
+/// An answer holds no sample. What the texts quote is shortened.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum SampleError {
+    #[error("Prometheus says {kind}: {message}")]
+    Refused { kind: String, message: String },
+    #[error("status: is {0}; it must be success")]
+    Status(String),
+    #[error("data.resultType: is {0}; the query must give a scalar or a vector of one sample")]
+    ResultType(String),
+    #[error("data.result is not a list")]
+    NoList,
+    #[error("the query has no result")]
+    NoResult,
+    #[error("the query has {0} results; it must have one")]
+    ManyResults(usize),
+    #[error("the result is a histogram; the query must give a number")]
+    Histogram,
+    #[error("the sample is not a pair of time and value")]
+    NoPair,
+    #[error("the sample's time is {0}, not a number")]
+    Time(String),
+    #[error("the sample's value is {0}, not a number")]
+    Value(String),
+}
+
 /// Time and value of the one sample, both in seconds.
-fn sample(root: &Value) -> Result<(f64, f64), String> {
+fn sample(root: &Value) -> Result<(f64, f64), SampleError> {
     let text = |pointer: &str| root.pointer(pointer).and_then(Value::as_str);
     match text("/status") {
         Some("success") => {}
         Some("error") => {
             let kind = quoted(text("/errorType").unwrap_or("error"));
-            return Err(format!("Prometheus says {kind}: {}", text("/error").unwrap_or("no reason")));
+            let message = text("/error").unwrap_or("no reason").to_owned();
+            return Err(SampleError::Refused { kind, message });
         }
-        other => return Err(format!("status: is {}; it must be success", quoted(other.unwrap_or("no text")))),
+        other => return Err(SampleError::Status(quoted(other.unwrap_or("no text")))),
     }
     let pair = match text("/data/resultType") {
         Some("scalar") => root.pointer("/data/result"),
         Some("vector") => match root.pointer("/data/result").and_then(Value::as_array).map(Vec::as_slice) {
-            Some([one]) if one.get("histogram").is_some() => {
-                return Err("the result is a histogram; the query must give a number".to_owned());
-            }
+            Some([one]) if one.get("histogram").is_some() => return Err(SampleError::Histogram),
             Some([one]) => one.get("value"),
-            Some([]) => return Err("the query has no result".to_owned()),
-            Some(many) => return Err(format!("the query has {} results; it must have one", many.len())),
-            None => return Err("data.result is not a list".to_owned()),
+            Some([]) => return Err(SampleError::NoResult),
+            Some(many) => return Err(SampleError::ManyResults(many.len())),
+            None => return Err(SampleError::NoList),
         },
-        other => {
-            let other = quoted(other.unwrap_or("no text"));
-            return Err(format!("data.resultType: is {other}; the query must give a scalar or a vector of one sample"));
-        }
+        other => return Err(SampleError::ResultType(quoted(other.unwrap_or("no text")))),
     };
     let Some([at, value]) = pair.and_then(Value::as_array).map(Vec::as_slice) else {
-        return Err("the sample is not a pair of time and value".to_owned());
+        return Err(SampleError::NoPair);
     };
-    let at = at.as_f64().ok_or_else(|| format!("the sample's time is {}, not a number", quoted(&at.to_string())))?;
+    let at = at.as_f64().ok_or_else(|| SampleError::Time(quoted(&at.to_string())))?;
     let number = value.as_str().and_then(|value| value.parse().ok());
-    let value = number.ok_or_else(|| format!("the sample's value is {}, not a number", quoted(&value.to_string())))?;
+    let value = number.ok_or_else(|| SampleError::Value(quoted(&value.to_string())))?;
     Ok((at, value))
 }
 

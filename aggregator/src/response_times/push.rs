@@ -47,7 +47,7 @@ impl Pushed {
     fn take_at(&self, now: Instant) -> ResponseTime {
         let values = std::mem::take(&mut *self.values.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(newest) = values.iter().map(|(_, at)| *at).max() else {
-            return missing("no value came since the last look");
+            return missing("no value came since the last reading");
         };
         let (mut sum, mut count) = (0.0, 0_u32);
         for (time, at) in values {
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn old_missing_and_absurd_values_are_told() {
         assert_eq!(taken(&[(8.0, 90), (2.0, 45)]), ResponseTime::Late { age_s: 45.0 });
-        assert_eq!(taken(&[]), missing("no value came since the last look"));
+        assert_eq!(taken(&[]), missing("no value came since the last reading"));
         for value in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 3_600_001.0] {
             let error = Pushed::new(INTERVAL).push(value, Instant::now()).unwrap_err().to_string();
             assert!(error.starts_with("milliseconds: is ") && error.len() < 100, "{error}");

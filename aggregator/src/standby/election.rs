@@ -15,7 +15,7 @@ use super::settings::StandbySettings;
 use crate::metrics::Pulse;
 
 /// Longest time between two attempts to follow a leader that is gone.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_PERIOD: Duration = Duration::from_secs(1);
 /// Time until a renewal that failed is tried again. (Both chosen.)
 const RENEW_AGAIN: Duration = Duration::from_millis(500);
 
@@ -266,7 +266,7 @@ fn win(
             }
             news
         });
-        if stop_requested(stopped, (candidate.ttl / 10).min(LOOK_EVERY)) {
+        if stop_requested(stopped, (candidate.ttl / 10).min(POLL_PERIOD)) {
             return None;
         }
     }

@@ -89,7 +89,7 @@ fn headline(overview: &Overview) -> String {
 
 /// The last events of the last quarter of an hour.
 /// How far back events are shown that happened before.
-const LOOK_BACK_MS: u64 = 900_000;
+const HISTORY_MS: u64 = 900_000;
 /// Most events shown.
 const MOST_EVENTS: usize = 8;
 
@@ -105,7 +105,7 @@ struct LastEvents {
 
 impl LastEvents {
     async fn of(client: &Client, follow: bool) -> anyhow::Result<Self> {
-        let since = Timestamp(Clock::start().now().0.saturating_sub(LOOK_BACK_MS));
+        let since = Timestamp(Clock::start().now().0.saturating_sub(HISTORY_MS));
         Ok(Self { stream: client.events(Some(since), follow).await?, follow, lines: VecDeque::new() })
     }
 

@@ -17,7 +17,7 @@ use super::state::{News, Snapshot};
 const POLL_PERIOD: Duration = Duration::from_secs(1);
 
 /// Events of this long before the start are shown, in milliseconds.
-const LOOK_BACK_MS: u64 = 900_000;
+const HISTORY_MS: u64 = 900_000;
 
 /// Lines by which a line that comes again after a reconnection is known.
 const LINES_KNOWN: usize = 2_000;
@@ -55,7 +55,7 @@ fn unexpected(socket: &std::path::Path) -> ClientError {
 
 /// Brings events as they happen.
 pub(super) async fn events(socket: PathBuf, news: mpsc::Sender<News>) {
-    let mut since = Timestamp(Clock::start().now().0.saturating_sub(LOOK_BACK_MS));
+    let mut since = Timestamp(Clock::start().now().0.saturating_sub(HISTORY_MS));
     let mut known: VecDeque<String> = VecDeque::new();
     while !news.is_closed() {
         // That the aggregator is gone is told by the snapshots.

@@ -13,14 +13,17 @@ fn codec(criterion: &mut Criterion) {
     for version in ProtocolVersion::SPOKEN {
         for workloads in [1, 10, 50] {
             let message = report(&host, 7, workloads);
-            let name = format!("encode + decode a report of {workloads} workloads, version {version}");
-            criterion.bench_function(&name, |bencher| {
-                bencher.iter(|| {
-                    let frame = encode(version, black_box(&message)).expect("a report fits a frame");
-                    let mut unknown = Unknowns::default();
-                    black_box(decode::<FromAgent>(version, &frame, &mut unknown).expect("our own frame"))
-                });
+            let of = format!("a report of {workloads} workloads, version {version}");
+            let encoded = || encode(version, black_box(&message)).expect("a report fits a frame");
+            let decoded = |frame: &[u8]| {
+                decode::<FromAgent>(version, black_box(frame), &mut Unknowns::default()).expect("our own frame")
+            };
+            criterion.bench_function(&format!("encode + decode {of}"), |bencher| {
+                bencher.iter(|| decoded(&encoded()));
             });
+            let frame = encoded();
+            criterion.bench_function(&format!("encode {of}"), |bencher| bencher.iter(encoded));
+            criterion.bench_function(&format!("decode {of}"), |bencher| bencher.iter(|| decoded(&frame)));
         }
     }
 }

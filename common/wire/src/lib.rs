@@ -9,6 +9,7 @@ mod codec;
 mod frame;
 mod message;
 mod sayable;
+mod scalar;
 mod schema;
 mod unknown;
 mod v1;

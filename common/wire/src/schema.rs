@@ -1,7 +1,8 @@
 //! How the vocabulary's types become the structs of a version's schema, and back. The schemas of the versions are
 //! their own, so that a change of a type here changes nobody's bytes: it changes a conversion, or does not compile.
 //!
-//! In: domain types; out: schema structs that borrow from them, and back with every rule of the domain applied.
+//! In: domain types; out: schema structs that borrow from them, and back with every rule of the domain applied. What a report
+//! is made of is written from the domain's types and read into them directly, in the order of the schema's fields.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,6 +21,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::{append, prefix};
+use crate::scalar::{Input, Scalar, append_behind_length, append_unsigned};
 use crate::unknown::Unknowns;
 
 /// A value cannot be said in a version. Behind a pointer, as [`Rejected`] is: so the result of converting a number is
@@ -94,11 +96,23 @@ impl fmt::Display for Rejected {
 }
 
 /// How a domain type travels.
-pub(crate) trait Travels<'a, D>: Sized {
+pub(crate) trait Travels<'a, D>: Sized + Serialize + Deserialize<'a> {
     /// The schema's form of it.
     fn of(domain: &'a D) -> Result<Self, Unsayable>;
     /// The domain's form. What is not known is counted.
     fn into_domain(self, unknown: &mut Unknowns) -> Result<D, Rejected>;
+
+    /// Appends the bytes of the schema's form. A schema that reports are made of does so without making that form.
+    fn write(domain: &'a D, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+        // An encoder that appends to memory fails only over its limit, which the frame's limit is far below.
+        _ = append(&Self::of(domain)?, into);
+        Ok(())
+    }
+
+    /// Reads those bytes into the domain's form.
+    fn read(input: &mut Input<'a>, unknown: &mut Unknowns) -> Result<D, Rejected> {
+        input.value::<Self>()?.into_domain(unknown)
+    }
 }
 
 macro_rules! travels {
@@ -113,6 +127,17 @@ macro_rules! travels {
             fn into_domain(self, _: &mut Unknowns) -> Result<$domain, Rejected> {
                 let into: fn(Self) -> Result<$domain, Rejected> = $into;
                 into(self)
+            }
+            #[inline(always)]
+            fn write(domain: &'a $domain, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+                let of: fn(&'a $domain) -> Self = $of;
+                of(domain).append(into);
+                Ok(())
+            }
+            #[inline(always)]
+            fn read(input: &mut Input<'a>, _: &mut Unknowns) -> Result<$domain, Rejected> {
+                let into: fn(Self) -> Result<$domain, Rejected> = $into;
+                into(<Self as Scalar>::read(input)?)
             }
         }
     )+};
@@ -159,6 +184,24 @@ pub(crate) struct AnyCount(u64);
 /// A number that may be negative: a difference.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Signed(f64);
+
+macro_rules! scalars {
+    ($($name:ident: $of:ty;)+) => {$(
+        impl Scalar<'_> for $name {
+            fn append(self, into: &mut Vec<u8>) {
+                self.0.append(into);
+            }
+            fn read(input: &mut Input<'_>) -> Result<Self, Rejected> {
+                <$of as Scalar>::read(input).map(Self)
+            }
+        }
+    )+};
+}
+scalars! {
+    Cores: u32;
+    AnyCount: u64;
+    Signed: f64;
+}
 
 fn signed(number: f64) -> Result<f64, Rejected> {
     match number.abs() <= MAX_MAGNITUDE {
@@ -211,6 +254,11 @@ const MOST_RESERVED: usize = 256;
 #[serde(transparent)]
 pub(crate) struct List<S>(Vec<S>);
 
+#[cold]
+fn too_many(announced: usize) -> String {
+    format!("a list of {announced} elements; at most {MAX_ELEMENTS} are taken")
+}
+
 impl<'de, S: Deserialize<'de>> Deserialize<'de> for List<S> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Elements<S>(PhantomData<S>);
@@ -225,9 +273,7 @@ impl<'de, S: Deserialize<'de>> Deserialize<'de> for List<S> {
             fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<S>, A::Error> {
                 let announced = elements.size_hint().unwrap_or(0);
                 if announced > MAX_ELEMENTS {
-                    return Err(A::Error::custom(format!(
-                        "a list of {announced} elements; at most {MAX_ELEMENTS} are taken"
-                    )));
+                    return Err(A::Error::custom(too_many(announced)));
                 }
                 let mut list = Vec::with_capacity(announced.min(MOST_RESERVED));
                 while let Some(element) = elements.next_element()? {
@@ -254,6 +300,21 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, Vec<D>> for List<S> {
         let mut list = Vec::with_capacity(self.0.len().min(MOST_RESERVED));
         for one in self.0 {
             list.push(one.into_domain(unknown)?);
+        }
+        Ok(list)
+    }
+    fn write(domain: &'a Vec<D>, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+        append_unsigned(domain.len() as u64, into);
+        domain.iter().try_for_each(|one| S::write(one, into))
+    }
+    fn read(input: &mut Input<'a>, unknown: &mut Unknowns) -> Result<Vec<D>, Rejected> {
+        let announced = usize::try_from(input.unsigned::<8>()?).unwrap_or(usize::MAX);
+        if announced > MAX_ELEMENTS {
+            return Err(Rejected::invalid(too_many(announced)));
+        }
+        let mut list = Vec::with_capacity(announced.min(MOST_RESERVED));
+        for _ in 0..announced {
+            list.push(S::read(input, unknown)?);
         }
         Ok(list)
     }
@@ -379,29 +440,51 @@ where
             Cow::Owned(_) => Err(Rejected::invalid("a block that was made here")),
         }
     }
+    fn write(domain: &'a D, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+        append_behind_length(into, |into| {
+            S::write(domain, into)?;
+            if let Some(more) = More::of(domain)? {
+                // As in `Raw::of_value`.
+                _ = append(&more, into);
+            }
+            Ok(())
+        })
+    }
+    fn read(input: &mut Input<'a>, unknown: &mut Unknowns) -> Result<D, Rejected> {
+        let mut content = Input::new(input.bytes()?);
+        let mut domain = S::read(&mut content, unknown)?;
+        if content.left() > 0 {
+            content.value::<More>()?.set_in(&mut domain, unknown)?;
+        }
+        if content.left() > 0 {
+            unknown.fields(content.left());
+        }
+        Ok(domain)
+    }
 }
 
-/// A struct of a schema: its fields in the order they travel in, named as the domain names them. Fields of the domain that
-/// were appended to its block ([`Appended`]) are named behind `appended`.
+/// A struct of a schema: its fields in the order they travel in, named as the domain names them. What a version lacks, or
+/// appended to the struct's block ([`Appended`]), has the same value always.
 macro_rules! schema {
-    ($(#[$doc:meta])* $name:ident<$life:lifetime> = $domain:ty {
-        $($field:ident: $type:ty),+ $(,)?
-    } $(appended { $($later:ident),+ })?) => {
+    ($(#[$doc:meta])* $name:ident<$life:lifetime> = $domain:ty { $($field:ident: $type:ty),+ $(,)? }
+     $(lacks { $($lacking:ident: $always:expr),+ })?) => {
         $(#[$doc])*
         #[derive(Debug, serde::Serialize, serde::Deserialize)]
         #[serde(bound(deserialize = "'de: 'a"))]
         pub(crate) struct $name<$life> { $(pub(crate) $field: $type,)+ }
 
-        $crate::schema::schema!(@convert $name<$life>, $life, $domain { $($field),+ } { $($($later),+)? });
+        $crate::schema::schema!(@convert $name<$life>, $life, $domain { $($field: $type),+ }
+            { $($($lacking: $always),+)? });
     };
     ($(#[$doc:meta])* $name:ident = $domain:ty { $($field:ident: $type:ty),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Debug, serde::Serialize, serde::Deserialize)]
         pub(crate) struct $name { $(pub(crate) $field: $type,)+ }
 
-        $crate::schema::schema!(@convert $name, 'a, $domain { $($field),+ } {});
+        $crate::schema::schema!(@convert $name, 'a, $domain { $($field: $type),+ } {});
     };
-    (@convert $name:ty, $life:lifetime, $domain:ty { $($field:ident),+ } { $($later:ident),* }) => {
+    (@convert $name:ty, $life:lifetime, $domain:ty { $($field:ident: $type:ty),+ }
+     { $($lacking:ident: $always:expr),* }) => {
         impl<$life> $crate::schema::Travels<$life, $domain> for $name {
             fn of(domain: &$life $domain) -> Result<Self, $crate::schema::Unsayable> {
                 Ok(Self { $($field: $crate::schema::Travels::of(&domain.$field)?,)+ })
@@ -416,7 +499,24 @@ macro_rules! schema {
                         stringify!($field),
                         $crate::schema::Travels::into_domain(self.$field, unknown),
                     )?,)+
-                    $($later: Default::default(),)*
+                    $($lacking: $always,)*
+                })
+            }
+            fn write(domain: &$life $domain, into: &mut Vec<u8>) -> Result<(), $crate::schema::Unsayable> {
+                $(<$type as $crate::schema::Travels<$life, _>>::write(&domain.$field, into)?;)+
+                Ok(())
+            }
+            fn read(
+                input: &mut $crate::scalar::Input<$life>,
+                unknown: &mut $crate::unknown::Unknowns,
+            ) -> Result<$domain, $crate::schema::Rejected> {
+                type Domain = $domain;
+                Ok(Domain {
+                    $($field: $crate::schema::named(
+                        stringify!($field),
+                        <$type as $crate::schema::Travels<$life, _>>::read(input, unknown),
+                    )?,)+
+                    $($lacking: $always,)*
                 })
             }
         }

@@ -8,28 +8,24 @@ mod enumeration;
 mod event;
 mod report;
 
-use crate::codec::{append, prefix};
 use crate::frame::{FrameError, Message};
 use crate::message::{FromAgent, FromAggregator, FromJoiner, ToJoiner};
+use crate::scalar::Input;
 use crate::schema::{Raw, Travels};
 use crate::unknown::Unknowns;
 
-fn encode<'a, D, S: Travels<'a, D> + serde::Serialize>(
-    tag: u16,
-    domain: &'a D,
-    into: &mut Vec<u8>,
-) -> Result<(), FrameError> {
-    let schema = S::of(domain).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })?;
-    append(&schema, into).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })
+fn encode<'a, D, S: Travels<'a, D>>(tag: u16, domain: &'a D, into: &mut Vec<u8>) -> Result<(), FrameError> {
+    S::write(domain, into).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })
 }
 
-fn decode<'a, D, S: Travels<'a, D> + serde::Deserialize<'a>>(tag: u16, payload: &'a [u8]) -> Result<D, FrameError> {
-    let malformed = |detail: String| FrameError::Malformed { tag, detail };
-    let (schema, used) = prefix::<S>(payload).map_err(|error| malformed(error.to_string()))?;
-    if used < payload.len() {
-        return Err(FrameError::Leftover { tag, extra: payload.len() - used });
+fn decode<'a, D, S: Travels<'a, D>>(tag: u16, payload: &'a [u8]) -> Result<D, FrameError> {
+    let mut input = Input::new(payload);
+    let domain = S::read(&mut input, &mut Unknowns::default())
+        .map_err(|rejected| FrameError::Malformed { tag, detail: rejected.to_string() })?;
+    match input.left() {
+        0 => Ok(domain),
+        extra => Err(FrameError::Leftover { tag, extra }),
     }
-    schema.into_domain(&mut Unknowns::default()).map_err(|rejected| malformed(rejected.to_string()))
 }
 
 /// An agent's event that this version has.

@@ -22,31 +22,32 @@ mod report;
 mod task;
 mod variant;
 
-use serde::{Deserialize, Serialize};
-
-use crate::codec::append;
 use crate::frame::FrameError;
 use crate::message::{FromAgent, FromAggregator, FromJoiner, ToJoiner};
-use crate::schema::{Content, Raw, Rejection, Travels};
+use crate::scalar::Input;
+use crate::schema::{Raw, Rejection, Travels};
 use crate::unknown::Unknowns;
 
-fn encode<'a, D, S: Travels<'a, D> + Serialize>(tag: u16, domain: &'a D, into: &mut Vec<u8>) -> Result<(), FrameError> {
-    let schema = S::of(domain).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })?;
-    append(&schema, into).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })
+fn encode<'a, D, S: Travels<'a, D>>(tag: u16, domain: &'a D, into: &mut Vec<u8>) -> Result<(), FrameError> {
+    S::write(domain, into).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })
 }
 
 /// The content of a message; `None` if it is about something unknown.
-fn decode<'a, D, S: Travels<'a, D> + Deserialize<'a>>(
+fn decode<'a, D, S: Travels<'a, D>>(
     tag: u16,
     payload: &'a [u8],
     unknown: &mut Unknowns,
 ) -> Result<Option<D>, FrameError> {
-    let malformed = |detail: String| FrameError::Malformed { tag, detail };
-    let message: Content<S> = Content::read(payload).map_err(|error| malformed(error.to_string()))?;
-    match message.into_domain(unknown) {
-        Ok(domain) => Ok(Some(domain)),
+    let mut input = Input::new(payload);
+    match S::read(&mut input, unknown) {
+        Ok(domain) => {
+            if input.left() > 0 {
+                unknown.fields(input.left());
+            }
+            Ok(Some(domain))
+        }
         Err(rejected) => match rejected.why() {
-            Rejection::Invalid { .. } => Err(malformed(rejected.to_string())),
+            Rejection::Invalid { .. } => Err(FrameError::Malformed { tag, detail: rejected.to_string() }),
             Rejection::Unknown { what, code } => {
                 unknown.message(what, *code);
                 Ok(None)

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use super::forecaster::{Forecaster, Margin, Past, Prediction, Setup};
 use super::steps::mean;
+use crate::half_life;
 
 /// How often the safe bound may turn out too low. Chosen: a promise in a hundred.
 const VIOLATIONS: f64 = 0.01;
@@ -73,7 +74,7 @@ impl Best {
             self.short.pop_front();
         }
         self.short.push_back(actual - pending.predicted[self.leader()]);
-        let fade = 0.5_f64.powf(1.0 / HALF_LIFE);
+        let fade = half_life::weight(1.0, HALF_LIFE);
         for (competitor, predicted) in self.competitors.iter_mut().zip(&pending.predicted) {
             competitor.error = competitor.error * fade + (actual - predicted).abs();
         }

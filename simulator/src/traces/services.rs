@@ -84,15 +84,18 @@ fn minutes(text: &str) -> Option<i64> {
     Some((days * 24 + hour) * 60 + minute)
 }
 
-/// Appends a value at its step, leaving gaps open. `what` says what is wrong with the order.
-fn place(per_s: &mut Vec<Option<f64>>, step: i64, value: f64) -> Result<(), &'static str> {
+/// What a time must be for [`place`].
+const FOLLOWS: &str = "the time must follow the last line's, without a gap of weeks";
+
+/// Appends a value at its step, leaving gaps open; `None` if the step does not follow the last one.
+fn place(per_s: &mut Vec<Option<f64>>, step: i64, value: f64) -> Option<()> {
     let behind = step - i64::try_from(per_s.len()).unwrap_or(i64::MAX);
     if !(0..=LONGEST_GAP).contains(&behind) {
-        return Err("the time must follow the last line's, without a gap of weeks");
+        return None;
     }
     per_s.extend((0..behind).map(|_| None));
     per_s.push(Some(value));
-    Ok(())
+    Some(())
 }
 
 fn amount(text: Option<&str>) -> Option<f64> {
@@ -113,7 +116,7 @@ pub fn worldcup98(folder: &Path) -> Result<RecordedLoad, TraceError> {
             minutes(period).ok_or_else(|| source.malformed(index, "period must be YYYY-MM-DD HH:MM:SS", period))?;
         let count = amount(Some(count)).ok_or_else(|| source.malformed(index, "count must be at least 0", count))?;
         let step = minute - *first.get_or_insert(minute);
-        place(&mut per_s, step, count / 60.0).map_err(|what| source.malformed(index, what, period))?;
+        place(&mut per_s, step, count / 60.0).ok_or_else(|| source.malformed(index, FOLLOWS, period))?;
     }
     Ok(RecordedLoad { name: "worldcup98".into(), step_s: 60.0, per_s })
 }
@@ -151,7 +154,7 @@ fn load_test(source: Source) -> Result<RecordedLoad, TraceError> {
         if usize::try_from(step + 1).is_ok_and(|length| length == per_s.len()) {
             per_s.pop();
         }
-        place(&mut per_s, step, rate).map_err(|what| source.malformed(index, what, at))?;
+        place(&mut per_s, step, rate).ok_or_else(|| source.malformed(index, FOLLOWS, at))?;
     }
     let name = source.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let name = name.trim_end_matches(".csv.gz").replace("transient-queuing__", "").replace("__", " ");

@@ -30,7 +30,7 @@ const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long after its time a measurement may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks at everything.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_PERIOD: Duration = Duration::from_millis(50);
 /// How often a threshold is looked at; Koordinator's.
 const SUPPRESS_PERIOD: Duration = Duration::from_secs(1);
 
@@ -138,13 +138,13 @@ impl Bed<'_> {
         let settled = Instant::now() + self.settle;
         while Instant::now() < settled && !foreground.process.ended() {
             tend(&mut volunteer, &mut suppressed)?;
-            interrupt::pause(LOOK)?;
+            interrupt::pause(POLL_PERIOD)?;
         }
         let before = count(&places, &work_folder);
         foreground.ask(self.time);
         let answer = foreground.answer(Instant::now() + self.time + END_TIMEOUT, || {
             tend(&mut volunteer, &mut suppressed)?;
-            Ok(interrupt::pause(LOOK)?)
+            Ok(interrupt::pause(POLL_PERIOD)?)
         })?;
         let after = count(&places, &work_folder);
         let (_, starts) = work::done(&work_folder);
@@ -381,7 +381,7 @@ impl Client {
     }
 
     fn wait_until_ready(&self) -> anyhow::Result<()> {
-        match self.line(Instant::now() + START_TIMEOUT, || Ok(interrupt::pause(LOOK)?))? {
+        match self.line(Instant::now() + START_TIMEOUT, || Ok(interrupt::pause(POLL_PERIOD)?))? {
             Some(line) if line == "ready" => Ok(()),
             _ => {
                 let said = std::fs::read_to_string(&self.log).unwrap_or_default();

@@ -15,20 +15,24 @@ pub trait Named: Copy + PartialEq + 'static {
 }
 
 /// A name that is none.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is no {kind}; there are {}", known.join(", "))]
 pub struct UnknownName {
     kind: &'static str,
     name: String,
     known: Vec<&'static str>,
 }
 
-impl std::fmt::Display for UnknownName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "`{}` is no {}; there are {}", self.name, self.kind, self.known.join(", "))
-    }
+/// A text that names no cells.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CellError {
+    /// A part without a colon.
+    #[error("`{0}` is no cell; write foreground:antagonist, such as cyclic:cpu or every:memory")]
+    NoCell(String),
+    /// A foreground or an antagonist that is none.
+    #[error(transparent)]
+    Name(#[from] UnknownName),
 }
-
-impl std::error::Error for UnknownName {}
 
 /// The one with this name.
 ///
@@ -140,15 +144,13 @@ impl std::fmt::Display for Cell {
 /// Cells by their names, `foreground:antagonist` with commas in between; `every` on either side is every one.
 ///
 /// # Errors
-/// What is no cell.
-pub fn cells(text: &str) -> Result<Vec<Cell>, String> {
+/// [`CellError`]: what is no cell.
+pub fn cells(text: &str) -> Result<Vec<Cell>, CellError> {
     let mut found = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let (foreground, antagonist) = part.split_once(':').ok_or_else(|| {
-            format!("`{part}` is no cell; write foreground:antagonist, such as cyclic:cpu or every:memory")
-        })?;
-        let foregrounds = by_names(foreground).map_err(|error| error.to_string())?;
-        let antagonists: Vec<Antagonist> = by_names(antagonist).map_err(|error| error.to_string())?;
+        let (foreground, antagonist) = part.split_once(':').ok_or_else(|| CellError::NoCell(part.to_owned()))?;
+        let foregrounds = by_names(foreground)?;
+        let antagonists: Vec<Antagonist> = by_names(antagonist)?;
         for foreground in foregrounds {
             for &antagonist in &antagonists {
                 let cell = Cell { foreground, antagonist };
@@ -176,8 +178,8 @@ mod tests {
 
     #[test]
     fn what_is_no_cell_is_named_with_what_there_is() {
-        assert!(cells("cyclic").unwrap_err().contains("foreground:antagonist"));
-        let unknown = cells("cyclic:cpux").unwrap_err();
+        assert_eq!(cells("cyclic"), Err(CellError::NoCell("cyclic".to_owned())));
+        let unknown = cells("cyclic:cpux").unwrap_err().to_string();
         assert!(unknown.contains("`cpux` is no antagonist; there are cpu, memory"), "{unknown}");
         assert!(by_names::<Row>("alone,best").unwrap_err().to_string().contains("`best` is no row"));
     }

@@ -145,15 +145,13 @@ fn measure(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn plan(arguments: &Arguments) -> Result<Plan, String> {
-    let mut rows: Vec<Row> = by_names(&arguments.rows).map_err(|error| error.to_string())?;
+fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
+    let mut rows: Vec<Row> = by_names(&arguments.rows)?;
     if !rows.contains(&Row::Alone) {
         rows.insert(0, Row::Alone);
     }
     let cells: Vec<Cell> = arguments.cells.as_deref().map_or_else(|| Ok(usual()), cells)?;
-    if cells.is_empty() {
-        return Err("--cells names no cell; write foreground:antagonist, such as cyclic:cpu".to_owned());
-    }
+    anyhow::ensure!(!cells.is_empty(), "--cells names no cell; write foreground:antagonist, such as cyclic:cpu");
     let own = std::env::current_exe().ok();
     let beside = own.and_then(|own| Some(own.parent()?.join("gleaner")));
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_secs());
@@ -210,8 +208,8 @@ mod tests {
 
     #[test]
     fn wrong_words_are_named() {
-        assert!(plan(&arguments(&["--cells", ","])).unwrap_err().contains("names no cell"));
-        assert!(plan(&arguments(&["--rows", "best"])).unwrap_err().contains("`best` is no row"));
+        assert!(plan(&arguments(&["--cells", ","])).unwrap_err().to_string().contains("names no cell"));
+        assert!(plan(&arguments(&["--rows", "best"])).unwrap_err().to_string().contains("`best` is no row"));
         assert!(memory_limit("lots").unwrap_err().contains("neither `host`"));
         assert_eq!(memory_limit("256"), Ok(Memory::Bytes(256 << 20)));
         assert!(Line::try_parse_from(["isolation", "--rounds", "0"]).is_err());

@@ -230,7 +230,7 @@ impl Host {
         }
     }
 
-    /// A look of the guard.
+    /// A step of the guard.
     pub fn guard(&mut self, now: Time) {
         let instant = self.instant(now);
         if let Some(agent) = self.awake(now) {

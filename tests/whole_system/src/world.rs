@@ -31,7 +31,7 @@ const HORIZON: Time = 400_000;
 const IDLE: Time = 5_000;
 /// A daemon that ends at once is started again after this.
 const RESTART: Time = 2_000;
-/// Time between two looks of a guard; ten times the real one, to be quick.
+/// Time between two steps of a guard; ten times the real one, to be quick.
 const GUARD: Time = 500;
 /// Length of the parent's path up to which the place of a run does not matter.
 const PATH_LENGTH: usize = 60;

@@ -6,6 +6,7 @@ mod tests;
 
 use std::fs::File;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner_types::command::{Quota, Target, Weight};
@@ -15,7 +16,7 @@ use gleaner_types::units::{Bytes, CoreShare};
 use super::adopted::Adopted;
 use super::bounds::{Bounds, Group, MemoryLevers, first_bound, score_first, swap_of};
 use super::ender::Ender;
-use super::error::VolunteerError;
+use super::error::{SpareError, VolunteerError};
 use super::idle_class::{IdlePath, NotYielding};
 use super::spare::{self, SpareCpus};
 use super::usage::VolunteerUsage;
@@ -162,7 +163,7 @@ pub(crate) struct CgroupVolunteer {
     /// Memory, processes and disks.
     bounds: Bounds,
     /// Keeps CPUs free of it; or why that cannot be done.
-    spare: Result<SpareCpus, String>,
+    spare: Result<SpareCpus, Arc<SpareError>>,
     /// It was there before: what is in it is not Gleaner's to end.
     adopted: bool,
     /// Keeps other agents from running the same volunteer.
@@ -234,7 +235,7 @@ impl CgroupVolunteer {
             }
             cgroup::create(dir).map_err(|error| MakeError::Refused(chain(&error)))?;
             if place.version == CgroupVersion::V1 && place.controllers.contains(&"cpuset") {
-                spare::inherit(dir).map_err(MakeError::Refused)?;
+                spare::inherit(dir).map_err(|error| MakeError::Refused(chain(&error)))?;
             }
             parent = dir;
         }
@@ -313,7 +314,7 @@ impl CgroupVolunteer {
         let group = |controller| with(controller).map(|p| Group { dir: p.leaf.clone(), version: p.version });
         let dirs: Vec<PathBuf> = places.iter().map(|place| place.leaf.clone()).collect();
         let mut volunteer = Self {
-            spare: SpareCpus::find(group("cpuset").as_ref(), Some(&dirs), &settings.roots.sys),
+            spare: SpareCpus::find(group("cpuset").as_ref(), Some(&dirs), &settings.roots.sys).map_err(Arc::new),
             dirs,
             idle,
             yielding: manage(lever)?,
@@ -376,7 +377,8 @@ impl CgroupVolunteer {
                 swap_of(settings),
             ),
             // Threads that were there before are not Gleaner's to pin: what they were kept to would have to be remembered.
-            spare: SpareCpus::find(cpuset.filter(|_| settings.follow_harm).as_ref(), None, &settings.roots.sys),
+            spare: SpareCpus::find(cpuset.filter(|_| settings.follow_harm).as_ref(), None, &settings.roots.sys)
+                .map_err(Arc::new),
             adopted: true,
             _held: held,
         };
@@ -543,17 +545,17 @@ impl CgroupVolunteer {
         }
     }
 
-    /// CPUs can be kept free of it; if not why, completing "because …".
-    pub(super) fn can_spare(&self) -> Result<(), String> {
-        self.spare.as_ref().map(drop).map_err(Clone::clone)
+    /// CPUs can be kept free of it.
+    pub(super) const fn can_spare(&self) -> bool {
+        self.spare.is_ok()
     }
 
     /// As [`SpareCpus::keep_free`].
-    pub(super) fn keep_free(&mut self, cpus: u32) -> Result<(), String> {
+    pub(super) fn keep_free(&mut self, cpus: u32) -> Result<(), SpareError> {
         match &mut self.spare {
             Ok(spare) => spare.keep_free(cpus),
             Err(_) if cpus == 0 => Ok(()),
-            Err(why) => Err(why.clone()),
+            Err(why) => Err(SpareError::Unavailable(Arc::clone(why))),
         }
     }
 

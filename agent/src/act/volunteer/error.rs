@@ -1,7 +1,9 @@
 //! Why there is no volunteer, or why it does not do as asked. In: errors of what it is made of. Out: to the actor and the
 //! guard, which refuse a command or freeze it.
 
+use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::adopted::AdoptError;
 use crate::act::cgroup::CgroupError;
@@ -40,5 +42,42 @@ pub enum VolunteerError {
     Adopt(#[from] AdoptError),
     /// The folder of registered process groups.
     #[error("failed to use the registry of process groups `{0}`")]
-    Registry(PathBuf, #[source] std::io::Error),
+    Registry(PathBuf, #[source] io::Error),
+}
+
+/// CPUs cannot be kept free of the volunteer. The texts complete "because …".
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpareError {
+    /// There is no cgroup whose CPUs could be set, and the threads are not Gleaner's to set.
+    #[error("it is in no cgroup of its own with the controller `cpuset`")]
+    NoCpuset,
+    /// The volunteer is held without cgroups.
+    #[error("process groups are in no cgroup")]
+    ProcessGroups,
+    /// It was tried when the volunteer was set up.
+    #[error(transparent)]
+    Unavailable(Arc<Self>),
+    /// The CPUs of its cgroup cannot be read or set.
+    #[error(transparent)]
+    Lever(#[from] LeverError),
+    /// A file about CPUs cannot be read or written.
+    #[error("`{}`", file.display())]
+    File {
+        /// Which.
+        file: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// What should be a list of CPUs is none.
+    #[error("{0} holds no list of CPUs")]
+    NoList(String),
+    /// Whoever set it keeps it.
+    #[error("somebody else has set `{0}`")]
+    Foreign(String),
+    /// The kernel's call for one thread takes no such number.
+    #[error("CPU {0} is beyond what threads can be kept to")]
+    CpuNumber(usize),
+    /// Its processes cannot be found.
+    #[error(transparent)]
+    Processes(#[from] CgroupError),
 }

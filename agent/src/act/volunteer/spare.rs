@@ -6,11 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
-use gleaner_types::error::chain;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::bounds::Group;
+use super::error::SpareError;
 use crate::act::cgroup;
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::hierarchies::CgroupVersion;
@@ -30,7 +30,7 @@ pub(super) struct SpareCpus {
     spare: u32,
     /// Setting it failed: all CPUs have yet to be given back.
     to_give_back: bool,
-    /// Met and not told yet.
+    /// Met and not returned yet.
     met: Option<ForeignWrite>,
 }
 
@@ -43,30 +43,37 @@ enum Means {
 }
 
 /// Gives a cgroup of version 1 that was just made the CPUs and memory nodes of the one above: until then no task can enter.
-pub(super) fn inherit(dir: &Path) -> Result<(), String> {
+pub(super) fn inherit(dir: &Path) -> Result<(), SpareError> {
     let above = dir.parent().unwrap_or(dir);
-    for file in ["cpuset.cpus", "cpuset.mems"] {
-        let read = |dir: &Path| read_bounded(&dir.join(file), LIST).map(|text| text.trim().to_owned());
-        let failed = |error| format!("`{}`: {error}", dir.join(file).display());
-        if read(dir).map_err(failed)?.is_empty() {
-            write_existing(&dir.join(file), &read(above).map_err(failed)?).map_err(failed)?;
+    for name in ["cpuset.cpus", "cpuset.mems"] {
+        let (own, from) = (dir.join(name), above.join(name));
+        if read(&own)?.trim().is_empty() {
+            let failed = |source| SpareError::File { file: own.clone(), source };
+            write_existing(&own, read(&from)?.trim()).map_err(failed)?;
         }
     }
     Ok(())
 }
 
+fn read(file: &Path) -> Result<String, SpareError> {
+    read_bounded(file, LIST).map_err(|source| SpareError::File { file: file.to_owned(), source })
+}
+
 impl SpareCpus {
     /// Of a volunteer whose cgroup with the controller `cpuset` is known; otherwise of the threads in `dirs`, which must be
     /// Gleaner's own to set.
-    pub(super) fn find(cpuset: Option<&Group>, dirs: Option<&[PathBuf]>, sys: &Path) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// [`SpareError`] when it is neither.
+    pub(super) fn find(cpuset: Option<&Group>, dirs: Option<&[PathBuf]>, sys: &Path) -> Result<Self, SpareError> {
         let of = |means| Self { means, sys: sys.to_owned(), spare: 0, to_give_back: false, met: None };
         let missing = match cpuset.map(|group| (group, group.managed(CgroupFile::Cpus))) {
             Some((group, Ok(lever))) => {
                 let above = group.dir.parent().unwrap_or(&group.dir).to_owned();
                 return Ok(of(Means::Cpuset { lever: Box::new(lever), above, version: group.version }));
             }
-            Some((_, Err(error))) => chain(&error),
-            None => "it is in no cgroup of its own with the controller `cpuset`".to_owned(),
+            Some((_, Err(error))) => error.into(),
+            None => SpareError::NoCpuset,
         };
         match dirs {
             Some(dirs) => Ok(of(Means::Affinity { dirs: dirs.to_vec(), kept_to: Vec::new() })),
@@ -83,11 +90,11 @@ impl SpareCpus {
     }
 
     /// Keeps so many CPUs free from now on, whole cores first; one is always left to the volunteer. What
-    /// somebody else has set is not overwritten; the next look tells of it.
+    /// somebody else has set is not overwritten; the next check returns it.
     ///
     /// # Errors
-    /// In a sentence, when that cannot be done.
-    pub(super) fn keep_free(&mut self, spare: u32) -> Result<(), String> {
+    /// [`SpareError`] when that cannot be done.
+    pub(super) fn keep_free(&mut self, spare: u32) -> Result<(), SpareError> {
         let set = self.set(spare);
         // What may have been set in part is given back with the next check that can.
         self.to_give_back = set.is_err();
@@ -95,7 +102,7 @@ impl SpareCpus {
         set
     }
 
-    fn set(&mut self, spare: u32) -> Result<(), String> {
+    fn set(&mut self, spare: u32) -> Result<(), SpareError> {
         let cpus = self.available()?;
         let left = without(cpus.clone(), spare, &self.sys);
         match &mut self.means {
@@ -104,10 +111,10 @@ impl SpareCpus {
                     (0, CgroupVersion::V2) => lever.original.clone(),
                     _ => LeverValue::Text(list(&left)),
                 };
-                let met = lever.set(wanted).map_err(|error| chain(&error))?;
+                let met = lever.set(wanted)?;
                 self.met = met.or(self.met.take());
                 match lever.is_foreign() {
-                    true => Err(format!("somebody else has set `{}`", lever.lever)),
+                    true => Err(SpareError::Foreign(lever.lever.to_string())),
                     false => Ok(()),
                 }
             }
@@ -148,17 +155,17 @@ impl SpareCpus {
     }
 
     /// CPUs that the volunteer could run on without this.
-    fn available(&self) -> Result<Vec<usize>, String> {
+    fn available(&self) -> Result<Vec<usize>, SpareError> {
         let file = match &self.means {
             Means::Cpuset { lever, version: CgroupVersion::V2, .. } if has_cpus(&lever.original) => {
-                return parse_cpu_list(&lever.original.to_string()).ok_or_else(|| "its CPUs are no list".to_owned());
+                let cpus = parse_cpu_list(&lever.original.to_string());
+                return cpus.ok_or_else(|| SpareError::NoList(lever.lever.to_string()));
             }
             Means::Cpuset { above, version: CgroupVersion::V2, .. } => above.join("cpuset.cpus.effective"),
             Means::Cpuset { above, version: CgroupVersion::V1, .. } => above.join("cpuset.cpus"),
             Means::Affinity { .. } => self.sys.join("devices/system/cpu/online"),
         };
-        let text = read_bounded(&file, LIST).map_err(|error| format!("`{}`: {error}", file.display()))?;
-        parse_cpu_list(&text).ok_or_else(|| format!("`{}` holds no list of CPUs", file.display()))
+        parse_cpu_list(&read(&file)?).ok_or_else(|| SpareError::NoList(format!("`{}`", file.display())))
     }
 }
 
@@ -195,11 +202,11 @@ fn list(cpus: &[usize]) -> String {
     runs.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-fn set_of(cpus: &[usize]) -> Result<CpuSet, String> {
+fn set_of(cpus: &[usize]) -> Result<CpuSet, SpareError> {
     let mut set = CpuSet::new();
     for cpu in cpus {
         if *cpu >= CpuSet::MAX_CPU {
-            return Err(format!("CPU {cpu} is beyond what threads can be kept to"));
+            return Err(SpareError::CpuNumber(*cpu));
         }
         set.set(*cpu);
     }
@@ -208,10 +215,10 @@ fn set_of(cpus: &[usize]) -> Result<CpuSet, String> {
 
 /// Keeps the threads in the cgroups to `cpus`. One that is on fewer by its own wish stays there; one that was kept to `before`
 /// is let go from it.
-fn keep_threads(dirs: &[PathBuf], cpus: &[usize], before: &[usize]) -> Result<(), String> {
+fn keep_threads(dirs: &[PathBuf], cpus: &[usize], before: &[usize]) -> Result<(), SpareError> {
     let (wanted, before) = (set_of(cpus)?, set_of(before)?);
     let proc = Path::new("/proc");
-    let processes = cgroup::processes_of(dirs).map_err(|error| chain(&error))?;
+    let processes = cgroup::processes_of(dirs)?;
     for thread in processes.into_iter().flat_map(|pid| threads(proc, pid)).filter_map(Pid::from_raw) {
         // One that has ended meanwhile runs nowhere.
         let Ok(found) = sched_getaffinity(Some(thread)) else { continue };
@@ -268,24 +275,24 @@ mod tests {
         for (found, narrowed) in [("", "1-3\n"), ("2-3", "3\n")] {
             fs::write(leaf.join("cpuset.cpus"), format!("{found}\n")).unwrap();
             let mut spare = SpareCpus::find(Some(&group), None, dir.path()).unwrap();
-            assert_eq!(spare.keep_free(1), Ok(()));
+            spare.keep_free(1).unwrap();
             assert_eq!(read(), narrowed);
             fs::write(leaf.join("cpuset.cpus"), format!("{found}\n")).unwrap();
             assert!(
                 spare.foreign_write().is_some() && read() == narrowed,
                 "a unit that was started anew is kept off as well"
             );
-            assert_eq!(spare.keep_free(0), Ok(()));
+            spare.keep_free(0).unwrap();
             assert_eq!(read(), format!("{found}\n"));
             fs::write(leaf.join("cpuset.cpus"), "0\n").unwrap();
-            assert!(spare.keep_free(1).unwrap_err().contains("somebody else"));
+            assert!(matches!(spare.keep_free(1), Err(SpareError::Foreign(_))));
             assert!(
                 spare.foreign_write().is_some() && spare.foreign_write().is_none(),
                 "a foreign write is returned once"
             );
             assert_eq!(read(), "0\n", "and left");
         }
-        assert!(SpareCpus::find(None, None, dir.path()).unwrap_err().contains("cpuset"));
+        assert!(matches!(SpareCpus::find(None, None, dir.path()), Err(SpareError::NoCpuset)));
     }
 
     /// CPUs that a process may run on.
@@ -312,12 +319,12 @@ mod tests {
         settings.follow_harm = true;
         let mut volunteer = Volunteer::open(&settings, &scene.hierarchies, &mut ledger).unwrap();
         let VolunteerKind::Cgroup { procs_files } = volunteer.kind() else { panic!("no cgroup volunteer") };
-        assert_eq!(volunteer.can_spare(), Ok(()));
+        assert!(volunteer.can_spare());
         let burner = Burner::start(&procs_files);
         volunteer.enforce(Quota::Unlimited, false, Instant::now()).unwrap();
         let before = allowed(burner.id());
         let cpus = parse_cpu_list(&before).unwrap();
-        assert_eq!(volunteer.keep_free(1), Ok(()));
+        volunteer.keep_free(1).unwrap();
         let narrowed = allowed(burner.id());
         assert_eq!(parse_cpu_list(&narrowed).unwrap().len(), cpus.len() - 1, "{before} to {narrowed}");
         let late = Burner::start(&procs_files);
@@ -335,7 +342,7 @@ mod tests {
         };
         let kept = parse_cpu_list(&narrowed).unwrap();
         eventually("it runs elsewhere", || on().is_some_and(|cpu| kept.contains(&cpu.parse().unwrap())));
-        assert_eq!(volunteer.keep_free(0), Ok(()));
+        volunteer.keep_free(0).unwrap();
         assert_eq!((allowed(burner.id()), allowed(late.id())), (before.clone(), before));
         volunteer.keep_free(1).unwrap();
         let dirs = volunteer.dirs();

@@ -24,15 +24,15 @@ use crate::engine::interface::EngineReport;
 /// Time between two polls of what the agent has not answered and what could not be written.
 const POLL_PERIOD: Duration = Duration::from_millis(200);
 
-/// Looks between two progress reports.
+/// Polls between two progress reports.
 const POLLS_PER_REPORT: u32 = 5;
 
 /// After a task could not be started or lost its slot none is started for this many polls: an agent that ends
 /// takes its volunteer away over a second or so, and a task tried again at once would use up its losses in that.
-const LOOKS_AFTER_TROUBLE: u32 = 5;
+const POLLS_AFTER_TROUBLE: u32 = 5;
 
 /// Most tasks ordered between two polls, so that a list of a hundred thousand `true` starves nobody.
-const STARTS_PER_LOOK: u32 = 100;
+const STARTS_PER_POLL: u32 = 100;
 
 /// Most failure events per progress report; the rest is only counted.
 const EVENTS_PER_REPORT: u32 = 20;
@@ -237,7 +237,7 @@ impl Runner {
     }
 
     fn start_tasks(&mut self, orders: &Orders) {
-        while self.resting == 0 && self.starts < STARTS_PER_LOOK && self.unsaved.is_empty() {
+        while self.resting == 0 && self.starts < STARTS_PER_POLL && self.unsaved.is_empty() {
             let Some((task, attempt)) = self.schedule.start_next(orders.slots) else { return };
             let run = RunRecord { attempt, version: self.link.next_version() };
             let ordered = match self.link.trouble() {
@@ -308,7 +308,7 @@ impl Runner {
     fn not_started(&mut self, task: u32, why: &str) {
         self.schedule.put_back(task);
         self.records.clear(task);
-        self.resting = LOOKS_AFTER_TROUBLE;
+        self.resting = POLLS_AFTER_TROUBLE;
         self.tell_trouble(format!("no task can be started: {why}"));
     }
 
@@ -428,7 +428,7 @@ impl Runner {
         let Some(active) = self.active.remove(&attempt.task) else { return };
         let (task, number, wall_s) = (attempt.task, active.run.attempt, seconds(ran_ms));
         if end == AttemptEnd::Lost {
-            self.resting = LOOKS_AFTER_TROUBLE;
+            self.resting = POLLS_AFTER_TROUBLE;
         }
         let verdict = self.schedule.ended(task, end, wall_s);
         match verdict {

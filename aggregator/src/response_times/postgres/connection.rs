@@ -1,4 +1,4 @@
-//! A connection to PostgreSQL, on which no more is read than a look needs.
+//! A connection to PostgreSQL, on which no more is read than a reading needs.
 
 use std::io;
 use std::pin::Pin;
@@ -15,8 +15,8 @@ use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow};
 use super::super::answer::quoted;
 use super::super::error::PostgresError;
 
-/// Most that is read from the server in one look. Chosen: a look needs some 500 bytes, connecting some 1,000.
-const LONGEST_LOOK: u64 = 256 << 10;
+/// Most that is read from the server in one reading. Chosen: a reading needs some 500 bytes, connecting some 1,000.
+const LONGEST_READING: u64 = 256 << 10;
 
 /// What the statistics say at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -52,7 +52,7 @@ impl Drop for Connection {
 impl Connection {
     /// Connects, and finds where the statistics are.
     pub(super) async fn open(config: &Config) -> Result<Self, PostgresError> {
-        let left = Arc::new(AtomicU64::new(LONGEST_LOOK));
+        let left = Arc::new(AtomicU64::new(LONGEST_READING));
         let socket = Bounded { socket: socket(config).await?, left: Arc::clone(&left) };
         let (client, driver) = config.connect_raw(socket, NoTls).await.map_err(client)?;
         // It ends with the client, or when the server goes.
@@ -85,7 +85,7 @@ impl Connection {
         })
     }
 
-    /// The query of a look, for this server.
+    /// The query of a reading, for this server.
     async fn find(&self) -> Result<String, PostgresError> {
         let found = self
             .ask(
@@ -109,7 +109,7 @@ impl Connection {
 
     /// The last row of an answer.
     async fn ask(&self, query: &str) -> Result<Option<SimpleQueryRow>, PostgresError> {
-        self.left.store(LONGEST_LOOK, Ordering::Relaxed);
+        self.left.store(LONGEST_READING, Ordering::Relaxed);
         let messages = self.client.simple_query(query).await.map_err(client)?;
         Ok(messages.into_iter().rev().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some(row),
@@ -189,7 +189,7 @@ impl AsyncRead for Bounded {
             Ok(_) => polled,
             Err(_) => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("the server sends more than {LONGEST_LOOK} bytes"),
+                format!("the server sends more than {LONGEST_READING} bytes"),
             ))),
         }
     }

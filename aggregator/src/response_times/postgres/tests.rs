@@ -1,4 +1,4 @@
-//! Two looks compared, servers that are none, and a real PostgreSQL where this machine has one.
+//! Two readings compared, servers that are none, and a real PostgreSQL where this machine has one.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
@@ -41,7 +41,7 @@ fn no_statements_are_not_always_idleness() {
     let statistics = Statistics { own_calls: 8.0, ..Statistics::default() };
     assert_eq!(between(&last, &statistics, "g"), ResponseTime::Idle);
     let standstill = Statistics { running: 3.0, ..statistics.clone() };
-    assert_eq!(reason(between(&last, &standstill, "g")), "no statement ended since the last look, and 3 run");
+    assert_eq!(reason(between(&last, &standstill, "g")), "no statement ended since the last reading, and 3 run");
     let hidden = Statistics { hidden: 1.0, ..statistics.clone() };
     assert!(reason(between(&last, &hidden, "g")).ends_with("GRANT pg_monitor TO `g`"));
     let shared = Statistics { own_calls: 500.0, ..statistics };
@@ -102,7 +102,7 @@ fn serve(act: impl Fn(std::net::TcpStream) + Send + Sync + Clone + 'static) -> S
     format!("host=127.0.0.1 port={port} user=gleaner dbname=shop")
 }
 
-async fn first_look(connection: &str) -> String {
+async fn first_reading(connection: &str) -> String {
     let mut postgres = Postgres::new(connection, INTERVAL, Duration::from_millis(500)).unwrap();
     let started = Instant::now();
     let why = reason(postgres.read().await);
@@ -117,18 +117,18 @@ async fn servers_that_are_none_cost_the_time_limit_and_little_memory() {
         std::thread::sleep(Duration::from_secs(60));
         drop(stream);
     });
-    assert_eq!(first_look(&silent).await, "no answer from PostgreSQL within 0.5 s");
+    assert_eq!(first_reading(&silent).await, "no answer from PostgreSQL within 0.5 s");
     let web = serve(|mut stream| _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
-    first_look(&web).await;
+    first_reading(&web).await;
     let closed = serve(drop);
-    first_look(&closed).await;
+    first_reading(&closed).await;
     // A notice that never ends.
     let flood = serve(|mut stream| {
         _ = stream.read(&mut [0; 100]);
         _ = stream.write_all(&[b"N\x7f\xff\xff\xff".to_vec(), vec![b'x'; 4 << 20]].concat());
         std::thread::sleep(Duration::from_secs(60));
     });
-    let why = first_look(&flood).await;
+    let why = first_reading(&flood).await;
     assert!(why.contains("sends more than 262144 bytes"), "{why}");
     let refused = b"E\0\0\0\x3bSFATAL\0C28000\0Mno entry for \x1b[31m host, user gleaner\0\0".to_vec();
     let refusing = serve(move |mut stream| {
@@ -137,8 +137,8 @@ async fn servers_that_are_none_cost_the_time_limit_and_little_memory() {
         answer[4] = u8::try_from(answer.len() - 1).unwrap();
         _ = stream.write_all(&answer);
     });
-    assert_eq!(first_look(&refusing).await, "PostgreSQL says: no entry for  [31m host, user gleaner");
-    let why = first_look("host=/no/such user=gleaner dbname=shop").await;
+    assert_eq!(first_reading(&refusing).await, "PostgreSQL says: no entry for  [31m host, user gleaner");
+    let why = first_reading("host=/no/such user=gleaner dbname=shop").await;
     assert!(why.starts_with("failed to connect to `/no/such/.s.PGSQL.5432`: No such file"), "{why}");
 }
 
@@ -275,7 +275,7 @@ async fn a_real_database_without_the_extension_says_what_to_do() {
     let why = reason(reader.read().await);
     assert!(why.contains("must be loaded via") && why.contains("shared_preload_libraries"), "{why}");
     server.restart(&LOADED);
-    assert!(reason(reader.read().await).contains("first look"));
+    assert!(reason(reader.read().await).contains("first reading"));
     assert_eq!(reader.read().await, ResponseTime::Idle);
     server.sql("postgres", "DROP ROLE gleaner");
     let why = reason(server.reader().read().await);
@@ -293,7 +293,7 @@ async fn a_real_database_tells_its_mean() {
     server.sql("postgres", "GRANT USAGE ON SCHEMA \"Odd one\" TO gleaner");
     let mut reader = server.reader();
     let why = reason(reader.read().await);
-    assert!(why.contains("first look"), "{why}");
+    assert!(why.contains("first reading"), "{why}");
     assert_eq!(reader.read().await, ResponseTime::Idle);
 
     // Two by somebody else count, one of 200 ms and one of 600 ms; Gleaner's own does not.
@@ -322,7 +322,7 @@ async fn a_real_database_tells_its_mean() {
         answers.push(reason(why));
     }
     assert!(answers[0].contains("GRANT pg_monitor TO `gleaner`"), "{answers:?}");
-    assert_eq!(answers[1], "no statement ended since the last look, and 1 run");
+    assert_eq!(answers[1], "no statement ended since the last reading, and 1 run");
     stuck.kill().unwrap();
     stuck.wait().unwrap();
     server.sql("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'shop'");
@@ -346,10 +346,10 @@ async fn a_real_database_tells_its_mean() {
     }
     assert!(reason(reader.read().await).contains("a user of Gleaner's own"));
 
-    // A look that comes much later tells nothing of the last interval.
+    // A reading that comes much later tells nothing of the last interval.
     reader.interval = Duration::from_millis(10);
     std::thread::sleep(Duration::from_millis(50));
-    assert!(reason(reader.read().await).contains("the last look was"));
+    assert!(reason(reader.read().await).contains("the last reading was"));
 }
 
 #[tokio::test]

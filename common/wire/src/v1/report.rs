@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::enumeration::{VERSION, variants};
 use crate::message;
-use crate::schema::{Cores, List, Rejected, Travels, Unsayable, named, schema};
+use crate::scalar::Input;
+use crate::schema::{Cores, List, Rejected, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;
 
 /// A reading.
@@ -34,6 +35,25 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, report::Reading<D>> for Reading<'a, S
         Ok(match self {
             Self::Value(value) => report::Reading::Value(value.into_domain(unknown)?),
             Self::Absent(absence) => report::Reading::Absent(absence.into_domain(unknown)?),
+        })
+    }
+    fn write(domain: &'a report::Reading<D>, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+        match domain {
+            report::Reading::Value(value) => {
+                into.push(0);
+                S::write(value, into)
+            }
+            report::Reading::Absent(absence) => {
+                into.push(1);
+                Absence::write(absence, into)
+            }
+        }
+    }
+    fn read(input: &mut Input<'a>, unknown: &mut Unknowns) -> Result<report::Reading<D>, Rejected> {
+        Ok(match input.unsigned::<4>()? {
+            0 => report::Reading::Value(S::read(input, unknown)?),
+            1 => report::Reading::Absent(Absence::read(input, unknown)?),
+            other => return Err(Rejected::invalid(format_args!("{other} is neither a value nor an absence"))),
         })
     }
 }
@@ -254,47 +274,19 @@ schema! {
         record: PromiseRecord,
     }
 }
-/// One second of a host. It says nothing of harm, which later versions have.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-pub(crate) struct HostReport<'a> {
-    host: &'a str,
-    sequence: u64,
-    at: u64,
-    interval_s: f64,
-    machine: MachineSample<'a>,
-    workloads: List<WorkloadSample<'a>>,
-    volunteer: VolunteerSample<'a>,
-    residual: ResidualForecast<'a>,
-    reports_dropped: u64,
-}
-
-impl<'a> Travels<'a, report::HostReport> for HostReport<'a> {
-    fn of(domain: &'a report::HostReport) -> Result<Self, Unsayable> {
-        Ok(Self {
-            host: Travels::of(&domain.host)?,
-            sequence: Travels::of(&domain.sequence)?,
-            at: Travels::of(&domain.at)?,
-            interval_s: Travels::of(&domain.interval_s)?,
-            machine: Travels::of(&domain.machine)?,
-            workloads: Travels::of(&domain.workloads)?,
-            volunteer: Travels::of(&domain.volunteer)?,
-            residual: Travels::of(&domain.residual)?,
-            reports_dropped: Travels::of(&domain.reports_dropped)?,
-        })
-    }
-    fn into_domain(self, unknown: &mut Unknowns) -> Result<report::HostReport, Rejected> {
-        Ok(report::HostReport {
-            host: named("host", self.host.into_domain(unknown))?,
-            sequence: named("sequence", self.sequence.into_domain(unknown))?,
-            at: named("at", self.at.into_domain(unknown))?,
-            interval_s: named("interval_s", self.interval_s.into_domain(unknown))?,
-            machine: named("machine", self.machine.into_domain(unknown))?,
-            workloads: named("workloads", self.workloads.into_domain(unknown))?,
-            volunteer: named("volunteer", self.volunteer.into_domain(unknown))?,
-            residual: named("residual", self.residual.into_domain(unknown))?,
-            reports_dropped: named("reports_dropped", self.reports_dropped.into_domain(unknown))?,
-            harm: HostHarm::because(Reason::OlderAgent),
-        })
+schema! {
+    /// One second of a host. It says nothing of harm, which later versions have.
+    HostReport<'a> = report::HostReport {
+        host: &'a str,
+        sequence: u64,
+        at: u64,
+        interval_s: f64,
+        machine: MachineSample<'a>,
+        workloads: List<WorkloadSample<'a>>,
+        volunteer: VolunteerSample<'a>,
+        residual: ResidualForecast<'a>,
+        reports_dropped: u64,
+    } lacks {
+        harm: HostHarm::because(Reason::OlderAgent)
     }
 }

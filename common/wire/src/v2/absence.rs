@@ -7,6 +7,7 @@ use gleaner_types::report;
 use serde::{Deserialize, Serialize};
 
 use super::variant::{Code, Variant, codes};
+use crate::scalar::{Input, Scalar};
 use crate::schema::{AnyCount, Raw, Rejected, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;
 
@@ -32,6 +33,27 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, report::Reading<D>> for Reading<'a, S
         Ok(match self {
             Self::Value(value) => report::Reading::Value(value.into_domain(unknown)?),
             Self::Absent(absence) => report::Reading::Absent(absence.into_domain(unknown)?),
+        })
+    }
+    #[inline(always)]
+    fn write(domain: &'a report::Reading<D>, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+        match domain {
+            report::Reading::Value(value) => {
+                into.push(0);
+                S::write(value, into)
+            }
+            report::Reading::Absent(absence) => {
+                into.push(1);
+                AbsenceOf::write(absence, into)
+            }
+        }
+    }
+    #[inline(always)]
+    fn read(input: &mut Input<'a>, unknown: &mut Unknowns) -> Result<report::Reading<D>, Rejected> {
+        Ok(match input.unsigned::<4>()? {
+            0 => report::Reading::Value(S::read(input, unknown)?),
+            1 => report::Reading::Absent(AbsenceOf::read(input, unknown)?),
+            other => return Err(Rejected::invalid(format_args!("{other} is neither a value nor an absence"))),
         })
     }
 }
@@ -82,6 +104,14 @@ macro_rules! reasons {
                         Reason::Unknown(code)
                     }
                 })
+            }
+            fn write(domain: &'a Reason, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+                Self::of(domain)?.append(into);
+                Ok(())
+            }
+            fn read(input: &mut Input<'a>, unknown: &mut Unknowns) -> Result<Reason, Rejected> {
+                let variant = <Self as Scalar>::read(input)?;
+                Travels::<Reason>::into_domain(variant, unknown)
             }
         }
 

@@ -191,7 +191,7 @@ schema! {
         workloads: List<WorkloadHarm<'a>>,
         budget_percent: f64,
         paused_s: f64,
-    } appended { protection }
+    } lacks { protection: None }
 }
 schema! {
     Protection<'a> = report::Protection { spare_cpus: u32, share_percent: f64, reason: &'a str }

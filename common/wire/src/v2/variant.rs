@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::scalar::{Input, Scalar};
 use crate::schema::{Content, Raw, Rejected};
 use crate::unknown::Unknowns;
 
@@ -32,6 +33,18 @@ macro_rules! codes {
                     }
                 })
             }
+            fn write(domain: &'a $domain, into: &mut Vec<u8>) -> Result<(), $crate::schema::Unsayable> {
+                let code: Self = $crate::schema::Travels::of(domain)?;
+                $crate::scalar::Scalar::append(code.0, into);
+                Ok(())
+            }
+            fn read(
+                input: &mut $crate::scalar::Input<'a>,
+                unknown: &mut $crate::unknown::Unknowns,
+            ) -> Result<$domain, $crate::schema::Rejected> {
+                let code = Self(<u16 as $crate::scalar::Scalar>::read(input)?);
+                $crate::schema::Travels::<$domain>::into_domain(code, unknown)
+            }
         }
     )+};
 }
@@ -43,6 +56,16 @@ pub(super) use codes;
 pub(super) struct Variant<'a> {
     pub(super) code: u16,
     pub(super) content: Raw<'a>,
+}
+
+impl<'a> Scalar<'a> for Variant<'a> {
+    fn append(self, into: &mut Vec<u8>) {
+        self.code.append(into);
+        self.content.append(into);
+    }
+    fn read(input: &mut Input<'a>) -> Result<Self, Rejected> {
+        Ok(Self { code: u16::read(input)?, content: Raw::read(input)? })
+    }
 }
 
 impl Variant<'_> {
