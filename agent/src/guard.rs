@@ -8,6 +8,7 @@
 mod disk;
 #[cfg(test)]
 mod disk_tests;
+mod dying;
 mod held;
 mod memory;
 #[cfg(test)]

@@ -302,11 +302,11 @@ impl Worker {
                 let is_new = *protecting.ladder() != ladder;
                 let change = protecting.set_ladder(ladder, now).or_else(|| protecting.tick(now));
                 let posture = protecting.posture();
-                if is_new && change.is_none() {
+                match change {
                     // Which CPUs are kept free is chosen anew.
-                    self.protect(posture);
+                    None if is_new => self.protect(posture),
+                    change => change,
                 }
-                change
             }
             Some(_) => {
                 self.protecting = None;
@@ -317,8 +317,7 @@ impl Worker {
             None if wanted => {
                 let protecting = self.protecting.insert(Protecting::new(ladder, now));
                 let posture = protecting.posture();
-                self.protect(posture);
-                None
+                self.protect(posture)
             }
             None => None,
         };
@@ -335,7 +334,7 @@ impl Worker {
     /// Puts a change in force and tells of it.
     fn take(&mut self, change: Option<Change>) {
         let Some(change) = change else { return };
-        self.protect(change.to);
+        let instead = self.protect(change.to);
         let reason = change.to_string();
         tracing::info!(reason, "how the volunteer is held has changed");
         let mut state = self.shared.lock();
@@ -343,13 +342,22 @@ impl Worker {
             let (spare_cpus, share_percent) = (change.to.spare_cpus(), f64::from(change.to.share_percent()));
             state.events.push(Event::ProtectionChanged { spare_cpus, share_percent, reason });
         }
+        drop(state);
+        self.take(instead);
     }
 
-    /// Holds the volunteer so. Where CPUs cannot be kept free after all, they are not counted on again.
-    fn protect(&mut self, posture: Posture) {
-        let Err(error) = self.holder.protect(posture) else { return };
+    /// Holds the volunteer so. Where CPUs cannot be kept free after all, they are not counted on again; returns the posture that
+    /// is to hold at once instead.
+    #[must_use]
+    fn protect(&mut self, posture: Posture) -> Option<Change> {
+        let error = self.holder.protect(posture).err()?;
         tracing::warn!(error = %Chain(&error), "the CPUs of the volunteer cannot be set");
-        self.spares = self.spares && posture.spare_cpus() == 0;
+        if posture.spare_cpus() == 0 {
+            return None;
+        }
+        self.spares = false;
+        let now = self.began.elapsed();
+        self.protecting.as_mut()?.set_ladder(Ladder::new(cpus(), false), now)
     }
 
     /// One trial, and the CPUs that the volunteer used in it; it is let go in every case. `Err(None)`: it was interrupted, or

@@ -7,6 +7,7 @@
 
 pub(crate) mod log;
 pub(crate) mod restrict;
+pub(crate) mod shell;
 pub(crate) mod tmp;
 mod user;
 

@@ -21,7 +21,9 @@ use gleaner_types::command::Version;
 use gleaner_types::error::chain;
 use gleaner_types::id::JobId;
 use gleaner_types::report::VolunteerKind;
-use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus};
+use gleaner_types::task::{
+    TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus, variable_problem,
+};
 use gleaner_types::time::Timestamp;
 use rustix::process::Signal;
 use tokio::process::Child;
@@ -64,6 +66,9 @@ const MOST_ATTEMPTS: usize = 4_096;
 
 /// Most bytes of what jobs' tasks have in common; of more the oldest is forgotten, and the aggregator sends it again.
 const MOST_OF_JOBS: usize = 16 << 20;
+
+/// Most variables of one job that are named in the log because no task gets them.
+const MOST_NAMED: usize = 10;
 
 /// Longest reason why an attempt was not started, in characters.
 const MOST_OF_REASON: usize = 1_000;
@@ -146,7 +151,7 @@ pub struct TaskRunner<T> {
     /// Newest last.
     jobs: Vec<TaskJob>,
     attempts: BTreeMap<TaskAttempt, Phase>,
-    /// Attempts that were not started, and why: an order that was sent twice must not start one after all.
+    /// Attempts that were not started, or are forgotten, and why: an order that was sent twice must not start one after all.
     refused: BTreeMap<Version, String>,
     children: JoinSet<TaskAttempt>,
     groups: Groups,
@@ -156,6 +161,8 @@ pub struct TaskRunner<T> {
     sync_fails_since: Option<Instant>,
     /// Shells that were given up on, and their jobs: while one is there, its job's folders still do not answer.
     given_up: Vec<(JobId, Run)>,
+    /// Tasks have begun or ended, or jobs were described, since the folders were reported.
+    folders_changed: bool,
     heard: Instant,
     stopping: bool,
     last_refusal: String,
@@ -192,6 +199,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             unsynced: Vec::new(),
             sync_fails_since: None,
             given_up: Vec::new(),
+            folders_changed: true,
             heard: Instant::now(),
             stopping: false,
             last_refusal: String::new(),
@@ -220,7 +228,9 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
                 }
                 _ = polls.tick() => self.poll(!inputs.is_empty()),
             }
-            self.report_folders();
+            if std::mem::take(&mut self.folders_changed) {
+                self.report_folders();
+            }
             self.sync_ends();
         }
         self.children.detach_all();
@@ -231,6 +241,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             TaskInput::Connected => {
                 // An aggregator says again what its jobs are.
                 self.jobs.clear();
+                self.folders_changed = true;
                 let all: Vec<TaskAttempt> = self.attempts.keys().cloned().collect();
                 all.iter().for_each(|attempt| self.report_state(attempt));
             }
@@ -281,8 +292,14 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
     }
 
     fn describe(&mut self, job: TaskJob) {
+        // An aggregator of this release refuses such a job when it is submitted.
+        let problems = job.environment.iter().filter_map(|(name, value)| Some((name, variable_problem(name, value)?)));
+        for (variable, why) in problems.take(MOST_NAMED) {
+            warn!(job = %job.job, variable, why, "a variable of a job's environment is left out");
+        }
         self.jobs.retain(|known| known.job != job.job);
         self.jobs.push(job);
+        self.folders_changed = true;
         let size = |job: &TaskJob| {
             let environment: usize = job.environment.iter().map(|(name, value)| name.len() + value.len()).sum();
             environment + job.working_dir.len() + job.output_dir.len()
@@ -309,29 +326,40 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             TaskDesired::End => match self.attempts.get(&attempt) {
                 Some(Phase::Running(running)) => self.kill(running),
                 Some(Phase::Ended(_)) => self.report_state(&attempt),
-                // It never began, or its end was known and forgotten.
-                None => (self.report)(TaskState { attempt, status: TaskStatus::Lost { ran_ms: 0 } }),
+                // It never began, and must not any more; or its end was known and forgotten.
+                None => {
+                    self.refuse(attempt.version, "it was ended by order before it began");
+                    (self.report)(TaskState { attempt, status: TaskStatus::Lost { ran_ms: 0 } });
+                }
             },
             TaskDesired::Forget => {
                 if let Some(Phase::Running(running)) = self.attempts.remove(&attempt) {
                     self.kill(&running);
+                    self.folders_changed = true;
                 }
                 self.records.clear(attempt.version);
+                self.refuse(attempt.version, "it was forgotten by order");
             }
+        }
+    }
+
+    /// An order to run this attempt starts nothing from now on.
+    fn refuse(&mut self, version: Version, reason: &str) {
+        self.refused.insert(version, reason.to_owned());
+        while self.refused.len() > MOST_ATTEMPTS {
+            self.refused.pop_first();
         }
     }
 
     fn not_started(&mut self, attempt: TaskAttempt, reason: &str) {
         let reason: String = reason.chars().take(MOST_OF_REASON).collect();
-        self.refused.insert(attempt.version, reason.clone());
-        while self.refused.len() > MOST_ATTEMPTS {
-            self.refused.pop_first();
-        }
+        self.refuse(attempt.version, &reason);
         (self.report)(TaskState { attempt, status: TaskStatus::NotStarted { reason } });
     }
 
     /// Takes back an attempt whose command did not begin.
     fn take_back(&mut self, attempt: TaskAttempt, reason: &str) {
+        self.folders_changed = true;
         if let Some(Phase::Running(running)) = self.attempts.remove(&attempt) {
             launch::leave(running.run.pid, &self.settings.volunteer);
         }
@@ -342,6 +370,10 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
     /// Ends a task. One that is frozen dies when the volunteer is thawed or killed; nobody waits for it.
     fn kill(&self, running: &Running) {
         launch::signal(&running.run, Signal::KILL);
+        if running.observed_alive {
+            // Its shell may be gone, which nobody looks for any more once it is forgotten, and what it started not.
+            launch::end_remains(&running.run);
+        }
         self.settings.scratch.set_killed();
         launch::leave(running.run.pid, &self.settings.volunteer);
     }
@@ -467,7 +499,10 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         let mut late = Vec::new();
         for (attempt, phase) in &mut self.attempts {
             let Phase::Running(running) = phase else { continue };
-            running.begun = running.begun || self.records.read_exit(attempt.version).begun;
+            if !running.begun && self.records.read_exit(attempt.version).begun {
+                running.begun = true;
+                self.folders_changed = true;
+            }
             if running.begun || held || !waits(running.run.pid, SHELLS) {
                 continue;
             }
@@ -562,6 +597,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             _ => TaskStatus::Lost { ran_ms },
         };
         self.attempts.insert(attempt.clone(), Phase::Ended(status.clone()));
+        self.folders_changed = true;
         self.unsynced.push(Record { attempt: attempt.clone(), run, ended: Some(status) });
     }
 

@@ -9,18 +9,11 @@ use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::report::{Absence, AbsenceKind, Reason};
 
+use super::dying::Dying;
 use super::memory::MemoryError;
 
 /// A step of the disks that takes so long has met a file system that does not answer. (Chosen.)
 const SILENT: Duration = Duration::from_secs(10);
-
-/// How long a volunteer that is held for a disk is thawed, at the least ceiling, when a task of it was killed. One that has
-/// begun to exit is not frozen again. (Chosen.)
-const DYING: Duration = Duration::from_millis(100);
-/// From the end of one such moment to the next.
-const DYING_PAUSE: Duration = Duration::from_secs(1);
-/// Such moments after a kill.
-const DYING_TIMES: u32 = 10;
 
 /// What it is held for.
 #[derive(Debug, Default)]
@@ -35,10 +28,8 @@ pub(super) struct Held {
     end_reported: bool,
     /// Since when it is being ended: nobody else sets its levers.
     pub(super) ending: Option<Instant>,
-    /// Until then what was killed may die, although a disk is short.
-    dying_until: Option<Instant>,
-    /// So many more such moments.
-    dying_left: u32,
+    /// When what was killed may die, although a disk is short.
+    dying: Dying,
     /// When the step of the disks began that goes on now.
     pub(super) disk_step_since: Option<Instant>,
 }
@@ -54,28 +45,21 @@ impl Held {
         self.disk.is_some()
     }
 
-    /// Thaws what was killed for a moment: frozen, a process of version 1 keeps its files, and with them the space.
-    /// Several times, because a process of the idle class may get no CPU in one. Returns whether such a moment begins.
+    /// Thaws what was killed for a moment. Returns whether such a moment begins.
     pub(super) fn let_die(&mut self, now: Instant) -> bool {
-        let is_too_soon = |until: Instant| now.saturating_duration_since(until) < DYING_PAUSE;
-        if self.dying_left == 0 || self.dying_until.is_some_and(is_too_soon) {
-            return false;
-        }
-        self.dying_left -= 1;
-        self.dying_until = Some(now + DYING);
-        true
+        self.dying.begin(now)
     }
 
     /// A task was killed.
     pub(super) fn was_killed(&mut self) {
         if self.disk.is_some() {
-            self.dying_left = DYING_TIMES;
+            self.dying.was_killed();
         }
     }
 
     /// What was killed may die now.
     pub(super) fn lets_die(&self, now: Instant) -> bool {
-        self.memory.is_none() && self.disk.is_some() && self.dying_until.is_some_and(|until| now < until)
+        self.memory.is_none() && self.disk.is_some() && self.dying.is_on(now)
     }
 
     /// Takes a step of the memory bound, or why there is none. Returns the event where that changes whether it is held.
@@ -130,7 +114,7 @@ impl Held {
     pub(super) fn take_disks(&mut self, short: Option<Reason>) -> Option<Event> {
         let event = changed("disk floor", self.disk.is_some(), short.as_ref());
         if short.is_none() {
-            self.dying_left = 0;
+            self.dying.forget();
         }
         self.disk = short;
         event
@@ -164,27 +148,22 @@ fn changed(sensor: &str, was_short: bool, short: Option<&Reason>) -> Option<Even
 
 #[cfg(test)]
 mod tests {
+    use super::super::dying::{MOMENT, PAUSE};
     use super::*;
 
     #[test]
-    fn what_was_killed_beside_a_full_disk_may_die_a_few_times_for_a_moment() {
+    fn what_was_killed_may_die_while_a_disk_alone_is_short() {
         let (mut held, start) = (Held::default(), Instant::now());
         held.was_killed();
         assert!(!held.let_die(start), "nothing is held");
         held.take_disks(Some(Reason::Described("full".into())));
         assert!(!held.let_die(start), "nothing was killed");
         held.was_killed();
-        assert!(held.let_die(start) && held.lets_die(start) && !held.lets_die(start + DYING));
-        assert!(!held.let_die(start + DYING), "not all the time");
-        held.was_killed();
-        let mut now = start;
-        for _ in 0..DYING_TIMES {
-            now += DYING + DYING_PAUSE;
-            assert!(held.let_die(now), "also for a kill that came within the moment before");
-        }
-        assert!(!held.let_die(now + DYING + DYING_PAUSE));
+        assert!(held.let_die(start) && held.lets_die(start) && !held.lets_die(start + MOMENT));
+        held.take_memory(Err("cannot be read".to_owned()));
+        assert!(!held.lets_die(start), "it is held for its memory too");
         held.was_killed();
         held.take_disks(None);
-        assert!(!held.let_die(now + DYING + DYING_PAUSE), "it is no longer held");
+        assert!(!held.let_die(start + MOMENT + PAUSE), "it is no longer held for a disk");
     }
 }

@@ -308,6 +308,86 @@ fn a_volunteer_that_harms_is_held_tighter_and_let_go_when_that_is_switched_off()
     eventually("it is let go", || held().last() == Some(&Posture::Open));
 }
 
+/// A volunteer whose CPUs cannot be set although it seemed so, and the postures that were wanted of it.
+struct Unmovable(Arc<Mutex<Vec<Posture>>>);
+
+impl Holder for Unmovable {
+    fn runs(&self) -> (VolunteerState, u64) {
+        (VolunteerState::Active, 0)
+    }
+
+    fn cpu_ns(&self) -> Option<u64> {
+        None
+    }
+
+    fn counts_alone(&self) -> bool {
+        true
+    }
+
+    fn hold(&self, _: Instant) -> bool {
+        true
+    }
+
+    fn release(&self) {}
+
+    fn can_spare(&self) -> bool {
+        true
+    }
+
+    fn protect(&self, posture: Posture) -> Result<(), String> {
+        self.0.lock().unwrap().push(posture);
+        if posture.spare_cpus() == 0 { Ok(()) } else { Err("its cpuset cannot be written".to_owned()) }
+    }
+}
+
+#[test]
+fn where_cpus_cannot_be_kept_free_after_all_another_posture_holds_at_once() {
+    use gleaner_planner::harm::{Comparison, RunTime};
+
+    // Harmed until it keeps CPUs free.
+    let budgets = Budgets { all_percent: 1.0, ..Budgets::default() };
+    let with = RunTime { cpu_ns: 50_000_000, wait_ns: 25_000_000 };
+    let comparison = Comparison { with, without: RunTime { wait_ns: 0, ..with } };
+    let compared = [(WorkloadId::new("a").unwrap(), Ok(comparison))];
+    let mut protecting = Protecting::new(Ladder::new(2, true), Duration::ZERO);
+    let mut trials = (1..1_000).map(|turn| Duration::from_secs(12 * turn));
+    let spare = trials.find_map(|now| {
+        let change = protecting.trial(now, &compared, 1.0, &budgets)?;
+        (change.to.spare_cpus() > 0).then_some(change)
+    });
+    let spare = spare.expect("it keeps a CPU free at last");
+
+    let wanted = Arc::new(Mutex::new(Vec::new()));
+    let state = State {
+        quit: false,
+        settings: HarmSettings { follow: true, ..OFTEN },
+        generation: 0,
+        sources: Vec::new(),
+        harm: HostHarm::because(Reason::VolunteerNeverRan),
+        events: Vec::new(),
+    };
+    let mut worker = Worker {
+        shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }),
+        holder: Box::new(Unmovable(Arc::clone(&wanted))),
+        queues: queues(),
+        schedule: Schedule::new(1, 0.1),
+        tracker: HarmTracker::default(),
+        protecting: Some(protecting),
+        spares: true,
+        began: Instant::now(),
+        paused: Duration::ZERO,
+        buffer: Vec::new(),
+    };
+    worker.take(Some(spare));
+    let held = wanted.lock().unwrap().clone();
+    let [refused, instead] = held[..] else { panic!("{held:?}") };
+    assert!(refused.spare_cpus() > 0 && instead.spare_cpus() == 0, "{held:?}");
+    assert!(instead.share_percent() < 100, "{held:?}");
+    assert_eq!(worker.protecting.as_ref().map(Protecting::posture), Some(instead));
+    let told = worker.shared.lock().events.last().cloned();
+    assert!(matches!(told, Some(Event::ProtectionChanged { spare_cpus: 0, .. })), "{told:?}");
+}
+
 /// A volunteer that uses no CPU but says it does.
 struct Nothing(Instant);
 

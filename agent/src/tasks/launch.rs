@@ -15,8 +15,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Stdio;
 
+use gleaner_daemon::process;
 use gleaner_types::report::VolunteerKind;
-use gleaner_types::task::TaskUser;
+use gleaner_types::task::{TaskUser, loads_code, steers_bash, variable_problem};
 use rustix::fs::{AtFlags, Mode, OFlags, open, openat, unlinkat};
 use rustix::process::{Pid, Signal, geteuid, kill_process_group, test_kill_process_group};
 use tokio::io::AsyncWriteExt;
@@ -24,6 +25,7 @@ use tokio::process::{Child, Command};
 
 use super::records::{BEGUN, REFUSED, Run};
 use crate::launch::restrict::{Identity, Restrictions};
+use crate::launch::shell::{self, SHELL};
 use crate::launch::{self, EnterError, PATH};
 
 /// `$1` is the file for errors, `$2` the command, `$3` the folder it runs in, `$4` that of its output, `$5` the file for
@@ -113,8 +115,9 @@ pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
     }
     let harmless = launch.environment.iter().filter(|(name, _)| !loads_code(name) && !steers_bash(name));
     let harmless = harmless.map(|(name, value)| (name, value));
-    let mut command = Command::new("/bin/sh");
+    let mut command = Command::new(shell::program(uid));
     command
+        .arg0(SHELL)
         .args([OsStr::new("-c"), OsStr::new(WRAPPER), OsStr::new("sh")])
         .arg(launch.stderr)
         .arg(launch.command)
@@ -140,18 +143,6 @@ pub(super) fn spawn(launch: Launch<'_>) -> Result<Child, LaunchError> {
         }
         None => prepare("start")(source),
     })
-}
-
-/// A variable by which the shell's loader or the shell itself would run code of the user's before the go-ahead, and so outside
-/// the volunteer.
-fn loads_code(name: &str) -> bool {
-    name.starts_with("LD_") || ["GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "PS4", "ENV", "BASH_ENV"].contains(&name)
-}
-
-/// What steers a bash that serves as `/bin/sh`, so that code runs before the go-ahead: a function that was exported, which may be
-/// called `read`, or options such as `xtrace`, with which it evaluates `PS4`. No task gets any.
-fn steers_bash(name: &str) -> bool {
-    name.starts_with("BASH_FUNC_") || ["SHELLOPTS", "BASHOPTS"].contains(&name)
 }
 
 /// Moves a waiting shell into the volunteer.
@@ -192,7 +183,8 @@ fn registry_folder(path: &Path) -> io::Result<OwnedFd> {
 /// Lets a waiting shell run its command, in this environment.
 pub(super) async fn release(child: &mut Child, environment: &[(String, String)]) -> io::Result<()> {
     let mut words = "go\n".to_owned();
-    let late = |(name, value): &&(String, String)| loads_code(name) && is_identifier(name) && !value.contains('\n');
+    // Those with a problem were named when the job was described.
+    let late = |(name, value): &&(String, String)| loads_code(name) && variable_problem(name, value).is_none();
     for (name, value) in environment.iter().filter(late) {
         words.push_str(&format!("{name}={value}\n"));
     }
@@ -202,13 +194,6 @@ pub(super) async fn release(child: &mut Child, environment: &[(String, String)])
     }
     let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
     stdin.write_all(words.as_bytes()).await
-}
-
-/// A name that a shell can export.
-fn is_identifier(name: &str) -> bool {
-    let mut letters = name.chars();
-    letters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
-        && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
 }
 
 /// The idle scheduling class, the lowest priority, the idle I/O class and the highest OOM score: what protects the
@@ -248,12 +233,12 @@ pub(super) fn signal(run: &Run, signal: Signal) {
     }
 }
 
-/// Ends what is left of a group whose leader was seen alive by this process and has just gone. No process may
-/// have the number anew: then the group, if there is one, can only be the task's.
+/// Ends what is left of a group whose leader was seen alive by this process and has just gone. Either its remains still have
+/// the number, or no process may have it anew: then the group, if there is one, can only be the task's.
 pub(super) fn end_remains(run: &Run) {
-    if !Path::new(&format!("/proc/{}", run.pid)).exists()
-        && let Some(group) = Pid::from_raw(run.pid)
-    {
+    let is_its_own =
+        process::has_remains(run.pid, run.start_ticks, run.boot) || !Path::new(&format!("/proc/{}", run.pid)).exists();
+    if is_its_own && let Some(group) = Pid::from_raw(run.pid) {
         _ = kill_process_group(group, Signal::KILL);
     }
 }

@@ -336,6 +336,15 @@ async fn no_task_is_started_while_a_disk_is_short_and_the_folders_of_those_that_
     let out = bench.path("out");
     let scratch = bench.scratch.clone();
     bench.until(|_| scratch.folders().contains(&out)).await;
+    // What changes nothing of them reports nothing.
+    let mark = PathBuf::from("/mark");
+    scratch.set_folders(std::iter::once(mark.clone()));
+    bench.send(TaskInput::Orders(TaskOrders { epoch: bench.epoch, orders: vec![] })).await;
+    bench.order(5, 9, TaskDesired::End).await;
+    assert!(matches!(bench.end().await, TaskStatus::Lost { .. }));
+    bench.send(TaskInput::Orders(TaskOrders { epoch: bench.epoch, orders: vec![] })).await;
+    tokio::time::sleep(SHORT).await;
+    assert!(scratch.folders().contains(&mark), "{:?}", scratch.folders());
     let short = Reason::DiskShort { folder: "/srv".into(), available_mib: 1, floor_mib: 2 };
     scratch.set_short(Some(short));
     bench.run(1, 2, "echo x >>\"$D/log\"").await;
@@ -348,6 +357,85 @@ async fn no_task_is_started_while_a_disk_is_short_and_the_folders_of_those_that_
     bench.order(0, 1, TaskDesired::End).await;
     bench.end().await;
     bench.until(|_| scratch.folders().is_empty()).await;
+}
+
+#[tokio::test]
+async fn an_attempt_that_was_ended_or_forgotten_is_not_started_after_all() {
+    let mut bench = Bench::new();
+    bench.describe(own(), None).await;
+    bench.run(0, 1, WAITS).await;
+    bench.until(|folder| written(folder, "pid")).await;
+    bench.order(0, 1, TaskDesired::Forget).await;
+    bench.run(0, 1, "echo x >>\"$D/log\"").await;
+    let why = not_started(bench.end().await);
+    assert!(why.contains("forgotten by order"), "{why}");
+    bench.gone("pid").await;
+    // The next attempt at the same task is another.
+    bench.run(0, 2, "echo x >>\"$D/log\"").await;
+    assert!(matches!(bench.end().await, TaskStatus::Exited { status: 0, .. }));
+    bench.order(1, 3, TaskDesired::End).await;
+    assert!(matches!(bench.end().await, TaskStatus::Lost { ran_ms: 0 }));
+    bench.run(1, 3, "echo x >>\"$D/log\"").await;
+    let why = not_started(bench.end().await);
+    assert!(why.contains("before it began"), "{why}");
+    assert_eq!(bench.lines("log"), 1);
+}
+
+/// As after a slow sync: the shell of a task was killed meanwhile, and the order to forget the task comes first.
+#[tokio::test]
+async fn what_a_killed_shell_leaves_is_ended_when_its_task_is_forgotten() {
+    for waited_for in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = folder.path().join("volunteer");
+        std::fs::create_dir(&registry).unwrap();
+        let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
+        let settings = TaskSettings::new(true, folder.path().join("tasks"), volunteer);
+        let mut runner = TaskRunner::open(settings, Clock::start(), |_| ()).unwrap();
+        let (epoch, here) = (Clock::start().now().0, folder.path().display().to_string());
+        let described = TaskJob {
+            epoch,
+            job: job(),
+            user: own(),
+            working_dir: here.clone(),
+            output_dir: here,
+            environment: Vec::new(),
+            timeout_ms: None,
+            tasks: 1,
+        };
+        runner.take(TaskInput::Job(Box::new(described))).await;
+        let attempt = TaskAttempt { job: job(), task: 0, version: Version { epoch, number: 1 } };
+        let mut order = async |desired| {
+            let orders = vec![TaskOrder { attempt: attempt.clone(), desired }];
+            runner.take(TaskInput::Orders(TaskOrders { epoch, orders })).await;
+            runner.attempts.get(&attempt).map(|phase| match phase {
+                Phase::Running(running) => running.run.pid,
+                Phase::Ended(status) => panic!("{status:?}"),
+            })
+        };
+        // Nothing here yields, so nobody waits for the shell.
+        let until = |condition: &dyn Fn() -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !condition() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            condition()
+        };
+        let command = "echo $$ >pid; exec sleep 600".to_owned();
+        let shell = order(TaskDesired::Run { attempt: 1, command }).await.unwrap();
+        assert!(until(&|| written(folder.path(), "pid")));
+        let pid: i32 = std::fs::read_to_string(folder.path().join("pid")).unwrap().trim().parse().unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_raw(shell).unwrap(), Signal::KILL).unwrap();
+        assert!(until(&|| process::start_ticks(shell).is_none()) && process::start_ticks(pid).is_some());
+        while waited_for && Path::new(&format!("/proc/{shell}")).exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(order(TaskDesired::Forget).await, None);
+        let ended = until(&|| process::start_ticks(pid).is_none());
+        if !ended {
+            _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL);
+        }
+        assert!(ended, "process {pid} of a task that nobody knows runs on");
+    }
 }
 
 #[tokio::test]
@@ -380,6 +468,51 @@ async fn tasks_run_in_the_volunteers_cgroup_as_the_user_who_submitted_them() {
     assert!(std::fs::read_to_string(bench.path("out/01.err")).unwrap().contains("ermission denied"), "the records");
     let owner = std::fs::metadata(bench.path("out/01.out")).unwrap();
     assert_eq!((owner.uid(), owner.gid()), (65_534, 65_533));
+}
+
+#[tokio::test]
+async fn the_user_of_a_task_cannot_trace_the_shell_that_waits_for_its_word() {
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        gleaner_test_support::skip!("tasks of another user need root");
+    }
+    let (folder, user) = (tempfile::tempdir().unwrap(), TaskUser { uid: 65_534, gid: 65_533 });
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let (said, done) = (folder.path().join("said"), folder.path().join("done"));
+    let mut child = launch::spawn(Launch {
+        command: &format!("echo $$ >{}; exec sleep 600", said.display()),
+        user,
+        groups: vec![user.gid],
+        environment: &[],
+        working_dir: folder.path(),
+        output_dir: folder.path(),
+        stdout: &folder.path().join("out"),
+        stderr: &folder.path().join("err"),
+        exit: std::fs::File::create(&done).unwrap(),
+        variables: ["A", "B", "C"].map(|name| (name, String::new())),
+    })
+    .unwrap();
+    // The kernel tells whoever may trace a process which program it runs.
+    let sees = |pid: u32| {
+        let mut look = std::process::Command::new("readlink");
+        look.arg(format!("/proc/{pid}/exe")).uid(user.uid).gid(user.gid).output().unwrap().status.success()
+    };
+    let shell = child.id().unwrap();
+    let before = sees(shell);
+    launch::release(&mut child, &[]).await.unwrap();
+    let waiting = async {
+        while !written(folder.path(), "said") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let began = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+    let command = std::fs::read_to_string(said).unwrap_or_default().trim().parse().ok();
+    let own = command.is_some_and(sees);
+    let group = rustix::process::Pid::from_raw(i32::try_from(shell).unwrap()).unwrap();
+    rustix::process::kill_process_group(group, Signal::KILL).unwrap();
+    child.wait().await.unwrap();
+    assert!(began.is_ok() && own, "its command is a program like any other of its user's");
+    assert!(!before, "its user can trace the shell that waits outside of the volunteer");
 }
 
 #[tokio::test]

@@ -111,11 +111,11 @@ impl Engine for LocalEngine {
 
     fn cancel(&mut self, job: &Job<'_>) {
         // The runner has its tasks ended by itself; one that is frozen must not hold anybody up.
-        match self.running.remove(&job.spec.id) {
-            Some(running) => running.orders.send_modify(|orders| orders.cancelled = true),
-            // Tasks may run on from before a restart, after which the job had no slots yet.
-            None => self.end_left_behind(&job.spec.id, job.folder),
+        if let Some(running) = self.running.remove(&job.spec.id) {
+            running.orders.send_modify(|orders| orders.cancelled = true);
         }
+        // Tasks may run on from before a restart, of which a runner knows nothing that has not read the records yet.
+        self.end_left_behind(&job.spec.id, job.folder);
     }
 
     /// Ends every running task, so that none outlives an orderly stop. They are run again after a restart without that

@@ -41,7 +41,13 @@ fn every_wrong_field_is_named() {
         max_attempts: 0,
         task_timeout_s: Some(-1.0),
         goal: Goal::Deadline { within_s: -1.0 },
-        environment: [("A=B".to_owned(), String::new()), ("LONG".to_owned(), "x".repeat(2 << 20))].into(),
+        environment: [
+            ("A=B".to_owned(), String::new()),
+            ("LONG".to_owned(), "x".repeat(2 << 20)),
+            ("LD_PRELOAD".to_owned(), "/lib/a.so\n/lib/b.so".to_owned()),
+            ("SHELLOPTS".to_owned(), "xtrace".to_owned()),
+        ]
+        .into(),
         ..submission(&[])
     };
     let error = wrong(submit);
@@ -56,6 +62,8 @@ fn every_wrong_field_is_named() {
         "task_timeout_s: is -1",
         "within_s: is -1",
         "environment: \"A=B\" cannot be set",
+        "environment: \"LD_PRELOAD\" can load code, and the value of such a variable must not hold the end of a line",
+        "environment: \"SHELLOPTS\" would steer the shell that starts a task",
         "environment: \"LONG\" has 2097157 bytes; at most 131071",
         "bytes in all; at most 1048576",
     ] {

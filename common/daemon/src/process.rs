@@ -23,9 +23,21 @@ pub fn boot() -> u64 {
 /// Start time of a living process in clock ticks since boot; `None` if there is none, or only its remains.
 #[must_use]
 pub fn start_ticks(pid: i32) -> Option<u64> {
+    stat(pid).and_then(|(ended, started)| (!ended).then_some(started))
+}
+
+/// The process of this number, start and boot has ended, and its parent has not waited for it yet: the number is still its
+/// own.
+#[must_use]
+pub fn has_remains(pid: i32, started: u64, booted: u64) -> bool {
+    booted == boot() && stat(pid) == Some((true, started))
+}
+
+/// Whether a process has ended, and its start time.
+fn stat(pid: i32) -> Option<(bool, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, so fields are counted after it (proc(5)).
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     let state = fields.next()?;
-    (state != "Z" && state != "X").then(|| fields.nth(18)?.parse().ok())?
+    Some((state == "Z" || state == "X", fields.nth(18)?.parse().ok()?))
 }

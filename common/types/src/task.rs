@@ -48,6 +48,38 @@ impl fmt::Debug for TaskJob {
     }
 }
 
+/// A variable by which the shell that starts a task, or its loader, would run code of the user's before the task is in the
+/// volunteer: it comes only then, on a line.
+#[must_use]
+pub fn loads_code(name: &str) -> bool {
+    name.starts_with("LD_") || ["GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "PS4", "ENV", "BASH_ENV"].contains(&name)
+}
+
+/// What steers a bash that serves as `/bin/sh`, so that code runs before the task is in the volunteer: a function that was
+/// exported, which may be called `read`, or options such as `xtrace`, with which it evaluates `PS4`.
+#[must_use]
+pub fn steers_bash(name: &str) -> bool {
+    name.starts_with("BASH_FUNC_") || ["SHELLOPTS", "BASHOPTS"].contains(&name)
+}
+
+/// Why no task gets this variable of its job's environment, completing "the variable …"; `None` if it does.
+#[must_use]
+pub fn variable_problem(name: &str, value: &str) -> Option<&'static str> {
+    if steers_bash(name) {
+        return Some("would steer the shell that starts a task, and no task can have it");
+    }
+    if !loads_code(name) {
+        return None;
+    }
+    if value.contains('\n') {
+        return Some("can load code, and the value of such a variable must not hold the end of a line");
+    }
+    let mut letters = name.chars();
+    let first = letters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_');
+    let is_identifier = first && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+    (!is_identifier).then_some("can load code, and a shell can export no variable of such a name")
+}
+
 /// Which attempt at a task.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TaskAttempt {
@@ -134,4 +166,27 @@ pub struct TaskState {
     pub attempt: TaskAttempt,
     /// How it is.
     pub status: TaskStatus,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_no_task_gets_have_a_reason() {
+        for (name, value) in
+            [("PATH", "/bin"), ("TEXT", "two\nlines"), ("a b", ""), ("LD_PRELOAD", "/lib/x.so"), ("ENV", "")]
+        {
+            assert_eq!(variable_problem(name, value), None, "{name}");
+        }
+        for (name, value, part) in [
+            ("LD_PRELOAD", "/lib/x.so\n", "end of a line"),
+            ("BASH_ENV", "a\nb", "end of a line"),
+            ("LD_A-B", "x", "of such a name"),
+            ("BASH_FUNC_read%%", "() { :; }", "steer the shell"),
+            ("SHELLOPTS", "xtrace", "steer the shell"),
+        ] {
+            assert!(variable_problem(name, value).is_some_and(|why| why.contains(part)), "{name}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //! itself, and ended with everything else in there when the volunteer has been stopped.
 
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use gleaner_types::time::Timestamp;
 use crate::act::settings::VolunteerProgram;
 use crate::launch::log::LogPipe;
 use crate::launch::restrict::{Identity, Restrictions};
+use crate::launch::shell::{self, SHELL};
 use crate::launch::tmp::Tmp;
 use crate::launch::{self, EnterError, User};
 
@@ -142,8 +144,13 @@ impl VolunteerCommand {
             None => LogPipe::open().map_err(failed("make a pipe for what it prints"))?,
         };
         let log = self.log.insert(log);
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", WRAPPER, "sh"]).args(&self.program.words).current_dir("/").stdin(Stdio::piped());
+        let mut command = Command::new(shell::program(self.program.user.uid));
+        command
+            .arg0(SHELL)
+            .args(["-c", WRAPPER, "sh"])
+            .args(&self.program.words)
+            .current_dir("/")
+            .stdin(Stdio::piped());
         let printed = || log.writer().map_err(failed("make a pipe for what it prints"));
         command.stdout(printed()?).stderr(printed()?);
         let user = &self.program.user;
@@ -319,6 +326,27 @@ mod tests {
         let (how, _) = last_end(&mut command, &kind, &mut now);
         assert!(how.contains("failed to move it into the volunteer"), "{how}");
         assert!(!ran.exists());
+    }
+
+    #[test]
+    fn its_user_cannot_trace_it_before_it_is_in_the_volunteer() {
+        if !User::own().is_root() {
+            gleaner_test_support::skip!("it takes root to start programs as others");
+        }
+        let user = nobody();
+        let mut waiting = with_hosts_tmp(user.clone(), &["/bin/sleep", "600"]).spawn(1).unwrap();
+        // The kernel tells whoever may trace a process which program it runs.
+        let sees = |pid: u32| {
+            let mut look = Command::new("readlink");
+            look.arg(format!("/proc/{pid}/exe")).uid(user.uid).gid(user.gid).output().unwrap().status.success()
+        };
+        let seen = sees(waiting.id());
+        waiting.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        let pid = waiting.id();
+        eventually("the program itself is traced as usual", || sees(pid));
+        waiting.kill().unwrap();
+        waiting.wait().unwrap();
+        assert!(!seen, "its user can trace the shell that waits outside of the volunteer");
     }
 
     #[test]

@@ -47,6 +47,17 @@ pub(super) enum Outcome {
     Tried { attempt: u32 },
 }
 
+/// What an earlier run of the aggregator left.
+#[derive(Debug)]
+pub(super) struct Recalled {
+    pub(super) tasks: Tasks,
+    pub(super) results: Vec<(u32, Outcome)>,
+    /// Attempts that were ordered, by task.
+    pub(super) runs: Vec<(u32, RunRecord)>,
+    /// Whether those orders are on the disk: it may have been killed before it could put them there.
+    pub(super) orders: io::Result<()>,
+}
+
 /// Whether what was written is on the disk.
 #[derive(Debug)]
 pub(super) struct Synced {
@@ -90,9 +101,19 @@ impl Records {
         Ok(serde_json::from_reader(io::BufReader::new(file))?)
     }
 
+    /// Reads all that there is, and puts it on the disk. Blocks on it.
+    ///
+    /// # Errors
+    /// When something cannot be read, or results may not be on the disk.
+    pub(super) fn recall(&mut self) -> io::Result<Recalled> {
+        let (tasks, results, runs) = (self.read_tasks()?, self.read_results()?, self.read_runs()?);
+        let orders = self.sync_runs(&runs.iter().map(|(task, _)| *task).collect::<Vec<_>>());
+        Ok(Recalled { tasks, results, runs, orders })
+    }
+
     /// Results so far, all of which are on the disk then. What a crash left of others is left out; the agent still knows
     /// those.
-    pub(super) fn read_results(&mut self) -> io::Result<Vec<(u32, Outcome)>> {
+    fn read_results(&mut self) -> io::Result<Vec<(u32, Outcome)>> {
         if !self.results_file().exists() {
             return Ok(Vec::new());
         }
@@ -136,8 +157,7 @@ impl Records {
         synced
     }
 
-    /// Puts orders on the disk that an earlier run has written: it may have been killed before it could.
-    pub(super) fn sync_runs(&self, runs: &[u32]) -> io::Result<()> {
+    fn sync_runs(&self, runs: &[u32]) -> io::Result<()> {
         for task in runs {
             File::open(self.run_file(*task))?.sync_all()?;
         }

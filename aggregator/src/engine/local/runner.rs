@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::link::TaskLink;
-use super::records::{Outcome, Records, RunRecord, Synced, Tasks};
+use super::records::{Outcome, Recalled, Records, RunRecord, Synced, Tasks};
 use super::schedule::{AttemptEnd, Schedule, Verdict};
 use super::submission::LocalOptions;
 use crate::engine::interface::EngineReport;
@@ -140,7 +140,11 @@ impl Runner {
 
     /// Runs the job to its end, or until it is cancelled or stopped.
     pub(super) async fn run(mut self) {
-        if let Err(error) = self.open() {
+        if let Err(error) = self.open().await {
+            // The records of a cancelled job may be gone already.
+            if self.orders.borrow().cancelled {
+                return;
+            }
             let reason = format!("its records cannot be read: {error}");
             self.end(EngineEnd::Broken { reason }, None).await;
             return;
@@ -205,25 +209,41 @@ impl Runner {
     }
 
     /// Reads the records: results count, and what was ordered is ordered again, which the agent answers with its state.
-    fn open(&mut self) -> io::Result<()> {
-        self.tasks = self.records.read_tasks()?;
-        let results = self.records.read_results()?;
+    async fn open(&mut self) -> io::Result<()> {
+        let Recalled { tasks, results, runs, orders } = self.blocking(Records::recall).await??;
+        if let Err(error) = orders {
+            // Their contents are known; only a loss of power before the kernel writes them would run a task again.
+            tracing::warn!(job = %self.job, %error, "the orders of an earlier run may not be on the disk");
+        }
+        self.tasks = tasks;
         self.schedule.recall_all(results.into_iter());
-        let mut adopted = Vec::new();
-        for (task, run) in self.records.read_runs()? {
+        for (task, run) in runs {
             if self.schedule.adopt(task, run.attempt) {
                 self.active.insert(task, Active::recorded(run));
-                adopted.push(task);
             } else {
                 self.records.clear(task);
                 self.link.forget(self.attempt(task, run));
             }
         }
-        if let Err(error) = self.records.sync_runs(&adopted) {
-            // Their contents are known; only a loss of power before the kernel writes them would run a task again.
-            tracing::warn!(job = %self.job, %error, "the orders of an earlier run may not be on the disk");
-        }
         Ok(())
+    }
+
+    /// Does something with the records that waits for the disk, on a thread where that holds nobody up.
+    ///
+    /// # Errors
+    /// It did not come to its end: the aggregator is being torn down.
+    async fn blocking<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Records) -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let mut records = self.records.lend();
+        let working = tokio::task::spawn_blocking(move || {
+            let done = work(&mut records);
+            (records, done)
+        });
+        let (records, done) = working.await.map_err(io::Error::other)?;
+        self.records = records;
+        Ok(done)
     }
 
     fn progress(&mut self, slots: u32) -> EngineProgress {
@@ -262,21 +282,10 @@ impl Runner {
         if starting.is_empty() && results.is_empty() {
             return;
         }
-        let mut records = self.records.lend();
-        let syncing = tokio::task::spawn_blocking(move || {
-            let synced = records.sync();
-            (records, synced)
-        });
-        let synced = match syncing.await {
-            Ok((records, synced)) => {
-                self.records = records;
-                synced
-            }
-            // The aggregator is being torn down.
-            Err(error) => {
-                Synced { results: Err(io::Error::other("interrupted")), orders: Err(io::Error::other(error)) }
-            }
-        };
+        let synced = self
+            .blocking(Records::sync)
+            .await
+            .unwrap_or_else(|error| Synced { results: Err(io::Error::other("interrupted")), orders: Err(error) });
         match synced.results {
             Ok(()) => {
                 for (attempt, _) in results {

@@ -6,7 +6,7 @@ use std::path::Path;
 use gleaner_api::MAX_TASKS;
 use gleaner_types::engine::EngineOptions;
 use gleaner_types::id::JobId;
-use gleaner_types::task::TaskUser;
+use gleaner_types::task::{TaskUser, variable_problem};
 use rustix::process::{getegid, geteuid};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -118,6 +118,8 @@ pub(super) fn check(options: &Value, problems: &mut Problems) {
     for (name, value) in &submit.environment {
         let good = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
         check(good, format!("environment: {name:?} cannot be set"));
+        let why = variable_problem(name, value);
+        check(why.is_none(), format!("environment: {name:?} {}", why.unwrap_or_default()));
         let bytes = name.len() + 1 + value.len();
         check(bytes <= MAX_COMMAND, format!("environment: {name:?} has {bytes} bytes; at most {MAX_COMMAND}"));
     }

@@ -12,6 +12,7 @@ use rcgen::{
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
 use time::OffsetDateTime;
+use zeroize::Zeroizing;
 
 use super::certificate::{AGGREGATOR_NAME, Validity, check_agent_certificate};
 use super::error::TlsError;
@@ -31,7 +32,7 @@ pub const MAX_REQUEST: usize = 4_096;
 
 /// A key made here, and the request for its certificate. The key leaves only to a file.
 pub struct CertificateRequest {
-    key: String,
+    key: Zeroizing<String>,
     /// The request, in DER.
     pub der: Vec<u8>,
 }
@@ -52,7 +53,7 @@ impl CertificateRequest {
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(host.as_str());
         let der = params.serialize_request(&key)?.der().to_vec();
-        Ok(Self { key: key.serialize_pem(), der })
+        Ok(Self { key: Zeroizing::new(key.serialize_pem()), der })
     }
 
     /// The key with the certificate that came for it.
@@ -108,7 +109,7 @@ impl Authority {
         let files =
             IdentityFiles { ca: certificate.to_owned(), certificate: certificate.to_owned(), key: key.to_owned() };
         files.load()?;
-        let pem = String::from_utf8_lossy(&read(key)?).into_owned();
+        let pem = Zeroizing::new(String::from_utf8_lossy(&Zeroizing::new(read(key)?)).into_owned());
         let key = KeyPair::from_pem(&pem)?;
         // The issuer's name is always the same and its key identifier follows from the key, so the
         // certificate need not be parsed to sign with it.
@@ -122,7 +123,7 @@ impl Authority {
     /// [`TlsError::File`].
     pub fn write(&self, folder: &Path) -> Result<(PathBuf, PathBuf), TlsError> {
         let (certificate, key) = (folder.join("ca.crt"), folder.join("ca.key"));
-        write_file(&key, &self.issuer.key().serialize_pem(), 0o600)?;
+        write_file(&key, &Zeroizing::new(self.issuer.key().serialize_pem()), 0o600)?;
         write_file(&certificate, &self.certificate, 0o644)?;
         Ok((certificate, key))
     }
@@ -183,7 +184,7 @@ impl Authority {
     fn issue(&self, name: &str, purpose: ExtendedKeyUsagePurpose, validity: Validity) -> Result<Issued, TlsError> {
         let key = KeyPair::generate()?;
         let certificate = agent_or_aggregator(name, purpose, validity)?.signed_by(&key, &self.issuer)?.pem();
-        Ok(Issued { certificate, key: key.serialize_pem() })
+        Ok(Issued { certificate, key: Zeroizing::new(key.serialize_pem()) })
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use zeroize::Zeroizing;
 
 use super::error::TlsError;
 use super::identity::Identity;
@@ -20,8 +21,8 @@ const MAX_BYTES: u64 = 1 << 20;
 pub struct Issued {
     /// The certificate.
     pub certificate: String,
-    /// The private key.
-    pub key: String,
+    /// The private key; its memory is overwritten when it is dropped.
+    pub key: Zeroizing<String>,
 }
 
 impl fmt::Debug for Issued {
@@ -99,7 +100,7 @@ impl IdentityFiles {
         if mode & 0o077 != 0 {
             return Err(TlsError::KeyExposed { file: self.key.clone(), mode });
         }
-        let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(|e| TlsError::Pem {
+        let key = PrivateKeyDer::from_pem_slice(&Zeroizing::new(read(&self.key)?)).map_err(|e| TlsError::Pem {
             file: self.key.clone(),
             what: "private key",
             detail: e.to_string(),

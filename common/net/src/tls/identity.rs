@@ -7,19 +7,26 @@ use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use zeroize::Zeroize;
 
 use gleaner_wire::{ProtocolVersion, VERSIONS_ALPN};
 
 use super::certificate::Validity;
 use super::error::TlsError;
 
-/// A certificate, its key and the authority it trusts.
+/// A certificate, its key and the authority it trusts. The key's memory is overwritten when it is dropped.
 #[derive(Debug)]
 pub struct Identity {
     authority: RootCertStore,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     validity: Validity,
+}
+
+impl Drop for Identity {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
 }
 
 impl Identity {

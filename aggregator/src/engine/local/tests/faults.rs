@@ -72,6 +72,46 @@ async fn a_job_cancelled_before_a_restarted_aggregator_resumed_it_ends_its_tasks
 }
 
 #[tokio::test]
+async fn a_job_cancelled_while_a_restarted_aggregator_resumes_it_ends_its_tasks() {
+    let mut bench = Bench::new(submission(&["echo $$ >\"$D/pid\"; sleep 60"]));
+    bench.slots(1);
+    bench.until(|folder| written(folder, "pid")).await;
+    killed(&mut bench).await;
+    bench.slots(1);
+    // The runner has not read the records yet, and there are none when it does.
+    bench.act(|engine, job| engine.cancel(job));
+    std::fs::remove_dir_all(bench.folder.path().join("jobs/j")).unwrap();
+    let pid = pid_in(&bench, "pid");
+    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| process::start_ticks(pid).is_none())).await;
+    kill(pid);
+    assert!(gone.is_ok(), "process {pid} of a cancelled job runs on");
+}
+
+#[tokio::test]
+async fn a_disk_that_is_slow_when_a_job_resumes_holds_nobody_else_up() {
+    let mut bench = Bench::new(submission(&["true"]));
+    // A pipe answers who reads it when somebody writes.
+    let list = bench.folder.path().join("jobs/j/tasks.json");
+    let tasks = std::fs::read(&list).unwrap();
+    std::fs::remove_file(&list).unwrap();
+    assert!(Command::new("mkfifo").arg(&list).status().unwrap().success());
+    let (wanted, waits) = std::sync::mpsc::channel::<()>();
+    let disk = std::thread::spawn(move || {
+        // At last it answers in any case, or nothing here would end.
+        let in_time = waits.recv_timeout(Duration::from_secs(10)).is_ok();
+        std::fs::write(list, tasks).unwrap();
+        in_time
+    });
+    bench.slots(1);
+    // This task and the job's share one thread.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    _ = wanted.send(());
+    let in_time = tokio::task::spawn_blocking(|| disk.join().unwrap()).await.unwrap();
+    assert!(in_time, "all that the runtime's thread has to do waited for the disk");
+    assert_eq!(bench.end().await.0, EngineEnd::Completed);
+}
+
+#[tokio::test]
 async fn a_result_that_nobody_has_read_survives_an_orderly_stop() {
     let mut bench = Bench::new(submission(&["echo 0 >>\"$D/log\"; while [ ! -e \"$D/go\" ]; do sleep 0.02; done"]));
     bench.slots(1);
