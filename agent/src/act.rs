@@ -44,6 +44,7 @@ use self::refused::Refused;
 use self::restore::{RestoreReport, failure_event, foreign_event};
 pub(crate) use self::settings::within;
 pub use self::settings::{ActSettings, Bound, VolunteerChoice, VolunteerProgram};
+pub use self::volunteer::cache::CacheChoice;
 use self::volunteer::command::{self, VolunteerCommand};
 use self::volunteer::{Volunteer, VolunteerError};
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths, VolunteerClock};

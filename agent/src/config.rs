@@ -19,7 +19,7 @@ use gleaner_types::error::Chain;
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
-use crate::act::{ActSettings, Bound, VolunteerChoice, VolunteerProgram};
+use crate::act::{ActSettings, Bound, CacheChoice, VolunteerChoice, VolunteerProgram};
 use crate::guard::DiskWatchSettings;
 use crate::harm::HarmSettings;
 use crate::launch::User;
@@ -80,6 +80,8 @@ pub struct Config {
     pub volunteer_memory_floor: Option<Bytes>,
     /// What stays free on the file systems that the volunteer can write.
     pub disks: DiskWatchSettings,
+    /// What the volunteer may have of the cache and of the memory bandwidth.
+    pub volunteer_cache: CacheChoice,
     /// Most processes and threads of the volunteer.
     pub volunteer_processes: u64,
     /// The links that the volunteer's network ceiling is for.
@@ -234,6 +236,7 @@ impl Config {
             },
             volunteer_memory_floor: volunteer.optional_integer("memory_floor_mib", 16..=1 << 24).map(Bytes::from_mib),
             disks: disks(&mut volunteer),
+            volunteer_cache: cache(&mut volunteer),
             volunteer_processes: volunteer.integer("processes", 4_096, 16..=1 << 22),
             links: links(&mut act),
             hung_after: Duration::from_secs(act.integer("hung_after_s", 20, 5..=3_600)),
@@ -306,6 +309,7 @@ impl Config {
             required: self.required.clone(),
             memory_bound: MemoryBoundSettings { floor: self.volunteer_memory_floor, ..MemoryBoundSettings::default() },
             disks: self.disks.clone(),
+            cache: self.volunteer_cache,
             processes_most: self.volunteer_processes,
             longest_lease: self.longest_lease,
             volunteer_ceiling: self.volunteer_ceiling,
@@ -418,6 +422,12 @@ fn disks(section: &mut Section<'_>) -> DiskWatchSettings {
         section.reject("disk_floor_folders", format_args!("has {bad:?}; each must be an absolute path"));
     }
     DiskWatchSettings { floor, folders: folders.into_iter().map(PathBuf::from).collect() }
+}
+
+/// What the volunteer may have of the cache and of the memory bandwidth.
+fn cache(section: &mut Section<'_>) -> CacheChoice {
+    let mut number = |key, most| section.optional_integer(key, 1..=most).and_then(|n| u32::try_from(n).ok());
+    CacheChoice { ways: number("cache_ways", 64), bandwidth_percent: number("memory_bandwidth_percent", 100) }
 }
 
 /// Workloads with a budget of their own, as `NAME=PART`.

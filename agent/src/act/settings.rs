@@ -10,6 +10,7 @@ use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::command::{Quota, Weight};
 use gleaner_types::units::{BytesPerSec, CoreShare};
 
+use super::volunteer::cache::CacheChoice;
 use crate::guard::DiskWatchSettings;
 use crate::launch::User;
 use crate::network_bound::LinkChoice;
@@ -125,6 +126,8 @@ pub struct ActSettings {
     pub required: Vec<Bound>,
     /// The volunteer's memory bound.
     pub memory_bound: MemoryBoundSettings,
+    /// What the volunteer may have of the cache and of the memory bandwidth.
+    pub cache: CacheChoice,
     /// Most processes and threads of the volunteer.
     pub processes_most: u64,
     /// No command is accepted that holds longer than this without renewal.
@@ -173,6 +176,7 @@ impl ActSettings {
             kill_after: Duration::from_secs(10),
             required: Vec::new(),
             memory_bound: MemoryBoundSettings::default(),
+            cache: CacheChoice::default(),
             processes_most: 4_096,
             longest_lease: Duration::from_secs(600),
             volunteer_ceiling: None,

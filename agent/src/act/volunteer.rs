@@ -5,6 +5,7 @@
 
 mod adopted;
 pub(crate) mod bounds;
+pub(crate) mod cache;
 pub(crate) mod cgroup;
 pub(super) mod command;
 mod ender;
@@ -22,6 +23,7 @@ use gleaner_types::report::{Levers, VolunteerKind};
 
 use self::adopted::Adopted;
 use self::bounds::MemoryLevers;
+use self::cache::CacheGroup;
 use self::cgroup::{CgroupVolunteer, OpenError};
 pub(crate) use self::ender::Ender;
 pub(crate) use self::error::SpareError;
@@ -59,6 +61,8 @@ pub struct Volunteer {
     hierarchies: Hierarchies,
     class: Class,
     unbounded: Vec<(Bound, String)>,
+    /// Taken by whoever looks after its processes.
+    cache: Option<CacheGroup>,
 }
 
 /// Whether the kernel makes the volunteer yield, as last looked at.
@@ -127,6 +131,9 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
         sentences.push(bound.lacking(&why));
     }
     sentences.push(foreseen_spare(settings, hierarchies));
+    if settings.volunteer != VolunteerChoice::ProcessGroups {
+        sentences.push(cache::foreseen(settings.cache, &settings.roots.sys, &settings.roots.proc));
+    }
     if let Some(program) = &settings.volunteer_program {
         sentences.extend(command::foreseen(program, &Tmp::probe()));
     }
@@ -187,10 +194,14 @@ impl Volunteer {
                 Self::adopt(found, VolunteerKind::Unit { name: name.clone() }, settings, hierarchies, ledger)
             }
             choice => match CgroupVolunteer::open(settings, hierarchies, ledger) {
-                Ok((volunteer, weaknesses)) => {
+                Ok((volunteer, mut weaknesses)) => {
+                    let roots = &settings.roots;
+                    let cache = CacheGroup::open(settings.cache, &roots.sys, &roots.proc, ledger)?;
+                    weaknesses.extend(cache.iter().filter_map(|cache| cache.as_ref().err()).map(cache::lacking));
                     let procs = volunteer.dirs().iter().map(|dir| dir.join("cgroup.procs").display().to_string());
                     let kind = VolunteerKind::Cgroup { procs_files: procs.collect() };
-                    Ok(Self::contained(volunteer, kind, weaknesses, hierarchies))
+                    let contained = Self::contained(volunteer, kind, weaknesses, hierarchies);
+                    Ok(Self { cache: cache.and_then(Result::ok), ..contained })
                 }
                 Err(OpenError::Unavailable(reason)) if choice == VolunteerChoice::Cgroup => {
                     Err(VolunteerError::NoCgroup(reason))
@@ -218,7 +229,7 @@ impl Volunteer {
         let unbounded = volunteer.unbounded().to_vec();
         let class = Class { yields, checked: None, of: Vec::new() };
         let containment = Containment::Cgroup(Box::new(volunteer));
-        Self { containment, kind, weaknesses, hierarchies: hierarchies.clone(), class, unbounded }
+        Self { containment, kind, weaknesses, hierarchies: hierarchies.clone(), class, unbounded, cache: None }
     }
 
     fn adopt(
@@ -246,7 +257,7 @@ impl Volunteer {
             Bound::CONTROLLERS.map(|bound| (bound, "process groups have no such bound".to_owned())).to_vec();
         let (containment, mut weaknesses) = (Containment::ProcessGroups(volunteer), groups::weaknesses(reason));
         weaknesses.extend(unbounded.iter().map(|(bound, why)| bound.lacking(why)));
-        Ok(Self { containment, kind, weaknesses, hierarchies: hierarchies.clone(), class, unbounded })
+        Ok(Self { containment, kind, weaknesses, hierarchies: hierarchies.clone(), class, unbounded, cache: None })
     }
 
     /// How it is contained and where processes enter.
@@ -388,6 +399,11 @@ impl Volunteer {
             Containment::Cgroup(volunteer) => volunteer.take_memory(),
             Containment::ProcessGroups(_) => None,
         }
+    }
+
+    /// Its part of the cache, for whoever looks after its processes; once.
+    pub(crate) fn take_cache(&mut self) -> Option<CacheGroup> {
+        self.cache.take()
     }
 
     /// Its cgroups whose processes are Gleaner's to look after; none of a volunteer that was there before.

@@ -1,10 +1,16 @@
 //! Keeps the volunteer's memory bound, in a thread of its own: setting a bound can take the kernel long, because it
 //! reclaims first, and the guard must not wait for that. The law is `gleaner_planner::memory_bound`. It also looks after the
-//! processes that enter the volunteer: first to be killed when memory runs out, idle on the disks, few open files.
+//! processes that enter the volunteer: first to be killed when memory runs out, idle on the disks, few open files, and in its group
+//! of the cache where it has one.
+//!
+//! It reads what is available at fixed times and waits for no trigger on `/proc/pressure/memory`: such a trigger fires once
+//! tasks have stalled for memory, when the floor is long crossed, and one with a window under 2 s takes CAP_SYS_RESOURCE
+//! (before Linux 6.5 any does). Two floors are more than a foreground takes within a step, so the step is short only below
+//! that. The bound itself is the kernel's: between two steps the volunteer cannot take what the last one refused.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gleaner_planner::memory_bound::{MemoryBound, MemoryBoundSettings, MemorySample, MemoryVerdict};
@@ -14,13 +20,14 @@ use crate::act::cgroup;
 use crate::act::managed::ForeignWrite;
 use crate::act::volunteer::Volunteer;
 use crate::act::volunteer::bounds::{MemoryLevers, care_for};
+use crate::act::volunteer::cache::CacheGroup;
 use crate::levers::LeverError;
 use crate::sense::machine::{Memory, parse_meminfo};
 
 /// Between two steps.
-const PERIOD: Duration = Duration::from_millis(200);
+pub(super) const PERIOD: Duration = Duration::from_millis(200);
 /// The same while memory is short.
-const PERIOD_SHORT: Duration = Duration::from_millis(50);
+pub(super) const PERIOD_SHORT: Duration = Duration::from_millis(50);
 /// A latent volunteer with less than this needs no steps.
 const NOTHING: Bytes = Bytes::from_mib(1);
 
@@ -72,6 +79,7 @@ pub(super) struct MemoryWatch {
     levers: Option<MemoryLevers>,
     law: MemoryBound,
     meminfo: PathBuf,
+    cache: Option<CacheGroup>,
     /// Cgroups whose processes are looked after, and those that were.
     dirs: Vec<PathBuf>,
     cared_for: BTreeSet<i32>,
@@ -84,6 +92,7 @@ impl MemoryWatch {
             levers: volunteer.take_memory(),
             law: MemoryBound::new(settings),
             meminfo,
+            cache: volunteer.take_cache(),
             dirs: volunteer.own_dirs(),
             cared_for: BTreeSet::new(),
             last_step: None,
@@ -117,6 +126,7 @@ impl MemoryWatch {
         let Ok(there) = cgroup::processes_of(&self.dirs) else { return };
         for pid in there.difference(&self.cared_for) {
             care_for(*pid);
+            self.cache.iter().for_each(|cache| cache.enter(Path::new("/proc"), *pid));
         }
         self.cared_for = there;
     }

@@ -163,6 +163,33 @@ fn the_bound_follows_and_the_volunteer_ends_whole_when_the_floor_is_reached() {
     assert!(leaky.most() < 300 * MIB, "slowly");
 }
 
+/// From the moment that the foreground has taken memory until the volunteer's bound is what is safe now. Each round begins
+/// right after a step, when the next one is the furthest away.
+#[test]
+fn the_bound_is_lowered_at_the_next_step_after_the_foreground_took_memory() {
+    let test = "the_bound_is_lowered_at_the_next_step_after_the_foreground_took_memory";
+    let Some(leaky) = Leaky::open(test, 400, 64, 1.0) else { return };
+    let is_safe = |available_mib: u64| leaky.most().abs_diff((available_mib - 32) * MIB) < MIB;
+    for (what, period, before, after) in [("plenty", memory::PERIOD, 400, 200), ("short", memory::PERIOD_SHORT, 60, 50)]
+    {
+        let mut waits = Vec::new();
+        for _ in 0..10 {
+            available(leaky.proc.path(), before);
+            eventually("the bound has risen", || is_safe(before));
+            let taken = Instant::now();
+            available(leaky.proc.path(), after);
+            while !is_safe(after) {
+                assert!(taken.elapsed() < Duration::from_secs(10), "{what}: {}", leaky.most());
+                thread::sleep(Duration::from_millis(1));
+            }
+            waits.push(taken.elapsed().as_secs_f64() / period.as_secs_f64());
+        }
+        waits.sort_by(f64::total_cmp);
+        let (median, worst) = (waits[waits.len() / 2], waits[waits.len() - 1]);
+        eprintln!("{test}: memory is {what}: after {median:.2} steps of {period:?}, {worst:.2} at most");
+    }
+}
+
 #[test]
 fn what_enters_is_killed_first_and_a_fork_bomb_is_held() {
     let test = "what_enters_is_killed_first_and_a_fork_bomb_is_held";

@@ -21,6 +21,7 @@ use super::monitor::MonitorLever;
 use super::place::{Found, Place};
 use super::plan::{Planned, Wanted};
 use super::process::ProcessLever;
+use super::resctrl::ResctrlLever;
 use super::role::{Kind, Role};
 use super::value::LeverValue;
 use crate::facts::{Disks, ForegroundFacts, WorkloadFacts};
@@ -83,6 +84,8 @@ catalogue! {
     Domain(DomainLever),
     /// Something of one process of the volunteer.
     Process(ProcessLever),
+    /// The volunteer's part of the cache and of the memory bandwidth.
+    Resctrl(ResctrlLever),
 }
 
 impl AnyLever {
