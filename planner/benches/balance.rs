@@ -127,7 +127,8 @@ fn arbitration(c: &mut Criterion) {
             let host = usize::try_from((state >> 33) % 1_000).unwrap_or(0);
             for resource in [Resource::Cpu, Resource::Memory, Resource::Disk] {
                 let wanted = Share::clamped(if host.is_multiple_of(5) { 0.4 + 0.5 * random(&mut state) } else { 0.15 });
-                demands.push(Demand { application, host, resource, wanted, gain: random(&mut state) });
+                let (floor, gain) = (Share::clamped(0.01), random(&mut state));
+                demands.push(Demand { application, host, resource, wanted, floor, gain });
             }
         }
     }

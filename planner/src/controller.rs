@@ -308,9 +308,9 @@ impl View for Controller {
         self.job(id).map(|status| &status.spec)
     }
 
-    fn tier(&self, host: &HostId, workload: &WorkloadId) -> Option<&TierSpec> {
+    fn tiers(&self, host: &HostId) -> impl Iterator<Item = &TierSpec> {
         let tiers = self.applications().flat_map(|application| &application.spec.tiers);
-        tiers.filter(|tier| tier.host == *host && tier.workload == *workload).last()
+        tiers.filter(move |tier| tier.host == *host)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-use crate::steps::{Steps, program};
+use crate::steps::{Steps, is_root, program};
 
-const WANTED: [&str; 19] = [
+const WANTED: [&str; 20] = [
     "qemu-system-x86",
     "busybox-static",
     "cpio",
@@ -22,6 +22,7 @@ const WANTED: [&str; 19] = [
     "dash",
     "default-jre-headless",
     "python3-venv",
+    "python3-prometheus-client",
     "postgresql",
     "etcd-server",
 ];
@@ -32,8 +33,7 @@ pub(crate) fn install(steps: &mut Steps) {
     if here.is_ok_and(|status| status.success()) {
         return;
     }
-    let user = program("id").arg("-u").output().map(|output| output.stdout).unwrap_or_default();
-    if user.trim_ascii() != b"0" {
+    if !is_root() {
         println!("not root: packages stay as they are");
         return;
     }

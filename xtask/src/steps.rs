@@ -103,7 +103,7 @@ impl Steps {
     /// Runs `cargo test`, and counts.
     pub(crate) fn tests(&mut self, name: &str, mut command: impl BorrowCommand) {
         self.step(name, |steps| {
-            let (counted, ended) = follow(command.command(), steps.echo())?;
+            let (counted, ended) = follow(command.command(), steps.echo(), steps.echo_errors())?;
             steps.count(name, counted);
             ended
         });
@@ -114,14 +114,14 @@ impl Steps {
     /// and is named at the end, as a fault whose cause is to be found.
     pub(crate) fn beds(&mut self, name: &str, mut command: Command, again: impl FnOnce(&[String]) -> Command) {
         self.step(name, |steps| {
-            let (mut first, ended) = follow(&mut command, steps.echo())?;
+            let (mut first, ended) = follow(&mut command, steps.echo(), steps.echo_errors())?;
             let late = steps.began.is_some_and(|began| began.elapsed() > SECOND_TRIES_UNTIL);
             if ended.is_ok() || first.names.is_empty() || late {
                 steps.count(name, first);
                 return ended;
             }
             println!("== {name}: {} once more: {}", first.names.len(), first.names.join(", "));
-            let (second, ended) = follow(&mut again(&first.names), steps.echo())?;
+            let (second, ended) = follow(&mut again(&first.names), steps.echo(), steps.echo_errors())?;
             let passed = first.names.iter().filter(|test| !second.names.contains(*test));
             steps.second_tries.extend(passed.map(|test| format!("{name}: {test}")));
             first.passed += second.passed;
@@ -138,6 +138,15 @@ impl Steps {
             return Box::new(std::io::sink());
         }
         Box::new(std::io::stdout())
+    }
+
+    /// The same of what they say on their standard error.
+    fn echo_errors(&self) -> Box<dyn Write + Send> {
+        #[cfg(test)]
+        if self.quiet {
+            return Box::new(std::io::sink());
+        }
+        Box::new(std::io::stderr())
     }
 
     fn count(&mut self, step: &str, counted: Counted) {
@@ -177,31 +186,51 @@ impl Steps {
     }
 
     /// The same, with the count of tests as the last line. A failed step without a failed test counts as one. Skipped tests
-    /// are listed; those that nobody expects are no failures yet, as the list is of few machines.
-    pub(crate) fn counted(mut self) -> ExitCode {
-        self.skipped.sort();
-        self.skipped.dedup();
-        let skipped = std::mem::take(&mut self.skipped);
-        println!("{} skipped", skipped.len());
-        for test in &skipped {
-            match expected(test) {
-                Some(why) => println!("skipped as expected ({why}): {test}"),
-                None => println!("skipped, and nobody expects it: {test}"),
-            }
-        }
+    /// are listed; if `all_should_run`, those that nobody expects count as a failed step.
+    pub(crate) fn counted(mut self, all_should_run: bool) -> ExitCode {
+        self.list_skipped(all_should_run);
         let failed = self.failed_tests + self.failed_steps.len() as u64;
         let passed = self.passed;
         let code = self.ended();
         println!("{passed} passed, {failed} failed");
         code
     }
+
+    fn list_skipped(&mut self, all_should_run: bool) {
+        self.skipped.sort();
+        self.skipped.dedup();
+        println!("{} skipped", self.skipped.len());
+        let mut unexpected = 0;
+        for test in &self.skipped {
+            match expected(test) {
+                Some(why) => println!("skipped as expected ({why}): {test}"),
+                None => {
+                    unexpected += 1;
+                    println!("skipped, and nobody expects it: {test}");
+                }
+            }
+        }
+        if all_should_run && unexpected > 0 {
+            self.failed_steps.push(format!("{unexpected} skipped that nobody expects"));
+        }
+    }
+}
+
+/// The user is root, so that packages can be installed and everything be tested.
+pub(crate) fn is_root() -> bool {
+    let user = program("id").arg("-u").output().map(|output| output.stdout).unwrap_or_default();
+    user.trim_ascii() == b"0"
 }
 
 /// Runs `cargo test`, passes its output on, and counts.
-fn follow(command: &mut Command, mut echo: impl Write) -> Result<(Counted, Result<(), Failure>), Failure> {
+fn follow(
+    command: &mut Command,
+    mut echo: impl Write,
+    echo_errors: impl Write + Send + 'static,
+) -> Result<(Counted, Result<(), Failure>), Failure> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(Failure::Start)?;
     let mut counted = Counted::default();
-    let errors = child.stderr.take().map(pass_on);
+    let errors = child.stderr.take().map(|errors| pass_on(errors, echo_errors));
     if let Some(output) = child.stdout.take() {
         let mut lines = BufReader::new(output).split(b'\n');
         let mut listed = Vec::new();
@@ -236,12 +265,12 @@ fn follow(command: &mut Command, mut echo: impl Write) -> Result<(Counted, Resul
 
 /// Passes on what a program says on its standard error, on a thread of its own, and returns what tests say there of being
 /// skipped.
-fn pass_on(errors: ChildStderr) -> Receiver<String> {
+fn pass_on(errors: ChildStderr, mut echo: impl Write + Send + 'static) -> Receiver<String> {
     let (skips, received) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(errors).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line);
-            _ = writeln!(std::io::stderr(), "{line}");
+            _ = writeln!(echo, "{line}");
             if let Some(skip) = of_line(&line) {
                 _ = skips.send(skip.to_owned());
             }
@@ -332,10 +361,26 @@ mod tests {
     }
 
     #[test]
+    fn a_skip_that_nobody_expects_is_a_failure_where_all_should_run() {
+        let bed = "tests: b: a real bed; `cargo xtask beds` runs it".to_owned();
+        let other = "tests: c: there is no etcd here".to_owned();
+        for (skipped, all_should_run, failed) in [
+            (vec![bed.clone()], true, &[][..]),
+            (vec![bed.clone(), other.clone(), other.clone()], true, &["1 skipped that nobody expects"]),
+            (vec![bed, other], false, &[]),
+        ] {
+            let mut steps = Steps { skipped, ..Steps::default() };
+            steps.list_skipped(all_should_run);
+            assert_eq!(steps.failed_steps, failed);
+        }
+    }
+
+    #[test]
     fn what_tests_say_of_being_skipped_is_counted_wherever_they_say_it() {
         let mut said = program("sh");
         said.args(["-c", "echo 'SKIPPED: one: no root' >&2; echo 'SKIPPED: two: no disk'; echo 'test x ... ok'"]);
-        let (counted, ended) = follow(&mut said, std::io::sink()).unwrap();
+        // Not passed on: where this test is counted itself, nothing of it was skipped.
+        let (counted, ended) = follow(&mut said, std::io::sink(), std::io::sink()).unwrap();
         assert!(ended.is_ok());
         let mut skipped = counted.skipped;
         skipped.sort();

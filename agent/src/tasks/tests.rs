@@ -77,7 +77,7 @@ impl Bench {
             let group =
                 PathBuf::from(format!("/sys/fs/cgroup/{controller}/gleaner-tasks-{name}-{}", std::process::id()));
             if let Err(error) = std::fs::create_dir(&group) {
-                eprintln!("SKIPPED: no real cgroup for the volunteer: {}: {error}", group.display());
+                gleaner_test_support::skipped!("no real cgroup for the volunteer: {}: {error}", group.display());
                 return false;
             }
             procs_files.push(group.join("cgroup.procs").display().to_string());
@@ -441,8 +441,7 @@ async fn what_a_killed_shell_leaves_is_ended_when_its_task_is_forgotten() {
 #[tokio::test]
 async fn tasks_run_in_the_volunteers_cgroup_as_the_user_who_submitted_them() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: tasks of another user need root");
-        return;
+        gleaner_test_support::skip!("tasks of another user need root");
     }
     let mut bench = Bench::new();
     if !bench.use_cgroup("user").await {

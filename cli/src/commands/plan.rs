@@ -79,7 +79,15 @@ fn percent(part: f64) -> String {
 fn show_contended(contended: &[Contended]) -> anyhow::Result<()> {
     for own in contended {
         let (wanted, capacity) = (percent(own.wanted), percent(own.capacity));
-        print(&format!("contended: {} of {}: {wanted} wanted, {capacity} there", word(own.resource), own.host))?;
+        let floors = match own.floors_kept {
+            kept if kept < 1.0 => format!("; the floors do not fit, {} of each is kept", percent(kept)),
+            _ => String::new(),
+        };
+        print(&format!(
+            "contended: {} of {}: {wanted} wanted, {capacity} there{floors}",
+            word(own.resource),
+            own.host
+        ))?;
     }
     Ok(())
 }

@@ -150,7 +150,9 @@ impl Control {
         for (application, ((wanted, gains), hosted)) in requests.iter().zip(hosted).enumerate() {
             let places = hosted.tiers.iter().flat_map(|tier| [(tier.host, Resource::Cpu), (tier.host, Resource::Disk)]);
             for (((host, resource), wanted), gain) in places.zip(wanted).zip(gains) {
-                demands.push(Demand { application, host, resource, wanted: *wanted, gain: *gain });
+                // Floors are kept back from what is arbitrated, for both methods alike: AutoControl knows none.
+                let floor = Share::default();
+                demands.push(Demand { application, host, resource, wanted: *wanted, floor, gain: *gain });
             }
         }
         let (granted, parts) = match self.method {

@@ -8,12 +8,12 @@ mod violation;
 
 pub use violation::Violation;
 
-use gleaner_types::application::TierSpec;
+use gleaner_types::application::{Bounds, TierSpec};
 use gleaner_types::command::{Command, Desired, DiskLimit, Limits, Quota, Target};
 use gleaner_types::id::{HostId, JobId, WorkloadId};
 use gleaner_types::job::{Bound, ClusterSpec, Decision, EngineAction, JobSpec, SlotSpec, Workers};
 use gleaner_types::report::{Capability, HostFacts, VolunteerKind};
-use gleaner_types::units::Bytes;
+use gleaner_types::units::{Bytes, BytesPerSec};
 
 /// What the checker may know.
 pub trait View {
@@ -23,8 +23,8 @@ pub trait View {
     fn is_held(&self, id: &HostId) -> bool;
     /// A job as submitted.
     fn job(&self, id: &JobId) -> Option<&JobSpec>;
-    /// The tier of an application that a workload is.
-    fn tier(&self, host: &HostId, workload: &WorkloadId) -> Option<&TierSpec>;
+    /// The tiers of all applications on a host. Of those of one workload the last counts.
+    fn tiers(&self, host: &HostId) -> impl Iterator<Item = &TierSpec>;
 }
 
 /// A host as the checker sees it.
@@ -59,7 +59,7 @@ pub fn command(view: &impl View, host: &HostId, command: &Command) -> Result<(),
             if !facts.levers.acting {
                 return Err(Violation::LimitByObserver { host: host.clone(), workload: workload.clone() });
             }
-            within_bounds(view, host, workload, limits)?;
+            within_bounds(view, (host, facts), workload, limits)?;
             match needed(limits).into_iter().find(|capability| !facts.offers(*capability)) {
                 None => Ok(()),
                 Some(capability) => {
@@ -105,32 +105,52 @@ fn needed(limits: &Limits) -> Vec<Capability> {
 }
 
 /// No limit is below the floor or above the ceiling that an operator gave for the tier.
-fn within_bounds(view: &impl View, host: &HostId, workload: &WorkloadId, limits: &Limits) -> Result<(), Violation> {
-    let tier = view
-        .tier(host, workload)
-        .ok_or_else(|| Violation::NoTier { host: host.clone(), workload: workload.clone() })?;
-    let mebibytes = |bytes: Bytes| bytes.0 as f64 / f64::from(1 << 20);
+fn within_bounds(
+    view: &impl View,
+    (host, facts): (&HostId, &HostFacts),
+    workload: &WorkloadId,
+    limits: &Limits,
+) -> Result<(), Violation> {
+    let tiers: Vec<&TierSpec> = view.tiers(host).collect();
+    let tier = tiers.iter().rfind(|tier| tier.workload == *workload);
+    let tier = tier.ok_or_else(|| Violation::NoTier { host: host.clone(), workload: workload.clone() })?;
     let cpu = match limits.quota {
         Quota::Unlimited => None,
         Quota::AtMost(cap) => Some(cap.percent()),
     };
-    let disk = [limits.disk.read, limits.disk.write].into_iter().flatten().map(|rate| rate.per_sec() / 1e6);
-    let disk = disk.fold(None, |least: Option<f64>, rate| Some(least.map_or(rate, |least| least.min(rate))));
-    for (resource, value, bounds) in [
-        ("CPU", cpu, tier.cpu_percent),
-        ("memory", limits.memory.map(mebibytes), tier.memory_mib),
-        ("disk", disk, tier.disk_mb_s),
-    ] {
+    let megabytes = |rate: BytesPerSec| rate.per_sec() / 1e6;
+    // A disk does not tell what it can: as much as any tier there may have.
+    let disk_whole = tiers.iter().filter_map(|tier| tier.disk_mb_s).map(|bounds| bounds.ceiling).fold(0.0, f64::max);
+    let checks: [Checked; 4] = [
+        ("CPU", cpu, |tier| tier.cpu_percent, f64::from(facts.cores) * 100.0, 0.0),
+        ("memory", limits.memory.map(mebibytes), |tier| tier.memory_mib, mebibytes(facts.memory), 0.5),
+        ("disk", limits.disk.read.map(megabytes), |tier| tier.disk_mb_s, disk_whole, 0.0),
+        ("disk", limits.disk.write.map(megabytes), |tier| tier.disk_mb_s, disk_whole, 0.0),
+    ];
+    for (resource, value, bounds_of, whole, rounding) in checks {
         let Some(value) = value else { continue };
-        let bounds = bounds.ok_or_else(|| Violation::Unbounded { resource, workload: workload.clone() })?;
-        // Rounding of shares to whole units is no breach. What several applications contend for may go below a floor:
-        // a host cannot give more than it has.
-        if value > bounds.ceiling * 1.01 + 1.0 || value < 0.0 {
+        let bounds = bounds_of(tier).ok_or_else(|| Violation::Unbounded { resource, workload: workload.clone() })?;
+        // Rounding of shares to whole units is no breach.
+        if value > bounds.ceiling * 1.01 + 1.0 {
             let (workload, ceiling) = (workload.clone(), bounds.ceiling);
             return Err(Violation::OutOfBounds { resource, workload, value, ceiling });
         }
+        let floors: f64 = tiers.iter().filter_map(|tier| bounds_of(tier)).map(|bounds| bounds.floor.min(whole)).sum();
+        // A host cannot give more than it has: floors that do not fit together count in proportion.
+        let floor = bounds.floor.min(whole) * if floors > whole { whole / floors } else { 1.0 };
+        if value < floor * (1.0 - 1e-6) - rounding {
+            return Err(Violation::BelowFloor { resource, workload: workload.clone(), value, floor });
+        }
     }
     Ok(())
+}
+
+/// A resource's name, its limit, its bounds of a tier and what the host has of it, all in the unit of the bounds; and how
+/// far rounding may go below a floor.
+type Checked = (&'static str, Option<f64>, fn(&TierSpec) -> Option<Bounds>, f64, f64);
+
+fn mebibytes(bytes: Bytes) -> f64 {
+    bytes.0 as f64 / f64::from(1 << 20)
 }
 
 /// Checks what an engine is told.

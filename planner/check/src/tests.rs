@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use gleaner_types::application::Bounds;
-use gleaner_types::command::Version;
+use gleaner_types::command::{NetworkLimit, Version, Weight};
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::id::TierId;
 use gleaner_types::job::{Candidate, DedicatedHost, Goal, Prices};
@@ -17,7 +17,7 @@ struct World {
     gone: Option<HostId>,
     held: Option<HostId>,
     jobs: Vec<JobSpec>,
-    tier: TierSpec,
+    tiers: Vec<TierSpec>,
 }
 
 fn host(name: &str) -> HostId {
@@ -61,6 +61,19 @@ fn spec(name: &str, workers: Workers) -> JobSpec {
     }
 }
 
+/// On host `acting`, with floors and ceilings.
+fn tier(name: &str, cpu: Option<(f64, f64)>, memory: Option<(f64, f64)>, disk: Option<(f64, f64)>) -> TierSpec {
+    let bounds = |bounds: Option<(f64, f64)>| bounds.map(|(floor, ceiling)| Bounds { floor, ceiling });
+    TierSpec {
+        name: TierId::new(name).unwrap(),
+        host: host("acting"),
+        workload: WorkloadId::new(name).unwrap(),
+        cpu_percent: bounds(cpu),
+        memory_mib: bounds(memory),
+        disk_mb_s: bounds(disk),
+    }
+}
+
 impl World {
     fn new() -> Self {
         let local = SlotSpec { host: host("acting"), tasks: 1, dedicated_slots: 1, max_slots: None };
@@ -69,20 +82,12 @@ impl World {
             max_volunteers: None,
             max_slots_per_host: Some(2),
         };
-        let tier = TierSpec {
-            name: TierId::new("db").unwrap(),
-            host: host("acting"),
-            workload: WorkloadId::new("db").unwrap(),
-            cpu_percent: Some(Bounds { floor: 10.0, ceiling: 200.0 }),
-            memory_mib: None,
-            disk_mb_s: Some(Bounds { floor: 1.0, ceiling: 50.0 }),
-        };
         Self {
             facts: [(host("acting"), facts(true)), (host("observing"), facts(false))].into(),
             gone: None,
             held: None,
             jobs: vec![spec("local", Workers::Slots(local)), spec("cluster", Workers::Hosts(cluster))],
-            tier,
+            tiers: vec![tier("db", Some((10.0, 200.0)), None, Some((1.0, 50.0)))],
         }
     }
 
@@ -111,8 +116,8 @@ impl View for World {
         self.jobs.iter().find(|spec| spec.id == *id)
     }
 
-    fn tier(&self, host: &HostId, workload: &WorkloadId) -> Option<&TierSpec> {
-        (self.tier.host == *host && self.tier.workload == *workload).then_some(&self.tier)
+    fn tiers(&self, host: &HostId) -> impl Iterator<Item = &TierSpec> {
+        self.tiers.iter().filter(move |tier| tier.host == *host)
     }
 }
 
@@ -122,6 +127,15 @@ fn run(percent: f64) -> Desired {
 
 fn ceiling(percent: f64) -> Desired {
     Desired::Limit(Limits { quota: Quota::AtMost(CoreShare::clamped(percent)), ..Limits::NONE })
+}
+
+fn memory(mib: u64) -> Desired {
+    Desired::Limit(Limits { memory: Some(Bytes::from_mib(mib)), ..Limits::NONE })
+}
+
+fn disk(read: Option<f64>, write: Option<f64>) -> Desired {
+    let [read, write] = [read, write].map(|rate| rate.map(BytesPerSec::clamped));
+    Desired::Limit(Limits { disk: DiskLimit { read, write, ..DiskLimit::default() }, ..Limits::NONE })
 }
 
 fn database() -> Target {
@@ -159,13 +173,99 @@ fn limits_are_within_the_operators_bounds_and_the_hosts_levers() {
     let shop = Target::Workload(WorkloadId::new("shop").unwrap());
     assert!(world.says("acting", shop, ceiling(100.0)).contains("no tier"));
     assert!(world.says("observing", database(), ceiling(100.0)).contains("only observes"));
-    let memory = Desired::Limit(Limits { memory: Some(Bytes::from_mib(1)), ..Limits::NONE });
-    assert!(world.says("acting", database(), memory).contains("nobody asked for"));
-    let rate = Some(gleaner_types::units::BytesPerSec::clamped(1e6));
-    let disk = DiskLimit { read: rate, ..DiskLimit::default() };
-    let disk = Desired::Limit(Limits { disk, ..Limits::NONE });
-    assert!(world.says("acting", database(), disk).contains("does not offer DiskLimit"));
+    assert!(world.says("acting", database(), memory(1)).contains("nobody asked for"));
+    assert!(world.says("acting", database(), disk(Some(1e6), None)).contains("does not offer DiskLimit"));
     assert!(world.says("acting", Target::Volunteer, ceiling(100.0)).contains("makes no sense"));
+}
+
+#[test]
+fn no_limit_is_below_its_floor() {
+    let mut world = World::new();
+    for capability in [Capability::MemoryLimit, Capability::DiskLimit] {
+        let offer = Offer { capability, state: Reading::Value("here".into()) };
+        world.facts.entry(host("acting")).and_modify(|facts| facts.offers.push(offer));
+    }
+    world.tiers = vec![tier("db", Some((10.0, 200.0)), Some((512.0, 2_048.0)), Some((4.0, 50.0)))];
+    assert_eq!(world.says("acting", database(), ceiling(10.0)), "fine");
+    assert_eq!(world.says("acting", database(), ceiling(9.9)), "CPU of `db` would be 9.9, at least 10.0");
+    assert_eq!(world.says("acting", database(), memory(512)), "fine");
+    assert_eq!(world.says("acting", database(), memory(511)), "memory of `db` would be 511.0, at least 512.0");
+    assert_eq!(world.says("acting", database(), memory(2_069)), "fine", "rounded to whole units");
+    assert!(world.says("acting", database(), memory(2_070)).contains("at most 2048.0"));
+    assert_eq!(world.says("acting", database(), disk(Some(4e6), Some(4e6))), "fine");
+    // Each direction counts.
+    for slow in [disk(Some(3.9e6), Some(9e6)), disk(Some(9e6), Some(3.9e6)), disk(None, Some(3.9e6))] {
+        assert_eq!(world.says("acting", database(), slow), "disk of `db` would be 3.9, at least 4.0");
+    }
+    for fast in [disk(Some(52e6), None), disk(Some(9e6), Some(52e6))] {
+        assert!(world.says("acting", database(), fast).contains("at most 50.0"));
+    }
+    // The bounds are of the workload that is limited; of two tiers of one workload the last counts.
+    world.tiers.insert(0, tier("db", Some((100.0, 200.0)), None, None));
+    world.tiers.push(tier("web", Some((50.0, 200.0)), None, None));
+    assert_eq!(world.says("acting", database(), ceiling(10.0)), "fine");
+}
+
+#[test]
+fn floors_that_do_not_fit_count_in_proportion() {
+    let mut world = World::new();
+    for capability in [Capability::MemoryLimit, Capability::DiskLimit] {
+        let offer = Offer { capability, state: Reading::Value("here".into()) };
+        world.facts.entry(host("acting")).and_modify(|facts| facts.offers.push(offer));
+    }
+    // 400 % of CPU, 8,192 MiB of memory, and as much of the disk as the greatest ceiling: 100 MB/s.
+    world.tiers = vec![
+        tier("db", Some((200.0, 400.0)), Some((4_096.0, 8_192.0)), Some((30.0, 60.0))),
+        tier("web", Some((300.0, 400.0)), Some((16_384.0, 16_384.0)), Some((90.0, 100.0))),
+    ];
+    let elsewhere = TierSpec { host: host("observing"), ..tier("other", Some((300.0, 400.0)), None, None) };
+    world.tiers.push(elsewhere);
+    assert_eq!(world.says("acting", database(), ceiling(160.0)), "fine");
+    assert_eq!(world.says("acting", database(), ceiling(159.0)), "CPU of `db` would be 159.0, at least 160.0");
+    // A floor beyond the host counts as the host: a third of 8,192.
+    assert_eq!(world.says("acting", database(), memory(2_731)), "fine");
+    assert_eq!(world.says("acting", database(), memory(2_730)), "memory of `db` would be 2730.0, at least 2730.7");
+    assert_eq!(world.says("acting", database(), disk(Some(25e6), Some(25e6))), "fine");
+    assert_eq!(world.says("acting", database(), disk(Some(24e6), None)), "disk of `db` would be 24.0, at least 25.0");
+    let web = || Target::Workload(WorkloadId::new("web").unwrap());
+    assert_eq!(world.says("acting", web(), memory(5_461)), "fine", "5,461.3, rounded to whole units");
+    assert_eq!(world.says("acting", web(), memory(5_460)), "memory of `web` would be 5460.0, at least 5461.3");
+    // Floors that just fit count whole.
+    world.tiers.truncate(2);
+    world.tiers[1].cpu_percent = Some(Bounds { floor: 200.0, ceiling: 400.0 });
+    assert_eq!(world.says("acting", database(), ceiling(200.0)), "fine");
+    assert_eq!(world.says("acting", database(), ceiling(199.0)), "CPU of `db` would be 199.0, at least 200.0");
+}
+
+#[test]
+fn every_limit_needs_its_own_lever() {
+    let rate = Some(BytesPerSec::clamped(5e6));
+    let weight = Some(Weight::new(100).unwrap());
+    let network = |receive, transmit| NetworkLimit { receive, transmit };
+    let all = [
+        (Capability::CpuQuota, Limits { quota: Quota::AtMost(CoreShare::clamped(100.0)), ..Limits::NONE }),
+        (Capability::CpuWeight, Limits { weight, ..Limits::NONE }),
+        (Capability::MemoryLimit, Limits { memory: Some(Bytes::from_mib(100)), ..Limits::NONE }),
+        (Capability::DiskLimit, Limits { disk: DiskLimit { write: rate, ..DiskLimit::default() }, ..Limits::NONE }),
+        (Capability::DiskWeight, Limits { disk_weight: weight, ..Limits::NONE }),
+        (Capability::NetworkReceive, Limits { network: network(rate, None), ..Limits::NONE }),
+        (Capability::NetworkTransmit, Limits { network: network(None, rate), ..Limits::NONE }),
+    ];
+    let mut world = World::new();
+    world.tiers = vec![tier("db", Some((10.0, 200.0)), Some((10.0, 200.0)), Some((1.0, 50.0)))];
+    for (capability, limits) in &all {
+        for (offered, _) in &all {
+            let offers = vec![Offer { capability: *offered, state: Reading::Value("here".into()) }];
+            world.facts.entry(host("acting")).and_modify(|facts| facts.offers = offers);
+            let said = world.says("acting", database(), Desired::Limit(*limits));
+            if capability == offered {
+                assert_eq!(said, "fine", "{capability:?}");
+            } else {
+                assert!(said.contains(&format!("does not offer {capability:?}")), "{offered:?}: {said}");
+            }
+        }
+    }
+    assert_eq!(world.says("acting", database(), Desired::Limit(Limits::NONE)), "fine");
 }
 
 #[test]
@@ -180,6 +280,9 @@ fn slots_are_where_a_job_may_have_them() {
     assert!(world.engine_says("cluster", "acting", 3).contains("at most 2"));
     assert!(world.engine_says("cluster", "observing", 1).contains("no volunteer"));
     assert!(world.engine_says("cluster", "nowhere", 1).contains("unknown host"));
+    world.facts.entry(host("acting")).and_modify(|facts| facts.levers.volunteer = VolunteerKind::None);
+    assert!(world.engine_says("cluster", "acting", 1).contains("no volunteer"));
+    world = World::new();
     world.held = Some(host("acting"));
     assert!(world.engine_says("cluster", "acting", 1).contains("an operator holds"));
     assert_eq!(engine(&world, &job("other"), &EngineAction::Cancel), Ok(()));

@@ -73,7 +73,7 @@ pub enum Violation {
         /// The workload.
         workload: WorkloadId,
     },
-    /// A limit out of the operator's bounds.
+    /// A limit above the operator's ceiling.
     #[error("{resource} of `{workload}` would be {value:.1}, at most {ceiling:.1}")]
     OutOfBounds {
         /// The resource.
@@ -84,6 +84,18 @@ pub enum Violation {
         value: f64,
         /// The operator's ceiling.
         ceiling: f64,
+    },
+    /// A limit below the operator's floor.
+    #[error("{resource} of `{workload}` would be {value:.1}, at least {floor:.1}")]
+    BelowFloor {
+        /// The resource.
+        resource: &'static str,
+        /// The workload.
+        workload: WorkloadId,
+        /// The limit, in the unit of the bounds.
+        value: f64,
+        /// The operator's floor, or its part of the host where the floors there do not fit together.
+        floor: f64,
     },
     /// A command that its target cannot carry out.
     #[error("{desired:?} makes no sense for {target:?} of host {host}")]

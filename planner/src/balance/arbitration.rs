@@ -5,6 +5,9 @@
 //! resource it asked for, so that none of its tiers is more of a bottleneck than another, and the parts minimise the lost
 //! performance (Eq. 4.12–4.14). What that leaves of a constrained resource goes to those whose performance gains most.
 //!
+//! Floors come before parts, which the paper does not have: a grant below its floor is raised to it, at the cost of what
+//! others on that host were granted above theirs. Floors that add up to more than there is are kept in proportion.
+//!
 //! Volunteers take no part: they have what is left when every request is granted, which on a contended host is nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,8 +37,30 @@ pub struct Demand {
     pub resource: Resource,
     /// w: what it asks for.
     pub wanted: Share,
+    /// What it is not cut below, as long as all floors there fit; at most `wanted` counts.
+    #[serde(default)]
+    pub floor: Share,
     /// ∂ȳ/∂w.
     pub gain: f64,
+}
+
+impl Demand {
+    fn floor(&self) -> f64 {
+        self.floor.part().min(self.wanted.part())
+    }
+}
+
+/// A resource of a host of which more is asked for than there is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Contended {
+    /// Number of the host.
+    pub host: usize,
+    /// The resource.
+    pub resource: Resource,
+    /// What is asked for together, in parts of the host.
+    pub wanted: f64,
+    /// The part of each floor that is kept: 1 where all floors fit.
+    pub floors_kept: f64,
 }
 
 /// What is granted.
@@ -45,8 +70,8 @@ pub struct Grants {
     pub shares: Vec<Share>,
     /// p_a: the part of its constrained requests that each application gets; 1 for those that contend for nothing.
     pub parts: Vec<f64>,
-    /// Contended resources of hosts, with what was asked for together.
-    pub contended: Vec<(usize, Resource, f64)>,
+    /// Contended resources of hosts.
+    pub contended: Vec<Contended>,
     /// Applications of each sub-domain.
     pub domains: Vec<Vec<usize>>,
 }
@@ -70,14 +95,17 @@ pub fn arbitrate(demands: &[Demand], capacity: impl Fn(usize, Resource) -> f64) 
             parts[application] = part;
         }
     }
-    for (place, members) in &places {
+    let mut contended = Vec::with_capacity(places.len());
+    for ((host, resource), members) in &places {
         for index in members {
             let demand = demands[*index];
             shares[*index] = Share::clamped(parts[demand.application] * demand.wanted.part());
         }
-        hand_out(members, demands, capacity(place.0, place.1), &mut shares);
+        let capacity = capacity(*host, *resource).max(0.0);
+        let floors_kept = keep_floors(members, demands, capacity, &mut shares);
+        hand_out(members, demands, capacity, &mut shares);
+        contended.push(Contended { host: *host, resource: *resource, wanted: asked(members), floors_kept });
     }
-    let contended = places.iter().map(|((host, resource), members)| (*host, *resource, asked(members))).collect();
     Grants { shares, parts, contended, domains }
 }
 
@@ -220,6 +248,25 @@ fn price_for(constraint: &Constraint, price: f64, pressure: &[f64], weights: &[f
     if sum >= constraint.shortfall || slope <= 0.0 { at } else { at + (constraint.shortfall - sum) / slope }
 }
 
+/// Raises what is below its floor to it, and lowers what is above in proportion to how far, where that takes more than there
+/// is. Returns the part of each floor that is kept: 1, or less where the floors alone are more than there is.
+fn keep_floors(members: &[usize], demands: &[Demand], capacity: f64, shares: &mut [Share]) -> f64 {
+    let floors: f64 = members.iter().map(|index| demands[*index].floor()).sum();
+    let kept = if floors > capacity { capacity / floors } else { 1.0 };
+    let least = |index: usize| kept * demands[index].floor();
+    if members.iter().all(|index| shares[*index].part() >= least(*index)) {
+        return kept;
+    }
+    let above = |share: Share, index: usize| (share.part() - least(index)).max(0.0);
+    let all_above: f64 = members.iter().map(|index| above(shares[*index], *index)).sum();
+    let room = (capacity - kept * floors).max(0.0);
+    let part = if all_above > room { room / all_above } else { 1.0 };
+    for index in members {
+        shares[*index] = Share::clamped(least(*index) + part * above(shares[*index], *index));
+    }
+    kept
+}
+
 /// Hands out what is left of a constrained resource, in proportion to the gain; no application gets more than it asked for.
 fn hand_out(members: &[usize], demands: &[Demand], capacity: f64, shares: &mut [Share]) {
     let used: f64 = members.iter().map(|index| shares[*index].part()).sum();
@@ -257,7 +304,7 @@ mod tests {
     use super::*;
 
     fn demand(application: usize, host: usize, resource: Resource, wanted: f64, gain: f64) -> Demand {
-        Demand { application, host, resource, wanted: Share::clamped(wanted), gain }
+        Demand { application, host, resource, wanted: Share::clamped(wanted), floor: Share::default(), gain }
     }
 
     const WHOLE: fn(usize, Resource) -> f64 = |_, _| 1.0;
@@ -317,6 +364,39 @@ mod tests {
     }
 
     #[test]
+    fn a_floor_is_kept_at_the_cost_of_what_others_have_above_theirs() {
+        let floor = |floor, demand| Demand { floor: Share::clamped(floor), ..demand };
+        // Without floors 0.1, 0.45 and 0.45: the first gains nothing, so it keeps the least part alone.
+        let demands = [
+            floor(0.3, demand(0, 0, Resource::Cpu, 0.4, 0.0)),
+            floor(0.1, demand(1, 0, Resource::Cpu, 0.8, 1.0)),
+            demand(2, 0, Resource::Cpu, 0.8, 1.0),
+        ];
+        let grants = arbitrate(&demands, WHOLE);
+        near(grants.shares[0].part(), 0.3);
+        // The others have 0.35 and 0.45 above their floors, for which 1 − 0.3 − 0.1 is left.
+        near(grants.shares[1].part(), 0.1 + 0.6 * 0.35 / 0.8);
+        near(grants.shares[2].part(), 0.6 * 0.45 / 0.8);
+        near(grants.contended[0].floors_kept, 1.0);
+    }
+
+    #[test]
+    fn floors_that_do_not_fit_are_kept_in_proportion() {
+        let floor = |floor, demand| Demand { floor: Share::clamped(floor), ..demand };
+        let demands = [
+            floor(0.9, demand(0, 0, Resource::Memory, 1.0, 1.0)),
+            floor(0.3, demand(1, 0, Resource::Memory, 0.3, 5.0)),
+            // No more than what it asks for counts.
+            floor(0.9, demand(2, 0, Resource::Memory, 0.3, 5.0)),
+        ];
+        let grants = arbitrate(&demands, WHOLE);
+        near(grants.contended[0].floors_kept, 1.0 / 1.5);
+        for (share, due) in grants.shares.iter().zip([0.6, 0.2, 0.2]) {
+            near(share.part(), due);
+        }
+    }
+
+    #[test]
     fn nobody_gets_nothing_and_no_capacity_is_no_panic() {
         let demands = [demand(0, 0, Resource::Disk, 1.0, 0.0), demand(1, 0, Resource::Disk, 1.0, f64::NAN)];
         let grants = arbitrate(&demands, WHOLE);
@@ -364,6 +444,34 @@ mod tests {
     }
 
     proptest::proptest! {
+        #[test]
+        fn no_floor_is_broken_and_no_host_gives_more_than_it_has(
+            asked in proptest::collection::vec((0..4_usize, 0..3_usize, 0.0..1.0_f64, 0.0..1.0_f64, 0.0..2.0_f64), 1..20),
+            capacity in 0.1..1.0_f64,
+        ) {
+            let one = |(application, host, wanted, floor, gain)| {
+                Demand { floor: Share::clamped(floor), ..demand(application, host, Resource::Cpu, wanted, gain) }
+            };
+            let demands: Vec<Demand> = asked.into_iter().map(one).collect();
+            let grants = arbitrate(&demands, |_, _| capacity);
+            let kept = |host: usize| {
+                grants.contended.iter().find(|own| own.host == host).map_or(1.0, |own| own.floors_kept)
+            };
+            for (demand, share) in demands.iter().zip(&grants.shares) {
+                let least = kept(demand.host) * demand.floor();
+                proptest::prop_assert!(share.part() >= least - 1e-9 && share.part() <= demand.wanted.part() + 1e-9);
+            }
+            for host in 0..3 {
+                let here = |value: &dyn Fn(usize) -> f64| -> f64 {
+                    (0..demands.len()).filter(|i| demands[*i].host == host).map(value).sum()
+                };
+                let (asked, floors) = (here(&|i| demands[i].wanted.part()), here(&|i| demands[i].floor()));
+                let got = here(&|i| grants.shares[i].part());
+                proptest::prop_assert!((got - asked.min(capacity)).abs() < 1e-6, "{} of {}", got, asked);
+                proptest::prop_assert!((kept(host) < 1.0) == (floors > capacity), "{} of {}", floors, capacity);
+            }
+        }
+
         #[test]
         fn the_parts_are_clarabels_and_no_host_gives_more_than_it_has(
             wanted in (2..6_usize, 1..4_usize).prop_flat_map(|(applications, hosts)| {

@@ -146,9 +146,13 @@ impl Applications {
                 if tier.host != *id || !movable(hosts, id, share.resource) {
                     continue;
                 }
-                // A host may come back as a larger one.
+                // A host may come back as a larger or smaller one, and an application whose floors counted may be gone.
                 let ceiling = bounds_of(tier, share.resource).map_or(f64::MAX, |bounds| bounds.ceiling);
-                let amount = (share.granted.part() * self.whole(tier, share.resource, hosts)).min(ceiling);
+                let floor = bounds_of(tier, share.resource).map_or(0.0, |bounds| bounds.floor);
+                let mut amount = (share.granted.part() * self.whole(tier, share.resource, hosts)).min(ceiling);
+                if amount < floor {
+                    amount = amount.max(self.least(tier, share.resource, hosts));
+                }
                 let target = Target::Workload(tier.workload.clone());
                 let desired = wanted.entry(target).or_insert(Desired::Limit(Limits::NONE));
                 let Desired::Limit(limits) = desired else { continue };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::VERSION;
 use crate::balance::application::{Application, Observation, ObservedShare, Request, Settings};
-use crate::balance::arbitration::{Demand, Grants, arbitrate};
+use crate::balance::arbitration::{Contended as ContendedPlace, Demand, Grants, arbitrate};
 use crate::balance::model::Kind;
 use crate::balance::mpc::Reach;
 use crate::balance::scaler::Load;
@@ -58,6 +58,9 @@ pub struct Asked {
     pub resource: Resource,
     /// Part of the host, in 0..=1.
     pub wanted: f64,
+    /// What it is not cut below, as long as all floors there fit; at most `wanted`.
+    #[serde(default)]
+    pub floor: f64,
     /// ∂ȳ/∂w: performance that a whole host would bring; at least 0.
     pub gain: f64,
 }
@@ -86,6 +89,8 @@ pub struct Contended {
     pub wanted: f64,
     /// What there is.
     pub capacity: f64,
+    /// The part of each floor that is kept: 1 where all floors fit.
+    pub floors_kept: f64,
 }
 
 /// A question about applications of which the last control intervals are known.
@@ -277,11 +282,12 @@ fn capacities(capacity: &[Capacity], hosts: &Names<'_, HostId>) -> BTreeMap<(usi
 }
 
 fn contended(grants: &Grants, hosts: &Names<'_, HostId>, of: &BTreeMap<(usize, Resource), f64>) -> Vec<Contended> {
-    let one = |(host, resource, wanted): &(usize, Resource, f64)| Contended {
-        host: hosts.0[*host].clone(),
-        resource: *resource,
-        wanted: *wanted,
-        capacity: of.get(&(*host, *resource)).copied().unwrap_or(1.0),
+    let one = |place: &ContendedPlace| Contended {
+        host: hosts.0[place.host].clone(),
+        resource: place.resource,
+        wanted: place.wanted,
+        capacity: of.get(&(place.host, place.resource)).copied().unwrap_or(1.0),
+        floors_kept: place.floors_kept,
     };
     grants.contended.iter().map(one).collect()
 }
@@ -297,6 +303,7 @@ pub fn arbitrate_question(question: &ArbitrateQuestion) -> Result<ArbitrateAnswe
     problems.count("demands", question.demands.len(), 1);
     for (index, demand) in question.demands.iter().enumerate() {
         problems.within(&format!("demands[{index}].wanted"), demand.wanted, 0.0, 1.0);
+        problems.within(&format!("demands[{index}].floor"), demand.floor, 0.0, demand.wanted);
         problems.within(&format!("demands[{index}].gain"), demand.gain, 0.0, 1e9);
     }
     problems.end()?;
@@ -309,6 +316,7 @@ pub fn arbitrate_question(question: &ArbitrateQuestion) -> Result<ArbitrateAnswe
             host: hosts.number(&asked.host),
             resource: asked.resource,
             wanted: Share::clamped(asked.wanted),
+            floor: Share::clamped(asked.floor),
             gain: asked.gain,
         })
         .collect();
@@ -334,8 +342,9 @@ pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Vec
     let mut demands = Vec::new();
     for (application, (observed, request)) in question.applications.iter().zip(&requests).enumerate() {
         for ((moved, wanted), gain) in observed.shares.iter().zip(&request.shares).zip(&request.gains) {
-            let host = hosts.number(&moved.host);
-            demands.push(Demand { application, host, resource: moved.resource, wanted: *wanted, gain: *gain });
+            let (host, resource) = (hosts.number(&moved.host), moved.resource);
+            let floor = Share::clamped(moved.floor);
+            demands.push(Demand { application, host, resource, wanted: *wanted, floor, gain: *gain });
         }
     }
     let of = capacities(&question.capacity, &hosts);

@@ -9,7 +9,7 @@ use gleaner_types::id::{ApplicationId, HostId};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{CoreShare, Fraction};
 
-use super::managed::{Managed, TierShare, bounds_of, decide, movable};
+use super::managed::{Contention, Managed, TierShare, bounds_of, decide, movable};
 use super::{Applications, Reserved};
 use crate::balance::application::{Observation, ObservedShare, Request};
 use crate::balance::arbitration::{Demand, arbitrate};
@@ -36,18 +36,24 @@ impl Applications {
         let places: Vec<HostId> = hosts.iter().map(|(id, _)| id.clone()).collect();
         let place = |host: &HostId| places.binary_search(host).unwrap_or(usize::MAX);
         let mut demands = Vec::new();
-        for (index, (name, request)) in names.iter().zip(&requests).enumerate() {
+        for (application, ((name, request), (observation, _))) in
+            names.iter().zip(&mut requests).zip(&observed).enumerate()
+        {
             let Some(managed) = self.managed.get(name) else { continue };
-            for ((share, wanted), gain) in managed.shares.iter().zip(&request.shares).zip(&request.gains) {
-                let host = place(&managed.status.spec.tiers[share.tier].host);
-                let resource = share.resource;
-                demands.push(Demand { application: index, host, resource, wanted: *wanted, gain: *gain });
+            let asked = request.shares.iter_mut().zip(&request.gains).zip(&observation.shares);
+            for (share, ((wanted, gain), seen)) in managed.shares.iter().zip(asked) {
+                let (id, resource) = (&managed.status.spec.tiers[share.tier].host, share.resource);
+                // What cannot be limited is not below its floor either.
+                let floor = if movable(hosts, id, resource) { seen.floor } else { Share::default() };
+                // What is held may have been asked for when the host was larger.
+                *wanted = Share::clamped(wanted.part().max(floor.part()));
+                demands.push(Demand { application, host: place(id), resource, wanted: *wanted, floor, gain: *gain });
             }
         }
         let grants = arbitrate(&demands, |_, _| 1.0);
         self.reserved.clear();
-        for (host, resource, _) in &grants.contended {
-            if let (Resource::Cpu, Some(host)) = (resource, places.get(*host)) {
+        for contended in &grants.contended {
+            if let (Resource::Cpu, Some(host)) = (contended.resource, places.get(contended.host)) {
                 self.reserved.entry(host.clone()).or_default().contended = true;
             }
         }
@@ -59,9 +65,16 @@ impl Applications {
                 managed.shares.iter().map(|share| movable(hosts, host(share), share.resource)).collect();
             let given: Vec<Share> = granted.by_ref().take(managed.shares.len()).copied().collect();
             let (_, response) = &mut observed[index];
-            let part = grants.parts.get(index).copied().unwrap_or(1.0);
+            let floors = grants.contended.iter().filter(|own| {
+                let is_here = |share: &TierShare| share.resource == own.resource && place(host(share)) == own.host;
+                own.floors_kept < 1.0 && managed.shares.iter().any(is_here)
+            });
+            let contention = Contention {
+                part: grants.parts.get(index).copied().unwrap_or(1.0),
+                floors_kept: floors.map(|own| own.floors_kept).fold(1.0, f64::min),
+            };
             let response = std::mem::replace(response, ResponseTime::Idle);
-            decide(managed, request, (&given, &movable), part, response, now, outputs);
+            decide(managed, request, (&given, &movable), contention, response, now, outputs);
         }
         self.reserve(hosts);
     }
@@ -128,6 +141,15 @@ impl Applications {
             }
         };
         whole.max(1e-9)
+    }
+
+    /// The least that a tier is limited to, in the unit of its bounds: its floor, or its part of the host where the floors
+    /// there add up to more than the host has.
+    pub(super) fn least(&self, tier: &TierSpec, resource: Resource, hosts: &Hosts) -> f64 {
+        let whole = self.whole(tier, resource, hosts);
+        let floor = |tier: &TierSpec| bounds_of(tier, resource).map_or(0.0, |bounds| bounds.floor.min(whole));
+        let floors: f64 = self.managed.values().flat_map(|other| other.tiers_on(&tier.host)).map(floor).sum();
+        floor(tier) * (whole / floors.max(1e-9)).min(1.0)
     }
 
     /// What the grants leave to volunteers.

@@ -148,12 +148,21 @@ fn use_of(sample: &WorkloadSample, resource: Resource) -> Option<f64> {
     }
 }
 
+/// What contention leaves of an application's requests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Contention {
+    /// Part of its contended requests that is granted at least, but for floors.
+    pub(super) part: f64,
+    /// Part of its floors that is kept: less than 1 where those of a host add up to more than it has.
+    pub(super) floors_kept: f64,
+}
+
 /// Puts a grant in force and records why.
 pub(super) fn decide(
     managed: &mut Managed,
     request: &Request,
     (granted, movable): (&[Share], &[bool]),
-    part: f64,
+    contention: Contention,
     response: ResponseTime,
     now: Timestamp,
     outputs: &mut Outputs,
@@ -193,9 +202,9 @@ pub(super) fn decide(
         model: request.model.as_ref().map(|model| model.kind),
         rows: request.model.as_ref().map_or(0, |model| u32::try_from(model.rows).unwrap_or(u32::MAX)),
         neighbour: request.model.as_ref().is_some_and(|model| model.neighbour),
-        part,
+        part: contention.part,
         shares,
-        reason: reason(request, part, &response, spec.target_ms),
+        reason: reason(request, contention, &response, spec.target_ms),
         response,
     };
     let application = spec.name.clone();
@@ -217,7 +226,13 @@ pub(super) fn decide(
     managed.status.decision = Some(decision);
 }
 
-fn reason(request: &Request, part: f64, response: &ResponseTime, target_ms: f64) -> String {
+fn reason(request: &Request, contention: Contention, response: &ResponseTime, target_ms: f64) -> String {
+    let Contention { part, floors_kept } = contention;
+    let floors = if floors_kept < 1.0 {
+        format!("; the floors on a host of it add up to more than there is: {:.0} % of each kept", floors_kept * 100.0)
+    } else {
+        String::new()
+    };
     let Some(error) = request.error else {
         let why = match response {
             ResponseTime::Mean { .. } => "what was seen cannot be used".to_owned(),
@@ -226,7 +241,7 @@ fn reason(request: &Request, part: f64, response: &ResponseTime, target_ms: f64)
             ResponseTime::Missing { reason } => reason.clone(),
             ResponseTime::Absurd { value } => format!("its source says {value}"),
         };
-        return format!("every share is held: {why}");
+        return format!("every share is held: {why}{floors}");
     };
     let mean_ms = response.mean_ms().unwrap_or_default();
     let slower = if error > 0.0 { "slower" } else { "faster" };
@@ -237,5 +252,5 @@ fn reason(request: &Request, part: f64, response: &ResponseTime, target_ms: f64)
     };
     let cut =
         if part < 1.0 { format!("; {:.0} % of its contended requests granted", part * 100.0) } else { String::new() };
-    format!("{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {slower}{reach}{cut}", error.abs() * 100.0)
+    format!("{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {slower}{reach}{cut}{floors}", error.abs() * 100.0)
 }

@@ -205,6 +205,31 @@ fn volunteers_have_what_is_left_and_nothing_where_applications_contend() {
     assert!(services.mean_ms("a") < 115.0 && services.mean_ms("b") < 115.0, "{:?}", services.limits);
 }
 
+#[test]
+fn contention_cuts_no_share_below_its_floor_and_says_so_where_floors_do_not_fit() {
+    // All ask for far more than there is. With 130 % each the floors of three fit into 400 %, with 160 % they do not.
+    for (floor, fits) in [(130.0, true), (160.0, false)] {
+        let mut services = Services::new(&[("a", 400.0), ("b", 400.0), ("c", 20.0)], 400.0);
+        for service in ["a", "b", "c"] {
+            let mut spec = application(service, 400.0);
+            spec.tiers[0].cpu_percent = Some(Bounds { floor, ceiling: 400.0 });
+            services.send(Input::ApplicationApplied(Box::new(spec)));
+        }
+        services.seconds(30 * 12);
+        let least = if fits { floor } else { 400.0 / 3.0 };
+        assert!(services.limits.values().all(|limit| *limit > least - 1e-6), "{:?}", services.limits);
+        assert_eq!(services.limits.len(), 3);
+        let refused = services.events.iter().find(|event| matches!(event, Event::PlanRejected { .. }));
+        assert_eq!(refused, None);
+        let decision = services.bench.controller.application(&name("a")).unwrap().decision.clone().unwrap();
+        assert_eq!(decision.reason.contains("add up to more than there is: 83 % of each kept"), !fits, "{decision:?}");
+        // With one of them gone the floors of the others fit, and hold from the next command on.
+        services.send(Input::ApplicationRemoved { application: name("c") });
+        services.seconds(1);
+        assert!(services.limits.values().all(|limit| *limit > floor - 1e-6), "{:?}", services.limits);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
