@@ -334,9 +334,9 @@ impl Holder for Unmovable {
         true
     }
 
-    fn protect(&self, posture: Posture) -> Result<(), String> {
+    fn protect(&self, posture: Posture) -> Result<(), SpareError> {
         self.0.lock().unwrap().push(posture);
-        if posture.spare_cpus() == 0 { Ok(()) } else { Err("its cpuset cannot be written".to_owned()) }
+        if posture.spare_cpus() == 0 { Ok(()) } else { Err(SpareError::NoCpuset) }
     }
 }
 

@@ -21,7 +21,9 @@ pub(crate) enum ValueError {
     Before1970,
     #[error("{0:?} is no percentage; write 1%")]
     Percent(String),
-    #[error("{0:?} is no part of the time that can be spent on pauses; write a number above 0, at most {LARGEST_PAUSE_SHARE}")]
+    #[error(
+        "{0:?} is no part of the time that can be spent on pauses; write a number above 0, at most {LARGEST_PAUSE_SHARE}"
+    )]
     PauseShare(String),
     #[error("{0:?} is no amount of money")]
     Money(String),
