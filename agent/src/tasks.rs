@@ -392,7 +392,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             return Err(StartError::DiskShort(short));
         }
         if self.attempts.len() >= MOST_ATTEMPTS {
-            return Err(StartError::TooMany);
+            return Err(StartError::TooMany(MOST_ATTEMPTS));
         }
         let Some(job) = self.jobs.iter().find(|job| job.job == attempt.job) else {
             return Err(StartError::UnknownJob(attempt.job.clone()));

@@ -3,7 +3,6 @@
 use gleaner_types::id::JobId;
 use gleaner_types::report::Reason;
 
-use super::MOST_ATTEMPTS;
 use super::launch::LaunchError;
 
 /// An attempt is not started.
@@ -21,9 +20,9 @@ pub(super) enum StartError {
     /// A file system that tasks can write is short of space.
     #[error("no task is started while disk space is short: {}", .0.text())]
     DiskShort(Reason),
-    /// Too many are known.
-    #[error("this host has {MOST_ATTEMPTS} tasks that run or whose end is not stored yet")]
-    TooMany,
+    /// As many are known as may be.
+    #[error("this host has {0} tasks that run or whose end is not stored yet")]
+    TooMany(usize),
     /// The aggregator has not sent the job, or it was forgotten since.
     #[error("this host does not know what the tasks of job {0} have in common")]
     UnknownJob(JobId),

@@ -8,6 +8,7 @@
 mod codec;
 mod frame;
 mod message;
+mod rejected;
 mod sayable;
 mod scalar;
 mod schema;

@@ -5,16 +5,42 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::codec::prefix;
-use crate::schema::{Raw, Rejected};
+use crate::codec::{append, prefix};
+use crate::rejected::Rejected;
 
 /// The greatest number that is a byte of its own; then the bytes that stand before two, four and eight others.
 const ONE_BYTE: u8 = 250;
 const TWO_BYTES: u8 = 251;
 const FOUR_BYTES: u8 = 252;
 const EIGHT_BYTES: u8 = 253;
+
+/// A byte string.
+#[derive(Debug, Clone)]
+pub(crate) struct Raw<'a>(pub(crate) Cow<'a, [u8]>);
+
+impl Raw<'_> {
+    /// The bytes of a value. The values of the schemas can always be encoded.
+    pub(crate) fn of_value<T: Serialize>(value: &T) -> Self {
+        let mut bytes = Vec::with_capacity(256);
+        // An encoder that appends to memory fails only over its limit, which the frame's limit is far below.
+        _ = append(value, &mut bytes);
+        Self(Cow::Owned(bytes))
+    }
+}
+
+impl Serialize for Raw<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&'de [u8]>::deserialize(deserializer).map(|bytes| Self(Cow::Borrowed(bytes)))
+    }
+}
 
 /// What is left to read of a payload or of a block.
 #[derive(Debug, Clone, Copy)]
@@ -246,10 +272,8 @@ mod tests {
     use std::fmt::Debug;
 
     use proptest::prelude::*;
-    use serde::Serialize;
 
     use super::*;
-    use crate::codec::append;
 
     /// Written here and by the crate alike, and read from it by both alike, also where it is cut off.
     fn alike<'a, T: Scalar<'a> + Serialize + Deserialize<'a> + PartialEq + Debug + Copy>(

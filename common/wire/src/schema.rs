@@ -18,9 +18,11 @@ use gleaner_types::units::{
     Bytes, BytesPerSec, CoreShare, Fraction, MAX_CORES, MAX_COUNT, MAX_MAGNITUDE, NotFinite, PerSec,
 };
 use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::codec::{append, prefix};
+pub(crate) use crate::rejected::{Rejected, Rejection, named};
+pub(crate) use crate::scalar::Raw;
 use crate::scalar::{Input, Scalar, append_behind_length, append_unsigned};
 use crate::unknown::Unknowns;
 
@@ -34,64 +36,6 @@ impl Unsayable {
     #[cold]
     pub(crate) fn new(version: u16, what: &'static str) -> Self {
         Self(Box::new((version, what)))
-    }
-}
-
-/// What came is not taken.
-#[derive(Debug)]
-pub(crate) struct Rejected(Box<Rejection>);
-
-/// Why it is not.
-#[derive(Debug)]
-pub(crate) enum Rejection {
-    /// It breaks a rule: which field of what was sent, the innermost first, and how.
-    Invalid { fields: Vec<&'static str>, detail: String },
-    /// It is about something that only a newer release knows.
-    Unknown { what: &'static str, code: u16 },
-}
-
-impl Rejected {
-    #[cold]
-    pub(crate) fn invalid(error: impl fmt::Display) -> Self {
-        Self(Box::new(Rejection::Invalid { fields: Vec::new(), detail: error.to_string() }))
-    }
-
-    #[cold]
-    pub(crate) fn unknown(what: &'static str, code: u16) -> Self {
-        Self(Box::new(Rejection::Unknown { what, code }))
-    }
-
-    #[cold]
-    fn in_field(mut self, field: &'static str) -> Self {
-        if let Rejection::Invalid { fields, .. } = &mut *self.0 {
-            fields.push(field);
-        }
-        self
-    }
-
-    pub(crate) const fn why(&self) -> &Rejection {
-        &self.0
-    }
-}
-
-/// Where it is rejected, says that it is the field of this name.
-#[inline(always)]
-pub(crate) fn named<T>(field: &'static str, converted: Result<T, Rejected>) -> Result<T, Rejected> {
-    converted.map_err(|rejected| rejected.in_field(field))
-}
-
-/// `machine.disks.read: NaN is not a valid …`.
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.why() {
-            Rejection::Invalid { fields, detail } => {
-                for (place, field) in fields.iter().rev().enumerate() {
-                    write!(f, "{}{field}", if place > 0 { "." } else { "" })?;
-                }
-                write!(f, "{}{detail}", if fields.is_empty() { "" } else { ": " })
-            }
-            Rejection::Unknown { what, code } => write!(f, "{what} {code} is unknown"),
-        }
     }
 }
 
@@ -317,32 +261,6 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, Vec<D>> for List<S> {
             list.push(S::read(input, unknown)?);
         }
         Ok(list)
-    }
-}
-
-/// A byte string.
-#[derive(Debug, Clone)]
-pub(crate) struct Raw<'a>(pub(crate) Cow<'a, [u8]>);
-
-impl Raw<'_> {
-    /// The bytes of a value. The values of the schemas can always be encoded.
-    pub(crate) fn of_value<T: Serialize>(value: &T) -> Self {
-        let mut bytes = Vec::with_capacity(256);
-        // An encoder that appends to memory fails only over its limit, which the frame's limit is far below.
-        _ = append(value, &mut bytes);
-        Self(Cow::Owned(bytes))
-    }
-}
-
-impl Serialize for Raw<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <&'de [u8]>::deserialize(deserializer).map(|bytes| Self(Cow::Borrowed(bytes)))
     }
 }
 
