@@ -29,6 +29,11 @@ gzip -9n "$extra"/man/*/*.1
 "$target/release/gleaner" completions zsh >"$extra/completions/_gleaner"
 "$target/release/gleaner" completions fish >"$extra/completions/gleaner.fish"
 
+mkdir "$extra/docs"
+for document in README.md docs/*.md; do
+    sed -E -f packaging/shipped.sed "$document" >"$extra/docs/${document##*/}"
+done
+
 for package in gleaner-agent gleaner-aggregator gleaner; do
     cargo deb --package "$package" --no-build --quiet --output "$out/" "${version[@]}"
 done

@@ -1,5 +1,5 @@
 //! Power is cut. The aggregator runs a job under strace, with an agent of the real parts that keep something (runner of
-//! tasks, outbox and link); then the machine loses power at random moments of that, on paper: from the calls follows what the
+//! tasks, outbox and link, and what limits workloads with its ledger); then the machine loses power at random moments of that, on paper: from the calls follows what the
 //! disks held. What was promised must be there, each time.
 //!
 //! The agent has no guard: on a busy machine a volunteer gets nothing, and this is about disks.
@@ -31,6 +31,7 @@ use gleaner_types::units::Bytes;
 use gleaner_wire::FromAgent;
 use serde_json::Value;
 
+use crate::levers::Levers;
 use crate::power::{ARGUMENTS, Call, Disk, Left, Step, read_trace};
 use crate::random::{Random, number, seed};
 
@@ -78,6 +79,7 @@ impl Bed {
         let name = format!("gleaner-cuts-{}", std::process::id());
         let roots = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"].map(|root| Path::new(root).join(&name));
         let group = roots.into_iter().find(|group| std::fs::create_dir(group).is_ok()).expect("a cgroup");
+        Levers::new(&dir).make();
         Self { pair, dir, group }
     }
 
@@ -207,9 +209,10 @@ impl Bed {
         }
     }
 
-    /// What must be on the disks after a cut. The problems there are.
-    fn check(&self, now: u64, left: &Left, promises: &Promises) -> Vec<String> {
-        let mut problems = Vec::new();
+    /// What must be on the disks after a cut, at which the levers of workloads held this. The problems there are.
+    fn check(&self, now: u64, left: &Left, promises: &Promises, held: &BTreeMap<String, String>) -> Vec<String> {
+        let [_, agent] = self.state();
+        let mut problems = Levers::new(&self.dir).check(held, &agent, left, &self.pair.bench.path("ledger"));
         let file = |path: &str| left.get(&format!("{}/{path}", self.dir)).cloned().flatten();
         let taken = now >= promises.taken;
         let ended = self.check_store(file("state/state.redb"), taken).unwrap_or_else(|problem| {
@@ -255,6 +258,8 @@ impl Bed {
         let list = whole("state/jobs/j/tasks.json", &|content| serde_json::from_slice::<Value>(content).is_ok());
         demand(list, "the task list is broken".to_owned());
         let epoch = whole("agent-state/tasks/epoch", &|content| text(content).trim().parse::<u64>().is_ok());
+        demand(epoch, "the agent's epoch for tasks is broken".to_owned());
+        let epoch = whole("agent-state/epoch", &|content| text(content).trim().parse::<u64>().is_ok());
         demand(epoch, "the agent's epoch is broken".to_owned());
         let kept = file("state/jobs/j/tasks.json").is_some();
         demand(!taken || ended || kept, "the task list of a taken job is gone".to_owned());
@@ -373,6 +378,8 @@ async fn run_part(part: Part) {
     });
     let (tasks, inputs) = tokio::sync::mpsc::channel(64);
     tokio::spawn(runner.unwrap().run(inputs));
+    let (levers, state) = (Levers::new(&part.dir), PathBuf::from(&part.state));
+    std::thread::spawn(move || levers.act(&state));
     let FromAgent::Hello(hello) = synthetic::hello(&host, part.incarnation) else { panic!("no hello") };
     let file = |name: String| Path::new(&part.dir).join("pki").join(name);
     let files = IdentityFiles {
@@ -457,7 +464,10 @@ fn power_cut_at_any_moment_loses_nothing_that_was_promised() {
     ));
     let all = TASKS as usize;
     assert!(promises.events.len() > 10 && promises.ends.len() >= all && promises.forgotten.len() >= all);
-    let (mut problems, mut booted, mut lossy) = (Vec::new(), 0, 0);
+    let levers = Levers::new(&bed.dir);
+    let (mut problems, mut booted, mut lossy, mut limited, mut caught) = (Vec::new(), 0, 0, 0, 0);
+    let [_, agent] = bed.state();
+    let of_the_ledger = [agent.clone(), format!("{agent}/ledger.json.new")];
     for cut in 0..cuts {
         let mut random = Random::new(seed, cut);
         let now = moment(&watched, &mut random);
@@ -465,15 +475,28 @@ fn power_cut_at_any_moment_loses_nothing_that_was_promised() {
         calls.iter().take_while(|call| call.start <= now).for_each(|call| disk.apply(call, now));
         let left = disk.left(&mut random);
         lossy += u32::from(disk.has_unsynced());
-        let found = bed.check(now, &left, &promises);
+        let held = levers.at(&calls, now);
+        limited += u32::from(levers.are_changed(&held));
+        // Were the ledger never synced, that would be found.
+        let mut careless = Disk::new(&bed.dir, &bed.state());
+        let forgets = |call: &&Call| call.step != Step::Synced || !of_the_ledger.contains(&call.path);
+        calls.iter().take_while(|call| call.start <= now).filter(forgets).for_each(|call| careless.apply(call, now));
+        let careless = careless.left(&mut random);
+        caught += u32::from(!levers.check(&held, &agent, &careless, &bed.pair.bench.path("ledger")).is_empty());
+        let found = bed.check(now, &left, &promises, &held);
         problems.extend(found.into_iter().map(|problem| format!("cut {cut}: {problem}")));
         if problems.is_empty() && cut % 20 == 19 {
             bed.boot(now, &left, &promises);
             booted += 1;
         }
     }
-    say(&format!("{cuts} cuts, {lossy} of them with something unsynced; {booted} booted; {} problems", problems.len()));
-    assert!(lossy > 0, "no cut had anything to lose");
+    say(&format!(
+        "{cuts} cuts, {lossy} of them with something unsynced and {limited} with limits in force; {booted} booted; {} problems; \
+         with a ledger that is not synced, in {caught} cuts",
+        problems.len()
+    ));
+    assert!(lossy > 0 && limited > 0, "no cut had anything to lose");
+    assert!(caught > 0, "a ledger that is not synced is not told from one that is");
     assert!(problems.is_empty(), "{problems:#?}");
 }
 

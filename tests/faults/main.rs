@@ -7,6 +7,7 @@ mod cuts;
 mod fleet;
 mod groups;
 mod kills;
+mod levers;
 mod network;
 mod power;
 mod random;

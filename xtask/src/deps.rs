@@ -1,5 +1,6 @@
 //! What the crates may depend on: licences, advisories and sources by cargo-deny; the walls between crates by their trees.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::steps::{Failure, Steps, cargo};
@@ -14,6 +15,9 @@ const RUNTIMES: [&str; 6] = ["tokio", "mio", "hyper", "quinn", "ring", "rustls"]
 /// The version of cargo-deny that is installed where there is none.
 const DENY_VERSION: &str = "0.20.2";
 
+/// Names a copy of the databases of advisories, for machines without a network.
+const ADVISORIES: &str = "GLEANER_ADVISORY_DBS";
+
 pub(crate) fn check(steps: &mut Steps) {
     steps.step("walls between crates", |_| walls());
     let deny_is_here = cargo(&["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -26,6 +30,36 @@ pub(crate) fn check(steps: &mut Steps) {
     let deny = ["deny", "--log-level", "error", "check", "licenses", "bans", "sources"];
     steps.run("licences and sources", cargo(&deny));
     steps.run("licences and sources of the Xen helper", cargo(&deny).current_dir("agent-xen"));
+    advisories(steps);
+}
+
+/// Checks what is known of vulnerable and unmaintained crates: against a copy of the database where one is given, otherwise
+/// against the database itself where it can be reached.
+fn advisories(steps: &mut Steps) {
+    match std::env::var_os(ADVISORIES) {
+        Some(copy) => steps.step("advisories, by a copy of their database", |_| {
+            let config = std::env::temp_dir().join(format!("gleaner-deny-{}.toml", std::process::id()));
+            let text = std::fs::read_to_string("deny.toml").map_err(Failure::Start)?;
+            std::fs::write(&config, with_database(&text, Path::new(&copy))).map_err(Failure::Start)?;
+            let mut deny = cargo(&["deny", "--log-level", "error", "--offline", "--config"]);
+            let status = deny.arg(&config).args(["check", "advisories"]).status();
+            _ = std::fs::remove_file(&config);
+            let status = status.map_err(Failure::Start)?;
+            if status.success() { Ok(()) } else { Err(Failure::Ended(status)) }
+        }),
+        None if cargo(&["deny", "--log-level", "off", "fetch", "db"]).status().is_ok_and(|status| status.success()) => {
+            steps.run("advisories", cargo(&["deny", "--log-level", "error", "check", "advisories"]));
+        }
+        None => println!(
+            "advisories are not checked: their database cannot be reached, and {ADVISORIES} names no copy (CONTRIBUTING.md)"
+        ),
+    }
+}
+
+/// The settings of cargo-deny with the folder of databases: a copy of `advisory-dbs` in cargo's home.
+fn with_database(settings: &str, folder: &Path) -> String {
+    let path = folder.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
+    settings.replacen("[advisories]\n", &format!("[advisories]\ndb-path = \"{path}\"\n"), 1)
 }
 
 /// No runtime below a pure crate, and no daemon below the command line.
@@ -53,4 +87,17 @@ fn tree(arguments: &[&str]) -> Result<Vec<String>, Failure> {
     }
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_the_database_gets_into_the_settings() {
+        let own = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../deny.toml")).unwrap();
+        let settings = with_database(&own, Path::new("/srv/advisory-dbs"));
+        assert_eq!(settings.matches("[advisories]\ndb-path = \"/srv/advisory-dbs\"\n").count(), 1, "{settings}");
+        assert!(with_database("[advisories]\n", Path::new("/a\"b")).contains(r#"db-path = "/a\"b""#));
+    }
 }

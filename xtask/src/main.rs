@@ -5,6 +5,8 @@
 
 mod deps;
 mod packages;
+#[cfg(test)]
+mod shipped;
 mod skips;
 mod steps;
 

@@ -187,7 +187,7 @@ mod tests {
         let mut fence = Fence::open(dir.path()).unwrap();
         fs::create_dir(dir.path().join("epoch.new")).unwrap();
         let (reason, detail) = fence.admit(5, NOW, &mut Vec::new()).unwrap_err();
-        assert!(reason == Refusal::Failed && detail.contains("epoch.new"), "{detail}");
+        assert!(reason == Refusal::Failed && detail.contains("/epoch`"), "{detail}");
         assert_eq!(fence.highest(), 0);
     }
 

@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use gleaner_daemon::durable::make_folders;
+use gleaner_daemon::durable::{self, make_folders};
 use gleaner_types::command::Target;
 use gleaner_types::error::chain;
 
@@ -320,18 +320,8 @@ fn keep_aside(path: &Path) -> Result<PathBuf, LedgerError> {
 
 /// Replaces a file of the state folder in one step; when this returns it is on the disk.
 pub(super) fn put_in_place(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), LedgerError> {
-    let (path, temporary) = (dir.join(name), dir.join(format!("{name}.new")));
-    let mut file = OpenOptions::new()
-        .create(true)
-        .write(true)
-        .truncate(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(&temporary)
-        .map_err(failed("create", &temporary))?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed("write", &temporary))?;
-    fs::rename(&temporary, &path).map_err(failed("put in place", &path))?;
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("sync the state folder", dir))
+    let path = dir.join(name);
+    durable::replace(&path, bytes, 0o600).map_err(failed("write", &path))
 }
 
 /// The parser of the ledger, for the fuzz targets.

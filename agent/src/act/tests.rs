@@ -1,5 +1,6 @@
 //! Acting on real cgroups and real processes.
 
+mod leftovers;
 mod levers;
 mod plain;
 mod refused_ledger;

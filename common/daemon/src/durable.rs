@@ -7,7 +7,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Replaces a file in one step. The content waits beside it in `NAME.new` until it is on the disk.
+use rustix::fs::OFlags;
+
+/// Replaces a file in one step. The content waits beside it in `NAME.new` until it is on the disk; a symbolic link of that
+/// name is not followed.
 ///
 /// # Errors
 /// When it may not last; the content before is still there, or the new one in whole.
@@ -33,7 +36,10 @@ pub fn replace_unsynced(path: &Path, content: &[u8], mode: u32) -> io::Result<()
 }
 
 fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+    // In a folder that others can write too, a link of this name would lead anywhere.
+    let no_link = OFlags::NOFOLLOW.bits().cast_signed();
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(mode).custom_flags(no_link).open(path)?;
     file.write_all(content)?;
     file.sync_all()
 }
@@ -95,6 +101,19 @@ mod tests {
         std::fs::create_dir(folder.path().join("state.new")).unwrap();
         replace(&file, b"three", 0o600).unwrap_err();
         assert_eq!(std::fs::read(&file).unwrap(), b"two");
+    }
+
+    #[test]
+    fn a_link_under_the_temporary_name_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, other) = (folder.path().join("state"), folder.path().join("other"));
+        std::fs::write(&other, "other").unwrap();
+        std::os::unix::fs::symlink(&other, folder.path().join("state.new")).unwrap();
+        replace(&file, b"one", 0o600).unwrap_err();
+        assert_eq!(std::fs::read(&other).unwrap(), b"other");
+        // The link is gone with the try.
+        replace(&file, b"one", 0o600).unwrap();
+        assert_eq!((std::fs::read(&file).unwrap(), std::fs::read(&other).unwrap()), (b"one".into(), b"other".into()));
     }
 
     #[test]

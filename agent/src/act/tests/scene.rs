@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,6 +43,8 @@ impl Scene {
             gleaner_test_support::skipped!("{test}: no mounted cgroup hierarchy has the controller cpu");
             return None;
         };
+        static CLEAN: Once = Once::new();
+        CLEAN.call_once(|| super::leftovers::remove(&hierarchies));
         let name = format!("gleaner-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let foreground = mount.join(format!("{name}-foreground"));
         if let Err(error) = fs::create_dir(&foreground) {
