@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 use gleaner_plan_check::{KnownHost, View};
 use gleaner_types::application::{ApplicationStatus, TierSpec};
-use gleaner_types::id::{ApplicationId, HostId, JobId, WorkloadId};
+use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{Decision, JobSpec, JobStatus};
 use gleaner_types::report::{HostFacts, HostReport};
 use gleaner_types::time::Timestamp;
