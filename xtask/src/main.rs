@@ -4,6 +4,7 @@
 //! it; each verb is a list of steps ([`steps`]), and `ci` is all of them.
 
 mod deps;
+mod mutants;
 mod packages;
 #[cfg(test)]
 mod shipped;
@@ -28,10 +29,12 @@ cargo xtask VERB [ARGUMENTS]
   repro [WHICH...]   the papers' experiments: rhic, stfc, bconf (all)
   demo               `gleaner demo`, as a first-time user runs it
   deb [ARGUMENTS]    Debian packages: packaging/build-debs.sh
+  mutants [PART [ARGUMENTS]]   mutation testing of what protects and records (hours); ARGUMENTS go to
+                     cargo-mutants, such as `--shard 1/8`
   fuzz [SECONDS]     every fuzz target (10 s each)
   docs               the documentation of all crates, warnings denied
   deps               licences, banned crates, sources; what the pure crates may not depend on
-  ci                 what a change has to pass: all of these but repro and deb, benches once; a skip that
+  ci                 what a change has to pass: all of these but repro, deb and mutants, benches once; a skip that
                      is not expected is a failure as root; the last line counts the tests
 ";
 
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Some("repro") => reproduce(&mut steps, &rest),
         Some("demo") => demo(&mut steps),
         Some("deb") => steps.run("packages", program("packaging/build-debs.sh").args(&rest)),
+        Some("mutants") => mutants::run(&mut steps, &rest),
         Some("fuzz") => fuzz(&mut steps, rest.first().map_or_else(|| "10".into(), Clone::clone)),
         Some("docs") => docs(&mut steps),
         Some("deps") => deps::check(&mut steps),

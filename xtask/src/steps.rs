@@ -25,6 +25,8 @@ pub(crate) enum Failure {
     Ended(ExitStatus),
     /// Crates depend on what they may not.
     Walls(Vec<String>),
+    /// What was asked for is none of these.
+    NoSuchPart(String),
 }
 
 impl std::fmt::Display for Failure {
@@ -33,6 +35,7 @@ impl std::fmt::Display for Failure {
             Self::Start(error) => write!(f, "it cannot be run: {error}"),
             Self::Ended(status) => status.fmt(f),
             Self::Walls(breaches) => f.write_str(&breaches.join(", ")),
+            Self::NoSuchPart(parts) => write!(f, "the parts are {parts}"),
         }
     }
 }

@@ -272,7 +272,95 @@ mod tests {
     use crate::act::ledger::Enabled;
     use crate::act::tests::scene::{Burner, Scene, eventually};
     use crate::act::volunteer::Volunteer;
-    use crate::levers::{DomainKind, DomainLever, LeverValue};
+    use crate::facts::DeviceNumber;
+    use crate::levers::{DomainKind, DomainLever, LeverValue, LinkLever, Throttle};
+    use crate::netlink::Direction;
+
+    fn record(lever: AnyLever, original: LeverValue, ours: LeverValue) -> Record {
+        Record { target: Target::Volunteer, lever, original, ours: vec![ours] }
+    }
+
+    #[test]
+    fn what_was_limited_is_put_back_whatever_it_is() {
+        let disk = DeviceNumber { major: 8, minor: 16 };
+        let quota = |quota_us| LeverValue::Quota { quota_us: Some(quota_us), period_us: 100_000 };
+        let throttle = |[read_bytes, write_bytes, read_operations, write_operations]: [u64; 4]| {
+            let [read_bytes, write_bytes, read_operations, write_operations] =
+                [Some(read_bytes), Some(write_bytes), Some(read_operations), Some(write_operations)];
+            LeverValue::Throttle(Throttle { read_bytes, write_bytes, read_operations, write_operations })
+        };
+        let (found, bytes, operations) =
+            (throttle([70, 80, 90, 100]), throttle([7, 8, 90, 100]), throttle([70, 80, 9, 10]));
+        let weights = (LeverValue::Weight(200), LeverValue::Weight(50));
+        let memory = (LeverValue::Memory(Some(1 << 30)), LeverValue::Memory(Some(1 << 29)));
+        use CgroupVersion::{V1, V2};
+        let kinds = [
+            (V2, CgroupFile::Quota, &["cpu.max"][..], (quota(80_000), quota(20_000))),
+            (V2, CgroupFile::Weight, &["cpu.weight"], weights.clone()),
+            (V2, CgroupFile::Memory, &["memory.high"], memory),
+            (V2, CgroupFile::DiskWeight, &["io.weight"], weights.clone()),
+            (V2, CgroupFile::BfqWeight, &["io.bfq.weight"], weights.clone()),
+            (V1, CgroupFile::DiskWeight, &["blkio.weight"], weights.clone()),
+            (V1, CgroupFile::BfqWeight, &["blkio.bfq.weight"], weights),
+            (V2, CgroupFile::Disk(disk), &["io.max"], (found.clone(), bytes.clone())),
+            (V2, CgroupFile::Disk(disk), &["io.max"], (found.clone(), operations.clone())),
+            (V1, CgroupFile::Disk(disk), &V1_FILES, (found.clone(), bytes)),
+            (V1, CgroupFile::Disk(disk), &V1_FILES, (found, operations)),
+        ];
+        const V1_FILES: [&str; 4] = [
+            "blkio.throttle.read_bps_device",
+            "blkio.throttle.write_bps_device",
+            "blkio.throttle.read_iops_device",
+            "blkio.throttle.write_iops_device",
+        ];
+        let root = tempfile::tempdir().unwrap();
+        let mut records = Vec::new();
+        for (number, (version, kind, files, (found, ours))) in kinds.into_iter().enumerate() {
+            let dir = root.path().join(number.to_string());
+            fs::create_dir(&dir).unwrap();
+            files.iter().for_each(|file| fs::write(dir.join(file), "").unwrap());
+            let lever = AnyLever::new(&dir, version, kind);
+            lever.write(ours.clone()).unwrap();
+            assert_eq!(lever.read().unwrap(), ours, "{lever}");
+            records.push(record(lever, found, ours));
+        }
+        let (report, kept) = put_back(&records);
+        for record in &records {
+            assert_eq!(record.lever.read().unwrap(), record.original, "{}", record.lever);
+        }
+        assert_eq!((report.restored, kept), (11, vec![]), "{report:?}");
+    }
+
+    #[test]
+    fn a_ceiling_on_a_link_is_put_back_in_both_directions() {
+        const TEST: &str = "a_ceiling_on_a_link_is_put_back_in_both_directions";
+        let work = || {
+            if let Err(error) = crate::netlink::own_namespace() {
+                gleaner_test_support::skipped!("{TEST}: no network namespace can be made here: {error}");
+                return;
+            }
+            let tap = "ip tuntap add gl-tap mode tap && ip link set gl-tap up";
+            if !std::process::Command::new("sh").args(["-c", tap]).status().unwrap().success() {
+                gleaner_test_support::skipped!("{TEST}: no tap can be made here (ip, /dev/net/tun)");
+                return;
+            }
+            for direction in [Direction::Receive, Direction::Transmit] {
+                let lever = AnyLever::Link(LinkLever { interface: "gl-tap".into(), direction });
+                let ours = LeverValue::Rate(Some(125_000));
+                match lever.set(ours.clone()) {
+                    Err(error) if error.fault() == Fault::Denied => {
+                        gleaner_test_support::skipped!("{TEST}: {direction:?}: this kernel has no such queue");
+                        continue;
+                    }
+                    set => set.unwrap(),
+                }
+                let (report, kept) = put_back(&[record(lever.clone(), LeverValue::Rate(None), ours)]);
+                assert_eq!((report.restored, kept), (1, vec![]), "{direction:?}: {report:?}");
+                assert_eq!(lever.read().unwrap(), LeverValue::Rate(None), "{direction:?}");
+            }
+        };
+        std::thread::spawn(work).join().unwrap();
+    }
 
     #[test]
     fn a_controller_that_others_use_by_now_stays_switched_on() {

@@ -15,6 +15,9 @@ use gleaner_types::time::Timestamp;
 
 use crate::host::{FLOOR_PERCENT, Host, LIMITS, MEMORY_FLOOR};
 
+/// By how much what counters of a hundredth of a second say of CPU can be off, in percent of a core.
+const COUNTED: f64 = 2.0;
+
 /// What was seen of one host.
 #[derive(Debug, Default)]
 struct Observed {
@@ -29,6 +32,13 @@ pub struct Checks {
     hosts: Vec<Observed>,
     /// Events that each agent was told are in the log, by host and incarnation.
     told: BTreeMap<(HostId, u64), u64>,
+    /// Knobs that limit a workload now.
+    limiting: BTreeSet<(HostId, usize, &'static str)>,
+    /// Knobs that were written, and those that were put back afterwards.
+    written: BTreeSet<&'static str>,
+    restored: BTreeSet<&'static str>,
+    /// A volunteer ran under a lease.
+    volunteer_ran: bool,
     /// What was broken, in words.
     pub breaches: Vec<String>,
     /// Checks made.
@@ -110,8 +120,9 @@ impl Checks {
 
     /// After an agent looked after its leases: what is limited or runs has one.
     pub fn leases(&mut self, number: usize, host: &Host, at: Timestamp) {
+        self.knobs(host);
         for workload in 0..host.machine.workloads() {
-            if !host.machine.is_limited(workload) {
+            if !self.limiting.iter().any(|(id, number, _)| (id, *number) == (&host.id, workload)) {
                 continue;
             }
             let Ok(id) = host.workload(workload) else { continue };
@@ -121,6 +132,7 @@ impl Checks {
             });
         }
         if host.volunteer_runs() {
+            self.volunteer_ran |= host.allowance() > 0.0;
             let lease = self.hosts[number].leases.get(&Target::Volunteer).copied();
             self.demand(lease.is_some_and(|lease| lease > at), || {
                 format!("{}: the volunteer runs at {at}, its lease is {lease:?}", host.id)
@@ -128,8 +140,40 @@ impl Checks {
         }
     }
 
+    /// Notes which knobs limit the host's workloads now, and which do not any more.
+    fn knobs(&mut self, host: &Host) {
+        for workload in 0..host.machine.workloads() {
+            let now = host.machine.limited_by(workload);
+            self.written.extend(&now);
+            let mine = |(id, number, _): &(HostId, usize, _)| (id, *number) == (&host.id, workload);
+            let over = self.limiting.iter().filter(|own| mine(own) && !now.contains(&own.2)).map(|own| own.2);
+            self.restored.extend(over);
+            self.limiting.retain(|own| !mine(own) || now.contains(&own.2));
+            self.limiting.extend(now.into_iter().map(|knob| (host.id.clone(), workload, knob)));
+        }
+    }
+
+    /// What this seed did not try, of what it was to: each of these knobs written and put back, and a volunteer.
+    #[must_use]
+    pub fn untried(&self, knobs: &[&'static str]) -> Vec<String> {
+        let knobs = knobs.iter().filter(|knob| !self.written.contains(*knob) || !self.restored.contains(*knob));
+        let knobs = knobs.map(|knob| format!("{knob} was not written and put back"));
+        knobs.chain((!self.volunteer_ran).then(|| "no volunteer ran".to_owned())).collect()
+    }
+
+    /// After a look of the guard at counters that tell the truth: the volunteer may use no more than what the foreground
+    /// leaves, but for a half of the machine and more, of which the kernel gives it only what is left.
+    pub fn leaves(&mut self, host: &Host) {
+        let (allowance, left) = (host.allowance(), host.machine.left());
+        let half = f64::from(host.machine.cores) * 50.0;
+        self.demand(left >= half || allowance <= left + COUNTED, || {
+            format!("{}: the volunteer may use {allowance:.1} % of the {left:.1} % that the foreground leaves", host.id)
+        });
+    }
+
     /// Nothing of Gleaner is left on a host.
     pub fn untouched(&mut self, host: &Host, when: &str) {
+        self.knobs(host);
         let changed = host.machine.changed();
         self.demand(changed.is_empty(), || format!("{} {when}: {}", host.id, changed.join(", ")));
     }
@@ -197,19 +241,26 @@ impl Checks {
         all
     }
 
-    /// Every decision can be reproduced.
-    pub fn journal(&mut self, folder: &Path) {
-        for file in journal_files(folder).unwrap_or_default() {
+    /// Every decision is in a journal, and can be reproduced. Only if the disk `was_full` a file may be without a beginning.
+    pub fn journal(&mut self, folder: &Path, was_full: bool) {
+        let files = journal_files(folder).unwrap_or_default();
+        let mut steps = 0;
+        for file in files {
             match replay(&file) {
-                Ok(replay) => self.demand(replay.difference.is_none(), || {
-                    format!("step {:?} of {} replays to something else", replay.difference, file.display())
-                }),
+                Ok(replay) => {
+                    self.demand(replay.difference.is_none(), || {
+                        format!("step {:?} of {} replays to something else", replay.difference, file.display())
+                    });
+                    self.demand(was_full || !replay.torn, || format!("{} ends in half a record", file.display()));
+                    steps += replay.steps;
+                }
                 // On a full disk not even the first record finds room.
                 Err(error) => {
                     let empty = std::fs::metadata(&file).is_ok_and(|file| file.len() < 1 << 16);
-                    self.demand(empty, || error.to_string());
+                    self.demand(was_full && empty, || format!("{}: {error}", file.display()));
                 }
             }
         }
+        self.demand(steps > 0, || format!("no step is in a journal in {}", folder.display()));
     }
 }

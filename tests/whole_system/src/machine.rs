@@ -52,6 +52,8 @@ pub struct Machine {
     user: f64,
     nice: f64,
     idle: f64,
+    /// What the foreground used last, in percent of a core.
+    foreground: f64,
     /// Counters stay as they are written once until this says good again.
     pub sensors: Sensors,
     original: Vec<(PathBuf, String)>,
@@ -86,6 +88,7 @@ impl Machine {
             user: 0.0,
             nice: 0.0,
             idle: 0.0,
+            foreground: 0.0,
             sensors: Sensors::Good,
             original: Vec::new(),
         };
@@ -145,6 +148,7 @@ impl Machine {
             foreground += used;
         }
         let volunteer = volunteer.min(capacity - foreground).max(0.0);
+        self.foreground = foreground;
         self.user += foreground / 100.0 * TICKS * seconds;
         self.nice += volunteer / 100.0 * TICKS * seconds;
         self.idle += (capacity - foreground - volunteer) / 100.0 * TICKS * seconds;
@@ -244,13 +248,20 @@ impl Machine {
         Ok(())
     }
 
-    /// A workload is limited: one of its knobs is neither as it was found nor as somebody else set it.
+    /// The knobs of a workload that are neither as they were found nor as somebody else set them: it is limited by these.
     #[must_use]
-    pub fn is_limited(&self, workload: usize) -> bool {
-        let Some(own) = self.workloads.get(workload) else { return false };
+    pub fn limited_by(&self, workload: usize) -> Vec<&'static str> {
+        let Some(own) = self.workloads.get(workload) else { return Vec::new() };
         let differs = |(file, before): &(PathBuf, String)| {
             file.starts_with(&own.group) && fs::read_to_string(file).is_ok_and(|now| now.trim() != before.trim())
         };
-        self.original.iter().any(differs)
+        let differing = self.original.iter().filter(|knob| differs(knob));
+        differing.flat_map(|(file, _)| KNOBS.iter().map(|knob| knob.0).filter(|name| file.ends_with(name))).collect()
+    }
+
+    /// CPU that the foreground leaves of the machine, in percent of a core, by what it used last.
+    #[must_use]
+    pub fn left(&self) -> f64 {
+        f64::from(self.cores) * 100.0 - self.foreground
     }
 }

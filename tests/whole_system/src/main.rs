@@ -44,10 +44,16 @@ struct Arguments {
     json: bool,
 }
 
+/// Seeds of a hundred that must have tried what they were to. Measured: 27 of 60. In the others no volunteer ran, as the job
+/// was as well off without, or faults left no time for it.
+const TRIED_PERCENT: u64 = 30;
+
 /// What came of all seeds.
 #[derive(Debug, Default)]
 struct Sums {
     seeds: u64,
+    /// Seeds that tried what they were to.
+    tried: u64,
     checks: u64,
     messages: u64,
     virtual_s: f64,
@@ -108,6 +114,7 @@ fn main() -> ExitCode {
                     let mut sums = sums.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     sums.seeds += 1;
                     if let Some(outcome) = outcome {
+                        sums.tried += u64::from(outcome.untried.is_empty());
                         sums.checks += outcome.checks;
                         sums.messages += outcome.messages;
                         sums.virtual_s += outcome.lasted as f64 / 1e3;
@@ -125,14 +132,18 @@ fn main() -> ExitCode {
     bar.finish_and_clear();
     let sums = sums.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     report(&arguments, &sums, began.elapsed().as_secs_f64());
-    if sums.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let enough = sums.tried >= sums.seeds * TRIED_PERCENT / 100 || arguments.seed.is_some();
+    if !enough {
+        eprintln!("fewer than {TRIED_PERCENT} % of the seeds tried what they were to");
+    }
+    if sums.failed.is_empty() && enough { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn report(arguments: &Arguments, sums: &Sums, took_s: f64) {
     let failed: Vec<u64> = sums.failed.iter().map(|(seed, _)| *seed).collect();
     if arguments.json {
         let all = json!({
-            "seeds": sums.seeds, "first_seed": arguments.seed.unwrap_or(arguments.from), "failed": failed,
+            "seeds": sums.seeds, "tried": sums.tried, "first_seed": arguments.seed.unwrap_or(arguments.from), "failed": failed,
             "checks": sums.checks, "messages": sums.messages, "virtual_s": sums.virtual_s, "took_s": took_s,
             "faults": sums.faults,
         });
@@ -148,6 +159,7 @@ fn report(arguments: &Arguments, sums: &Sums, took_s: f64) {
         sums.checks,
         failed.len()
     );
+    println!("{} seeds with limits and a volunteer in force, and every kind of knob written and put back", sums.tried);
     for (kind, count) in &sums.faults {
         println!("{count:>8} {kind}");
     }

@@ -69,6 +69,8 @@ pub struct Outcome {
     pub breaches: Vec<String>,
     /// Checks made.
     pub checks: u64,
+    /// What it was to try and did not; a seed counts only if that is nothing.
+    pub untried: Vec<String>,
     /// Faults injected, by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// Messages that were lost, came twice or late are not counted one by one; these many were sent.
@@ -97,6 +99,10 @@ pub struct World {
     application: ApplicationSpec,
     applied: bool,
     agents_full: bool,
+    /// The aggregator's disk was full at some time.
+    was_full: bool,
+    /// Looks of each host's guard since its counters were good, and had time to show it.
+    good_looks: Vec<u32>,
     /// Nobody sends what is decided next; the aggregator is down that long then.
     midway: Option<Time>,
     checks: Checks,
@@ -160,6 +166,8 @@ impl World {
             application,
             applied: false,
             agents_full: false,
+            was_full: false,
+            good_looks: vec![0; count],
             midway: None,
             checks: Checks::new(count),
             faults: BTreeMap::new(),
@@ -230,7 +238,11 @@ impl World {
         }
         self.aggregator.disk.relieve()?;
         self.aggregator.kill();
+        // Memory is limited only where the application says so.
+        let memory = self.application.tiers.iter().any(|tier| tier.memory_mib.is_some());
+        let knobs: &[&str] = if memory { &["cpu.max", "memory.high"] } else { &["cpu.max"] };
         let outcome = Outcome {
+            untried: self.checks.untried(knobs),
             breaches: self.checks.breaches,
             checks: self.checks.made,
             faults: self.faults,
@@ -270,7 +282,7 @@ impl World {
             // Where it happened is in some errors' texts, and is another place each time.
             self.digest(&line.replace(&place, ""));
         }
-        self.checks.journal(&self.aggregator.journal());
+        self.checks.journal(&self.aggregator.journal(), self.was_full);
     }
 
     fn happen(&mut self, happening: Happening) -> anyhow::Result<()> {
@@ -391,6 +403,7 @@ impl World {
                 counts = self.aggregator.disk.can_fill();
                 if counts {
                     self.aggregator.disk.fill()?;
+                    self.was_full = true;
                     self.after(long, Happening::RelieveAggregator);
                 }
             }
@@ -555,6 +568,12 @@ impl World {
         let next = self.frozen(number).unwrap_or(self.now + GUARD);
         if self.frozen(number).is_none() {
             self.hosts[number].guard(self.now);
+            let good = self.hosts[number].machine.sensors == Sensors::Good;
+            self.good_looks[number] = if good { self.good_looks[number] + 1 } else { 0 };
+            // Two samples of counters that were bad before have to pass.
+            if self.good_looks[number] > 10 {
+                self.checks.leaves(&self.hosts[number]);
+            }
         }
         self.at(next, Happening::Guard(number, life));
     }

@@ -309,3 +309,31 @@ fn a_record_that_cannot_be_written_is_not_taken() {
     assert!(ledger.about_to_set(&Target::Volunteer, &change).is_err());
     assert!(ledger.contents().is_empty());
 }
+
+/// What is promised to survive a loss of power is on the disk: the file before it gets its name, its name afterwards.
+#[test]
+fn a_ledger_is_synced_before_and_after_it_gets_its_name() {
+    const TEST: &str = "act::ledger::tests::a_ledger_is_synced_before_and_after_it_gets_its_name";
+    const STATE: &str = "GLEANER_TRACED_LEDGER";
+    if let Some(state) = std::env::var_os(STATE) {
+        let mut ledger = Ledger::open(Path::new(&state)).unwrap();
+        ledger.update(|contents| contents.created.push("/cg/a".into())).unwrap();
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (state, trace) = (dir.path().join("state"), dir.path().join("trace"));
+    let calls = "trace=fsync,fdatasync,rename,renameat,renameat2";
+    let mut command = std::process::Command::new("strace");
+    command.args(["-f", "-y", "-qq", "-e", calls, "-o"]).arg(&trace).arg(std::env::current_exe().unwrap());
+    let traced = command.args(["--exact", TEST]).env(STATE, &state).output();
+    if !traced.is_ok_and(|output| output.status.success()) {
+        gleaner_test_support::skip!("there is no strace that can follow a program here");
+    }
+    let text = fs::read_to_string(&trace).unwrap();
+    let state = state.display().to_string();
+    let calls: Vec<&str> = text.lines().filter(|line| line.contains(&state)).collect();
+    let [.., file, name, folder] = calls[..] else { panic!("{text}") };
+    assert!(file.contains("sync(") && file.contains("/ledger.json.new>"), "{text}");
+    assert!(name.contains("rename") && name.contains("/ledger.json\""), "{text}");
+    assert!(folder.contains("fsync(") && folder.contains(&format!("{state}>")), "{text}");
+}
