@@ -61,7 +61,6 @@ pub(crate) async fn run(args: &DemoArgs, json: bool) -> anyhow::Result<End> {
         forecast_history_s: 60.0,
         forecast_lookahead_s: 15.0,
         pause_share: PAUSE_SHARE,
-        ..StackSettings::default()
     };
     let mut stack = Stack::start(&settings).await?;
     let outcome = tokio::select! {

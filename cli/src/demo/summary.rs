@@ -61,7 +61,7 @@ impl Summary {
         );
         let cost = harm.as_ref().and_then(|harm| Some((harm.foreground.value()?, harm.budget_percent)));
         let slower = match cost {
-            None => "what that cost the foreground is not known: there were too few pauses".to_owned(),
+            None => "what that cost the foreground is not known; the harm meter says why".to_owned(),
             Some((harm, budget)) => {
                 let judged = if harm.high_percent < budget {
                     format!("surely less than the budget of {budget} %")
