@@ -6,6 +6,7 @@
 
 pub mod cgroup;
 mod claims;
+mod disks;
 pub mod execute;
 pub(crate) mod fence;
 mod isolation;
@@ -36,9 +37,10 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
 use self::claims::{Contested, settle};
+use self::disks::{DiskBound, DiskError};
 use self::fence::Fence;
 use self::isolation::{NotAlone, check_exclusive};
-use self::ledger::{Ledger, LedgerError};
+use self::ledger::{Ledger, LedgerError, Record};
 use self::managed::{ForeignWrite, Managed};
 use self::refused::Refused;
 use self::restore::{RestoreReport, failure_event, foreign_event};
@@ -49,7 +51,7 @@ use self::volunteer::command::{self, VolunteerCommand};
 use self::volunteer::{Volunteer, VolunteerError};
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths, VolunteerClock};
 use crate::harm::GuardedVolunteer;
-use crate::hierarchies::Hierarchies;
+use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::launch::tmp::Tmp;
 use crate::levers::{LeverError, WorkloadLevers};
 use crate::network_bound::{self, NetworkBound, NetworkStatus};
@@ -119,6 +121,7 @@ pub struct Actor {
     fence: Fence,
     guard: Option<Guard>,
     network: Option<NetworkBound>,
+    disks: Option<DiskBound>,
     /// The volunteer's CPU time, for the harm meter.
     clock: Option<VolunteerClock>,
     /// What is started in the volunteer, where that is configured.
@@ -169,6 +172,7 @@ impl Actor {
             fence,
             guard: None,
             network: None,
+            disks: None,
             clock: None,
             volunteer_dirs: Vec::new(),
             unbounded: Vec::new(),
@@ -208,6 +212,7 @@ impl Actor {
                     false => Guard::start(settings, volunteer, meter).map_err(ActError::Thread)?,
                 });
                 self.hold_network(hierarchies);
+                self.hold_disks()?;
                 self.open_command();
             }
             Err(error) => {
@@ -252,6 +257,51 @@ impl Actor {
                 self.unbounded.push((Bound::Network, reason));
             }
         }
+    }
+
+    /// Puts a ceiling on the volunteer's disk traffic, or says why it has none.
+    fn hold_disks(&mut self) -> Result<(), LedgerError> {
+        let Some(guard) = self.guard_view() else { return Ok(()) };
+        let is_active = move || guard.status().state != VolunteerState::Latent;
+        let found = match self.settings.disk_ceiling && !self.settings.guard_by_hand {
+            false => Err(DiskError::Off),
+            true => disks::group_of(&self.volunteer_dirs).and_then(|(dir, version)| {
+                let disks = disks::disks(&self.settings.roots)?;
+                Ok((disks::levers(&dir, version, &disks)?, version))
+            }),
+        };
+        let held = match found {
+            Err(error) => Err(error),
+            Ok((levers, version)) => {
+                // Every value counts as Gleaner's: they change several times a second.
+                let record = |Managed { lever, original, .. }: Managed| Record {
+                    target: Target::Volunteer,
+                    lever,
+                    original,
+                    ours: Vec::new(),
+                };
+                self.ledger.update(|contents| contents.records.extend(levers.iter().cloned().map(record)))?;
+                let pressure = self.volunteer_dirs.iter().map(|dir| dir.join("io.pressure")).find(|file| file.exists());
+                if version == CgroupVersion::V1 {
+                    let weakness = "the ceiling on the volunteer's disk traffic holds synced and direct writes only: \
+                                    version 1 of cgroups does not see buffered ones";
+                    self.levers.weaknesses.push(weakness.to_owned());
+                }
+                DiskBound::start(&self.settings.roots, levers, pressure, is_active)
+            }
+        };
+        match held {
+            Ok(held) => self.disks = Some(held),
+            Err(error) => {
+                let reason = chain(&error);
+                if !matches!(error, DiskError::Off) {
+                    let weakness = format!("the volunteer's disk traffic has no ceiling, because {reason}");
+                    self.levers.weaknesses.push(weakness);
+                }
+                self.unbounded.push((Bound::Disk, reason));
+            }
+        }
+        Ok(())
     }
 
     /// Takes over those settings that can change while it acts: how long a stopped volunteer's processes have, the
@@ -632,6 +682,7 @@ impl Actor {
         }
         self.events.extend(guard.take_events());
         self.events.extend(self.network.iter().flat_map(NetworkBound::take_events));
+        self.events.extend(self.disks.iter().flat_map(DiskBound::take_events));
     }
 
     fn tick_lease(&mut self, target: &Target, now: Timestamp) {
@@ -710,6 +761,8 @@ impl Actor {
             self.events.extend(guard.take_events());
         }
         self.settings.acting = false;
+        // It would set its levers again.
+        self.disks = None;
         self.volunteer_command = None;
         self.levers = Levers::without_volunteer(false, Vec::new());
         self.volunteer_dirs.clear();

@@ -118,6 +118,8 @@ pub struct Config {
     pub harm_budget: f64,
     /// The same of single workloads.
     pub harm_budgets: BTreeMap<WorkloadId, f64>,
+    /// The volunteer's disk traffic has a ceiling.
+    pub disk_ceiling: bool,
     /// The volunteer is held by the harm it does.
     pub follow_harm: bool,
     /// Forecast method.
@@ -266,6 +268,7 @@ impl Config {
             pause_share: guard.number("pause_share", 0.03, 0.0..=LARGEST_PAUSE_SHARE),
             harm_budget: foreground.number("harm_budget", 0.01, 0.0001..=0.5),
             harm_budgets: harm_budgets(&mut foreground),
+            disk_ceiling: guard.choice("disk_ceiling", false, &[("off", false), ("auto", true)]),
             follow_harm: guard.flag("follow_harm", false),
             forecast_method: forecast.choice("method", Method::default(), &forecast_words),
             forecast_history_s: history,
@@ -314,6 +317,7 @@ impl Config {
             longest_lease: self.longest_lease,
             volunteer_ceiling: self.volunteer_ceiling,
             follow_harm: self.follow_harm,
+            disk_ceiling: self.disk_ceiling,
             links: self.links.clone(),
             foreground_quota_floor: self.foreground_floor,
             foreground_rate_floor: self.rate_floor,

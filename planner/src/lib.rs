@@ -9,6 +9,7 @@
 pub mod advice;
 pub mod balance;
 pub mod controller;
+pub mod disk_bound;
 pub mod disk_floor;
 pub mod forecast;
 pub mod goal;

@@ -51,11 +51,13 @@ pub enum Bound {
     Pids,
     /// On network traffic.
     Network,
+    /// On disk traffic.
+    Disk,
 }
 
 impl Bound {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Memory, Self::Pids, Self::Network];
+    pub const ALL: [Self; 4] = [Self::Memory, Self::Pids, Self::Network, Self::Disk];
 
     /// Those that are cgroups' controllers of the same name.
     pub const CONTROLLERS: [Self; 2] = [Self::Memory, Self::Pids];
@@ -70,6 +72,7 @@ impl Bound {
             Self::Memory => "memory",
             Self::Pids => "pids",
             Self::Network => "network",
+            Self::Disk => "disk",
         }
     }
 
@@ -93,6 +96,11 @@ impl Bound {
                 "a volunteer that sends or receives much slows the foreground's answers",
                 "run the agent as root on a kernel with BPF, with a version 2 cgroup hierarchy mounted, and name the links \
                  in act.links where none is found",
+            ),
+            Self::Disk => (
+                "the volunteer's disk traffic",
+                "a volunteer that writes much makes each synced write of the foreground wait",
+                "set guard.disk_ceiling = \"auto\", and run the agent as root with the controller io (blkio on version 1)",
             ),
         }
     }
@@ -150,6 +158,8 @@ pub struct ActSettings {
     pub disks: DiskWatchSettings,
     /// The volunteer is held by the harm it does, so CPUs may have to be kept free of it.
     pub follow_harm: bool,
+    /// The volunteer's disk traffic has a ceiling.
+    pub disk_ceiling: bool,
     /// The links that the volunteer's network ceiling is for.
     pub links: LinkChoice,
     /// Where the kernel's interfaces are.
@@ -188,6 +198,7 @@ impl ActSettings {
             guard: GuardSettings::default(),
             disks: DiskWatchSettings { floor: DiskFloorSettings::default(), folders: Vec::new() },
             follow_harm: false,
+            disk_ceiling: false,
             links: LinkChoice::default(),
             roots: Roots::default(),
             guard_by_hand: false,

@@ -131,6 +131,10 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
         sentences.push(bound.lacking(&why));
     }
     sentences.push(foreseen_spare(settings, hierarchies));
+    let controller = settings.volunteer != VolunteerChoice::ProcessGroups;
+    let controller = controller.then(|| hierarchies.of("blkio").or_else(|| hierarchies.of("io"))).flatten();
+    let controller = controller.map(|(_, unified)| if unified { CgroupVersion::V2 } else { CgroupVersion::V1 });
+    sentences.push(super::disks::foreseen(settings.disk_ceiling, &settings.roots, controller));
     if settings.volunteer != VolunteerChoice::ProcessGroups {
         sentences.push(cache::foreseen(settings.cache, &settings.roots.sys, &settings.roots.proc));
     }
