@@ -432,7 +432,7 @@ pub(crate) mod tests {
                 std::fs::create_dir(&dir).map_err(|error| format!("cannot make a cgroup: {error}"))?;
                 Ok(Self(dir))
             };
-            made().inspect_err(|reason| eprintln!("{test}: skipped, {reason}")).ok()
+            made().inspect_err(|reason| gleaner_test_support::skipped!("{test}: no ceiling here: {reason}")).ok()
         }
     }
 

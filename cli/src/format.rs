@@ -376,7 +376,9 @@ pub(crate) fn job(job: &JobStatus) -> String {
     }
     line("volunteers", job.volunteers.to_string());
     line("cost", job.cost.to_string());
-    let of_idle = (job.idle_core_s > 0.0).then(|| {
+    // Above all of it, the idle time is not known of every interval that was harvested in.
+    let known = job.idle_core_s > 0.0 && job.harvested_core_s <= job.idle_core_s;
+    let of_idle = known.then(|| {
         let percent = 100.0 * job.harvested_core_s / job.idle_core_s;
         format!(", {percent:.0} % of the CPU that the foreground left idle")
     });

@@ -35,6 +35,10 @@ impl Network {
     /// # Errors
     /// What cannot be had here.
     pub(crate) fn new(agents: usize) -> Result<Self, String> {
+        Self::make(agents).map_err(|why| format!("no network namespace can be made here: {why}"))
+    }
+
+    fn make(agents: usize) -> Result<Self, String> {
         let network = Self { prefix: format!("gleaner-{}", std::process::id()), agents };
         let hub = network.hub();
         ip(&format!("netns add {hub}"))?;

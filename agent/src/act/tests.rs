@@ -538,7 +538,7 @@ fn a_volunteer_cgroup_that_was_there_is_put_back() {
     let (mount, _) = scene.hierarchies.of("cpu").unwrap();
     let leaf = mount.join(&scene.name).join("volunteer");
     fs::create_dir_all(&leaf).unwrap();
-    if scene.version == crate::hierarchies::CgroupVersion::V2 {
+    if scene.version == CgroupVersion::V2 {
         cgroup::switch_controllers(leaf.parent().unwrap(), '+', &["cpu".to_owned()]).unwrap();
     }
     let weight = AnyLever::new(&leaf, scene.version, CgroupFile::Weight);

@@ -52,7 +52,7 @@ impl Leaky {
         let mut ledger = Ledger::open(scene.state.path()).unwrap();
         let volunteer = Volunteer::open(&settings, &scene.hierarchies, &mut ledger).unwrap();
         if !volunteer.unbounded().is_empty() {
-            eprintln!("{test}: skipped, {:?}", volunteer.unbounded());
+            gleaner_test_support::skipped!("{test}: the volunteer has no bound here: {:?}", volunteer.unbounded());
             return None;
         }
         let counters = Counters::new();
@@ -225,7 +225,7 @@ fn a_real_leak_on_a_small_host_never_reaches_its_foreground() {
     let test = "a_real_leak_on_a_small_host_never_reaches_its_foreground";
     let meminfo = crate::sense::machine::parse_meminfo(&fs::read("/proc/meminfo").unwrap()).unwrap();
     if meminfo.total > Bytes::from_mib(2_048) {
-        eprintln!("{test}: skipped, it fills the host, which has {} here", meminfo.total);
+        gleaner_test_support::skipped!("{test}: it fills the host, which has {} here", meminfo.total);
         return;
     }
     let _alone = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);

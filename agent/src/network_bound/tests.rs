@@ -60,7 +60,9 @@ impl Bed {
         let (name, host) = (format!("gleaner-test-{id}"), format!("glh{id}"));
         let net = format!("198.18.{}", id % 250);
         let mut bed = Self { peer: format!("{net}.2"), name, host, _ends: None };
-        bed.make(&net).inspect_err(|reason| eprintln!("{test}: skipped, {reason}")).ok()?;
+        let made = bed.make(&net);
+        made.inspect_err(|why| gleaner_test_support::skipped!("{test}: no network namespace can be made here: {why}"))
+            .ok()?;
         Some(bed)
     }
 

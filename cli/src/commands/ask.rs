@@ -87,7 +87,6 @@ fn headline(overview: &Overview) -> String {
     text
 }
 
-/// The last events of the last quarter of an hour.
 /// How far back events are shown that happened before.
 const HISTORY_MS: u64 = 900_000;
 /// Most events shown.

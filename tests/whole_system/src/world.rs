@@ -139,7 +139,8 @@ impl World {
             // The first is the job's dedicated host; of the others one may only observe, and one have no ceilings on CPU.
             let acting = number > 0 && (number == 1 || random.below(6) > 0);
             let quota = number < 2 || random.below(6) > 0;
-            let cores = 2 + u32::try_from(random.below(7))?;
+            // The dedicated host is small, so that most jobs want volunteers.
+            let cores = if number == 0 { 2 } else { 2 + u32::try_from(random.below(7))? };
             let machine = Machine::new(&folder.join(format!("h{number}")), cores, 2, quota)?;
             hosts.push(Host::new(number, machine, acting, disk.folder(), *dial)?);
         }

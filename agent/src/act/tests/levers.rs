@@ -160,9 +160,8 @@ fn memory_is_taken_in_steps_without_killing_anybody() {
     const TEST: &str = "memory_is_taken_in_steps_without_killing_anybody";
     let Some(scene) = Scene::open(TEST) else { return };
     let memory_group = scene.workload().levers.into_iter().find(|(role, _)| *role == Role::Memory);
-    let unified = memory_group
-        .and_then(|(_, lever)| lever.as_cgroup().cloned())
-        .filter(|k| k.version == crate::hierarchies::CgroupVersion::V2);
+    let unified =
+        memory_group.and_then(|(_, lever)| lever.as_cgroup().cloned()).filter(|k| k.version == CgroupVersion::V2);
     let Some(group) = unified else {
         gleaner_test_support::skipped!(
             "{TEST}: no version 2 memory controller here; version 1 has no limit that never kills"

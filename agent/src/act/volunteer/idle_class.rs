@@ -206,7 +206,7 @@ mod tests {
         assert!(matches!(process_yields(proc, pid, &scene.hierarchies), Err(NotYielding::Thread { .. })));
         let status = std::process::Command::new("chrt").args(["--idle", "-p", "0", &pid.to_string()]).status();
         if !status.is_ok_and(|status| status.success()) {
-            eprintln!("skipped the rest: there is no chrt here");
+            gleaner_test_support::skipped!("the rest of the test of the idle class: there is no chrt here");
             return;
         }
         let why = process_yields(proc, pid, &scene.hierarchies).unwrap_err().to_string();

@@ -194,7 +194,7 @@ schema! {
     } lacks { protection: None }
 }
 schema! {
-    Protection<'a> = report::Protection { spare_cpus: u32, share_percent: f64, reason: &'a str }
+    Protection<'a> = report::Protection { spare_cpus: Cores, share_percent: f64, reason: &'a str }
 }
 /// What was appended to a host's harm.
 #[derive(Debug, Default, Serialize, Deserialize)]
