@@ -35,7 +35,7 @@ setting() { # KEY
             END { for (i = 1; i <= n; i++) print values[i] }'
 }
 has() { # KEY VALUE
-    setting "$1" | tail -n 1 | grep -qx -- "$2"
+    setting "$1" | grep -qx -- "$2"
 }
 can() { # CAPABILITY...: the agent keeps them
     local capability

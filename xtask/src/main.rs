@@ -163,6 +163,7 @@ fn reproduce(steps: &mut Steps, which: &[OsString]) {
 
 /// A deadline missed (exit code 3) on a busy machine is an honest result of the demo, not a fault of the change.
 fn demo(steps: &mut Steps) {
+    steps.run("release build", cargo(&["build", "--release", "--quiet", "--bin", "gleaner"]));
     steps.run_with("demo", gleaner().arg("demo"), &[0, 3]);
 }
 
@@ -198,7 +199,8 @@ fn ci(steps: &mut Steps) {
     // A minute in all: the kept inputs, and mutations of them.
     fuzz(steps, "4".into());
     demo(steps);
-    seeds(steps, None);
+    // Ten thousand are for a quiet hour.
+    seeds(steps, Some(&"4000".into()));
     docs(steps);
     deps::check(steps);
 }

@@ -17,6 +17,8 @@ use crate::host::{FLOOR_PERCENT, Host, LIMITS, MEMORY_FLOOR};
 
 /// By how much what counters of a hundredth of a second say of CPU can be off, in percent of a core.
 const COUNTED: f64 = 2.0;
+/// By how much a host's clock goes wrong at most, and so what is counted by it.
+const DRIFT: f64 = 0.015;
 
 /// What was seen of one host.
 #[derive(Debug, Default)]
@@ -165,8 +167,9 @@ impl Checks {
     /// leaves, but for a half of the machine and more, of which the kernel gives it only what is left.
     pub fn leaves(&mut self, host: &Host) {
         let (allowance, left) = (host.allowance(), host.machine.left());
-        let half = f64::from(host.machine.cores) * 50.0;
-        self.demand(left >= half || allowance <= left + COUNTED, || {
+        let capacity = f64::from(host.machine.cores) * 100.0;
+        let wrong = COUNTED + DRIFT * capacity;
+        self.demand(left >= capacity / 2.0 || allowance <= left + wrong, || {
             format!("{}: the volunteer may use {allowance:.1} % of the {left:.1} % that the foreground leaves", host.id)
         });
     }
