@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::resources::Resources;
 
-/// Most nodes, jobs, stages of a job, and tasks of all jobs. Chosen: fair completion times are computed anew with every
-/// arrival, so a question of this size is answered in minutes.
-const MOST: [usize; 4] = [2_000, 500, 20, 50_000];
+/// Most nodes, jobs, stages of a job, and tasks of all jobs. Chosen: the fair schedule is played out anew with every
+/// arrival, so the time of an answer grows with arrivals × tasks × nodes.
+const MOST: [usize; 4] = [1_000, 200, 20, 20_000];
 /// Longest time in seconds; shortest duration of a task; largest amount of a resource. Chosen.
 const LONGEST_S: f64 = 1e7;
 const SHORTEST_S: f64 = 1e-3;
