@@ -170,6 +170,11 @@ pub(crate) enum PlanCommand {
         /// The question as JSON, or `-` for standard input; docs/plan.md describes its fields.
         question: PathBuf,
     },
+    /// How several jobs share a cluster: when each ends beside its fair completion, where its tasks run, and its credit.
+    Share {
+        /// The question as JSON, or `-` for standard input; docs/plan.md describes its fields.
+        question: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]

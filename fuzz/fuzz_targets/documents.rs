@@ -1,6 +1,8 @@
 #![no_main]
 //! Documents of operators, in TOML and JSON: applications, scenarios, what-if questions.
+use gleaner_planner::sharing::input::Workload;
 use gleaner_planner::snapshot::balance::{ArbitrateQuestion, BalanceQuestion, arbitrate_question, balance_question};
+use gleaner_planner::snapshot::share::ShareQuestion;
 use gleaner_planner::snapshot::tune::{TuneQuestion, tune};
 use gleaner_planner::snapshot::{SizeQuestion, size};
 use gleaner_simulator::scenario::ClusterScenario;
@@ -25,5 +27,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     }
     if let Ok(question) = serde_json::from_str::<ArbitrateQuestion>(text) {
         _ = arbitrate_question(&question);
+    }
+    if let Ok(question) = serde_json::from_str::<ShareQuestion>(text) {
+        _ = Workload::new(question.cluster, question.jobs);
     }
 });

@@ -27,6 +27,7 @@ pub mod protecting;
 pub mod reclaim;
 pub mod search;
 pub mod selection;
+pub mod sharing;
 pub mod single_resource;
 pub mod sizing;
 pub mod snapshot;

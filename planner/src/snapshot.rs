@@ -2,6 +2,7 @@
 //! the decision of the controller's own code. For `gleaner plan size`, which needs no daemon.
 
 pub mod balance;
+pub mod share;
 pub mod tune;
 
 use std::collections::BTreeMap;

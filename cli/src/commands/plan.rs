@@ -8,6 +8,7 @@ use gleaner_planner::snapshot::balance::{
     ArbitrateAnswer, ArbitrateQuestion, Asked, BalanceAnswer, BalancedShare, Contended, arbitrate_question,
     balance_question,
 };
+use gleaner_planner::snapshot::share::{Credits, ShareAnswer, SharedJob, share};
 use gleaner_planner::snapshot::tune::{TuneAnswer, tune};
 use gleaner_planner::snapshot::{SizeAnswer, size};
 use serde::Serialize;
@@ -26,6 +27,7 @@ pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
         }
         PlanCommand::Balance { question } => answer(question, json, balance_question, |_, answer| show_balance(answer)),
         PlanCommand::Arbitrate { question } => answer(question, json, arbitrate_question, show_arbitration),
+        PlanCommand::Share { question } => answer(question, json, share, |_, answer| show_share(answer)),
     }
 }
 
@@ -144,4 +146,63 @@ fn show_arbitration(question: &ArbitrateQuestion, answer: &ArbitrateAnswer) -> a
     let rows: Vec<Vec<String>> = question.demands.iter().zip(&answer.granted).map(row).collect();
     print(&format::table(&["APPLICATION", "TIER", "HOST", "RESOURCE", "WANTED", "GRANTED", "PART"], &rows))?;
     show_contended(&answer.contended)
+}
+
+fn show_share(answer: &ShareAnswer) -> anyhow::Result<()> {
+    let seconds = format::seconds;
+    let (makespan, mean) = (seconds(answer.makespan_s), seconds(answer.mean_time_s));
+    print(&format!("{}: all end after {makespan}, a job takes {mean} on average", word(answer.policy)))?;
+    let job = |own: &SharedJob| {
+        vec![
+            own.name.to_string(),
+            seconds(own.completion_s),
+            seconds(own.fair_completion_s),
+            seconds(own.fair_completion_s - own.completion_s),
+        ]
+    };
+    let rows: Vec<Vec<String>> = answer.jobs.iter().map(job).collect();
+    print(&format::table(&["JOB", "ENDS", "FAIR", "AHEAD BY"], &rows))?;
+    let placed = answer.placements.iter().map(|own| {
+        let (start, end) = (seconds(own.start_s), seconds(own.end_s));
+        vec![start, end, own.job.to_string(), own.stage.to_string(), own.node.to_string(), own.tasks.to_string()]
+    });
+    print(&format::table(&["START", "END", "JOB", "STAGE", "NODE", "TASKS"], &placed.collect::<Vec<_>>()))?;
+    let names: Vec<&str> = answer.jobs.iter().map(|own| own.name.as_str()).collect();
+    let credit = |row: &Credits| {
+        let credits =
+            answer.jobs.iter().map(|own| format!("{:+.1} s", row.jobs.get(&own.name).copied().unwrap_or(0.0)));
+        std::iter::once(seconds(row.at_s)).chain(credits).collect()
+    };
+    let rows: Vec<Vec<String>> = answer.credits.iter().map(credit).collect();
+    print(&format::table(&[&["CREDIT AT"], names.as_slice()].concat(), &rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_planner::snapshot::share::ShareQuestion;
+
+    use super::*;
+
+    const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/share.json");
+
+    /// The example of docs/plan.md is the worked example of Wei, §5.2.1, with T = 60 s.
+    #[test]
+    fn the_example_of_the_docs_is_shared_as_the_docs_say() {
+        let path = Path::new(EXAMPLE);
+        let question: ShareQuestion = read_document(path).unwrap();
+        let answer = share(&question).unwrap();
+        let jobs = answer.jobs.iter();
+        let ends: Vec<(&str, f64, f64)> =
+            jobs.map(|own| (own.name.as_str(), own.completion_s, own.fair_completion_s)).collect();
+        assert_eq!(ends, [("A", 120.0, 180.0), ("D", 180.0, 180.0), ("C", 180.0, 240.0), ("B", 120.0, 300.0)]);
+        assert_eq!(answer.placements.iter().map(|own| own.tasks).sum::<u32>(), 20);
+        for json in [true, false] {
+            run(&PlanCommand::Share { question: path.to_owned() }, json).unwrap();
+        }
+        let mut wrong = question;
+        wrong.jobs[1].stages[0].demand.cpu = -8.0;
+        assert!(share(&wrong).unwrap_err()[0].starts_with("jobs[1] (B).stages[0].demand.cpu: is -8; it must be"));
+        wrong.version = 2;
+        assert_eq!(share(&wrong).unwrap_err(), ["version: is 2; it must be 1"]);
+    }
 }

@@ -138,10 +138,10 @@ impl Machine {
             let ceiling = self.quota(number).unwrap_or(capacity);
             let workload = &mut self.workloads[number];
             let most = capacity / 2.0;
-            workload.demand = match random.below(20) {
-                // Somebody comes or goes.
-                0 => random.uniform() * most,
-                _ => (workload.demand + 10.0 * random.normal()).clamp(1.0, most),
+            workload.demand = match random.uniform() < 0.05 * seconds {
+                // Somebody comes or goes, once in 20 s.
+                true => random.uniform() * most,
+                false => (workload.demand + 10.0 * random.normal()).clamp(1.0, most),
             };
             let used = workload.demand.min(ceiling).min(capacity - foreground);
             workload.used_us += used * 1e4 * seconds;

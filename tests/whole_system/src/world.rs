@@ -293,7 +293,7 @@ impl World {
             Happening::StartAggregator => self.start_aggregator(),
             Happening::Keeper(number) => self.keeper(number),
             Happening::Tick(number, life) => self.tick(number, life)?,
-            Happening::Guard(number, life) => self.guard(number, life),
+            Happening::Guard(number, life) => self.guard(number, life)?,
             Happening::AggregatorTick => {
                 self.tell_shell(Arrival::Tick);
                 let late = self.lateness();
@@ -562,12 +562,14 @@ impl World {
         Some(self.hosts[number].frozen_until).filter(|until| *until > self.now)
     }
 
-    fn guard(&mut self, number: usize, life: u64) {
+    fn guard(&mut self, number: usize, life: u64) -> anyhow::Result<()> {
         if !self.lives(number, life) {
-            return;
+            return Ok(());
         }
         let next = self.frozen(number).unwrap_or(self.now + GUARD);
         if self.frozen(number).is_none() {
+            let slots = self.slots_on(number);
+            self.hosts[number].advance(self.now, slots, &mut self.random)?;
             self.hosts[number].guard(self.now);
             let good = self.hosts[number].machine.sensors == Sensors::Good;
             self.good_looks[number] = if good { self.good_looks[number] + 1 } else { 0 };
@@ -577,6 +579,7 @@ impl World {
             }
         }
         self.at(next, Happening::Guard(number, life));
+        Ok(())
     }
 
     fn send_reports(&mut self, number: usize) {

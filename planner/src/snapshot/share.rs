@@ -1,0 +1,172 @@
+//! Sharing of a cluster between jobs as a question and an answer, for `gleaner plan share`. In: a cluster, jobs, a policy.
+//! Out: the schedule of the code in [`crate::sharing`], played out, beside what DRF would give.
+
+use std::collections::BTreeMap;
+
+use gleaner_types::id::{HostId, JobId};
+use serde::{Deserialize, Serialize};
+
+use super::VERSION;
+use crate::sharing::canal::Canal;
+use crate::sharing::credit::table;
+use crate::sharing::drf::Drf;
+use crate::sharing::engine::{Policy, Schedule, play};
+use crate::sharing::fair::FairTimes;
+use crate::sharing::input::{Cluster, Invalid, Job, Workload};
+use crate::sharing::tetris::Tetris;
+
+/// Most rows of the credit table.
+const MOST_ROWS: u32 = 1_000;
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShareQuestion {
+    /// [`VERSION`].
+    pub version: u32,
+    /// How tasks are chosen.
+    #[serde(default)]
+    pub policy: SharePolicy,
+    /// The machines.
+    pub cluster: Cluster,
+    /// The jobs.
+    pub jobs: Vec<Job>,
+}
+
+/// How tasks are chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SharePolicy {
+    /// Credit sharing with packing by dynamic level.
+    #[default]
+    Canal,
+    /// Dominant resource fairness.
+    Drf,
+    /// Packing with a preference for little remaining work.
+    Tetris,
+}
+
+/// The answer. Times count from 0, not from a job's release.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ShareAnswer {
+    /// The policy that was asked for.
+    pub policy: SharePolicy,
+    /// Time between two checks of credit: the mean duration of all tasks.
+    pub epoch_s: f64,
+    /// When the last job ends.
+    pub makespan_s: f64,
+    /// Mean over the jobs of completion less release.
+    pub mean_time_s: f64,
+    /// The jobs in the order of their fair completions.
+    pub jobs: Vec<SharedJob>,
+    /// Where tasks run, in the order of their starts.
+    pub placements: Vec<Placed>,
+    /// Credit of each job at the ends of epochs; at most 1,000 rows.
+    pub credits: Vec<Credits>,
+}
+
+/// A job of the answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SharedJob {
+    /// Its name.
+    pub name: JobId,
+    /// When it ends.
+    pub completion_s: f64,
+    /// When it ends under DRF with whole tasks on the same cluster.
+    pub fair_completion_s: f64,
+    /// When each of its stages ends, under the policy.
+    pub stages_s: Vec<f64>,
+    /// The same under DRF with whole tasks.
+    pub fair_stages_s: Vec<f64>,
+    /// The same under DRF of work that can be divided at will (§5.3.3).
+    pub divisible_stages_s: Vec<f64>,
+}
+
+/// Tasks that run on a node at the same time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Placed {
+    /// When they start.
+    pub start_s: f64,
+    /// When they end.
+    pub end_s: f64,
+    /// Their job.
+    pub job: JobId,
+    /// Their stage, from 0.
+    pub stage: usize,
+    /// The node.
+    pub node: HostId,
+    /// How many.
+    pub tasks: u32,
+}
+
+/// Credit of the jobs at one time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Credits {
+    /// When.
+    pub at_s: f64,
+    /// In seconds of the whole cluster's dominant resource: positive was borrowed, negative was lent.
+    pub jobs: BTreeMap<JobId, f64>,
+}
+
+/// Answers a question.
+///
+/// # Errors
+/// Every field that is wrong.
+pub fn share(question: &ShareQuestion) -> Result<ShareAnswer, Vec<String>> {
+    if question.version != VERSION {
+        return Err(vec![format!("version: is {}; it must be {VERSION}", question.version)]);
+    }
+    let workload = Workload::new(question.cluster.clone(), question.jobs.clone())
+        .map_err(|problems| problems.iter().map(Invalid::to_string).collect::<Vec<_>>())?;
+    let epoch_s = workload.mean_task_s();
+    let mut policy: Box<dyn Policy> = match question.policy {
+        SharePolicy::Canal => Box::new(Canal::new(epoch_s)),
+        SharePolicy::Drf => Box::new(Drf),
+        SharePolicy::Tetris => Box::new(Tetris),
+    };
+    let actual = play(&workload, policy.as_mut(), f64::INFINITY);
+    let fair = play(&workload, &mut Drf, f64::INFINITY);
+    let divisible = FairTimes::new(&workload, f64::INFINITY);
+    let jobs = workload.jobs();
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by(|&a, &b| fair.completion_s(a).total_cmp(&fair.completion_s(b)));
+    let shared = |job: usize| SharedJob {
+        name: jobs[job].name.clone(),
+        completion_s: actual.completion_s(job),
+        fair_completion_s: fair.completion_s(job),
+        stages_s: actual.ends_s[job].clone(),
+        fair_stages_s: fair.ends_s[job].clone(),
+        divisible_stages_s: divisible.ends_s[job].clone(),
+    };
+    let times = jobs.iter().enumerate().map(|(index, job)| actual.completion_s(index) - job.release_s);
+    let credits = table(&workload, &fair, &actual, epoch_s, MOST_ROWS).into_iter().map(|row| Credits {
+        at_s: row.at_s,
+        jobs: jobs.iter().zip(row.credits).map(|(job, credit)| (job.name.clone(), credit)).collect(),
+    });
+    Ok(ShareAnswer {
+        policy: question.policy,
+        epoch_s,
+        makespan_s: actual.makespan_s(),
+        mean_time_s: times.sum::<f64>() / jobs.len() as f64,
+        jobs: order.into_iter().map(shared).collect(),
+        placements: placements(&workload, &actual),
+        credits: credits.collect(),
+    })
+}
+
+/// Tasks of one stage that start on one node at one time are one entry.
+fn placements(workload: &Workload, schedule: &Schedule) -> Vec<Placed> {
+    let mut placed: BTreeMap<(u64, [usize; 3]), Placed> = BTreeMap::new();
+    for run in &schedule.runs {
+        let entry = placed.entry((run.start_s.to_bits(), [run.node, run.job, run.stage])).or_insert_with(|| Placed {
+            start_s: run.start_s,
+            end_s: run.end_s,
+            job: workload.jobs()[run.job].name.clone(),
+            stage: run.stage,
+            node: workload.cluster().nodes[run.node].name.clone(),
+            tasks: 0,
+        });
+        entry.tasks += 1;
+    }
+    placed.into_values().collect()
+}
