@@ -52,8 +52,8 @@ pub struct Machine {
     user: f64,
     nice: f64,
     idle: f64,
-    /// What the foreground used last, in percent of a core.
-    foreground: f64,
+    /// What the foreground used since the guard's last step, in percent of a core times seconds, and those seconds.
+    since_step: (f64, f64),
     /// Counters stay as they are written once until this says good again.
     pub sensors: Sensors,
     original: Vec<(PathBuf, String)>,
@@ -88,7 +88,7 @@ impl Machine {
             user: 0.0,
             nice: 0.0,
             idle: 0.0,
-            foreground: 0.0,
+            since_step: (0.0, 0.0),
             sensors: Sensors::Good,
             original: Vec::new(),
         };
@@ -148,7 +148,8 @@ impl Machine {
             foreground += used;
         }
         let volunteer = volunteer.min(capacity - foreground).max(0.0);
-        self.foreground = foreground;
+        self.since_step.0 += foreground * seconds;
+        self.since_step.1 += seconds;
         self.user += foreground / 100.0 * TICKS * seconds;
         self.nice += volunteer / 100.0 * TICKS * seconds;
         self.idle += (capacity - foreground - volunteer) / 100.0 * TICKS * seconds;
@@ -259,9 +260,15 @@ impl Machine {
         differing.flat_map(|(file, _)| KNOBS.iter().map(|knob| knob.0).filter(|name| file.ends_with(name))).collect()
     }
 
-    /// CPU that the foreground leaves of the machine, in percent of a core, by what it used last.
+    /// CPU that the foreground left of the machine since the guard's last step, in percent of a core.
     #[must_use]
     pub fn left(&self) -> f64 {
-        f64::from(self.cores) * 100.0 - self.foreground
+        let (used, seconds) = self.since_step;
+        f64::from(self.cores) * 100.0 - if seconds > 0.0 { used / seconds } else { 0.0 }
+    }
+
+    /// The guard has made a step.
+    pub fn stepped(&mut self) {
+        self.since_step = (0.0, 0.0);
     }
 }

@@ -577,6 +577,10 @@ impl World {
             if self.good_looks[number] > 10 {
                 self.checks.leaves(&self.hosts[number]);
             }
+            self.hosts[number].machine.stepped();
+        } else {
+            // The step after it is of all the time in which it was frozen.
+            self.good_looks[number] = 0;
         }
         self.at(next, Happening::Guard(number, life));
         Ok(())
