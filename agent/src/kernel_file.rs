@@ -80,10 +80,10 @@ pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Writes a file that must exist, in one call, as kernel files want it.
+/// Writes a file that must exist, in one call, as kernel files want it. Never follows a symbolic link in the last place.
 pub(crate) fn write_existing(path: &Path, value: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    options.write(true);
+    options.write(true).custom_flags(libc::O_NOFOLLOW);
     // Only a plain file, as in tests, keeps an old longer value otherwise; kernel files ignore it.
     options.truncate(true);
     options.open(path)?.write_all(value.as_bytes())
@@ -169,6 +169,16 @@ mod tests {
         std::os::unix::fs::symlink("/etc/hostname", root.path().join("link")).unwrap();
         assert!(read_short(&root.path().join("link")).is_err());
         assert!(read_short(Path::new("/dev/zero")).is_err());
+    }
+
+    #[test]
+    fn does_not_write_through_links() {
+        let root = tempfile::tempdir().unwrap();
+        let (file, link) = (root.path().join("file"), root.path().join("link"));
+        std::fs::write(&file, "found").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(write_existing(&link, "x").is_err());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "found");
     }
 
     #[test]

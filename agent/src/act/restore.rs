@@ -273,7 +273,7 @@ mod tests {
     use crate::act::tests::scene::{Burner, Scene, eventually};
     use crate::act::volunteer::Volunteer;
     use crate::facts::DeviceNumber;
-    use crate::levers::{DomainKind, DomainLever, LeverValue, LinkLever, Throttle};
+    use crate::levers::{DomainKind, DomainLever, LeverValue, LinkLever, ResctrlLever, Throttle};
     use crate::netlink::Direction;
 
     fn record(lever: AnyLever, original: LeverValue, ours: LeverValue) -> Record {
@@ -360,6 +360,30 @@ mod tests {
             }
         };
         std::thread::spawn(work).join().unwrap();
+    }
+
+    /// After a kill between making and writing it, after somebody else wrote it, after a cache went offline.
+    #[test]
+    fn a_resctrl_group_that_was_made_is_removed_whatever_it_holds() {
+        let (sys, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let lever = ResctrlLever::new(sys.path());
+        let (group, schemata) = (lever.group(), lever.group().join("schemata"));
+        let mut ledger = Ledger::open(state.path()).unwrap();
+        let text = |text: &str| LeverValue::Text(text.to_owned());
+        let about = [(AnyLever::Resctrl(lever), text(""), text("L3:0=3;1=3"))];
+        ledger.about_to_set(&Target::Volunteer, &about).unwrap();
+        fs::create_dir_all(&group).unwrap();
+        for found in ["L3:0=7ff;1=7ff\n", "L3:0=3\n"] {
+            // A folder with files in it cannot be removed, unlike a group of the kernel's.
+            fs::write(&schemata, found).unwrap();
+            let report = restore_all(&mut ledger).unwrap();
+            assert!(report.foreign.is_empty() && report.failed.len() == 1, "{report:?}");
+            assert_eq!(ledger.contents().records.len(), 1, "it is tried again");
+        }
+        fs::remove_file(&schemata).unwrap();
+        let report = restore_all(&mut ledger).unwrap();
+        assert_eq!(report, RestoreReport { restored: 1, ..RestoreReport::default() });
+        assert!(!group.exists() && ledger.contents().is_empty());
     }
 
     #[test]

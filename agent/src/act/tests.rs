@@ -558,13 +558,15 @@ fn a_volunteer_cgroup_that_was_there_is_put_back() {
 #[test]
 fn without_cgroups_process_groups_stand_in() {
     let state = tempfile::tempdir().unwrap();
-    let settings = ActSettings { acting: true, ..ActSettings::observing(state.path().to_owned()) };
+    let cache = CacheChoice { ways: Some(2), bandwidth_percent: None };
+    let settings = ActSettings { acting: true, cache, ..ActSettings::observing(state.path().to_owned()) };
     let (mut actor, _) = Actor::open(settings, &Hierarchies::default()).unwrap();
     let VolunteerKind::ProcessGroups { registry } = actor.volunteer_kind().clone() else {
         panic!("{:?}", actor.volunteer_kind());
     };
     assert!(Path::new(&registry).is_dir());
     assert!(actor.levers().weaknesses.iter().any(|text| text.contains("no mounted hierarchy")));
+    assert!(actor.levers().weaknesses.iter().any(|text| text.contains("has a resctrl group")));
     assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
     assert_eq!(refusal_of(&actor.apply(&limit(1, 50.0, None), NOW)), Some(Refusal::UnknownTarget));
     assert!(actor.restore_all().failed.is_empty());

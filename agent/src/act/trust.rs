@@ -11,6 +11,8 @@ use rustix::fs::statfs;
 
 /// Types of the file systems that hold cgroups, of linux/magic.h: versions 1 and 2.
 const CGROUP_FILE_SYSTEMS: [i64; 2] = [0x0027_e0eb, 0x6367_7270];
+/// The same of the file system that holds resctrl groups.
+const RESCTRL_FILE_SYSTEMS: [i64; 1] = [0x0765_5821];
 
 fn untrusted(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
@@ -85,11 +87,25 @@ pub(super) fn no_cgroup_or_root(path: &Path, root: &Path) -> Option<String> {
         return (!path.starts_with(root))
             .then(|| format!("the path `{shown}` in it is not below `{}`", root.display()));
     }
-    let is_cgroup = |path: &Path| statfs(path).map(|found| CGROUP_FILE_SYSTEMS.contains(&found.f_type));
-    match is_cgroup(path) {
+    not_on(path, &CGROUP_FILE_SYSTEMS, "cgroups")
+}
+
+/// Why a path cannot be that of a resctrl group; `None` if it can, or if there is nothing of that name. Not looked into with
+/// another `root` than `/`.
+pub(super) fn no_resctrl(group: &Path, root: &Path) -> Option<String> {
+    if root != Path::new("/") {
+        return None;
+    }
+    // Nothing is mounted on a group, so that it is on its parent's file system. One that is gone has nothing to write.
+    not_on(group, &RESCTRL_FILE_SYSTEMS, "resctrl groups")
+}
+
+fn not_on(path: &Path, types: &[i64], of: &str) -> Option<String> {
+    let shown = path.display();
+    match statfs(path).map(|found| types.contains(&found.f_type)) {
         Err(error) if error == rustix::io::Errno::NOENT || error == rustix::io::Errno::NOTDIR => None,
         Err(error) => Some(format!("the file system of the path `{shown}` in it cannot be told: {error}")),
-        Ok(false) => Some(format!("the path `{shown}` in it is on no file system of cgroups")),
+        Ok(false) => Some(format!("the path `{shown}` in it is on no file system of {of}")),
         Ok(true) => None,
     }
 }
@@ -146,6 +162,9 @@ mod tests {
             assert!(why.contains(part), "{path}: {why}");
         }
         assert_eq!(no_cgroup(Path::new("/nowhere/at/all"), real), None);
+        assert_eq!(no_resctrl(Path::new("/nowhere/at/all"), real), None);
+        let why = no_resctrl(Path::new("/etc"), real).unwrap();
+        assert!(why.contains("on no file system of resctrl groups"), "{why}");
         let found = Hierarchies::of_this_machine();
         let Some(mount) = found.v1.values().chain(&found.v2).next() else {
             gleaner_test_support::skip!("no hierarchy of cgroups is mounted");

@@ -112,7 +112,10 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
     let mut sentences = vec![format!("the guard's law: {}", foreseen_law(settings, hierarchies))];
     match settings.volunteer {
         VolunteerChoice::None => return Vec::new(),
-        VolunteerChoice::Guest => return sentences,
+        VolunteerChoice::Guest => {
+            sentences.extend(cache::lacking_elsewhere(settings.cache));
+            return sentences;
+        }
         _ => {}
     }
     for bound in Bound::CONTROLLERS {
@@ -135,8 +138,11 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
     let controller = controller.then(|| hierarchies.of("blkio").or_else(|| hierarchies.of("io"))).flatten();
     let controller = controller.map(|(_, unified)| if unified { CgroupVersion::V2 } else { CgroupVersion::V1 });
     sentences.push(super::disks::foreseen(settings.disk_ceiling, &settings.roots, controller));
-    if settings.volunteer != VolunteerChoice::ProcessGroups {
-        sentences.push(cache::foreseen(settings.cache, &settings.roots.sys, &settings.roots.proc));
+    match settings.volunteer {
+        VolunteerChoice::Auto | VolunteerChoice::Cgroup => {
+            sentences.push(cache::foreseen(settings.cache, &settings.roots.sys, &settings.roots.proc));
+        }
+        _ => sentences.extend(cache::lacking_elsewhere(settings.cache)),
     }
     if let Some(program) = &settings.volunteer_program {
         sentences.extend(command::foreseen(program, &Tmp::probe()));
@@ -187,7 +193,7 @@ impl Volunteer {
         let name = &settings.volunteer_name;
         match settings.volunteer {
             VolunteerChoice::ProcessGroups => {
-                Self::open_groups("the config chooses process groups", hierarchies, ledger)
+                Self::open_groups("the config chooses process groups", settings, hierarchies, ledger)
             }
             VolunteerChoice::Guest => {
                 let found = adopted::guest(name, Path::new("/proc"), hierarchies).map_err(VolunteerError::Adopt)?;
@@ -213,7 +219,7 @@ impl Volunteer {
                 Err(OpenError::Unavailable(reason)) if settings.volunteer_program.is_some() => {
                     Err(VolunteerError::NoCgroupForCommand(reason))
                 }
-                Err(OpenError::Unavailable(reason)) => Self::open_groups(&reason, hierarchies, ledger),
+                Err(OpenError::Unavailable(reason)) => Self::open_groups(&reason, settings, hierarchies, ledger),
                 Err(OpenError::Failed(error)) => Err(error),
             },
         }
@@ -244,13 +250,21 @@ impl Volunteer {
         ledger: &mut Ledger,
     ) -> Result<Self, VolunteerError> {
         match CgroupVolunteer::adopt(found, settings, ledger) {
-            Ok((volunteer, weaknesses)) => Ok(Self::contained(volunteer, kind, weaknesses, hierarchies)),
+            Ok((volunteer, mut weaknesses)) => {
+                weaknesses.extend(cache::lacking_elsewhere(settings.cache));
+                Ok(Self::contained(volunteer, kind, weaknesses, hierarchies))
+            }
             Err(OpenError::Unavailable(reason)) => Err(VolunteerError::NoCgroup(reason)),
             Err(OpenError::Failed(error)) => Err(error),
         }
     }
 
-    fn open_groups(reason: &str, hierarchies: &Hierarchies, ledger: &mut Ledger) -> Result<Self, VolunteerError> {
+    fn open_groups(
+        reason: &str,
+        settings: &ActSettings,
+        hierarchies: &Hierarchies,
+        ledger: &mut Ledger,
+    ) -> Result<Self, VolunteerError> {
         let registry = ledger.dir().join(REGISTRY);
         ledger.update(|contents| contents.registry = Some(registry.clone()))?;
         let volunteer = ProcessGroups::open(&registry, Path::new("/proc"))
@@ -261,6 +275,7 @@ impl Volunteer {
             Bound::CONTROLLERS.map(|bound| (bound, "process groups have no such bound".to_owned())).to_vec();
         let (containment, mut weaknesses) = (Containment::ProcessGroups(volunteer), groups::weaknesses(reason));
         weaknesses.extend(unbounded.iter().map(|(bound, why)| bound.lacking(why)));
+        weaknesses.extend(cache::lacking_elsewhere(settings.cache));
         Ok(Self { containment, kind, weaknesses, hierarchies: hierarchies.clone(), class, unbounded, cache: None })
     }
 

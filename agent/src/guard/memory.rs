@@ -83,6 +83,8 @@ pub(super) struct MemoryWatch {
     /// Cgroups whose processes are looked after, and those that were.
     dirs: Vec<PathBuf>,
     cared_for: BTreeSet<i32>,
+    /// That one could not be moved into the group of the cache has been told.
+    told: bool,
     last_step: Option<Instant>,
 }
 
@@ -95,6 +97,7 @@ impl MemoryWatch {
             cache: volunteer.take_cache(),
             dirs: volunteer.own_dirs(),
             cared_for: BTreeSet::new(),
+            told: false,
             last_step: None,
         }
     }
@@ -121,13 +124,58 @@ impl MemoryWatch {
         Ok(MemoryStep { verdict, sample, met })
     }
 
-    /// Looks after the processes that have entered since the last time.
+    /// Looks after the processes that have entered since the last time. Those that the group of the cache does not take are
+    /// tried again the next time, one that refuses a process takes no other meanwhile.
     pub(super) fn care(&mut self) {
-        let Ok(there) = cgroup::processes_of(&self.dirs) else { return };
+        let Ok(mut there) = cgroup::processes_of(&self.dirs) else { return };
+        let mut outside = Vec::new();
         for pid in there.difference(&self.cared_for) {
             care_for(*pid);
-            self.cache.iter().for_each(|cache| cache.enter(Path::new("/proc"), *pid));
+            let Some(cache) = &self.cache else { continue };
+            if outside.is_empty() {
+                let Err(error) = cache.enter(Path::new("/proc"), *pid) else { continue };
+                if !std::mem::replace(&mut self.told, true) {
+                    tracing::warn!(pid, %error, "a process of the volunteer cannot be moved into its resctrl group, so its part of the cache is not bounded");
+                }
+            }
+            outside.push(*pid);
         }
+        outside.iter().for_each(|pid| _ = there.remove(pid));
         self.cared_for = there;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_its_group_does_not_take_is_not_cared_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        fs::write(dir.path().join("cgroup.procs"), format!("{}\n", child.id())).unwrap();
+        let tasks = dir.path().join("tasks");
+        let mut watch = MemoryWatch {
+            levers: None,
+            law: MemoryBound::new(MemoryBoundSettings::default()),
+            meminfo: PathBuf::from("/proc/meminfo"),
+            cache: Some(CacheGroup::with(tasks.clone())),
+            dirs: vec![dir.path().to_owned()],
+            cared_for: BTreeSet::new(),
+            told: false,
+            last_step: None,
+        };
+        watch.care();
+        let refused = (watch.cared_for.len(), watch.told);
+        fs::write(&tasks, "").unwrap();
+        watch.care();
+        let moved = fs::read_to_string(&tasks).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(refused, (0, true));
+        assert_eq!(moved, child.id().to_string(), "tried again");
+        assert_eq!(watch.cared_for.len(), 1);
     }
 }

@@ -20,6 +20,8 @@ use crate::kernel_file::{read_bounded, write_existing};
 const MOUNT: &str = "fs/resctrl";
 /// Name of the group.
 const GROUP: &str = "gleaner-volunteer";
+/// What a group reads that has no `schemata`, as on a tree of files on which nobody fills what was made.
+const UNFILLED: &str = "a group without schemata";
 /// Longest `schemata` that is looked at: a line per resource, with a few bytes for each of hundreds of caches.
 const SCHEMATA: u64 = 64 << 10;
 
@@ -27,7 +29,7 @@ const SCHEMATA: u64 = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResctrlLever {
-    /// Where sysfs is mounted. What is below it is fixed: a ledger can name no other folder.
+    /// Where sysfs is mounted. What is below it is fixed, and of a ledger's only the host's own is taken.
     sys: PathBuf,
 }
 
@@ -36,6 +38,12 @@ impl ResctrlLever {
     #[must_use]
     pub fn new(sys: &Path) -> Self {
         Self { sys: sys.to_owned() }
+    }
+
+    /// Where sysfs is mounted, as the lever has it.
+    #[must_use]
+    pub fn sys(&self) -> &Path {
+        &self.sys
     }
 
     /// The folder of the group that has all tasks that are in no other.
@@ -137,7 +145,10 @@ impl Lever for ResctrlLever {
     fn read(&self) -> Result<LeverValue, LeverError> {
         match Self::schemata(&self.group()) {
             Ok(schemata) => Ok(LeverValue::Text(schemata)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(LeverValue::Text(String::new())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let there = self.group().symlink_metadata().is_ok();
+                Ok(LeverValue::Text(if there { UNFILLED } else { "" }.to_owned()))
+            }
             Err(source) => Err(LeverError::Read { what: self.what(), source }),
         }
     }

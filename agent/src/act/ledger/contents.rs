@@ -43,7 +43,26 @@ impl Record {
             let known: Vec<&LeverValue> = self.ours.iter().chain([&self.original]).collect();
             self.lever.is_written_in_parts() && value.is_mixture_of(&known)
         };
-        self.ours.is_empty() || self.ours.contains(value) || mixed()
+        self.ours.is_empty() || self.ours.contains(value) || self.is_of_a_made_group() || mixed()
+    }
+
+    /// Of a resctrl group that was not there before: all that it holds is Gleaner's doing, since it is Gleaner's as a whole.
+    /// A new one holds the kernel's default until it is written, and a cache that goes offline leaves its schemata.
+    fn is_of_a_made_group(&self) -> bool {
+        matches!(self.lever, AnyLever::Resctrl(_)) && self.original == LeverValue::Text(String::new())
+    }
+
+    /// Why it names a resctrl group that cannot be Gleaner's.
+    fn no_group_of_ours(&self, root: &Path) -> Option<String> {
+        let AnyLever::Resctrl(lever) = &self.lever else { return None };
+        let group = lever.group();
+        if lever.sys() != root.join("sys") {
+            return Some(format!("the resctrl group `{}` in it is not of this host's sysfs", group.display()));
+        }
+        if !self.is_of_a_made_group() {
+            return Some(format!("the resctrl group `{}` in it is not one that Gleaner made", group.display()));
+        }
+        trust::no_resctrl(&group, root)
     }
 }
 
@@ -124,6 +143,7 @@ impl Contents {
                 // Controllers are switched on at the root of a hierarchy too.
                 self.enabled.iter().find_map(|enabled| trust::no_cgroup_or_root(&enabled.cgroup, root))
             })
+            .or_else(|| self.records.iter().find_map(|record| record.no_group_of_ours(root)))
     }
 }
 

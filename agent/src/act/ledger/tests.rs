@@ -47,6 +47,23 @@ fn what_is_in_force_stays_ours_however_many_changes_fail() {
 }
 
 #[test]
+fn a_record_of_a_resctrl_group_that_cannot_be_gleaners_is_refused() {
+    use crate::levers::ResctrlLever;
+    let (root, state) = (Path::new("/simulated"), Path::new("/simulated/state"));
+    let why = |sys: &str, original: &str| {
+        let lever = AnyLever::Resctrl(ResctrlLever::new(Path::new(sys)));
+        let original = LeverValue::Text(original.to_owned());
+        let record = Record { target: Target::Volunteer, lever, original, ours: Vec::new() };
+        Contents { records: vec![record], ..Contents::default() }.out_of_place(state, root)
+    };
+    assert_eq!(why("/simulated/sys", ""), None);
+    for forged in ["/simulated/elsewhere", "/sys", "sys", "/simulated/sys/../tmp"] {
+        assert!(why(forged, "").unwrap().contains("not of this host's sysfs"), "{forged}");
+    }
+    assert!(why("/simulated/sys", "L3:0=7ff").unwrap().contains("not one that Gleaner made"));
+}
+
+#[test]
 fn what_a_crash_between_two_files_leaves_is_ours() {
     let disk = CgroupFile::Disk(DeviceNumber { major: 8, minor: 0 });
     let throttle =

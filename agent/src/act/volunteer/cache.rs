@@ -38,7 +38,7 @@ pub struct CacheChoice {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CacheError {
     /// The CPU could.
-    #[error("resctrl is not mounted; mount it: {MOUNT}")]
+    #[error("resctrl is not mounted; mount it, then start the agent again: {MOUNT}")]
     NotMounted,
     /// Neither could it.
     #[error("this CPU, or its kernel, has no cache allocation (flags `cat_l3` and `mba`)")]
@@ -57,6 +57,21 @@ pub(super) enum CacheError {
         /// Of the cache.
         there: u32,
     },
+    /// Others have the rest.
+    #[error(
+        "{asked} ways side by side are asked for, and of cache {id} the default group has none such (its mask is {mask})"
+    )]
+    NoRun {
+        /// Ways.
+        asked: u32,
+        /// The cache.
+        id: String,
+        /// What that group has of it.
+        mask: String,
+    },
+    /// It is in no group of its own, or in one that was there before.
+    #[error("only a volunteer in a cgroup that the agent makes has a resctrl group")]
+    OtherVolunteer,
     /// Somebody else's.
     #[error("the group `{0}` is there already; if no other agent uses it, remove it: rmdir {0}")]
     Taken(String),
@@ -117,20 +132,32 @@ impl CacheGroup {
         }))
     }
 
+    /// One with this file of tasks.
+    #[cfg(test)]
+    pub(crate) fn with(tasks: PathBuf) -> Self {
+        Self { tasks }
+    }
+
     /// Moves the threads of a process into the group; what they start is in it from the first. One that has ended has
     /// nothing to move.
-    pub(crate) fn enter(&self, proc: &Path, pid: i32) {
+    ///
+    /// # Errors
+    /// The system's, when a thread that is there cannot be moved.
+    pub(crate) fn enter(&self, proc: &Path, pid: i32) -> io::Result<()> {
         let mut moved = BTreeSet::new();
         for _ in 0..ROUNDS {
             let new: Vec<i32> = threads(proc, pid).into_iter().filter(|thread| !moved.contains(thread)).collect();
             if new.is_empty() {
-                return;
+                break;
             }
             for thread in new {
-                _ = write_existing(&self.tasks, &thread.to_string());
-                moved.insert(thread);
+                match write_existing(&self.tasks, &thread.to_string()) {
+                    Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
+                    _ => moved.insert(thread),
+                };
             }
         }
+        Ok(())
     }
 }
 
@@ -145,13 +172,20 @@ pub(super) fn foreseen(choice: CacheChoice, sys: &Path, proc: &Path) -> String {
     let probed = if asked { wanted(choice, &lever, proc).map(drop) } else { mounted(&lever, proc) };
     match (probed, asked) {
         (Ok(()), true) => {
-            "the volunteer's part of the cache and of the memory bandwidth is bounded, by resctrl".to_owned()
+            "the volunteer's part of the cache and of the memory bandwidth is bounded, by resctrl, in a cgroup that the \
+             agent makes"
+                .to_owned()
         }
         (Ok(()), false) => {
             "the volunteer's part of the cache could be bounded, by resctrl: volunteer.cache_ways".to_owned()
         }
         (Err(error), _) => lacking(&error),
     }
+}
+
+/// That a volunteer which is in no cgroup of the agent's making has no such group, in a sentence; `None` if none is asked for.
+pub(super) fn lacking_elsewhere(choice: CacheChoice) -> Option<String> {
+    (choice != CacheChoice::default()).then(|| lacking(&CacheError::OtherVolunteer))
 }
 
 /// That a volunteer has no such group, in a sentence.
@@ -183,25 +217,26 @@ fn wanted(choice: CacheChoice, lever: &ResctrlLever, proc: &Path) -> Result<Leve
             lines.push(line.to_owned());
             continue;
         };
-        let limit = match (choice.ways, choice.bandwidth_percent) {
+        let domains = domains.split(';').filter_map(|domain| domain.split_once('='));
+        let limits: Vec<String> = match (choice.ways, choice.bandwidth_percent) {
             (Some(ways), _) if CACHES.contains(&resource) => {
                 cache = true;
-                Some(mask(&root, resource, ways)?)
+                let asked = taken(&root, resource, ways)?;
+                let limit = |(id, whole)| Ok(format!("{id}={:x}", lowest(&root, id, whole, asked)?));
+                domains.map(limit).collect::<Result<_, CacheError>>()?
             }
             (_, Some(percent)) if resource == BANDWIDTH => {
                 bandwidth = true;
-                Some(rounded(&root, domains, percent)?)
+                let asked = rounded(&root, percent)?;
+                let limit = |(id, whole)| Ok(format!("{id}={}", percent_of(whole)?.min(asked)));
+                domains.map(limit).collect::<Result<_, CacheError>>()?
             }
-            _ => None,
+            _ => {
+                lines.push(line.to_owned());
+                continue;
+            }
         };
-        lines.push(match limit {
-            Some(limit) => {
-                let ids = domains.split(';').filter_map(|domain| domain.split_once('='));
-                let each: Vec<String> = ids.map(|(id, _)| format!("{id}={limit}")).collect();
-                format!("{resource}:{}", each.join(";"))
-            }
-            None => line.to_owned(),
-        });
+        lines.push(format!("{resource}:{}", limits.join(";")));
     }
     match choice {
         CacheChoice { ways: Some(_), .. } if !cache => Err(CacheError::NoResource("the last-level cache")),
@@ -218,28 +253,35 @@ fn info<T>(root: &Path, resource: &str, name: &str, parse: impl Fn(&str) -> Opti
     read.map_err(|source| CacheError::File { file, source })
 }
 
-/// The lowest ways of a cache, as a mask; no fewer than the CPU takes.
-fn mask(root: &Path, resource: &str, ways: u32) -> Result<String, CacheError> {
+/// So many ways of a cache; no fewer than the CPU takes.
+fn taken(root: &Path, resource: &str, ways: u32) -> Result<u32, CacheError> {
     let whole = info(root, resource, "cbm_mask", |text| u64::from_str_radix(text, 16).ok())?;
     let least = info(root, resource, "min_cbm_bits", |text| text.parse::<u32>().ok())?;
-    let (asked, there) = (ways.max(least), whole.count_ones());
-    if asked > there {
-        return Err(CacheError::TooManyWays { asked, there });
-    }
-    let mask = u64::MAX.checked_shr(u64::BITS - asked).unwrap_or(0);
-    Ok(format!("{mask:x}"))
+    let (asked, there) = (ways.max(least).max(1), whole.count_ones());
+    if asked > there { Err(CacheError::TooManyWays { asked, there }) } else { Ok(asked) }
+}
+
+/// The lowest ways side by side of those that the default group has of cache `id`: what it lacks is somebody else's.
+fn lowest(root: &Path, id: &str, mask: &str, asked: u32) -> Result<u64, CacheError> {
+    let whole = u64::from_str_radix(mask, 16)
+        .map_err(|_| CacheError::File { file: root.join("schemata"), source: io::ErrorKind::InvalidData.into() })?;
+    let run = u64::MAX.checked_shr(u64::BITS - asked).unwrap_or(0);
+    let found = (0..=u64::BITS - asked).map(|shift| run << shift).find(|run| run & whole == *run);
+    found.ok_or_else(|| CacheError::NoRun { asked, id: id.to_owned(), mask: mask.to_owned() })
+}
+
+/// What the default group has, if it is counted in percent.
+fn percent_of(limit: &str) -> Result<u32, CacheError> {
+    let number = limit.parse().ok().filter(|percent: &u32| *percent <= 100);
+    number.ok_or_else(|| CacheError::NotPercent(limit.to_owned()))
 }
 
 /// A percentage that the CPU takes: the next step, and no less than its least.
-fn rounded(root: &Path, domains: &str, percent: u32) -> Result<String, CacheError> {
+fn rounded(root: &Path, percent: u32) -> Result<u32, CacheError> {
     let number = |text: &str| text.parse::<u32>().ok();
     let least = info(root, BANDWIDTH, "min_bandwidth", number)?;
     let step = info(root, BANDWIDTH, "bandwidth_gran", number)?.max(1);
-    // Of the group of all other tasks: all there is.
-    if let Some((_, other)) = domains.split(';').filter_map(|d| d.split_once('=')).find(|(_, limit)| *limit != "100") {
-        return Err(CacheError::NotPercent(other.to_owned()));
-    }
-    Ok(percent.div_ceil(step).saturating_mul(step).clamp(least.min(100), 100).to_string())
+    Ok(percent.div_ceil(step).saturating_mul(step).clamp(least.min(100), 100))
 }
 
 #[cfg(test)]
@@ -283,6 +325,18 @@ mod tests {
         assert_eq!(of(None, Some(100)), "MB:0=100;1=100\nL3:0=7ff;1=7ff");
     }
 
+    /// Others may have taken ways and bandwidth from the default group, for themselves alone.
+    #[test]
+    fn only_what_the_default_group_has_is_taken() {
+        let dir = tree("MB:0=90;1=10\nL3:0=7f0;1=7db\n");
+        let of = |ways, percent| of(dir.path(), ways, percent);
+        assert_eq!(of(Some(2), Some(100)).unwrap(), "MB:0=90;1=10\nL3:0=30;1=3");
+        assert_eq!(of(Some(3), Some(15)).unwrap(), "MB:0=20;1=10\nL3:0=70;1=1c0");
+        let why = of(Some(6), None).unwrap_err();
+        assert!(why.contains("of cache 1") && why.contains("7db"), "{why}");
+        assert!(of(Some(8), None).unwrap_err().contains("of cache 0"));
+    }
+
     #[test]
     fn what_the_host_lacks_is_said_with_what_to_do() {
         let dir = tree(SCHEMATA);
@@ -299,6 +353,26 @@ mod tests {
         fs::write(proc.path().join("cpuinfo"), "processor\t: 0\nflags\t\t: fpu\n").unwrap();
         assert!(foreseen(CacheChoice::default(), sys.path(), proc.path()).contains("has no cache allocation"));
         assert!(foreseen(choice, dir.path(), proc.path()).contains("is bounded, by resctrl"));
+    }
+
+    #[test]
+    fn a_volunteer_that_the_agent_does_not_make_a_cgroup_for_has_no_group() {
+        use crate::act::settings::{ActSettings, VolunteerChoice};
+        let dir = tree(SCHEMATA);
+        let roots = crate::roots::Roots { sys: dir.path().to_owned(), ..crate::roots::Roots::default() };
+        let said = |volunteer, ways| {
+            let cache = CacheChoice { ways, bandwidth_percent: None };
+            let observing = ActSettings::observing(dir.path().join("state"));
+            let settings = ActSettings { volunteer, cache, roots: roots.clone(), ..observing };
+            super::super::foreseen(&settings, &crate::hierarchies::Hierarchies::default()).join("\n")
+        };
+        let lacking = "only a volunteer in a cgroup that the agent makes";
+        for volunteer in [VolunteerChoice::ProcessGroups, VolunteerChoice::Unit, VolunteerChoice::Guest] {
+            let text = said(volunteer, Some(2));
+            assert!(text.contains(lacking) && !text.contains("by resctrl"), "{text}");
+            assert!(!said(volunteer, None).contains("cache"), "nothing was asked for");
+        }
+        assert!(said(VolunteerChoice::Cgroup, Some(2)).contains("is bounded, by resctrl, in a cgroup"));
     }
 
     #[test]
@@ -338,9 +412,12 @@ mod tests {
         let tasks = dir.path().join("tasks");
         fs::write(&tasks, "").unwrap();
         let group = CacheGroup { tasks: tasks.clone() };
-        group.enter(dir.path(), 7);
-        group.enter(dir.path(), 8);
+        group.enter(dir.path(), 7).unwrap();
+        group.enter(dir.path(), 8).unwrap();
         // One number a write, as the kernel wants it: a plain file keeps the last.
         assert_eq!(fs::read_to_string(&tasks).unwrap(), "9");
+        fs::remove_file(&tasks).unwrap();
+        assert!(group.enter(dir.path(), 7).is_err());
+        group.enter(dir.path(), 8).unwrap();
     }
 }
