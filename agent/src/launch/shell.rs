@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 
+use super::restrict::{Identity, Restrictions};
+
 /// What a waiting shell is called, whatever file it runs from.
 pub(crate) const SHELL: &str = "/bin/sh";
 /// Who stands for a job's user that is not known yet.
@@ -114,7 +116,10 @@ fn try_as(shell: &Path, uid: u32) -> io::Result<()> {
     let mut last = None;
     for _ in 0..TRIES {
         let mut command = Command::new(shell);
-        command.arg0(SHELL).args(["-c", ":"]).env_clear().current_dir("/").uid(uid).process_group(0);
+        command.arg0(SHELL).args(["-c", ":"]).env_clear().current_dir("/");
+        // As what is started later, but for the user's groups, which say nothing here.
+        let identity = Some(Identity { uid, gid: uid, groups: Vec::new() });
+        let _steps = Restrictions { identity, ..Restrictions::default() }.put_on(&mut command)?;
         let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
         if status.success() {
             return Ok(());
@@ -152,7 +157,7 @@ mod tests {
         }
         try_as(&path_of(&copy_of_the_shell().unwrap()), NOBODY).unwrap();
         let refused = copy_of_the_shell().unwrap();
-        refused.set_permissions(Permissions::from_mode(0)).unwrap();
+        refused.set_permissions(Permissions::from_mode(0o000)).unwrap();
         assert_eq!(try_as(&path_of(&refused), NOBODY).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         assert!(try_as(Path::new("/bin/false"), NOBODY).unwrap_err().to_string().contains("exit status: 1"));
         assert!(copy_for(NOBODY).unwrap().starts_with("/proc/self/fd"));
