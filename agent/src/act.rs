@@ -52,6 +52,7 @@ use self::volunteer::{Volunteer, VolunteerError};
 use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths, VolunteerClock};
 use crate::harm::GuardedVolunteer;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
+use crate::launch::shell;
 use crate::launch::tmp::Tmp;
 use crate::levers::{LeverError, WorkloadLevers};
 use crate::network_bound::{self, NetworkBound, NetworkStatus};
@@ -231,7 +232,8 @@ impl Actor {
     fn open_command(&mut self) {
         let Some(program) = self.settings.volunteer_program.clone() else { return };
         let tmp = Tmp::probe();
-        let weaknesses = command::weaknesses(&program, &tmp);
+        let mut weaknesses = command::weaknesses(&program, &tmp);
+        weaknesses.extend(shell::weakness(program.user.uid));
         weaknesses.iter().for_each(|weakness| tracing::warn!("{weakness}"));
         self.levers.weaknesses.extend(weaknesses);
         self.volunteer_command = Some(VolunteerCommand::new(program, tmp));

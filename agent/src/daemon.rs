@@ -29,6 +29,7 @@ use crate::hierarchies::Hierarchies;
 use crate::host_loop::{self, HostLoop};
 use crate::join;
 use crate::keeper::{self, Kept, Watch};
+use crate::launch::shell::{self, NOBODY};
 use crate::link::{self, Introduction, LinkSettings};
 use crate::metrics::{Monitor, Status};
 use crate::network_bound;
@@ -195,14 +196,19 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             // A broken config is no reason to say nothing of the host.
             let config = config_or_defaults(&arguments.config).ok();
             let links = config.as_ref().map(|config| config.links.clone()).unwrap_or_default();
+            let tasks = config.as_ref().is_some_and(|config| config.tasks);
             let settings = config.map(|config| config.act_settings());
             let settings = settings.unwrap_or_else(|| ActSettings::observing(DEFAULT_STATE_DIR.into()));
             let network_required = settings.required.contains(&Bound::Network);
             let problem = Ledger::problem(&configured_state_dir(&arguments.config));
             let network = network_bound::probe(&Roots::default().sys, &links, &hierarchies);
+            let mut volunteer = foreseen(&settings, &hierarchies);
+            if tasks && settings.volunteer_program.is_none() {
+                volunteer.extend(shell::foreseen(NOBODY));
+            }
             let found = Found {
                 facts: &facts,
-                volunteer: &foreseen(&settings, &hierarchies),
+                volunteer: &volunteer,
                 network: network.as_deref().map_err(|error| error as &dyn std::error::Error),
                 network_required,
                 ledger_problem: problem.as_deref(),

@@ -193,9 +193,14 @@ impl GuardView {
         held
     }
 
-    /// CPUs can be kept free of the volunteer.
+    /// CPUs can be kept free of the volunteer: nobody else has set them, as far as last seen.
     pub(crate) fn can_spare(&self) -> bool {
-        self.0.lock().volunteer.as_ref().is_some_and(Volunteer::can_spare)
+        self.0.lock().can_spare()
+    }
+
+    /// CPUs are to be kept free of the volunteer and are not, as far as last seen.
+    pub(crate) fn has_lost_cpus(&self) -> bool {
+        self.0.lock().has_lost_cpus()
     }
 
     /// Holds the volunteer so from now on, beside the law. What is tightened is in force on return.
@@ -528,8 +533,18 @@ impl Inner {
             held: self.reason_held(),
             held_because: self.held_because.clone(),
             memory_ends: self.held.memory_ends,
-            posture: self.posture,
+            // Those that somebody else has set are not kept free, whatever is about to follow.
+            posture: if self.has_lost_cpus() { Posture::Open } else { self.posture },
         }
+    }
+
+    fn can_spare(&self) -> bool {
+        self.volunteer.as_ref().is_some_and(Volunteer::can_spare)
+    }
+
+    /// CPUs are to be kept free and are not.
+    fn has_lost_cpus(&self) -> bool {
+        self.posture.spare_cpus() > 0 && !self.can_spare()
     }
 
     fn reason_held(&self) -> Option<Reason> {

@@ -36,6 +36,10 @@ const LATENESS: Duration = Duration::from_millis(400);
 const RUNS: f64 = 0.01;
 /// Most events kept for a caller that does not fetch them.
 const EVENTS: usize = 64;
+/// While CPUs are kept free of the volunteer, it is looked whether they still are at least this often.
+const LOOK: Duration = Duration::from_secs(1);
+/// Where CPUs could not be kept free it is tried again after so long, or when the number of CPUs has changed. (Chosen.)
+const SPARE_AGAIN: Duration = Duration::from_secs(600);
 
 /// The volunteer, as far as it must be held still.
 pub(crate) trait Holder: Send {
@@ -49,7 +53,7 @@ pub(crate) trait Holder: Send {
     fn hold(&self, until: Instant) -> bool;
     /// Lets it go.
     fn release(&self);
-    /// CPUs can be kept free of it.
+    /// CPUs can be kept free of it: nobody else has set them, as far as last seen.
     fn can_spare(&self) -> bool;
     /// Holds it so from now on.
     ///
@@ -183,7 +187,7 @@ impl HarmMeter {
             schedule: Schedule::new(seed, pause_share),
             tracker: HarmTracker::default(),
             protecting: None,
-            spares: true,
+            refused: None,
             began: Instant::now(),
             paused: Duration::ZERO,
             buffer: Vec::new(),
@@ -205,6 +209,12 @@ impl HarmMeter {
     /// What the foreground is from now on.
     pub(crate) fn set_sources(&self, sources: Vec<(WorkloadId, QueueSource)>) {
         self.shared.lock().sources = sources;
+    }
+
+    /// What holds the volunteer has changed: the thread looks at it at once.
+    pub(crate) fn look_again(&self) {
+        self.shared.lock().generation += 1;
+        self.shared.changed.notify_all();
     }
 
     /// The harm as of the last trial.
@@ -245,8 +255,8 @@ struct Worker {
     tracker: HarmTracker,
     /// Chooses how the volunteer is held, where that follows the harm.
     protecting: Option<Protecting>,
-    /// CPUs could be kept free so far.
-    spares: bool,
+    /// When CPUs could last not be kept free, and how many CPUs there were.
+    refused: Option<(Duration, u32)>,
     began: Instant,
     paused: Duration,
     buffer: Vec<u8>,
@@ -276,7 +286,7 @@ impl Worker {
                 self.shared.sleep(Duration::from_secs(3_600));
                 continue;
             };
-            if !self.shared.sleep(trial.wait) {
+            if !self.wait(trial.wait, &settings) {
                 continue;
             }
             match self.trial(trial) {
@@ -291,12 +301,41 @@ impl Worker {
         }
     }
 
+    /// Waits for the next trial; false as of [`Shared::sleep`]. CPUs that are no longer kept free are not counted on meanwhile.
+    fn wait(&mut self, duration: Duration, settings: &HarmSettings) -> bool {
+        let until = Instant::now() + duration;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let spares = self.protecting.as_ref().is_some_and(|protecting| protecting.posture().spare_cpus() > 0);
+            if !self.shared.sleep(if spares { left.min(LOOK) } else { left }) {
+                return false;
+            }
+            if left.is_zero() {
+                return true;
+            }
+            if spares && !self.holder.can_spare() {
+                self.follow(settings);
+                self.publish(settings);
+            }
+        }
+    }
+
+    /// CPUs may be kept free of the volunteer, on a host with so many of them.
+    fn may_spare(&mut self, cpus: u32, now: Duration) -> bool {
+        let passed = |(at, before): (Duration, u32)| before != cpus || now.saturating_sub(at) >= SPARE_AGAIN;
+        if self.refused.is_some_and(passed) {
+            self.refused = None;
+        }
+        self.refused.is_none() && self.holder.can_spare()
+    }
+
     /// Begins or ends to hold the volunteer by its harm, as the settings say, and does what only time brings.
     fn follow(&mut self, settings: &HarmSettings) {
         // Without trials nothing would ever be learnt.
         let wanted = settings.follow && settings.pause_share > 0.0;
         let now = self.began.elapsed();
-        let ladder = Ladder::new(cpus(), self.spares && self.holder.can_spare());
+        let cpus = cpus();
+        let ladder = Ladder::new(cpus, self.may_spare(cpus, now));
         let change = match &mut self.protecting {
             Some(protecting) if wanted => {
                 let is_new = *protecting.ladder() != ladder;
@@ -331,10 +370,15 @@ impl Worker {
         self.take(change);
     }
 
-    /// Puts a change in force and tells of it.
+    /// Puts a change in force, or what is possible instead, and tells of what is.
     fn take(&mut self, change: Option<Change>) {
-        let Some(change) = change else { return };
-        let instead = self.protect(change.to);
+        let Some(mut change) = change else { return };
+        while let Some(instead) = self.protect(change.to) {
+            change = Change { from: change.from, ..instead };
+        }
+        if change.from == change.to {
+            return;
+        }
         let reason = change.to_string();
         tracing::info!(reason, "how the volunteer is held has changed");
         let mut state = self.shared.lock();
@@ -342,11 +386,9 @@ impl Worker {
             let (spare_cpus, share_percent) = (change.to.spare_cpus(), f64::from(change.to.share_percent()));
             state.events.push(Event::ProtectionChanged { spare_cpus, share_percent, reason });
         }
-        drop(state);
-        self.take(instead);
     }
 
-    /// Holds the volunteer so. Where CPUs cannot be kept free after all, they are not counted on again; returns the posture that
+    /// Holds the volunteer so. Where CPUs cannot be kept free after all, they are not counted on for a while; returns the posture that
     /// is to hold at once instead.
     #[must_use]
     fn protect(&mut self, posture: Posture) -> Option<Change> {
@@ -355,9 +397,9 @@ impl Worker {
         if posture.spare_cpus() == 0 {
             return None;
         }
-        self.spares = false;
-        let now = self.began.elapsed();
-        self.protecting.as_mut()?.set_ladder(Ladder::new(cpus(), false), now)
+        let (now, cpus) = (self.began.elapsed(), cpus());
+        self.refused = Some((now, cpus));
+        self.protecting.as_mut()?.set_ladder(Ladder::new(cpus, false), now)
     }
 
     /// One trial, and the CPUs that the volunteer used in it; it is let go in every case. `Err(None)`: it was interrupted, or

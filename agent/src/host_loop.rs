@@ -12,7 +12,7 @@ use gleaner_planner::reclaim::MemoryState;
 use gleaner_types::command::Command;
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
-use gleaner_types::report::HostHarm;
+use gleaner_types::report::{HostHarm, Protection};
 use gleaner_types::report::{
     HostReport, Reading, Reason, VolunteerKind, VolunteerSample, VolunteerState, WorkloadSample,
 };
@@ -242,6 +242,16 @@ impl HostLoop {
             }
             self.outbox.event(now, event);
         }
+        if let Ok(meter) = &self.harm
+            && self.has_lost_cpus()
+        {
+            meter.look_again();
+        }
+    }
+
+    /// CPUs are to be kept free of the volunteer and are not, which the harm meter is about to see.
+    fn has_lost_cpus(&self) -> bool {
+        self.actor.as_ref().and_then(Actor::guard_view).is_some_and(|guard| guard.has_lost_cpus())
     }
 
     fn assemble(&mut self, observation: Observation, reports_dropped: u64) -> HostReport {
@@ -288,7 +298,13 @@ impl HostLoop {
 
     fn harm(&self) -> HostHarm {
         match &self.harm {
-            Ok(meter) => meter.harm(),
+            Ok(meter) => {
+                let mut harm = meter.harm();
+                if self.has_lost_cpus() {
+                    harm.protection = harm.protection.map(without_lost_cpus);
+                }
+                harm
+            }
             Err(reason) => HostHarm::because(reason.clone()),
         }
     }
@@ -328,6 +344,19 @@ fn start_harm_meter(
         error!(error = %error, "harm is not measured: its thread cannot be started");
         Reason::Described(format!("the meter's thread cannot be started: {error}").into())
     })
+}
+
+/// What is in force where the CPUs to be kept free are not.
+fn without_lost_cpus(chosen: Protection) -> Protection {
+    let Protection { spare_cpus, share_percent, reason } = chosen;
+    match spare_cpus {
+        0 => Protection { spare_cpus, share_percent, reason },
+        _ => Protection {
+            spare_cpus: 0,
+            share_percent: 100.0,
+            reason: "all that the guard's law allows, as its CPUs cannot be set any more; a share follows".to_owned(),
+        },
+    }
 }
 
 /// Memory of each workload; its pressure is the machine's where the kernel does not give the workload's own.

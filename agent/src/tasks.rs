@@ -372,7 +372,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         launch::signal(&running.run, Signal::KILL);
         if running.observed_alive {
             // Its shell may be gone, which nobody looks for any more once it is forgotten, and what it started not.
-            launch::end_remains(&running.run);
+            launch::end_remains(&running.run, &self.settings.volunteer);
         }
         self.settings.scratch.set_killed();
         launch::leave(running.run.pid, &self.settings.volunteer);
@@ -585,7 +585,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             return;
         }
         if exit.status.is_none() && running.observed_alive {
-            launch::end_remains(&running.run);
+            launch::end_remains(&running.run, &self.settings.volunteer);
         }
         launch::leave(running.run.pid, &self.settings.volunteer);
         let run = running.run;

@@ -23,6 +23,8 @@ const PROCS: u64 = 4 << 20;
 const REMOVE_TRIES: u32 = 100;
 /// Processes whose descriptors are open at once while they are killed. Chosen: far below the usual limit of 1,024.
 const DESCRIPTORS: usize = 256;
+/// Times the processes of a group are looked for when it is killed. (Chosen.)
+const GROUP_ROUNDS: u32 = 8;
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A cgroup could not be made, removed or emptied.
@@ -192,6 +194,21 @@ fn kill_each(dirs: &[PathBuf], pids: impl Iterator<Item = i32>, haste: Haste) ->
         if haste == Haste::ForMemory {
             // Only now: memory that several of them share is freed when all of them are killed.
             killed.iter().for_each(|(pid, process)| _ = hasten(*pid, process));
+        }
+    }
+    Ok(())
+}
+
+/// Kills the processes of a process group that are in the cgroups, and nobody else of this group's number. Those that fork
+/// meanwhile are looked for a few times.
+pub(crate) fn kill_group(dirs: &[PathBuf], group: i32) -> Result<(), CgroupError> {
+    let is_of_it = |pid: Pid| rustix::process::getpgid(Some(pid)).is_ok_and(|of| of.as_raw_nonzero().get() == group);
+    for _ in 0..GROUP_ROUNDS {
+        let pids = processes_of(dirs)?.into_iter().filter_map(Pid::from_raw).filter(|pid| is_of_it(*pid));
+        // One that cannot be opened or signalled has ended by itself. Its number is looked at again with it open.
+        let open = |pid: Pid| pidfd_open(pid, PidfdFlags::empty()).ok().filter(|_| is_of_it(pid));
+        if pids.filter_map(open).filter(|process| pidfd_send_signal(process, Signal::KILL).is_ok()).count() == 0 {
+            return Ok(());
         }
     }
     Ok(())

@@ -36,6 +36,7 @@ use super::ledger::{Ledger, REGISTRY};
 use super::managed::ForeignWrite;
 use super::settings::{ActSettings, Bound, VolunteerChoice};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
+use crate::launch::shell;
 use crate::launch::tmp::Tmp;
 
 /// The least ceiling a volunteer in a cgroup can have, in percent of a core: the kernel's least quota of
@@ -146,6 +147,7 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
     }
     if let Some(program) = &settings.volunteer_program {
         sentences.extend(command::foreseen(program, &Tmp::probe()));
+        sentences.extend(shell::foreseen(program.user.uid));
     }
     sentences
 }
@@ -349,8 +351,8 @@ impl Volunteer {
         &self.class.yields
     }
 
-    /// CPUs can be kept free of it.
-    pub(crate) const fn can_spare(&self) -> bool {
+    /// CPUs can be kept free of it: nobody else has set them, as far as last seen.
+    pub(crate) fn can_spare(&self) -> bool {
         match &self.containment {
             Containment::Cgroup(volunteer) => volunteer.can_spare(),
             Containment::ProcessGroups(_) => false,

@@ -309,7 +309,13 @@ fn a_volunteer_that_harms_is_held_tighter_and_let_go_when_that_is_switched_off()
 }
 
 /// A volunteer whose CPUs cannot be set although it seemed so, and the postures that were wanted of it.
-struct Unmovable(Arc<Mutex<Vec<Posture>>>);
+struct Unmovable {
+    wanted: Arc<Mutex<Vec<Posture>>>,
+    /// They can be set.
+    moves: bool,
+    /// Nobody else has set them.
+    ours: Arc<AtomicBool>,
+}
 
 impl Holder for Unmovable {
     fn runs(&self) -> (VolunteerState, u64) {
@@ -331,17 +337,17 @@ impl Holder for Unmovable {
     fn release(&self) {}
 
     fn can_spare(&self) -> bool {
-        true
+        self.ours.load(Ordering::Relaxed)
     }
 
     fn protect(&self, posture: Posture) -> Result<(), SpareError> {
-        self.0.lock().unwrap().push(posture);
-        if posture.spare_cpus() == 0 { Ok(()) } else { Err(SpareError::NoCpuset) }
+        self.wanted.lock().unwrap().push(posture);
+        if self.moves || posture.spare_cpus() == 0 { Ok(()) } else { Err(SpareError::NoCpuset) }
     }
 }
 
-#[test]
-fn where_cpus_cannot_be_kept_free_after_all_another_posture_holds_at_once() {
+/// A worker that is to keep a CPU free next, by this change.
+fn about_to_spare(holder: Unmovable) -> (Worker, Change) {
     use gleaner_planner::harm::{Comparison, RunTime};
 
     // Harmed until it keeps CPUs free.
@@ -349,7 +355,7 @@ fn where_cpus_cannot_be_kept_free_after_all_another_posture_holds_at_once() {
     let with = RunTime { cpu_ns: 50_000_000, wait_ns: 25_000_000 };
     let comparison = Comparison { with, without: RunTime { wait_ns: 0, ..with } };
     let compared = [(WorkloadId::new("a").unwrap(), Ok(comparison))];
-    let mut protecting = Protecting::new(Ladder::new(2, true), Duration::ZERO);
+    let mut protecting = Protecting::new(Ladder::new(cpus().max(2), true), Duration::ZERO);
     let mut trials = (1..1_000).map(|turn| Duration::from_secs(12 * turn));
     let spare = trials.find_map(|now| {
         let change = protecting.trial(now, &compared, 1.0, &budgets)?;
@@ -357,7 +363,6 @@ fn where_cpus_cannot_be_kept_free_after_all_another_posture_holds_at_once() {
     });
     let spare = spare.expect("it keeps a CPU free at last");
 
-    let wanted = Arc::new(Mutex::new(Vec::new()));
     let state = State {
         quit: false,
         settings: HarmSettings { follow: true, ..OFTEN },
@@ -366,26 +371,71 @@ fn where_cpus_cannot_be_kept_free_after_all_another_posture_holds_at_once() {
         harm: HostHarm::because(Reason::VolunteerNeverRan),
         events: Vec::new(),
     };
-    let mut worker = Worker {
+    let worker = Worker {
         shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }),
-        holder: Box::new(Unmovable(Arc::clone(&wanted))),
+        holder: Box::new(holder),
         queues: queues(),
         schedule: Schedule::new(1, 0.1),
         tracker: HarmTracker::default(),
         protecting: Some(protecting),
-        spares: true,
+        refused: None,
         began: Instant::now(),
         paused: Duration::ZERO,
         buffer: Vec::new(),
     };
+    (worker, spare)
+}
+
+#[test]
+fn where_cpus_cannot_be_kept_free_after_all_another_posture_holds_at_once() {
+    let wanted = Arc::new(Mutex::new(Vec::new()));
+    let ours = Arc::new(AtomicBool::new(true));
+    let (mut worker, spare) = about_to_spare(Unmovable { wanted: Arc::clone(&wanted), moves: false, ours });
+    let before = spare.from;
     worker.take(Some(spare));
     let held = wanted.lock().unwrap().clone();
     let [refused, instead] = held[..] else { panic!("{held:?}") };
     assert!(refused.spare_cpus() > 0 && instead.spare_cpus() == 0, "{held:?}");
     assert!(instead.share_percent() < 100, "{held:?}");
     assert_eq!(worker.protecting.as_ref().map(Protecting::posture), Some(instead));
-    let told = worker.shared.lock().events.last().cloned();
+    let told = worker.shared.lock().events.clone();
+    match told.as_slice() {
+        // What was in force before holds on: nothing has changed.
+        [] => assert_eq!(instead, before),
+        [Event::ProtectionChanged { spare_cpus: 0, reason, .. }] => {
+            assert!(reason.contains(&format!("(before: {before})")), "what never was in force is not told: {reason}");
+        }
+        _ => panic!("{told:?}"),
+    }
+    // After a while it is tried again, and at once on another number of CPUs.
+    let (now, cpus) = (worker.began.elapsed(), cpus());
+    assert!(!worker.may_spare(cpus, now) && !worker.may_spare(cpus, now + SPARE_AGAIN / 2));
+    let refused = worker.refused;
+    assert!(worker.may_spare(cpus, now + SPARE_AGAIN) && worker.may_spare(cpus, now));
+    worker.refused = refused;
+    assert!(worker.may_spare(cpus + 1, now));
+}
+
+#[test]
+fn cpus_that_somebody_else_has_set_are_not_counted_on_while_the_next_trial_is_waited_for() {
+    let wanted = Arc::new(Mutex::new(Vec::new()));
+    let ours = Arc::new(AtomicBool::new(true));
+    let holder = Unmovable { wanted: Arc::clone(&wanted), moves: true, ours: Arc::clone(&ours) };
+    let (mut worker, spare) = about_to_spare(holder);
+    worker.take(Some(spare));
+    assert!(wanted.lock().unwrap().last().is_some_and(|posture| posture.spare_cpus() > 0));
+    ours.store(false, Ordering::Relaxed);
+    let settings = HarmSettings { follow: true, ..OFTEN };
+    let shared = Arc::clone(&worker.shared);
+    let waiting = thread::spawn(move || worker.wait(Duration::from_secs(3_600), &settings));
+    let fallen = || wanted.lock().unwrap().last().is_some_and(|posture| posture.share_percent() < 100);
+    eventually("a share instead", fallen);
+    eventually("its report", || shared.lock().harm.protection.as_ref().is_some_and(|told| told.spare_cpus == 0));
+    let told = shared.lock().events.last().cloned();
     assert!(matches!(told, Some(Event::ProtectionChanged { spare_cpus: 0, .. })), "{told:?}");
+    shared.lock().quit = true;
+    shared.changed.notify_all();
+    assert!(!waiting.join().unwrap(), "the hour is not over");
 }
 
 /// A volunteer that uses no CPU but says it does.

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use gleaner_daemon::process;
+use gleaner_types::error::Chain;
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::task::{TaskUser, loads_code, steers_bash, variable_problem};
 use rustix::fs::{AtFlags, Mode, OFlags, open, openat, unlinkat};
@@ -24,6 +25,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use super::records::{BEGUN, REFUSED, Run};
+use crate::act::cgroup::kill_group;
 use crate::launch::restrict::{Identity, Restrictions};
 use crate::launch::shell::{self, SHELL};
 use crate::launch::{self, EnterError, PATH};
@@ -233,12 +235,25 @@ pub(super) fn signal(run: &Run, signal: Signal) {
     }
 }
 
-/// Ends what is left of a group whose leader was seen alive by this process and has just gone. Either its remains still have
-/// the number, or no process may have it anew: then the group, if there is one, can only be the task's.
-pub(super) fn end_remains(run: &Run) {
-    let is_its_own =
-        process::has_remains(run.pid, run.start_ticks, run.boot) || !Path::new(&format!("/proc/{}", run.pid)).exists();
-    if is_its_own && let Some(group) = Pid::from_raw(run.pid) {
-        _ = kill_process_group(group, Signal::KILL);
+/// Ends what is left of a group whose leader was seen alive by this process and has gone. As long as nobody has waited for the
+/// leader the number is its own. After that somebody else's group may have it, but none in the volunteer while no
+/// process has it: there the group is looked for. Where there is no cgroup, only the number can tell.
+pub(super) fn end_remains(run: &Run, volunteer: &VolunteerKind) {
+    let waited_for = !process::has_remains(run.pid, run.start_ticks, run.boot);
+    if waited_for && Path::new(&format!("/proc/{}", run.pid)).exists() {
+        return;
+    }
+    match volunteer {
+        VolunteerKind::Cgroup { procs_files } if waited_for => {
+            let dirs = procs_files.iter().filter_map(|file| Path::new(file).parent()).map(Path::to_owned);
+            if let Err(error) = kill_group(&dirs.collect::<Vec<_>>(), run.pid) {
+                tracing::warn!(error = %Chain(&error), "what a task left behind cannot be looked for in the volunteer");
+            }
+        }
+        _ => {
+            if let Some(group) = Pid::from_raw(run.pid) {
+                _ = kill_process_group(group, Signal::KILL);
+            }
+        }
     }
 }

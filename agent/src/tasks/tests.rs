@@ -384,11 +384,20 @@ async fn an_attempt_that_was_ended_or_forgotten_is_not_started_after_all() {
 /// As after a slow sync: the shell of a task was killed meanwhile, and the order to forget the task comes first.
 #[tokio::test]
 async fn what_a_killed_shell_leaves_is_ended_when_its_task_is_forgotten() {
-    for waited_for in [false, true] {
+    // By the number of its group, and by the volunteer's cgroup.
+    let mut bench = Bench::new();
+    let has_cgroup = bench.use_cgroup("remains").await;
+    for (waited_for, in_cgroup) in [(false, false), (true, false), (false, true), (true, true)] {
+        if in_cgroup && !has_cgroup {
+            continue;
+        }
         let folder = tempfile::tempdir().unwrap();
         let registry = folder.path().join("volunteer");
         std::fs::create_dir(&registry).unwrap();
-        let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
+        let volunteer = match in_cgroup {
+            true => bench.volunteer.clone(),
+            false => VolunteerKind::ProcessGroups { registry: registry.display().to_string() },
+        };
         let settings = TaskSettings::new(true, folder.path().join("tasks"), volunteer);
         let mut runner = TaskRunner::open(settings, Clock::start(), |_| ()).unwrap();
         let (epoch, here) = (Clock::start().now().0, folder.path().display().to_string());

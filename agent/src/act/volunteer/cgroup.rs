@@ -545,9 +545,9 @@ impl CgroupVolunteer {
         }
     }
 
-    /// CPUs can be kept free of it.
-    pub(super) const fn can_spare(&self) -> bool {
-        self.spare.is_ok()
+    /// CPUs can be kept free of it, as far as last seen.
+    pub(super) fn can_spare(&self) -> bool {
+        self.spare.as_ref().is_ok_and(SpareCpus::is_ours)
     }
 
     /// As [`SpareCpus::keep_free`].

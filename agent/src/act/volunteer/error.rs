@@ -74,6 +74,14 @@ pub(crate) enum SpareError {
     /// Whoever set it keeps it.
     #[error("somebody else has set `{0}`")]
     Foreign(String),
+    /// A thread is where it must not be, and cannot be moved.
+    #[error("thread {thread} cannot be kept to the other CPUs")]
+    Thread {
+        /// Its number.
+        thread: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The kernel's call for one thread takes no such number.
     #[error("CPU {0} is beyond what threads can be kept to")]
     CpuNumber(usize),

@@ -6,6 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
+use gleaner_types::error::Chain;
+use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -30,6 +32,8 @@ pub(super) struct SpareCpus {
     spare: u32,
     /// Setting it failed: all CPUs have yet to be given back.
     to_give_back: bool,
+    /// What was to be kept free could not be looked after the last time.
+    lost: bool,
     /// Met and not returned yet.
     met: Option<ForeignWrite>,
 }
@@ -66,7 +70,7 @@ impl SpareCpus {
     /// # Errors
     /// [`SpareError`] when it is neither.
     pub(super) fn find(cpuset: Option<&Group>, dirs: Option<&[PathBuf]>, sys: &Path) -> Result<Self, SpareError> {
-        let of = |means| Self { means, sys: sys.to_owned(), spare: 0, to_give_back: false, met: None };
+        let of = |means| Self { means, sys: sys.to_owned(), spare: 0, to_give_back: false, lost: false, met: None };
         let missing = match cpuset.map(|group| (group, group.managed(CgroupFile::Cpus))) {
             Some((group, Ok(lever))) => {
                 let above = group.dir.parent().unwrap_or(&group.dir).to_owned();
@@ -89,6 +93,12 @@ impl SpareCpus {
         }
     }
 
+    /// CPUs can be kept free, as far as last seen: nobody else has set them, and the last try succeeded.
+    pub(super) fn is_ours(&self) -> bool {
+        let foreign = self.lever().is_some_and(Managed::is_foreign);
+        !foreign && !self.lost && !self.to_give_back
+    }
+
     /// Keeps so many CPUs free from now on, whole cores first; one is always left to the volunteer. What
     /// somebody else has set is not overwritten; the next check returns it.
     ///
@@ -99,6 +109,7 @@ impl SpareCpus {
         // What may have been set in part is given back with the next check that can.
         self.to_give_back = set.is_err();
         self.spare = if set.is_ok() { spare } else { 0 };
+        self.lost = false;
         set
     }
 
@@ -136,22 +147,26 @@ impl SpareCpus {
         if self.spare == 0 {
             return met;
         }
-        let renewed = match &mut self.means {
-            Means::Cpuset { lever, .. } => {
-                // What cannot be read now is met again when it is set.
-                met = met.or(lever.foreign_write().ok().flatten());
-                lever.has_drifted() && !lever.is_foreign()
-            }
-            Means::Affinity { dirs, kept_to } => {
-                _ = keep_threads(dirs, kept_to, &[]);
-                false
-            }
-        };
-        if renewed {
-            // What cannot be set now is tried again with the next check.
-            _ = self.set(self.spare);
+        let kept = self.keep(&mut met);
+        if let Err(error) = &kept
+            && !self.lost
+        {
+            tracing::warn!(error = %Chain(error), "CPUs are no longer kept free of the volunteer");
         }
+        self.lost = kept.is_err();
         met
+    }
+
+    fn keep(&mut self, met: &mut Option<ForeignWrite>) -> Result<(), SpareError> {
+        match &mut self.means {
+            Means::Cpuset { lever, .. } => {
+                let found = lever.foreign_write()?;
+                *met = met.take().or(found);
+                // A foreign value is left, and told as such. The one that was found at first belongs to a new cgroup.
+                if lever.has_drifted() && !lever.is_foreign() { self.set(self.spare) } else { Ok(()) }
+            }
+            Means::Affinity { dirs, kept_to } => keep_threads(dirs, kept_to, &[]),
+        }
     }
 
     /// CPUs that the volunteer could run on without this.
@@ -214,20 +229,26 @@ fn set_of(cpus: &[usize]) -> Result<CpuSet, SpareError> {
 }
 
 /// Keeps the threads in the cgroups to `cpus`. One that is on fewer by its own wish stays there; one that was kept to `before`
-/// is let go from it.
+/// is let go from it. One that cannot be moved keeps none of the others from it.
 fn keep_threads(dirs: &[PathBuf], cpus: &[usize], before: &[usize]) -> Result<(), SpareError> {
     let (wanted, before) = (set_of(cpus)?, set_of(before)?);
     let proc = Path::new("/proc");
     let processes = cgroup::processes_of(dirs)?;
+    let mut failure = None;
     for thread in processes.into_iter().flat_map(|pid| threads(proc, pid)).filter_map(Pid::from_raw) {
         // One that has ended meanwhile runs nowhere.
         let Ok(found) = sched_getaffinity(Some(thread)) else { continue };
         let elsewhere = (0..CpuSet::MAX_CPU).any(|cpu| found.is_set(cpu) && !wanted.is_set(cpu));
         if found != wanted && (elsewhere || found == before) {
-            _ = sched_setaffinity(Some(thread), &wanted);
+            match sched_setaffinity(Some(thread), &wanted) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => {
+                    failure = Some(SpareError::Thread { thread: thread.as_raw_nonzero().get(), source: error.into() })
+                }
+            }
         }
     }
-    Ok(())
+    failure.map_or(Ok(()), Err)
 }
 
 #[cfg(test)]
@@ -282,6 +303,22 @@ mod tests {
                 spare.foreign_write().is_some() && read() == narrowed,
                 "a unit that was started anew is kept off as well"
             );
+            assert!(spare.is_ours());
+            fs::write(leaf.join("cpuset.cpus"), "0-1\n").unwrap();
+            assert!(
+                spare.foreign_write().is_some() && !spare.is_ours() && read() == "0-1\n",
+                "somebody else's is left"
+            );
+            assert!(spare.keep_free(0).is_err() && !spare.is_ours());
+            fs::write(leaf.join("cpuset.cpus"), narrowed).unwrap();
+            spare.foreign_write();
+            assert!(spare.is_ours() && read() == format!("{found}\n"), "set back, it is given back");
+            spare.keep_free(1).unwrap();
+            fs::rename(leaf.join("cpuset.cpus"), leaf.join("away")).unwrap();
+            assert!(spare.foreign_write().is_none() && !spare.is_ours(), "it cannot be read");
+            fs::rename(leaf.join("away"), leaf.join("cpuset.cpus")).unwrap();
+            spare.foreign_write();
+            assert!(spare.is_ours());
             spare.keep_free(0).unwrap();
             assert_eq!(read(), format!("{found}\n"));
             fs::write(leaf.join("cpuset.cpus"), "0\n").unwrap();
@@ -342,6 +379,17 @@ mod tests {
         };
         let kept = parse_cpu_list(&narrowed).unwrap();
         eventually("it runs elsewhere", || on().is_some_and(|cpu| kept.contains(&cpu.parse().unwrap())));
+        if with_cpuset {
+            let dirs = volunteer.dirs();
+            let file = dirs.iter().map(|dir| dir.join("cpuset.cpus")).find(|file| file.exists()).unwrap();
+            let freed = cpus.iter().find(|cpu| !kept.contains(cpu)).unwrap();
+            fs::write(&file, freed.to_string()).unwrap();
+            volunteer.foreign_writes().unwrap();
+            assert!(!volunteer.can_spare(), "somebody else has set its CPUs");
+            fs::write(&file, &narrowed).unwrap();
+            volunteer.foreign_writes().unwrap();
+            assert!(volunteer.can_spare());
+        }
         volunteer.keep_free(0).unwrap();
         assert_eq!((allowed(burner.id()), allowed(late.id())), (before.clone(), before));
         volunteer.keep_free(1).unwrap();

@@ -21,7 +21,7 @@ const MAX_BYTES: u64 = 1 << 20;
 pub struct Issued {
     /// The certificate.
     pub certificate: String,
-    /// The private key; its memory is overwritten when it is dropped.
+    /// The private key; this copy of it is overwritten when it is dropped, others are not.
     pub key: Zeroizing<String>,
 }
 
@@ -174,10 +174,12 @@ fn sync_folder(file: &Path) -> std::io::Result<()> {
 
 pub(super) fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
     use std::io::Read;
-    let mut bytes = Vec::new();
-    std::fs::File::open(file)
-        .and_then(|open| open.take(MAX_BYTES).read_to_end(&mut bytes))
-        .map_err(|source| TlsError::File { action: "read", file: file.to_owned(), source })?;
+    let error = |source| TlsError::File { action: "read", file: file.to_owned(), source };
+    let open = std::fs::File::open(file).map_err(error)?;
+    let size = open.metadata().map_err(error)?.len().min(MAX_BYTES);
+    // A buffer that grows leaves copies of a key behind. One byte more: the end is then met without growing.
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
+    open.take(MAX_BYTES).read_to_end(&mut bytes).map_err(error)?;
     Ok(bytes)
 }
 
@@ -194,6 +196,17 @@ mod tests {
     use super::super::Authority;
     use super::*;
     use gleaner_types::id::HostId;
+
+    #[test]
+    fn a_file_is_read_into_one_buffer() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        for length in [0, 1, 100, 5_000] {
+            std::fs::write(&file, vec![b'k'; length]).unwrap();
+            let bytes = read(&file).unwrap();
+            assert_eq!((bytes.len(), bytes.capacity()), (length, length + 1), "a buffer that grew is larger");
+        }
+    }
 
     #[test]
     fn a_replacement_cut_off_at_any_step_leaves_a_pair_that_works() {

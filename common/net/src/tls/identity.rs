@@ -14,7 +14,8 @@ use gleaner_wire::{ProtocolVersion, VERSIONS_ALPN};
 use super::certificate::Validity;
 use super::error::TlsError;
 
-/// A certificate, its key and the authority it trusts. The key's memory is overwritten when it is dropped.
+/// A certificate, its key and the authority it trusts. This copy of the key is overwritten when it is
+/// dropped; those that the TLS library makes are its own to look after.
 #[derive(Debug)]
 pub struct Identity {
     authority: RootCertStore,
