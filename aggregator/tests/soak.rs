@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,13 +26,16 @@ use gleaner_types::report::{Bounded, PromiseRecord, Reading};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, MAX_CORES, MAX_COUNT, MAX_MAGNITUDE};
 use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, ProtocolVersion, encode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 /// Well-behaved agents.
 const GOOD: u64 = 5;
 /// What the aggregator may have grown by, in KiB. Chosen: generous, and far from what an unbounded queue would come to.
 const MOST_GROWTH_KIB: u64 = 300 << 10;
+
+/// Connections that another user opens at once. Chosen: more than one user may have.
+const PLACES: usize = 100;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -44,13 +48,15 @@ struct Aggregator {
 impl Aggregator {
     fn start(authority: &Authority) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        // Another user has to get to the socket.
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
         authority.write(folder.path()).unwrap();
         authority.issue_aggregator().unwrap().write(folder.path(), "aggregator").unwrap();
         let address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let dir = folder.path().display();
         let config = format!(
-            "listen = '{address}'\nsocket = '{dir}/a.sock'\nstate_dir = '{dir}/state'\nlocal_host = 'here'\n\
-             [tls]\nca = '{dir}/ca.crt'\ncertificate = '{dir}/aggregator.crt'\nkey = '{dir}/aggregator.key'\n"
+            "listen = '{address}'\nsocket = '{dir}/a.sock'\nsocket_mode = '0666'\nstate_dir = '{dir}/state'\n\
+             local_host = 'here'\n[tls]\nca = '{dir}/ca.crt'\ncertificate = '{dir}/aggregator.crt'\nkey = '{dir}/aggregator.key'\n"
         );
         std::fs::write(folder.path().join("a.toml"), config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner-aggregator"));
@@ -500,6 +506,64 @@ fn hostile_clients(scene: &Scene, peers: &mut JoinSet<()>) {
     }
 }
 
+/// A connection that the kernel says is another user's, who may only ask.
+async fn connect_as_nobody(scene: &Scene) -> Result<tokio::net::UnixStream, Failure> {
+    let socket = scene.socket.clone();
+    // Of this thread alone, which ends.
+    let thread = std::thread::spawn(move || {
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody)?;
+        std::os::unix::net::UnixStream::connect(socket)
+    });
+    let stream = tokio::task::spawn_blocking(move || thread.join()).await?.map_err(|_| "its thread panicked")??;
+    stream.set_nonblocking(true)?;
+    Ok(tokio::net::UnixStream::from_std(stream)?)
+}
+
+/// Clients of a user who may only ask; only root can be one.
+fn clients_of_another_user(scene: &Scene, peers: &mut JoinSet<()>) {
+    if !rustix::process::geteuid().is_root() {
+        gleaner_test_support::skipped!("soak, clients of another user: it takes root to be one");
+        return;
+    }
+    scene.attack(peers, "another user: orders", move |scene| async move {
+        let mut stream = connect_as_nobody(&scene).await?;
+        let order = serde_json::to_string(&Request::Revoke { host: HostId::new("good-0")? })?;
+        stream.write_all(format!("{order}\n").as_bytes()).await?;
+        scene.reached();
+        let mut answer = String::new();
+        tokio::io::BufReader::new(stream).read_line(&mut answer).await?;
+        let refused = answer.contains("operators.acting_users") || answer.contains("too many clients");
+        assert!(refused, "{answer}");
+        Ok(())
+    });
+    for _ in 0..4 {
+        scene.attack(peers, "another user: asks again and again", move |scene| async move {
+            let mut stream = tokio::io::BufReader::new(connect_as_nobody(&scene).await?);
+            let question = serde_json::to_string(&Request::Hosts)?;
+            stream.write_all(format!("{question}\n").as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_line(&mut answer).await?;
+            if answer.contains("good-0") {
+                scene.reached();
+            }
+            Ok(())
+        });
+    }
+    scene.attack(peers, "another user: takes all places", move |scene| async move {
+        let mut held = Vec::new();
+        for _ in 0..PLACES {
+            let mut stream = connect_as_nobody(&scene).await?;
+            // Half a question keeps its place until its time is over. One that gets no place is closed.
+            _ = stream.write_all(b"{").await;
+            held.push(stream);
+        }
+        scene.reached();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok(())
+    });
+}
+
 async fn until_it_answers(socket: &Path) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while Client::connect(socket).await.is_err() {
@@ -534,6 +598,7 @@ async fn well_behaved_agents_lose_nothing_beside_hostile_ones() {
     let mut peers = JoinSet::new();
     hostile_peers(&scene, &authority, &mut peers);
     hostile_clients(&scene, &mut peers);
+    clients_of_another_user(&scene, &mut peers);
     let (started, mut most_kib, mut slowest) = (Instant::now(), 0, Duration::ZERO);
     let mut late = None;
     while started.elapsed() < Duration::from_secs(seconds) {

@@ -266,14 +266,21 @@ pub(crate) fn switch_controllers(dir: &Path, sign: char, controllers: &[String])
         .map_err(|error| CgroupError::Subtree(dir.to_owned(), value, error))
 }
 
+/// How long a lock may take to be free. (Chosen: a process that a former holder was starting has the lock too, until it has
+/// become its program.)
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Holds a cgroup (or any folder) for this process alone, as long as the file is kept. `None` if another
 /// process holds it.
 pub(crate) fn hold(dir: &Path) -> io::Result<Option<File>> {
-    let file = File::open(dir)?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(error.into()),
+    let (file, began) = (File::open(dir)?, Instant::now());
+    loop {
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) if began.elapsed() < LOCK_TIMEOUT => thread::sleep(Duration::from_millis(10)),
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
