@@ -426,8 +426,9 @@ mod tests {
         assert_eq!(command.tick(&bed.volunteer.kind(), Timestamp(0)), None);
         eventually("its children have left it", || bed.read("out") == "left\n");
         eventually("three daemons and the program", || bed.processes() == 4);
-        let ended = bed.volunteer.end_processes(Duration::from_secs(60)).unwrap();
-        assert_eq!((ended, bed.processes()), (4, 0));
+        // More, where one of the shells between them was still there.
+        assert!(bed.volunteer.end_processes(Duration::from_secs(60)).unwrap() >= 4);
+        assert_eq!(bed.processes(), 0);
     }
 
     #[test]
