@@ -44,6 +44,7 @@ use self::ledger::{Ledger, LedgerError, Record};
 use self::managed::{ForeignWrite, Managed};
 use self::refused::Refused;
 use self::restore::{RestoreReport, failure_event, foreign_event};
+use self::settings::whole_slots;
 pub(crate) use self::settings::within;
 pub use self::settings::{ActSettings, Bound, VolunteerChoice, VolunteerProgram};
 pub use self::volunteer::cache::CacheChoice;
@@ -787,18 +788,6 @@ impl Actor {
                 }],
                 ..RestoreReport::default()
             },
-        }
-    }
-}
-
-/// Whole slots that a cap has room for; one at least.
-fn whole_slots(cap: Quota) -> u32 {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
-    let of = |share: CoreShare| (share.cores() + 0.01) as u32;
-    match cap {
-        Quota::AtMost(cap) => of(cap).max(1),
-        Quota::Unlimited => {
-            std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1))
         }
     }
 }

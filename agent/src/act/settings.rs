@@ -206,6 +206,18 @@ impl ActSettings {
     }
 }
 
+/// Whole slots that a cap has room for; one at least.
+pub(super) fn whole_slots(cap: Quota) -> u32 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+    let of = |share: CoreShare| (share.cores() + 0.01) as u32;
+    match cap {
+        Quota::AtMost(cap) => of(cap).max(1),
+        Quota::Unlimited => {
+            std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1))
+        }
+    }
+}
+
 /// A cap, or the ceiling where that is lower.
 pub(crate) fn within(cap: Quota, ceiling: Option<CoreShare>) -> Quota {
     match (cap, ceiling) {

@@ -57,18 +57,23 @@ async fn a_command_killed_by_a_signal_has_lost_its_slot() {
     assert_eq!((end, progress.tasks_retried), (EngineEnd::Completed, 1));
 }
 
+/// Cancels the job, whose task wrote its number to `pid` and would run for a minute.
+async fn cancelled_ends_its_task(bench: &mut Bench) {
+    bench.act(|engine, job| engine.cancel(job));
+    std::fs::remove_dir_all(bench.folder.path().join("jobs/j")).unwrap();
+    let pid = pid_in(bench, "pid");
+    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| process::start_ticks(pid).is_none())).await;
+    kill(pid);
+    assert!(gone.is_ok(), "process {pid} of a cancelled job runs on");
+}
+
 #[tokio::test]
 async fn a_job_cancelled_before_a_restarted_aggregator_resumed_it_ends_its_tasks() {
     let mut bench = Bench::new(submission(&["echo $$ >\"$D/pid\"; sleep 60"]));
     bench.slots(1);
     bench.until(|folder| written(folder, "pid")).await;
     killed(&mut bench).await;
-    bench.act(|engine, job| engine.cancel(job));
-    std::fs::remove_dir_all(bench.folder.path().join("jobs/j")).unwrap();
-    let pid = pid_in(&bench, "pid");
-    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| process::start_ticks(pid).is_none())).await;
-    kill(pid);
-    assert!(gone.is_ok(), "process {pid} of a cancelled job runs on");
+    cancelled_ends_its_task(&mut bench).await;
 }
 
 #[tokio::test]
@@ -79,12 +84,7 @@ async fn a_job_cancelled_while_a_restarted_aggregator_resumes_it_ends_its_tasks(
     killed(&mut bench).await;
     bench.slots(1);
     // The runner has not read the records yet, and there are none when it does.
-    bench.act(|engine, job| engine.cancel(job));
-    std::fs::remove_dir_all(bench.folder.path().join("jobs/j")).unwrap();
-    let pid = pid_in(&bench, "pid");
-    let gone = tokio::time::timeout(Duration::from_secs(5), bench.until(|_| process::start_ticks(pid).is_none())).await;
-    kill(pid);
-    assert!(gone.is_ok(), "process {pid} of a cancelled job runs on");
+    cancelled_ends_its_task(&mut bench).await;
 }
 
 #[tokio::test]
