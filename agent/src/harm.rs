@@ -36,8 +36,8 @@ const LATENESS: Duration = Duration::from_millis(400);
 const RUNS: f64 = 0.01;
 /// Most events kept for a caller that does not fetch them.
 const EVENTS: usize = 64;
-/// While CPUs are kept free of the volunteer, it is looked whether they still are at least this often.
-const LOOK: Duration = Duration::from_secs(1);
+/// While CPUs are kept free of the volunteer, that they still are is checked at least this often.
+const SPARE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Where CPUs could not be kept free it is tried again after so long, or when the number of CPUs has changed. (Chosen.)
 const SPARE_AGAIN: Duration = Duration::from_secs(600);
 
@@ -211,8 +211,8 @@ impl HarmMeter {
         self.shared.lock().sources = sources;
     }
 
-    /// What holds the volunteer has changed: the thread looks at it at once.
-    pub(crate) fn look_again(&self) {
+    /// What holds the volunteer has changed: the thread checks it at once.
+    pub(crate) fn check_holder(&self) {
         self.shared.lock().generation += 1;
         self.shared.changed.notify_all();
     }
@@ -307,7 +307,7 @@ impl Worker {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let spares = self.protecting.as_ref().is_some_and(|protecting| protecting.posture().spare_cpus() > 0);
-            if !self.shared.sleep(if spares { left.min(LOOK) } else { left }) {
+            if !self.shared.sleep(if spares { left.min(SPARE_CHECK_INTERVAL) } else { left }) {
                 return false;
             }
             if left.is_zero() {

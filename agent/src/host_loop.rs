@@ -245,7 +245,7 @@ impl HostLoop {
         if let Ok(meter) = &self.harm
             && self.has_lost_cpus()
         {
-            meter.look_again();
+            meter.check_holder();
         }
     }
 

@@ -17,7 +17,7 @@ fn every_test_holds_on_a_version_2_host() {
     let strip =
         std::process::Command::new("strip").arg("-o").arg(&tests).arg(std::env::current_exe().unwrap()).status();
     assert!(strip.unwrap().success());
-    let output = lab::on_host(&images, &["-T", "200"], "kvm/agent-tests.sh", &[&tests]);
+    let output = lab::on_host(&images, &["-T", "300"], "kvm/agent-tests.sh", &[&tests]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("act::tests::levers::memory_is_taken_in_steps_without_killing_anybody ... ok"), "{said}");

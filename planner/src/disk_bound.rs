@@ -7,7 +7,7 @@
 //! that the device shows what it can carry: the capacity is the most that was seen, and no less than a slow disk's.
 //!
 //! A volunteer that writes much hides a small foreground, because a file system's journal writes for it on nobody's account.
-//! So the law takes a look from time to time: it lowers the ceiling to the floor for two intervals, and measures in the second.
+//! So from time to time the law makes a quiet interval: it lowers the ceiling to the floor for two intervals, and measures in the second.
 
 use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
@@ -60,14 +60,14 @@ pub struct DiskBoundSettings {
     /// Longest interval that earns growth, in seconds.
     pub growth_interval_longest_s: f64,
     /// Growth begins this long after the foreground was last active, in seconds.
-    pub quiet_s: f64,
-    /// Time between two looks, in seconds.
-    pub look_period_s: f64,
+    pub inactive_s: f64,
+    /// Time between two quiet intervals, in seconds.
+    pub quiet_period_s: f64,
 }
 
 impl Default for DiskBoundSettings {
     /// Chosen. The slow disk is one that turns: 100 MB/s and 1,000 operations, which its cache takes. A journal writes two
-    /// blocks for each synced write. A look takes 0.4 s of 10 s.
+    /// blocks for each synced write. A quiet interval takes 0.4 s of 10 s.
     fn default() -> Self {
         Self {
             slow_disk: DiskRates {
@@ -82,8 +82,8 @@ impl Default for DiskBoundSettings {
             waiting_above: Fraction::clamped(0.1),
             growth_per_s: Fraction::clamped(0.1),
             growth_interval_longest_s: 1.0,
-            quiet_s: 1.0,
-            look_period_s: 10.0,
+            inactive_s: 1.0,
+            quiet_period_s: 10.0,
         }
     }
 }
@@ -99,9 +99,9 @@ pub struct DiskUse {
     pub waiting: Option<Fraction>,
 }
 
-/// Where the law is between two looks.
+/// Where the law is between two quiet intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-enum Look {
+enum Quiet {
     /// None; the last one ended so many seconds ago.
     Since(f64),
     /// The ceiling was lowered in the last step: what was on its way before may still be counted.
@@ -115,10 +115,10 @@ enum Look {
 pub struct DiskBound {
     settings: DiskBoundSettings,
     capacity: DiskRates,
-    /// The ceiling between looks, as a share of the capacity; 1 is none.
+    /// The ceiling between quiet intervals, as a share of the capacity; 1 is none.
     share: f64,
-    quiet_s: f64,
-    look: Look,
+    inactive_s: f64,
+    quiet: Quiet,
 }
 
 impl DiskBound {
@@ -126,7 +126,7 @@ impl DiskBound {
     #[must_use]
     pub fn new(settings: DiskBoundSettings) -> Self {
         let share = settings.floor.value();
-        Self { settings, capacity: settings.slow_disk, share, quiet_s: 0.0, look: Look::Since(0.0) }
+        Self { settings, capacity: settings.slow_disk, share, inactive_s: 0.0, quiet: Quiet::Since(0.0) }
     }
 
     /// Back to the floor, for a volunteer that is stopped or not measured. What the device can carry is still known.
@@ -137,38 +137,40 @@ impl DiskBound {
     /// The ceiling now; `None` is none.
     #[must_use]
     pub fn ceiling(&self) -> Option<DiskRates> {
-        let looking = !matches!(self.look, Look::Since(_));
-        let share = if looking { self.settings.floor.value() } else { self.share };
+        let is_quiet = !matches!(self.quiet, Quiet::Since(_));
+        let share = if is_quiet { self.settings.floor.value() } else { self.share };
         (share < 1.0).then(|| self.capacity.zip(self.capacity, |capacity, _| capacity * share))
     }
 
     /// Takes what the device carried over the last `interval_s` seconds; answers the ceiling. The foreground is active when, for
     /// one of the rates, `device - volunteer > capacity * active_above + volunteer * journal` (reads have no journal), or
-    /// when it waits; then `share' = floor`. When it has been quiet, `share' = min(1, share + growth * interval)`.
+    /// when it waits; then `share' = floor`. When it has been inactive, `share' = min(1, share + growth * interval)`.
     pub fn step(&mut self, sample: DiskUse, interval_s: f64) -> Option<DiskRates> {
         self.capacity =
             self.capacity.zip(sample.device, |capacity, seen| if seen > capacity { seen } else { capacity });
         let interval_s = interval_s.max(0.0);
-        if self.look == Look::Lowered {
-            self.look = Look::Measuring;
+        if self.quiet == Quiet::Lowered {
+            self.quiet = Quiet::Measuring;
             return self.ceiling();
         }
         if self.is_active(&sample) {
             // What the volunteer had sent until now is still on its way.
-            self.look = if self.share > self.settings.floor.value() { Look::Lowered } else { Look::Since(0.0) };
+            self.quiet = if self.share > self.settings.floor.value() { Quiet::Lowered } else { Quiet::Since(0.0) };
             self.share = self.settings.floor.value();
-            self.quiet_s = 0.0;
+            self.inactive_s = 0.0;
             return self.ceiling();
         }
-        self.quiet_s += interval_s;
-        self.look = match self.look {
-            Look::Since(ago_s) if ago_s >= self.settings.look_period_s && self.share > self.settings.floor.value() => {
-                Look::Lowered
+        self.inactive_s += interval_s;
+        self.quiet = match self.quiet {
+            Quiet::Since(ago_s)
+                if ago_s >= self.settings.quiet_period_s && self.share > self.settings.floor.value() =>
+            {
+                Quiet::Lowered
             }
-            Look::Since(ago_s) => Look::Since(ago_s + interval_s),
-            Look::Lowered | Look::Measuring => Look::Since(0.0),
+            Quiet::Since(ago_s) => Quiet::Since(ago_s + interval_s),
+            Quiet::Lowered | Quiet::Measuring => Quiet::Since(0.0),
         };
-        if matches!(self.look, Look::Since(_)) && self.quiet_s >= self.settings.quiet_s {
+        if matches!(self.quiet, Quiet::Since(_)) && self.inactive_s >= self.settings.inactive_s {
             let earning_s = interval_s.min(self.settings.growth_interval_longest_s);
             self.share = (self.share + self.settings.growth_per_s.value() * earning_s).min(1.0);
         }
@@ -212,11 +214,11 @@ mod tests {
         ceiling.map_or(f64::INFINITY, |rates| rates.write_bytes / 1e6)
     }
 
-    /// Wide open, just after a look.
+    /// Wide open, just after a quiet interval.
     fn open() -> DiskBound {
         let mut bound = DiskBound::new(DiskBoundSettings::default());
         bound.share = 1.0;
-        bound.quiet_s = 10.0;
+        bound.inactive_s = 10.0;
         bound
     }
 
@@ -229,12 +231,12 @@ mod tests {
         }
         assert!((mb(bound.step(sample(0.0, 1.0), STEP_S)) - 4.0).abs() < 1e-9);
         assert!((mb(bound.step(sample(0.0, 1.0), STEP_S)) - 6.0).abs() < 1e-9);
-        // A look at 10 s, and then on from where it was.
-        let mut looks = 0;
+        // A quiet interval at 10 s, and then on from where it was.
+        let mut quiet_intervals = 0;
         for _ in 0..60 {
-            looks += u32::from(mb(bound.step(sample(0.0, 1.0), STEP_S)) < 3.0);
+            quiet_intervals += u32::from(mb(bound.step(sample(0.0, 1.0), STEP_S)) < 3.0);
         }
-        assert_eq!(looks, 2);
+        assert_eq!(quiet_intervals, 2);
         assert_eq!(bound.ceiling(), None);
     }
 
@@ -300,7 +302,7 @@ mod tests {
                 prop_assert!(bound.share >= settings.floor.value() - 1e-9 && bound.share <= 1.0);
                 prop_assert!(bound.share <= before + 0.1 * interval_s.min(1.0) + 1e-9);
                 prop_assert!(ceiling.is_none_or(|rates| rates.write_bytes >= 2e6 - 1e-3));
-                prop_assert_eq!(ceiling.is_none(), bound.share >= 1.0 && matches!(bound.look, Look::Since(_)));
+                prop_assert_eq!(ceiling.is_none(), bound.share >= 1.0 && matches!(bound.quiet, Quiet::Since(_)));
             }
         }
     }

@@ -28,12 +28,12 @@ use crate::kernel_file::read_bounded;
 use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue, Throttle};
 use crate::roots::Roots;
 
-/// Time between two looks while the volunteer runs, and while it does not. (Chosen.)
+/// Time between two steps while the volunteer runs, and while it does not. (Chosen.)
 const PERIOD: Duration = Duration::from_millis(200);
 const LATENT_PERIOD: Duration = Duration::from_secs(1);
 /// Bytes of a sector in a disk's `stat`, whatever the device's own.
 const SECTOR: u64 = 512;
-/// Longest file that is looked at.
+/// Longest file that is read.
 const LONGEST: u64 = 1 << 20;
 /// Most events kept for a caller that does not fetch them.
 const EVENTS: usize = 16;
@@ -195,8 +195,8 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
     let mut failing = false;
     loop {
         let active = is_active();
-        let outcome = if active { holder.look(Instant::now()) } else { holder.rest() };
-        // What cannot be set now is tried again at the next look.
+        let outcome = if active { holder.step(Instant::now()) } else { holder.rest() };
+        // What cannot be set now is tried again at the next step.
         let outcome = outcome.inspect_err(|_| drop(holder.rest()));
         let mut inner = shared.lock();
         let mut events: Vec<Event> = outcome.iter().flatten().map(foreign_event).collect();
@@ -277,8 +277,8 @@ impl Holder {
         Ok(met)
     }
 
-    /// One look at every disk, and what follows from it.
-    fn look(&mut self, now: Instant) -> Result<Vec<ForeignWrite>, DiskError> {
+    /// Reads every disk's counters and sets the ceilings that follow.
+    fn step(&mut self, now: Instant) -> Result<Vec<ForeignWrite>, DiskError> {
         let waiting = self.waiting(now);
         let mut met = Vec::new();
         for disk in &mut self.disks {
@@ -286,7 +286,7 @@ impl Holder {
             let text = read_bounded(&file, LONGEST).map_err(counter(&file))?;
             let all = stat(&text).ok_or_else(|| counter(&file)(io::ErrorKind::InvalidData.into()))?;
             let own = own(&disk.lever, disk.number)?;
-            // The first look only starts an interval.
+            // The first step only starts an interval.
             let Some((at, all_before, own_before)) = disk.last.replace((now, all, own)) else { continue };
             let interval_s = now.duration_since(at).as_secs_f64();
             let sample = DiskUse {
@@ -448,16 +448,16 @@ mod tests {
         assert_eq!(read(), "8:0 rbps=2000000 wbps=2000000 riops=20 wiops=20");
         let mut now = Instant::now();
         for _ in 0..100 {
-            holder.look(now).unwrap();
+            holder.step(now).unwrap();
             now += PERIOD;
         }
         assert_eq!(read(), "8:0 rbps=max wbps=max riops=max wiops=max");
         // 100 writes of 8 KiB in 0.2 s, none of them the volunteer's.
         fs::write(dir.path().join("sys/devices/sda/stat"), "0 0 0 0 100 0 1600 0 0 0 0\n").unwrap();
-        holder.look(now).unwrap();
-        assert_eq!(read(), "8:0 rbps=2000000 wbps=2000000 riops=20 wiops=20", "in one look");
+        holder.step(now).unwrap();
+        assert_eq!(read(), "8:0 rbps=2000000 wbps=2000000 riops=20 wiops=20", "in one step");
         fs::write(dir.path().join("sys/devices/sda/stat"), "nonsense\n").unwrap();
-        assert!(matches!(holder.look(now + PERIOD), Err(DiskError::Counter { .. })));
+        assert!(matches!(holder.step(now + PERIOD), Err(DiskError::Counter { .. })));
     }
 
     #[test]

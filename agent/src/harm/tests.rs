@@ -469,22 +469,28 @@ impl Holder for Nothing {
     }
 }
 
+/// By chance one interval in twenty does not hold it, and neighbours of the machine disturb some trials: so it may be
+/// tried again with other pauses, in which a meter with a bias fails each time.
 #[test]
 fn without_a_volunteer_the_interval_holds_zero() {
-    if !gleaner_test_support::beds::wanted("without_a_volunteer_the_interval_holds_zero") {
+    const TEST: &str = "without_a_volunteer_the_interval_holds_zero";
+    if !gleaner_test_support::beds::wanted(TEST) {
         return;
     }
     let _alone = alone();
-    let seed = u64::from(std::process::id());
-    let _loops = Loops::start(1);
-    let meter = HarmMeter::start(OFTEN, Box::new(Nothing(Instant::now())), queues(), seed).unwrap();
-    let mut harm = measured(&meter, 14);
-    eprintln!("seed {seed}: {harm} ({:.2} to {:.2} %)", harm.low_percent, harm.high_percent);
-    // By chance one interval in twenty does not; then more trials must.
-    if harm.low_percent > 0.0 || harm.high_percent < 0.0 {
-        harm = measured(&meter, 28);
+    if gleaner_test_support::lab::inside() {
+        gleaner_test_support::skipped!("{TEST}: an emulated host is too slow beside its other tests");
+        return;
     }
-    assert!(harm.low_percent <= 0.0 && harm.high_percent >= 0.0, "{harm:?}");
+    let _loops = Loops::start(1);
+    let holds_zero = |round: u64| {
+        let seed = u64::from(std::process::id()) + round;
+        let meter = HarmMeter::start(OFTEN, Box::new(Nothing(Instant::now())), queues(), seed).unwrap();
+        let harm = measured(&meter, 14);
+        eprintln!("seed {seed}: {harm} ({:.2} to {:.2} %)", harm.low_percent, harm.high_percent);
+        harm.low_percent <= 0.0 && harm.high_percent >= 0.0
+    };
+    assert!((0..3).any(holds_zero), "in none of three tries");
 }
 
 #[test]
