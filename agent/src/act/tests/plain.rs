@@ -150,13 +150,15 @@ fn a_lease_is_as_long_as_the_host_allows_and_no_longer() {
 fn so_many_targets_are_commanded_and_no_more() {
     let plain = Plain::new();
     let (mut actor, _) = plain.actor();
+    // All workloads there can be, and the volunteer.
+    let most = MAX_WORKLOADS + 1;
     let id = |number: usize| WorkloadId::new(format!("vm-{number}")).unwrap();
-    actor.set_workloads((0..=MOST_TARGETS).map(|number| (id(number), WorkloadLevers::default())).collect());
+    actor.set_workloads((0..=most).map(|number| (id(number), WorkloadLevers::default())).collect());
     let mut release =
         |number| refusal_of(&actor.apply(&command(Target::Workload(id(number)), 1, Desired::Release), NOW));
-    for number in 0..MOST_TARGETS {
+    for number in 0..most {
         assert_eq!(release(number), None, "{number}");
     }
-    assert_eq!(release(MOST_TARGETS), Some(Refusal::Forbidden));
+    assert_eq!(release(most), Some(Refusal::Forbidden));
     assert_eq!(release(7), None, "it is known already");
 }
