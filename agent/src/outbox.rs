@@ -479,8 +479,11 @@ mod tests {
         }
     }
 
+    /// What it is called, and what queues it.
+    type Part = (&'static str, fn(&Outbox));
+
     /// Each part of a message, alone.
-    fn parts() -> [(&'static str, fn(&Outbox)); 4] {
+    fn parts() -> [Part; 4] {
         [
             ("a report", |outbox| outbox.report(report(1))),
             ("an event", |outbox| outbox.event(Timestamp(1), Event::AggregatorStopped {})),

@@ -258,7 +258,7 @@ fn own_events_that_find_no_room_are_counted_and_told() {
         log.retry(Timestamp(9));
         assert_eq!((log.error(), log.waiting(), log.lost()), (None, 0, lost));
         assert_eq!(*appended.borrow() - before, MAX_WAITING as u64 + 1);
-        let lines = read(folder.path(), None);
+        let lines = EventReader::open(folder.path(), None).next_lines(3 * MAX_WAITING).unwrap();
         let last = EventRecord::from_json_line(lines.last().unwrap()).unwrap().event;
         let Event::EventLogRecovered { delayed, lost, error } = last else { panic!("{last:?}") };
         assert_eq!((delayed, lost), (MAX_WAITING as u64, more));
