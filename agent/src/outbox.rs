@@ -293,6 +293,12 @@ fn sequence(record: &EventRecord) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use gleaner_types::command::{Outcome, Refusal, Target, Version};
+    use gleaner_types::id::{JobId, WorkloadId};
+
     use super::*;
 
     fn outbox(events: usize) -> Outbox {
@@ -330,16 +336,12 @@ mod tests {
         }
         outbox.connected(0);
         assert_eq!(sequences(&outbox.take()), [4, 5]);
+        assert_eq!((outbox.queued().events, outbox.queued().events_dropped), (2, 3));
     }
 
     #[test]
     fn acknowledgements_do_not_outlive_their_connection() {
-        use gleaner_types::command::{Outcome, Refusal, Target, Version};
-        let ack = |number| Ack {
-            target: Target::Volunteer,
-            version: Version { epoch: 1, number },
-            outcome: Outcome::Refused { reason: Refusal::Stale, detail: String::new() },
-        };
+        let ack = |number| ack(Target::Volunteer, number);
         let outbox = outbox(2);
         outbox.ack(ack(1));
         assert!(outbox.take().acks.is_empty(), "nobody to send it to");
@@ -348,5 +350,164 @@ mod tests {
         outbox.ack(ack(3));
         let versions: Vec<_> = outbox.take().acks.iter().map(|ack| ack.version.number).collect();
         assert_eq!(versions, [3], "the newest per target");
+    }
+
+    fn ack(target: Target, number: u64) -> Ack {
+        let outcome = Outcome::Refused { reason: Refusal::Stale, detail: String::new() };
+        Ack { target, version: Version { epoch: 1, number }, outcome }
+    }
+
+    fn report(sequence: u64) -> HostReport {
+        gleaner_test_support::report::report(&HostId::new("h1").unwrap(), sequence)
+    }
+
+    fn state(task: u32, ran_ms: u64) -> TaskState {
+        let attempt = TaskAttempt { job: JobId::new("j").unwrap(), task, version: Version { epoch: 1, number: 1 } };
+        TaskState { attempt, status: TaskStatus::Running { ran_ms } }
+    }
+
+    /// What a future says when it is asked once; nothing runs besides.
+    fn once<T>(future: impl Future<Output = T>) -> Poll<T> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _entered = runtime.enter();
+        pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn the_oldest_reports_give_way_and_are_counted() {
+        let outbox = outbox(2);
+        for sequence in 1..=5 {
+            outbox.report(report(sequence));
+        }
+        let queued = outbox.queued();
+        assert_eq!((queued.reports, queued.reports_dropped, outbox.reports_dropped()), (3, 2, 2));
+        let sent: Vec<u64> = std::iter::from_fn(|| outbox.take().report).map(|report| report.sequence).collect();
+        assert_eq!(sent, [3, 4, 5], "one a message, oldest first");
+        assert_eq!(outbox.queued().reports, 0);
+    }
+
+    #[test]
+    fn a_message_has_so_many_events_and_the_next_has_the_rest() {
+        let outbox = outbox(100);
+        for _ in 0..EVENTS_PER_MESSAGE + 2 {
+            outbox.event(Timestamp(1), Event::AggregatorStopped {});
+        }
+        outbox.connected(0);
+        assert_eq!(outbox.take().events.len(), EVENTS_PER_MESSAGE);
+        assert_eq!(sequences(&outbox.take()), [65, 66]);
+    }
+
+    #[test]
+    fn what_is_of_one_connection_ends_with_it() {
+        let outbox = outbox(2);
+        let queue = || {
+            outbox.ack(ack(Target::Volunteer, 1));
+            outbox.task(state(1, 5));
+        };
+        queue();
+        assert!(outbox.take().is_empty(), "nobody to send it to");
+        outbox.connected(0);
+        queue();
+        assert!(outbox.queued().connected && outbox.queued().acks == 1);
+        outbox.disconnected();
+        assert!(!outbox.queued().connected);
+        outbox.connected(0);
+        assert!(outbox.take().is_empty(), "the aggregator repeats its commands, and the runner of tasks their states");
+        queue();
+        let batch = outbox.take();
+        assert_eq!((batch.acks.len(), batch.tasks), (1, vec![state(1, 5)]));
+    }
+
+    #[test]
+    fn acknowledgements_are_bounded_one_for_each_target() {
+        let outbox = outbox(2);
+        outbox.connected(0);
+        let guest = |number: usize| Target::Workload(WorkloadId::new(format!("vm-{number}")).unwrap());
+        for number in 0..=MAX_ACKS {
+            outbox.ack(ack(guest(number), 1));
+        }
+        assert_eq!(outbox.queued().acks, MAX_ACKS);
+        outbox.ack(ack(guest(7), 2));
+        let acks = outbox.take().acks;
+        assert_eq!(acks.len(), MAX_ACKS);
+        assert_eq!(acks.last(), Some(&ack(guest(7), 2)), "the newer one of a target takes the older one's place");
+    }
+
+    #[test]
+    fn states_of_tasks_are_bounded_and_leave_in_messages_of_a_size() {
+        let outbox = outbox(2);
+        outbox.connected(0);
+        let most = u32::try_from(MOST_TASKS).unwrap();
+        for task in 0..=most {
+            outbox.task(state(task, 1));
+        }
+        outbox.task(state(0, 2));
+        let first = outbox.take().tasks;
+        assert_eq!(first.len(), STATES_PER_MESSAGE);
+        assert_eq!(first[0], state(0, 2), "a newer state of a task that waits always finds room");
+        let rest: Vec<TaskState> =
+            std::iter::from_fn(|| Some(outbox.take().tasks).filter(|tasks| !tasks.is_empty())).flatten().collect();
+        assert_eq!(first.len() + rest.len(), MOST_TASKS);
+        assert_eq!(rest.last(), Some(&state(most - 1, 1)));
+    }
+
+    #[test]
+    fn anything_that_waits_is_something_to_send() {
+        for (part, fill) in parts() {
+            let outbox = outbox(2);
+            outbox.connected(0);
+            assert!(outbox.take().is_empty());
+            assert!(once(outbox.next()).is_pending(), "{part}");
+            fill(&outbox);
+            let Poll::Ready(batch) = once(outbox.next()) else { panic!("{part} does not leave") };
+            assert!(!batch.is_empty(), "{part}");
+        }
+    }
+
+    #[test]
+    fn it_is_drained_when_all_has_left_and_events_are_in_the_log() {
+        for (part, fill) in parts() {
+            let outbox = outbox(2);
+            outbox.connected(0);
+            assert!(once(outbox.drained()).is_ready());
+            fill(&outbox);
+            assert!(once(outbox.drained()).is_pending(), "{part} waits");
+            _ = outbox.take();
+            assert_eq!(once(outbox.drained()).is_ready(), part != "an event", "{part} has left");
+            outbox.acknowledged(1);
+            assert!(once(outbox.drained()).is_ready(), "{part}");
+        }
+    }
+
+    /// What it is called, and what queues it.
+    type Part = (&'static str, fn(&Outbox));
+
+    /// Each part of a message, alone.
+    fn parts() -> [Part; 4] {
+        [
+            ("a report", |outbox| outbox.report(report(1))),
+            ("an event", |outbox| outbox.event(Timestamp(1), Event::AggregatorStopped {})),
+            ("an acknowledgement", |outbox| outbox.ack(ack(Target::Volunteer, 1))),
+            ("a task", |outbox| outbox.task(state(1, 1))),
+        ]
+    }
+
+    #[test]
+    fn its_end_is_waited_for() {
+        let outbox = outbox(2);
+        assert!(once(outbox.finished()).is_pending());
+        outbox.finish();
+        assert!(once(outbox.finished()).is_ready());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_counted() {
+        let outbox = outbox(2);
+        outbox.not_understood(Unknowns::default());
+        assert_eq!(outbox.queued().unknown, Unknowns::default());
+        let one = Unknowns { codes: 1, last: Some(("event", 900)), ..Unknowns::default() };
+        outbox.not_understood(one);
+        outbox.not_understood(one);
+        assert_eq!(outbox.queued().unknown, Unknowns { codes: 2, ..one });
     }
 }

@@ -316,4 +316,48 @@ mod tests {
         log.append(b"c".to_vec(), true).unwrap();
         assert_eq!(std::fs::read_to_string(log.files.current()).unwrap(), "a\nc\n");
     }
+
+    #[test]
+    fn what_is_behind_the_last_line_is_taken_back_before_the_next_and_before_a_sync() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        let torn = || {
+            std::fs::write(&path, "a\nbb").unwrap();
+            let file = OpenOptions::new().append(true).open(&path).unwrap();
+            LineFile { file, length: 2, synced: 0, torn: true }
+        };
+        let mut file = torn();
+        assert!(file.is_torn() && file.is_behind());
+        file.append(b"c\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a\nc\n");
+        assert!(!file.is_torn() && file.is_behind());
+        file.sync().unwrap();
+        assert!(!file.is_behind());
+        let mut file = torn();
+        file.sync().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a\n");
+        assert!(!file.is_torn() && !file.is_behind());
+    }
+
+    #[test]
+    fn an_older_file_that_cannot_be_moved_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = writer(folder.path());
+        (log.files.max_bytes, log.files.files) = (1, 2);
+        log.append(b"a".to_vec(), true).unwrap();
+        log.append(b"b".to_vec(), true).unwrap();
+        // A folder is in the way of the oldest.
+        std::fs::create_dir(folder.path().join("log.2.jsonl")).unwrap();
+        log.append(b"c".to_vec(), true).unwrap_err();
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        assert_eq!((read("log.1.jsonl"), read("log.jsonl")), ("a\n".to_owned(), "b\n".to_owned()));
+        std::fs::remove_dir(folder.path().join("log.2.jsonl")).unwrap();
+        log.append(b"c".to_vec(), true).unwrap();
+        log.append(b"d".to_vec(), true).unwrap();
+        let names = oldest_first(folder.path(), "log");
+        let names: Vec<_> = names.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, ["log.2.jsonl", "log.1.jsonl", "log.jsonl"]);
+        let lines: Vec<String> = names.into_iter().map(read).collect();
+        assert_eq!(lines, ["a\n", "b\nc\n", "d\n"]);
+    }
 }

@@ -23,7 +23,7 @@ struct Part {
     tests: &'static [&'static str],
 }
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     Part { name: "check", package: "gleaner-plan-check", files: &["planner/check/src/*.rs"], tests: &[] },
     Part {
         name: "ledger",
@@ -44,6 +44,12 @@ const PARTS: [Part; 7] = [
         package: "gleaner-planner",
         files: &["planner/src/controller/hosts/reconcile.rs"],
         tests: &["controller::"],
+    },
+    Part {
+        name: "leases-leader",
+        package: "gleaner-aggregator",
+        files: &["aggregator/src/standby/leader_lease.rs"],
+        tests: &["standby::"],
     },
     Part {
         name: "event-log",

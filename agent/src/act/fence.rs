@@ -138,6 +138,11 @@ mod tests {
         fence.admit(wall.after(Duration::from_secs(60)).0, NOW, &mut events).unwrap();
         let simulated = wall.after(10 * AHEAD);
         fence.admit(simulated.0, simulated, &mut events).unwrap();
+        // A day ahead is not too far, and a millisecond more is.
+        let a_day = simulated.after(Duration::from_secs(86_400));
+        let (reason, _) = fence.admit(a_day.0 + 1, simulated, &mut events).unwrap_err();
+        assert_eq!(reason, Refusal::Forbidden);
+        fence.admit(a_day.0, simulated, &mut events).unwrap();
     }
 
     #[test]
@@ -157,8 +162,8 @@ mod tests {
             let (reason, detail) = fence.admit(8, NOW, &mut events).unwrap_err();
             assert_eq!(reason, Refusal::Stale);
             assert!(detail.contains("epoch 8") && detail.contains("epoch 9"), "{detail}");
+            assert_eq!(events, [Event::OldEpochRefused { epoch: 8, highest: 9 }], "reported at once, and once");
         }
-        assert_eq!(events, [Event::OldEpochRefused { epoch: 8, highest: 9 }], "reported once");
         assert_eq!(fence.highest(), 9);
     }
 
@@ -179,6 +184,9 @@ mod tests {
         for epoch in 20_000..20_010 {
             fence.admit(epoch, later(100), &mut events).unwrap();
         }
+        // However long it was quiet, it is no more than at first.
+        let taken = (30_000..40_000).filter(|epoch| fence.admit(*epoch, later(100_000), &mut events).is_ok()).count();
+        assert_eq!(taken, 30);
     }
 
     #[test]

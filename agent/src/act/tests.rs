@@ -298,6 +298,7 @@ fn an_older_epoch_commands_nothing_not_even_after_a_restart() {
     applied(&actor.apply(&of_epoch(7, limit(1, 50.0, None)), NOW));
     applied(&actor.apply(&of_epoch(9, run(1)), NOW));
     assert!(matches!(actor.tick(NOW).as_slice(), [Event::EpochRaised { from: 7, to: 9 }]));
+    assert_eq!(actor.epoch(), 9);
     // Of the volunteer's new commander the workload has heard nothing, yet its old one is refused there too.
     let stale = actor.apply(&of_epoch(7, limit(9, 70.0, None)), NOW);
     assert_eq!(refusal_of(&stale), Some(Refusal::Stale));
@@ -423,6 +424,22 @@ fn a_volunteer_stays_below_the_hosts_own_ceiling() {
     let ack = actor.apply(&command(Target::Volunteer, 3, Desired::Run { cap: Quota::AtMost(share(15.0)) }), NOW);
     assert_eq!(applied(&ack).0, Quota::AtMost(share(15.0)));
     drop(burners);
+}
+
+#[test]
+fn a_ceiling_below_what_the_kernel_takes_is_raised_and_that_is_said() {
+    let Some(scene) = Scene::open("a_ceiling_below_what_the_kernel_takes_is_raised_and_that_is_said") else { return };
+    let mut actor = actor(&scene);
+    for (number, asked, given) in [(1, 3, 5), (2, 5, 5), (3, 6, 6), (4, 0, 0)] {
+        let cap = Quota::AtMost(share(asked.into()));
+        let ack = actor.apply(&command(Target::Volunteer, number, Desired::Run { cap }), NOW);
+        let Outcome::Applied { limits, shortfalls } = &ack.outcome else { panic!("{ack:?}") };
+        assert_eq!(
+            (limits.quota, shortfalls.len()),
+            (Quota::AtMost(share(given.into())), usize::from(asked != given)),
+            "{ack:?}"
+        );
+    }
 }
 
 #[test]

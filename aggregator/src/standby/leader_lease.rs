@@ -114,4 +114,24 @@ mod tests {
         assert!(!copy.holds());
         assert!(LeaderLease::alone().holds());
     }
+
+    #[test]
+    fn a_moment_is_the_time_since_the_machine_was_booted() {
+        // In seconds with two decimals.
+        let up_cs = || {
+            let text = std::fs::read_to_string("/proc/uptime").unwrap();
+            text.split(' ').next().unwrap().replace('.', "").parse::<u64>().unwrap()
+        };
+        let (before, now, after) = (up_cs(), Moment::now(), up_cs());
+        assert!((before * 10..(after + 1) * 10).contains(&now.0), "{before} {now:?} {after}");
+    }
+
+    #[test]
+    fn nothing_is_left_to_a_moment_that_is_over() {
+        let hour = seconds(3_600);
+        let left = Moment::now().after(hour).left();
+        assert!(left > Duration::ZERO && left <= hour, "{left:?}");
+        assert_eq!(Moment::now().left(), Duration::ZERO);
+        assert_eq!(Moment(0).left(), Duration::ZERO);
+    }
 }

@@ -354,3 +354,149 @@ fn a_ledger_is_synced_before_and_after_it_gets_its_name() {
     assert!(name.contains("rename") && name.contains("/ledger.json\""), "{text}");
     assert!(folder.contains("fsync(") && folder.contains(&format!("{state}>")), "{text}");
 }
+
+#[test]
+fn a_ledger_of_the_greatest_length_is_written_and_read_and_a_longer_one_is_neither() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, longest) = (dir.path().join(LEDGER), usize::try_from(LONGEST).unwrap());
+    let mut ledger = Ledger::open(dir.path()).unwrap();
+    let mut record = |text: String| {
+        let original = LeverValue::Text(text);
+        let record = Record { target: Target::Volunteer, lever: lever(), original, ours: Vec::new() };
+        ledger.update(|contents| contents.records = vec![record])
+    };
+    record(String::new()).unwrap();
+    let fill = "a".repeat(longest - fs::read(&path).unwrap().len());
+    let error = record(format!("{fill}a")).unwrap_err();
+    assert!(matches!(error, LedgerError::TooLong { bytes, .. } if bytes == LONGEST + 1), "{error}");
+    record(fill.clone()).unwrap();
+    drop(ledger);
+    assert_eq!(fs::metadata(&path).unwrap().len(), LONGEST);
+    assert_eq!(Ledger::open(dir.path()).unwrap().contents().records[0].original, LeverValue::Text(fill));
+    let mut text = fs::read_to_string(&path).unwrap();
+    text.push('\n');
+    fs::write(&path, &text).unwrap();
+    let error = Ledger::open(dir.path()).unwrap_err();
+    assert!(error.source().unwrap().to_string().contains("longer than 16777216 bytes"), "{error:?}");
+}
+
+#[test]
+fn a_problem_is_found_without_taking_the_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(Ledger::problem(&dir.path().join("none")), None, "nothing is recorded there");
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(Ledger::problem(&file.join("state")).is_some(), "that folder can never be");
+    let state = dir.path().join("state");
+    let mut ledger = Ledger::open(&state).unwrap();
+    ledger.update(|contents| contents.created.push("/cg/a".into())).unwrap();
+    assert_eq!(Ledger::problem(&state), None, "it can be used, and another process uses it");
+    drop(ledger);
+
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let text = fs::read_to_string(state.join(LEDGER)).unwrap();
+    let broken = text.replace("\"created\"", "\"creates\"");
+    let of_another_boot = broken.replace(boot.trim(), "another");
+    assert!(broken != text && of_another_boot != broken);
+    let lock = |boot: &str| format!("1\n{boot}\n");
+    for (ledger, lock, is_problem) in [
+        (&broken, lock(boot.trim()), true),
+        (&broken, String::new(), true),
+        (&broken, lock(""), true),
+        // A reboot has undone what it speaks of: the next start keeps it aside.
+        (&broken, lock("another"), false),
+        (&of_another_boot, lock(boot.trim()), false),
+        (&of_another_boot, String::new(), false),
+        (&String::new(), lock("another"), false),
+    ] {
+        fs::write(state.join(LEDGER), ledger).unwrap();
+        fs::write(state.join(LOCK), &lock).unwrap();
+        assert_eq!(Ledger::problem(&state).is_some(), is_problem, "lock {lock:?}, ledger {ledger}");
+        let started = Ledger::open_or_refuse(&state, Path::new("/")).unwrap();
+        assert_eq!(started.refused().is_some(), is_problem, "lock {lock:?}, ledger {ledger}");
+    }
+}
+
+#[test]
+fn a_text_says_of_which_boot_it_is() {
+    for (text, is_other) in [
+        (r#"{"format": 2, "boot_id": "one", "rec"#, true),
+        (r#"{"format": 2, "boot_id": "two", "rec"#, false),
+        (r#"{"format": 2, "boot_id": "", "rec"#, false),
+        (r#"{"format": 2, "boot_id": "on"#, false),
+        ("", false),
+    ] {
+        assert_eq!(is_of_another_boot(text, "two"), is_other, "{text}");
+    }
+}
+
+#[test]
+fn the_folder_of_process_groups_is_the_one_beside_it() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::create_dir(other.path().join(REGISTRY)).unwrap();
+    for (registry, is_refused) in [
+        (dir.path().join(REGISTRY), false),
+        (dir.path().join("groups"), true),
+        (other.path().join(REGISTRY), true),
+        (other.path().join("groups"), true),
+    ] {
+        let contents = Contents { registry: Some(registry.clone()), ..Contents::default() };
+        let why = contents.out_of_place(dir.path(), Path::new("/"));
+        assert_eq!(why.is_some(), is_refused, "{}: {why:?}", registry.display());
+    }
+}
+
+#[test]
+fn contents_are_empty_when_no_part_is_left() {
+    let part = |change: fn(&mut Contents)| {
+        let mut contents = Contents::default();
+        change(&mut contents);
+        contents
+    };
+    let original = LeverValue::Weight(1);
+    let record = Record { target: Target::Volunteer, lever: lever(), original, ours: Vec::new() };
+    let mut recorded = Contents::default();
+    recorded.records.push(record);
+    let parts = [
+        recorded,
+        part(|contents| contents.created.push("/cg".into())),
+        part(|contents| contents.enabled.push(Enabled { cgroup: "/cg".into(), controllers: Vec::new() })),
+        part(|contents| contents.volunteer.push("/cg".into())),
+        part(|contents| contents.registry = Some("/run".into())),
+    ];
+    assert!(Contents::default().is_empty());
+    for part in parts {
+        assert!(!part.is_empty(), "{part:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_moved_aside_stays_where_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(LEDGER);
+    let kind = |error: &LedgerError| match error {
+        LedgerError::Io { source, .. } => source.kind(),
+        other => panic!("{other}"),
+    };
+    assert_eq!(kind(&keep_aside(&path).unwrap_err()), io::ErrorKind::NotFound);
+    fs::write(&path, "broken").unwrap();
+    for number in 1..=MOST_KEPT {
+        fs::write(dir.path().join(format!("ledger.json.broken-{number}")), "kept").unwrap();
+    }
+    let error = keep_aside(&path).unwrap_err();
+    assert_eq!(kind(&error), io::ErrorKind::AlreadyExists);
+    assert!(error.source().unwrap().to_string().contains("100 broken ledgers are kept"), "{error:?}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "broken");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 101);
+}
+
+#[test]
+fn what_the_system_denies_is_told_from_what_is_not_to_be_trusted() {
+    let path = Path::new("/state");
+    let denied = trusted("open the ledger", path)(io::Error::from_raw_os_error(libc::EACCES));
+    assert!(matches!(denied, LedgerError::Io { .. }), "{denied}");
+    let distrusted = trusted("open the ledger", path)(io::Error::new(io::ErrorKind::PermissionDenied, "others'"));
+    assert!(matches!(distrusted, LedgerError::Untrusted { .. }), "{distrusted}");
+    let other = trusted("open the ledger", path)(io::Error::new(io::ErrorKind::InvalidData, "no text"));
+    assert!(matches!(other, LedgerError::Io { .. }), "{other}");
+}

@@ -128,3 +128,37 @@ fn a_limit_ends_when_another_workload_comes_into_its_cgroup() {
     let refused = actor.apply(&limit(1, 30.0, None), NOW);
     assert_eq!(refusal_of(&refused), Some(Refusal::Forbidden), "not renewed: {refused:?}");
 }
+
+#[test]
+fn a_lease_is_as_long_as_the_host_allows_and_no_longer() {
+    let plain = Plain::new();
+    let (mut actor, _) = plain.actor();
+    let longest = u32::try_from(plain.settings().longest_lease.as_millis()).unwrap();
+    let of = |number, lease_ms| Command { lease_ms, ..limit(number, 50.0, None) };
+    assert_eq!(refusal_of(&actor.apply(&of(1, longest + 1), NOW)), Some(Refusal::Forbidden));
+    assert_eq!(refusal_of(&actor.apply(&of(1, longest), NOW)), None);
+    assert_eq!((actor.leases(), actor.levers_changed(), actor.epoch()), (1, 1, 1));
+    assert!(actor.tick(later(u64::from(longest) - 1)).is_empty());
+    assert_eq!(plain.read("cpu.max"), "50000 100000");
+    let events = actor.tick(later(longest.into()));
+    assert!(matches!(events.as_slice(), [Event::LeaseExpired { .. }]), "{events:?}");
+    assert_eq!((actor.leases(), actor.levers_changed(), actor.epoch()), (0, 0, 1));
+    assert_eq!(plain.read("cpu.max"), "max 100000");
+}
+
+#[test]
+fn so_many_targets_are_commanded_and_no_more() {
+    let plain = Plain::new();
+    let (mut actor, _) = plain.actor();
+    // All workloads there can be, and the volunteer.
+    let most = MAX_WORKLOADS + 1;
+    let id = |number: usize| WorkloadId::new(format!("vm-{number}")).unwrap();
+    actor.set_workloads((0..=most).map(|number| (id(number), WorkloadLevers::default())).collect());
+    let mut release =
+        |number| refusal_of(&actor.apply(&command(Target::Workload(id(number)), 1, Desired::Release), NOW));
+    for number in 0..most {
+        assert_eq!(release(number), None, "{number}");
+    }
+    assert_eq!(release(most), Some(Refusal::Forbidden));
+    assert_eq!(release(7), None, "it is known already");
+}

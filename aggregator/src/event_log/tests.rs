@@ -1,0 +1,354 @@
+//! What is logged, read and followed, and disks that are full or take lines and cannot put them down.
+
+use super::*;
+
+fn settings(folder: &Path) -> EventLogSettings {
+    EventLogSettings { folder: folder.to_owned(), max_bytes: u64::MAX, files: 3 }
+}
+
+fn read(folder: &Path, since: Option<Timestamp>) -> Vec<String> {
+    EventReader::open(folder, since).next_lines(10_000).unwrap()
+}
+
+fn stopped() -> Event {
+    Event::AggregatorStopped {}
+}
+
+fn agents(sequences: std::ops::RangeInclusive<u64>) -> Vec<EventRecord> {
+    let host = HostId::new("h1").unwrap();
+    sequences
+        .map(|sequence| EventRecord {
+            at: Timestamp(sequence),
+            source: EventSource::Agent { host: host.clone(), incarnation: 5, sequence },
+            event: stopped(),
+        })
+        .collect()
+}
+
+/// Through which number an agent is told that its events are in the log.
+fn logged(log: &mut EventLog, records: &[EventRecord]) -> u64 {
+    log.append_agents(Timestamp(9), records).unwrap();
+    log.sync();
+    log.through(&HostId::new("h1").unwrap(), 5)
+}
+
+#[test]
+fn events_of_a_newer_version_are_shown_as_they_are_and_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-2/events.jsonl");
+    let mut text = std::fs::read_to_string(golden).unwrap();
+    let older = text.lines().count();
+    let newer = [
+        r#"{"at_ms":1700000000001,"format":7,"source":"aggregator","event":"aggregator_stopped","why":"tidy"}"#,
+        r#"{"agent":"h1","at_ms":1700000000002,"event":"host_dreams","incarnation":5,"sequence":9,"source":"agent"}"#,
+    ];
+    text.extend(newer.map(|line| format!("{line}\n")));
+    std::fs::write(folder.path().join("events.jsonl"), text).unwrap();
+    let lines = read(folder.path(), None);
+    assert_eq!(lines.len(), older + 2);
+    assert_eq!(lines[older..], newer);
+    assert!(lines[..older].iter().all(|line| EventRecord::from_json_line(line).is_ok()), "format 1, without a number");
+    assert_eq!(read(folder.path(), Some(Timestamp(1_700_000_000_002))), newer[1..]);
+    let mut log = EventLog::open(settings(folder.path()));
+    assert_eq!(log.through(&HostId::new("i1").unwrap(), 5), 1);
+    assert_eq!(logged(&mut log, &agents(9..=10)), 10);
+    assert_eq!(read(folder.path(), None).len(), older + 3, "the newer version had logged the ninth");
+}
+
+#[test]
+fn events_sent_twice_are_logged_once_even_across_restarts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    assert_eq!(logged(&mut log, &agents(1..=3)), 3);
+    assert_eq!(logged(&mut log, &agents(2..=4)), 4);
+    drop(log);
+    let mut log = EventLog::open(settings(folder.path()));
+    assert_eq!(log.through(&HostId::new("h1").unwrap(), 5), 4);
+    assert_eq!(logged(&mut log, &agents(3..=5)), 5);
+    assert_eq!(read(folder.path(), None).len(), 5);
+    assert_eq!(read(folder.path(), Some(Timestamp(4))).len(), 2);
+}
+
+#[test]
+fn a_torn_line_does_not_swallow_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    log.append(Timestamp(1), stopped());
+    drop(log);
+    let file = folder.path().join("events.jsonl");
+    let mut text = std::fs::read_to_string(&file).unwrap();
+    text.push_str("{\"at_ms\":2,\"sou");
+    std::fs::write(&file, text).unwrap();
+    EventLog::open(settings(folder.path())).append(Timestamp(3), stopped());
+    assert_eq!(read(folder.path(), None).len(), 2);
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes.extend_from_slice(b"\xff\xfe no text\n");
+    std::fs::write(&file, bytes).unwrap();
+    EventLog::open(settings(folder.path())).append(Timestamp(4), stopped());
+    assert_eq!(read(folder.path(), None).len(), 3, "what is no text is passed over");
+}
+
+/// Everything of a line but its end is no line: else what is sent again would be there twice.
+#[test]
+fn an_event_cut_before_its_end_is_logged_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    log.append_agents(Timestamp(9), &agents(1..=2)).unwrap();
+    drop(log);
+    let file = folder.path().join("events.jsonl");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.trim_end()).unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    assert_eq!(log.through(&HostId::new("h1").unwrap(), 5), 1);
+    log.append_agents(Timestamp(9), &agents(2..=3)).unwrap();
+    assert_eq!(read(folder.path(), None).len(), 3);
+}
+
+#[test]
+fn a_reader_sees_what_came_in_place_of_a_line_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    log.append(Timestamp(1), stopped());
+    drop(log);
+    let mut reader = EventReader::open(folder.path(), None);
+    let file = folder.path().join("events.jsonl");
+    let mut text = std::fs::read_to_string(&file).unwrap();
+    text.push_str("{\"at_ms\":2,\"sou");
+    std::fs::write(&file, text).unwrap();
+    assert_eq!(reader.next_lines(10).unwrap().len(), 1);
+    EventLog::open(settings(folder.path())).append(Timestamp(3), stopped());
+    let lines = reader.next_lines(10).unwrap();
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].contains("\"at_ms\":3"), "{lines:?}");
+}
+
+#[test]
+fn rotates_and_keeps_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(EventLogSettings { max_bytes: 250, ..settings(folder.path()) });
+    for at in 0..40 {
+        log.append(Timestamp(at), stopped());
+    }
+    assert_eq!(oldest_first(folder.path(), STEM).len(), 4);
+    let times: Vec<u64> =
+        read(folder.path(), None).iter().map(|line| EventRecord::from_json_line(line).unwrap().at.0).collect();
+    assert!(times.is_sorted() && times.last() == Some(&39) && times.len() < 40, "{times:?}");
+}
+
+#[test]
+fn a_reader_follows_through_rotations() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut reader = EventReader::open(folder.path(), None);
+    assert!(reader.next_lines(10).unwrap().is_empty());
+    let mut log = EventLog::open(EventLogSettings { max_bytes: 250, ..settings(folder.path()) });
+    let mut seen = 0;
+    for at in 0..40 {
+        log.append(Timestamp(at), stopped());
+        seen += reader.next_lines(10).unwrap().len();
+    }
+    assert_eq!(seen, 40);
+}
+
+#[test]
+fn a_reader_of_the_end_does_not_read_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let max_bytes = 500_000;
+    let mut log = EventLog::open(EventLogSettings { max_bytes, files: 8, ..settings(folder.path()) });
+    // A minute apart; between them what agents say late, and one whose clock is half an hour ahead.
+    const MINUTE: u64 = 60_000;
+    for minute in 0..20_000_u64 {
+        log.append(Timestamp(minute * MINUTE), stopped());
+        if minute % 7 == 0 {
+            let mut late = agents(minute + 1..=minute + 1);
+            late[0].at = Timestamp((minute + 30).saturating_sub(minute % 3 * 60) * MINUTE);
+            log.append_agents(Timestamp(minute * MINUTE), &late).unwrap();
+        }
+    }
+    for since in [0, 1, 7_000, 15_000, 19_000, 19_990, 30_000] {
+        let since = Timestamp(since * MINUTE);
+        let at = |line: &String| EventStamp::from_json_line(line).unwrap().at;
+        let all = EventReader::open(folder.path(), None).next_lines(100_000).unwrap();
+        let wanted: Vec<String> = all.into_iter().filter(|line| at(line) >= since).collect();
+        let mut reader = EventReader::open(folder.path(), Some(since));
+        let ahead: u64 = reader
+            .files
+            .iter_mut()
+            .map(|file| {
+                let place = file.stream_position().unwrap();
+                file.get_ref().metadata().unwrap().len() - place
+            })
+            .sum();
+        assert!(reader.next_lines(100_000).unwrap() == wanted, "{since}");
+        let lines = 20_000 - since.0.min(20_000 * MINUTE) / MINUTE;
+        assert!(ahead < 8 * 2 * PART + (lines + 120) * 200, "{since}: {ahead} bytes to read");
+    }
+}
+
+#[test]
+fn events_that_did_not_reach_the_disk_are_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    log.append(Timestamp(1), stopped());
+    log.sync();
+    assert_eq!(log.error(), None);
+    // A device without storage takes lines but refuses to be synced.
+    log.write_to(File::options().write(true).open("/dev/null").unwrap());
+    log.append(Timestamp(2), stopped());
+    assert_eq!(logged(&mut log, &agents(1..=2)), 0);
+    assert!(log.error().is_some_and(|error| error.contains("cannot be written")), "{:?}", log.error());
+    assert_eq!(log.waiting(), 3);
+    // An agent that connects anew meanwhile sends them again.
+    log.append_agents(Timestamp(3), &agents(1..=3)).unwrap();
+    assert_eq!(logged(&mut log, &agents(1..=3)), 3);
+    let lines = read(folder.path(), None);
+    assert_eq!((log.error(), log.waiting(), lines.len()), (None, 0, 6), "one about the failure: {lines:?}");
+}
+
+/// On a real full disk: a tiny tmpfs.
+#[test]
+fn a_full_disk_delays_own_events_and_refuses_agents() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path();
+    let mounted =
+        std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(disk).output();
+    if !mounted.as_ref().is_ok_and(|output| output.status.success()) {
+        gleaner_test_support::skipped!("no full disk to test on: a tmpfs cannot be mounted here");
+        return;
+    }
+    let mut log = EventLog::open(settings(disk));
+    log.append(Timestamp(1), stopped());
+    // The disk fills up behind the log's back.
+    _ = std::fs::write(disk.join("ballast"), vec![0; 1 << 20]);
+    for at in 2..200 {
+        log.append(Timestamp(at), stopped());
+    }
+    let error = log.error().map(str::to_owned);
+    let refused = log.append_agents(Timestamp(300), &agents(1..=1));
+    std::fs::remove_file(disk.join("ballast")).unwrap();
+    let accepted = log.append_agents(Timestamp(301), &agents(1..=1)).map_err(|e| e.to_string());
+    let lines = read(disk, None);
+    drop(log);
+    assert!(std::process::Command::new("umount").arg(disk).status().unwrap().success());
+    assert!(error.is_some_and(|error| error.contains("cannot be written")));
+    assert!(refused.is_err(), "what is not written must not be acknowledged");
+    assert_eq!(accepted, Ok(()));
+    let recovered = lines.iter().filter(|line| line.contains("event_log_recovered")).count();
+    assert_eq!((recovered, lines.len()), (1, 201), "199 own, one of the agent, one about the delay");
+}
+
+fn device(name: &str) -> File {
+    File::options().write(true).open(Path::new("/dev").join(name)).unwrap()
+}
+
+#[test]
+fn own_events_that_find_no_room_are_counted_and_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    let appended = log.appended();
+    let mut lost = 0;
+    for more in [5, 2] {
+        log.write_to(device("full"));
+        for at in 0..MAX_WAITING as u64 + more {
+            log.append(Timestamp(at), stopped());
+        }
+        lost += more;
+        assert_eq!((log.waiting(), log.lost()), (MAX_WAITING, lost));
+        log.write_to(File::options().create(true).append(true).open(folder.path().join("events.jsonl")).unwrap());
+        let before = *appended.borrow();
+        log.retry(Timestamp(9));
+        assert_eq!((log.error(), log.waiting(), log.lost()), (None, 0, lost));
+        assert_eq!(*appended.borrow() - before, MAX_WAITING as u64 + 1);
+        let lines = EventReader::open(folder.path(), None).next_lines(3 * MAX_WAITING).unwrap();
+        let last = EventRecord::from_json_line(lines.last().unwrap()).unwrap().event;
+        let Event::EventLogRecovered { delayed, lost, error } = last else { panic!("{last:?}") };
+        assert_eq!((delayed, lost), (MAX_WAITING as u64, more));
+        assert!(error.contains("cannot be written"), "{error}");
+    }
+}
+
+#[test]
+fn what_only_agents_could_not_write_is_told_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    log.write_to(device("full"));
+    assert!(log.append_agents(Timestamp(1), &agents(1..=1)).is_err());
+    assert!(log.error().is_some() && log.waiting() == 0);
+    log.write_to(File::options().create(true).append(true).open(folder.path().join("events.jsonl")).unwrap());
+    assert_eq!(logged(&mut log, &agents(1..=1)), 1);
+    assert_eq!(log.error(), None);
+    let lines = read(folder.path(), None);
+    assert!(lines.len() == 2 && lines[0].contains("event_log_recovered"), "{lines:?}");
+}
+
+#[test]
+fn a_file_is_set_aside_only_with_all_of_it_on_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(EventLogSettings { max_bytes: 250, ..settings(folder.path()) });
+    // It takes lines but no sync, so that the first file cannot be finished.
+    log.write_to(device("null"));
+    assert!(log.append_agents(Timestamp(1), &agents(1..=10)).is_err());
+    assert!(log.waiting() > 1, "those that were written wait");
+    log.set_size(u64::MAX, 3);
+    log.retry(Timestamp(2));
+    assert_eq!(logged(&mut log, &agents(1..=10)), 10);
+    let lines = read(folder.path(), None);
+    assert_eq!(lines.iter().filter(|line| line.contains("\"agent\":\"h1\"")).count(), 10, "{lines:?}");
+}
+
+#[test]
+fn many_events_are_on_the_disk_before_any_more_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    let most = MAX_UNSYNCED as u64;
+    let through = |log: &EventLog| log.through(&HostId::new("h1").unwrap(), 5);
+    log.append_agents(Timestamp(1), &agents(1..=most)).unwrap();
+    assert_eq!(through(&log), 0, "one sync is for many");
+    log.append_agents(Timestamp(1), &agents(most + 1..=most + 1)).unwrap();
+    assert_eq!(through(&log), most);
+    log.sync();
+    assert_eq!(through(&log), most + 1);
+}
+
+#[test]
+fn an_older_incarnation_is_forgotten_and_other_hosts_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    let of = |name: &str, incarnation, sequence| {
+        let host = HostId::new(name).unwrap();
+        let source = EventSource::Agent { host, incarnation, sequence };
+        [EventRecord { at: Timestamp(1), source, event: stopped() }]
+    };
+    for (name, incarnation) in [("h1", 5), ("h2", 3), ("h1", 5), ("h1", 6), ("h3", 9)] {
+        log.append_agents(Timestamp(1), &of(name, incarnation, 7)).unwrap();
+        log.sync();
+    }
+    let through = |name: &str, incarnation| log.through(&HostId::new(name).unwrap(), incarnation);
+    let found = [("h1", 5), ("h1", 6), ("h2", 3), ("h3", 9)].map(|(name, incarnation)| through(name, incarnation));
+    assert_eq!(found, [0, 7, 7, 7]);
+    assert_eq!(read(folder.path(), None).len(), 4, "what h1 sent again was there");
+}
+
+#[test]
+fn what_another_run_wrote_counts_only_once_it_is_on_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/null", folder.path().join("events.jsonl")).unwrap();
+    let log = EventLog::open(settings(folder.path()));
+    assert!(log.error().is_some_and(|error| error.contains("cannot be written")), "{:?}", log.error());
+}
+
+#[test]
+fn a_new_size_holds_from_the_next_line_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    for at in 0..20 {
+        log.append(Timestamp(at), stopped());
+    }
+    assert_eq!(oldest_first(folder.path(), STEM).len(), 1);
+    log.set_size(1, 2);
+    for at in 20..25 {
+        log.append(Timestamp(at), stopped());
+    }
+    assert_eq!(oldest_first(folder.path(), STEM).len(), 3);
+    assert_eq!(read(folder.path(), None).len(), 3);
+    assert_eq!(EventReader::open(folder.path(), None).next_lines(2).unwrap().len(), 2, "no more than asked for");
+}
