@@ -321,7 +321,7 @@ impl Bed {
 }
 
 /// The task whose good end a record of the agent's tells.
-fn good_end(record: &Value) -> Option<u32> {
+pub(crate) fn good_end(record: &Value) -> Option<u32> {
     let task = record["attempt"]["task"].as_u64()?;
     (record["ended"]["exited"]["status"] == 0).then_some(u32::try_from(task).ok()?)
 }

@@ -314,48 +314,58 @@ impl Fleet {
 
     /// What each agent was told to be in the log: by host and incarnation, through which number.
     pub(crate) fn told(&self) -> BTreeMap<(String, u64), u64> {
-        let mut told = BTreeMap::new();
-        for agent in 0..self.agents.len() {
+        let of = |agent| {
             let log = std::fs::read_to_string(self.bench.path(&format!("{}.log", host(agent)))).unwrap_or_default();
-            for line in log.lines().filter(|line| line.contains("events are in the log")) {
-                let number = |name: &str| {
-                    let rest = line.split_once(&format!("{name}="))?.1;
-                    rest.split_whitespace().next()?.parse::<u64>().ok()
-                };
-                if let (Some(incarnation), Some(through)) = (number("incarnation"), number("through")) {
-                    let last = told.entry((host(agent), incarnation)).or_insert(0);
-                    *last = through.max(*last);
-                }
-            }
-        }
-        told
+            told_in(&log).into_iter().map(move |(incarnation, through)| ((host(agent), incarnation), through))
+        };
+        (0..self.agents.len()).flat_map(of).collect()
     }
 
     /// Numbers of the events in the log, by host and incarnation, and those that are there twice.
     pub(crate) fn logged(&self) -> (Logged, Vec<String>) {
-        let (mut logged, mut twice) = (Logged::new(), Vec::new());
-        for line in self.log_lines() {
-            let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
-            let number = |name: &str| event[name].as_u64();
-            if let (Some(host), Some(incarnation), Some(sequence)) =
-                (event["agent"].as_str(), number("incarnation"), number("sequence"))
-                && event["source"] == "agent"
-                && !logged.entry((host.to_owned(), incarnation)).or_default().insert(sequence)
-            {
-                twice.push(line);
-            }
-        }
-        (logged, twice)
+        logged_in(&self.bench.path("state/events"))
     }
+}
 
-    pub(crate) fn log_lines(&self) -> Vec<String> {
-        let folder = self.bench.path("state/events");
-        let mut files: Vec<PathBuf> =
-            std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-        files.sort();
-        let read = |file: &Path| std::fs::read_to_string(file).unwrap_or_default();
-        files.iter().flat_map(|file| read(file).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
+/// What an agent with this log was told to be in the event log: by incarnation, through which number.
+pub(crate) fn told_in(log: &str) -> BTreeMap<u64, u64> {
+    let mut told = BTreeMap::new();
+    for line in log.lines().filter(|line| line.contains("events are in the log")) {
+        let number = |name: &str| {
+            let rest = line.split_once(&format!("{name}="))?.1;
+            rest.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        if let (Some(incarnation), Some(through)) = (number("incarnation"), number("through")) {
+            let last = told.entry(incarnation).or_insert(0);
+            *last = through.max(*last);
+        }
     }
+    told
+}
+
+/// Numbers of agents' events in an event log's folder, by host and incarnation, and the lines that are there twice.
+pub(crate) fn logged_in(folder: &Path) -> (Logged, Vec<String>) {
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    let (mut logged, mut twice) = (Logged::new(), Vec::new());
+    for line in files.iter().flat_map(|file| lines(file)) {
+        let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
+        let number = |name: &str| event[name].as_u64();
+        if let (Some(host), Some(incarnation), Some(sequence)) =
+            (event["agent"].as_str(), number("incarnation"), number("sequence"))
+            && event["source"] == "agent"
+            && !logged.entry((host.to_owned(), incarnation)).or_default().insert(sequence)
+        {
+            twice.push(line);
+        }
+    }
+    (logged, twice)
+}
+
+/// The lines of a file; none if there is no file.
+fn lines(file: &Path) -> Vec<String> {
+    std::fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
 /// Speaks for a batch system that is done when a file says so; it counts on where it was, like a real one.

@@ -2,8 +2,10 @@
 //! the machine must be as before, and nothing acknowledged may be lost.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
+mod block_device;
 mod checker;
 mod cuts;
+mod device;
 mod fleet;
 mod groups;
 mod kills;

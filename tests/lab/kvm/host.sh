@@ -36,7 +36,7 @@ if [ ! -s "$base" ]; then
   cp "$(command -v busybox)" "$root/bin/busybox"
   install -m 755 "$here/host-init.sh" "$root/init"
   . "$here/modules.sh"
-  modules=(virtio_pci virtio_blk crc32c_generic ext4 dm-mod loop tun veth sch_tbf sch_ingress act_police cls_matchall bfq)
+  modules=(virtio_pci virtio_blk crc32c_generic ext4 dm-mod dm-flakey loop tun veth sch_tbf sch_ingress act_police cls_matchall bfq)
   [ -z "$qemu" ] || modules+=(kvm-amd)
   copy_modules "$images/modules" "$root/m" "${modules[@]}"
   for program in "${programs[@]}"; do
@@ -70,12 +70,14 @@ basename "$script" >"$work/files/t/.script"
 { cat "$base"; pack "$work/files"; } >"$work/initrd"
 truncate -s "${disk}M" "$work/disk"
 
+# For a host that ends without a word: resets of CPUs, with a triple fault before them, and orderly ends are logged.
 timeout -s KILL "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "$cpus" -m "$mem" -name guest=lab-host \
   -display none -nodefaults -no-reboot -kernel "$images/vmlinuz" -initrd "$work/initrd" \
+  -d cpu_reset -D "$work/resets" -trace qemu_system_shutdown_request \
   -append "console=ttyS0 quiet loglevel=1 panic=-1 psi=1 mitigations=off no_timer_check" \
   -serial "file:$work/console" -serial "file:$work/output" \
   -drive "file=$work/disk,format=raw,if=virtio,cache=unsafe" </dev/null >"$work/log" 2>&1 &
-machine=$!
+machine=$! started=$SECONDS
 touch "$work/output"
 tail -n +1 -s 0.2 -f --pid=$machine "$work/output" 2>/dev/null | sed -u 's/\r$//; /^LAB-EXIT /d' &
 shown=$!
@@ -84,4 +86,12 @@ wait $shown || true
 code=$(tr -d '\r' <"$work/output" | sed -n 's/^.*LAB-EXIT \([0-9]*\)$/\1/p' | tail -1)
 [ -z "$code" ] || exit "$code"
 [ $ended != 137 ] || { echo "host.sh: not done within $limit s" >&2; exit 124; }
-echo "host.sh: the host ended without a result; its console:" >&2; tail -n 20 "$work/console" "$work/log" >&2; exit 125
+# The console tells of a panic, a reboot and a poweroff. When it is empty, QEMU itself ended, or a CPU had a triple fault.
+last() { # TITLE FILE [PATTERN]
+  echo "host.sh: $1:" >&2; { grep -aE "${3:-}" "$2" | tail -n 20 | tr -d '\r\0'; } >&2 || true
+}
+echo "host.sh: the host ended without a result, after $((SECONDS - started)) s; exit status of QEMU: $ended" >&2
+last "the end of its console" "$work/console"; last "the end of its output" "$work/output"
+last "what QEMU said" "$work/log"
+last "the last resets of its CPUs" "$work/resets" '^(Triple|CPU Reset|[ER]IP|CR0|qemu_system_shutdown_request)'
+exit 125
