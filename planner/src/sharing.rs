@@ -6,14 +6,17 @@
 //!
 //! The policies differ only in what they start ([`engine::Policy`]). What the paper leaves open is said where it is decided.
 
+pub mod baselines;
 pub mod canal;
 pub mod credit;
 pub mod drf;
 pub mod engine;
 pub mod fair;
 pub mod input;
+mod network;
 mod packing;
 pub mod resources;
+pub mod tasks;
 pub mod tetris;
 
 #[cfg(test)]

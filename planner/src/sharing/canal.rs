@@ -1,74 +1,204 @@
-//! CANAL's credit sharing (§5.3): jobs in the order of their fair completions, tasks packed by dynamic level, and credit
-//! checked after every epoch.
+//! CANAL: credit sharing (§5.3), with packing that knows where inputs are (§5.4.1), and the acceleration of jobs that will
+//! use an idle network (§5.4.2).
 //!
-//! Readings. Fair completions are those of DRF with whole tasks on the same cluster, of the jobs that have arrived, because
-//! Tables 5.5 and 5.6 count so, and because they can be reached; those of divisible DRF ignore fragments, and give only Γ.
-//! A task that closes a gap has a higher score than any other, and one of a job that can wait no longer a higher one still
-//! (the latter is ours). Nothing is reserved for them.
+//! Readings. Fair completions are those of DRF of the jobs that have arrived: with whole tasks on the same cluster while
+//! these are few, because Tables 5.5 and 5.6 count so, and because they can be reached; else divisible (§5.3.3), which is
+//! what large clusters come close to. A task that closes a gap has a higher score than any other but one of a job that can
+//! wait no longer, which is ours, and which also starts where the network is short (the paper proposes it in §5.5.2 and did not
+//! do it); one of a supplement has the next. Nothing is reserved for them.
 //!
 //! The theorem of §5.3.2 is about work that can be divided. Whole tasks that are not interrupted can make a job late: the
-//! test `whole_tasks_seldom_make_a_job_late` counts how often. Locality (§5.4.1) and the
-//! acceleration of network-intensive jobs (§5.4.2) are not part of this.
+//! test `whole_tasks_seldom_make_a_job_late` counts how often.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
 
 use super::credit::{Check, Products};
 use super::drf::Drf;
-use super::engine::{Policy, Schedule, State, TIME_ROUNDING, play};
-use super::fair::FairTimes;
-use super::packing::pack;
+use super::engine::{Policy, State, TIME_ROUNDING, Truth, play_in};
+use super::fair::{FairTimes, Fluid};
+use super::network::{EpochEnd, FULL};
+use super::packing::{Head, pack};
+use super::resources::Resources;
+use super::tasks::Locality;
+
+/// Most tasks of all jobs that have arrived with which fair completions are those of whole tasks. Chosen: they are played
+/// out anew with every arrival.
+const MOST_WHOLE: u32 = 1_000;
+/// Rounds in an epoch in which tasks are tried again that were left out for their input. Chosen: every second or so.
+const ROUNDS: f64 = 16.0;
+/// What the latest epoch counts in the moving average of a job's speed. Chosen.
+const LATEST: f64 = 0.5;
 
 /// What is known of the jobs that have arrived.
 #[derive(Debug, Clone)]
 struct Fair {
-    /// How many have.
     arrived: usize,
+    lost: usize,
+    /// By what the durations of stages have to be multiplied: job, stage, factor.
+    factors: Vec<(usize, usize, f64)>,
+    fluid: Fluid,
     /// In the order of their fair completions; equal ones in the order of the jobs.
     ranks: Vec<usize>,
-    schedule: Schedule,
-    products: Products,
+    ends_s: Vec<Vec<f64>>,
+    /// Products of whole tasks, where there are few.
+    whole: Option<Products>,
     divisible: FairTimes,
 }
 
 impl Fair {
-    fn new(state: &State<'_>, arrived: usize) -> Self {
+    fn new(state: &State<'_>) -> Self {
+        Self {
+            arrived: 0,
+            lost: 0,
+            factors: Vec::new(),
+            fluid: Fluid::new(state.workload),
+            ranks: Vec::new(),
+            ends_s: Vec::new(),
+            whole: None,
+            divisible: FairTimes::default(),
+        }
+    }
+
+    /// Takes note of jobs that have arrived and nodes that were lost; at the end of an epoch, of durations too.
+    fn update(&mut self, state: &State<'_>, end_of_epoch: bool) {
+        let learned = if end_of_epoch { self.learn(state) } else { false };
+        if self.arrived == state.arrived() && self.lost == state.lost().len() && !learned {
+            return;
+        }
         let workload = state.workload;
-        let schedule = play(workload, &mut Drf, state.now_s);
-        let mut ranks: Vec<usize> = (0..workload.jobs().len()).filter(|&job| state.released(job)).collect();
-        ranks.sort_by(|&a, &b| schedule.completion_s(a).total_cmp(&schedule.completion_s(b)));
-        let divisible = FairTimes::new(workload, state.now_s);
-        Self { arrived, ranks, products: Products::new(workload, &schedule), schedule, divisible }
+        self.fluid.advance(workload, state.now_s, |_, _| {});
+        for &job in &state.arrivals()[self.arrived..] {
+            self.fluid.add(workload, job);
+        }
+        for &(_, node) in &state.lost()[self.lost..] {
+            let part = workload.cluster().nodes[node].capacity.over(workload.capacity());
+            self.fluid.available = self.fluid.available.minus(Resources { network: 0.0, ..part });
+        }
+        self.arrived = state.arrived();
+        self.lost = state.lost().len();
+        self.divisible = self.fluid.forward(workload);
+        self.ends_s.clone_from(&self.divisible.ends_s);
+        self.whole = None;
+        let stages = state.arrivals().iter().flat_map(|&job| &workload.jobs()[job].stages);
+        if stages.map(|stage| stage.tasks).sum::<u32>() <= MOST_WHOLE {
+            let truth = Truth { factors: self.factors.clone(), losses: state.lost().to_vec() };
+            let schedule = play_in(workload, &mut Drf, &truth, state.now_s);
+            self.ends_s.clone_from(&schedule.ends_s);
+            self.whole = Some(Products::new(workload, &schedule));
+        }
+        self.ranks = (0..workload.jobs().len()).filter(|&job| state.released(job)).collect();
+        let ends_s = &self.ends_s;
+        let completion_s = |job: usize| ends_s[job].last().copied().unwrap_or(f64::INFINITY);
+        self.ranks.sort_by(|&a, &b| completion_s(a).total_cmp(&completion_s(b)));
+    }
+
+    /// Durations that differ from what was told, once a task has ended. True if any is new.
+    fn learn(&mut self, state: &State<'_>) -> bool {
+        let before = self.factors.len();
+        for &job in state.arrivals() {
+            for (index, stage) in state.workload.jobs()[job].stages.iter().enumerate() {
+                let differs = |factor: &f64| (factor - 1.0).abs() > 1e-6;
+                let Some(factor) = state.learned(job, index).filter(differs) else { continue };
+                if self.factors.iter().any(|&(other, at, _)| (other, at) == (job, index)) {
+                    continue;
+                }
+                self.factors.push((job, index, factor));
+                let share = f64::from(stage.tasks) * state.workload.task_share(stage);
+                self.fluid.correct(job, index, share * state.duration_s(job, index));
+            }
+        }
+        self.factors.len() > before
+    }
+
+    /// What each job would have had until now.
+    fn products(&mut self, state: &State<'_>) -> Vec<f64> {
+        self.fluid.advance(state.workload, state.now_s, |_, _| {});
+        if let Some(whole) = &mut self.whole {
+            whole.advance(state.now_s);
+            return whole.now().to_vec();
+        }
+        (0..state.workload.jobs().len()).map(|job| self.fluid.product(job)).collect()
     }
 
     /// Whether a job with tasks to start ends after its fair completion if they wait any longer.
     fn urgent(&self, state: &State<'_>, job: usize) -> bool {
         let Some((current, _)) = state.unfinished(job).filter(|_| state.ready(job).is_some()) else { return false };
-        let left: f64 = state.workload.jobs()[job].stages[current..].iter().map(|stage| stage.duration_s).sum();
+        let ends_s = &self.ends_s[job];
+        let left: f64 = (current..ends_s.len()).map(|stage| state.duration_s(job, stage)).sum();
         let end_s = state.now_s + left;
-        end_s >= self.schedule.completion_s(job) * (1.0 - TIME_ROUNDING)
+        ends_s.last().is_some_and(|completion_s| end_s >= completion_s * (1.0 - TIME_ROUNDING))
     }
+}
+
+/// Which parts of the policy are in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Awareness {
+    /// Packing by where inputs are (§5.4.1); without it (NAO) a task away from its input counts as any other.
+    pub locality: bool,
+    /// Acceleration of network-intensive jobs (§5.4.2); without it (LAO) these wait for their turn.
+    pub network: bool,
+}
+
+impl Awareness {
+    /// CANAL.
+    pub const BOTH: Self = Self { locality: true, network: true };
+}
+
+/// What a job did at the end of the last epoch.
+#[derive(Debug, Clone, Copy, Default)]
+struct Last {
+    node_product: f64,
+    /// In the epoch.
+    gained: f64,
+    /// In an epoch, the moving average.
+    usual: f64,
 }
 
 /// The policy.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Canal {
     epoch_s: f64,
+    aware: Awareness,
+    random: ChaCha8Rng,
     check_s: f64,
+    retry_s: Option<f64>,
     fair: Option<Fair>,
     /// G of each job that is still open.
     gaps: Vec<f64>,
+    /// Tasks of each job that start before others.
+    supplements: Vec<f64>,
+    last: Vec<Last>,
+    switch_product: f64,
 }
 
 impl Canal {
-    /// With an epoch of this length.
+    /// With an epoch of this length; chance in packing is this seed's.
     #[must_use]
-    pub const fn new(epoch_s: f64) -> Self {
-        Self { epoch_s, check_s: epoch_s, fair: None, gaps: Vec::new() }
+    pub fn new(epoch_s: f64, aware: Awareness, seed: u64) -> Self {
+        Self {
+            epoch_s,
+            aware,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            check_s: epoch_s,
+            retry_s: None,
+            fair: None,
+            gaps: Vec::new(),
+            supplements: Vec::new(),
+            last: Vec::new(),
+            switch_product: 0.0,
+        }
     }
 
-    fn start(&mut self, state: &mut State<'_>, job: usize, node: usize) -> bool {
-        let product = state.ready(job).map_or(0.0, |(stage, _)| state.workload.task_share(stage) * stage.duration_s);
-        let started = state.start(job, node);
+    fn start(&mut self, state: &mut State<'_>, job: usize, node: usize, short: bool) -> bool {
+        let Some((stage, current)) = state.ready(job).map(|(stage, _)| stage).zip(state.unfinished(job)) else {
+            return false;
+        };
+        let product = state.workload.task_share(stage) * state.duration_s(job, current.0);
+        let started = if short { state.start_short(job, node) } else { state.start(job, node) };
         if started {
             self.gaps[job] -= product;
+            self.supplements[job] -= 1.0;
         }
         started
     }
@@ -76,60 +206,143 @@ impl Canal {
     fn open(&self, job: usize) -> bool {
         self.gaps[job] > 1e-9 * self.epoch_s
     }
+
+    /// The end of an epoch: what must be given back, and what is accelerated.
+    fn check(&mut self, state: &State<'_>, fair: &mut Fair) {
+        let all = state.workload.jobs().len();
+        let fair_products = fair.products(state);
+        let credits: Vec<f64> = (0..all).map(|job| state.product(job) - fair_products[job]).collect();
+        let unfinished: Vec<Option<(usize, u32)>> = (0..all).map(|job| state.unfinished(job)).collect();
+        self.gaps = Check {
+            workload: state.workload,
+            now_s: state.now_s,
+            ranks: &fair.ranks,
+            credits: &credits,
+            unfinished: &unfinished,
+            ends_s: &fair.ends_s,
+            divisible: &fair.divisible,
+        }
+        .gaps();
+        for (job, last) in self.last.iter_mut().enumerate() {
+            let node_product = state.node_product(job);
+            last.gained = node_product - last.node_product;
+            last.node_product = node_product;
+            last.usual += LATEST * (last.gained - last.usual);
+        }
+        self.supplements.fill(0.0);
+        let used = state.switch_product() - std::mem::replace(&mut self.switch_product, state.switch_product());
+        let used = used / (state.workload.cluster().switch * self.epoch_s);
+        if self.aware.network && used < FULL {
+            let ranks: Vec<usize> = fair.ranks.iter().copied().filter(|&job| unfinished[job].is_some()).collect();
+            let of = |part: fn(&Last) -> f64| self.last.iter().map(part).collect::<Vec<_>>();
+            self.supplements = EpochEnd {
+                state,
+                epoch_s: self.epoch_s,
+                ranks: &ranks,
+                gaps: &self.gaps,
+                last: &of(|last| last.gained),
+                usual: &of(|last| last.usual),
+                ends_s: &fair.ends_s,
+                network: (1.0 - used) * self.epoch_s,
+            }
+            .supplements();
+        }
+    }
+
+    /// Tasks that come before others: of jobs that can wait no longer, of gaps, of supplements.
+    fn start_first(&mut self, state: &mut State<'_>, fair: &Fair, nodes: &[usize]) {
+        let urgent: Vec<usize> = fair.ranks.iter().copied().filter(|&job| fair.urgent(state, job)).collect();
+        for &node in nodes {
+            for &job in &urgent {
+                while self.start(state, job, node, false) {}
+            }
+        }
+        let uses_network = |stage: &super::input::Stage| stage.need(Locality::OffRack).demand.network > 0.0;
+        for &job in &urgent {
+            if state.ready(job).is_some_and(|(stage, _)| uses_network(stage)) {
+                for node in 0..state.workload.cluster().nodes.len() {
+                    while self.start(state, job, node, true) {}
+                }
+            }
+        }
+        let open = |own: &Self, job: usize| own.open(job);
+        let supplemented = |own: &Self, job: usize| own.supplements[job] > 1e-9;
+        for wanted in [&open as &dyn Fn(&Self, usize) -> bool, &supplemented] {
+            let jobs: Vec<usize> = fair.ranks.iter().copied().filter(|&job| wanted(self, job)).collect();
+            for &node in nodes {
+                for &job in &jobs {
+                    while wanted(self, job) && self.start(state, job, node, false) {}
+                }
+            }
+        }
+    }
+
+    /// Fills nodes with what packs best.
+    fn start_packed(&mut self, state: &mut State<'_>, fair: &Fair, nodes: &[usize]) {
+        let head = |&job: &usize| state.ready(job).map(|(stage, _)| Head { job, need: stage.need(Locality::Node) });
+        let mut heads: Vec<Head> = fair.ranks.iter().filter_map(head).collect();
+        let mut least = least_demand(&heads);
+        for &node in nodes {
+            loop {
+                let capacity = state.workload.cluster().nodes[node].capacity;
+                if !least.is_some_and(|least| least.fits(state.free(node), capacity)) {
+                    break;
+                }
+                let random = self.aware.locality.then_some(&mut self.random);
+                let (packed, discarded) = pack(state, node, &heads, random);
+                let mut started = false;
+                for (job, count) in packed {
+                    for _ in 0..count {
+                        started |= self.start(state, job, node, false);
+                    }
+                }
+                if !started {
+                    if discarded {
+                        state.ask_again(node);
+                        self.retry_s = Some(state.now_s + self.epoch_s / ROUNDS);
+                    }
+                    break;
+                }
+                let before = heads.len();
+                heads.retain(|head| state.ready(head.job).is_some());
+                if heads.len() < before {
+                    least = least_demand(&heads);
+                }
+            }
+        }
+    }
+}
+
+/// The least that any task needs of each resource.
+fn least_demand(heads: &[Head]) -> Option<Resources> {
+    let smaller = |a: Resources, b: Resources| {
+        let (a, b) = (a.parts(), b.parts());
+        Resources::from_parts(std::array::from_fn(|index| a[index].min(b[index])))
+    };
+    heads.iter().map(|head| head.need.demand).reduce(smaller)
 }
 
 impl Policy for Canal {
     fn wake_s(&self) -> Option<f64> {
-        Some(self.check_s)
+        Some(self.retry_s.map_or(self.check_s, |retry_s| retry_s.min(self.check_s)))
     }
 
     fn schedule(&mut self, state: &mut State<'_>) {
         let all = state.workload.jobs().len();
-        let arrived = (0..all).filter(|&job| state.released(job)).count();
         self.gaps.resize(all, 0.0);
-        let known = self.fair.take().filter(|fair| fair.arrived == arrived);
-        let mut fair = known.unwrap_or_else(|| Fair::new(state, arrived));
-        if state.now_s >= self.check_s * (1.0 - TIME_ROUNDING) {
+        self.supplements.resize(all, 0.0);
+        self.last.resize(all, Last::default());
+        let mut fair = self.fair.take().unwrap_or_else(|| Fair::new(state));
+        let end_of_epoch = state.now_s >= self.check_s * (1.0 - TIME_ROUNDING);
+        fair.update(state, end_of_epoch);
+        if end_of_epoch {
             self.check_s = state.now_s + self.epoch_s;
-            fair.products.advance(state.now_s);
-            let credits: Vec<f64> = (0..all).map(|job| state.product(job) - fair.products.now()[job]).collect();
-            let unfinished: Vec<Option<(usize, u32)>> = (0..all).map(|job| state.unfinished(job)).collect();
-            self.gaps = Check {
-                workload: state.workload,
-                now_s: state.now_s,
-                ranks: &fair.ranks,
-                credits: &credits,
-                unfinished: &unfinished,
-                fair: &fair.schedule,
-                divisible: &fair.divisible,
-            }
-            .gaps();
+            self.check(state, &mut fair);
         }
-        let nodes = state.workload.cluster().nodes.len();
-        let urgent: Vec<usize> = fair.ranks.iter().copied().filter(|&job| fair.urgent(state, job)).collect();
-        for node in 0..nodes {
-            for &job in &urgent {
-                while self.start(state, job, node) {}
-            }
-        }
-        for node in 0..nodes {
-            for &job in &fair.ranks {
-                while self.open(job) && self.start(state, job, node) {}
-            }
-        }
-        for node in 0..nodes {
-            loop {
-                let mut started = false;
-                for (job, count) in pack(state, node, &fair.ranks) {
-                    for _ in 0..count {
-                        started |= self.start(state, job, node);
-                    }
-                }
-                if !started {
-                    break;
-                }
-            }
-        }
+        self.retry_s = None;
+        let nodes = state.take_fresh();
+        self.start_first(state, &fair, &nodes);
+        self.start_packed(state, &fair, &nodes);
         self.fair = Some(fair);
     }
 }

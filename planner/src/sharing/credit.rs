@@ -8,7 +8,7 @@ use super::engine::{Run, Schedule};
 use super::fair::FairTimes;
 use super::input::Workload;
 
-/// Dominant products of the jobs of a schedule, as time goes on.
+/// Dominant products of the jobs of a schedule, as time goes on. Tasks that were lost do not count.
 #[derive(Debug, Clone)]
 pub struct Products {
     /// Time, job, change of its share; sorted.
@@ -25,7 +25,8 @@ impl Products {
     pub fn new(workload: &Workload, schedule: &Schedule) -> Self {
         let share = |run: &Run| workload.task_share(&workload.jobs()[run.job].stages[run.stage]);
         let both = |run: &Run| [(run.start_s, run.job, share(run)), (run.end_s, run.job, -share(run))];
-        let mut changes: Vec<(f64, usize, f64)> = schedule.runs.iter().flat_map(both).collect();
+        let counted = schedule.runs.iter().filter(|run| !run.lost);
+        let mut changes: Vec<(f64, usize, f64)> = counted.flat_map(both).collect();
         changes.sort_by(|a, b| a.0.total_cmp(&b.0));
         let jobs = workload.jobs().len();
         Self { changes, next: 0, now_s: 0.0, shares: vec![0.0; jobs], products: vec![0.0; jobs] }
@@ -102,8 +103,8 @@ pub(super) struct Check<'a> {
     pub(super) credits: &'a [f64],
     /// Stage and unfinished tasks of each job; `None` of one that has ended.
     pub(super) unfinished: &'a [Option<(usize, u32)>],
-    /// DRF with whole tasks.
-    pub(super) fair: &'a Schedule,
+    /// When each stage of each job ends if shared fairly.
+    pub(super) ends_s: &'a [Vec<f64>],
     /// Divisible DRF.
     pub(super) divisible: &'a FairTimes,
 }
@@ -134,7 +135,7 @@ impl Check<'_> {
     /// its unfinished tasks could hold beyond its fair share, over the fair time that is left of it.
     fn unused(&self, job: usize, (current, tasks): (usize, u32), lent: f64) -> f64 {
         let stages = &self.workload.jobs()[job].stages;
-        let ends_s = &self.fair.ends_s[job];
+        let ends_s = &self.ends_s[job];
         let room = (current..stages.len()).map(|index| {
             let stage = &stages[index];
             let task = self.workload.task_share(stage);

@@ -1,40 +1,46 @@
 //! Dominant resource fairness with whole tasks: the next task is always one of the job with the smallest dominant share.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
 use super::engine::{Policy, State};
 use super::resources::Resources;
 
 /// The policy. Equal shares go by the order of the jobs. The paper does not say on which node a task starts: it is the one
-/// whose fullest resource is used least, which spreads tasks out.
+/// whose fullest resource is used least, which spreads tasks out. Where the input is does not matter.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Drf;
 
-/// The node of those with room whose fullest resource is used least.
-fn emptiest(state: &State<'_>, demand: Resources) -> Option<usize> {
-    let nodes = &state.workload.cluster().nodes;
-    let used = |node: usize| {
-        // The switch's network is not the node's.
-        let (free, capacity) = (state.free(node), nodes[node].capacity);
-        Resources { network: 0.0, ..capacity.minus(free) }.over(capacity).largest()
-    };
-    let with_room = (0..nodes.len()).filter(|&node| state.fits(demand, node));
-    with_room.map(|node| (used(node), node)).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, node)| node)
+/// Numbers that are not negative have the order of their bits.
+pub(super) fn ordered(value: f64) -> u64 {
+    (value.max(0.0) + 0.0).to_bits()
+}
+
+/// How far the fullest resource of a node is used. The switch's network is not the node's.
+fn used(state: &State<'_>, node: usize) -> u64 {
+    let capacity = state.workload.cluster().nodes[node].capacity;
+    ordered(Resources { network: 0.0, ..capacity.minus(state.free(node)) }.over(capacity).largest())
+}
+
+/// Jobs with tasks to start by their dominant shares.
+pub(super) fn by_share(state: &State<'_>) -> BinaryHeap<Reverse<(u64, usize)>> {
+    let ready = state.present().iter().filter(|&&job| state.ready(job).is_some());
+    ready.map(|&job| Reverse((ordered(state.share(job)), job))).collect()
 }
 
 impl Policy for Drf {
     fn schedule(&mut self, state: &mut State<'_>) {
-        let mut jobs: Vec<usize> = (0..state.workload.jobs().len()).filter(|&job| state.ready(job).is_some()).collect();
-        while let Some(position) = smallest(state, &jobs) {
-            let job = jobs[position];
-            let node = state.ready(job).map(|(stage, _)| stage.demand).and_then(|demand| emptiest(state, demand));
+        let fresh = state.take_fresh();
+        let mut nodes: BTreeSet<(u64, usize)> = fresh.into_iter().map(|node| (used(state, node), node)).collect();
+        let mut jobs = by_share(state);
+        while let Some(Reverse((_, job))) = jobs.pop() {
             // A job that does not fit now does not fit later in this round either.
-            if node.is_none_or(|node| !state.start(job, node)) {
-                jobs.remove(position);
+            let Some(&entry) = nodes.iter().find(|(_, node)| state.option(job, *node).is_some()) else { continue };
+            if state.start(job, entry.1) {
+                nodes.remove(&entry);
+                nodes.insert((used(state, entry.1), entry.1));
+                jobs.push(Reverse((ordered(state.share(job)), job)));
             }
         }
     }
-}
-
-fn smallest(state: &State<'_>, jobs: &[usize]) -> Option<usize> {
-    let shares = jobs.iter().enumerate().map(|(position, &job)| (state.share(job), position));
-    shares.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, position)| position)
 }

@@ -1,13 +1,17 @@
-//! Plays a schedule out on a cluster: tasks of known length, events in the order of their times, no randomness. In: a
-//! workload and a policy. Out: when and where each task ran.
+//! Plays a schedule out on a cluster: events in the order of their times, no randomness. In: a workload, a policy, and where
+//! the truth differs from what the policy is told ([`Truth`]). Out: when and where each task ran.
 
 use std::collections::BTreeMap;
 
-use super::input::{Stage, Workload};
-use super::resources::Resources;
+use super::input::{Need, Stage, Workload};
+use super::resources::{ROUNDING, Resources};
+use super::tasks::{Locality, Queue};
 
 /// Part of a time by which sums of durations may be off.
 pub(super) const TIME_ROUNDING: f64 = 1e-12;
+
+/// The least part of its network with which a task may start that cannot wait. Chosen: it runs at most four times as long.
+const LEAST_NETWORK: f64 = 0.25;
 
 /// Chooses what starts.
 pub trait Policy {
@@ -20,19 +24,29 @@ pub trait Policy {
     fn schedule(&mut self, state: &mut State<'_>);
 }
 
-/// A task that ran. Jobs, stages and nodes are positions in the workload.
+/// A task that ran. Jobs, stages, tasks and nodes are positions in the workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run {
     /// Its job.
     pub job: usize,
     /// Its stage.
     pub stage: usize,
+    /// Which task of the stage.
+    pub task: usize,
     /// Its node.
     pub node: usize,
+    /// Where that is, seen from its input.
+    pub locality: Locality,
     /// When it began.
     pub start_s: f64,
     /// When it ended.
     pub end_s: f64,
+    /// Network of its node's link that it held.
+    pub network: f64,
+    /// Network of the cluster switch that it held.
+    pub switch: f64,
+    /// Its node was lost before it ended; the task ran again.
+    pub lost: bool,
 }
 
 /// A schedule that was played out.
@@ -58,26 +72,58 @@ impl Schedule {
     }
 }
 
+/// Where the truth differs from what a policy is told.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Truth {
+    /// By what the durations of a job's stages have to be multiplied: (job, stage, factor); 1 where none is given.
+    pub factors: Vec<(usize, usize, f64)>,
+    /// Nodes that are lost for ever, and when.
+    pub losses: Vec<(f64, usize)>,
+}
+
 /// What is free of a node.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     free: Resources,
     running: u32,
+    lost: bool,
+}
+
+/// The integral over time of what changes by steps.
+#[derive(Debug, Clone, Copy, Default)]
+struct Integral {
+    sum: f64,
+    value: f64,
+    since_s: f64,
+}
+
+impl Integral {
+    fn at(&self, now_s: f64) -> f64 {
+        self.sum + self.value * (now_s - self.since_s)
+    }
+
+    fn set(&mut self, now_s: f64, value: f64) {
+        *self = Self { sum: self.at(now_s), value, since_s: now_s };
+    }
 }
 
 /// How far a job is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Progress {
     released: bool,
     stage: usize,
-    waiting: u32,
+    queue: Queue,
     running: u32,
     /// ∫ of its dominant share.
-    product: f64,
+    product: Integral,
+    /// ∫ of its node share.
+    node_product: Integral,
+    /// True durations of a stage over what the policy was told, for stages of which a task has ended.
+    learned: Vec<Option<f64>>,
 }
 
 /// A moment of the play.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct State<'a> {
     /// What is played.
     pub workload: &'a Workload,
@@ -86,18 +132,32 @@ pub struct State<'a> {
     places: Vec<Place>,
     switch_free: f64,
     switch_running: u32,
+    switch_used: Integral,
     jobs: Vec<Progress>,
+    /// Jobs that have arrived and not ended, in their order.
+    present: Vec<usize>,
+    /// Jobs by their release, and how many have been released.
+    arrivals: Vec<usize>,
+    arrived: usize,
+    known_until_s: f64,
     ends: BTreeMap<(u64, usize), Run>,
     schedule: Schedule,
+    /// Nodes on which something may fit that did not before.
+    fresh: Vec<bool>,
+    all_fresh: bool,
+    switch_freed: bool,
+    factors: BTreeMap<(usize, usize), f64>,
+    losses: Vec<(f64, usize)>,
+    lost: usize,
 }
 
-impl State<'_> {
+impl<'a> State<'a> {
     /// The job's stage that has tasks to start now, and how many.
     #[must_use]
-    pub fn ready(&self, job: usize) -> Option<(&Stage, u32)> {
+    pub fn ready(&self, job: usize) -> Option<(&'a Stage, u32)> {
         let progress = &self.jobs[job];
         let stage = self.workload.jobs()[job].stages.get(progress.stage)?;
-        (progress.released && progress.waiting > 0).then_some((stage, progress.waiting))
+        (progress.released && progress.queue.waiting > 0).then_some((stage, progress.queue.waiting))
     }
 
     /// The job's stage, and how many of its tasks have not ended; `None` when the job has ended or not arrived.
@@ -105,7 +165,7 @@ impl State<'_> {
     pub fn unfinished(&self, job: usize) -> Option<(usize, u32)> {
         let progress = &self.jobs[job];
         let present = progress.released && progress.stage < self.workload.jobs()[job].stages.len();
-        present.then_some((progress.stage, progress.waiting + progress.running))
+        present.then_some((progress.stage, progress.queue.waiting + progress.running))
     }
 
     /// Whether the job has arrived.
@@ -114,18 +174,64 @@ impl State<'_> {
         self.jobs[job].released
     }
 
+    /// Jobs that have arrived and not ended, in their order.
+    #[must_use]
+    pub fn present(&self) -> &[usize] {
+        &self.present
+    }
+
+    /// How many jobs have arrived.
+    #[must_use]
+    pub const fn arrived(&self) -> usize {
+        self.arrived
+    }
+
+    /// The jobs that have arrived, in the order of their releases.
+    #[must_use]
+    pub fn arrivals(&self) -> &[usize] {
+        &self.arrivals[..self.arrived]
+    }
+
+    /// The nodes that have been lost, and when.
+    #[must_use]
+    pub fn lost(&self) -> &[(f64, usize)] {
+        &self.losses[..self.lost]
+    }
+
+    /// By what the told durations of a stage have to be multiplied, once one of its tasks has ended.
+    #[must_use]
+    pub fn learned(&self, job: usize, stage: usize) -> Option<f64> {
+        self.jobs[job].learned[stage]
+    }
+
     /// The dominant share that the job holds.
     #[must_use]
     pub fn share(&self, job: usize) -> f64 {
-        let progress = &self.jobs[job];
-        let stage = self.workload.jobs()[job].stages.get(progress.stage);
-        stage.map_or(0.0, |stage| f64::from(progress.running) * self.workload.task_share(stage))
+        self.jobs[job].product.value
     }
 
-    /// ∫ of the dominant share that the job held until now.
+    /// ∫ of the dominant share that the job held until now, without that of tasks that were lost.
     #[must_use]
     pub fn product(&self, job: usize) -> f64 {
-        self.jobs[job].product
+        self.jobs[job].product.at(self.now_s)
+    }
+
+    /// ∫ of the largest share but that of the network that the job held until now (§5.4.2).
+    #[must_use]
+    pub fn node_product(&self, job: usize) -> f64 {
+        self.jobs[job].node_product.at(self.now_s)
+    }
+
+    /// ∫ of the network that was used of the cluster switch.
+    #[must_use]
+    pub fn switch_product(&self) -> f64 {
+        self.switch_used.at(self.now_s)
+    }
+
+    /// What the tasks of a stage take by all that is known: as told, until one has ended.
+    #[must_use]
+    pub fn duration_s(&self, job: usize, stage: usize) -> f64 {
+        self.workload.jobs()[job].stages[stage].duration_s * self.jobs[job].learned[stage].unwrap_or(1.0)
     }
 
     /// What a task could have of a node: its free resources, and no more network than the cluster switch has free.
@@ -135,45 +241,172 @@ impl State<'_> {
         Resources { network: free.network.min(self.switch_free), ..free }
     }
 
-    /// Whether a task of this demand could start on the node.
+    /// Whether what a task needs is free on the node.
     #[must_use]
-    pub fn fits(&self, demand: Resources, node: usize) -> bool {
-        demand.fits(self.free(node), self.workload.cluster().nodes[node].capacity)
+    pub fn fits(&self, need: &Need, node: usize) -> bool {
+        let place = &self.places[node];
+        need.switch <= self.switch_free + ROUNDING * self.workload.cluster().switch
+            && need.demand.fits(place.free, self.workload.cluster().nodes[node].capacity)
+            && !place.lost
     }
 
-    /// Starts a task of the job on the node. False, and nothing is done, where it has none to start or no room.
+    /// How many waiting tasks of the job have their input on the node; all of a stage without input.
+    #[must_use]
+    pub fn local(&self, job: usize, node: usize) -> u32 {
+        self.jobs[job].queue.local(node)
+    }
+
+    /// The same of the node's rack, the node's own among them.
+    #[must_use]
+    pub fn in_rack(&self, job: usize, node: usize) -> u32 {
+        self.jobs[job].queue.in_rack(self.workload.rack(node))
+    }
+
+    /// Where the job's next task would run on this node, seen from its input, and what it needs there; `None` where it has
+    /// none to start or no room. A task that does not fit near its input does not fit elsewhere on the node either.
+    #[must_use]
+    pub fn option(&self, job: usize, node: usize) -> Option<(Locality, Need)> {
+        let (stage, _) = self.ready(job)?;
+        let locality = self.jobs[job].queue.locality(node, self.workload.rack(node));
+        let need = stage.need(locality);
+        self.fits(&need, node).then_some((locality, need))
+    }
+
+    /// Starts the job's nearest task on the node. False, and nothing is done, where it has none to start or no room.
     pub fn start(&mut self, job: usize, node: usize) -> bool {
-        let Some((&stage, _)) = self.ready(job).filter(|(stage, _)| self.fits(stage.demand, node)) else {
-            return false;
-        };
-        let place = &mut self.places[node];
-        place.free = place.free.minus(stage.demand);
-        place.running += 1;
-        if stage.demand.network > 0.0 {
-            self.switch_free -= stage.demand.network;
-            self.switch_running += 1;
+        self.option(job, node).is_some_and(|(locality, need)| self.begin(job, node, locality, need))
+    }
+
+    /// The same for a task that cannot wait: where only the network is short, with what there is of it, and as much longer.
+    pub fn start_short(&mut self, job: usize, node: usize) -> bool {
+        if self.start(job, node) {
+            return true;
         }
-        let progress = &mut self.jobs[job];
-        progress.waiting -= 1;
-        progress.running += 1;
-        let end_s = self.now_s + stage.duration_s;
-        let run = Run { job, stage: progress.stage, node, start_s: self.now_s, end_s };
-        self.ends.insert((end_s.to_bits(), self.schedule.runs.len()), run);
+        let Some((stage, _)) = self.ready(job) else { return false };
+        let locality = self.jobs[job].queue.locality(node, self.workload.rack(node));
+        let need = stage.need(locality);
+        let (link, switch) = (self.places[node].free.network, self.switch_free);
+        let part = |free: f64, wanted: f64| if wanted > 0.0 { (free / wanted).clamp(0.0, 1.0) } else { 1.0 };
+        let part = part(link, need.demand.network).min(part(switch, need.switch));
+        let demand = Resources { network: need.demand.network * part, ..need.demand };
+        let short = Need { demand, switch: need.switch * part, duration_s: need.duration_s / part };
+        part >= LEAST_NETWORK && self.fits(&short, node) && self.begin(job, node, locality, short)
+    }
+
+    fn begin(&mut self, job: usize, node: usize, locality: Locality, need: Need) -> bool {
+        let (holders, rack) = (self.workload.holders(job, self.jobs[job].stage), self.workload.rack(node));
+        let Some(task) = self.jobs[job].queue.take(holders, node, rack) else { return false };
+        let place = &mut self.places[node];
+        place.free = place.free.minus(need.demand);
+        place.running += 1;
+        if need.switch > 0.0 {
+            self.switch_running += 1;
+            self.use_switch(need.switch);
+        }
+        let stage = self.jobs[job].stage;
+        self.jobs[job].running += 1;
+        self.hold(job);
+        let factor = self.factors.get(&(job, stage)).copied().unwrap_or(1.0);
+        let run = Run {
+            job,
+            stage,
+            task,
+            node,
+            locality,
+            start_s: self.now_s,
+            end_s: self.now_s + need.duration_s * factor,
+            network: need.demand.network,
+            switch: need.switch,
+            lost: false,
+        };
+        self.ends.insert((run.end_s.to_bits(), self.schedule.runs.len()), run);
         self.schedule.runs.push(run);
         true
     }
 
-    fn pass(&mut self, to_s: f64) {
-        for job in 0..self.jobs.len() {
-            self.jobs[job].product += self.share(job) * (to_s - self.now_s);
-        }
-        self.now_s = to_s;
+    /// The share that a job holds has changed.
+    fn hold(&mut self, job: usize) {
+        let progress = &mut self.jobs[job];
+        let stage = self.workload.jobs()[job].stages.get(progress.stage);
+        let tasks = f64::from(progress.running);
+        let of = |share: fn(&Workload, &Stage) -> f64| stage.map_or(0.0, |stage| tasks * share(self.workload, stage));
+        let (share, node_share) = (of(Workload::task_share), of(Workload::node_share));
+        progress.product.set(self.now_s, share);
+        progress.node_product.set(self.now_s, node_share);
     }
 
-    fn release(&mut self, known_until_s: f64) {
-        for (job, progress) in self.workload.jobs().iter().zip(&mut self.jobs) {
-            progress.released |= job.release_s <= self.now_s && job.release_s <= known_until_s;
+    fn use_switch(&mut self, more: f64) {
+        let whole = self.workload.cluster().switch;
+        // No rounding is left in an idle switch.
+        self.switch_free = if self.switch_running == 0 { whole } else { self.switch_free - more };
+        self.switch_used.set(self.now_s, whole - self.switch_free);
+    }
+
+    /// The nodes on which something may fit that did not when they were last asked for, in their order. A policy that
+    /// leaves a task waiting that fits says so with [`Self::ask_again`].
+    pub fn take_fresh(&mut self) -> Vec<usize> {
+        let network = || {
+            let mut ready = self.present.iter().filter_map(|&job| self.ready(job));
+            ready.any(|(stage, _)| stage.need(Locality::OffRack).switch > 0.0)
+        };
+        let all = self.all_fresh || (self.switch_freed && network());
+        let nodes =
+            (0..self.places.len()).filter(|&node| (all || self.fresh[node]) && !self.places[node].lost).collect();
+        self.all_fresh = false;
+        self.switch_freed = false;
+        self.fresh.fill(false);
+        nodes
+    }
+
+    /// A node is among the fresh ones again.
+    pub fn ask_again(&mut self, node: usize) {
+        self.fresh[node] = true;
+    }
+
+    /// All nodes are.
+    pub fn ask_all_again(&mut self) {
+        self.all_fresh = true;
+    }
+
+    fn release(&mut self) {
+        while let Some(&job) = self.arrivals.get(self.arrived) {
+            let at = self.workload.jobs()[job].release_s;
+            if at > self.now_s || at > self.known_until_s {
+                return;
+            }
+            self.arrived += 1;
+            self.jobs[job].released = true;
+            self.enter(job);
+            let place = self.present.partition_point(|&other| other < job);
+            self.present.insert(place, job);
         }
+    }
+
+    /// A job's stage begins.
+    fn enter(&mut self, job: usize) {
+        let stage = self.jobs[job].stage;
+        let tasks = self.workload.jobs()[job].stages.get(stage).map_or(0, |stage| stage.tasks);
+        let holders = self.workload.holders(job, stage);
+        self.jobs[job].queue = Queue::new(tasks, holders, self.places.len(), self.workload.racks());
+        self.all_fresh |= tasks > 0;
+    }
+
+    fn leave(&mut self, run: &Run) {
+        let demand = self.workload.jobs()[run.job].stages[run.stage].demand;
+        let place = &mut self.places[run.node];
+        place.running -= 1;
+        place.free = place.free.plus(Resources { network: run.network, ..demand });
+        if place.running == 0 {
+            // No rounding is left in an empty node.
+            place.free = self.workload.cluster().nodes[run.node].capacity;
+        }
+        self.fresh[run.node] = true;
+        if run.switch > 0.0 {
+            self.switch_running -= 1;
+            self.use_switch(-run.switch);
+            self.switch_freed = true;
+        }
+        self.jobs[run.job].running -= 1;
     }
 
     /// Ends the tasks whose time has come. Times that differ only by rounding are one.
@@ -184,72 +417,148 @@ impl State<'_> {
                 return;
             }
             let run = entry.remove();
-            let stages = &self.workload.jobs()[run.job].stages;
-            let demand = stages[run.stage].demand;
-            let place = &mut self.places[run.node];
-            place.running -= 1;
-            place.free = place.free.plus(demand);
-            if place.running == 0 {
-                // No rounding is left in an empty node.
-                place.free = self.workload.cluster().nodes[run.node].capacity;
-            }
-            if demand.network > 0.0 {
-                self.switch_running -= 1;
-                self.switch_free += demand.network;
-                if self.switch_running == 0 {
-                    self.switch_free = self.workload.cluster().switch;
-                }
-            }
+            self.leave(&run);
+            let factor = self.factors.get(&(run.job, run.stage)).copied();
             let progress = &mut self.jobs[run.job];
-            progress.running -= 1;
-            if progress.running + progress.waiting == 0 {
-                self.schedule.ends_s[run.job][run.stage] = run.end_s;
-                progress.stage += 1;
-                progress.waiting = stages.get(progress.stage).map_or(0, |next| next.tasks);
+            progress.learned[run.stage] = Some(factor.unwrap_or(1.0));
+            if progress.running + progress.queue.waiting > 0 {
+                self.hold(run.job);
+                continue;
+            }
+            self.schedule.ends_s[run.job][run.stage] = run.end_s;
+            progress.stage += 1;
+            let ended = progress.stage == progress.learned.len();
+            self.hold(run.job);
+            self.enter(run.job);
+            if ended {
+                self.present.retain(|&job| job != run.job);
             }
         }
     }
 
+    /// Loses the nodes whose time has come: their tasks wait again, and what these had is not counted as had.
+    fn lose(&mut self) {
+        while let Some(&(_, node)) = self.losses.get(self.lost).filter(|(at_s, _)| *at_s <= self.now_s) {
+            self.lost += 1;
+            let on_node = self.ends.iter().filter(|(_, run)| run.node == node).map(|(key, _)| *key);
+            for key in on_node.collect::<Vec<_>>() {
+                let Some(run) = self.ends.remove(&key) else { continue };
+                self.leave(&run);
+                let noted = &mut self.schedule.runs[key.1];
+                (noted.end_s, noted.lost) = (self.now_s, true);
+                let holders = self.workload.holders(run.job, run.stage);
+                self.jobs[run.job].queue.put_back(holders, run.task);
+                let stage = &self.workload.jobs()[run.job].stages[run.stage];
+                let held_s = self.now_s - run.start_s;
+                let had = (self.workload.task_share(stage) * held_s, self.workload.node_share(stage) * held_s);
+                self.hold(run.job);
+                self.jobs[run.job].product.sum -= had.0;
+                self.jobs[run.job].node_product.sum -= had.1;
+            }
+            self.places[node].lost = true;
+            self.places[node].free = Resources::default();
+            self.all_fresh = true;
+        }
+    }
+
     /// The next time at which something happens; `None` when nothing ever does.
-    fn next_s(&self, known_until_s: f64, wake_s: Option<f64>) -> Option<f64> {
-        let coming = self.workload.jobs().iter().map(|job| job.release_s);
-        let arrival = coming.filter(|&at| at > self.now_s && at <= known_until_s).min_by(f64::total_cmp);
+    fn next_s(&self, wake_s: Option<f64>) -> Option<f64> {
+        let coming = self.arrivals.get(self.arrived).map(|&job| self.workload.jobs()[job].release_s);
+        let arrival = coming.filter(|&at| at <= self.known_until_s);
         let end = self.ends.first_key_value().map(|(_, run)| run.end_s);
-        let event = [arrival, end].into_iter().flatten().min_by(f64::total_cmp)?;
+        let waiting = !self.present.is_empty();
+        let startable = || end.is_some() || arrival.is_some() || self.any_fits();
+        let loss = self.losses.get(self.lost).map(|(at_s, _)| *at_s).filter(|_| waiting || arrival.is_some());
+        let event = [arrival, end, loss].into_iter().flatten().min_by(f64::total_cmp);
         // Between two jobs nothing needs a decision. A wish that differs from an event only by rounding is that event.
-        let wake = wake_s.filter(|&at| at > self.now_s && at < event * (1.0 - TIME_ROUNDING) && end.is_some());
-        Some(wake.unwrap_or(event))
+        let latest = event.map_or(f64::INFINITY, |event| event * (1.0 - TIME_ROUNDING));
+        wake_s.filter(|&at| at > self.now_s && at < latest && waiting && startable()).or(event)
+    }
+
+    /// Whether any task could start now, whatever a policy waits for.
+    fn any_fits(&self) -> bool {
+        self.present.iter().any(|&job| (0..self.places.len()).any(|node| self.option(job, node).is_some()))
+    }
+}
+
+/// A play that can be watched.
+#[derive(Debug, Clone)]
+pub struct Play<'a> {
+    /// Where it is.
+    pub state: State<'a>,
+}
+
+impl<'a> Play<'a> {
+    /// Begins. Jobs that arrive after `known_until_s` are left out.
+    #[must_use]
+    pub fn new(workload: &'a Workload, truth: &Truth, known_until_s: f64) -> Self {
+        let jobs = workload.jobs();
+        let nodes = &workload.cluster().nodes;
+        let mut arrivals: Vec<usize> = (0..jobs.len()).collect();
+        arrivals.sort_by(|&a, &b| jobs[a].release_s.total_cmp(&jobs[b].release_s));
+        let mut losses = truth.losses.clone();
+        losses.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let progress = |stages: usize| Progress {
+            released: false,
+            stage: 0,
+            queue: Queue::default(),
+            running: 0,
+            product: Integral::default(),
+            node_product: Integral::default(),
+            learned: vec![None; stages],
+        };
+        let state = State {
+            workload,
+            now_s: 0.0,
+            places: nodes.iter().map(|node| Place { free: node.capacity, running: 0, lost: false }).collect(),
+            switch_free: workload.cluster().switch,
+            switch_running: 0,
+            switch_used: Integral::default(),
+            jobs: jobs.iter().map(|job| progress(job.stages.len())).collect(),
+            present: Vec::new(),
+            arrivals,
+            arrived: 0,
+            known_until_s,
+            ends: BTreeMap::new(),
+            schedule: Schedule {
+                runs: Vec::new(),
+                ends_s: jobs.iter().map(|job| vec![f64::INFINITY; job.stages.len()]).collect(),
+            },
+            fresh: vec![true; nodes.len()],
+            all_fresh: true,
+            switch_freed: false,
+            factors: truth.factors.iter().map(|&(job, stage, factor)| ((job, stage), factor)).collect(),
+            losses,
+            lost: 0,
+        };
+        Self { state }
+    }
+
+    /// Ends tasks, loses nodes, releases jobs, and asks the policy. False when nothing happens any more.
+    pub fn step(&mut self, policy: &mut dyn Policy) -> bool {
+        self.happen();
+        policy.schedule(&mut self.state);
+        let next_s = self.state.next_s(policy.wake_s());
+        self.state.now_s = next_s.unwrap_or(self.state.now_s);
+        next_s.is_some()
+    }
+
+    /// What happens at this time before the policy is asked.
+    pub fn happen(&mut self) {
+        self.state.end();
+        self.state.lose();
+        self.state.release();
     }
 }
 
 /// Plays a policy out, until all jobs that arrive by `known_until_s` have ended. The later ones are left out.
 pub fn play(workload: &Workload, policy: &mut dyn Policy, known_until_s: f64) -> Schedule {
-    let jobs = workload.jobs();
-    let place = |capacity: Resources| Place { free: capacity, running: 0 };
-    let first = |stages: &[Stage]| stages.first().map_or(0, |stage| stage.tasks);
-    let mut state = State {
-        workload,
-        now_s: 0.0,
-        places: workload.cluster().nodes.iter().map(|node| place(node.capacity)).collect(),
-        switch_free: workload.cluster().switch,
-        switch_running: 0,
-        jobs: jobs
-            .iter()
-            .map(|job| Progress { released: false, stage: 0, waiting: first(&job.stages), running: 0, product: 0.0 })
-            .collect(),
-        ends: BTreeMap::new(),
-        schedule: Schedule {
-            runs: Vec::new(),
-            ends_s: jobs.iter().map(|job| vec![f64::INFINITY; job.stages.len()]).collect(),
-        },
-    };
-    loop {
-        state.end();
-        state.release(known_until_s);
-        policy.schedule(&mut state);
-        match state.next_s(known_until_s, policy.wake_s()) {
-            Some(next_s) => state.pass(next_s),
-            None => return state.schedule,
-        }
-    }
+    play_in(workload, policy, &Truth::default(), known_until_s)
+}
+
+/// The same where the truth differs from what the policy is told. Jobs whose tasks fit no node that is left never end.
+pub fn play_in(workload: &Workload, policy: &mut dyn Policy, truth: &Truth, known_until_s: f64) -> Schedule {
+    let mut play = Play::new(workload, truth, known_until_s);
+    while play.step(policy) {}
+    play.state.schedule
 }

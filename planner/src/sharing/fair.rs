@@ -1,12 +1,13 @@
 //! Fair completion times of jobs whose work can be divided at will (§5.3.3): DRF without fragments, advanced from event to
-//! event. In: a workload. Out: when each stage ends, and what network-intensive jobs may lend (Γ of Eq. 5.8).
+//! event. In: jobs as they arrive. Out: what each job would have had, when each stage would end, and what network-intensive
+//! jobs may lend (Γ of Eq. 5.8).
 //!
 //! The paper keeps one dominant share for all jobs but the network-intensive ones until they end, because arrivals will
 //! resemble departures. Here all shares are computed anew at each arrival, end of a stage and departure, which is what it
 //! says of DRF itself.
 
 use super::engine::TIME_ROUNDING;
-use super::input::{Job, Stage, Workload};
+use super::input::{Stage, Workload};
 use super::resources::{ROUNDING, Resources};
 
 /// What a job wants at one time, in parts of the cluster.
@@ -19,73 +20,221 @@ pub(super) struct Claim {
 }
 
 /// Equal dominant shares, as large as they can be. A job that needs nothing more of what is used up keeps on growing, so
-/// that what one job cannot use goes to the others.
-pub(super) fn shares(claims: &[Claim]) -> Vec<f64> {
-    let mut shares = vec![0.0; claims.len()];
-    let mut free = [1.0; 4];
-    let mut growing: Vec<usize> = (0..claims.len()).collect();
-    while !growing.is_empty() {
-        let mut rate = [0.0; 4];
-        for &index in &growing {
-            for (rate, part) in rate.iter_mut().zip(claims[index].direction.parts()) {
-                *rate += part;
+/// that what one job cannot use goes to the others. Claims have to be in the order of their `most`; `available` is what there
+/// is, in parts of the cluster.
+pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f64>) {
+    let parts = |index: usize| claims[index].direction.parts();
+    let (mut free, mut rate) = (available.parts(), [0.0; 4]);
+    let mut used_up = free.map(|free| free <= 0.0);
+    for claim in claims {
+        for (rate, part) in rate.iter_mut().zip(claim.direction.parts()) {
+            *rate += part;
+        }
+    }
+    shares.clear();
+    shares.resize(claims.len(), f64::NAN);
+    let (mut level, mut next) = (0.0, 0);
+    let stop = |index: usize, level: f64, shares: &mut [f64], rate: &mut [f64; 4]| {
+        shares[index] = level;
+        for (rate, part) in rate.iter_mut().zip(parts(index)) {
+            *rate -= part;
+        }
+    };
+    loop {
+        while shares.get(next).is_some_and(|share| !share.is_nan()) {
+            next += 1;
+        }
+        let Some(claim) = claims.get(next) else { return };
+        // Rates below this are what rounding leaves of jobs that have stopped.
+        let of = |r: usize| if used_up[r] || rate[r] < 1e-12 { f64::INFINITY } else { free[r] / rate[r] };
+        let until_full = (0..4).map(of).fold(f64::INFINITY, f64::min).max(0.0);
+        let step = until_full.min(claim.most - level).max(0.0);
+        level += step;
+        for (free, rate) in free.iter_mut().zip(rate) {
+            *free -= rate.max(0.0) * step;
+        }
+        if claim.most - level <= ROUNDING * claim.most {
+            stop(next, claim.most, shares, &mut rate);
+            continue;
+        }
+        for r in 0..4 {
+            used_up[r] |= free[r] <= ROUNDING;
+        }
+        for index in next..claims.len() {
+            if shares[index].is_nan() && (0..4).any(|r| used_up[r] && parts(index)[r] > 0.0) {
+                stop(index, level, shares, &mut rate);
             }
         }
-        let of_resources = free.iter().zip(rate).filter(|(_, rate)| *rate > 0.0).map(|(free, rate)| free / rate);
-        let of_jobs = growing.iter().map(|&index| claims[index].most - shares[index]);
-        let step = of_resources.chain(of_jobs).fold(f64::INFINITY, f64::min).max(0.0);
-        for &index in &growing {
-            shares[index] += step;
-        }
-        for (free, rate) in free.iter_mut().zip(rate) {
-            *free -= rate * step;
-        }
-        let used_up = |claim: &Claim| (0..4).any(|r| free[r] <= ROUNDING && claim.direction.parts()[r] > 0.0);
-        growing.retain(|&index| {
-            let claim = &claims[index];
-            shares[index] < claim.most * (1.0 - ROUNDING) && !used_up(claim)
-        });
     }
-    shares
 }
 
-/// A time in which the network was used up.
-#[derive(Debug, Clone)]
+/// A time in which the network was used up, and what a job may lend in it.
+#[derive(Debug, Clone, Copy)]
 struct FullNetwork {
     from_s: f64,
     to_s: f64,
-    /// The jobs whose dominant resource it was, with their shares.
-    jobs: Vec<(usize, f64)>,
+    /// What the jobs that end before it hold.
+    share: f64,
 }
 
 /// Fair completion times.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct FairTimes {
     /// When each stage of each job ends; infinite for jobs that were left out.
     pub ends_s: Vec<Vec<f64>>,
-    full: Vec<FullNetwork>,
+    /// Of each job.
+    full: Vec<Vec<FullNetwork>>,
 }
 
 /// A job on its way.
-struct Advance<'a> {
-    job: &'a Job,
+#[derive(Debug, Clone)]
+struct Advance {
     stage: usize,
     /// Dominant product of the stage that is left.
     left: f64,
+    /// Dominant product of the stages before.
+    done: f64,
 }
 
-impl Advance<'_> {
-    fn claim(&self, workload: &Workload) -> Option<Claim> {
-        let stage = self.job.stages.get(self.stage)?;
-        let demand = stage.demand.over(workload.cluster().capacity());
-        let share = demand.largest();
-        let direction = Resources::from_parts(demand.parts().map(|part| part / share));
-        Some(Claim { direction, most: f64::from(stage.tasks) * share })
+/// Divisible DRF at one time.
+#[derive(Debug, Clone)]
+pub(super) struct Fluid {
+    now_s: f64,
+    /// What there is, in parts of the cluster: less than 1 after nodes were lost.
+    pub(super) available: Resources,
+    jobs: Vec<Advance>,
+    /// Dominant product of each stage of each job.
+    products: Vec<Vec<f64>>,
+    /// Of each job that is there, in the order of `most`; and its position.
+    claims: Vec<Claim>,
+    present: Vec<usize>,
+    ends_s: Vec<Vec<f64>>,
+    /// Buffer.
+    shares: Vec<f64>,
+}
+
+fn claim(workload: &Workload, stage: &Stage) -> Claim {
+    let demand = stage.demand.over(workload.capacity());
+    let share = demand.largest();
+    let direction = Resources::from_parts(demand.parts().map(|part| part / share));
+    Claim { direction, most: f64::from(stage.tasks) * share }
+}
+
+impl Fluid {
+    pub(super) fn new(workload: &Workload) -> Self {
+        let jobs = workload.jobs();
+        let product = |stage: &Stage| f64::from(stage.tasks) * stage.duration_s * workload.task_share(stage);
+        Self {
+            now_s: 0.0,
+            available: Resources::from_parts([1.0; 4]),
+            jobs: jobs
+                .iter()
+                .map(|job| Advance { stage: 0, left: job.stages.first().map_or(0.0, product), done: 0.0 })
+                .collect(),
+            products: jobs.iter().map(|job| job.stages.iter().map(product).collect()).collect(),
+            claims: Vec::new(),
+            present: Vec::new(),
+            ends_s: jobs.iter().map(|job| vec![f64::INFINITY; job.stages.len()]).collect(),
+            shares: Vec::new(),
+        }
     }
 
-    fn enter(&mut self, workload: &Workload) {
-        let product = |stage: Stage| f64::from(stage.tasks) * stage.duration_s * workload.task_share(&stage);
-        self.left = self.job.stages.get(self.stage).copied().map_or(0.0, product);
+    /// A job arrives.
+    pub(super) fn add(&mut self, workload: &Workload, job: usize) {
+        self.enter(workload, job);
+    }
+
+    /// What a job has had, in share seconds.
+    pub(super) fn product(&self, job: usize) -> f64 {
+        let own = &self.jobs[job];
+        let whole = self.products[job].get(own.stage).copied().unwrap_or(0.0);
+        own.done + whole - own.left
+    }
+
+    /// Tasks of a job's stage turn out to be longer or shorter than was known: its work changes, also what was done of it.
+    pub(super) fn correct(&mut self, job: usize, stage: usize, product: f64) {
+        let own = &mut self.jobs[job];
+        let before = std::mem::replace(&mut self.products[job][stage], product);
+        if own.stage == stage && before > 0.0 {
+            own.left *= product / before;
+        } else if own.stage > stage {
+            own.done += product - before;
+        }
+    }
+
+    fn enter(&mut self, workload: &Workload, job: usize) {
+        let Some(stage) = workload.jobs()[job].stages.get(self.jobs[job].stage) else { return };
+        self.jobs[job].left = self.products[job][self.jobs[job].stage];
+        let claim = claim(workload, stage);
+        let place = self.claims.partition_point(|other| other.most < claim.most);
+        self.claims.insert(place, claim);
+        self.present.insert(place, job);
+    }
+
+    /// Goes on to a time without arrivals, or until all is done; `note` is told each time in which the network is used up.
+    pub(super) fn advance(&mut self, workload: &Workload, to_s: f64, mut note: impl FnMut(&Self, f64)) {
+        while !self.present.is_empty() && self.now_s < to_s {
+            let mut values = std::mem::take(&mut self.shares);
+            shares(&self.claims, self.available, &mut values);
+            self.shares = values;
+            let each = || self.present.iter().zip(&self.shares);
+            let end_s = each().map(|(&job, share)| self.now_s + self.jobs[job].left / share).fold(to_s, f64::min);
+            note(self, end_s);
+            let passed_s = end_s - self.now_s;
+            let mut ended = Vec::new();
+            for (&job, share) in self.present.iter().zip(&self.shares) {
+                let own = &mut self.jobs[job];
+                own.left -= share * passed_s;
+                let rounding = TIME_ROUNDING * share * (end_s + workload.jobs()[job].stages[own.stage].duration_s);
+                if own.left <= rounding {
+                    ended.push(job);
+                }
+            }
+            self.now_s = end_s;
+            for job in ended {
+                self.end(workload, job);
+            }
+        }
+        if to_s.is_finite() {
+            self.now_s = self.now_s.max(to_s);
+        }
+    }
+
+    fn end(&mut self, workload: &Workload, job: usize) {
+        if let Some(place) = self.present.iter().position(|&other| other == job) {
+            self.present.remove(place);
+            self.claims.remove(place);
+        }
+        let own = &mut self.jobs[job];
+        own.done += self.products[job][own.stage];
+        self.ends_s[job][own.stage] = self.now_s;
+        own.stage += 1;
+        own.left = 0.0;
+        self.enter(workload, job);
+    }
+
+    /// The jobs that use the network up now, with their shares, if any do.
+    fn on_full_network(&self) -> Vec<(usize, f64)> {
+        let each = || self.claims.iter().zip(&self.shares);
+        let used: f64 = each().map(|(claim, share)| claim.direction.network * share).sum();
+        if used < 1.0 - ROUNDING {
+            return Vec::new();
+        }
+        let intensive = each().zip(&self.present).filter(|((claim, _), _)| claim.direction.network >= 1.0 - ROUNDING);
+        intensive.map(|((_, share), job)| (*job, *share)).collect()
+    }
+
+    /// When all that have arrived end if no more arrive.
+    pub(super) fn forward(&self, workload: &Workload) -> FairTimes {
+        let mut own = self.clone();
+        let mut pieces = Vec::new();
+        own.advance(workload, f64::INFINITY, |fluid, to_s| {
+            let jobs = fluid.on_full_network();
+            if !jobs.is_empty() {
+                pieces.push((fluid.now_s, to_s, jobs));
+            }
+        });
+        FairTimes::of(own.ends_s, pieces)
     }
 }
 
@@ -94,38 +243,36 @@ impl FairTimes {
     #[must_use]
     pub fn new(workload: &Workload, known_until_s: f64) -> Self {
         let jobs = workload.jobs();
-        let mut all: Vec<Advance<'_>> = jobs.iter().map(|job| Advance { job, stage: 0, left: 0.0 }).collect();
-        all.iter_mut().for_each(|own| own.enter(workload));
-        let ends_s = jobs.iter().map(|job| vec![f64::INFINITY; job.stages.len()]).collect();
-        let mut times = Self { ends_s, full: Vec::new() };
-        let mut now_s = 0.0;
-        loop {
-            let present = |own: &Advance<'_>| own.job.release_s <= now_s && own.job.release_s <= known_until_s;
-            let active: Vec<(usize, Claim)> = all
-                .iter()
-                .enumerate()
-                .filter(|(_, own)| present(own))
-                .filter_map(|(index, own)| Some((index, own.claim(workload)?)))
-                .collect();
-            let claims: Vec<Claim> = active.iter().map(|(_, claim)| *claim).collect();
-            let shares = shares(&claims);
-            let ends = active.iter().zip(&shares).map(|((index, _), share)| now_s + all[*index].left / share);
-            let releases = jobs.iter().map(|job| job.release_s);
-            let arrivals = releases.filter(|&at| at > now_s && at <= known_until_s);
-            let Some(next_s) = ends.chain(arrivals).min_by(f64::total_cmp) else { return times };
-            times.note_network(now_s, next_s, &active, &shares);
-            for ((index, _), share) in active.iter().zip(&shares) {
-                let own = &mut all[*index];
-                own.left -= share * (next_s - now_s);
-                let rounding = TIME_ROUNDING * share * (next_s + own.job.stages[own.stage].duration_s);
-                if own.left <= rounding {
-                    times.ends_s[*index][own.stage] = next_s;
-                    own.stage += 1;
-                    own.enter(workload);
-                }
+        let mut order: Vec<usize> = (0..jobs.len()).filter(|&job| jobs[job].release_s <= known_until_s).collect();
+        order.sort_by(|&a, &b| jobs[a].release_s.total_cmp(&jobs[b].release_s));
+        let mut fluid = Fluid::new(workload);
+        let mut pieces = Vec::new();
+        let mut note = |fluid: &Fluid, to_s: f64| {
+            let jobs = fluid.on_full_network();
+            if !jobs.is_empty() {
+                pieces.push((fluid.now_s, to_s, jobs));
             }
-            now_s = next_s;
+        };
+        for job in order {
+            fluid.advance(workload, jobs[job].release_s, &mut note);
+            fluid.add(workload, job);
         }
+        fluid.advance(workload, f64::INFINITY, &mut note);
+        Self::of(fluid.ends_s, pieces)
+    }
+
+    /// While the network is used up a job can wait for those that end before it, so it may lend what they hold.
+    fn of(ends_s: Vec<Vec<f64>>, pieces: Vec<(f64, f64, Vec<(usize, f64)>)>) -> Self {
+        let mut own = Self { full: vec![Vec::new(); ends_s.len()], ends_s };
+        for (from_s, to_s, mut jobs) in pieces {
+            jobs.sort_by(|(a, _), (b, _)| own.completion_s(*a).total_cmp(&own.completion_s(*b)).then(a.cmp(b)));
+            let mut share = 0.0;
+            for (job, held) in jobs {
+                own.full[job].push(FullNetwork { from_s, to_s, share });
+                share += held;
+            }
+        }
+        own
     }
 
     /// When a job ends.
@@ -134,31 +281,12 @@ impl FairTimes {
         self.ends_s[job].last().copied().unwrap_or(f64::INFINITY)
     }
 
-    fn note_network(&mut self, from_s: f64, to_s: f64, active: &[(usize, Claim)], shares: &[f64]) {
-        let used: f64 = active.iter().zip(shares).map(|((_, claim), share)| claim.direction.network * share).sum();
-        let intensive = active.iter().zip(shares).filter(|((_, claim), _)| claim.direction.network >= 1.0 - ROUNDING);
-        let jobs: Vec<(usize, f64)> = intensive.map(|((index, _), share)| (*index, *share)).collect();
-        if used >= 1.0 - ROUNDING && !jobs.is_empty() {
-            self.full.push(FullNetwork { from_s, to_s, jobs });
-        }
-    }
-
-    /// Γ: the most a network-intensive job may have lent at a time, so that the network stays used (Eq. 5.8): while the
-    /// network is used up it can wait for the jobs that end before it, so it may lend what they hold, from now on. `None`
-    /// for a job that no stage makes network-intensive.
+    /// Γ: the most a network-intensive job may have lent at a time, so that the network stays used (Eq. 5.8). `None` for a
+    /// job that no stage makes network-intensive.
     #[must_use]
     pub fn lendable(&self, workload: &Workload, job: usize, now_s: f64) -> Option<f64> {
-        let capacity = workload.cluster().capacity();
-        let intensive = workload.jobs()[job].stages.iter().any(|stage| {
-            let demand = stage.demand.over(capacity);
-            demand.network >= demand.largest()
-        });
-        let before = |other: usize| (self.completion_s(other), other) < (self.completion_s(job), job);
-        let pieces = self.full.iter().filter(|piece| piece.jobs.iter().any(|(own, _)| *own == job));
-        let lent = pieces.map(|piece| {
-            let others: f64 = piece.jobs.iter().filter(|(other, _)| before(*other)).map(|(_, share)| share).sum();
-            others * (piece.to_s - piece.from_s.max(now_s)).max(0.0)
-        });
+        let intensive = workload.jobs()[job].stages.iter().any(|stage| workload.network_intensive(stage));
+        let lent = self.full[job].iter().map(|piece| piece.share * (piece.to_s - piece.from_s.max(now_s)).max(0.0));
         intensive.then(|| lent.sum())
     }
 }

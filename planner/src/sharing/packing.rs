@@ -1,29 +1,43 @@
-//! Dynamic level (§5.3.4): which tasks go to a node, of the first job or of the first two, four, …, by what they waste of
-//! the node and by how much work their jobs have left.
+//! Dynamic level (§5.3.4) and locality-aware packing (§5.4.1): which tasks go to a node, of the first job or of the first
+//! two, four, …, by what they waste of the node and by how much work their jobs have left.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::RngCore;
 
 use super::engine::State;
-use super::input::Stage;
+use super::input::{Need, Stage};
 use super::resources::Resources;
+use super::tasks::Locality;
 
 /// Most jobs whose tasks are tried on a node at a time, the first in rank with a task that fits. Chosen.
 const MOST: usize = 16;
 
-/// A job with tasks that fit the node.
+/// A job with tasks to start, in a round.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    pub(super) job: usize,
+    /// Of a task beside its input.
+    pub(super) need: Need,
+}
+
+/// Tasks of a job that fit the node.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     job: usize,
     /// In parts of the node.
     demand: Resources,
     waiting: u32,
-    /// w: the work of its tasks that have not started.
+    /// w: the work of its job's tasks that have not started.
     remaining: f64,
+    /// What each wastes of the node by being away from its input.
+    waste: f64,
 }
 
 /// Tasks of the candidates: how many of each.
 #[derive(Debug, Clone)]
 struct Packing {
     counts: Vec<u32>,
-    /// v: the size of the fragment they leave.
+    /// v: the size of the fragment they leave, and of their non-local fragments.
     fragment: f64,
     /// w: the mean of their jobs' remaining work.
     remaining: f64,
@@ -34,18 +48,84 @@ fn less(a: f64, b: f64) -> bool {
     a < b - 1e-9 * b.abs().max(1e-9)
 }
 
-fn candidates(state: &State<'_>, node: usize, ranks: &[usize]) -> Vec<Candidate> {
-    let capacity = state.workload.cluster().nodes[node].capacity;
+/// What a node can be filled with.
+struct Choice {
+    candidates: Vec<Candidate>,
+    /// Tasks were left out because of where their input is.
+    discarded: bool,
+}
+
+/// The work of a job's tasks that have not started, in parts of a node of this capacity.
+fn remaining(state: &State<'_>, job: usize, capacity: Resources) -> f64 {
     let work = |stage: &Stage, tasks: u32| f64::from(tasks) * stage.demand.over(capacity).node_work();
-    let candidate = |job: usize| {
-        let (stage, waiting) = state.ready(job).filter(|(stage, _)| state.fits(stage.demand, node))?;
-        let (current, _) = state.unfinished(job)?;
-        let later = &state.workload.jobs()[job].stages[current + 1..];
-        let later: f64 = later.iter().map(|stage| work(stage, stage.tasks)).sum();
-        let remaining = work(stage, waiting) + later;
-        Some(Candidate { job, demand: stage.demand.over(capacity), waiting, remaining })
-    };
-    ranks.iter().filter_map(|&job| candidate(job)).take(MOST).collect()
+    let Some(((stage, waiting), (current, _))) = state.ready(job).zip(state.unfinished(job)) else { return 0.0 };
+    let later = &state.workload.jobs()[job].stages[current + 1..];
+    work(stage, waiting) + later.iter().map(|stage| work(stage, stage.tasks)).sum::<f64>()
+}
+
+/// Candidates of the first jobs that fit. Those away from their input take part by chance, the less they waste (Eq. 5.12);
+/// without a source of random numbers, always.
+fn choose(state: &State<'_>, node: usize, heads: &[Head], room: Room, random: Option<&mut ChaCha8Rng>) -> Choice {
+    let capacity = state.workload.cluster().nodes[node].capacity;
+    let mut local: Vec<Candidate> = Vec::new();
+    let mut away: Vec<(usize, Candidate, f64)> = Vec::new();
+    let mut jobs = 0;
+    for head in heads {
+        if jobs == MOST {
+            break;
+        }
+        let Some((stage, waiting)) = state.fits(&head.need, node).then(|| state.ready(head.job)).flatten() else {
+            continue;
+        };
+        let here = state.local(head.job, node);
+        let mut own = Candidate {
+            job: head.job,
+            demand: head.need.demand.over(capacity),
+            waiting: here,
+            remaining: remaining(state, head.job, capacity),
+            waste: 0.0,
+        };
+        let locality = if state.in_rack(head.job, node) > here { Locality::Rack } else { Locality::OffRack };
+        let need = stage.need(locality);
+        let is_away = waiting > here && state.fits(&need, node);
+        jobs += usize::from(here > 0 || is_away);
+        if here > 0 {
+            local.push(own);
+        }
+        if is_away {
+            let fragment = stage.non_local_fragment(locality, capacity);
+            own.waste = fragment * own.demand.node_work() / room.present();
+            (own.demand, own.waiting) = (need.demand.over(capacity), waiting - here);
+            away.push((local.len(), own, fragment));
+        }
+    }
+    merge(local, away, room, random)
+}
+
+/// Puts both kinds of candidates together in the order of ranks.
+fn merge(
+    mut local: Vec<Candidate>,
+    away: Vec<(usize, Candidate, f64)>,
+    room: Room,
+    random: Option<&mut ChaCha8Rng>,
+) -> Choice {
+    let mut discarded = false;
+    let mut accepted = away;
+    if let Some(random) = random.filter(|_| !accepted.is_empty()) {
+        let only_local = room.fill(&local, None).fragment;
+        accepted.retain(|(_, _, fragment)| {
+            let chance = if only_local > 0.0 { 1.0 - fragment / only_local } else { 0.0 };
+            // g in 1 to 10.
+            let drawn = 1.0 + 9.0 * f64::from(random.next_u32()) / f64::from(u32::MAX);
+            let packed = drawn <= 10.0 * chance;
+            discarded |= !packed;
+            packed
+        });
+    }
+    for (place, own, _) in accepted.into_iter().rev() {
+        local.insert(place, own);
+    }
+    Choice { candidates: local, discarded }
 }
 
 /// What is free of a node, in parts of it, and which resources it has.
@@ -56,6 +136,20 @@ struct Room {
 }
 
 impl Room {
+    /// How many of the resources of a fragment the node has (R̂ of §5.4.1).
+    fn present(self) -> f64 {
+        self.whole.node_work().max(1.0)
+    }
+
+    /// How many tasks of this demand it holds: a bound that counts nothing else.
+    fn holds(self, demand: Resources) -> u32 {
+        let each = demand.parts().into_iter().zip(self.free.parts()).filter(|(demand, _)| *demand > 0.0);
+        let most = each.map(|(demand, free)| free / demand).fold(f64::INFINITY, f64::min);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+        let whole = (most + 1e-6).floor() as u32;
+        whole.max(1)
+    }
+
     /// Fills it: as many tasks of `first` as fit, then always the task with the largest dot product.
     fn fill(mut self, candidates: &[Candidate], first: Option<usize>) -> Packing {
         let mut counts = vec![0; candidates.len()];
@@ -75,28 +169,39 @@ impl Room {
             counts[next] += 1;
             self.free = self.free.minus(candidates[next].demand);
         }
-        let present = self.whole.node_work().max(1.0);
         let tasks: u32 = counts.iter().sum();
+        let wasted: f64 = counts.iter().zip(candidates).map(|(&count, own)| f64::from(count) * own.waste).sum();
         let remaining: f64 = counts.iter().zip(candidates).map(|(&count, own)| f64::from(count) * own.remaining).sum();
-        Packing { fragment: self.free.node_work() / present, remaining: remaining / f64::from(tasks.max(1)), counts }
+        let fragment = self.free.node_work() / self.present() + wasted;
+        Packing { fragment, remaining: remaining / f64::from(tasks.max(1)), counts }
     }
 }
 
-/// The jobs and how many tasks of each to start on a node; empty when none fits.
+/// The jobs and how many tasks of each to start on a node, none when none fits; and whether tasks were left out because of
+/// where their input is.
 ///
 /// Readings. A packing with the dot product alone never finds the one of the paper's example, so each job's tasks are
 /// also tried as the first ones, and the packing that leaves the smallest fragment counts for a level (of equals the one
 /// with the least remaining work). w of a packing is the mean of its tasks' jobs. Fragments and work leave the network out.
-pub(super) fn pack(state: &State<'_>, node: usize, ranks: &[usize]) -> Vec<(usize, u32)> {
-    let candidates = candidates(state, node, ranks);
+/// A non-local fragment counts as the part that it is of its task.
+pub(super) fn pack(
+    state: &State<'_>,
+    node: usize,
+    heads: &[Head],
+    random: Option<&mut ChaCha8Rng>,
+) -> (Vec<(usize, u32)>, bool) {
     let capacity = state.workload.cluster().nodes[node].capacity;
     let room = Room { free: state.free(node).over(capacity), whole: capacity.over(capacity) };
+    let Choice { candidates, discarded } = choose(state, node, heads, room, random);
+    if let [only] = candidates[..] {
+        return (vec![(only.job, only.waiting.min(room.holds(only.demand)))], discarded);
+    }
     let better = |a: &Packing, b: &Packing| {
         less(a.fragment, b.fragment) || (!less(b.fragment, a.fragment) && less(a.remaining, b.remaining))
     };
     let mut levels: Vec<Packing> = Vec::new();
     let mut level = 1;
-    while levels.is_empty() || level / 2 < candidates.len() {
+    while !candidates.is_empty() && (levels.is_empty() || level / 2 < candidates.len()) {
         let head = &candidates[..level.min(candidates.len())];
         let firsts = std::iter::once(None).chain((0..head.len()).map(Some));
         let packings = firsts.map(|first| room.fill(head, first));
@@ -109,5 +214,5 @@ pub(super) fn pack(state: &State<'_>, node: usize, ranks: &[usize]) -> Vec<(usiz
     let cost = |own: &Packing| own.fragment + weight * own.remaining;
     let best = levels.iter().reduce(|best, next| if less(cost(next), cost(best)) { next } else { best });
     let counts = best.into_iter().flat_map(|best| &best.counts).zip(&candidates);
-    counts.filter(|(count, _)| **count > 0).map(|(&count, own)| (own.job, count)).collect()
+    (counts.filter(|(count, _)| **count > 0).map(|(&count, own)| (own.job, count)).collect(), discarded)
 }

@@ -3,10 +3,14 @@
 use super::engine::{Policy, State};
 use super::input::Stage;
 use super::resources::Resources;
+use super::tasks::Locality;
 
 /// Part of the jobs, those with the smallest dominant shares, that may start a task: its fairness knob at the value that
 /// the paper calls best practice.
 const ELIGIBLE: f64 = 0.75;
+
+/// By what part the alignment of a task away from its input is less: its fixed penalty. Chosen.
+const REMOTE_PENALTY: f64 = 0.1;
 
 /// The policy. A node is filled task by task, each the one with the highest score: the dot product of its demand and of what
 /// is free, both in parts of the node, less ε × the job's remaining work, with ε the mean dot product over the mean
@@ -24,9 +28,9 @@ struct Candidate {
 }
 
 /// Resources × time of the tasks that have not ended, in parts of the whole cluster.
-fn remaining(state: &State<'_>, job: usize) -> f64 {
+pub(super) fn remaining(state: &State<'_>, job: usize) -> f64 {
     let Some((current, tasks)) = state.unfinished(job) else { return 0.0 };
-    let total = state.workload.cluster().capacity();
+    let total = state.workload.capacity();
     let work = |stage: &Stage, tasks: u32| {
         f64::from(tasks) * stage.duration_s * stage.demand.over(total).parts().iter().sum::<f64>()
     };
@@ -38,10 +42,14 @@ fn remaining(state: &State<'_>, job: usize) -> f64 {
 fn best(state: &State<'_>, node: usize) -> Option<usize> {
     let capacity = state.workload.cluster().nodes[node].capacity;
     let free: Resources = state.free(node).over(capacity);
-    let mut candidates: Vec<Candidate> = (0..state.workload.jobs().len())
-        .filter_map(|job| {
-            let (stage, _) = state.ready(job).filter(|(stage, _)| state.fits(stage.demand, node))?;
-            let alignment = stage.demand.over(capacity).dot(free);
+    let mut candidates: Vec<Candidate> = state
+        .present()
+        .iter()
+        .filter_map(|&job| {
+            let (locality, _) = state.option(job, node)?;
+            let (stage, _) = state.ready(job)?;
+            let kept = if locality == Locality::Node { 1.0 } else { 1.0 - REMOTE_PENALTY };
+            let alignment = kept * stage.demand.over(capacity).dot(free);
             Some(Candidate { job, share: state.share(job), alignment, remaining: remaining(state, job) })
         })
         .collect();
@@ -57,7 +65,7 @@ fn best(state: &State<'_>, node: usize) -> Option<usize> {
 
 impl Policy for Tetris {
     fn schedule(&mut self, state: &mut State<'_>) {
-        for node in 0..state.workload.cluster().nodes.len() {
+        for node in state.take_fresh() {
             while let Some(job) = best(state, node) {
                 if !state.start(job, node) {
                     break;

@@ -7,16 +7,19 @@ use gleaner_types::id::{HostId, JobId};
 use serde::{Deserialize, Serialize};
 
 use super::VERSION;
-use crate::sharing::canal::Canal;
+use crate::sharing::baselines::{Delay, Fifo, Srjf};
+use crate::sharing::canal::{Awareness, Canal};
 use crate::sharing::credit::table;
 use crate::sharing::drf::Drf;
 use crate::sharing::engine::{Policy, Schedule, play};
 use crate::sharing::fair::FairTimes;
 use crate::sharing::input::{Cluster, Invalid, Job, Workload};
+use crate::sharing::tasks::Locality;
 use crate::sharing::tetris::Tetris;
 
-/// Most rows of the credit table.
+/// Most rows of the credit table, and most credits in all of them.
 const MOST_ROWS: u32 = 1_000;
+const MOST_CREDITS: u32 = 200_000;
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,6 +30,9 @@ pub struct ShareQuestion {
     /// How tasks are chosen.
     #[serde(default)]
     pub policy: SharePolicy,
+    /// Chance in packing is this seed's.
+    #[serde(default)]
+    pub seed: u64,
     /// The machines.
     pub cluster: Cluster,
     /// The jobs.
@@ -44,6 +50,34 @@ pub enum SharePolicy {
     Drf,
     /// Packing with a preference for little remaining work.
     Tetris,
+    /// Credit sharing that knows where inputs are, but does not accelerate network-intensive jobs.
+    Lao,
+    /// Credit sharing that accelerates network-intensive jobs, but does not know where inputs are.
+    Nao,
+    /// Delay scheduling on DRF.
+    Delay,
+    /// Shortest remaining job first.
+    Srjf,
+    /// First in, first out.
+    Fifo,
+}
+
+impl SharePolicy {
+    /// The code of the policy.
+    #[must_use]
+    pub fn policy(self, epoch_s: f64, seed: u64) -> Box<dyn Policy> {
+        let canal = |aware: Awareness| Box::new(Canal::new(epoch_s, aware, seed));
+        match self {
+            Self::Canal => canal(Awareness::BOTH),
+            Self::Lao => canal(Awareness { network: false, ..Awareness::BOTH }),
+            Self::Nao => canal(Awareness { locality: false, ..Awareness::BOTH }),
+            Self::Drf => Box::new(Drf),
+            Self::Tetris => Box::new(Tetris),
+            Self::Delay => Box::new(Delay::default()),
+            Self::Srjf => Box::new(Srjf),
+            Self::Fifo => Box::new(Fifo),
+        }
+    }
 }
 
 /// The answer. Times count from 0, not from a job's release.
@@ -72,7 +106,7 @@ pub struct SharedJob {
     pub name: JobId,
     /// When it ends.
     pub completion_s: f64,
-    /// When it ends under DRF with whole tasks on the same cluster.
+    /// When it ends under DRF with whole tasks on the same cluster, every input being on every node.
     pub fair_completion_s: f64,
     /// When each of its stages ends, under the policy.
     pub stages_s: Vec<f64>,
@@ -95,6 +129,8 @@ pub struct Placed {
     pub stage: usize,
     /// The node.
     pub node: HostId,
+    /// Where that is, seen from their inputs.
+    pub locality: Locality,
     /// How many.
     pub tasks: u32,
 }
@@ -119,13 +155,9 @@ pub fn share(question: &ShareQuestion) -> Result<ShareAnswer, Vec<String>> {
     let workload = Workload::new(question.cluster.clone(), question.jobs.clone())
         .map_err(|problems| problems.iter().map(Invalid::to_string).collect::<Vec<_>>())?;
     let epoch_s = workload.mean_task_s();
-    let mut policy: Box<dyn Policy> = match question.policy {
-        SharePolicy::Canal => Box::new(Canal::new(epoch_s)),
-        SharePolicy::Drf => Box::new(Drf),
-        SharePolicy::Tetris => Box::new(Tetris),
-    };
+    let mut policy = question.policy.policy(epoch_s, question.seed);
     let actual = play(&workload, policy.as_mut(), f64::INFINITY);
-    let fair = play(&workload, &mut Drf, f64::INFINITY);
+    let fair = play(&workload.without_inputs(), &mut Drf, f64::INFINITY);
     let divisible = FairTimes::new(&workload, f64::INFINITY);
     let jobs = workload.jobs();
     let mut order: Vec<usize> = (0..jobs.len()).collect();
@@ -139,7 +171,8 @@ pub fn share(question: &ShareQuestion) -> Result<ShareAnswer, Vec<String>> {
         divisible_stages_s: divisible.ends_s[job].clone(),
     };
     let times = jobs.iter().enumerate().map(|(index, job)| actual.completion_s(index) - job.release_s);
-    let credits = table(&workload, &fair, &actual, epoch_s, MOST_ROWS).into_iter().map(|row| Credits {
+    let rows = MOST_ROWS.min(MOST_CREDITS / u32::try_from(jobs.len()).unwrap_or(u32::MAX)).max(1);
+    let credits = table(&workload, &fair, &actual, epoch_s, rows).into_iter().map(|row| Credits {
         at_s: row.at_s,
         jobs: jobs.iter().zip(row.credits).map(|(job, credit)| (job.name.clone(), credit)).collect(),
     });
@@ -156,14 +189,16 @@ pub fn share(question: &ShareQuestion) -> Result<ShareAnswer, Vec<String>> {
 
 /// Tasks of one stage that start on one node at one time are one entry.
 fn placements(workload: &Workload, schedule: &Schedule) -> Vec<Placed> {
-    let mut placed: BTreeMap<(u64, [usize; 3]), Placed> = BTreeMap::new();
+    let mut placed: BTreeMap<(u64, [usize; 3], Locality, u64), Placed> = BTreeMap::new();
     for run in &schedule.runs {
-        let entry = placed.entry((run.start_s.to_bits(), [run.node, run.job, run.stage])).or_insert_with(|| Placed {
+        let key = (run.start_s.to_bits(), [run.node, run.job, run.stage], run.locality, run.end_s.to_bits());
+        let entry = placed.entry(key).or_insert_with(|| Placed {
             start_s: run.start_s,
             end_s: run.end_s,
             job: workload.jobs()[run.job].name.clone(),
             stage: run.stage,
             node: workload.cluster().nodes[run.node].name.clone(),
+            locality: run.locality,
             tasks: 0,
         });
         entry.tasks += 1;

@@ -1,0 +1,175 @@
+//! Network-aware scheduling (§5.4.2): what network-intensive (NI) jobs get beyond their turn in the next epoch while the
+//! cluster switch is not fully used. In: what each job did in the last epoch, and what credit must be given back. Out: how
+//! many tasks of each job start before others.
+//!
+//! Readings. Ranks are those of the jobs that are there. What the jobs before have borrowed (Eq. 5.16) is never less than
+//! nothing. A task uses network and its node for at most an epoch. Tasks are whole, so a job can get up to one more.
+
+use super::engine::State;
+use super::input::Stage;
+
+/// Part of the cluster switch from which on it counts as fully used (§5.4.2).
+pub(super) const FULL: f64 = 0.9;
+
+/// The end of an epoch.
+#[derive(Debug)]
+pub(super) struct EpochEnd<'a, 'w> {
+    pub(super) state: &'a State<'w>,
+    pub(super) epoch_s: f64,
+    /// The jobs that are there, in the order of their fair completions.
+    pub(super) ranks: &'a [usize],
+    /// G of each job.
+    pub(super) gaps: &'a [f64],
+    /// Node product of each job in the last epoch.
+    pub(super) last: &'a [f64],
+    /// Node product of each job in an epoch, its moving average.
+    pub(super) usual: &'a [f64],
+    /// When each stage of each job ends if shared fairly.
+    pub(super) ends_s: &'a [Vec<f64>],
+    /// Part of the cluster switch × time that the next epoch has to offer.
+    pub(super) network: f64,
+}
+
+/// Jobs that were accelerated, in the order of their ranks: rank and S, the node product of Eq. 5.14 to 5.17.
+type Accelerated = Vec<(usize, f64)>;
+
+impl EpochEnd<'_, '_> {
+    /// Tasks of each job that start before others.
+    pub(super) fn supplements(&self) -> Vec<f64> {
+        let mut tasks = vec![0.0; self.gaps.len()];
+        let quotas = self.quotas();
+        let mut accelerated = Accelerated::new();
+        let left = self.of_reduce(&quotas, &mut accelerated, &mut tasks);
+        if left > 0.0 {
+            self.of_map(&quotas, &mut accelerated, &mut tasks);
+        }
+        tasks
+    }
+
+    /// Q by rank (Eq. 5.13): the fair part of this job and all behind it, less what is given back to them and what the job
+    /// uses anyway.
+    fn quotas(&self) -> Vec<f64> {
+        let jobs = self.ranks.len();
+        let mut compensated = 0.0;
+        let mut quotas = vec![0.0; jobs];
+        for (rank, &job) in self.ranks.iter().enumerate().rev() {
+            compensated += self.gaps[job];
+            quotas[rank] = (jobs - rank) as f64 / jobs as f64 * self.epoch_s - self.last[job] - compensated;
+        }
+        quotas
+    }
+
+    fn stage(&self, job: usize) -> Option<(&Stage, u32)> {
+        self.state.ready(job)
+    }
+
+    /// How long a task of the job's current stage uses resources in the next epoch.
+    fn task_s(&self, job: usize) -> f64 {
+        let current = self.state.unfinished(job).map_or(0, |(stage, _)| stage);
+        self.state.duration_s(job, current).min(self.epoch_s)
+    }
+
+    /// Jobs whose current stage needs the network most, from the first rank on, until the network or the quota is used up.
+    fn of_reduce(&self, quotas: &[f64], accelerated: &mut Accelerated, tasks: &mut [f64]) -> f64 {
+        let workload = self.state.workload;
+        let mut network = self.network;
+        for (rank, &job) in self.ranks.iter().enumerate() {
+            let Some((stage, waiting)) = self.stage(job).filter(|(stage, _)| workload.network_intensive(stage)) else {
+                continue;
+            };
+            // Eq. 5.14.
+            let eligible = quotas[rank] - borrowed(accelerated, quotas, rank);
+            if eligible <= 0.0 || network <= 0.0 {
+                break;
+            }
+            let product = workload.node_share(stage) * self.task_s(job);
+            let network_product = workload.task_share(stage) * self.task_s(job);
+            let by_credit = if product > 0.0 { eligible / product } else { f64::INFINITY };
+            // Eq. 5.15.
+            let count = by_credit.min(network / network_product).min(waiting.into());
+            network -= count * network_product;
+            tasks[job] = count;
+            accelerated.push((rank, count * product));
+        }
+        network
+    }
+
+    /// Jobs that come to such a stage later: those that it brings there earlier than they come anyway, the ones with most
+    /// network to use for the least work first.
+    fn of_map(&self, quotas: &[f64], accelerated: &mut Accelerated, tasks: &mut [f64]) {
+        let mut accepted: Vec<(f64, usize, usize)> = Vec::new();
+        for (rank, &job) in self.ranks.iter().enumerate() {
+            let Some((demand, work)) = self.network_ahead(job) else { continue };
+            let eligible = quotas[rank] - borrowed(accelerated, quotas, rank);
+            if eligible > 0.0 && self.window_s(job, work, eligible) > 0.0 {
+                accepted.push((demand / work, rank, job));
+            }
+        }
+        accepted.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        for (_, rank, job) in accepted {
+            let Some((stage, waiting)) = self.stage(job) else { continue };
+            let below: f64 = accelerated.iter().filter(|(other, _)| *other > rank).map(|(_, product)| product).sum();
+            // Eq. 5.17.
+            let eligible = quotas[rank] - borrowed(accelerated, quotas, rank) - below;
+            let product = self.state.workload.node_share(stage) * self.task_s(job);
+            if eligible <= 0.0 || product <= 0.0 {
+                continue;
+            }
+            tasks[job] = (eligible / product).min(waiting.into());
+            let place = accelerated.partition_point(|(other, _)| *other < rank);
+            accelerated.insert(place, (rank, tasks[job] * product));
+        }
+    }
+
+    /// The network product of a job's later stages, and the node product that is left of the current one; `None` where the
+    /// current one needs the network most, none to come does, or it has no task to start.
+    fn network_ahead(&self, job: usize) -> Option<(f64, f64)> {
+        let workload = self.state.workload;
+        let (current, unfinished) = self.state.unfinished(job)?;
+        let (stage, _) = self.stage(job).filter(|(stage, _)| !workload.network_intensive(stage))?;
+        let later = workload.jobs()[job].stages.iter().enumerate().skip(current + 1);
+        let intensive = later.filter(|(_, stage)| workload.network_intensive(stage));
+        let demand = intensive.map(|(index, stage)| {
+            f64::from(stage.tasks) * self.state.duration_s(job, index) * workload.task_share(stage)
+        });
+        let (demand, share) = (demand.sum::<f64>(), workload.node_share(stage));
+        let work = f64::from(unfinished) * self.state.duration_s(job, current) * share;
+        (demand > 0.0 && work > 0.0).then_some((demand, work))
+    }
+
+    /// By how much an acceleration brings the end of the current stage before the time at which it comes, or may come.
+    fn window_s(&self, job: usize, work: f64, eligible: f64) -> f64 {
+        let now_s = self.state.now_s;
+        let current = self.state.unfinished(job).map_or(0, |(stage, _)| stage);
+        let usual_s = now_s + work / (self.usual[job] / self.epoch_s);
+        let accelerated_s = now_s + work / ((self.usual[job] + eligible) / self.epoch_s);
+        let fair_s = self.ends_s[job][current];
+        if usual_s < fair_s { fair_s - accelerated_s } else { usual_s - accelerated_s }
+    }
+}
+
+/// ΔĈ (Eq. 5.16): what the accelerated jobs before this rank borrow of it and of all behind it.
+fn borrowed(accelerated: &[(usize, f64)], quotas: &[f64], rank: usize) -> f64 {
+    let before = accelerated.iter().filter(|(other, _)| *other < rank).count();
+    let mut borrowed = 0.0_f64;
+    for (index, &(own, product)) in accelerated[..before].iter().enumerate() {
+        let next = if index + 1 < before { accelerated[index + 1].0 } else { rank };
+        borrowed = (borrowed + product - (quotas[own] - quotas[next])).max(0.0);
+    }
+    borrowed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::borrowed;
+
+    /// Of quotas 1.0, 0.7, 0.6: the first borrows 0.5, of which 0.3 is its own beyond the second's; the second 0.3.
+    #[test]
+    fn borrowed_by_hand() {
+        let quotas = [1.0, 0.7, 0.6];
+        let accelerated = [(0, 0.5), (1, 0.3)];
+        let of = |rank| borrowed(&accelerated, &quotas, rank);
+        assert!((of(0)).abs() < 1e-12 && (of(1) - 0.2).abs() < 1e-12 && (of(2) - 0.4).abs() < 1e-12);
+        assert!(borrowed(&[(0, 0.1)], &quotas, 2).abs() < 1e-12);
+    }
+}
