@@ -316,11 +316,12 @@ fn levers_bite(bed: &Bed) {
     assert!((30.0..43.0).contains(&number(&cpu, "during", "cpu_percent")), "{cpu}");
     assert_eq!(cpu["in_force"]["quota"]["at_most"], 30.0);
 
-    let disk = bed.attempt(&["--for", "4", "--disk-write", "1M"]);
-    assert!(number(&disk, "before", "disk_write_per_s") > 2e6, "{disk}");
+    // Half of what a slow machine's guest writes.
+    let disk = bed.attempt(&["--for", "4", "--disk-write", "512K"]);
+    assert!(number(&disk, "before", "disk_write_per_s") > 1.05e6, "{disk}");
     // What the page cache still had of before is written on top of the ceiling.
     let (before, during) = (number(&disk, "before", "disk_write_per_s"), number(&disk, "during", "disk_write_per_s"));
-    assert!((4e5..0.6 * before).contains(&during), "{disk}");
+    assert!((2e5..0.6 * before).contains(&during), "{disk}");
 
     let memory = bed.attempt(&["--for", "4", "--memory", "64M"]);
     assert!(memory["shortfalls"][0].as_str().unwrap().contains("in steps"), "{memory}");
