@@ -218,6 +218,18 @@ pub(crate) enum ReproduceCommand {
     /// How a volunteer is held: in the idle class alone, at most three quarters of the machine, or by the harm it does, each
     /// on simulated kernels of three kinds. No paper's: what this project assumes of kernels, and what follows.
     Harm(HarmArgs),
+    /// A cluster shared between jobs: credit sharing (CANAL) against Tetris, delay scheduling and others, on jobs of Facebook's sizes.
+    Canal {
+        /// First seed of the workloads.
+        #[arg(long, default_value_t = gleaner_experiments::canal::Options::default().seed)]
+        seed: u64,
+        /// How many workloads.
+        #[arg(long, default_value_t = gleaner_experiments::canal::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
+        runs: u64,
+        /// Shows every row behind the figures.
+        #[arg(long)]
+        details: bool,
+    },
     /// Several resources by response time: balanced configuration against AutoControl, on simulated TPC-W and TPC-C.
     Bconf {
         /// First seed of the noise.

@@ -5,6 +5,7 @@
 
 pub mod baselines;
 pub mod bconf;
+pub mod canal;
 pub mod jobs;
 pub mod pool;
 pub mod predictors;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::Context;
-use gleaner_experiments::{Reproduction, bconf, rhic, stfc};
+use gleaner_experiments::{Reproduction, bconf, canal, rhic, stfc};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::ReproduceCommand;
@@ -18,6 +18,7 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         ReproduceCommand::Rhic { plots, details, .. }
         | ReproduceCommand::Stfc { plots, details, .. }
         | ReproduceCommand::Bconf { plots, details, .. } => (plots.as_deref(), *details),
+        ReproduceCommand::Canal { details, .. } => (None, *details),
         ReproduceCommand::Harm(_) => (None, false),
     };
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
@@ -43,6 +44,10 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         }
         ReproduceCommand::Bconf { seed, runs, traces, .. } => {
             bconf::reproduce(&bconf::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
+        }
+        ReproduceCommand::Canal { seed, runs, .. } => {
+            let options = canal::Options { seed: *seed, runs: *runs, ..canal::Options::default() };
+            canal::reproduce(&options, &progress)
         }
         ReproduceCommand::Harm(args) => return super::harm::run(args, json),
     };

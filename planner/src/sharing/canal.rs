@@ -18,7 +18,7 @@ use super::drf::Drf;
 use super::engine::{Policy, State, TIME_ROUNDING, Truth, play_in};
 use super::fair::{FairTimes, Fluid};
 use super::network::{EpochEnd, FULL};
-use super::packing::{Head, pack};
+use super::packing::{Away, Head, pack};
 use super::resources::Resources;
 use super::tasks::Locality;
 
@@ -27,6 +27,8 @@ use super::tasks::Locality;
 const MOST_WHOLE: u32 = 1_000;
 /// Rounds in an epoch in which tasks are tried again that were left out for their input. Chosen: every second or so.
 const ROUNDS: f64 = 16.0;
+/// Steps of an epoch in which divisible shares stay the same when fair completions are foreseen. Chosen.
+const STEPS: f64 = 4.0;
 /// What the latest epoch counts in the moving average of a job's speed. Chosen.
 const LATEST: f64 = 0.5;
 
@@ -61,7 +63,7 @@ impl Fair {
     }
 
     /// Takes note of jobs that have arrived and nodes that were lost; at the end of an epoch, of durations too.
-    fn update(&mut self, state: &State<'_>, end_of_epoch: bool) {
+    fn update(&mut self, state: &State<'_>, end_of_epoch: bool, step_s: f64) {
         let learned = if end_of_epoch { self.learn(state) } else { false };
         if self.arrived == state.arrived() && self.lost == state.lost().len() && !learned {
             return;
@@ -77,7 +79,7 @@ impl Fair {
         }
         self.arrived = state.arrived();
         self.lost = state.lost().len();
-        self.divisible = self.fluid.forward(workload);
+        self.divisible = self.fluid.forward(workload, step_s);
         self.ends_s.clone_from(&self.divisible.ends_s);
         self.whole = None;
         let stages = state.arrivals().iter().flat_map(|&job| &workload.jobs()[job].stages);
@@ -190,12 +192,15 @@ impl Canal {
         }
     }
 
-    fn start(&mut self, state: &mut State<'_>, job: usize, node: usize, short: bool) -> bool {
+    fn start(&mut self, state: &mut State<'_>, job: usize, node: usize, short: Option<f64>) -> bool {
         let Some((stage, current)) = state.ready(job).map(|(stage, _)| stage).zip(state.unfinished(job)) else {
             return false;
         };
         let product = state.workload.task_share(stage) * state.duration_s(job, current.0);
-        let started = if short { state.start_short(job, node) } else { state.start(job, node) };
+        let started = match short {
+            Some(freed_s) => state.start_short(job, node, freed_s),
+            None => state.start(job, node),
+        };
         if started {
             self.gaps[job] -= product;
             self.supplements[job] -= 1.0;
@@ -252,35 +257,73 @@ impl Canal {
     /// Tasks that come before others: of jobs that can wait no longer, of gaps, of supplements.
     fn start_first(&mut self, state: &mut State<'_>, fair: &Fair, nodes: &[usize]) {
         let urgent: Vec<usize> = fair.ranks.iter().copied().filter(|&job| fair.urgent(state, job)).collect();
-        for &node in nodes {
-            for &job in &urgent {
-                while self.start(state, job, node, false) {}
-            }
-        }
-        let uses_network = |stage: &super::input::Stage| stage.need(Locality::OffRack).demand.network > 0.0;
-        for &job in &urgent {
-            if state.ready(job).is_some_and(|(stage, _)| uses_network(stage)) {
-                for node in 0..state.workload.cluster().nodes.len() {
-                    while self.start(state, job, node, true) {}
-                }
-            }
-        }
+        self.start_nearest(state, &urgent, nodes, &|_, _| true);
+        self.start_short(state, &urgent);
         let open = |own: &Self, job: usize| own.open(job);
         let supplemented = |own: &Self, job: usize| own.supplements[job] > 1e-9;
         for wanted in [&open as &dyn Fn(&Self, usize) -> bool, &supplemented] {
             let jobs: Vec<usize> = fair.ranks.iter().copied().filter(|&job| wanted(self, job)).collect();
+            self.start_nearest(state, &jobs, nodes, wanted);
+        }
+    }
+
+    /// Starts tasks that use the network where it is short.
+    fn start_short(&mut self, state: &mut State<'_>, urgent: &[usize]) {
+        let uses_network = |job: &usize| state.ready(*job).is_some_and(|(stage, _)| stage.demand.network > 0.0);
+        let jobs: Vec<usize> = urgent.iter().copied().filter(uses_network).collect();
+        if jobs.is_empty() {
+            return;
+        }
+        let freed_s = state.network_freed_s();
+        for job in jobs {
+            for node in 0..state.workload.cluster().nodes.len() {
+                if !state.may_start_short(job) {
+                    break;
+                }
+                while self.start(state, job, node, Some(freed_s)) {}
+            }
+        }
+    }
+
+    /// Starts tasks of these jobs in their order; with awareness of inputs, on all nodes those near theirs before others.
+    fn start_nearest(
+        &mut self,
+        state: &mut State<'_>,
+        jobs: &[usize],
+        nodes: &[usize],
+        wanted: &dyn Fn(&Self, usize) -> bool,
+    ) {
+        if jobs.is_empty() {
+            return;
+        }
+        let heads: Vec<Head> = jobs.iter().filter_map(|&job| head(state, job)).collect();
+        let Some(least) = least_demand(&heads) else { return };
+        let aware = self.aware.locality;
+        let farthest = [Locality::Node, Locality::Rack, Locality::OffRack];
+        for farthest in &farthest[if aware { 0 } else { 2 }..] {
             for &node in nodes {
-                for &job in &jobs {
-                    while wanted(self, job) && self.start(state, job, node, false) {}
+                let capacity = state.workload.cluster().nodes[node].capacity;
+                for &job in jobs {
+                    if !least.fits(state.free(node), capacity) {
+                        break;
+                    }
+                    let near = |state: &State<'_>| state.option(job, node).is_some_and(|(own, _)| own <= *farthest);
+                    while wanted(self, job) && near(state) && self.start(state, job, node, None) {}
                 }
             }
         }
     }
 
-    /// Fills nodes with what packs best.
+    /// Fills nodes with what packs best: with awareness of inputs, all nodes with tasks near theirs before any with others.
     fn start_packed(&mut self, state: &mut State<'_>, fair: &Fair, nodes: &[usize]) {
-        let head = |&job: &usize| state.ready(job).map(|(stage, _)| Head { job, need: stage.need(Locality::Node) });
-        let mut heads: Vec<Head> = fair.ranks.iter().filter_map(head).collect();
+        if self.aware.locality {
+            self.fill(state, fair, nodes, false);
+        }
+        self.fill(state, fair, nodes, true);
+    }
+
+    fn fill(&mut self, state: &mut State<'_>, fair: &Fair, nodes: &[usize], away: bool) {
+        let mut heads: Vec<Head> = fair.ranks.iter().filter_map(|&job| head(state, job)).collect();
         let mut least = least_demand(&heads);
         for &node in nodes {
             loop {
@@ -288,12 +331,16 @@ impl Canal {
                 if !least.is_some_and(|least| least.fits(state.free(node), capacity)) {
                     break;
                 }
-                let random = self.aware.locality.then_some(&mut self.random);
-                let (packed, discarded) = pack(state, node, &heads, random);
+                let away = match (away, self.aware.locality) {
+                    (false, _) => Away::No,
+                    (true, true) => Away::Chance(&mut self.random),
+                    (true, false) => Away::Yes,
+                };
+                let (packed, discarded) = pack(state, node, &heads, away);
                 let mut started = false;
-                for (job, count) in packed {
+                for &(job, count) in &packed {
                     for _ in 0..count {
-                        started |= self.start(state, job, node, false);
+                        started |= self.start(state, job, node, None);
                     }
                 }
                 if !started {
@@ -303,14 +350,17 @@ impl Canal {
                     }
                     break;
                 }
-                let before = heads.len();
-                heads.retain(|head| state.ready(head.job).is_some());
-                if heads.len() < before {
+                if packed.iter().any(|&(job, _)| state.ready(job).is_none()) {
+                    heads.retain(|head| state.ready(head.job).is_some());
                     least = least_demand(&heads);
                 }
             }
         }
     }
+}
+
+fn head(state: &State<'_>, job: usize) -> Option<Head> {
+    state.ready(job).map(|(stage, _)| Head { job, need: stage.need(Locality::Node) })
 }
 
 /// The least that any task needs of each resource.
@@ -334,7 +384,7 @@ impl Policy for Canal {
         self.last.resize(all, Last::default());
         let mut fair = self.fair.take().unwrap_or_else(|| Fair::new(state));
         let end_of_epoch = state.now_s >= self.check_s * (1.0 - TIME_ROUNDING);
-        fair.update(state, end_of_epoch);
+        fair.update(state, end_of_epoch, self.epoch_s / STEPS);
         if end_of_epoch {
             self.check_s = state.now_s + self.epoch_s;
             self.check(state, &mut fair);

@@ -10,7 +10,7 @@ use super::tasks::{Locality, Queue};
 /// Part of a time by which sums of durations may be off.
 pub(super) const TIME_ROUNDING: f64 = 1e-12;
 
-/// The least part of its network with which a task may start that cannot wait. Chosen: it runs at most four times as long.
+/// The least part of its network with which a task may start that cannot wait. Chosen: at most four times as long.
 const LEAST_NETWORK: f64 = 0.25;
 
 /// Chooses what starts.
@@ -180,6 +180,12 @@ impl<'a> State<'a> {
         &self.present
     }
 
+    /// What has run until now.
+    #[must_use]
+    pub const fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
     /// How many jobs have arrived.
     #[must_use]
     pub const fn arrived(&self) -> usize {
@@ -277,20 +283,40 @@ impl<'a> State<'a> {
         self.option(job, node).is_some_and(|(locality, need)| self.begin(job, node, locality, need))
     }
 
-    /// The same for a task that cannot wait: where only the network is short, with what there is of it, and as much longer.
-    pub fn start_short(&mut self, job: usize, node: usize) -> bool {
+    /// The same for a task that cannot wait: where only the network is short, with what there is of it, and as much longer;
+    /// but not where it ends earlier if it waits for the next task that gives network back, at `freed_s`.
+    pub fn start_short(&mut self, job: usize, node: usize, freed_s: f64) -> bool {
         if self.start(job, node) {
             return true;
         }
         let Some((stage, _)) = self.ready(job) else { return false };
         let locality = self.jobs[job].queue.locality(node, self.workload.rack(node));
         let need = stage.need(locality);
-        let (link, switch) = (self.places[node].free.network, self.switch_free);
-        let part = |free: f64, wanted: f64| if wanted > 0.0 { (free / wanted).clamp(0.0, 1.0) } else { 1.0 };
-        let part = part(link, need.demand.network).min(part(switch, need.switch));
+        let part = part(self.places[node].free.network, need.demand.network).min(part(self.switch_free, need.switch));
+        if part < LEAST_NETWORK || self.now_s + need.duration_s / part > freed_s + need.duration_s {
+            return false;
+        }
         let demand = Resources { network: need.demand.network * part, ..need.demand };
         let short = Need { demand, switch: need.switch * part, duration_s: need.duration_s / part };
-        part >= LEAST_NETWORK && self.fits(&short, node) && self.begin(job, node, locality, short)
+        self.fits(&short, node) && self.begin(job, node, locality, short)
+    }
+
+    /// Whether the cluster switch has enough for the least with which a task of the job may start.
+    #[must_use]
+    pub fn may_start_short(&self, job: usize) -> bool {
+        let wanted = self.ready(job).map_or(f64::INFINITY, |(stage, _)| stage.demand.network);
+        part(self.switch_free, wanted) >= LEAST_NETWORK
+    }
+
+    /// When the next task that uses the network ends by what was told; those that should have ended do not count.
+    #[must_use]
+    pub fn network_freed_s(&self) -> f64 {
+        let told_s = |run: &Run| {
+            let factor = self.factors.get(&(run.job, run.stage)).copied().unwrap_or(1.0);
+            run.start_s + (run.end_s - run.start_s) / factor
+        };
+        let running = self.ends.values().filter(|run| run.network > 0.0).map(told_s);
+        running.filter(|&at_s| at_s > self.now_s * (1.0 + TIME_ROUNDING)).fold(f64::INFINITY, f64::min)
     }
 
     fn begin(&mut self, job: usize, node: usize, locality: Locality, need: Need) -> bool {
@@ -481,6 +507,11 @@ impl<'a> State<'a> {
     }
 }
 
+/// What is free of what is wanted, as a part.
+fn part(free: f64, wanted: f64) -> f64 {
+    if wanted > 0.0 { (free / wanted).clamp(0.0, 1.0) } else { 1.0 }
+}
+
 /// A play that can be watched.
 #[derive(Debug, Clone)]
 pub struct Play<'a> {
@@ -543,8 +574,14 @@ impl<'a> Play<'a> {
         next_s.is_some()
     }
 
+    /// Goes on to a later time without asking a policy, as a scheduler does that runs at intervals: what ended since ends now.
+    pub fn skip_to(&mut self, at_s: f64) {
+        self.state.now_s = self.state.now_s.max(at_s);
+        self.happen();
+    }
+
     /// What happens at this time before the policy is asked.
-    pub fn happen(&mut self) {
+    fn happen(&mut self) {
         self.state.end();
         self.state.lose();
         self.state.release();

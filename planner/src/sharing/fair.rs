@@ -68,6 +68,14 @@ pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f6
     }
 }
 
+/// A time in which the network was used up, by these jobs with these shares.
+#[derive(Debug)]
+struct UsedUp {
+    from_s: f64,
+    to_s: f64,
+    jobs: Vec<(usize, f64)>,
+}
+
 /// A time in which the network was used up, and what a job may lend in it.
 #[derive(Debug, Clone, Copy)]
 struct FullNetwork {
@@ -109,6 +117,8 @@ pub(super) struct Fluid {
     claims: Vec<Claim>,
     present: Vec<usize>,
     ends_s: Vec<Vec<f64>>,
+    /// The least time between two changes of shares.
+    step_s: f64,
     /// Buffer.
     shares: Vec<f64>,
 }
@@ -135,6 +145,7 @@ impl Fluid {
             claims: Vec::new(),
             present: Vec::new(),
             ends_s: jobs.iter().map(|job| vec![f64::INFINITY; job.stages.len()]).collect(),
+            step_s: 0.0,
             shares: Vec::new(),
         }
     }
@@ -178,7 +189,9 @@ impl Fluid {
             shares(&self.claims, self.available, &mut values);
             self.shares = values;
             let each = || self.present.iter().zip(&self.shares);
-            let end_s = each().map(|(&job, share)| self.now_s + self.jobs[job].left / share).fold(to_s, f64::min);
+            let left_s = |job: usize, share: f64| self.jobs[job].left / share.max(f64::MIN_POSITIVE);
+            let first_s = each().map(|(&job, &share)| left_s(job, share)).fold(f64::INFINITY, f64::min);
+            let end_s = (self.now_s + first_s.max(self.step_s)).min(to_s);
             note(self, end_s);
             let passed_s = end_s - self.now_s;
             let mut ended = Vec::new();
@@ -187,12 +200,13 @@ impl Fluid {
                 own.left -= share * passed_s;
                 let rounding = TIME_ROUNDING * share * (end_s + workload.jobs()[job].stages[own.stage].duration_s);
                 if own.left <= rounding {
-                    ended.push(job);
+                    let late_s = if own.left < -rounding { own.left / share } else { 0.0 };
+                    ended.push((job, end_s + late_s));
                 }
             }
             self.now_s = end_s;
-            for job in ended {
-                self.end(workload, job);
+            for (job, at_s) in ended {
+                self.end(workload, job, at_s);
             }
         }
         if to_s.is_finite() {
@@ -200,14 +214,14 @@ impl Fluid {
         }
     }
 
-    fn end(&mut self, workload: &Workload, job: usize) {
+    fn end(&mut self, workload: &Workload, job: usize, at_s: f64) {
         if let Some(place) = self.present.iter().position(|&other| other == job) {
             self.present.remove(place);
             self.claims.remove(place);
         }
         let own = &mut self.jobs[job];
         own.done += self.products[job][own.stage];
-        self.ends_s[job][own.stage] = self.now_s;
+        self.ends_s[job][own.stage] = at_s;
         own.stage += 1;
         own.left = 0.0;
         self.enter(workload, job);
@@ -224,14 +238,16 @@ impl Fluid {
         intensive.map(|((_, share), job)| (*job, *share)).collect()
     }
 
-    /// When all that have arrived end if no more arrive.
-    pub(super) fn forward(&self, workload: &Workload) -> FairTimes {
+    /// When all that have arrived end if no more arrive. To be quick, shares stay the same for such a time: what a stage that
+    /// ends in it leaves goes to the others after it.
+    pub(super) fn forward(&self, workload: &Workload, step_s: f64) -> FairTimes {
         let mut own = self.clone();
         let mut pieces = Vec::new();
+        own.step_s = step_s;
         own.advance(workload, f64::INFINITY, |fluid, to_s| {
             let jobs = fluid.on_full_network();
             if !jobs.is_empty() {
-                pieces.push((fluid.now_s, to_s, jobs));
+                pieces.push(UsedUp { from_s: fluid.now_s, to_s, jobs });
             }
         });
         FairTimes::of(own.ends_s, pieces)
@@ -250,7 +266,7 @@ impl FairTimes {
         let mut note = |fluid: &Fluid, to_s: f64| {
             let jobs = fluid.on_full_network();
             if !jobs.is_empty() {
-                pieces.push((fluid.now_s, to_s, jobs));
+                pieces.push(UsedUp { from_s: fluid.now_s, to_s, jobs });
             }
         };
         for job in order {
@@ -262,15 +278,19 @@ impl FairTimes {
     }
 
     /// While the network is used up a job can wait for those that end before it, so it may lend what they hold.
-    fn of(ends_s: Vec<Vec<f64>>, pieces: Vec<(f64, f64, Vec<(usize, f64)>)>) -> Self {
+    fn of(ends_s: Vec<Vec<f64>>, pieces: Vec<UsedUp>) -> Self {
         let mut own = Self { full: vec![Vec::new(); ends_s.len()], ends_s };
-        for (from_s, to_s, mut jobs) in pieces {
-            jobs.sort_by(|(a, _), (b, _)| own.completion_s(*a).total_cmp(&own.completion_s(*b)).then(a.cmp(b)));
+        let mut order: Vec<usize> = (0..own.ends_s.len()).collect();
+        order.sort_by(|&a, &b| own.completion_s(a).total_cmp(&own.completion_s(b)));
+        let mut held = vec![0.0; own.ends_s.len()];
+        for UsedUp { from_s, to_s, jobs } in pieces {
+            jobs.iter().for_each(|&(job, share)| held[job] = share);
             let mut share = 0.0;
-            for (job, held) in jobs {
+            for &job in order.iter().filter(|&&job| held[job] > 0.0) {
                 own.full[job].push(FullNetwork { from_s, to_s, share });
-                share += held;
+                share += held[job];
             }
+            jobs.iter().for_each(|&(job, _)| held[job] = 0.0);
         }
         own
     }

@@ -161,7 +161,12 @@ fn borrowed(accelerated: &[(usize, f64)], quotas: &[f64], rank: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::borrowed;
+    use gleaner_types::id::{HostId, JobId};
+
+    use super::*;
+    use crate::sharing::engine::{Play, Truth};
+    use crate::sharing::input::{Cluster, Job, Node, Workload};
+    use crate::sharing::resources::Resources;
 
     /// Of quotas 1.0, 0.7, 0.6: the first borrows 0.5, of which 0.3 is its own beyond the second's; the second 0.3.
     #[test]
@@ -171,5 +176,60 @@ mod tests {
         let of = |rank| borrowed(&accelerated, &quotas, rank);
         assert!((of(0)).abs() < 1e-12 && (of(1) - 0.2).abs() < 1e-12 && (of(2) - 0.4).abs() < 1e-12);
         assert!(borrowed(&[(0, 0.1)], &quotas, 2).abs() < 1e-12);
+    }
+
+    /// Three jobs of equal tasks on 20 cores and 2 of a switch; the second has these stages.
+    fn supplements(second: Vec<Stage>, network: f64, gap: f64) -> Vec<f64> {
+        let capacity = Resources { cpu: 10.0, memory: 10.0, disk: 0.0, network: 10.0 };
+        let node = |name: &str| Node { name: HostId::new(name).unwrap(), capacity, rack: 0 };
+        let job = |name: &str, stages| Job { name: JobId::new(name).unwrap(), release_s: 0.0, stages };
+        let jobs = vec![job("a", vec![map(100)]), job("b", second), job("c", vec![map(400)])];
+        let workload = Workload::new(Cluster { nodes: vec![node("n1"), node("n2")], switch: 2.0 }, jobs).unwrap();
+        let mut play = Play::new(&workload, &Truth::default(), f64::INFINITY);
+        play.skip_to(0.0);
+        let ends_s: Vec<Vec<f64>> = workload.jobs().iter().map(|job| vec![300.0; job.stages.len()]).collect();
+        EpochEnd {
+            state: &play.state,
+            epoch_s: 20.0,
+            ranks: &[0, 1, 2],
+            gaps: &[0.0, 0.0, gap],
+            last: &[0.0; 3],
+            usual: &[1.0; 3],
+            ends_s: &ends_s,
+            network,
+        }
+        .supplements()
+    }
+
+    fn map(tasks: u32) -> Stage {
+        let demand = Resources { cpu: 1.0, memory: 1.0, ..Resources::default() };
+        Stage { tasks, demand, duration_s: 20.0, input: None }
+    }
+
+    fn reduce() -> Stage {
+        let demand = Resources { cpu: 0.1, memory: 0.1, network: 0.5, ..Resources::default() };
+        Stage { tasks: 8, demand, duration_s: 40.0, input: None }
+    }
+
+    fn close(own: &[f64], expected: &[f64; 3]) {
+        assert!(own.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{own:?} is not {expected:?}");
+    }
+
+    /// The quota of the second of three is two thirds of an epoch of 20 s, less what is given back to the last. A task has a
+    /// twentieth of the cluster for all of it, so its product is 1.
+    #[test]
+    fn a_job_with_network_ahead_may_borrow_of_those_behind() {
+        close(&supplements(vec![map(50), reduce()], 20.0, 0.0), &[0.0, 40.0 / 3.0, 0.0]);
+        close(&supplements(vec![map(50), reduce()], 20.0, 5.0), &[0.0, 25.0 / 3.0, 0.0]);
+        close(&supplements(vec![map(50), reduce()], 0.0, 0.0), &[0.0; 3]);
+        close(&supplements(vec![map(50)], 20.0, 0.0), &[0.0; 3]);
+    }
+
+    /// A task has a quarter of the switch for an epoch, 5 s of all of it; of 12 s there is room for 2.4.
+    #[test]
+    fn a_job_at_the_network_gets_what_there_is_of_it() {
+        close(&supplements(vec![reduce()], 12.0, 0.0), &[0.0, 2.4, 0.0]);
+        close(&supplements(vec![reduce()], 90.0, 0.0), &[0.0, 8.0, 0.0]);
+        close(&supplements(vec![reduce()], 90.0, 40.0), &[0.0; 3]);
     }
 }

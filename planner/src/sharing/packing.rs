@@ -10,7 +10,10 @@ use super::resources::Resources;
 use super::tasks::Locality;
 
 /// Most jobs whose tasks are tried on a node at a time, the first in rank with a task that fits. Chosen.
-const MOST: usize = 16;
+const MOST: usize = 8;
+
+/// Most jobs that are looked at for tasks near their input while others do not count. Chosen.
+const MOST_NEAR: usize = 64;
 
 /// A job with tasks to start, in a round.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +51,17 @@ fn less(a: f64, b: f64) -> bool {
     a < b - 1e-9 * b.abs().max(1e-9)
 }
 
+/// Whether tasks are packed away from their input.
+#[derive(Debug)]
+pub(super) enum Away<'a> {
+    /// Not at all.
+    No,
+    /// By chance, the less they waste the likelier (Eq. 5.12).
+    Chance(&'a mut ChaCha8Rng),
+    /// As all others.
+    Yes,
+}
+
 /// What a node can be filled with.
 struct Choice {
     candidates: Vec<Candidate>,
@@ -63,21 +77,25 @@ fn remaining(state: &State<'_>, job: usize, capacity: Resources) -> f64 {
     work(stage, waiting) + later.iter().map(|stage| work(stage, stage.tasks)).sum::<f64>()
 }
 
-/// Candidates of the first jobs that fit. Those away from their input take part by chance, the less they waste (Eq. 5.12);
-/// without a source of random numbers, always.
-fn choose(state: &State<'_>, node: usize, heads: &[Head], room: Room, random: Option<&mut ChaCha8Rng>) -> Choice {
+/// Candidates of the first jobs that fit.
+fn choose(state: &State<'_>, node: usize, heads: &[Head], room: Room, away_by: Away<'_>) -> Choice {
     let capacity = state.workload.cluster().nodes[node].capacity;
     let mut local: Vec<Candidate> = Vec::new();
     let mut away: Vec<(usize, Candidate, f64)> = Vec::new();
-    let mut jobs = 0;
+    let only_near = matches!(away_by, Away::No);
+    let (mut jobs, mut seen) = (0, 0);
     for head in heads {
-        if jobs == MOST {
+        if jobs == MOST || (only_near && seen == MOST_NEAR) {
             break;
         }
         let Some((stage, waiting)) = state.fits(&head.need, node).then(|| state.ready(head.job)).flatten() else {
             continue;
         };
+        seen += 1;
         let here = state.local(head.job, node);
+        if only_near && here == 0 {
+            continue;
+        }
         let mut own = Candidate {
             job: head.job,
             demand: head.need.demand.over(capacity),
@@ -87,7 +105,7 @@ fn choose(state: &State<'_>, node: usize, heads: &[Head], room: Room, random: Op
         };
         let locality = if state.in_rack(head.job, node) > here { Locality::Rack } else { Locality::OffRack };
         let need = stage.need(locality);
-        let is_away = waiting > here && state.fits(&need, node);
+        let is_away = !only_near && waiting > here && state.fits(&need, node);
         jobs += usize::from(here > 0 || is_away);
         if here > 0 {
             local.push(own);
@@ -99,19 +117,14 @@ fn choose(state: &State<'_>, node: usize, heads: &[Head], room: Room, random: Op
             away.push((local.len(), own, fragment));
         }
     }
-    merge(local, away, room, random)
+    merge(local, away, room, away_by)
 }
 
 /// Puts both kinds of candidates together in the order of ranks.
-fn merge(
-    mut local: Vec<Candidate>,
-    away: Vec<(usize, Candidate, f64)>,
-    room: Room,
-    random: Option<&mut ChaCha8Rng>,
-) -> Choice {
+fn merge(mut local: Vec<Candidate>, away: Vec<(usize, Candidate, f64)>, room: Room, away_by: Away<'_>) -> Choice {
     let mut discarded = false;
     let mut accepted = away;
-    if let Some(random) = random.filter(|_| !accepted.is_empty()) {
+    if let (Away::Chance(random), false) = (away_by, accepted.is_empty()) {
         let only_local = room.fill(&local, None).fragment;
         accepted.retain(|(_, _, fragment)| {
             let chance = if only_local > 0.0 { 1.0 - fragment / only_local } else { 0.0 };
@@ -184,15 +197,10 @@ impl Room {
 /// also tried as the first ones, and the packing that leaves the smallest fragment counts for a level (of equals the one
 /// with the least remaining work). w of a packing is the mean of its tasks' jobs. Fragments and work leave the network out.
 /// A non-local fragment counts as the part that it is of its task.
-pub(super) fn pack(
-    state: &State<'_>,
-    node: usize,
-    heads: &[Head],
-    random: Option<&mut ChaCha8Rng>,
-) -> (Vec<(usize, u32)>, bool) {
+pub(super) fn pack(state: &State<'_>, node: usize, heads: &[Head], away: Away<'_>) -> (Vec<(usize, u32)>, bool) {
     let capacity = state.workload.cluster().nodes[node].capacity;
     let room = Room { free: state.free(node).over(capacity), whole: capacity.over(capacity) };
-    let Choice { candidates, discarded } = choose(state, node, heads, room, random);
+    let Choice { candidates, discarded } = choose(state, node, heads, room, away);
     if let [only] = candidates[..] {
         return (vec![(only.job, only.waiting.min(room.holds(only.demand)))], discarded);
     }
