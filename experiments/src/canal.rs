@@ -52,6 +52,7 @@ const POLICIES: [(&str, SharePolicy); 6] = [
 /// What one scheduler did with one workload.
 #[derive(Debug, Clone, Default)]
 struct Outcome {
+    seed: u64,
     makespan_s: f64,
     /// Of each job, beyond its fair completion; negative before it.
     late_s: Vec<f64>,
@@ -59,13 +60,14 @@ struct Outcome {
     mean_s: BTreeMap<u32, f64>,
 }
 
-fn outcome(submission: &Submission, fair: &Schedule, schedule: &Schedule) -> Outcome {
+fn outcome(seed: u64, submission: &Submission, fair: &Schedule, schedule: &Schedule) -> Outcome {
     let jobs = submission.workload.jobs();
     let mut times_s: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for (job, (own, bin)) in jobs.iter().zip(&submission.bins).enumerate() {
         times_s.entry(*bin).or_default().push(schedule.completion_s(job) - own.release_s);
     }
     Outcome {
+        seed,
         makespan_s: schedule.makespan_s(),
         late_s: (0..jobs.len()).map(|job| schedule.completion_s(job) - fair.completion_s(job)).collect(),
         mean_s: times_s.into_iter().map(|(bin, times_s)| (bin, mean(&times_s))).collect(),
@@ -95,13 +97,13 @@ pub fn reproduce(options: &Options, progress: &(dyn Fn(&str, usize, usize) + Syn
         let fair = play(&workload.without_inputs(), &mut Drf, f64::INFINITY);
         for (name, policy) in POLICIES {
             let schedule = play(workload, policy.policy(workload.mean_task_s(), seed).as_mut(), f64::INFINITY);
-            outcomes.entry(name).or_default().push(outcome(&submission, &fair, &schedule));
+            outcomes.entry(name).or_default().push(outcome(seed, &submission, &fair, &schedule));
             done += 1;
             progress("Facebook jobs", done, all);
         }
     }
     simulation(&mut out, &outcomes);
-    details(&mut out, &outcomes, &seeds);
+    details(&mut out, &outcomes);
     out.skipped.push("canal.sched_round_ms: time is measured by `cargo bench --workspace --bench sharing`".to_owned());
     out
 }
@@ -245,11 +247,11 @@ fn simulation(out: &mut Reproduction, outcomes: &Outcomes) {
 }
 
 /// Every scheduler with every workload.
-fn details(out: &mut Reproduction, outcomes: &Outcomes, seeds: &[u64]) {
+fn details(out: &mut Reproduction, outcomes: &Outcomes) {
     for (name, own) in outcomes {
-        for (outcome, seed) in own.iter().zip(seeds) {
+        for outcome in own {
             let mut row = |quantity, value, unit| {
-                let (experiment, case) = ("Facebook jobs".to_owned(), format!("{name}, seed {seed}"));
+                let (experiment, case) = ("Facebook jobs".to_owned(), format!("{name}, seed {}", outcome.seed));
                 out.details.push(Detail { experiment, case, quantity, value, unit });
             };
             row("makespan", outcome.makespan_s, "s");
@@ -286,6 +288,7 @@ mod tests {
     #[test]
     fn figures_by_hand() {
         let of = |makespan_s, late_s: &[f64], mean_s: &[(u32, f64)]| Outcome {
+            seed: 1,
             makespan_s,
             late_s: late_s.to_vec(),
             mean_s: mean_s.iter().copied().collect(),

@@ -50,7 +50,10 @@ fn power_cut_on_a_block_device_loses_nothing_that_was_acknowledged() {
     }
     let _machine = crate::machine();
     match std::env::var(DISK) {
-        Ok(disk) => cut_repeatedly(&disk),
+        Ok(disk) => {
+            assert!(lab::inside(), "{DISK} is for a booted host: the disk is formatted");
+            cut_repeatedly(&disk);
+        }
         Err(_) => in_a_host(),
     }
 }
@@ -71,7 +74,7 @@ fn in_a_host() {
     let tests = stripped("faults-tests", &std::env::current_exe().unwrap());
     let seed_file = lab::cache("seed");
     std::fs::write(&seed_file, seed.to_string()).unwrap();
-    let options = ["-m", "1200", "-T", "300"];
+    let options = ["-m", "1200", "-T", "600"];
     let output = lab::on_host(&images, &options, "kvm/power-tests.sh", &[&gleaner, &tests, &seed_file]);
     let said = text(&output.stdout);
     assert!(output.status.success() && said.contains(SUMMARY), "{}\n{said}{}", output.status, text(&output.stderr));

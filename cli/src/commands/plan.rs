@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use gleaner_experiments::baselines::CONTROLLERS;
+use gleaner_planner::sharing::tasks::Locality;
 use gleaner_planner::snapshot::balance::{
     ArbitrateAnswer, ArbitrateQuestion, Asked, BalanceAnswer, BalancedShare, Contended, arbitrate_question,
     balance_question,
@@ -148,6 +149,16 @@ fn show_arbitration(question: &ArbitrateQuestion, answer: &ArbitrateAnswer) -> a
     show_contended(&answer.contended)
 }
 
+/// Where a task runs, seen from its input.
+fn locality(locality: Locality) -> String {
+    match locality {
+        Locality::Node => "this node",
+        Locality::Rack => "its rack",
+        Locality::OffRack => "another rack",
+    }
+    .to_owned()
+}
+
 fn show_share(answer: &ShareAnswer) -> anyhow::Result<()> {
     let seconds = format::seconds;
     let (makespan, mean) = (seconds(answer.makespan_s), seconds(answer.mean_time_s));
@@ -164,9 +175,10 @@ fn show_share(answer: &ShareAnswer) -> anyhow::Result<()> {
     print(&format::table(&["JOB", "ENDS", "FAIR", "AHEAD BY"], &rows))?;
     let placed = answer.placements.iter().map(|own| {
         let (start, end) = (seconds(own.start_s), seconds(own.end_s));
-        vec![start, end, own.job.to_string(), own.stage.to_string(), own.node.to_string(), own.tasks.to_string()]
+        let (stage, tasks) = (own.stage.to_string(), own.tasks.to_string());
+        vec![start, end, own.job.to_string(), stage, own.node.to_string(), locality(own.locality), tasks]
     });
-    print(&format::table(&["START", "END", "JOB", "STAGE", "NODE", "TASKS"], &placed.collect::<Vec<_>>()))?;
+    print(&format::table(&["START", "END", "JOB", "STAGE", "NODE", "INPUT ON", "TASKS"], &placed.collect::<Vec<_>>()))?;
     let names: Vec<&str> = answer.jobs.iter().map(|own| own.name.as_str()).collect();
     let credit = |row: &Credits| {
         let credits =

@@ -10,7 +10,7 @@ use gleaner_planner::sharing::resources::Resources;
 use gleaner_simulator::random::Random;
 use gleaner_types::id::{HostId, JobId};
 
-/// Nodes of a rack, and replicas of a block (§5.5.1; HDFS).
+/// Nodes of a rack (§5.5.1).
 const RACK: u32 = 20;
 /// Of a node: threads, GB, MB/s of three disks, Mb/s (§5.5.1).
 const NODE: Resources = Resources { cpu: 24.0, memory: 32.0, disk: 330.0, network: 1_000.0 };

@@ -17,14 +17,15 @@ use super::credit::{Check, Products};
 use super::drf::Drf;
 use super::engine::{Policy, State, TIME_ROUNDING, Truth, play_in};
 use super::fair::{FairTimes, Fluid};
+use super::input::Workload;
 use super::network::{EpochEnd, FULL};
 use super::packing::{Away, Head, pack};
 use super::resources::Resources;
 use super::tasks::Locality;
 
-/// Most tasks of all jobs that have arrived with which fair completions are those of whole tasks. Chosen: they are played
-/// out anew with every arrival.
-const MOST_WHOLE: u32 = 1_000;
+/// Most tasks of all jobs that have arrived, times nodes, with which fair completions are those of whole tasks. Chosen: they
+/// are played out anew with every arrival.
+const MOST_WHOLE: u64 = 200_000;
 /// Rounds in an epoch in which tasks are tried again that were left out for their input. Chosen: every second or so.
 const ROUNDS: f64 = 16.0;
 /// Steps of an epoch in which divisible shares stay the same when fair completions are foreseen. Chosen.
@@ -35,6 +36,8 @@ const LATEST: f64 = 0.5;
 /// What is known of the jobs that have arrived.
 #[derive(Debug, Clone)]
 struct Fair {
+    /// The workload with every input on every node, which is what fair completions are of.
+    without_inputs: Workload,
     arrived: usize,
     lost: usize,
     /// By what the durations of stages have to be multiplied: job, stage, factor.
@@ -51,6 +54,7 @@ struct Fair {
 impl Fair {
     fn new(state: &State<'_>) -> Self {
         Self {
+            without_inputs: state.workload.without_inputs(),
             arrived: 0,
             lost: 0,
             factors: Vec::new(),
@@ -83,9 +87,10 @@ impl Fair {
         self.ends_s.clone_from(&self.divisible.ends_s);
         self.whole = None;
         let stages = state.arrivals().iter().flat_map(|&job| &workload.jobs()[job].stages);
-        if stages.map(|stage| stage.tasks).sum::<u32>() <= MOST_WHOLE {
+        let nodes = workload.cluster().nodes.len() as u64;
+        if stages.map(|stage| u64::from(stage.tasks)).sum::<u64>().saturating_mul(nodes) <= MOST_WHOLE {
             let truth = Truth { factors: self.factors.clone(), losses: state.lost().to_vec() };
-            let schedule = play_in(workload, &mut Drf, &truth, state.now_s);
+            let schedule = play_in(&self.without_inputs, &mut Drf, &truth, state.now_s);
             self.ends_s.clone_from(&schedule.ends_s);
             self.whole = Some(Products::new(workload, &schedule));
         }
@@ -128,7 +133,9 @@ impl Fair {
         let Some((current, _)) = state.unfinished(job).filter(|_| state.ready(job).is_some()) else { return false };
         let ends_s = &self.ends_s[job];
         let left: f64 = (current..ends_s.len()).map(|stage| state.duration_s(job, stage)).sum();
-        let end_s = state.now_s + left;
+        // It may have to start anywhere.
+        let input = state.workload.jobs()[job].stages.get(current).and_then(|stage| stage.input.as_ref());
+        let end_s = state.now_s + left + input.map_or(0.0, |input| input.off_rack_extra_s);
         ends_s.last().is_some_and(|completion_s| end_s >= completion_s * (1.0 - TIME_ROUNDING))
     }
 }

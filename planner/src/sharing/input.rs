@@ -15,6 +15,10 @@ const MOST_HOLDERS: usize = 10;
 /// Longest time in seconds; shortest duration of a task; largest amount of a resource. Chosen.
 const LONGEST_S: f64 = 1e7;
 const SHORTEST_S: f64 = 1e-3;
+/// Most epochs, of the mean duration of tasks, that reading inputs from elsewhere may add to all tasks together. Chosen.
+const MOST_EXTRA_EPOCHS: f64 = 1e6;
+/// Least part of the cluster that a task uses of some resource. Chosen.
+const LEAST_SHARE: f64 = 1e-12;
 const LARGEST: f64 = 1e12;
 
 /// A field is wrong.
@@ -227,6 +231,7 @@ impl Workload {
         if !problems.is_empty() {
             return Err(problems);
         }
+        extra_is_bounded(&jobs)?;
         let holders = |stage: &Stage| stage.input.as_ref().map(|input| holders(input, &cluster, &known));
         let holders = jobs.iter().map(|job| job.stages.iter().map(holders).collect()).collect();
         let racks = cluster.nodes.iter().map(|node| node.rack as usize + 1).max().unwrap_or(1);
@@ -301,6 +306,22 @@ impl Workload {
     }
 }
 
+/// Policies wake once an epoch, whose length is the mean duration of tasks; what inputs add must not be out of proportion.
+fn extra_is_bounded(jobs: &[Job]) -> Result<(), Vec<Invalid>> {
+    let stages = || jobs.iter().flat_map(|job| &job.stages);
+    let all = |of: &dyn Fn(&Stage) -> f64| stages().map(|stage| f64::from(stage.tasks) * of(stage)).sum::<f64>();
+    let epoch_s = all(&|stage| stage.duration_s) / all(&|_| 1.0);
+    let epochs = all(&|stage| stage.input.as_ref().map_or(0.0, |input| input.off_rack_extra_s)) / epoch_s;
+    if epochs <= MOST_EXTRA_EPOCHS {
+        return Ok(());
+    }
+    Err(vec![Invalid {
+        field: "jobs: off_rack_extra_s of all tasks, in mean durations".to_owned(),
+        value: epochs.to_string(),
+        rule: format!("at most {MOST_EXTRA_EPOCHS}"),
+    }])
+}
+
 /// Nodes and racks that hold each task's input.
 fn holders(input: &Input, cluster: &Cluster, known: &BTreeMap<&str, usize>) -> Holders {
     let nodes = |names: &Vec<HostId>| {
@@ -326,8 +347,9 @@ impl Checks {
         if self.0.len() > before {
             return;
         }
-        if stage.demand.largest() <= 0.0 {
-            self.wrong(format!("{field}.demand"), "nothing", "more than 0 of a resource");
+        if stage.demand.over(cluster.capacity()).largest() < LEAST_SHARE {
+            let rule = format!("more than {LEAST_SHARE} of the cluster's of a resource");
+            self.wrong(format!("{field}.demand"), &format!("{:?}", stage.demand), &rule);
         } else if !cluster.nodes.iter().any(|node| stage.demand.fits(node.capacity, node.capacity)) {
             self.wrong(format!("{field}.demand"), &format!("{:?}", stage.demand), "at most what one node has");
         } else if stage.demand.network > cluster.switch {

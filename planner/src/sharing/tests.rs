@@ -137,7 +137,14 @@ fn what_is_wrong_is_named() {
     wrong(&|jobs, _| jobs[1].stages[1].tasks = 1_000_000, "jobs[1] (B).stages[1].tasks: is 1000000");
     wrong(&|jobs, _| jobs[0].stages[0].demand.cpu = -1.0, "jobs[0] (A).stages[0].demand.cpu: is -1");
     wrong(&|jobs, _| jobs[0].stages[0].demand.memory = f64::NAN, "jobs[0] (A).stages[0].demand.memory: is NaN");
-    wrong(&|jobs, _| jobs[0].stages[0].demand = Resources::default(), "jobs[0] (A).stages[0].demand: is nothing");
+    wrong(
+        &|jobs, _| jobs[0].stages[0].demand = Resources::default(),
+        "jobs[0] (A).stages[0].demand: is Resources { cpu: 0.0",
+    );
+    wrong(
+        &|jobs, _| jobs[0].stages[0].demand = demand(1e-300, 0.0, 0.0),
+        "it must be more than 0.000000000001 of the cluster's",
+    );
     wrong(&|jobs, _| jobs[0].stages[0].demand.cpu = 21.0, "at most what one node has");
     wrong(&|_, cluster| cluster.switch = 0.5, "jobs[2] (C).stages[1].demand.network: is 1; it must be at most");
     wrong(&|jobs, _| jobs[3].stages[0].duration_s = 0.0, "jobs[3] (D).stages[0].duration_s: is 0");

@@ -92,8 +92,9 @@ pub const GUEST_DIED: &str = "a guest of the bed ended by itself";
 const BOOTS: u32 = 3;
 
 /// Boots a version 2 host and runs a script of the lab in it. Emulation is not reliable, least of all with virtualisation
-/// inside: a guest's QEMU ends by itself, the host ends, or it stands still. That says nothing of what is tested, so it
-/// is booted again then; what it printed is shown. A host that died each time is a failure for the caller to see.
+/// inside: a guest's QEMU ends by itself, the host ends, or it stands still. It is booted again then, and what it printed
+/// is shown; a host that died each time is a failure for the caller to see. So that a product which hangs is no host that
+/// stands still, the time limit has to be longer than what the test itself waits for.
 #[must_use]
 pub fn on_host(images: &Path, options: &[&str], script_name: &str, files: &[&Path]) -> Output {
     let boot = || {

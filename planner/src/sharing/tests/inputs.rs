@@ -233,9 +233,26 @@ fn what_is_wrong_with_inputs_is_named() {
     wrong(&|input| input.network = 11.0, "jobs[0] (A).stages[0].input.network: is 11; it must be at most");
     wrong(&|input| input.rack_extra_s = -1.0, "jobs[0] (A).stages[0].input.rack_extra_s: is -1");
     wrong(&|input| input.off_rack_extra_s = 1.0, "jobs[0] (A).stages[0].input.off_rack_extra_s: is 1");
+    wrong(&|input| input.off_rack_extra_s = 1e7, "in mean durations: is "); // a policy would wake for hours
     wrong(&|input| input.nodes.truncate(3), "jobs[0] (A).stages[0].input.nodes: their number: is 3");
     wrong(
         &|input| input.nodes[2] = vec![HostId::new("none").unwrap()],
         "jobs[0] (A).stages[0].input.nodes[2]: is none",
     );
+}
+
+/// Where its input is does not make a job's fair completion later, so it does not wait for the node that has it.
+#[test]
+fn a_job_whose_input_is_on_a_busy_node_starts_away_from_it_when_it_would_be_late() {
+    let mut cluster = cluster(2, demand(1.0, 0.0, 10.0), 10.0);
+    cluster.nodes[1].capacity.memory = 1.0;
+    let long = stage(1, demand(1.0, 1.0, 0.0), 1_000.0);
+    let mut short = stage(1, demand(1.0, 0.0, 0.0), 10.0);
+    let nodes = vec![vec![cluster.nodes[1].name.clone()]];
+    short.input = Some(Input { nodes, network: 0.0, rack_extra_s: 0.0, off_rack_extra_s: 90.0 });
+    let mut jobs = vec![job("long", &[long]), job("short", &[short])];
+    jobs[1].release_s = 1.0;
+    let workload = Workload::new(cluster, jobs).unwrap();
+    let schedule = play(&workload, policy(0, workload.mean_task_s()).as_mut(), f64::INFINITY);
+    assert!((schedule.completion_s(1) - 101.0).abs() < 1e-6, "{schedule:?}");
 }
