@@ -200,7 +200,7 @@ fn ci(steps: &mut Steps) {
     fuzz(steps, "4".into());
     demo(steps);
     // Ten thousand are for a quiet hour.
-    seeds(steps, Some(&"2000".into()));
+    seeds(steps, Some(&"1000".into()));
     docs(steps);
     deps::check(steps);
 }
