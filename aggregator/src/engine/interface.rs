@@ -174,6 +174,12 @@ impl Problems {
     /// Options in the form that an engine reads; `None`, with the field named, where they have another. `prefix` is what
     /// the document is called where the operator wrote it.
     pub fn read<T: DeserializeOwned>(&mut self, prefix: &str, options: &Value) -> Option<T> {
+        // A list would be taken for the fields in their order.
+        if !options.is_object() {
+            let name = if prefix.is_empty() { "the engine's options" } else { prefix };
+            self.add(format!("{name}: is {options}; it must be a table"));
+            return None;
+        }
         serde_path_to_error::deserialize(options)
             .map_err(|error| {
                 let path = match error.path().to_string() {
