@@ -231,11 +231,27 @@ impl Workload {
         if !problems.is_empty() {
             return Err(problems);
         }
-        extra_is_bounded(&jobs)?;
         let holders = |stage: &Stage| stage.input.as_ref().map(|input| holders(input, &cluster, &known));
         let holders = jobs.iter().map(|job| job.stages.iter().map(holders).collect()).collect();
         let racks = cluster.nodes.iter().map(|node| node.rack as usize + 1).max().unwrap_or(1);
-        Ok(Self { capacity: cluster.capacity(), racks, holders, cluster, jobs })
+        let own = Self { capacity: cluster.capacity(), racks, holders, cluster, jobs };
+        own.extra_is_bounded().map_err(|problem| vec![problem])?;
+        Ok(own)
+    }
+
+    /// Policies wake once an epoch, whose length is the mean duration of tasks; what inputs add must not be out of proportion.
+    fn extra_is_bounded(&self) -> Result<(), Invalid> {
+        let extra_s = |stage: &Stage| stage.input.as_ref().map_or(0.0, |input| input.off_rack_extra_s);
+        let stages = self.jobs.iter().flat_map(|job| &job.stages);
+        let epochs = stages.map(|stage| f64::from(stage.tasks) * extra_s(stage)).sum::<f64>() / self.mean_task_s();
+        if epochs <= MOST_EXTRA_EPOCHS {
+            return Ok(());
+        }
+        Err(Invalid {
+            field: "jobs: off_rack_extra_s of all tasks, in mean durations".to_owned(),
+            value: epochs.to_string(),
+            rule: format!("at most {MOST_EXTRA_EPOCHS}"),
+        })
     }
 
     /// The same with every input on every node.
@@ -304,22 +320,6 @@ impl Workload {
         let demand = stage.demand.over(self.capacity);
         demand.network > 0.0 && demand.network >= demand.largest()
     }
-}
-
-/// Policies wake once an epoch, whose length is the mean duration of tasks; what inputs add must not be out of proportion.
-fn extra_is_bounded(jobs: &[Job]) -> Result<(), Vec<Invalid>> {
-    let stages = || jobs.iter().flat_map(|job| &job.stages);
-    let all = |of: &dyn Fn(&Stage) -> f64| stages().map(|stage| f64::from(stage.tasks) * of(stage)).sum::<f64>();
-    let epoch_s = all(&|stage| stage.duration_s) / all(&|_| 1.0);
-    let epochs = all(&|stage| stage.input.as_ref().map_or(0.0, |input| input.off_rack_extra_s)) / epoch_s;
-    if epochs <= MOST_EXTRA_EPOCHS {
-        return Ok(());
-    }
-    Err(vec![Invalid {
-        field: "jobs: off_rack_extra_s of all tasks, in mean durations".to_owned(),
-        value: epochs.to_string(),
-        rule: format!("at most {MOST_EXTRA_EPOCHS}"),
-    }])
 }
 
 /// Nodes and racks that hold each task's input.
