@@ -1,4 +1,4 @@
-//! Golden files: what this program stores, as files that later programs must still read. `GLEANER_WRITE_GOLDEN=DIR`
+//! Golden files: what this program stores, as files that later programs must still read. `GLEANER_WRITE_STORED=DIR`
 //! with the test `golden_files_can_be_made` writes those of the current formats to a folder.
 //!
 //! The state in them comes out of the controller itself: a small fleet under local and cluster jobs in several phases,
@@ -511,7 +511,7 @@ fn golden_files_can_be_made() {
     let harvesting = controller.jobs().filter(|job| job.volunteers > 0);
     let engines: Vec<bool> = harvesting.map(|job| job.spec.workers.slots().is_some()).collect();
     assert!(engines.contains(&true) && engines.contains(&false), "{engines:?}");
-    if let Some(target) = std::env::var_os("GLEANER_WRITE_GOLDEN") {
+    if let Some(target) = std::env::var_os("GLEANER_WRITE_STORED") {
         let target = Path::new(&target);
         copy(folder.path(), target);
         let mut packed = DeflateEncoder::new(Vec::new(), Compression::best());
