@@ -195,6 +195,9 @@ mod tests {
         let events = [Software::TASK_CLOCK; 3];
         // Thread ids end far below this.
         let error = Counters::of_threads_counting(&[i32::MAX], events).unwrap_err();
+        if error.kind == AbsenceKind::Denied {
+            gleaner_test_support::skip!("no perf events here at all: {error}");
+        }
         assert_eq!(error.kind, AbsenceKind::Vanished);
     }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::{groups, network, scratch};
@@ -72,8 +73,9 @@ impl Drop for Run {
 }
 
 fn alive(pid: u32) -> bool {
-    // By /proc, which knows only processes of this namespace; so does the lock's other holder.
-    i32::try_from(pid).ok().and_then(Pid::from_raw).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+    // Only that there is none of this number means that it is gone: another user's process may not be signalled, but lives.
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// Process ids of runs that left something behind and are `gone`.
@@ -146,11 +148,14 @@ mod tests {
         make(cgroups.path().join(format!("cpu/{PREFIX}{gone}-foreground")));
         std::fs::write(cgroups.path().join("cpu/cgroup.procs"), "").unwrap();
         make(parent.path().join(format!("{PREFIX}{living}")));
+        // Another user's process, unless this is root.
+        make(parent.path().join(format!("{PREFIX}1")));
         make(parent.path().join("gleaner-isolation-no-number"));
         assert_eq!(left_behind(parent.path(), cgroups.path(), |pid| !alive(pid)), [gone]);
         drop(Run::begin(parent.path(), cgroups.path()).unwrap());
         assert!(!parent.path().join(format!("{PREFIX}{gone}")).exists());
         assert!(!cgroups.path().join(format!("cpu/{PREFIX}{gone}-foreground")).exists());
         assert!(parent.path().join(format!("{PREFIX}{living}")).exists());
+        assert!(parent.path().join(format!("{PREFIX}1")).exists());
     }
 }

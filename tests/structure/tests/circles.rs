@@ -56,14 +56,13 @@ fn no_files_use_one_another_in_a_circle() {
 
 /// A crate of these files, and its circles as lists of files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {
-    let name = files.iter().map(|(_, text)| text.len().to_string()).collect::<Vec<_>>().join("-");
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let folder = tempfile::tempdir().unwrap();
     for (file, text) in files {
-        let path = folder.join(file);
+        let path = folder.path().join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    let found = circles(&folder.join("lib.rs")).unwrap();
+    let found = circles(&folder.path().join("lib.rs")).unwrap();
     let names = |circle: &Circle| circle.files.iter().map(|file| file.display().to_string()).collect();
     found.iter().map(names).collect()
 }
