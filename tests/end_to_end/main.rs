@@ -2,6 +2,7 @@
 //! checks at its end that the machine is as before.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
+mod access;
 mod daemons;
 mod jobs;
 mod kills;
@@ -10,5 +11,4 @@ mod openmetrics;
 mod plans;
 mod runs;
 mod screen;
-mod security;
 mod service;

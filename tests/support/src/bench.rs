@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 /// Longest wait for anything.
 pub const TIMEOUT: Duration = Duration::from_secs(180);
 
+/// Longest pause between two checks of what is waited for. Chosen.
+const LONGEST_PAUSE: Duration = Duration::from_millis(150);
+
 /// The built `gleaner`. Cargo builds it for the tests of its own package and lays it beside their folder.
 fn program() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("gleaner")
@@ -77,9 +80,12 @@ pub fn text(bytes: &[u8]) -> String {
 /// Waits for a condition, or fails saying what was waited for.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
+    let mut pause = Duration::from_millis(20);
     while !condition() {
         assert!(Instant::now() < deadline, "{what}: not in {} s", TIMEOUT.as_secs());
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(pause);
+        // Most conditions start a program, which takes CPU from what is waited for.
+        pause = LONGEST_PAUSE.min(pause * 3 / 2);
     }
 }
 
