@@ -1,8 +1,8 @@
 //! How well the predictors do (RHIC §4.2 and Fig. 8): on generated sessions second by second, and on recorded traces.
 //!
 //! A recorded trace has one value per 300 s. Each is fed to the forecaster as five samples of 60 s, so that 10 minutes of
-//! history are two values of the trace; nothing else is made up. Judged is what was promised against the mean demand of
-//! the lookahead that followed.
+//! history are two values of the trace; nothing else is made up. What was promised is compared with the mean
+//! demand of the lookahead that followed.
 
 use std::path::Path;
 

@@ -3,10 +3,10 @@
 //! Out: ceilings on bytes and operations, or none. The agent's disk bound calls it five times a second.
 //!
 //! Beside a foreground that uses the device the ceiling is a floor: a foreground that waits for each write suffers from every
-//! one in front of its own. Beside nobody it rises, by a share of the device's capacity per second, until there is none, so
+//! one in front of its own. Where nobody else uses it the ceiling rises, by a share of the device's capacity per second, until there is none, so
 //! that the device shows what it can carry: the capacity is the most that was seen, and no less than a slow disk's.
 //!
-//! A volunteer that writes much hides a small foreground, because a file system's journal writes for it on nobody's account.
+//! A volunteer that writes much hides a small foreground, because the kernel charges what a file system's journal writes to no cgroup.
 //! So from time to time the law makes a quiet interval: it lowers the ceiling to the floor for two intervals, and measures in the second.
 
 use gleaner_types::units::Fraction;

@@ -1,4 +1,4 @@
-//! Ways to size a cluster that Gleaner is compared with, in the same frame and with the same selection of hosts
+//! Ways to size a cluster that Gleaner is compared with, in the same controller and with the same selection of hosts
 //! (RHIC §5.2 and §5.3): a fixed number, a threshold, and fuzzy control. In: what a scenario says of `sizing`. Out: a
 //! policy that the simulator gives to the controller. No job of an operator can name one.
 

@@ -1,4 +1,4 @@
-//! A figure and a detail of this chapter, put together in one line each.
+//! Short constructors for the figures and details of this experiment.
 
 use crate::{Detail, Figure, Reproduction};
 

@@ -5,7 +5,7 @@
 //! resource it asked for, so that none of its tiers is more of a bottleneck than another, and the parts minimise the lost
 //! performance (Eq. 4.12–4.14). What that leaves of a constrained resource goes to those whose performance gains most.
 //!
-//! Floors come before parts, which the paper does not have: a grant below its floor is raised to it, at the cost of what
+//! The paper has no floors. Here they come before parts: a grant below its floor is raised to it, at the cost of what
 //! others on that host were granted above theirs. Floors that add up to more than there is are kept in proportion.
 //!
 //! Volunteers take no part: they have what is left when every request is granted, which on a contended host is nothing.

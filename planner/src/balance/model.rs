@@ -3,14 +3,14 @@
 //! performance is linear in the shares only piecewise.
 //!
 //! Coefficients come from nonnegative least squares over a sliding window. A share that hardly moved tells nothing of its
-//! gain: there a pull holds it at the prior, by which a share matters as much as requests wait for it, or all alike where
-//! that is not known. Shares are parts of a host here; the equations are linear in them, so the scale on which resources
+//! gain. A penalty then keeps that gain near the prior: in proportion to how long requests wait for the resource, or equal
+//! for all resources where these waits are not known. Shares are parts of a host here; the equations are linear in them, so the scale on which resources
 //! are compared only matters to the balancer.
 //!
 //! Three things are ours. A term −β, β ≥ 0, stands for the part of the shares that the load uses up before it gains any
 //! performance: without it performance could grow at most in proportion to the shares, and near saturation it grows several
-//! times as fast. Later intervals count more than earlier ones. What the latest intervals were beyond the equation is
-//! expected to stay, so that a change of the load does not leave a lasting error.
+//! times as fast. Later intervals count more than earlier ones. The error of the equation in the latest intervals is
+//! expected to persist and is added, so that a change of the load does not leave a lasting error.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -5,8 +5,8 @@
 //! wanted on each host, and the CPU left of it. Called by the controller; it reads the hosts and changes nothing of them.
 //!
 //! Balancing and harvesting work on one picture of each host: what is granted fits the host, and a volunteer may have what
-//! the grants leave. Where applications contend for the CPU there is no volunteer at all: it is the last to get and the
-//! first to give. Foreground beside the applications is not counted: grants are ceilings, not reservations, and what
+//! the grants leave. Where applications contend for the CPU there is no volunteer at all: it gets CPU
+//! last and gives it up first. Foreground beside the applications is not counted: grants are ceilings, not reservations, and what
 //! something without a target uses says nothing of what it needs; the kernel shares between them as without Gleaner.
 
 mod control;

@@ -1,7 +1,7 @@
-//! Whichever method has proven best on this host: all that compete predict all the time, and are judged when their time
-//! has come. In: the history, by steps. Out: the leader's prediction, with a margin from its own past errors. Ours: the
-//! papers choose the moving average once and for all; here another takes over where it has proven better, and never for
-//! long where not.
+//! Whichever method has proven best on this host: all that compete predict all the time, and each prediction is
+//! judged when its lookahead has passed. In: the history, by steps. Out: the leader's prediction, with a margin from its own
+//! past errors. Ours: the papers always use the moving average. Here another method takes over where it has proven better,
+//! and loses the lead when it no longer is.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What the trials under one posture say. In: trials. Out: the harm is over the budget, within it, or nobody can tell yet.
+//! What the trials under one posture say. In: trials. Out: the harm is over the budget, within it, or it is not known yet.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

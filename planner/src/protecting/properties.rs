@@ -1,4 +1,4 @@
-//! What holds of the machine in any sequence of trials, said without its own judgement of them.
+//! Properties that hold for any sequence of trials, checked without the estimates of the code under test.
 
 use proptest::prelude::*;
 

@@ -1,11 +1,13 @@
 //! CANAL: credit sharing (§5.3), with packing that knows where inputs are (§5.4.1), and the acceleration of jobs that will
 //! use an idle network (§5.4.2).
 //!
-//! Readings. Fair completions are those of DRF of the jobs that have arrived: with whole tasks on the same cluster while
-//! these are few, because Tables 5.5 and 5.6 count so, and because they can be reached; else divisible (§5.3.3), which is
-//! what large clusters come close to. A task that closes a gap has a higher score than any other but one of a job that can
-//! wait no longer, which is ours, and which also starts where the network is short (the paper proposes it in §5.5.2 and did not
-//! do it); one of a supplement has the next. Nothing is reserved for them.
+//! How the paper is read here. Fair completions are those of DRF for the jobs that have arrived. While these are few, they are
+//! computed with whole tasks on the same cluster: Tables 5.5 and 5.6 count so, and such times can be reached. With more jobs
+//! the work counts as divisible (§5.3.3), which large clusters come close to.
+//!
+//! The highest score has a task of a job that can wait no longer. This is ours; such a task also starts where the network is
+//! short, which the paper proposes in §5.5.2 and did not do. Next comes a task that closes a gap, then one of a supplement.
+//! Nothing is reserved for them.
 //!
 //! The theorem of §5.3.2 is about work that can be divided. Whole tasks that are not interrupted can make a job late: the
 //! test `whole_tasks_seldom_make_a_job_late` counts how often.

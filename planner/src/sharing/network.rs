@@ -2,8 +2,9 @@
 //! cluster switch is not fully used. In: what each job did in the last epoch, and what credit must be given back. Out: how
 //! many tasks of each job start before others.
 //!
-//! Readings. Ranks are those of the jobs that are there. What the jobs before have borrowed (Eq. 5.16) is never less than
-//! nothing. A task uses network and its node for at most an epoch. Tasks are whole, so a job can get up to one more.
+//! How the paper is read here. Ranks are among the jobs that have arrived and not ended. What the jobs of lower rank have
+//! borrowed (Eq. 5.16) is never below zero. A task uses the network and its node for at most an epoch. Tasks are whole, so a job
+//! can get up to one task more than it should.
 
 use super::engine::State;
 use super::input::Stage;
