@@ -25,7 +25,7 @@ const LATE_S: f64 = 40.0;
 /// What to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Workloads are this seed's and the following ones'. The seeds 1 to 3 were looked at while the code was written.
+    /// Workloads are this seed's and the following ones'. The seeds 1 to 8 were looked at while the code was written.
     pub seed: u64,
     /// How many workloads.
     pub runs: u64,

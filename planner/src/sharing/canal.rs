@@ -19,7 +19,7 @@ use super::credit::{Check, Products};
 use super::drf::Drf;
 use super::engine::{Policy, State, TIME_ROUNDING, Truth, play_in};
 use super::fair::{FairTimes, Fluid};
-use super::input::Workload;
+use super::input::{Stage, Workload};
 use super::network::{EpochEnd, FULL};
 use super::packing::{Away, Head, pack};
 use super::resources::Resources;
@@ -45,6 +45,8 @@ struct Fair {
     /// By what the durations of stages have to be multiplied: job, stage, factor.
     factors: Vec<(usize, usize, f64)>,
     fluid: Fluid,
+    /// The part of the nodes' resources that packing reaches while tasks wait (Eq. 5.7).
+    reached: f64,
     /// In the order of their fair completions; equal ones in the order of the jobs.
     ranks: Vec<usize>,
     ends_s: Vec<Vec<f64>>,
@@ -61,6 +63,7 @@ impl Fair {
             lost: 0,
             factors: Vec::new(),
             fluid: Fluid::new(state.workload),
+            reached: 1.0,
             ranks: Vec::new(),
             ends_s: Vec::new(),
             whole: None,
@@ -79,10 +82,7 @@ impl Fair {
         for &job in &state.arrivals()[self.arrived..] {
             self.fluid.add(workload, job);
         }
-        for &(_, node) in &state.lost()[self.lost..] {
-            let part = workload.cluster().nodes[node].capacity.over(workload.capacity());
-            self.fluid.available = self.fluid.available.minus(Resources { network: 0.0, ..part });
-        }
+        self.fluid.available = self.available(state);
         self.arrived = state.arrived();
         self.lost = state.lost().len();
         self.divisible = self.fluid.forward(workload, step_s);
@@ -100,6 +100,24 @@ impl Fair {
         let ends_s = &self.ends_s;
         let completion_s = |job: usize| ends_s[job].last().copied().unwrap_or(f64::INFINITY);
         self.ranks.sort_by(|&a, &b| completion_s(a).total_cmp(&completion_s(b)));
+    }
+
+    /// What there is to share, in parts of the cluster: nodes that were not lost, as far as packing fills them (Eq. 5.7).
+    /// The switch has no fragments.
+    fn available(&self, state: &State<'_>) -> Resources {
+        let capacity = |node: usize| state.workload.cluster().nodes[node].capacity.over(state.workload.capacity());
+        let lost = state.lost().iter().fold(Resources::default(), |sum, &(_, node)| sum.plus(capacity(node)));
+        let left = Resources::from_parts([self.reached; 4]).minus(lost);
+        Resources { network: 1.0, ..left }
+    }
+
+    /// Takes note of how full the nodes are after a round that left tasks waiting for them, and not for the network.
+    fn observe(&mut self, state: &State<'_>) {
+        let mut ready = state.present().iter().filter_map(|&job| state.ready(job));
+        if ready.any(|(stage, _)| !state.workload.network_intensive(stage)) {
+            self.reached += LATEST * (state.node_utilisation() - self.reached);
+            self.fluid.available = self.available(state);
+        }
     }
 
     /// Durations that differ from what was told, once a task has ended. True if any is new.
@@ -130,11 +148,17 @@ impl Fair {
         (0..state.workload.jobs().len()).map(|job| self.fluid.product(job)).collect()
     }
 
-    /// Whether a job with tasks to start ends after its fair completion if they wait any longer.
+    /// Whether a job with tasks to start ends after its fair completion if they wait any longer. A stage takes as long as one
+    /// of its tasks, and before that as long as others take to give back what all its tasks need: that part of the cluster of
+    /// such a duration.
     fn urgent(&self, state: &State<'_>, job: usize) -> bool {
-        let Some((current, _)) = state.unfinished(job).filter(|_| state.ready(job).is_some()) else { return false };
+        let Some(((_, waiting), (current, _))) = state.ready(job).zip(state.unfinished(job)) else { return false };
         let ends_s = &self.ends_s[job];
-        let left: f64 = (current..ends_s.len()).map(|stage| state.duration_s(job, stage)).sum();
+        let stage_s = |(index, stage): (usize, &Stage)| {
+            let tasks = if index == current { waiting } else { stage.tasks };
+            state.duration_s(job, index) * (1.0 + f64::from(tasks) * state.workload.task_share(stage))
+        };
+        let left: f64 = state.workload.jobs()[job].stages.iter().enumerate().skip(current).map(stage_s).sum();
         // It may have to start anywhere.
         let input = state.workload.jobs()[job].stages.get(current).and_then(|stage| stage.input.as_ref());
         let end_s = state.now_s + left + input.map_or(0.0, |input| input.off_rack_extra_s);
@@ -402,6 +426,37 @@ impl Policy for Canal {
         let nodes = state.take_fresh();
         self.start_first(state, &fair, &nodes);
         self.start_packed(state, &fair, &nodes);
+        if end_of_epoch {
+            fair.observe(state);
+        }
         self.fair = Some(fair);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_types::id::{HostId, JobId};
+
+    use super::*;
+    use crate::sharing::engine::Play;
+    use crate::sharing::input::{Cluster, Job, Node};
+
+    /// Tasks need six tenths of a node, so no packing fills more; divisible sharing would be ahead by two thirds.
+    #[test]
+    fn fair_sharing_gets_as_much_of_the_nodes_as_packing_fills() {
+        let capacity = Resources { cpu: 10.0, ..Resources::default() };
+        let node = |index: u32| Node { name: HostId::new(format!("n{index}")).unwrap(), capacity, rack: 0 };
+        let stage = Stage { tasks: 1_500, demand: Resources { cpu: 6.0, ..capacity }, duration_s: 20.0, input: None };
+        let job = |name| Job { name: JobId::new(name).unwrap(), release_s: 0.0, stages: vec![stage.clone()] };
+        let cluster = Cluster { nodes: (0..100).map(node).collect(), switch: 0.0 };
+        let workload = Workload::new(cluster, vec![job("a"), job("b")]).unwrap();
+        let mut canal = Canal::new(20.0, Awareness::BOTH, 1);
+        let mut play = Play::new(&workload, &Truth::default(), f64::INFINITY);
+        while play.state.now_s < 200.0 && play.step(&mut canal) {}
+        let fair = canal.fair.as_mut().unwrap();
+        assert!((fair.reached - 0.6).abs() < 0.001, "{}", fair.reached);
+        let ahead: f64 = fair.products(&play.state).iter().sum::<f64>() - play.state.product(0) - play.state.product(1);
+        // 0.4 + 0.2 + 0.1 + … of epochs of 20 s; at the full rate it were 80 s.
+        assert!(ahead < 16.5, "{ahead}");
     }
 }

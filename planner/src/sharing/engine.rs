@@ -234,6 +234,15 @@ impl<'a> State<'a> {
         self.switch_used.at(self.now_s)
     }
 
+    /// The largest part that running tasks hold of all nodes' CPU, memory or disk, without nodes that were lost.
+    #[must_use]
+    pub fn node_utilisation(&self) -> f64 {
+        let nodes = || self.places.iter().zip(&self.workload.cluster().nodes).filter(|(place, _)| !place.lost);
+        let whole = nodes().fold(Resources::default(), |sum, (_, node)| sum.plus(node.capacity));
+        let free = nodes().fold(Resources::default(), |sum, (place, _)| sum.plus(place.free));
+        Resources { network: 0.0, ..whole.minus(free).over(whole) }.largest()
+    }
+
     /// What the tasks of a stage take by all that is known: as told, until one has ended.
     #[must_use]
     pub fn duration_s(&self, job: usize, stage: usize) -> f64 {

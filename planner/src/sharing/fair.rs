@@ -44,7 +44,7 @@ pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f6
         while shares.get(next).is_some_and(|share| !share.is_nan()) {
             next += 1;
         }
-        let Some(claim) = claims.get(next) else { return };
+        let Some(claim) = claims.get(next) else { return spread_network(claims, free[3], shares) };
         // Rates below this are what rounding leaves of jobs that have stopped.
         let of = |r: usize| if used_up[r] || rate[r] < 1e-12 { f64::INFINITY } else { free[r] / rate[r] };
         let until_full = (0..4).map(of).fold(f64::INFINITY, f64::min).max(0.0);
@@ -65,6 +65,27 @@ pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f6
                 stop(index, level, shares, &mut rate);
             }
         }
+    }
+}
+
+/// Divides the network that is left evenly among network-intensive jobs that the nodes have stopped, as long as their shares of
+/// a node's resources are at most what their dominant shares were (§5.3.3). Their small tasks fit where others do not.
+fn spread_network(claims: &[Claim], mut free: f64, shares: &mut [f64]) {
+    if free <= ROUNDING {
+        return;
+    }
+    let room = |(index, claim): (usize, &Claim)| {
+        let of_node = Resources { network: 0.0, ..claim.direction }.largest();
+        let most = if of_node > 0.0 { claim.most.min(shares[index] / of_node) } else { claim.most };
+        let intensive = claim.direction.network >= 1.0 - ROUNDING;
+        (intensive && most > shares[index]).then_some((most - shares[index], index))
+    };
+    let mut rooms: Vec<(f64, usize)> = claims.iter().enumerate().filter_map(room).collect();
+    rooms.sort_by(|a, b| a.0.total_cmp(&b.0));
+    for (place, &(room, index)) in rooms.iter().enumerate() {
+        let more = room.min(free / (rooms.len() - place) as f64);
+        shares[index] += more;
+        free -= more;
     }
 }
 

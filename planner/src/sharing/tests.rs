@@ -104,6 +104,14 @@ fn divisible_shares_by_hand() {
     close(&shares(&[claim(1.0, 0.0, 0.1), claim(1.0, 0.0, 9.0), claim(1.0, 0.0, 9.0)]), &[0.1, 0.45, 0.45]);
     // What uses no CPU grows when the CPU is used up.
     close(&shares(&[claim(1.0, 0.0, 9.0), claim(1.0, 0.0, 9.0), claim(0.0, 1.0, 9.0)]), &[0.5, 0.5, 1.0]);
+    // 4 + 2/10 on the CPU: all have 1/4.2. What is left of the network goes to those that use little else, evenly.
+    let sorter = |cpu, most| Claim { direction: demand(cpu, 0.0, 1.0), most };
+    let busy = [claim(1.0, 0.0, 9.0); 4];
+    let both = |first: Claim, second: Claim| shares(&[&[first, second], &busy[..]].concat());
+    close(&both(sorter(0.1, 0.9), sorter(0.1, 0.9))[..3], &[0.5, 0.5, 1.0 / 4.2]);
+    // No more than all its tasks, and no more of the CPU than its dominant share was.
+    close(&both(sorter(0.1, 0.4), sorter(0.1, 0.9))[..2], &[0.4, 0.6]);
+    close(&shares(&[&[sorter(0.5, 0.9)], &busy[..]].concat())[..1], &[2.0 / 4.5]);
 }
 
 /// 10/3 × f of the CPU is used, so f = 0.3. C and D end their CPU stages at 2.5 T. On what they leave A and B have 2/3 each,
