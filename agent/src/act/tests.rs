@@ -488,6 +488,9 @@ fn the_volunteers_foreign_knob_is_told_and_left_too() {
     quota.write(ours).unwrap();
     let ack = actor.apply(&run(2), later(2_000));
     assert_eq!(applied(&ack), (Quota::Unlimited, actor.levers().weight.then_some(Weight::LEAST)));
+    quota.write(theirs.clone()).unwrap();
+    actor.tick(later(2_500));
+    assert_eq!(refusal_of(&actor.apply(&run(2), later(3_000))), Some(Refusal::ForeignWrite), "not renewed either");
 }
 
 #[test]
