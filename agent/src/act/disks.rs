@@ -394,7 +394,7 @@ mod tests {
     use gleaner_types::time::Timestamp;
 
     use super::*;
-    use crate::act::tests::scene::Scene;
+    use crate::act::tests::scene::{Scene, eventually};
     use crate::act::{ActSettings, Actor, Bound};
 
     /// A disk 8:0 with a mounted partition 8:1, and a cgroup.
@@ -487,7 +487,7 @@ mod tests {
         let (mut actor, _) = Actor::open(settings, &scene.hierarchies).unwrap();
         let found = group_of(actor.volunteer_cgroups()).and_then(|(dir, version)| {
             let held = levers(&dir, version, &disks(&Roots::default())?)?;
-            Ok((dir, held))
+            Ok((dir, version, held))
         });
         let command = Command {
             target: Target::Volunteer,
@@ -497,12 +497,15 @@ mod tests {
         };
         let outcome = actor.apply(&command, Timestamp(1_000_000)).outcome;
         match found {
-            Ok((dir, held)) => {
+            Ok((dir, version, held)) => {
                 assert!(!held.is_empty() && matches!(outcome, Outcome::Applied { .. }), "{outcome:?}");
-                for lever in held {
-                    let LeverValue::Throttle(throttle) = lever.original else { panic!("{lever:?}") };
+                for lever in &held {
+                    let LeverValue::Throttle(throttle) = &lever.original else { panic!("{lever:?}") };
                     assert!(throttle.write_bytes.is_some() && throttle.read_operations.is_some(), "{throttle:?}");
                 }
+                let weaknesses = actor.levers().weaknesses.join("\n");
+                assert_eq!(weaknesses.contains("synced and direct writes only"), version == CgroupVersion::V1);
+                eventually("the ceiling opens", || held.iter().any(|held| held.lever.read().unwrap() != held.original));
                 assert!(actor.restore_all().failed.is_empty());
                 assert!(!dir.exists());
             }

@@ -5,6 +5,9 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 
+use gleaner_types::command::{Desired, Outcome, Quota, Target, Version};
+use gleaner_types::time::Timestamp;
+
 use super::*;
 use crate::act::tests::scene::{Scene, eventually};
 use crate::act::{ActSettings, Actor};
@@ -291,11 +294,20 @@ fn an_agents_volunteer_is_held_until_it_is_gone() {
     let weaknesses = actor.levers().weaknesses.join("\n");
     assert!(!weaknesses.contains("network"), "{weaknesses}");
     // Latent, with the least ceiling: 1 % of 100 Mbit/s.
-    let sent = || actor.network_status().unwrap().ceiling.sent.per_sec();
-    eventually("the first sample", || sent() > 0.0);
-    assert!((sent() - 125_000.0).abs() < 1.0, "{:?}", actor.network_status());
+    let sent = |actor: &Actor| actor.network_status().unwrap().ceiling.sent.per_sec();
+    eventually("the first sample", || sent(&actor) > 0.0);
+    assert!((sent(&actor) - 125_000.0).abs() < 1.0, "{:?}", actor.network_status());
     let group = cgroup_of(actor.volunteer_kind(), actor.volunteer_cgroups(), &scene.hierarchies).unwrap();
     assert_eq!(programs(&group), (1, 1));
+    let run = gleaner_types::command::Command {
+        target: Target::Volunteer,
+        version: Version { epoch: 1, number: 1 },
+        lease_ms: 60_000,
+        desired: Desired::Run { cap: Quota::Unlimited },
+    };
+    let outcome = actor.apply(&run, Timestamp(1_000_000)).outcome;
+    assert!(matches!(outcome, Outcome::Applied { .. }), "{outcome:?}");
+    eventually("the ceiling opens", || sent(&actor) > 126_000.0);
     assert!(actor.restore_all().failed.is_empty());
     assert!(!group.exists() && actor.network_status().is_none());
 }

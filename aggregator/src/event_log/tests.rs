@@ -144,7 +144,9 @@ fn a_reader_follows_through_rotations() {
     let mut seen = 0;
     for at in 0..40 {
         log.append(Timestamp(at), stopped());
-        seen += reader.next_lines(10).unwrap().len();
+        let new = reader.next_lines(10).unwrap().len();
+        assert_eq!(new, 1, "a follower sees a line as soon as it is there");
+        seen += new;
     }
     assert_eq!(seen, 40);
 }
@@ -182,6 +184,29 @@ fn a_reader_of_the_end_does_not_read_the_rest() {
         let lines = 20_000 - since.0.min(20_000 * MINUTE) / MINUTE;
         assert!(ahead < 8 * 2 * PART + (lines + 120) * 200, "{since}: {ahead} bytes to read");
     }
+}
+
+#[test]
+fn the_aggregators_next_line_is_found_behind_those_of_agents_and_only_nearby() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    log.append(Timestamp(1), stopped());
+    log.append_agents(Timestamp(1), &agents(1..=3)).unwrap();
+    log.append(Timestamp(2), stopped());
+    log.append_agents(Timestamp(2), &agents(4..=1_000)).unwrap();
+    log.append(Timestamp(3), stopped());
+    let text = std::fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+    let mut reader = BufReader::new(File::open(folder.path().join("events.jsonl")).unwrap());
+    let mut next = |start: usize| next_of_aggregator(&mut reader, start as u64, text.len() as u64).unwrap();
+    let begin = |number: usize| text.split_inclusive('\n').take(number).map(str::len).sum::<usize>();
+    // From within the first line, from its last byte, and from within an agent's.
+    for start in [5, begin(1) - 1, begin(2) + 5] {
+        assert_eq!(next(start), Some((begin(4) as u64, Timestamp(2))), "{start}");
+    }
+    let last = begin(1_001 + 1);
+    assert!(last > begin(4) + 10 + PART as usize);
+    assert_eq!(next(begin(4) + 10), None, "it is further away");
+    assert_eq!(next(last - 1_000), Some((last as u64, Timestamp(3))));
 }
 
 #[test]
@@ -256,6 +281,10 @@ fn own_events_that_find_no_room_are_counted() {
     assert_eq!((log.error(), log.waiting(), log.lost()), (None, 0, 5));
     // One is about the failure.
     assert_eq!(*appended.borrow() - before, MAX_WAITING as u64 + 1);
+    let lines = EventReader::open(folder.path(), None).next_lines(MAX_WAITING + 1).unwrap();
+    let told = EventRecord::from_json_line(lines.last().unwrap()).unwrap().event;
+    let Event::EventLogRecovered { delayed, lost, .. } = told else { panic!("{told:?}") };
+    assert_eq!((delayed, lost), (MAX_WAITING as u64, 5));
 }
 
 #[test]

@@ -111,11 +111,16 @@ travels! {
     &'a str, WorkloadId, |d| d.as_str(), |w| WorkloadId::new(w).map_err(Rejected::invalid);
     &'a str, MethodName, |d| d.as_str(), |w| MethodName::new(w).map_err(Rejected::invalid);
     &'a str, ReasonText, |d| d.as_str(), |w| Ok(ReasonText::from(w));
+    Short<'a>, String, |d| Short(d), |w| Ok(ReasonText::from(w.0).as_str().to_owned());
     Raw<'a>, Vec<u8>, |d| Raw(Cow::Borrowed(d)), |w| Ok(w.0.into_owned());
 }
 
 /// Latest time that is taken: in the year 33658.
 const LATEST_MS: u64 = 1_000_000_000_000_000;
+
+/// A text of a report, which is only shown: what is behind its first [`ReasonText::MAX`] bytes is cut.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Short<'a>(&'a str);
 
 /// A number of CPUs of a host.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -128,6 +133,15 @@ pub(crate) struct AnyCount(u64);
 /// A number that may be negative: a difference.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Signed(f64);
+
+impl<'a> Scalar<'a> for Short<'a> {
+    fn append(self, into: &mut Vec<u8>) {
+        self.0.append(into);
+    }
+    fn read(input: &mut Input<'a>) -> Result<Self, Rejected> {
+        <&str as Scalar>::read(input).map(Self)
+    }
+}
 
 macro_rules! scalars {
     ($($name:ident: $of:ty;)+) => {$(

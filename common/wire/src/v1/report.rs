@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::enumeration::{VERSION, variants};
 use crate::message;
 use crate::scalar::Input;
-use crate::schema::{Cores, List, Rejected, Travels, Unsayable, schema};
+use crate::schema::{Cores, List, Rejected, Short, Travels, Unsayable, schema};
 use crate::unknown::Unknowns;
 
 /// A reading.
@@ -198,7 +198,7 @@ schema! {
 }
 schema! {
     DiskSample<'a> = report::DiskSample {
-        name: &'a str,
+        name: Short<'a>,
         read: Reading<'a, f64>,
         write: Reading<'a, f64>,
         operations: Reading<'a, f64>,

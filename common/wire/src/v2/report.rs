@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::absence::Reading;
 use super::variant::{Code, Variant, codes};
 use crate::message;
-use crate::schema::{Appended, Block, Cores, List, Rejected, Travels, Unsayable, named, schema};
+use crate::schema::{Appended, Block, Cores, List, Rejected, Short, Travels, Unsayable, named, schema};
 use crate::unknown::Unknowns;
 
 codes! {
@@ -92,7 +92,7 @@ schema! {
 }
 schema! {
     DiskSample<'a> = report::DiskSample {
-        name: &'a str,
+        name: Short<'a>,
         read: Reading<'a, f64>,
         write: Reading<'a, f64>,
         operations: Reading<'a, f64>,
@@ -194,7 +194,7 @@ schema! {
     } lacks { protection: None }
 }
 schema! {
-    Protection<'a> = report::Protection { spare_cpus: Cores, share_percent: f64, reason: &'a str }
+    Protection<'a> = report::Protection { spare_cpus: Cores, share_percent: f64, reason: Short<'a> }
 }
 /// What was appended to a host's harm.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -255,5 +255,21 @@ mod tests {
         let content: Content<HostHarm<'_>, HarmAppended<'_>> = Content::read(&sent).unwrap();
         let read: report::HostHarm = content.into_domain(&mut Unknowns::default()).unwrap();
         assert_eq!(read, harm);
+    }
+
+    fn absent<T>() -> gleaner_types::report::Reading<T> {
+        gleaner_types::report::Reading::because(Reason::NeedsTwoSamples)
+    }
+
+    #[test]
+    fn a_text_of_a_report_that_is_longer_than_any_need_be_is_cut() {
+        let long = "é".repeat(1 << 20);
+        let sent = report::Protection { spare_cpus: 1, share_percent: 100.0, reason: long.clone() };
+        let read = Protection::of(&sent).unwrap().into_domain(&mut Unknowns::default()).unwrap();
+        assert_eq!(read.reason, "é".repeat(256));
+        let (name, read, write) = (long, absent(), absent());
+        let disk = report::DiskSample { name, read, write, operations: absent(), utilisation: absent() };
+        let read = DiskSample::of(&disk).unwrap().into_domain(&mut Unknowns::default()).unwrap();
+        assert_eq!(read.name.len(), 512);
     }
 }
