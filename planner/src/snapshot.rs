@@ -2,6 +2,7 @@
 //! the decision of the controller's own code. For `gleaner plan size`, which needs no daemon.
 
 pub mod balance;
+pub mod problems;
 pub mod share;
 pub mod tune;
 
@@ -12,6 +13,7 @@ use gleaner_types::job::{Bound, Candidate, Goal, PowerModels, Prices};
 use gleaner_types::units::{Bytes, CoreShare, Dollars, Fraction};
 use serde::{Deserialize, Serialize};
 
+use self::problems::Problems;
 use crate::goal::Score;
 use crate::io_model::{IoCurve, IoModel, IoPoint, assign, saturation};
 use crate::search::{annealing, exhaustive};
@@ -218,10 +220,10 @@ pub struct Chosen {
 }
 
 /// Checks a question.
-fn problems(question: &SizeQuestion) -> Vec<String> {
-    let mut found = Vec::new();
+fn check(question: &SizeQuestion) -> Result<(), Problems> {
+    let mut found = Problems::default();
     let mut check = |good: bool, field: String, value: String, rule: &str| {
-        if !good && found.len() < 20 {
+        if !good {
             found.push(format!("{field}: is {value}; it must be {rule}"));
         }
     };
@@ -288,7 +290,7 @@ fn problems(question: &SizeQuestion) -> Vec<String> {
         let good = efficiency.is_finite() && *efficiency > 0.0;
         check(good, format!("efficiency.{class}"), efficiency.to_string(), "more than 0");
     }
-    found
+    found.end()
 }
 
 /// The facts in a question, as the controller would have them.
@@ -396,11 +398,8 @@ impl SizeQuestion {
 ///
 /// # Errors
 /// Every field that is out of range, with its value and the rule.
-pub fn size(question: &SizeQuestion) -> Result<SizeAnswer, Vec<String>> {
-    let problems = problems(question);
-    if !problems.is_empty() {
-        return Err(problems);
-    }
+pub fn size(question: &SizeQuestion) -> Result<SizeAnswer, Problems> {
+    check(question)?;
     let seen: Vec<f64> = question.dedicated.iter().filter_map(|host| host.disk_utilisation).collect();
     let disks: Vec<f64> = question.dedicated.iter().map(|host| host.disk).collect();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
@@ -554,7 +553,7 @@ mod tests {
         wrong.job.done = 1.5;
         wrong.interactive[2].foreground_percent = f64::NAN;
         wrong.dedicated[1].disk = 0.0;
-        let said = size(&wrong).unwrap_err().join("\n");
+        let said = size(&wrong).unwrap_err().to_string();
         for part in [
             "version: is 7",
             "job.done: is 1.5",
@@ -566,6 +565,6 @@ mod tests {
         }
         wrong = question(Goal::Deadline { within_s: 300.0 });
         wrong.job.done = 0.0;
-        assert!(size(&wrong).unwrap_err()[0].contains("without progress there is no rate"));
+        assert!(size(&wrong).unwrap_err().to_string().contains("without progress there is no rate"));
     }
 }

@@ -204,7 +204,7 @@ fn the_aggregators_next_line_is_found_behind_those_of_agents_and_only_nearby() {
         assert_eq!(next(start), Some((begin(4) as u64, Timestamp(2))), "{start}");
     }
     let last = begin(1_001 + 1);
-    assert!(last > begin(4) + 10 + PART as usize);
+    assert!(last > begin(4) + 10 + usize::try_from(PART).unwrap());
     assert_eq!(next(begin(4) + 10), None, "it is further away");
     assert_eq!(next(last - 1_000), Some((last as u64, Timestamp(3))));
 }

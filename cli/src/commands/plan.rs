@@ -9,6 +9,7 @@ use gleaner_planner::snapshot::balance::{
     ArbitrateAnswer, ArbitrateQuestion, Asked, BalanceAnswer, BalancedShare, Contended, arbitrate_question,
     balance_question,
 };
+use gleaner_planner::snapshot::problems::Problems;
 use gleaner_planner::snapshot::share::{Credits, ShareAnswer, SharedJob, share};
 use gleaner_planner::snapshot::tune::{TuneAnswer, tune};
 use gleaner_planner::snapshot::{SizeAnswer, size};
@@ -36,11 +37,11 @@ pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
 fn answer<Q: DeserializeOwned, A: Serialize>(
     path: &Path,
     json: bool,
-    decide: impl FnOnce(&Q) -> Result<A, Vec<String>>,
+    decide: impl FnOnce(&Q) -> Result<A, Problems>,
     show: impl FnOnce(&Q, &A) -> anyhow::Result<()>,
 ) -> anyhow::Result<End> {
     let question: Q = read_document(path)?;
-    let answer = decide(&question).map_err(|problems| anyhow!("{}: {}", path.display(), problems.join("\n")))?;
+    let answer = decide(&question).map_err(|problems| anyhow!("{}: {problems}", path.display()))?;
     match json {
         true => print(&serde_json::to_string(&answer)?)?,
         false => show(&question, &answer)?,
@@ -213,8 +214,10 @@ mod tests {
         }
         let mut wrong = question;
         wrong.jobs[1].stages[0].demand.cpu = -8.0;
-        assert!(share(&wrong).unwrap_err()[0].starts_with("jobs[1] (B).stages[0].demand.cpu: is -8; it must be"));
+        assert!(
+            share(&wrong).unwrap_err().to_string().starts_with("jobs[1] (B).stages[0].demand.cpu: is -8; it must be")
+        );
         wrong.version = 2;
-        assert_eq!(share(&wrong).unwrap_err(), ["version: is 2; it must be 1"]);
+        assert_eq!(share(&wrong).unwrap_err().to_string(), "version: is 2; it must be 1");
     }
 }

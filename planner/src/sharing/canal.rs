@@ -107,8 +107,8 @@ impl Fair {
     fn available(&self, state: &State<'_>) -> Resources {
         let capacity = |node: usize| state.workload.cluster().nodes[node].capacity.over(state.workload.capacity());
         let lost = state.lost().iter().fold(Resources::default(), |sum, &(_, node)| sum.plus(capacity(node)));
-        let left = Resources::from_parts([self.reached; 4]).minus(lost);
-        Resources { network: 1.0, ..left }
+        let left = lost.parts().map(|lost| self.reached * (1.0 - lost).max(0.0));
+        Resources { network: 1.0, ..Resources::from_parts(left) }
     }
 
     /// Takes note of how full the nodes are after a round that left tasks waiting for them, and not for the network.

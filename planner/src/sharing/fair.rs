@@ -69,7 +69,9 @@ pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f6
 }
 
 /// Divides the network that is left evenly among network-intensive jobs that the nodes have stopped, as long as their shares of
-/// a node's resources are at most what their dominant shares were (§5.3.3). Their small tasks fit where others do not.
+/// a node's resources are at most what their dominant shares were (§5.3.3). Their small tasks fit where others do not: what they use
+/// more of the nodes is taken from nobody, so shares may come to a little more than the nodes, and fair completions are that much
+/// earlier than a schedule can be.
 fn spread_network(claims: &[Claim], mut free: f64, shares: &mut [f64]) {
     if free <= ROUNDING {
         return;

@@ -7,16 +7,13 @@ use gleaner_types::id::{ApplicationId, HostId, TierId};
 use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
-use super::VERSION;
+use super::problems::Problems;
 use crate::balance::application::{Application, Observation, ObservedShare, Request, Settings};
 use crate::balance::arbitration::{Contended as ContendedPlace, Demand, Grants, arbitrate};
 use crate::balance::model::Kind;
 use crate::balance::mpc::Reach;
 use crate::balance::scaler::Load;
 use crate::balance::{Resource, Share};
-
-/// Most applications, shares of one, intervals of one, and demands in a question.
-const MOST: usize = 100_000;
 
 /// What applications may have of a resource of a host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -218,44 +215,13 @@ pub struct BalancedShare {
     pub granted: f64,
 }
 
-/// Mistakes found in a question.
-struct Problems(Vec<String>);
-
-impl Problems {
-    fn within(&mut self, field: &str, value: f64, least: f64, most: f64) {
-        if !(least..=most).contains(&value) {
-            self.0.push(format!("{field}: is {value}; it must be {least} to {most}"));
+fn check_capacity(problems: &mut Problems, capacity: &[Capacity]) {
+    let mut seen = BTreeSet::new();
+    for (index, own) in capacity.iter().enumerate() {
+        problems.within(&format!("capacity[{index}].share"), own.share, 0.0, 1.0);
+        if !seen.insert((&own.host, own.resource)) {
+            problems.push(format!("capacity[{index}]: {} is named twice for the same resource", own.host));
         }
-    }
-
-    fn count(&mut self, field: &str, count: usize, least: usize) {
-        if !(least..=MOST).contains(&count) {
-            self.0.push(format!("{field}: has {count} entries; it must have {least} to {MOST}"));
-        }
-    }
-
-    fn version(&mut self, version: u32) {
-        if version != VERSION {
-            self.0.push(format!("version: is {version}; it must be {VERSION}"));
-        }
-    }
-
-    fn capacity(&mut self, capacity: &[Capacity]) {
-        let mut seen = BTreeSet::new();
-        for (index, own) in capacity.iter().enumerate() {
-            self.within(&format!("capacity[{index}].share"), own.share, 0.0, 1.0);
-            if !seen.insert((&own.host, own.resource)) {
-                self.0.push(format!("capacity[{index}]: {} is named twice for the same resource", own.host));
-            }
-        }
-    }
-
-    fn end(mut self) -> Result<(), Vec<String>> {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        self.0.truncate(20);
-        Err(self.0)
     }
 }
 
@@ -296,10 +262,10 @@ fn contended(grants: &Grants, hosts: &Names<'_, HostId>, of: &BTreeMap<(usize, R
 ///
 /// # Errors
 /// Every field that is wrong.
-pub fn arbitrate_question(question: &ArbitrateQuestion) -> Result<ArbitrateAnswer, Vec<String>> {
-    let mut problems = Problems(Vec::new());
+pub fn arbitrate_question(question: &ArbitrateQuestion) -> Result<ArbitrateAnswer, Problems> {
+    let mut problems = Problems::default();
     problems.version(question.version);
-    problems.capacity(&question.capacity);
+    check_capacity(&mut problems, &question.capacity);
     problems.count("demands", question.demands.len(), 1);
     for (index, demand) in question.demands.iter().enumerate() {
         problems.within(&format!("demands[{index}].wanted"), demand.wanted, 0.0, 1.0);
@@ -335,7 +301,7 @@ pub fn arbitrate_question(question: &ArbitrateQuestion) -> Result<ArbitrateAnswe
 ///
 /// # Errors
 /// Every field that is wrong.
-pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Vec<String>> {
+pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Problems> {
     check(question)?;
     let requests: Vec<Request> = question.applications.iter().map(replay).collect();
     let mut hosts = Names::new();
@@ -382,10 +348,10 @@ pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Vec
     })
 }
 
-fn check(question: &BalanceQuestion) -> Result<(), Vec<String>> {
-    let mut problems = Problems(Vec::new());
+fn check(question: &BalanceQuestion) -> Result<(), Problems> {
+    let mut problems = Problems::default();
     problems.version(question.version);
-    problems.capacity(&question.capacity);
+    check_capacity(&mut problems, &question.capacity);
     problems.count("applications", question.applications.len(), 1);
     for (index, observed) in question.applications.iter().enumerate() {
         let at = format!("applications[{index}]");
@@ -406,7 +372,6 @@ fn check(question: &BalanceQuestion) -> Result<(), Vec<String>> {
             ] {
                 if needed && count != observed.shares.len() {
                     problems
-                        .0
                         .push(format!("{at}.{field}: has {count} values; there are {} shares", observed.shares.len()));
                 }
             }
@@ -452,6 +417,7 @@ fn replay(observed: &ObservedApplication) -> Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::VERSION;
 
     fn host(name: &str) -> HostId {
         HostId::new(name).unwrap()
@@ -509,7 +475,7 @@ mod tests {
         wrong.shares[0].floor = 2.0;
         let capacity = vec![Capacity { host: host("h1"), resource: Resource::Cpu, share: 3.0 }];
         let said = balance_question(&BalanceQuestion { version: 9, capacity, applications: vec![wrong] }).unwrap_err();
-        let said = said.join("\n");
+        let said = said.to_string();
         for part in [
             "version: is 9",
             "capacity[0].share: is 3",
@@ -521,6 +487,6 @@ mod tests {
             assert!(said.contains(part), "{part} not in {said}");
         }
         let nothing = ArbitrateQuestion { version: VERSION, capacity: vec![], demands: vec![] };
-        assert!(arbitrate_question(&nothing).unwrap_err()[0].contains("demands: has 0 entries"));
+        assert!(arbitrate_question(&nothing).unwrap_err().to_string().contains("demands: has 0 entries"));
     }
 }

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use gleaner_types::id::{HostId, JobId};
 use serde::{Deserialize, Serialize};
 
-use super::VERSION;
+use super::problems::Problems;
 use crate::sharing::baselines::{Delay, Fifo, Srjf};
 use crate::sharing::canal::{Awareness, Canal};
 use crate::sharing::credit::table;
 use crate::sharing::drf::Drf;
 use crate::sharing::engine::{Policy, Schedule, play};
 use crate::sharing::fair::FairTimes;
-use crate::sharing::input::{Cluster, Invalid, Job, Workload};
+use crate::sharing::input::{Cluster, Job, Workload};
 use crate::sharing::tasks::Locality;
 use crate::sharing::tetris::Tetris;
 
@@ -148,12 +148,14 @@ pub struct Credits {
 ///
 /// # Errors
 /// Every field that is wrong.
-pub fn share(question: &ShareQuestion) -> Result<ShareAnswer, Vec<String>> {
-    if question.version != VERSION {
-        return Err(vec![format!("version: is {}; it must be {VERSION}", question.version)]);
-    }
-    let workload = Workload::new(question.cluster.clone(), question.jobs.clone())
-        .map_err(|problems| problems.iter().map(Invalid::to_string).collect::<Vec<_>>())?;
+pub fn share(question: &ShareQuestion) -> Result<ShareAnswer, Problems> {
+    let mut problems = Problems::default();
+    problems.version(question.version);
+    problems.clone().end()?;
+    let workload = Workload::new(question.cluster.clone(), question.jobs.clone()).map_err(|invalid| {
+        invalid.iter().for_each(|invalid| problems.push(invalid.to_string()));
+        problems
+    })?;
     let epoch_s = workload.mean_task_s();
     let mut policy = question.policy.policy(epoch_s, question.seed);
     let actual = play(&workload, policy.as_mut(), f64::INFINITY);

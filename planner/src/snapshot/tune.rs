@@ -5,6 +5,7 @@ use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
 use super::VERSION;
+use super::problems::Problems;
 use crate::single_resource::{NamedController, Observed};
 
 /// Most intervals of a question.
@@ -66,13 +67,9 @@ pub struct TuneAnswer {
 ///
 /// # Errors
 /// Every field that is wrong.
-pub fn tune(question: &TuneQuestion, controllers: &[NamedController]) -> Result<TuneAnswer, Vec<String>> {
-    let mut problems = Vec::new();
-    let mut within = |field: String, value: f64, least: f64, most: f64| {
-        if !(least..=most).contains(&value) {
-            problems.push(format!("{field}: is {value}; it must be {least} to {most}"));
-        }
-    };
+pub fn tune(question: &TuneQuestion, controllers: &[NamedController]) -> Result<TuneAnswer, Problems> {
+    let mut problems = Problems::default();
+    let mut within = |field: String, value: f64, least: f64, most: f64| problems.within(&field, value, least, most);
     within("version".into(), question.version.into(), VERSION.into(), VERSION.into());
     within("target_ms".into(), question.target_ms, 1e-3, 3.6e6);
     within("floor_percent".into(), question.floor_percent, 0.0, 1e6);
@@ -96,8 +93,8 @@ pub fn tune(question: &TuneQuestion, controllers: &[NamedController]) -> Result<
         };
         problems.push(format!("control: is {control}{whose}; it must be {names}"));
     }
-    problems.truncate(20);
-    let (Some(mut controller), Some(last), true) = (controller, question.intervals.last(), problems.is_empty()) else {
+    let (Some(mut controller), Some(last), Ok(())) = (controller, question.intervals.last(), problems.clone().end())
+    else {
         return Err(problems);
     };
     let seen = |interval: &TunedInterval| Observed {
@@ -149,7 +146,7 @@ mod tests {
     fn every_wrong_field_is_named() {
         let mut wrong = question(Some(-3.0));
         (wrong.version, wrong.ceiling_percent, wrong.control) = (7, 1.0, "balance".to_owned());
-        let said = tune(&wrong, &CONTROLLERS).unwrap_err().join("\n");
+        let said = tune(&wrong, &CONTROLLERS).unwrap_err().to_string();
         for part in ["version: is 7", "ceiling_percent: is 1", "intervals[0].mean_ms: is -3", "control: is balance"] {
             assert!(said.contains(part), "{part} not in {said}");
         }
@@ -158,9 +155,9 @@ mod tests {
     #[test]
     fn the_names_that_are_allowed_are_told() {
         let unknown = TuneQuestion { control: "lqr".to_owned(), ..question(None) };
-        assert_eq!(tune(&unknown, &CONTROLLERS).unwrap_err(), ["control: is \"lqr\"; it must be stfc"]);
+        assert_eq!(tune(&unknown, &CONTROLLERS).unwrap_err().to_string(), "control: is \"lqr\"; it must be stfc");
         let [own] = CONTROLLERS;
         let three = [own, ("a", own.1), ("b", own.1)];
-        assert_eq!(tune(&unknown, &three).unwrap_err(), ["control: is \"lqr\"; it must be stfc, a or b"]);
+        assert_eq!(tune(&unknown, &three).unwrap_err().to_string(), "control: is \"lqr\"; it must be stfc, a or b");
     }
 }

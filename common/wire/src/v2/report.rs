@@ -257,8 +257,8 @@ mod tests {
         assert_eq!(read, harm);
     }
 
-    fn absent<T>() -> gleaner_types::report::Reading<T> {
-        gleaner_types::report::Reading::because(Reason::NeedsTwoSamples)
+    fn absent<T>() -> report::Reading<T> {
+        report::Reading::because(Reason::NeedsTwoSamples)
     }
 
     #[test]

@@ -1,0 +1,55 @@
+//! What is wrong with a question. In: fields with their values and the ranges they must be in. Out: an error that names each.
+
+use std::fmt::{self, Display, Formatter};
+
+/// Most mistakes that are named.
+const MOST_NAMED: usize = 20;
+
+/// Most entries of a list in a question.
+pub(super) const MOST_ENTRIES: usize = 100_000;
+
+/// What is wrong with a question: each field with its value and the rule, a line each; the first 20 of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Problems(Vec<String>);
+
+impl Problems {
+    pub(super) fn push(&mut self, problem: String) {
+        if self.0.len() < MOST_NAMED {
+            self.0.push(problem);
+        }
+    }
+
+    pub(super) fn within(&mut self, field: &str, value: f64, least: f64, most: f64) {
+        if !(least..=most).contains(&value) {
+            self.push(format!("{field}: is {value}; it must be {least} to {most}"));
+        }
+    }
+
+    pub(super) fn count(&mut self, field: &str, count: usize, least: usize) {
+        if !(least..=MOST_ENTRIES).contains(&count) {
+            self.push(format!("{field}: has {count} entries; it must have {least} to {MOST_ENTRIES}"));
+        }
+    }
+
+    pub(super) fn version(&mut self, version: u32) {
+        if version != super::VERSION {
+            self.push(format!("version: is {version}; it must be {}", super::VERSION));
+        }
+    }
+
+    /// Refuses the question if anything is wrong with it.
+    pub(super) fn end(self) -> Result<(), Self> {
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => Err(self),
+        }
+    }
+}
+
+impl Display for Problems {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for Problems {}
