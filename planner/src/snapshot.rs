@@ -14,14 +14,12 @@ use gleaner_types::units::{Bytes, CoreShare, Dollars, Fraction};
 use serde::{Deserialize, Serialize};
 
 use self::problems::Problems;
+pub use self::problems::VERSION;
 use crate::goal::Score;
 use crate::io_model::{IoCurve, IoModel, IoPoint, assign, saturation};
 use crate::search::{annealing, exhaustive};
 use crate::selection::Offer;
 use crate::sizing::input::{ClusterFacts, DedicatedFacts, HostCpu, JobFacts, PowerFacts, SizingInput, VolunteerFacts};
-
-/// Version of the documents.
-pub const VERSION: u32 = 1;
 
 /// A question. Times are in seconds, CPU and productivity in percent of one core.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -2,6 +2,9 @@
 
 use std::fmt::{self, Display, Formatter};
 
+/// Version of the documents.
+pub const VERSION: u32 = 1;
+
 /// Most mistakes that are named.
 const MOST_NAMED: usize = 20;
 
@@ -32,8 +35,8 @@ impl Problems {
     }
 
     pub(super) fn version(&mut self, version: u32) {
-        if version != super::VERSION {
-            self.push(format!("version: is {version}; it must be {}", super::VERSION));
+        if version != VERSION {
+            self.push(format!("version: is {version}; it must be {VERSION}"));
         }
     }
 
