@@ -31,7 +31,7 @@ pub struct Capacity {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArbitrateQuestion {
-    /// [`VERSION`].
+    /// [`VERSION`](super::VERSION).
     pub version: u32,
     /// Where applications may not have all of a host.
     #[serde(default)]
@@ -94,7 +94,7 @@ pub struct Contended {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BalanceQuestion {
-    /// [`VERSION`].
+    /// [`VERSION`](super::VERSION).
     pub version: u32,
     /// Where applications may not have all of a host.
     #[serde(default)]

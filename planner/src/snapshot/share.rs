@@ -25,7 +25,7 @@ const MOST_CREDITS: u32 = 200_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShareQuestion {
-    /// [`VERSION`].
+    /// [`VERSION`](super::VERSION).
     pub version: u32,
     /// How tasks are chosen.
     #[serde(default)]
