@@ -1,11 +1,13 @@
 //! The harm meter: a thread that holds the volunteer still for short windows at random moments and compares what the
-//! foreground's threads wait for a CPU beside the volunteer and without. In: workloads, from the agent's loop; their
+//! foreground waits for CPU, disk and memory beside the volunteer and without. In: workloads, from the agent's loop; their
 //! counters. Out: the host's harm for the report, and an event when a workload's budget is crossed. Where the volunteer is to be
 //! held by the harm it does, each trial also goes to `planner::protecting`, and the posture it chooses to the guard.
 //!
 //! A trial reads the counters four times; in between the thread sleeps. A trial in which the guard froze the volunteer, in
 //! which the volunteer did not run, or could not be held, does not count.
 
+#[cfg(test)]
+mod disk_tests;
 #[cfg(test)]
 mod following_tests;
 #[cfg(test)]
@@ -28,7 +30,7 @@ use crate::act::volunteer::SpareError;
 use crate::guard::{GuardView, VolunteerClock};
 use crate::kernel_file::read_short;
 use crate::sense::perf::parse_cpu_list;
-use crate::sense::run_queue::{Counted, OpenQueue, QueueSource, RunQueues, compare};
+use crate::sense::run_queue::{Counted, OpenCounters, QueueSource, RunQueues, compare};
 
 /// A thread that wakes later than this has lost its trial: the guard lets the volunteer go by itself.
 const LATENESS: Duration = Duration::from_millis(400);
@@ -447,7 +449,7 @@ impl Worker {
     fn held(
         &mut self,
         trial: Trial,
-        open: &mut [(WorkloadId, OpenQueue)],
+        open: &mut [(WorkloadId, OpenCounters)],
     ) -> Result<(Snapshot, Snapshot), Option<Skipped>> {
         self.sleep(SETTLE)?;
         let from = self.snapshot(open);
@@ -475,7 +477,7 @@ impl Worker {
         if now == freezes { Ok(()) } else { Err(Some(Skipped::HeldByGuard)) }
     }
 
-    fn snapshot(&mut self, open: &mut [(WorkloadId, OpenQueue)]) -> Snapshot {
+    fn snapshot(&mut self, open: &mut [(WorkloadId, OpenCounters)]) -> Snapshot {
         let volunteer_ns = self.holder.cpu_ns();
         let counted = open.iter_mut().map(|(_, queue)| queue.read(&mut self.buffer)).collect();
         Snapshot { counted, volunteer_ns, at: Instant::now() }

@@ -1,5 +1,5 @@
 //! How much slower the foreground is with the volunteer than without. The volunteer is held still for short windows at
-//! random moments. In: what the foreground's threads ran and waited in each such window and in one of equal length just
+//! random moments. In: what the foreground ran and waited in each such window and in one of equal length just
 //! before it. Out: when the next window is, and the harm in percent with its 95 % confidence interval. The agent's harm
 //! meter calls it; `protecting` acts on the trials.
 //!

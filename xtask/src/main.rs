@@ -99,8 +99,9 @@ fn test(steps: &mut Steps, rest: &[OsString]) {
 /// The test programs that hold beds, one after the other: two would measure each other. They are chosen from the whole
 /// workspace, because one package alone is built with other features, and all it depends on once more.
 fn beds(steps: &mut Steps, filter: &[OsString]) {
-    const ON_A_QUIET_HOST: [&str; 5] = [
+    const ON_A_QUIET_HOST: [&str; 6] = [
         "--test-threads=1",
+        "a_wait_for_the_disk_is_harm",
         "a_real_foreground_takes_its_cpu_back",
         "an_echo_beside_a_flood",
         "hogs_of_the_normal_class_do_several_times",

@@ -24,23 +24,27 @@ pub(super) fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Busy loops, one a CPU; held by stopping their process groups.
-struct Hogs(Vec<Child>);
+/// Busy processes, held by stopping their process groups.
+pub(super) struct Hogs(pub(super) Vec<Child>);
 
 impl Hogs {
-    /// In the idle class, or in the normal one.
+    /// Loops in the idle class, or in the normal one.
     #[expect(unsafe_code, reason = "scheduling classes of other processes have no safe wrapper")]
     fn start(idle: bool, count: usize) -> Self {
-        let one = |_| {
-            let hog = Command::new("sh").args(["-c", "while :; do :; done"]).process_group(0).spawn().unwrap();
-            if idle {
-                let (pid, none) = (i32::try_from(hog.id()).unwrap(), libc::sched_param { sched_priority: 0 });
-                // SAFETY: `none` lives through the call, which only reads it.
-                assert_eq!(unsafe { libc::sched_setscheduler(pid, libc::SCHED_IDLE, &raw const none) }, 0);
-            }
-            hog
-        };
-        Self((0..count).map(one).collect())
+        let mut endless = Command::new("sh");
+        endless.args(["-c", "while :; do :; done"]);
+        let hogs = Self::run(endless, count);
+        for hog in hogs.0.iter().filter(|_| idle) {
+            let (pid, none) = (i32::try_from(hog.id()).unwrap(), libc::sched_param { sched_priority: 0 });
+            // SAFETY: `none` lives through the call, which only reads it.
+            assert_eq!(unsafe { libc::sched_setscheduler(pid, libc::SCHED_IDLE, &raw const none) }, 0);
+        }
+        hogs
+    }
+
+    /// As many processes of a command.
+    pub(super) fn run(mut command: Command, count: usize) -> Self {
+        Self((0..count).map(|_| command.process_group(0).spawn().unwrap()).collect())
     }
 
     fn signal(&self, signal: Signal) {
@@ -61,7 +65,7 @@ impl Drop for Hogs {
 }
 
 /// Hogs, held by signals.
-struct Signalled(Arc<Hogs>);
+pub(super) struct Signalled(pub(super) Arc<Hogs>);
 
 impl Holder for Signalled {
     fn runs(&self) -> (VolunteerState, u64) {
@@ -172,8 +176,8 @@ fn own_thread_ns(name: &str) -> u64 {
 }
 
 /// The harm by a number of trials.
-fn measured(meter: &HarmMeter, trials: u32) -> HarmInterval {
-    meter.set_sources(own());
+pub(super) fn measured(meter: &HarmMeter, sources: &[(WorkloadId, QueueSource)], trials: u32) -> HarmInterval {
+    meter.set_sources(sources.to_vec());
     let known = || match meter.harm().foreground {
         Reading::Value(harm) if harm.trials >= trials => Some(harm),
         _ => None,
@@ -185,7 +189,7 @@ fn measured(meter: &HarmMeter, trials: u32) -> HarmInterval {
 }
 
 /// As fast as trials can be taken.
-const OFTEN: HarmSettings = HarmSettings { pause_share: 0.2, budgets: BUDGETS, follow: false };
+pub(super) const OFTEN: HarmSettings = HarmSettings { pause_share: 0.2, budgets: BUDGETS, follow: false };
 const BUDGETS: Budgets = Budgets { all_percent: 1.0, own_percent: BTreeMap::new() };
 
 /// Neighbours of the machine slow the loops as well, so it may be tried again.
@@ -215,7 +219,7 @@ fn compare() -> Result<(), String> {
         let hogs = Arc::new(Hogs::start(idle, cpus * 2));
         let before = loops.read();
         let meter = HarmMeter::start(OFTEN, Box::new(Signalled(Arc::clone(&hogs))), queues(), seed).unwrap();
-        let harm = measured(&meter, 14);
+        let harm = measured(&meter, &own(), 14);
         let stretch = loops.stretch(before);
         let events = meter.take_events();
         drop(meter);
@@ -486,7 +490,7 @@ fn without_a_volunteer_the_interval_holds_zero() {
     let holds_zero = |round: u64| {
         let seed = u64::from(std::process::id()) + round;
         let meter = HarmMeter::start(OFTEN, Box::new(Nothing(Instant::now())), queues(), seed).unwrap();
-        let harm = measured(&meter, 14);
+        let harm = measured(&meter, &own(), 14);
         eprintln!("seed {seed}: {harm} ({:.2} to {:.2} %)", harm.low_percent, harm.high_percent);
         harm.low_percent <= 0.0 && harm.high_percent >= 0.0
     };

@@ -1,7 +1,8 @@
 //! How long the foreground's threads ran and waited for a CPU: `/proc/TID/schedstat` of a guest's virtual CPUs, of a
 //! cgroup's tasks, or of the busiest processes where nothing in particular is foreground; `cpu.pressure` of a cgroup with
-//! too many threads. In: what to look at. Out: raw readings, one per thread. The harm meter opens them for one trial,
-//! reads them four times and closes them.
+//! too many threads. And how long a cgroup or a guest in one of its own waited for the disk or for memory, by `io.pressure`
+//! and `memory.pressure`. In: what to look at. Out: raw readings, one per thread and one of both pressures. The harm meter
+//! opens them for one trial, reads them four times and closes them.
 
 mod busiest;
 
@@ -47,7 +48,15 @@ pub(crate) struct RunQueues {
 
 /// Counters of one workload, open for one trial.
 #[derive(Debug)]
-pub(crate) enum OpenQueue {
+pub(crate) struct OpenCounters {
+    queue: OpenQueue,
+    /// `io.pressure` and `memory.pressure` of its cgroup, where it has one of version 2 (also beside version 1).
+    stalls: Option<Box<[KeptFile; 2]>>,
+}
+
+/// What tells how long a workload waited for a CPU.
+#[derive(Debug)]
+enum OpenQueue {
     /// `schedstat` of each thread.
     Threads(Vec<KeptFile>),
     /// `cpu.stat` and `cpu.pressure` of its cgroup.
@@ -56,8 +65,28 @@ pub(crate) enum OpenQueue {
     Absent(Absence),
 }
 
-/// A reading of each thread; `None` of one that has ended.
-pub(crate) type Counted = Vec<Option<RunTime>>;
+/// A reading of one workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// Of each thread; `None` of one that has ended.
+    threads: Vec<Option<RunTime>>,
+    stalled: Option<Stalled>,
+}
+
+/// Time in which some thread of a workload waited, once however many threads did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stalled {
+    disk_ns: u64,
+    memory_ns: u64,
+}
+
+impl Stalled {
+    /// What came since an earlier reading: the longer of both, as a wait for memory that is on a disk counts as either.
+    fn since(self, earlier: Self) -> RunTime {
+        let disk_ns = self.disk_ns.saturating_sub(earlier.disk_ns);
+        RunTime { cpu_ns: 0, wait_ns: disk_ns.max(self.memory_ns.saturating_sub(earlier.memory_ns)) }
+    }
+}
 
 impl RunQueues {
     pub(crate) fn new(proc: &Path, hierarchies: &Hierarchies, volunteer: VolunteerMark) -> Self {
@@ -65,13 +94,20 @@ impl RunQueues {
     }
 
     /// Opens the counters of all workloads.
-    pub(crate) fn open(&mut self, sources: &[(WorkloadId, QueueSource)], now: Instant) -> Vec<(WorkloadId, OpenQueue)> {
+    pub(crate) fn open(
+        &mut self,
+        sources: &[(WorkloadId, QueueSource)],
+        now: Instant,
+    ) -> Vec<(WorkloadId, OpenCounters)> {
         let unsupported = self.unsupported();
         let mut room = MOST_THREADS;
-        let mut one = |source: &QueueSource| match (&unsupported, source) {
-            (_, QueueSource::Domain) => OpenQueue::Absent(Absence::because(Reason::NotByHypervisor)),
-            (Some(absence), _) => OpenQueue::Absent(absence.clone()),
-            (None, source) => self.open_one(source, &mut room, now),
+        let mut one = |source: &QueueSource| {
+            let queue = match (&unsupported, source) {
+                (_, QueueSource::Domain) => OpenQueue::Absent(Absence::because(Reason::NotByHypervisor)),
+                (Some(absence), _) => OpenQueue::Absent(absence.clone()),
+                (None, source) => self.open_one(source, &mut room, now),
+            };
+            OpenCounters { queue, stalls: self.stalls(source) }
         };
         sources.iter().map(|(id, source)| (id.clone(), one(source))).collect()
     }
@@ -113,6 +149,27 @@ impl RunQueues {
         }
         *room -= paths.len();
         OpenQueue::Threads(paths.into_iter().map(KeptFile::new).collect())
+    }
+
+    /// How long a workload waits for the disk and for memory: only of a cgroup that is its own.
+    fn stalls(&self, source: &QueueSource) -> Option<Box<[KeptFile; 2]>> {
+        let mount = self.hierarchies.v2.as_ref()?;
+        let group = match source {
+            QueueSource::Cgroup(path) => mount.join(path),
+            QueueSource::Guest(pid) => self.own_group(mount, *pid)?,
+            QueueSource::Domain | QueueSource::EverythingElse => return None,
+        };
+        let file = |name: &str| Some(group.join(name)).filter(|path| path.exists()).map(KeptFile::new);
+        Some(Box::new([file("io.pressure")?, file("memory.pressure")?]))
+    }
+
+    /// The cgroup of version 2 that a process is alone in.
+    fn own_group(&self, mount: &Path, pid: i32) -> Option<PathBuf> {
+        let groups = read_bounded(&self.proc.join(format!("{pid}/cgroup")), LIST_BYTES).ok()?;
+        let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let group = mount.join(path);
+        let members = read_bounded(&group.join("cgroup.procs"), LIST_BYTES).ok()?;
+        (members.trim() == pid.to_string()).then_some(group)
     }
 
     /// A guest's virtual CPUs; all its threads where QEMU does not name them.
@@ -181,12 +238,24 @@ fn too_many() -> OpenQueue {
     OpenQueue::Absent(Absence::because(Reason::TooManyThreads { most }))
 }
 
-impl OpenQueue {
+impl OpenCounters {
     /// Reads all counters.
     ///
     /// # Errors
-    /// Why there are none.
+    /// Why there are none of the CPU. Without the others a wait for a CPU is all that is known.
     pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> Result<Counted, Absence> {
+        let threads = self.queue.read(buffer)?;
+        let stalled = self.stalls.as_mut().and_then(|files| {
+            let [disk, memory] = &mut **files;
+            let disk_ns = disk.read(buffer).and_then(parse_pressure_total).ok()?;
+            Some(Stalled { disk_ns, memory_ns: memory.read(buffer).and_then(parse_pressure_total).ok()? })
+        });
+        Ok(Counted { threads, stalled })
+    }
+}
+
+impl OpenQueue {
+    fn read(&mut self, buffer: &mut Vec<u8>) -> Result<Vec<Option<RunTime>>, Absence> {
         match self {
             Self::Absent(absence) => Err(absence.clone()),
             Self::Threads(files) => {
@@ -207,14 +276,19 @@ impl OpenQueue {
 }
 
 /// What the threads that were there throughout did between the first and the second reading, and between the third and
-/// the fourth.
-pub(crate) fn compare([with_from, with_to, from, to]: [&Counted; 4]) -> Comparison {
+/// the fourth, with what their workload waited for the disk or for memory.
+pub(crate) fn compare(readings: [&Counted; 4]) -> Comparison {
+    let [with_from, with_to, from, to] = readings.map(|reading| &reading.threads);
     let mut sum = Comparison::default();
     for (((with_from, with_to), from), to) in with_from.iter().zip(with_to).zip(from).zip(to) {
         if let (Some(with_from), Some(with_to), Some(from), Some(to)) = (with_from, with_to, from, to) {
             sum.with = sum.with.plus(with_to.since(*with_from));
             sum.without = sum.without.plus(to.since(*from));
         }
+    }
+    if let [Some(with_from), Some(with_to), Some(from), Some(to)] = readings.map(|reading| reading.stalled) {
+        sum.with = sum.with.plus(with_to.since(with_from));
+        sum.without = sum.without.plus(to.since(from));
     }
     sum
 }
@@ -250,7 +324,7 @@ mod tests {
         }
     }
 
-    fn open_one(host: &Host, source: QueueSource) -> OpenQueue {
+    fn open_one(host: &Host, source: QueueSource) -> OpenCounters {
         host.queues().open(&[(id("w"), source)], Instant::now()).pop().unwrap().1
     }
 
@@ -268,11 +342,12 @@ mod tests {
         let mut queue = open_one(&host, QueueSource::Cgroup("shop".into()));
         let mut buffer = Vec::new();
         let first = queue.read(&mut buffer).unwrap();
-        assert_eq!(first, [Some(time(1000, 20)), Some(time(500, 10))]);
+        assert_eq!(first.threads, [Some(time(1000, 20)), Some(time(500, 10))]);
+        assert_eq!(first.stalled, None, "without the files of pressure");
         host.write("proc/11/schedstat", "1600 80 4\n");
         let second = queue.read(&mut buffer).unwrap();
         // One that ends counts for neither side.
-        let gone = vec![second[0], None];
+        let gone = Counted { threads: vec![second.threads[0], None], stalled: None };
         let compared = compare([&first, &second, &second, &gone]);
         assert_eq!(compared, Comparison { with: time(600, 60), without: time(0, 0) });
     }
@@ -288,10 +363,10 @@ mod tests {
         host.write("cg/big/cpu.stat", "usage_usec 7\n");
         host.write("cg/big/cpu.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=3\n");
         let mut queue = open_one(&host, QueueSource::Cgroup("big".into()));
-        assert_eq!(queue.read(&mut Vec::new()).unwrap(), [Some(time(7_000, 3_000))]);
+        assert_eq!(queue.read(&mut Vec::new()).unwrap().threads, [Some(time(7_000, 3_000))]);
         // A list too long to be read is too many as well.
         host.write("cg/big/cgroup.threads", &many.repeat(20));
-        assert!(matches!(open_one(&host, QueueSource::Cgroup("big".into())), OpenQueue::Pressure(_)));
+        assert!(matches!(open_one(&host, QueueSource::Cgroup("big".into())).queue, OpenQueue::Pressure(_)));
     }
 
     #[test]
@@ -302,17 +377,59 @@ mod tests {
             host.write(&format!("proc/7/task/{tid}/schedstat"), &format!("{tid} 0 0\n"));
         }
         let mut queue = open_one(&host, QueueSource::Guest(7));
-        assert_eq!(queue.read(&mut Vec::new()).unwrap(), [Some(time(8, 0)), Some(time(9, 0))]);
+        assert_eq!(queue.read(&mut Vec::new()).unwrap().threads, [Some(time(8, 0)), Some(time(9, 0))]);
         host.write("proc/7/task/8/comm", "qemu");
         host.write("proc/7/task/9/comm", "qemu");
         let mut queue = open_one(&host, QueueSource::Guest(7));
-        assert_eq!(queue.read(&mut Vec::new()).unwrap().len(), 3, "unnamed: all of them");
+        assert_eq!(queue.read(&mut Vec::new()).unwrap().threads.len(), 3, "unnamed: all of them");
+    }
+
+    fn pressed(host: &Host, group: &str, disk_us: u64, memory_us: u64) {
+        for (file, total) in [("io", disk_us), ("memory", memory_us)] {
+            let line = |kind: &str, total: u64| format!("{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n");
+            host.write(&format!("cg/{group}/{file}.pressure"), &(line("some", total) + &line("full", total / 2)));
+        }
+    }
+
+    #[test]
+    fn a_cgroup_waits_for_its_disk_or_its_memory_whichever_is_longer() {
+        let host = Host::new();
+        host.write("cg/shop/cgroup.threads", "11\n");
+        host.write("proc/11/schedstat", "1000 20 3\n");
+        pressed(&host, "shop", 10, 1);
+        let mut queue = open_one(&host, QueueSource::Cgroup("shop".into()));
+        let mut read = || queue.read(&mut Vec::new()).unwrap();
+        let first = read();
+        host.write("proc/11/schedstat", "1500 20 3\n");
+        pressed(&host, "shop", 14, 3);
+        let second = read();
+        pressed(&host, "shop", 15, 9);
+        let third = read();
+        let compared = compare([&first, &second, &second, &third]);
+        assert_eq!(compared, Comparison { with: time(500, 4_000), without: time(0, 6_000) });
+        // A reading that is missing leaves the disk out of both sides.
+        let blind = Counted { stalled: None, ..second.clone() };
+        assert_eq!(compare([&first, &blind, &second, &third]), Comparison { with: time(500, 0), without: time(0, 0) });
+    }
+
+    #[test]
+    fn a_guest_waits_for_its_disk_only_where_its_cgroup_is_its_own() {
+        let host = Host::new();
+        host.write("proc/7/task/7/comm", "qemu");
+        host.write("proc/7/task/7/schedstat", "5 0 0\n");
+        host.write("proc/7/cgroup", "4:cpu:/elsewhere\n0::/machine/vm\n");
+        pressed(&host, "machine/vm", 10, 1);
+        host.write("cg/machine/vm/cgroup.procs", "7\n");
+        let stalled = |host: &Host| open_one(host, QueueSource::Guest(7)).read(&mut Vec::new()).unwrap().stalled;
+        assert_eq!(stalled(&host), Some(Stalled { disk_ns: 10_000, memory_ns: 1_000 }));
+        host.write("cg/machine/vm/cgroup.procs", "7\n8\n");
+        assert_eq!(stalled(&host), None);
     }
 
     #[test]
     fn what_cannot_be_read_says_why() {
         let host = Host::new();
-        let reason = |queue: &mut OpenQueue| queue.read(&mut Vec::new()).unwrap_err();
+        let reason = |queue: &mut OpenCounters| queue.read(&mut Vec::new()).unwrap_err();
         assert_eq!(reason(&mut open_one(&host, QueueSource::Domain)).reason, Reason::NotByHypervisor);
         host.write("proc/self/schedstat", "0 0 0\n");
         let absence = reason(&mut open_one(&host, QueueSource::Guest(7)));

@@ -1,6 +1,6 @@
 //! From trials to harm: a ratio estimator with a jackknife interval.
 //!
-//! Work that needs `c` of CPU takes `c + w` where it waits `w` for one. With `R` as the wait per CPU time, summed over all
+//! Work that needs `c` of CPU takes `c + w` where it waits `w` for a CPU, the disk or memory. With `R` as the wait per CPU time, summed over all
 //! trials of a side, it takes `1 + R` per CPU time, and harm is `(1 + R with) / (1 + R without) - 1`: the extra wait per
 //! CPU time, as a part of what the work takes anyway. Where the foreground never waits without the volunteer, that is the
 //! extra wait per CPU time itself.
@@ -28,7 +28,7 @@ const Z: f64 = 1.959_963_985;
 pub struct RunTime {
     /// Time on a CPU, in ns.
     pub cpu_ns: u64,
-    /// Time runnable without one, in ns.
+    /// Time waited for a CPU, and where it is known for the disk or memory, in ns.
     pub wait_ns: u64,
 }
 
