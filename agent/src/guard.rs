@@ -378,6 +378,13 @@ impl Guard {
         std::mem::take(&mut inner.events)
     }
 
+    /// Ends the threads as a fault of theirs would.
+    #[cfg(test)]
+    pub(crate) fn break_off(&self) {
+        self.shared.lock().quit = true;
+        self.shared.changed.notify_all();
+    }
+
     /// Stops the thread and gives up the volunteer, frozen if that could be done.
     pub(crate) fn stop(&mut self) {
         let mut inner = self.shared.lock();

@@ -30,8 +30,18 @@ const LONGEST: u64 = 1 << 20;
 /// Events a monitor may put before its answer.
 const MOST_EVENTS: usize = 1_000;
 
-/// When monitors last failed to answer in time. For the whole process: sampling and acting ask the same monitors.
-static HUNG: Mutex<BTreeMap<(ProcessId, PathBuf), Instant>> = Mutex::new(BTreeMap::new());
+/// When monitors last failed to answer in time.
+type Hung = BTreeMap<(ProcessId, PathBuf), Instant>;
+
+/// For the whole process: sampling and acting ask the same monitors.
+static HUNG: Mutex<Hung> = Mutex::new(BTreeMap::new());
+
+/// Leaves a monitor alone from now on, and forgets those that no longer are: whoever starts processes and ends them would
+/// otherwise fill the memory.
+fn leave_alone(hung: &mut Hung, monitor: (ProcessId, PathBuf), now: Instant) {
+    hung.retain(|_, at| now.duration_since(*at) < LEFT_ALONE);
+    hung.insert(monitor, now);
+}
 
 fn invalid(message: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message.into())
@@ -129,7 +139,7 @@ impl Monitor {
         match result {
             // What a socket with a timeout says.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                hung().insert(key, Instant::now());
+                leave_alone(&mut hung(), key, Instant::now());
                 let message = format!(
                     "no answer within {} ms, or not all in {} ms: it is hung, or serves another client such as libvirt",
                     LINE_TIMEOUT.as_millis(),
@@ -339,6 +349,16 @@ pub(crate) mod tests {
             }
         });
         path
+    }
+
+    #[test]
+    fn monitors_that_were_left_alone_are_forgotten() {
+        let (mut hung, now) = (Hung::new(), Instant::now());
+        let monitor = |pid| (ProcessId { pid, start_ticks: 1 }, PathBuf::from("/run/qmp"));
+        (0..100).for_each(|pid| leave_alone(&mut hung, monitor(pid), now));
+        assert_eq!(hung.len(), 100);
+        leave_alone(&mut hung, monitor(100), now + LEFT_ALONE);
+        assert_eq!(hung.into_keys().collect::<Vec<_>>(), [monitor(100)]);
     }
 
     const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";

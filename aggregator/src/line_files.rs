@@ -37,13 +37,13 @@ impl LineFiles {
         self.folder.join(format!("{}.{number}.jsonl", self.stem))
     }
 
-    /// Each name is on the disk before the next step can take a file from it.
+    /// Each name is on the disk before the next step can take a file from it. A rotation that broke off left a name free:
+    /// only the files up to there move, so that trying again and again costs no file but the oldest.
     fn rotate(&self) -> io::Result<()> {
-        for number in (1..self.files).rev() {
-            match std::fs::rename(self.older(number), self.older(number + 1)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                renamed => renamed.and_then(|()| sync_folder(&self.folder))?,
-            }
+        let last = (1..self.files).find(|number| !self.older(*number).exists()).unwrap_or(self.files);
+        for number in (1..last).rev() {
+            std::fs::rename(self.older(number), self.older(number + 1))?;
+            sync_folder(&self.folder)?;
         }
         std::fs::rename(self.current(), self.older(1))?;
         sync_folder(&self.folder)
@@ -182,6 +182,8 @@ impl LineWriter {
     /// When it is not there; then nothing of it is.
     pub(crate) fn append(&mut self, mut line: Vec<u8>, sync: bool) -> io::Result<()> {
         line.push(b'\n');
+        // Opened first: it may be full since an earlier run, or since a rotation that failed.
+        self.settle_or_make()?;
         if self.is_full() {
             self.sync()?;
             self.open = None;
@@ -348,16 +350,47 @@ mod tests {
         log.append(b"b".to_vec(), true).unwrap();
         // A folder is in the way of the oldest.
         std::fs::create_dir(folder.path().join("log.2.jsonl")).unwrap();
-        log.append(b"c".to_vec(), true).unwrap_err();
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
-        assert_eq!((read("log.1.jsonl"), read("log.jsonl")), ("a\n".to_owned(), "b\n".to_owned()));
+        for _ in 0..3 {
+            log.append(b"c".to_vec(), true).unwrap_err();
+            assert_eq!(
+                (read("log.1.jsonl"), read("log.jsonl")),
+                ("a\n".to_owned(), "b\n".to_owned()),
+                "it does not grow"
+            );
+        }
         std::fs::remove_dir(folder.path().join("log.2.jsonl")).unwrap();
         log.append(b"c".to_vec(), true).unwrap();
-        log.append(b"d".to_vec(), true).unwrap();
         let names = oldest_first(folder.path(), "log");
         let names: Vec<_> = names.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["log.2.jsonl", "log.1.jsonl", "log.jsonl"]);
         let lines: Vec<String> = names.into_iter().map(read).collect();
-        assert_eq!(lines, ["a\n", "b\nc\n", "d\n"]);
+        assert_eq!(lines, ["a\n", "b\n", "c\n"]);
+    }
+
+    #[test]
+    fn a_file_that_an_earlier_run_filled_is_set_aside_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        for line in ["a", "b"] {
+            let mut log = writer(folder.path());
+            log.files.max_bytes = 1;
+            log.append(line.into(), true).unwrap();
+        }
+        assert_eq!((read("log.1.jsonl"), read("log.jsonl")), ("a\n".to_owned(), "b\n".to_owned()));
+    }
+
+    #[test]
+    fn a_rotation_that_broke_off_is_finished_without_losing_another_file() {
+        let folder = tempfile::tempdir().unwrap();
+        // The oldest is gone, and the one before it took its name.
+        for (name, line) in [("log.3.jsonl", "b\n"), ("log.1.jsonl", "c\n"), ("log.jsonl", "d\n")] {
+            std::fs::write(folder.path().join(name), line).unwrap();
+        }
+        let mut log = writer(folder.path());
+        log.files.max_bytes = 1;
+        log.append(b"e".to_vec(), true).unwrap();
+        let lines = oldest_first(folder.path(), "log").into_iter().map(|file| std::fs::read_to_string(file).unwrap());
+        assert_eq!(lines.collect::<Vec<_>>(), ["b\n", "c\n", "d\n", "e\n"]);
     }
 }

@@ -23,6 +23,7 @@ use gleaner_daemon::clock::Clock;
 use gleaner_net::stream::{read_counting, write_message};
 use gleaner_net::tls::{MAX_REQUEST, Validity};
 use gleaner_net::transport;
+use gleaner_types::command::{Ack, Outcome};
 use gleaner_types::error::chain;
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
@@ -52,11 +53,19 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const OUTGOING: usize = 256;
 
 /// Messages a host may send per second in the long run, and at once: all the reports and events that its agent keeps by
-/// default while it has no connection. Each event counts as one. All of these rates and numbers are chosen.
+/// default while it has no connection. All of these rates and numbers are chosen.
 const RATE: (f64, f64) = (50.0, 5_000.0);
 
-/// Times an agent may connect per second in the long run, and at once. A well-behaved one pauses in between.
-const CONNECTS: (f64, f64) = (0.5, 20.0);
+/// Events of a host per second in the long run, and at once, each counted once and for every KiB that it is longer: what one
+/// host says may take hours to push what others said out of the event log, and not minutes.
+const EVENTS: (f64, f64) = (5.0, 5_000.0);
+
+/// So many bytes of an event count as one.
+const BYTES_PER_EVENT: usize = 1 << 10;
+
+/// Times an agent may connect per second in the long run, and at once. A well-behaved one pauses in between. Each is two
+/// events of the aggregator's own.
+const CONNECTS: (f64, f64) = (0.1, 20.0);
 
 /// Refused peers that are logged as events, per second in the long run, and at once.
 const REFUSALS_LOGGED: (f64, f64) = (0.1, 20.0);
@@ -79,7 +88,7 @@ struct Acceptor {
     /// How often each host has connected of late. Hosts have certificates, so there are no more than were issued.
     connects: Mutex<BTreeMap<HostId, Rate>>,
     /// How much each host has sent of late, over all of its connections.
-    messages: Mutex<BTreeMap<HostId, Arc<Mutex<Rate>>>>,
+    sent: Mutex<BTreeMap<HostId, Sent>>,
     /// Refusals that may be logged, and how many were not.
     refusals: Mutex<(Rate, u64)>,
     clock: Clock,
@@ -127,9 +136,9 @@ impl Acceptor {
     }
 
     /// What this host may send.
-    fn messages(&self, host: &HostId) -> Arc<Mutex<Rate>> {
-        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(messages.entry(host.clone()).or_insert_with(|| Arc::new(Mutex::new(Rate::new(RATE)))))
+    fn sent(&self, host: &HostId) -> Sent {
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        sent.entry(host.clone()).or_default().clone()
     }
 
     /// Logs a refused peer, unless there were many of late.
@@ -163,7 +172,7 @@ pub(crate) async fn serve(
         places: Arc::new(Semaphore::new(max_agents)),
         pending: Mutex::default(),
         connects: Mutex::default(),
-        messages: Mutex::default(),
+        sent: Mutex::default(),
         refusals: Mutex::new((Rate::new(REFUSALS_LOGGED), 0)),
         clock,
         arrivals,
@@ -278,7 +287,7 @@ async fn accept(
         arrivals: arrivals.clone(),
         leader_lease: acceptor.leader_lease.clone(),
         tasks: acceptor.tasks.clone(),
-        rate: acceptor.messages(&host),
+        sent: acceptor.sent(&host),
     };
     let reason = tokio::select! {
         // First, because who requests it also drops the channel of messages, which ends the conversation as well.
@@ -392,7 +401,74 @@ struct Peer {
     leader_lease: LeaderLease,
     tasks: TaskLink,
     /// What its host may send, on both streams and also after it has connected anew.
-    rate: Arc<Mutex<Rate>>,
+    sent: Sent,
+}
+
+/// What a host may send.
+#[derive(Clone)]
+struct Sent {
+    messages: Arc<Mutex<Rate>>,
+    events: Arc<Mutex<SentEvents>>,
+}
+
+impl Default for Sent {
+    fn default() -> Self {
+        let events = SentEvents { rate: Rate::new(EVENTS), incarnation: 0, through: 0 };
+        Self { messages: Arc::new(Mutex::new(Rate::new(RATE))), events: Arc::new(Mutex::new(events)) }
+    }
+}
+
+impl Sent {
+    fn messages(&self) -> MutexGuard<'_, Rate> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what will be in the event log. Returns how long the host has to wait for it.
+    fn count(&self, arrival: &Arrival) -> Duration {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let weight = match arrival {
+            Arrival::Events { records, .. } => records.iter().filter_map(|record| events.weight(record)).sum(),
+            Arrival::Acked { ack, .. } => weight_of_ack(ack),
+            _ => 0,
+        };
+        events.rate.refill();
+        events.rate.spend(weight);
+        events.rate.owed()
+    }
+}
+
+/// Events that a host has sent.
+struct SentEvents {
+    rate: Rate,
+    /// Up to this number of this incarnation they are counted: what is sent again is logged once.
+    incarnation: u64,
+    through: u64,
+}
+
+impl SentEvents {
+    fn weight(&mut self, record: &EventRecord) -> Option<usize> {
+        let EventSource::Agent { incarnation, sequence, .. } = record.source else { return None };
+        if incarnation == self.incarnation && sequence <= self.through {
+            return None;
+        }
+        (self.incarnation, self.through) = (incarnation, sequence);
+        Some(weight(line_length(record).unwrap_or(MAX_EVENT)))
+    }
+}
+
+/// What a line of so many bytes in the event log counts.
+const fn weight(bytes: usize) -> usize {
+    1 + bytes / BYTES_PER_EVENT
+}
+
+/// A refusal and a shortfall become events.
+fn weight_of_ack(ack: &Ack) -> usize {
+    match &ack.outcome {
+        Outcome::Applied { shortfalls, .. } if shortfalls.is_empty() => 0,
+        Outcome::Applied { .. } | Outcome::Refused { .. } => {
+            weight(serde_json::to_vec(ack).map_or(MAX_EVENT, |text| text.len()))
+        }
+    }
 }
 
 impl Peer {
@@ -416,7 +492,7 @@ impl Peer {
                 }
                 if let FromAggregator::Tasks(TaskOrders { orders, .. }) = &message {
                     // What answers an order, its beginning and its end, costs the host nothing.
-                    self.rate().permits += 2.0 * orders.len() as f64;
+                    self.sent.messages().permits += 2.0 * orders.len() as f64;
                 }
                 if let Err(error) = write_message(&mut send, self.version, &message).await {
                     return error.to_string();
@@ -446,11 +522,12 @@ impl Peer {
     ) -> String {
         let mut stream = Counted { stream, bytes: 0 };
         let mut all = Unknowns::default();
+        let mut owed = Duration::ZERO;
         loop {
             let wait = {
-                let mut rate = self.rate();
+                let mut rate = self.sent.messages();
                 rate.spend(std::mem::take(&mut stream.bytes) / BYTES_PER_PERMIT);
-                rate.claim()
+                rate.claim().max(owed)
             };
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
@@ -466,9 +543,7 @@ impl Peer {
                 }
                 Ok(Some(message)) => match sort(self, message) {
                     Ok(arrival) => {
-                        if let Some(Arrival::Events { records, .. }) = &arrival {
-                            self.rate().spend(records.len());
-                        }
+                        owed = arrival.as_ref().map_or(Duration::ZERO, |arrival| self.sent.count(arrival));
                         let unknown = self.not_understood(unknown, &mut all);
                         match self.pass_on(unknown.into_iter().chain(arrival)).await {
                             true => continue,
@@ -509,10 +584,6 @@ impl Peer {
             tracing::warn!(%host, all = all.total(), ?last, "the agent is of a newer release: parts of messages are skipped");
         }
         Some(Arrival::NotUnderstood(unknown))
-    }
-
-    fn rate(&self) -> MutexGuard<'_, Rate> {
-        self.rate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn report_stream(&self, message: FromAgent) -> Result<Option<Arrival>, MessageRefusal> {
@@ -581,8 +652,13 @@ impl AsyncRead for Counted {
     }
 }
 
+/// Bytes of an event in the event log; `None` if it cannot be written there.
+fn line_length(record: &EventRecord) -> Option<usize> {
+    record.to_json_line().ok().map(|line| line.len())
+}
+
 fn fits(record: &EventRecord) -> bool {
-    record.to_json_line().is_ok_and(|line| line.len() <= MAX_EVENT)
+    line_length(record).is_some_and(|length| length <= MAX_EVENT)
 }
 
 /// A bucket of permits: so many a second in the long run, and at once.
@@ -616,6 +692,11 @@ impl Rate {
     fn claim(&mut self) -> Duration {
         self.refill();
         self.permits -= 1.0;
+        self.owed()
+    }
+
+    /// Until the permits that were taken are there.
+    fn owed(&self) -> Duration {
         Duration::from_secs_f64((-self.permits / self.per_s).max(0.0))
     }
 

@@ -72,12 +72,17 @@ impl<'a> Renewal<'a> {
         Ok(der)
     }
 
-    /// Puts the certificate that came in place of the old one. The old one is in force when that fails.
-    pub(super) fn accept(&self, certificate: String) -> Result<(), TlsError> {
+    /// Puts the certificate that came in place of the old one. The old one is in force when that fails. The files are synced
+    /// on a thread of their own, so that the connection lives on while the disk is slow.
+    pub(super) async fn accept(&self, certificate: String) -> anyhow::Result<()> {
         let request = self.lock().request.take();
         let request = request.ok_or_else(|| TlsError::Certificate("nobody asked for it".to_owned()))?;
-        let issued = request.complete(&self.files.authority()?, certificate, self.host)?;
-        self.files.replace(&issued)?;
+        let (files, host) = (self.files.clone(), self.host.clone());
+        let replaced = tokio::task::spawn_blocking(move || {
+            let issued = request.complete(&files.authority()?, certificate, &host)?;
+            files.replace(&issued)
+        });
+        replaced.await??;
         info!(host = %self.host, "the certificate is renewed");
         Ok(())
     }
@@ -104,6 +109,8 @@ fn wall() -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     const DAY_MS: u64 = 86_400_000;
@@ -119,5 +126,29 @@ mod tests {
         // By a clock that is wrong.
         assert_eq!(first(500 * DAY_MS), 500 * DAY_MS + 600_000);
         assert_eq!(first(0), 160 * DAY_MS);
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_does_not_answer_holds_nobody_else_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        // Whoever opens it to read waits for a writer.
+        let ca = path("ca.crt");
+        assert!(Command::new("mkfifo").arg(&ca).status().unwrap().success());
+        let files = IdentityFiles { ca: ca.clone(), certificate: path("agent.crt"), key: path("agent.key") };
+        let host = HostId::new("h1").unwrap();
+        let validity = Validity { from: Timestamp(0), until: Timestamp(DAY_MS) };
+        let renewal = Renewal::new(&files, &host, validity);
+        renewal.ask().unwrap();
+        let accepting = renewal.accept("no certificate".to_owned());
+        tokio::pin!(accepting);
+        // The only thread of this runtime goes on.
+        tokio::select! {
+            biased;
+            done = &mut accepting => panic!("{done:?}"),
+            () = tokio::task::yield_now() => {}
+        }
+        std::fs::OpenOptions::new().write(true).open(&ca).unwrap();
+        accepting.await.unwrap_err();
     }
 }

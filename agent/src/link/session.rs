@@ -225,10 +225,10 @@ async fn receive_all(
                 }
             }
             Some(FromAggregator::EventsThrough(through)) => outbox.acknowledged(through),
-            Some(FromAggregator::Certificate(certificate)) => match renewal.accept(certificate) {
+            Some(FromAggregator::Certificate(certificate)) => match renewal.accept(certificate).await {
                 Ok(()) => return Ok(SessionEnd::Renewed),
                 Err(error) => {
-                    outbox.event(Clock::start().now(), renewal.failed(chain(&error)));
+                    outbox.event(Clock::start().now(), renewal.failed(chain(&*error)));
                 }
             },
             Some(FromAggregator::CertificateRefused(reason)) => {

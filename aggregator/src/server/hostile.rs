@@ -3,7 +3,6 @@
 //! told can be read.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gleaner_api::Response;
@@ -18,7 +17,7 @@ use gleaner_types::units::Bytes;
 use gleaner_wire::{AgentEvents, FromAgent, ProtocolVersion, Unknowns, decode};
 use tokio::sync::mpsc;
 
-use super::{Peer, RATE, Rate};
+use super::{Peer, Sent};
 use crate::arrival::Arrival;
 use crate::engine::TaskLink;
 use crate::metrics::{self, Counters, Outgoing, Records};
@@ -60,7 +59,7 @@ pub(crate) fn take_all(version: ProtocolVersion, frames: &[Vec<u8>]) -> Tally {
         version,
         arrivals,
         leader_lease: LeaderLease::alone(),
-        rate: Arc::new(Mutex::new(Rate::new(RATE))),
+        sent: Sent::default(),
     };
     let mut scene = Scene {
         peer,

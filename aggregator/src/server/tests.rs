@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use gleaner_net::tls::{Authority, Identity};
-use gleaner_types::command::{Ack, Limits, Outcome, Target, Version};
+use gleaner_types::command::{Ack, Limits, Outcome, Refusal, Target, Version};
+use gleaner_types::id::JobId;
 use gleaner_types::report::{HostFacts, Levers};
 use gleaner_types::time::Timestamp;
 use quinn::crypto::rustls::QuicClientConfig;
@@ -16,7 +17,7 @@ fn acceptor() -> Arc<Acceptor> {
         places: Arc::new(Semaphore::new(1)),
         pending: Mutex::default(),
         connects: Mutex::default(),
-        messages: Mutex::default(),
+        sent: Mutex::default(),
         refusals: Mutex::new((Rate::new(REFUSALS_LOGGED), 0)),
         clock: Clock::start(),
         arrivals,
@@ -106,7 +107,7 @@ fn an_answer_to_a_command_is_no_longer_than_an_event() {
         arrivals: acceptor.arrivals.clone(),
         leader_lease: LeaderLease::alone(),
         tasks: task_link(),
-        rate: acceptor.messages(&host("h1")),
+        sent: acceptor.sent(&host("h1")),
     };
     let ack = |shortfalls: Vec<String>| {
         let outcome = Outcome::Applied { limits: Limits::NONE, shortfalls };
@@ -121,14 +122,61 @@ fn an_answer_to_a_command_is_no_longer_than_an_event() {
 #[test]
 fn a_host_that_connects_anew_may_not_send_more_for_it() {
     let acceptor = acceptor();
-    let rate = |name| acceptor.messages(&host(name));
-    rate("h1").lock().unwrap().spend(5_000);
-    assert!(rate("h1").lock().unwrap().claim() > Duration::ZERO);
-    assert_eq!(rate("h2").lock().unwrap().claim(), Duration::ZERO, "others are not held up");
+    let sent = |name| acceptor.sent(&host(name));
+    sent("h1").messages().spend(5_000);
+    assert!(sent("h1").messages().claim() > Duration::ZERO);
+    assert_eq!(sent("h2").messages().claim(), Duration::ZERO, "others are not held up");
     // What an agent keeps through an outage comes at once: 300 reports and 4,096 events.
-    let backlog = rate("h3");
-    let waits: Duration = (0..4_396).map(|_| backlog.lock().unwrap().claim()).sum();
+    let backlog = sent("h3");
+    let waits: Duration = (0..4_396).map(|_| backlog.messages().claim()).sum();
     assert_eq!(waits, Duration::ZERO);
+    let events = arrival((1..=4_096).map(|sequence| event(sequence, 500)).collect());
+    assert_eq!(backlog.count(&events), Duration::ZERO);
+}
+
+/// An event of host `h1` whose text has so many bytes.
+fn event(sequence: u64, bytes: usize) -> EventRecord {
+    let source = EventSource::Agent { host: host("h1"), incarnation: 7, sequence };
+    EventRecord {
+        at: Timestamp(1),
+        source,
+        event: Event::JobWaiting { job: JobId::new("j").unwrap(), reason: "x".repeat(bytes) },
+    }
+}
+
+fn arrival(records: Vec<EventRecord>) -> Arrival {
+    Arrival::Events { host: host("h1"), connection: 1, records }
+}
+
+#[test]
+fn what_a_host_has_logged_takes_hours_to_fill_the_event_log() {
+    const SHORTEST: Duration = Duration::from_secs(7 * 3_600);
+    // By default nine files of 16 MiB.
+    let whole = 9 * (16 << 20);
+    let sent = acceptor().sent(&host("h1"));
+    // Nothing is waited for here: what is owed adds up.
+    let (mut sequence, mut bytes, mut owed) = (0, 0, Duration::ZERO);
+    while bytes < whole {
+        sequence += 1;
+        let one = event(sequence, 16_000);
+        bytes += line_length(&one).unwrap();
+        owed = sent.count(&arrival(vec![one]));
+    }
+    assert!(owed > SHORTEST, "{bytes} bytes in {} s", owed.as_secs());
+    // Sent again, after a connection was lost, it counts no more.
+    assert!(sent.count(&arrival((1..=sequence).map(|sequence| event(sequence, 10)).collect())) <= owed);
+    // Answers that become events count too, others do not.
+    let sent = acceptor().sent(&host("h1"));
+    let acked = |outcome| {
+        let ack = Ack { target: Target::Volunteer, version: Version::default(), outcome };
+        sent.count(&Arrival::Acked { host: host("h1"), ack })
+    };
+    let refused = || Outcome::Refused { reason: Refusal::Stale, detail: "x".repeat(15_000) };
+    let short = || Outcome::Applied { limits: Limits::NONE, shortfalls: vec!["x".repeat(15_000)] };
+    let applied = || Outcome::Applied { limits: Limits::NONE, shortfalls: Vec::new() };
+    assert_eq!((0..10_000).map(|_| acked(applied())).max(), Some(Duration::ZERO));
+    assert!((0..1_000).map(|_| acked(refused())).max() > Some(Duration::from_secs(1_000)));
+    assert!((0..1_000).map(|_| acked(short())).max() > Some(Duration::from_secs(3_000)));
 }
 
 #[test]

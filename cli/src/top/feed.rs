@@ -7,7 +7,7 @@ use std::time::Duration;
 use gleaner_api::{Client, ClientError, Request, Response};
 use gleaner_daemon::clock::Clock;
 use gleaner_types::error::chain;
-use gleaner_types::event::EventRecord;
+use gleaner_types::event::{EventRecord, EventSource};
 use gleaner_types::time::Timestamp;
 use tokio::sync::mpsc;
 
@@ -53,6 +53,15 @@ fn unexpected(socket: &std::path::Path) -> ClientError {
     ClientError::Broken { socket: socket.to_owned(), source: std::io::ErrorKind::InvalidData.into() }
 }
 
+/// From when on events are asked for after a reconnection. By the aggregator's clock alone: a host that dates an event into
+/// the future would keep all others from being shown.
+fn logged_after(since: Timestamp, record: &EventRecord) -> Timestamp {
+    match record.source {
+        EventSource::Aggregator => since.max(record.at),
+        EventSource::Agent { .. } => since,
+    }
+}
+
 /// Brings events as they happen.
 pub(super) async fn events(socket: PathBuf, news: mpsc::Sender<News>) {
     let mut since = Timestamp(Clock::start().now().0.saturating_sub(HISTORY_MS));
@@ -80,10 +89,28 @@ async fn follow(
             known.pop_front();
         }
         known.push_back(line);
-        *since = (*since).max(record.at);
+        *since = logged_after(*since, &record);
         if news.send(News::Event(crate::format::event(&record))).await.is_err() {
             break;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_types::event::Event;
+    use gleaner_types::id::HostId;
+
+    use super::*;
+
+    #[test]
+    fn no_hosts_clock_moves_what_is_asked_for() {
+        let record = |source, at| EventRecord { at: Timestamp(at), source, event: Event::AggregatorStopped {} };
+        let host = HostId::new("h1").unwrap();
+        let agent = EventSource::Agent { host, incarnation: 1, sequence: 1 };
+        assert_eq!(logged_after(Timestamp(5), &record(agent, u64::MAX)), Timestamp(5));
+        assert_eq!(logged_after(Timestamp(5), &record(EventSource::Aggregator, 7)), Timestamp(7));
+        assert_eq!(logged_after(Timestamp(5), &record(EventSource::Aggregator, 3)), Timestamp(5));
+    }
 }

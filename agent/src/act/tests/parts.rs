@@ -63,6 +63,8 @@ fn its_parts_are_the_guards_own() {
     actor.scratch().set_killed();
     assert!(actor.guard.as_ref().unwrap().scratch().take_killed());
     assert!(actor.take_held_volunteer().is_some() && actor.take_held_volunteer().is_none(), "once");
+    actor.guard.as_ref().unwrap().break_off();
+    eventually("its threads have ended", || !actor.is_guarded());
     drop(actor);
     let by_hand = ActSettings { guard_by_hand: true, ..scene.settings() };
     let (mut actor, _) = Actor::open(by_hand, &scene.hierarchies).unwrap();
