@@ -10,6 +10,7 @@ use std::path::Path;
 use gleaner_api::AuditRecord;
 use gleaner_types::id::ApplicationId;
 use gleaner_types::time::Timestamp;
+use serde::Deserialize;
 
 use crate::enrolment::Failures;
 use crate::line_files::{LineFiles, LineWriter, oldest_first};
@@ -83,7 +84,14 @@ pub(crate) fn cut(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// The lines at or after `since`, oldest first. Lines that are not records (torn by a crash) are skipped.
+/// What the lines of every version say.
+#[derive(Deserialize)]
+struct Stamp {
+    at_ms: u64,
+}
+
+/// The lines at or after `since`, oldest first; those of a newer version as they are. Lines that are not records (torn by a
+/// crash) are skipped.
 pub(crate) fn lines(folder: &Path, since: Option<Timestamp>) -> impl Iterator<Item = String> {
     let files = oldest_first(folder, STEM).into_iter();
     let lines = files.filter_map(|file| File::open(file).ok()).flat_map(|file| {
@@ -91,8 +99,8 @@ pub(crate) fn lines(folder: &Path, since: Option<Timestamp>) -> impl Iterator<It
         BufReader::new(file).split(b'\n').map_while(Result::ok)
     });
     lines.filter_map(move |line| {
-        let record: AuditRecord = serde_json::from_slice(&line).ok()?;
-        since.is_none_or(|since| record.at_ms >= since.0).then(|| String::from_utf8(line).ok())?
+        let Stamp { at_ms } = serde_json::from_slice(&line).ok()?;
+        since.is_none_or(|since| at_ms >= since.0).then(|| String::from_utf8(line).ok())?
     })
 }
 
@@ -135,6 +143,17 @@ mod tests {
         assert!(folder.path().join("audit.1.jsonl").exists());
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_line_of_a_newer_version_is_given_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        AuditLog::new(folder.path(), Timestamp(0)).append(&record(1)).unwrap();
+        let newer = r#"{"at_ms":2,"actor":{"token":"t"},"outcome":{"partly":3}}"#;
+        let path = folder.path().join("audit.jsonl");
+        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + newer + "\n").unwrap();
+        assert_eq!(lines(folder.path(), Some(Timestamp(2))).collect::<Vec<_>>(), [newer]);
+        assert_eq!(lines(folder.path(), None).count(), 2);
     }
 
     #[test]

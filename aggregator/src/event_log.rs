@@ -13,7 +13,8 @@ use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use gleaner_types::error::chain;
-use gleaner_types::event::{Event, EventRecord, EventSource, EventStamp};
+use gleaner_types::event::{Event, EventLineError, EventRecord, EventSource, EventStamp};
+use gleaner_types::format::UnknownFormat;
 use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
 use tokio::sync::watch;
@@ -78,17 +79,28 @@ impl EventLog {
     #[must_use]
     pub fn open(settings: EventLogSettings) -> Self {
         let mut through = Through::new();
+        let mut newer: Option<(u64, UnknownFormat)> = None;
         let mut reader = EventReader::open(&settings.folder, None);
         while let Ok(lines) = reader.next_lines(1_000) {
             if lines.is_empty() {
                 break;
             }
-            for stamp in lines.iter().filter_map(|line| EventStamp::from_json_line(line).ok()) {
-                if let EventSource::Agent { host, incarnation, sequence } = stamp.source {
-                    let last = through.entry((host, incarnation)).or_insert(0);
-                    *last = sequence.max(*last);
+            for stamp in lines.iter().map(|line| EventStamp::from_json_line(line)) {
+                match stamp.map(|stamp| stamp.source) {
+                    Ok(EventSource::Agent { host, incarnation, sequence }) => {
+                        let last = through.entry((host, incarnation)).or_insert(0);
+                        *last = sequence.max(*last);
+                    }
+                    // Agents may send such events again: once too often rather than never.
+                    Err(EventLineError::Newer(format)) => {
+                        newer = Some((newer.map_or(1, |(lines, _)| lines + 1), format))
+                    }
+                    _ => {}
                 }
             }
+        }
+        if let Some((lines, format)) = newer {
+            tracing::warn!(lines, folder = %settings.folder.display(), "the event log has lines of a newer version: {format}");
         }
         let EventLogSettings { folder, max_bytes, files } = settings;
         let mut log = Self {
@@ -387,13 +399,17 @@ impl EventReader {
         Ok(lines)
     }
 
-    /// The line if it is an event that was asked for, whether this version knows the event or not. Lines that are no
-    /// events (torn by a crash, or written by something else) are passed over.
+    /// The line if it is an event that was asked for, whether this version knows the event or not. One of a newer format,
+    /// of which not even the time is known, always is. Lines that are no events (torn by a crash, or written by something
+    /// else) are passed over.
     fn wanted(&self, line: Vec<u8>) -> Option<String> {
         let mut line = String::from_utf8(line).ok()?;
         line.truncate(line.trim_end().len());
-        let stamp = EventStamp::from_json_line(&line).ok()?;
-        self.since.is_none_or(|since| stamp.at >= since).then_some(line)
+        match (EventStamp::from_json_line(&line), self.since) {
+            (Ok(stamp), Some(since)) if stamp.at < since => None,
+            (Ok(_) | Err(EventLineError::Newer(_)), _) => Some(line),
+            (Err(_), _) => None,
+        }
     }
 
     fn open_current(&mut self) -> bool {

@@ -539,7 +539,10 @@ impl Peer {
                     if self.host == *self.tasks.host() {
                         self.tasks.states(states).await;
                     }
-                    continue;
+                    match self.pass_on(self.not_understood(unknown, &mut all).into_iter()).await {
+                        true => continue,
+                        false => return "the aggregator is stopping".to_owned(),
+                    }
                 }
                 Ok(Some(message)) => match sort(self, message) {
                     Ok(arrival) => {

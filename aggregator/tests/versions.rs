@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use gleaner_api::{Client, Request, Response};
 use gleaner_net::stream::read_message;
 use gleaner_net::transport;
-use gleaner_types::command::{Desired, Target};
+use gleaner_types::command::{Desired, Target, Version};
 use gleaner_types::event::{Event, EventRecord, EventSource};
-use gleaner_types::id::HostId;
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::task::{TaskAttempt, TaskState, TaskStatus};
 use gleaner_types::time::Timestamp;
-use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, ProtocolVersion, Purpose, encode};
+use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, ProtocolVersion, Purpose, TaskStates, encode};
 use site::{Aggregator, frame, hello};
 
 /// The host of the golden messages.
@@ -119,6 +120,13 @@ async fn an_agent_of_a_newer_version_speaks_ours_and_what_we_do_not_know_is_coun
     };
     let events = vec![record(1, Event::UnknownEvent { code: 700 }), record(2, Event::ReportsDropped { count: 3 })];
     send.write_all(&encode(version, &FromAgent::Events(AgentEvents { events })).unwrap()).await.unwrap();
+    // How tasks are, with a field that was appended, and a task's state that is new.
+    let attempt = TaskAttempt { job: JobId::new("j").unwrap(), task: 1, version: Version { epoch: 7, number: 9 } };
+    let states = TaskStates { states: vec![TaskState { attempt, status: TaskStatus::Lost { ran_ms: 77 } }] };
+    let mut payload = encode(version, &FromAgent::Tasks(states)).unwrap()[6..].to_vec();
+    let code = payload.windows(3).position(|bytes| bytes == [4, 1, 77]).unwrap();
+    payload[code] = 99;
+    send.write_all(&frame(5, &[&payload[..], b"more"].concat())).await.unwrap();
     let through = until(&mut receive, version, |message| match message {
         FromAggregator::EventsThrough(through) => Some(through),
         _ => None,
@@ -128,7 +136,7 @@ async fn an_agent_of_a_newer_version_speaks_ours_and_what_we_do_not_know_is_coun
     aggregator.until("the unknown event is in the log", logged).await;
     assert_eq!(aggregator.connected().await, ["new"]);
     let deadline = Instant::now() + Duration::from_secs(20);
-    while not_understood(&aggregator) != [1, 1, 1] {
+    while not_understood(&aggregator) != [1, 2, 2] {
         assert!(Instant::now() < deadline, "{:?}", not_understood(&aggregator));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

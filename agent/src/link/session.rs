@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gleaner_daemon::clock::Clock;
-use gleaner_net::stream::{read_counting, read_message, write_message};
+use gleaner_net::stream::{read_counting, write_message};
 use gleaner_net::transport;
 use gleaner_types::report::HostFacts;
 use gleaner_wire::{
@@ -43,6 +43,8 @@ pub(super) struct Session {
     send: quinn::SendStream,
     receive: quinn::RecvStream,
     reports: Option<quinn::SendStream>,
+    /// What the welcome said that only a newer release knows.
+    unknown: Unknowns,
 }
 
 /// What an aggregator answers to a hello.
@@ -86,12 +88,12 @@ pub(super) async fn hello(
         facts: introduction.facts.clone(),
     };
     write_message(&mut send, version, &FromAgent::Hello(Box::new(hello))).await?;
-    let answer = tokio::time::timeout(WELCOME_TIMEOUT, read_message(&mut receive, version))
-        .await
-        .context("the aggregator sends no welcome")??;
+    let mut unknown = Unknowns::default();
+    let answer = read_counting(&mut receive, version, MAX_FRAME, &mut unknown);
+    let answer = tokio::time::timeout(WELCOME_TIMEOUT, answer).await.context("the aggregator sends no welcome")??;
     match answer {
         Some(FromAggregator::Welcome(welcome)) => {
-            let session = Session { endpoint, connection, version, send, receive, reports: None };
+            let session = Session { endpoint, connection, version, send, receive, reports: None, unknown };
             Ok(Answer::Welcome(Box::new(session), welcome))
         }
         Some(FromAggregator::StandsBy(stands_by)) => {
@@ -113,8 +115,9 @@ impl Session {
         tasks: &mpsc::Sender<TaskInput>,
         renewal: &Renewal<'_>,
     ) -> SessionEnd {
-        let Self { connection, version, send, receive, reports, .. } = self;
+        let Self { connection, version, send, receive, reports, unknown, .. } = self;
         let version = *version;
+        outbox.not_understood(std::mem::take(unknown));
         let lost = |error| SessionEnd::Lost { welcomed: true, error };
         tokio::select! {
             result = send_all(connection, version, send, reports, outbox, renewal) => match result {
@@ -163,8 +166,12 @@ async fn send_all(
         if !batch.tasks.is_empty() && version != ProtocolVersion::V1 {
             write_message(control, version, &FromAgent::Tasks(TaskStates { states: batch.tasks })).await?;
         }
-        // What an older peer cannot be told stays queued, for a newer one.
-        let events: Vec<_> = batch.events.into_iter().filter(|record| can_say(version, &record.event)).collect();
+        // What an older peer cannot be told stays queued for a newer one, until a later event is acknowledged.
+        let (events, untold): (Vec<_>, Vec<_>) =
+            batch.events.into_iter().partition(|record| can_say(version, &record.event));
+        for record in untold {
+            tracing::warn!(event = record.event.name(), %version, "the aggregator's version of the protocol lacks an event");
+        }
         if !events.is_empty() {
             let events = AgentEvents { events };
             write_message(control, version, &FromAgent::Events(events)).await?;

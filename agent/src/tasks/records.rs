@@ -2,7 +2,8 @@
 //!
 //! In: the tasks folder. `EPOCH-NUMBER.run` says which process runs the attempt of that version, `EPOCH-NUMBER.exit` is
 //! written by the task's own shell when the command is over, whoever lives to see it. Both are there until the aggregator
-//! has the end of the attempt on its own disk. What says how one ended is on the disk before anybody is told; what says that
+//! has the end of the attempt on its own disk. A record of a newer format is left as it is and is an error: its task may run,
+//! or be done, and must not be started again. What says how one ended is on the disk before anybody is told; what says that
 //! one began need not be, as no process outlives a loss of power.
 
 use std::fs::{File, OpenOptions};
@@ -13,10 +14,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use gleaner_daemon::{durable, process};
 use gleaner_types::command::Version;
+use gleaner_types::format::UnknownFormat;
 use gleaner_types::task::{TaskAttempt, TaskStatus};
 use gleaner_types::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+/// Format of records that this agent writes. A record that says none is of the first.
+const FORMAT: u64 = 1;
 /// Longest record that is read, in bytes.
 const LONGEST: u64 = 4 << 10;
 /// What a task's shell writes when it runs the command: from here on the attempt counts.
@@ -53,6 +57,50 @@ pub(super) struct Record {
     pub(super) run: Run,
     /// How it ended, where that is not what its shell left.
     pub(super) ended: Option<TaskStatus>,
+}
+
+const fn first_format() -> u64 {
+    1
+}
+
+/// What a record begins with in every format.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    #[serde(default = "first_format")]
+    format: u64,
+    /// Version of the software that wrote it.
+    software: Option<String>,
+}
+
+/// The records cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordsError {
+    /// The disk does not give them.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A newer agent wrote one. It was left as it is.
+    #[error(
+        "the record of a task `{}` cannot be used, and the task would be run a second time; start the agent that wrote it, or \
+         cancel the job and move the file away", file.display()
+    )]
+    Format {
+        /// The record.
+        file: PathBuf,
+        /// What was found.
+        source: UnknownFormat,
+    },
+}
+
+fn encoded(record: &Record) -> serde_json::Result<Vec<u8>> {
+    #[derive(Serialize)]
+    struct Written<'a> {
+        #[serde(flatten)]
+        head: Head,
+        #[serde(flatten)]
+        record: &'a Record,
+    }
+    let head = Head { format: FORMAT, software: Some(env!("CARGO_PKG_VERSION").to_owned()) };
+    serde_json::to_vec(&Written { head, record })
 }
 
 /// What a task's shell left.
@@ -114,7 +162,7 @@ impl Records {
     /// Writes a record, whole or not at all.
     pub(super) fn write(&self, record: &Record) -> io::Result<()> {
         let (path, new) = (self.file(record.attempt.version, "run"), self.file(record.attempt.version, "new"));
-        let written = std::fs::write(&new, serde_json::to_vec(record)?).and_then(|()| std::fs::rename(&new, path));
+        let written = std::fs::write(&new, encoded(record)?).and_then(|()| std::fs::rename(&new, path));
         if written.is_err() {
             _ = std::fs::remove_file(new);
         }
@@ -123,7 +171,7 @@ impl Records {
 
     /// Writes the record of an attempt that has ended. It lasts after [`Records::sync`].
     pub(super) fn write_end(&self, record: &Record) -> io::Result<()> {
-        durable::replace_unsynced(&self.file(record.attempt.version, "run"), &serde_json::to_vec(record)?, 0o600)
+        durable::replace_unsynced(&self.file(record.attempt.version, "run"), &encoded(record)?, 0o600)
     }
 
     /// Makes the ends written since the last time last, with one call for all.
@@ -131,8 +179,12 @@ impl Records {
         durable::sync_folder(&self.folder)
     }
 
-    /// All records. What has none never ran: the record is complete before the task may start.
-    pub(super) fn read(&self) -> io::Result<Vec<Record>> {
+    /// All records. What has none never ran: the record is complete before the task may start. One that is damaged is of
+    /// before a loss of power, which no task outlives.
+    ///
+    /// # Errors
+    /// [`RecordsError`].
+    pub(super) fn read(&self) -> Result<Vec<Record>, RecordsError> {
         let mut records: Vec<Record> = Vec::new();
         for entry in std::fs::read_dir(&self.folder)? {
             let path = entry?.path();
@@ -141,6 +193,10 @@ impl Records {
             }
             let mut bytes = Vec::new();
             File::open(&path)?.take(LONGEST).read_to_end(&mut bytes)?;
+            if let Ok(Head { format, software }) = serde_json::from_slice(&bytes) {
+                UnknownFormat::unless_within("record", 1..=FORMAT, format, software.as_deref())
+                    .map_err(|source| RecordsError::Format { file: path.clone(), source })?;
+            }
             match serde_json::from_slice::<Record>(&bytes) {
                 Ok(record) if self.file(record.attempt.version, "run") == path => records.push(record),
                 _ => tracing::warn!(file = %path.display(), "a record of a task cannot be understood and is left out"),
@@ -212,5 +268,27 @@ mod tests {
         records.clear(version);
         assert_eq!(records.read().unwrap(), []);
         assert_eq!(records.read_exit(version), Exit::default());
+    }
+
+    #[test]
+    fn a_record_of_a_newer_format_is_left_as_it_is_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = Records::open(folder.path()).unwrap();
+        let file = folder.path().join("7-2.run");
+        // Of the first format, without a number.
+        let first = r#"{"attempt":{"job":"j","task":3,"version":{"epoch":7,"number":2}},
+            "run":{"pid":77,"start_ticks":5,"boot":1,"started_ms":9,"timeout_ms":null},"ended":null}"#;
+        std::fs::write(&file, first).unwrap();
+        let [record] = &records.read().unwrap()[..] else { panic!("one record") };
+        records.write(record).unwrap();
+        let own = std::fs::read_to_string(&file).unwrap();
+        assert!(own.starts_with(r#"{"format":1,"software":""#), "{own}");
+        let newer = r#"{"format":2,"software":"9.9","attempt":"7-2","ended":{"suspended":{}}}"#;
+        std::fs::write(&file, newer).unwrap();
+        let error = gleaner_types::error::chain(&records.read().unwrap_err());
+        for part in ["7-2.run", "format 2, written by version 9.9", "reads format 1 only"] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), newer);
     }
 }

@@ -8,6 +8,7 @@ use anyhow::bail;
 use gleaner_api::{AuditRecord, Client, EventLines, Leadership, Overview, Request, Response, SubmitCluster};
 use gleaner_daemon::clock::Clock;
 use gleaner_types::event::EventRecord;
+use gleaner_types::text::harmless_json;
 use gleaner_types::time::Timestamp;
 
 use super::run::submission;
@@ -140,10 +141,10 @@ pub(super) async fn audit(socket: &Path, since: Option<Since>, json: bool) -> an
     // An order has a line before it is done and one after; the last says most.
     let mut orders = std::collections::BTreeMap::new();
     while let Some(line) = lines.next().await? {
-        if json {
-            print(&line)?;
-        } else if let Ok(record) = serde_json::from_str::<AuditRecord>(&line) {
-            orders.insert(record.id, record);
+        match serde_json::from_str::<AuditRecord>(&line) {
+            Ok(record) if !json => _ = orders.insert(record.id, record),
+            // One of a newer version too.
+            _ => print(&harmless_json(&line))?,
         }
     }
     if !json {

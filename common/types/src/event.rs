@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::application::{BalanceDecision, ResponseTime};
 use crate::command::{Refusal, Target, Version};
+use crate::format::UnknownFormat;
 use crate::id::{ApplicationId, HostId, JobId, WorkloadId};
 use crate::job::{Decision, EngineProgress, Goal};
 use crate::report::{Absence, WorkloadKind};
@@ -46,7 +47,7 @@ pub struct EventRecord {
 }
 
 /// Format of the log's lines. A line without one is of the first. It is raised when a field that every line has changes
-/// its meaning; events and fields are added without.
+/// its meaning or has values that it had not; events and fields are added without.
 pub const LINE_FORMAT: u64 = 1;
 
 /// What every line of the event log says, whatever its event. A newer version logs events that this one does not know;
@@ -528,6 +529,9 @@ pub enum EventLineError {
     /// It is JSON, but not an event.
     #[error("not an event: {0}")]
     Shape(&'static str),
+    /// A newer version wrote it: what it says here may mean something else there.
+    #[error(transparent)]
+    Newer(#[from] UnknownFormat),
 }
 
 impl Event {
@@ -576,7 +580,7 @@ impl EventRecord {
     /// The record of a line written by [`EventRecord::to_json_line`].
     ///
     /// # Errors
-    /// [`EventLineError`] when the line is not JSON or not an event.
+    /// [`EventLineError`] when the line is not JSON, not an event, or of a newer format.
     pub fn from_json_line(text: &str) -> Result<Self, EventLineError> {
         let Value::Object(mut line) = serde_json::from_str(text)? else {
             return Err(EventLineError::Shape("not an object"));
@@ -591,7 +595,7 @@ impl EventStamp {
     /// The stamp of a line, which may be of an event that is not known here.
     ///
     /// # Errors
-    /// [`EventLineError`] when the line is not JSON or not an event.
+    /// [`EventLineError`] when the line is not JSON, not an event, or of a newer format.
     pub fn from_json_line(text: &str) -> Result<Self, EventLineError> {
         match serde_json::from_str(text)? {
             Value::Object(mut line) => Ok(Self::take(&mut line)?.0),
@@ -601,9 +605,11 @@ impl EventStamp {
 
     /// Takes the stamp and the event's name out of a line. What is left are the event's fields.
     fn take(line: &mut Map<String, Value>) -> Result<(Self, String), EventLineError> {
+        let format = line.remove("format").map_or(Some(1), |v| v.as_u64());
+        let format = format.ok_or(EventLineError::Shape("no known `format`"))?;
+        UnknownFormat::unless_within("line", 1..=LINE_FORMAT, format, None)?;
         let at = line.remove("at_ms").and_then(|v| v.as_u64()).ok_or(EventLineError::Shape("no `at_ms`"))?;
         line.remove("time");
-        line.remove("format");
         let source = match line.remove("source").as_ref().and_then(Value::as_str) {
             Some("aggregator") => EventSource::Aggregator,
             Some("agent") => EventSource::Agent {
@@ -694,8 +700,10 @@ mod tests {
 
     #[test]
     fn a_newer_versions_fields_are_left_out_and_its_events_have_a_stamp() {
-        let known = r#"{"at_ms":5,"format":7,"source":"aggregator","event":"aggregator_stopped","why":["tidy"]}"#;
+        let known = r#"{"at_ms":5,"format":1,"source":"aggregator","event":"aggregator_stopped","why":["tidy"]}"#;
         let record = EventRecord::from_json_line(known).unwrap();
+        let newer = known.replace("\"format\":1", "\"format\":7");
+        assert!(matches!(EventStamp::from_json_line(&newer), Err(EventLineError::Newer(format)) if format.is_newer()));
         assert_eq!((record.at, record.event), (Timestamp(5), Event::AggregatorStopped {}));
         let new =
             r#"{"at_ms":6,"source":"agent","agent":"h1","incarnation":2,"sequence":3,"event":"host_dreams","of":1}"#;

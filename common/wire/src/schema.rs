@@ -20,7 +20,7 @@ use gleaner_types::units::{
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::codec::{append, prefix};
+use crate::codec::append;
 pub(crate) use crate::rejected::{Rejected, Rejection, named};
 pub(crate) use crate::scalar::Raw;
 use crate::scalar::{Input, Scalar, append_behind_length, append_unsigned};
@@ -207,7 +207,8 @@ const MAX_ELEMENTS: usize = 2 * MAX_WORKLOADS;
 /// Most elements that memory is reserved for before they are read: a peer may announce many that are empty.
 const MOST_RESERVED: usize = 256;
 
-/// A list of at most [`MAX_ELEMENTS`]: one that announces more is refused before any of them is read.
+/// A list of at most [`MAX_ELEMENTS`]: one that announces more is refused before any of them is read. An element about
+/// something unknown is counted and left out, so that the others arrive.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct List<S>(Vec<S>);
@@ -215,6 +216,20 @@ pub(crate) struct List<S>(Vec<S>);
 #[cold]
 fn too_many(announced: usize) -> String {
     format!("a list of {announced} elements; at most {MAX_ELEMENTS} are taken")
+}
+
+/// An element; `None` if it is about something unknown. Only one in a [`Block`] can be, so that the next one is found.
+fn known<D>(element: Result<D, Rejected>, unknown: &mut Unknowns) -> Result<Option<D>, Rejected> {
+    match element {
+        Ok(domain) => Ok(Some(domain)),
+        Err(rejected) => match rejected.why() {
+            Rejection::Unknown { what, code } => {
+                unknown.code(what, *code);
+                Ok(None)
+            }
+            Rejection::Invalid { .. } => Err(rejected),
+        },
+    }
 }
 
 impl<'de, S: Deserialize<'de>> Deserialize<'de> for List<S> {
@@ -257,7 +272,7 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, Vec<D>> for List<S> {
     fn into_domain(self, unknown: &mut Unknowns) -> Result<Vec<D>, Rejected> {
         let mut list = Vec::with_capacity(self.0.len().min(MOST_RESERVED));
         for one in self.0 {
-            list.push(one.into_domain(unknown)?);
+            list.extend(known(one.into_domain(unknown), unknown)?);
         }
         Ok(list)
     }
@@ -272,7 +287,7 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, Vec<D>> for List<S> {
         }
         let mut list = Vec::with_capacity(announced.min(MOST_RESERVED));
         for _ in 0..announced {
-            list.push(S::read(input, unknown)?);
+            list.extend(known(S::read(input, unknown), unknown)?);
         }
         Ok(list)
     }
@@ -280,7 +295,7 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, Vec<D>> for List<S> {
 
 /// A struct behind its length in bytes, as those bytes: it is made and read one at a time, where it is converted, so
 /// that a list of large ones is not moved about. What a newer release appended to it is skipped. A field appended in
-/// this one goes into `More`, which stays at its default where the bytes of an older release end.
+/// this one goes into `More` ([`appended`]), and stays at its default where the bytes of an older release end.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(serialize = "", deserialize = "'de: 'a"))]
 pub(crate) struct Block<'a, T, More = Nothing> {
@@ -297,57 +312,82 @@ impl<T, More> Block<'_, T, More> {
 }
 
 /// No field was appended yet.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Nothing;
 
-/// The fields that were appended to a block.
-pub(crate) trait Appended<'a, D>: Default + Serialize + Deserialize<'a> {
-    /// `None` where all are at their defaults: the block then ends before them, as that of an older release does.
-    fn of(domain: &'a D) -> Result<Option<Self>, Unsayable>;
-    /// Sets them in what the block's other fields gave.
-    fn set_in(self, domain: &mut D, unknown: &mut Unknowns) -> Result<(), Rejected>;
+/// The fields that were appended to a block, by one release or by several.
+pub(crate) trait Appended<'a, D> {
+    /// Appends them up to the last that is not at its default: the block then ends as that of an older release does.
+    fn write(domain: &'a D, into: &mut Vec<u8>) -> Result<(), Unsayable>;
+    /// Sets those that are there in what the block's other fields gave.
+    fn read(input: &mut Input<'a>, domain: &mut D, unknown: &mut Unknowns) -> Result<(), Rejected>;
 }
 
-impl<D> Appended<'_, D> for Nothing {
-    fn of(_: &D) -> Result<Option<Self>, Unsayable> {
-        Ok(None)
+impl<'a, D> Appended<'a, D> for Nothing {
+    #[inline(always)]
+    fn write(_: &'a D, _: &mut Vec<u8>) -> Result<(), Unsayable> {
+        Ok(())
     }
-    fn set_in(self, _: &mut D, _: &mut Unknowns) -> Result<(), Rejected> {
+    #[inline(always)]
+    fn read(_: &mut Input<'a>, _: &mut D, _: &mut Unknowns) -> Result<(), Rejected> {
         Ok(())
     }
 }
 
-/// What a block holds.
-#[derive(Debug)]
-pub(crate) struct Content<T, More = Nothing> {
-    pub(crate) base: T,
-    pub(crate) more: More,
-    /// Bytes behind the last known field.
-    pub(crate) extra: usize,
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
-impl<'de, T: Deserialize<'de>, More: Deserialize<'de> + Default> Content<T, More> {
+/// The fields appended to a block, in the order in which they came.
+macro_rules! appended {
+    ($(#[$doc:meta])* $name:ident<$life:lifetime> = $domain:ty { $($field:ident: $type:ty),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(crate) struct $name;
+
+        impl<$life> $crate::schema::Appended<$life, $domain> for $name {
+            fn write(domain: &$life $domain, into: &mut Vec<u8>) -> Result<(), $crate::schema::Unsayable> {
+                let mut end = into.len();
+                $(
+                    <$type as $crate::schema::Travels<$life, _>>::write(&domain.$field, into)?;
+                    if !$crate::schema::is_default(&domain.$field) {
+                        end = into.len();
+                    }
+                )+
+                into.truncate(end);
+                Ok(())
+            }
+            fn read(
+                input: &mut $crate::scalar::Input<$life>,
+                domain: &mut $domain,
+                unknown: &mut $crate::unknown::Unknowns,
+            ) -> Result<(), $crate::schema::Rejected> {
+                $(if input.left() > 0 {
+                    domain.$field = $crate::schema::named(
+                        stringify!($field),
+                        <$type as $crate::schema::Travels<$life, _>>::read(input, unknown),
+                    )?;
+                })+
+                Ok(())
+            }
+        }
+    };
+}
+pub(crate) use appended;
+
+impl<'a, T, More> Block<'a, T, More> {
     /// Reads a block whose end is the bytes' end.
-    pub(crate) fn read(bytes: &'de [u8]) -> Result<Self, crate::codec::CodecError> {
-        let (base, used) = prefix(bytes)?;
-        let rest = bytes.get(used..).unwrap_or_default();
-        let (more, used) = if rest.is_empty() { (More::default(), 0) } else { prefix(rest)? };
-        Ok(Self { base, more, extra: rest.len() - used })
-    }
-}
-
-impl<T, More> Content<T, More> {
-    /// The domain's form. Bytes behind the last known field are counted.
-    pub(crate) fn into_domain<'a, D>(self, unknown: &mut Unknowns) -> Result<D, Rejected>
+    fn read_content<D>(bytes: &'a [u8], unknown: &mut Unknowns) -> Result<D, Rejected>
     where
         T: Travels<'a, D>,
         More: Appended<'a, D>,
     {
-        if self.extra > 0 {
-            unknown.fields(self.extra);
+        let mut content = Input::new(bytes);
+        let mut domain = T::read(&mut content, unknown)?;
+        More::read(&mut content, &mut domain, unknown)?;
+        if content.left() > 0 {
+            unknown.fields(content.left());
         }
-        let mut domain = self.base.into_domain(unknown)?;
-        self.more.set_in(&mut domain, unknown)?;
         Ok(domain)
     }
 }
@@ -359,15 +399,12 @@ where
 {
     fn of(domain: &'a D) -> Result<Self, Unsayable> {
         let mut bytes = Raw::of_value(&S::of(domain)?);
-        if let Some(more) = More::of(domain)? {
-            // As in `Raw::of_value`.
-            _ = append(&more, bytes.0.to_mut());
-        }
+        More::write(domain, bytes.0.to_mut())?;
         Ok(Self { bytes, content: PhantomData })
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<D, Rejected> {
         match self.bytes.0 {
-            Cow::Borrowed(bytes) => Content::<S, More>::read(bytes).map_err(Rejected::invalid)?.into_domain(unknown),
+            Cow::Borrowed(bytes) => Self::read_content(bytes, unknown),
             // What was received always borrows from its payload.
             Cow::Owned(_) => Err(Rejected::invalid("a block that was made here")),
         }
@@ -375,28 +412,16 @@ where
     fn write(domain: &'a D, into: &mut Vec<u8>) -> Result<(), Unsayable> {
         append_behind_length(into, |into| {
             S::write(domain, into)?;
-            if let Some(more) = More::of(domain)? {
-                // As in `Raw::of_value`.
-                _ = append(&more, into);
-            }
-            Ok(())
+            More::write(domain, into)
         })
     }
     fn read(input: &mut Input<'a>, unknown: &mut Unknowns) -> Result<D, Rejected> {
-        let mut content = Input::new(input.bytes()?);
-        let mut domain = S::read(&mut content, unknown)?;
-        if content.left() > 0 {
-            content.value::<More>()?.set_in(&mut domain, unknown)?;
-        }
-        if content.left() > 0 {
-            unknown.fields(content.left());
-        }
-        Ok(domain)
+        Self::read_content(input.bytes()?, unknown)
     }
 }
 
 /// A struct of a schema: its fields in the order they travel in, named as the domain names them. What a version lacks, or
-/// appended to the struct's block ([`Appended`]), has the same value always.
+/// appended to the struct's block ([`appended`]), has the same value always.
 macro_rules! schema {
     ($(#[$doc:meta])* $name:ident<$life:lifetime> = $domain:ty { $($field:ident: $type:ty),+ $(,)? }
      $(lacks { $($lacking:ident: $always:expr),+ })?) => {

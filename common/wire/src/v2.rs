@@ -4,10 +4,12 @@
 //!
 //! - **A variant.** Plain enumerations travel as a number (`code`). Enums that carry data travel as a number and
 //!   their content behind its length. An unknown number becomes the domain's `Unknown`, an event an `UnknownEvent`; a
-//!   message about an unknown target, desired state or outcome is skipped. A number is never used for anything else.
+//!   message about an unknown target, desired state or outcome is skipped, and so is one element of a list. A number is
+//!   never used for anything else.
 //! - **A field, at the end of a message or of a struct in a `Block`,** which travels behind its length: the older
-//!   release skips the bytes behind those it knows. In the code the field goes into the block's `More`, which stays at its
-//!   default when an older peer sends none. The small structs without a block (`Version`, `Bounded`, …) never grow.
+//!   release skips the bytes behind those it knows. In the code the field goes into the block's `More`, behind those that
+//!   are there, and stays at its default when an older peer sends none. The small structs without a block (`Version`,
+//!   `Bounded`, …) never grow.
 //! - **A message.** An unknown tag is skipped.
 //!
 //! All that is not known is counted ([`Unknowns`]). Anything else is a new version. Every length is checked against

@@ -3,12 +3,16 @@
 
 mod golden_samples;
 
-use gleaner_types::command::{Outcome, Refusal};
+use gleaner_types::command::{Outcome, Refusal, Version};
 use gleaner_types::event::Event;
+use gleaner_types::id::JobId;
 use gleaner_types::report::{
     AbsenceKind, Capability, CgroupMode, Reading, Reason, VolunteerKind, VolunteerState, WorkloadKind,
 };
-use gleaner_wire::{FrameError, FromAgent, FromAggregator, Message, ProtocolVersion, Unknowns, decode, encode};
+use gleaner_types::task::{TaskAttempt, TaskDesired, TaskOrder, TaskOrders, TaskState, TaskStatus};
+use gleaner_wire::{
+    FrameError, FromAgent, FromAggregator, Message, ProtocolVersion, TaskStates, Unknowns, decode, encode,
+};
 use golden_samples::{Sample, of_version_2};
 
 fn sample(name: &str) -> Sample {
@@ -197,4 +201,38 @@ fn a_hostile_length_costs_nothing() {
             }
         }
     }
+}
+
+/// One attempt in a state that only a newer release knows must not hold up how all others ended.
+#[test]
+fn an_element_about_something_unknown_is_left_out_of_its_list() {
+    let attempt = |task| TaskAttempt { job: JobId::new("j").unwrap(), task, version: Version { epoch: 7, number: 9 } };
+    let state = |task, status| TaskState { attempt: attempt(task), status };
+    let exited = |task| state(task, TaskStatus::Exited { ran_ms: 5, status: 0 });
+    let mut states = TaskStates { states: vec![exited(0), state(1, TaskStatus::Lost { ran_ms: 77 }), exited(2)] };
+    let mut bytes = payload(&FromAgent::Tasks(states.clone()));
+    let at = place(&[4, 1, 77], &bytes);
+    bytes[at] = 99;
+    let (message, unknown) = read::<FromAgent>(5, &bytes);
+    states.states.remove(1);
+    assert_eq!(message, FromAgent::Tasks(states));
+    assert_eq!((unknown.codes, unknown.total(), unknown.last), (1, 1, Some(("state of a task", 99))));
+
+    let order = |task, desired| TaskOrder { attempt: attempt(task), desired };
+    let run = TaskDesired::Run { attempt: 1, command: "unique".to_owned() };
+    let mut orders = TaskOrders { epoch: 7, orders: vec![order(0, TaskDesired::Forget), order(1, run)] };
+    let mut bytes = payload(&FromAggregator::Tasks(orders.clone()));
+    let at = place(b"\x01\x08\x01\x06unique", &bytes);
+    bytes[at] = 98;
+    let (message, unknown) = read::<FromAggregator>(107, &bytes);
+    orders.orders.pop();
+    assert_eq!(message, FromAggregator::Tasks(orders));
+    assert_eq!((unknown.codes, unknown.last), (1, Some(("desired state of a task", 98))));
+
+    // What is wrong rather than unknown still ends it.
+    let mut bytes = payload(&FromAgent::Tasks(TaskStates { states: vec![state(1, TaskStatus::Lost { ran_ms: 77 })] }));
+    let at = place(&[4, 1, 77], &bytes);
+    bytes[at + 2] = 251;
+    let error = decode::<FromAgent>(ProtocolVersion::V2, &frame(5, &bytes), &mut Unknowns::default()).unwrap_err();
+    assert!(matches!(error, FrameError::Malformed { tag: 5, .. }), "{error}");
 }

@@ -1,5 +1,6 @@
 //! What is recorded and read back, and ledgers that are broken, foreign, too long or newer.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 
 use super::*;
@@ -243,9 +244,83 @@ fn a_ledger_of_a_newer_agent_is_refused_and_untouched() {
     assert_eq!(names, [LEDGER], "nothing was moved aside");
 }
 
+/// Which kind of lever a record names. A new one does not compile here: give it a number and the golden ledger a record of
+/// it, raise [`FORMAT`], and have [`Contents::understand`] take the format before. An older agent then says that a newer
+/// one wrote the ledger, and does not offer to do without its record.
+fn kind_of(lever: &AnyLever) -> u32 {
+    use crate::levers::{DomainKind, IobandPolicy, MonitorKind};
+    use crate::netlink::Direction;
+    match lever {
+        AnyLever::Cgroup(lever) => match lever.kind {
+            CgroupFile::Quota => 0,
+            CgroupFile::Weight => 1,
+            CgroupFile::Idle => 2,
+            CgroupFile::Freezer => 3,
+            CgroupFile::Memory => 4,
+            CgroupFile::Disk(_) => 5,
+            CgroupFile::DiskWeight => 6,
+            CgroupFile::BfqWeight => 7,
+            CgroupFile::MemoryMax => 8,
+            CgroupFile::SwapMax => 9,
+            CgroupFile::OomGroup => 10,
+            CgroupFile::Pids => 11,
+            CgroupFile::Cpus => 12,
+        },
+        AnyLever::Monitor(lever) => match lever.kind {
+            MonitorKind::Running => 13,
+            MonitorKind::Balloon { .. } => 14,
+            MonitorKind::Disk { .. } => 15,
+        },
+        AnyLever::Ioband(lever) => match lever.policy {
+            IobandPolicy::Weight => 16,
+            IobandPolicy::Bandwidth => 17,
+        },
+        AnyLever::Link(lever) => match lever.direction {
+            Direction::Receive => 18,
+            Direction::Transmit => 19,
+        },
+        AnyLever::Domain(lever) => match lever.kind {
+            DomainKind::Cap => 20,
+            DomainKind::Weight => 21,
+            DomainKind::Memory => 22,
+            DomainKind::Paused => 23,
+        },
+        AnyLever::Process(_) => 24,
+        AnyLever::Resctrl(_) => 25,
+    }
+}
+
+/// The same of values.
+const fn kind_of_value(value: &LeverValue) -> u32 {
+    match value {
+        LeverValue::Quota { .. } => 0,
+        LeverValue::Weight(_) => 1,
+        LeverValue::Idle(_) => 2,
+        LeverValue::Frozen(_) => 3,
+        LeverValue::Memory(_) => 4,
+        LeverValue::Throttle(_) => 5,
+        LeverValue::Rate(_) => 6,
+        LeverValue::Share(_) => 7,
+        LeverValue::Count(_) => 8,
+        LeverValue::KilledWhole(_) => 9,
+        LeverValue::OomScore(_) => 10,
+        LeverValue::Text(_) => 11,
+    }
+}
+
+#[test]
+fn the_golden_ledger_has_every_kind_of_lever_and_value() {
+    let records = golden().records;
+    let kinds: BTreeSet<u32> = records.iter().map(|record| kind_of(&record.lever)).collect();
+    assert_eq!(kinds, (0..26).collect());
+    let values = records.iter().flat_map(|record| record.ours.iter().chain([&record.original]));
+    assert_eq!(values.map(kind_of_value).collect::<BTreeSet<_>>(), (0..12).collect());
+}
+
 /// One record of every kind of lever and value.
 fn golden() -> Contents {
     use crate::levers::{DomainKind, DomainLever, IobandLever, IobandPolicy, LinkLever, MonitorKind, MonitorLever};
+    use crate::levers::{ProcessLever, ResctrlLever};
     use crate::netlink::Direction;
     let cgroup = |version, kind| AnyLever::new(Path::new("/cg/a"), version, kind);
     let domain = |kind| AnyLever::Domain(DomainLever { uuid: "5f6c".into(), kind });
@@ -288,6 +363,32 @@ fn golden() -> Contents {
             LeverValue::Share(None),
             vec![LeverValue::Share(Some(3))],
         ),
+        (
+            AnyLever::Ioband(IobandLever { device: "share1".into(), pid: 78, policy: IobandPolicy::Bandwidth }),
+            LeverValue::Throttle(Throttle::default()),
+            vec![LeverValue::Throttle(Throttle { read_bytes: Some(1), write_bytes: Some(1), ..Throttle::default() })],
+        ),
+        (cgroup(CgroupVersion::V2, CgroupFile::DiskWeight), LeverValue::Weight(100), vec![LeverValue::Weight(10)]),
+        (cgroup(CgroupVersion::V1, CgroupFile::BfqWeight), LeverValue::Weight(100), vec![LeverValue::Weight(1)]),
+        (cgroup(CgroupVersion::V2, CgroupFile::MemoryMax), LeverValue::Memory(None), vec![]),
+        (cgroup(CgroupVersion::V1, CgroupFile::SwapMax), LeverValue::Memory(None), vec![LeverValue::Memory(Some(0))]),
+        (
+            cgroup(CgroupVersion::V2, CgroupFile::OomGroup),
+            LeverValue::KilledWhole(false),
+            vec![LeverValue::KilledWhole(true)],
+        ),
+        (cgroup(CgroupVersion::V2, CgroupFile::Pids), LeverValue::Count(None), vec![LeverValue::Count(Some(4_096))]),
+        (
+            cgroup(CgroupVersion::V2, CgroupFile::Cpus),
+            LeverValue::Text(String::new()),
+            vec![LeverValue::Text("0-2".into())],
+        ),
+        (
+            AnyLever::Process(ProcessLever { pid: 79, start_ticks: 4_712 }),
+            LeverValue::OomScore(-17),
+            vec![LeverValue::OomScore(1_000)],
+        ),
+        (AnyLever::Resctrl(ResctrlLever::new(Path::new("/sys"))), LeverValue::Text(String::new()), vec![]),
     ];
     let workload = gleaner_types::id::WorkloadId::new("vm-1").unwrap();
     let targets = [Target::Volunteer, Target::Workload(workload)].into_iter().cycle();

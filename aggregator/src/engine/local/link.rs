@@ -215,7 +215,8 @@ impl TaskLink {
     /// Whether a job that has no runner now, such as one that waits for its slots after a restart, ordered this attempt.
     fn is_recorded(&self, attempt: &TaskAttempt) -> bool {
         let records = Records::new(self.jobs_dir.join(attempt.job.as_str()));
-        records.read_run(attempt.task).is_some_and(|run| run.version == attempt.version)
+        // A record that cannot be understood may be of this attempt.
+        records.read_run(attempt.task).map_or(true, |run| run.is_some_and(|run| run.version == attempt.version))
     }
 }
 

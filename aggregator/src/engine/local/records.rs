@@ -2,7 +2,7 @@
 //!
 //! `tasks.json` holds the commands; `results.log` one line per finished task and per failed attempt that is to be
 //! tried again; `N.run` says which attempt at task N was ordered. What became of that one the agent keeps until it is told
-//! to forget it.
+//! to forget it. `tasks.json` says the format of all of them, and a folder of a newer one is left as it is.
 //!
 //! What is written lasts after [`Records::sync`], one call for many results and orders. Before that no attempt is
 //! ordered, and none forgotten: neither here, where its `N.run` goes after its result has come, nor by the agent.
@@ -14,9 +14,42 @@ use std::path::{Path, PathBuf};
 
 use gleaner_daemon::durable::{folder_of, make_folders, replace, sync_folder};
 use gleaner_types::command::Version;
+use gleaner_types::format::UnknownFormat;
 use serde::{Deserialize, Serialize};
 
 use crate::line_files::LineFile;
+
+/// Format of a job's records that this program writes. A folder that says none is of the first.
+const FORMAT: u64 = 1;
+
+const fn first_format() -> u64 {
+    1
+}
+
+/// What `tasks.json` begins with in every format.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    #[serde(default = "first_format")]
+    format: u64,
+    /// Version of the software that wrote it.
+    software: Option<String>,
+}
+
+/// The records cannot be used, or the disk does not give them.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordsError {
+    /// The disk does not give or take them, or they are damaged.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A newer program wrote them. They were left as they are.
+    #[error("{} cannot be used", file.display())]
+    Format {
+        /// The file that says so.
+        file: PathBuf,
+        /// What was found.
+        source: UnknownFormat,
+    },
+}
 
 /// The commands of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -92,21 +125,35 @@ impl Records {
     /// Writes the commands durably: the data and the names that lead to it.
     pub(super) fn write_tasks(&self, tasks: &Tasks) -> io::Result<()> {
         make_folders(&self.folder, 0o777)?;
+        #[derive(Serialize)]
+        struct Written<'a> {
+            #[serde(flatten)]
+            head: Head,
+            #[serde(flatten)]
+            tasks: &'a Tasks,
+        }
+        let head = Head { format: FORMAT, software: Some(env!("CARGO_PKG_VERSION").to_owned()) };
         // An environment may hold secrets.
-        replace(&self.folder.join("tasks.json"), &serde_json::to_vec(tasks)?, 0o600)
+        replace(&self.folder.join("tasks.json"), &serde_json::to_vec(&Written { head, tasks })?, 0o600)
     }
 
-    pub(super) fn read_tasks(&self) -> io::Result<Tasks> {
-        let file = File::open(self.folder.join("tasks.json"))?;
-        Ok(serde_json::from_reader(io::BufReader::new(file))?)
+    pub(super) fn read_tasks(&self) -> Result<Tasks, RecordsError> {
+        let file = self.folder.join("tasks.json");
+        let text = std::fs::read(&file)?;
+        let Head { format, software } = serde_json::from_slice(&text).map_err(io::Error::from)?;
+        UnknownFormat::unless_within("record of a job's tasks", 1..=FORMAT, format, software.as_deref())
+            .map_err(|source| RecordsError::Format { file, source })?;
+        Ok(serde_json::from_slice(&text).map_err(io::Error::from)?)
     }
 
     /// Reads all that there is, and puts it on the disk. Blocks on it.
     ///
     /// # Errors
-    /// When something cannot be read, or results may not be on the disk.
-    pub(super) fn recall(&mut self) -> io::Result<Recalled> {
-        let (tasks, results, runs) = (self.read_tasks()?, self.read_results()?, self.read_runs()?);
+    /// When something cannot be read, is of a newer format, or results may not be on the disk.
+    pub(super) fn recall(&mut self) -> Result<Recalled, RecordsError> {
+        // First what says the format: nothing of a newer one is touched.
+        let tasks = self.read_tasks()?;
+        let (results, runs) = (self.read_results()?, self.read_runs()?);
         let orders = self.sync_runs(&runs.iter().map(|(task, _)| *task).collect::<Vec<_>>());
         Ok(Recalled { tasks, results, runs, orders })
     }
@@ -181,20 +228,24 @@ impl Records {
     }
 
     /// The attempt at a task that was ordered last, if its end is not known.
-    pub(super) fn read_run(&self, task: u32) -> Option<RunRecord> {
-        std::fs::read(self.run_file(task)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+    ///
+    /// # Errors
+    /// When there is a record that cannot be understood.
+    pub(super) fn read_run(&self, task: u32) -> io::Result<Option<RunRecord>> {
+        match std::fs::read(self.run_file(task)) {
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Attempts that an earlier run of the aggregator had ordered. One whose record is broken was not: the record is
-    /// complete before the order goes out.
+    /// complete before the order goes out. It stays until the next one is written over it.
     pub(super) fn read_runs(&self) -> io::Result<Vec<(u32, RunRecord)>> {
         let mut runs = Vec::new();
         for entry in std::fs::read_dir(&self.folder)? {
             let Some(task) = task_of(&entry?.path(), "run") else { continue };
-            match self.read_run(task) {
-                Some(record) => runs.push((task, record)),
-                None => self.clear(task),
-            }
+            runs.extend(self.read_run(task).ok().flatten().map(|record| (task, record)));
         }
         runs.sort_by_key(|(task, _)| *task);
         Ok(runs)
@@ -278,7 +329,7 @@ mod tests {
         std::fs::remove_file(folder.path().join("2.run")).unwrap();
         let Synced { results, orders } = records.sync();
         assert!(results.is_err() && orders.is_err());
-        assert_eq!(records.read_run(1), Some(run), "it is cleared when its result is on the disk");
+        assert_eq!(records.read_run(1).unwrap(), Some(run), "it is cleared when its result is on the disk");
         records.add_result(1, Outcome::Tried { attempt: 1 }).unwrap();
         assert!(records.sync().results.is_ok());
         let both = [(0, Outcome::Failed), (1, Outcome::Tried { attempt: 1 })];
@@ -293,10 +344,36 @@ mod tests {
         records.write_run(7, run).unwrap();
         std::fs::write(folder.path().join("8.run"), "{").unwrap();
         assert_eq!(records.read_runs().unwrap(), [(7, run)]);
-        assert!(!folder.path().join("8.run").exists(), "a record never finished is removed");
-        assert_eq!((records.read_run(7), records.read_run(8)), (Some(run), None));
+        assert!(records.read_run(8).is_err(), "a record never finished counts for nothing");
+        assert_eq!((records.read_run(7).unwrap(), records.read_run(9).unwrap()), (Some(run), None));
         records.clear(7);
         assert_eq!(records.read_runs().unwrap(), []);
+    }
+
+    #[test]
+    fn records_of_a_newer_format_are_left_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut records = Records::new(folder.path().to_owned());
+        records.write_tasks(&Tasks { commands: vec!["true".into()], environment: BTreeMap::new() }).unwrap();
+        let own = std::fs::read_to_string(folder.path().join("tasks.json")).unwrap();
+        assert!(own.starts_with(r#"{"format":1,"software":""#), "{own}");
+        // Of the first format, without a number.
+        std::fs::write(folder.path().join("tasks.json"), r#"{"commands":["true"],"environment":{}}"#).unwrap();
+        assert_eq!(records.read_tasks().unwrap().commands, ["true"]);
+        let newer = [
+            ("tasks.json", r#"{"format":2,"software":"9.9","commands":{"0":"true"}}"#),
+            ("results.log", "0 done 1.5 exit=0\n1 do"),
+            ("1.run", r#"{"attempt":"first"}"#),
+        ];
+        newer.iter().for_each(|(name, text)| std::fs::write(folder.path().join(name), text).unwrap());
+        let error = gleaner_types::error::chain(&records.recall().unwrap_err());
+        for part in ["tasks.json", "format 2, written by version 9.9", "reads format 1 only"] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(records.read_runs().unwrap().is_empty());
+        for (name, text) in newer {
+            assert_eq!(std::fs::read_to_string(folder.path().join(name)).unwrap(), text, "{name}");
+        }
     }
 
     #[test]

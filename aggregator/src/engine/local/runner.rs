@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gleaner_daemon::clock::Clock;
+use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{EngineEnd, EngineProgress};
@@ -16,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::link::TaskLink;
-use super::records::{Outcome, Recalled, Records, RunRecord, Synced, Tasks};
+use super::records::{Outcome, Recalled, Records, RecordsError, RunRecord, Synced, Tasks};
 use super::schedule::{AttemptEnd, Schedule, Verdict};
 use super::submission::LocalOptions;
 use crate::engine::interface::EngineReport;
@@ -145,7 +146,7 @@ impl Runner {
             if self.orders.borrow().cancelled {
                 return;
             }
-            let reason = format!("its records cannot be read: {error}");
+            let reason = format!("its records cannot be read: {}", chain(&error));
             self.end(EngineEnd::Broken { reason }, None).await;
             return;
         }
@@ -209,7 +210,7 @@ impl Runner {
     }
 
     /// Reads the records: results count, and what was ordered is ordered again, which the agent answers with its state.
-    async fn open(&mut self) -> io::Result<()> {
+    async fn open(&mut self) -> Result<(), RecordsError> {
         let Recalled { tasks, results, runs, orders } = self.blocking(Records::recall).await??;
         if let Err(error) = orders {
             // Their contents are known; only a loss of power before the kernel writes them would run a task again.

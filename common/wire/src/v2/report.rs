@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::absence::Reading;
 use super::variant::{Code, Variant, codes};
 use crate::message;
-use crate::schema::{Appended, Block, Cores, List, Rejected, Short, Travels, Unsayable, named, schema};
+use crate::schema::{Block, Cores, List, Rejected, Short, Travels, Unsayable, appended, schema};
 use crate::unknown::Unknowns;
 
 codes! {
@@ -196,22 +196,9 @@ schema! {
 schema! {
     Protection<'a> = report::Protection { spare_cpus: Cores, share_percent: f64, reason: Short<'a> }
 }
-/// What was appended to a host's harm.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-pub(crate) struct HarmAppended<'a> {
-    protection: Option<Block<'a, Protection<'a>>>,
-}
-
-impl<'a> Appended<'a, report::HostHarm> for HarmAppended<'a> {
-    fn of(domain: &'a report::HostHarm) -> Result<Option<Self>, Unsayable> {
-        let is_default = domain.protection.is_none();
-        (!is_default).then(|| Ok(Self { protection: Travels::of(&domain.protection)? })).transpose()
-    }
-    fn set_in(self, domain: &mut report::HostHarm, unknown: &mut Unknowns) -> Result<(), Rejected> {
-        domain.protection = named("protection", self.protection.into_domain(unknown))?;
-        Ok(())
-    }
+appended! {
+    /// What was appended to a host's harm.
+    HarmAppended<'a> = report::HostHarm { protection: Option<Block<'a, Protection<'a>>> }
 }
 
 schema! {
@@ -226,7 +213,7 @@ schema! {
         volunteer: Block<'a, VolunteerSample<'a>>,
         residual: Block<'a, ResidualForecast<'a>>,
         reports_dropped: u64,
-        harm: Block<'a, HostHarm<'a>, HarmAppended<'a>>,
+        harm: Block<'a, HostHarm<'a>, HarmAppended>,
     }
 }
 
@@ -235,26 +222,55 @@ mod tests {
     use gleaner_types::absence::Reason;
 
     use super::*;
-    use crate::schema::{Content, Nothing};
+    use crate::scalar::Input;
+
+    /// The harm in a block as a release reads it, and what it does not know of it.
+    fn read<'a, More: crate::schema::Appended<'a, report::HostHarm>>(
+        content: &'a [u8],
+        room: &'a mut Vec<u8>,
+    ) -> (report::HostHarm, Unknowns) {
+        crate::scalar::append_behind_length(room, |into| {
+            into.extend_from_slice(content);
+            Ok::<_, ()>(())
+        })
+        .unwrap();
+        let mut unknown = Unknowns::default();
+        let harm = Block::<HostHarm<'_>, More>::read(&mut Input::new(room), &mut unknown).unwrap();
+        (harm, unknown)
+    }
+
+    appended! {
+        /// As a later release might append a second field.
+        Later<'a> = report::HostHarm { protection: Option<Block<'a, Protection<'a>>>, paused_s: f64 }
+    }
 
     #[test]
-    fn a_release_without_an_appended_field_skips_it_and_without_it_nothing_more_is_sent() {
+    fn releases_with_different_appended_fields_read_one_another() {
+        use crate::schema::Nothing;
         let mut harm = report::HostHarm::because(Reason::VolunteerNeverRan);
-        let plain = Block::<HostHarm<'_>, HarmAppended<'_>>::of(&harm).unwrap();
-        let older = Block::<HostHarm<'_>>::of(&harm).unwrap();
-        assert_eq!(plain.bytes(), older.bytes());
+        harm.paused_s = 0.0;
+        let first = Block::<HostHarm<'_>>::of(&harm).unwrap().bytes().to_vec();
+        assert_eq!(Block::<HostHarm<'_>, HarmAppended>::of(&harm).unwrap().bytes(), first, "nothing more is sent");
+        assert_eq!(Block::<HostHarm<'_>, Later>::of(&harm).unwrap().bytes(), first);
+        let known = Unknowns::default();
+        assert_eq!(read::<HarmAppended>(&first, &mut Vec::new()), (harm.clone(), known));
+        assert_eq!(read::<Later>(&first, &mut Vec::new()), (harm.clone(), known));
+
         harm.protection =
             Some(report::Protection { spare_cpus: 1, share_percent: 100.0, reason: "because".to_owned() });
-        let block = Block::<HostHarm<'_>, HarmAppended<'_>>::of(&harm).unwrap();
-        let sent = block.bytes().to_vec();
-        let mut unknown = Unknowns::default();
-        let content: Content<HostHarm<'_>, Nothing> = Content::read(&sent).unwrap();
-        let read: report::HostHarm = content.into_domain(&mut unknown).unwrap();
-        assert_eq!(read, report::HostHarm { protection: None, ..harm.clone() });
-        assert_ne!(unknown, Unknowns::default());
-        let content: Content<HostHarm<'_>, HarmAppended<'_>> = Content::read(&sent).unwrap();
-        let read: report::HostHarm = content.into_domain(&mut Unknowns::default()).unwrap();
-        assert_eq!(read, harm);
+        let second = Block::<HostHarm<'_>, HarmAppended>::of(&harm).unwrap().bytes().to_vec();
+        assert_eq!(Block::<HostHarm<'_>, Later>::of(&harm).unwrap().bytes(), second);
+        let without = report::HostHarm { protection: None, ..harm.clone() };
+        let (older, unknown) = read::<Nothing>(&second, &mut Vec::new());
+        assert_eq!((older, unknown.fields), (without, 1));
+        assert_eq!(read::<HarmAppended>(&second, &mut Vec::new()), (harm.clone(), known));
+        assert_eq!(read::<Later>(&second, &mut Vec::new()), (harm.clone(), known), "its second field is not there");
+
+        let third = [&second[..], &2.5_f64.to_le_bytes()].concat();
+        let (older, unknown) = read::<HarmAppended>(&third, &mut Vec::new());
+        assert_eq!((older, unknown.fields), (harm.clone(), 1));
+        let (later, unknown) = read::<Later>(&third, &mut Vec::new());
+        assert_eq!((later.paused_s, unknown), (2.5, known));
     }
 
     fn absent<T>() -> report::Reading<T> {

@@ -3,8 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::prefix;
 use crate::scalar::{Input, Scalar};
-use crate::schema::{Content, Raw, Rejected};
+use crate::schema::{Raw, Rejected};
 use crate::unknown::Unknowns;
 
 /// The number of a variant of a plain enumeration.
@@ -75,10 +76,10 @@ impl Variant<'_> {
 
     /// The content of a variant that is known; what a newer release appended is counted.
     pub(super) fn content<'b, T: Deserialize<'b>>(&'b self, unknown: &mut Unknowns) -> Result<T, Rejected> {
-        let block: Content<T> = Content::read(&self.content.0).map_err(Rejected::invalid)?;
-        if block.extra > 0 {
-            unknown.fields(block.extra);
+        let (content, used) = prefix(&self.content.0).map_err(Rejected::invalid)?;
+        if used < self.content.0.len() {
+            unknown.fields(self.content.0.len() - used);
         }
-        Ok(block.base)
+        Ok(content)
     }
 }
