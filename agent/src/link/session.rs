@@ -1,4 +1,5 @@
-//! One connection: the hello, then everything that flows until it is lost.
+//! One connection to the aggregator. In: the outbox, and messages of the aggregator. Out: the hello, then reports,
+//! events and acknowledgements; commands and task orders to the rest of the agent. Called by the link.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use gleaner_net::transport;
 use gleaner_types::report::HostFacts;
 use gleaner_wire::{
     AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, ProtocolVersion, Purpose, StandsBy, TaskStates, Unknowns,
-    Welcome, can_say,
+    Welcome, can_encode,
 };
 
 use tokio::sync::mpsc;
@@ -164,7 +165,7 @@ async fn send_all(
             write_message(control, version, &FromAgent::Tasks(TaskStates { states: batch.tasks })).await?;
         }
         // What an older peer cannot be told stays queued, for a newer one.
-        let events: Vec<_> = batch.events.into_iter().filter(|record| can_say(version, &record.event)).collect();
+        let events: Vec<_> = batch.events.into_iter().filter(|record| can_encode(version, &record.event)).collect();
         if !events.is_empty() {
             let events = AgentEvents { events };
             write_message(control, version, &FromAgent::Events(events)).await?;
