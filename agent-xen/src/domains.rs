@@ -1,5 +1,5 @@
-//! What the agent is told of the domains: the hypervisor's counters with xenstore's names and targets. What changes
-//! seldom is looked up seldom.
+//! The domains of this host. In: the hypervisor's counters, and names and memory targets from xenstore. Out: one record
+//! per domain, for the answer to the agent. Names and targets change seldom, so they are read less often than counters.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What one step of the guard costs: reading this machine's counters and stepping the law.
+//! The cost of one step of the guard: reading this machine's counters and stepping the law.
 
 use std::hint::black_box;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! One sample of a host with many workloads, on a tree of files like the kernel's.
+//! The cost of one sample of a host with many workloads, on a tree of files like the kernel's.
 #![expect(clippy::expect_used, reason = "a bench may stop on a broken fixture")]
 
 use std::hint::black_box;

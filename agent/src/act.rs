@@ -1,8 +1,9 @@
-//! Acting on the host: the volunteer and limits on foreground workloads, as commands ask for.
+//! Acts on the host. In: commands, each a desired state under a lease. Out: the volunteer started, held or stopped,
+//! limits on foreground workloads, and an acknowledgement of what was set. Called by the agent's loop.
 //!
-//! Commands are desired state under a lease. What is found is recorded on disk before it is first changed
-//! ([`ledger`]) and put back when the lease ends, the agent stops, or the next one starts ([`restore`]).
-//! What to write is decided by [`mod@plan`], done by [`mod@execute`].
+//! [`mod@plan`] decides what to write and [`mod@execute`] writes it. The value found is recorded on disk ([`ledger`])
+//! before it is first changed. It is restored ([`restore`]) when the lease ends, when the agent stops, and when the
+//! next agent starts.
 
 pub mod cgroup;
 mod claims;
@@ -36,7 +37,7 @@ use gleaner_types::report::{Levers, MAX_WORKLOADS, VolunteerKind, VolunteerState
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
-use self::claims::{Contested, settle};
+use self::claims::{Contested, withhold_contested};
 use self::disks::{DiskBound, DiskError};
 use self::fence::Fence;
 use self::isolation::{NotAlone, check_exclusive};
@@ -412,7 +413,7 @@ impl Actor {
     /// The foreground workloads there are now. Limits on those that are gone, no longer have the levers that hold
     /// them, or share a cgroup with a new one, are put back. A lever that two of them claim is neither's.
     pub fn set_workloads(&mut self, mut workloads: BTreeMap<WorkloadId, WorkloadLevers>) {
-        let contested = settle(&mut workloads);
+        let contested = withhold_contested(&mut workloads);
         for Contested { knob, claimants: [first, second] } in contested.difference(&self.contested).cloned() {
             self.events.push(Event::KnobContested { knob, first, second });
         }

@@ -1,14 +1,14 @@
 //! A ceiling on the traffic of a cgroup, by two small programs in the kernel (bpf(2), type `CGROUP_SKB`): one for what
-//! its sockets send, one for what they receive. In: the cgroup's folder in the version 2 hierarchy, and bytes per second. Out:
-//! bytes that passed and bytes that were dropped. [`crate::network_bound`] calls it.
+//! its sockets send, one for what they receive. In: the cgroup's folder in the version 2 hierarchy, and bytes per
+//! second. Out: bytes that passed and bytes that were dropped. [`crate::network_bound`] calls it.
 //!
-//! The programs are attached by links that only this process holds: when it ends, however it ends, the kernel detaches
-//! them. They are written in instructions here, because a compiler for them would be a new dependency.
+//! Only this process holds the links that attach the programs. When it ends, the kernel detaches them. They are written
+//! as instructions here, because a compiler for them would be a new dependency.
 //!
-//! Each is a token bucket, kept as one number so that CPUs need no lock: the time up to which the bytes that passed have
-//! used the rate ("virtual scheduling" in ITU-T I.371). A packet moves that time on by its length over the rate. While that
-//! time is in the past a packet passes; while it is not far ahead a packet passes and TCP is told to slow down; beyond that
-//! it is dropped.
+//! Each is a token bucket, kept as one number so that CPUs need no lock: the time up to which the bytes that passed
+//! have used the rate ("virtual scheduling" in ITU-T I.371). A packet moves that time on by its length over the rate.
+//! While that time is in the past, a packet passes. While it is a little ahead, a packet passes and TCP gets a signal
+//! to slow down. Beyond that the packet is dropped.
 
 use std::fs::File;
 use std::io;
@@ -442,7 +442,7 @@ pub(crate) mod tests {
                 std::slice::from_ref(&self.0),
                 None,
                 Duration::from_secs(5),
-                crate::act::cgroup::Haste::Usual,
+                crate::act::cgroup::MemoryRelease::ByTheProcess,
             );
             _ = crate::act::cgroup::remove(&self.0, || {});
         }

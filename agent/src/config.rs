@@ -1,4 +1,5 @@
-//! The agent's config file: raw keys in, validated settings out, defaults in this one place.
+//! The agent's config file. In: raw keys. Out: validated settings, or all problems at once. The defaults are in this
+//! file only. Called by the daemon at its start and on a reload.
 
 use std::collections::BTreeMap;
 use std::io;

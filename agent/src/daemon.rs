@@ -1,4 +1,5 @@
-//! The agent's command line and its run: open what senses and acts, start the link, loop, restore, leave.
+//! The agent's command line and its run. In: arguments and the config. Out: sensors and the actor opened, the link
+//! started, the loop run, the host restored, an exit code. Called by `main` and by the program `gleaner`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,7 +21,7 @@ use gleaner_types::event::Event;
 use gleaner_types::report::Levers;
 use tracing::{error, info, warn};
 
-use crate::act::ledger::{Ledger, Settlement};
+use crate::act::ledger::{Ledger, Resolution};
 use crate::act::volunteer::foreseen;
 use crate::act::{self, ActSettings, Actor, Bound};
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
@@ -29,7 +30,7 @@ use crate::hierarchies::Hierarchies;
 use crate::host_loop::{self, HostLoop};
 use crate::join;
 use crate::keeper::{self, Kept, Watch};
-use crate::launch::shell::{self, NOBODY};
+use crate::launch::shell::{self, NOBODY_UID};
 use crate::link::{self, Introduction, LinkSettings};
 use crate::metrics::{Monitor, Status};
 use crate::network_bound;
@@ -79,7 +80,7 @@ enum Command {
         /// State folder; default is the config file's.
         #[arg(long, value_name = "DIR")]
         state_dir: Option<PathBuf>,
-        /// Settles a record of what must be restored that cannot be used: the values that are found on this host now
+        /// Resolves a record of what must be restored that cannot be used: the values that are found on this host now
         /// count as the original ones, and the record is kept under another name. Look at the limits first.
         #[arg(long, conflicts_with = "discard")]
         adopt: bool,
@@ -178,8 +179,8 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let state_dir = state_dir.unwrap_or_else(|| configured_state_dir(&arguments.config));
             match (adopt, discard) {
                 (false, false) => {}
-                (true, _) => settle(&state_dir, Settlement::Adopt)?,
-                (false, true) => settle(&state_dir, Settlement::Discard)?,
+                (true, _) => resolve(&state_dir, Resolution::Adopt)?,
+                (false, true) => resolve(&state_dir, Resolution::Discard)?,
             }
             restore(&state_dir)
         }
@@ -204,7 +205,7 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let network = network_bound::probe(&Roots::default().sys, &links, &hierarchies);
             let mut volunteer = foreseen(&settings, &hierarchies);
             if tasks && settings.volunteer_program.is_none() {
-                volunteer.extend(shell::foreseen(NOBODY));
+                volunteer.extend(shell::foreseen(NOBODY_UID));
             }
             let found = Found {
                 facts: &facts,
@@ -290,7 +291,7 @@ fn try_limits(config: &Config, arguments: &TrialArgs, keeper_prefix: &[&str]) ->
         return Ok(ExitCode::from(3));
     }
     // One that is gone already has nothing left to do either.
-    _ = keeper.farewell();
+    _ = keeper.orderly_end();
     if !arguments.json {
         println!("put back: {} knobs", report.restored);
     }
@@ -324,14 +325,14 @@ fn stated_state_dir(text: &str) -> Option<PathBuf> {
     folder.is_absolute().then(|| folder.to_owned())
 }
 
-fn settle(state_dir: &Path, how: Settlement) -> anyhow::Result<()> {
-    match Ledger::settle(state_dir, how)? {
+fn resolve(state_dir: &Path, how: Resolution) -> anyhow::Result<()> {
+    match Ledger::resolve(state_dir, how)? {
         Some(kept) => println!(
             "the values that are found now count as the original ones; the record is kept as {}",
             kept.display()
         ),
-        None if how == Settlement::Discard => println!("the values that are found now count as the original ones"),
-        None => println!("the record can be used; there was nothing to settle"),
+        None if how == Resolution::Discard => println!("the values that are found now count as the original ones"),
+        None => println!("the record can be used; there was nothing to resolve"),
     }
     Ok(())
 }
@@ -428,7 +429,7 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
     // If anything could not be restored the keeper hears no farewell, and tries once more when this process is gone.
     if let Some(keeper) = keeper.filter(|_| end.as_ref().is_ok_and(|report| report.failed.is_empty())) {
         // One that is gone already has nothing left to do either.
-        _ = keeper.farewell();
+        _ = keeper.orderly_end();
     }
     outbox.finish();
     drop(orders_to_loop);

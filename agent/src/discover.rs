@@ -1,5 +1,6 @@
-//! Finds the foreground: QEMU guests, cgroups by glob, or nothing in particular, which means everything that
-//! is not the volunteer. Called again and again, it sees guests come, go, and change their name.
+//! Finds the foreground. In: `/proc`, cgroups and the config's globs. Out: QEMU guests, cgroups, or, where the config
+//! names nothing, everything but the volunteer. Called by the sensor at intervals, so guests may come, go and change
+//! their name.
 
 mod glob;
 
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_with_the_same_name_are_told_apart() {
+    fn guests_with_the_same_name_are_distinguished() {
         let folder = tempfile::tempdir().unwrap();
         let discovery = discovery(folder.path(), &[]);
         process(&discovery.roots, 7, "/usr/bin/qemu-system-x86_64 -name lab");
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_takes_nobodys_identifier() {
+    fn a_later_guest_takes_no_used_identifier() {
         let folder = tempfile::tempdir().unwrap();
         let discovery = discovery(folder.path(), &[]);
         let mut found = BTreeMap::new();
@@ -200,9 +201,9 @@ mod tests {
         };
         assert_eq!(ids(&[("05", "db"), ("06", "db")]), ["db", "db#2"]);
         // Their UUIDs come first in the order of keys, and one asks for the number itself.
-        let newcomers = [("01", "db"), ("02", "db#2"), ("05", "db"), ("06", "db")];
-        assert_eq!(ids(&newcomers), ["db#3", "db#2#2", "db", "db#2"]);
-        assert_eq!(ids(&newcomers), ["db#3", "db#2#2", "db", "db#2"]);
+        let renamed = [("01", "db"), ("02", "db#2"), ("05", "db"), ("06", "db")];
+        assert_eq!(ids(&renamed), ["db#3", "db#2#2", "db", "db#2"]);
+        assert_eq!(ids(&renamed), ["db#3", "db#2#2", "db", "db#2"]);
         // A name that changes is a new one, and what nobody has any more is free.
         assert_eq!(ids(&[("01", "db"), ("02", "web"), ("07", "db")]), ["db#3", "web", "db"]);
     }

@@ -1,4 +1,5 @@
-//! `gleaner-agent doctor`: what this host offers, what is missing, what each absence costs and how to enable it.
+//! `gleaner-agent doctor`. In: this host. Out: what it offers, what is missing, what each absence costs and how to
+//! enable it, as text. Called by the command line.
 
 use std::error::Error;
 

@@ -1,14 +1,14 @@
-//! The guard: a thread of its own that watches the foreground twenty times a second while the volunteer
-//! runs, and shrinks or freezes the volunteer by the law in `gleaner_planner::guard` without asking
-//! anybody. While the volunteer is latent the thread sleeps without waking.
+//! The guard: a thread that protects the foreground without the aggregator. In: the CPU that the foreground uses,
+//! twenty times a second while the volunteer runs. Out: the volunteer's ceiling, or a freeze, by the law in
+//! `gleaner_planner::guard`. The actor owns it. While the volunteer is latent the thread sleeps.
 //!
-//! If it cannot measure, it freezes the volunteer and says so. Threads beside it hold the volunteer for other resources:
-//! memory (`memory`) and the space on disks (`disk`).
+//! If the guard cannot measure, it freezes the volunteer and an event says so. Threads beside it hold the volunteer for
+//! other resources: memory (`memory`) and the space on disks (`disk`).
 
 mod disk;
 #[cfg(test)]
 mod disk_tests;
-mod dying;
+mod exit_window;
 mod held;
 mod memory;
 #[cfg(test)]
@@ -645,7 +645,7 @@ impl Inner {
         let Some((sample, interval_s)) = sample else { return };
         self.recover();
         self.capacity = Some(sample.capacity);
-        let silent = self.held.mind_silent_disks(now);
+        let silent = self.held.check_silent_disks(now);
         self.hold_anew(silent);
         let before = self.status().allowance;
         self.choose_law(now);

@@ -3,8 +3,9 @@
 //! counters. Out: the host's harm for the report, and an event when a workload's budget is crossed. Where the volunteer is to be
 //! held by the harm it does, each trial also goes to `planner::protecting`, and the posture it chooses to the guard.
 //!
-//! A trial reads the counters four times; in between the thread sleeps. A trial in which the guard froze the volunteer, in
-//! which the volunteer did not run, or could not be held, does not count.
+//! For a trial the meter pauses the volunteer for a short window at a random moment. A trial reads the counters four
+//! times; in between the thread sleeps. A trial does not count if the guard froze the volunteer during it, or if the
+//! volunteer did not run or could not be held.
 
 #[cfg(test)]
 mod disk_tests;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gleaner_planner::harm::{Budgets, Compared, Crossing, Edge, HarmTracker, SETTLE, Schedule, Skipped, Trial};
+use gleaner_planner::harm::{Budgets, Compared, Crossing, Edge, HarmTracker, SETTLING_TIME, Schedule, Skipped, Trial};
 use gleaner_planner::protecting::{Change, Chosen, Ladder, Posture, Protecting};
 use gleaner_types::error::Chain;
 use gleaner_types::event::Event;
@@ -41,7 +42,7 @@ const EVENTS: usize = 64;
 /// While CPUs are kept free of the volunteer, that they still are is checked at least this often.
 const SPARE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Where CPUs could not be kept free it is tried again after so long, or when the number of CPUs has changed. (Chosen.)
-const SPARE_AGAIN: Duration = Duration::from_secs(600);
+const SPARE_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The volunteer, as far as it must be held still.
 pub(crate) trait Holder: Send {
@@ -324,7 +325,7 @@ impl Worker {
 
     /// CPUs may be kept free of the volunteer, on a host with so many of them.
     fn may_spare(&mut self, cpus: u32, now: Duration) -> bool {
-        let passed = |(at, before): (Duration, u32)| before != cpus || now.saturating_sub(at) >= SPARE_AGAIN;
+        let passed = |(at, before): (Duration, u32)| before != cpus || now.saturating_sub(at) >= SPARE_RETRY_INTERVAL;
         if self.refused.is_some_and(passed) {
             self.refused = None;
         }
@@ -451,7 +452,7 @@ impl Worker {
         trial: Trial,
         open: &mut [(WorkloadId, OpenCounters)],
     ) -> Result<(Snapshot, Snapshot), Option<Skipped>> {
-        self.sleep(SETTLE)?;
+        self.sleep(SETTLING_TIME)?;
         let from = self.snapshot(open);
         self.sleep(trial.window)?;
         Ok((from, self.snapshot(open)))

@@ -1,4 +1,5 @@
-//! Where the cgroup hierarchies of this machine are mounted. Read by sensing and acting alike.
+//! The mounted cgroup hierarchies of this machine. In: the mount table. Out: their folders and controllers. Read by
+//! sensing and acting.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

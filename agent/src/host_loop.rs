@@ -1,5 +1,6 @@
-//! The agent's own loop: once a period sample, predict, check what is applied, report; in between, commands
-//! as they come. One thread owns the sensor, the forecaster and the actor; nothing here waits for the network.
+//! The agent's loop. In: once a period the sensor's sample; in between, commands. Out: a forecast, checks of what is
+//! applied, a report, events. One thread owns the sensor, the forecaster and the actor. Nothing here waits for the
+//! network. Started by the daemon.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Joining a site: from a token to a certificate, once per host.
+//! `gleaner-agent join`: joins a site, once per host. In: a token. Out: a certificate and key on disk, and the
+//! aggregator's address in `agent.toml`. Called by the command line.
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _};
 use std::net::SocketAddr;

@@ -1,8 +1,9 @@
-//! The keeper: a small process that outlives the agent by a second. It waits on a pipe from the agent; when
-//! the pipe closes without a farewell the agent was killed, and the keeper puts back what it had changed. An agent
-//! that gives no sign of life for too long (stopped, or hung) can end no lease, so the keeper kills it first.
+//! The keeper: a small process that restores the host when the agent cannot. In: a pipe from the agent. Out: the host
+//! restored, if the pipe closes without the message of an orderly end: then the agent was killed. Started by the
+//! agent's daemon.
 //!
-//! So a dead agent leaves the machine as it was even where nothing starts it again.
+//! An agent that sends no sign of life for too long is stopped or hung, and cannot end a lease. The keeper kills it
+//! first. So the host is restored even where nothing starts the agent again.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -27,11 +28,11 @@ const ALIVE: u8 = b'+';
 /// Time for a new agent to take over: it restores by itself. Chosen.
 const GRACE: Duration = Duration::from_secs(1);
 /// One wait for a sign of life. Several in a row must be in vain: a machine that was suspended finds one at most.
-const TURN: Duration = Duration::from_secs(1);
+const LIFE_SIGN_WAIT: Duration = Duration::from_secs(1);
 /// How long a dismissed keeper may take to end.
 const END: Duration = Duration::from_secs(2);
 
-/// The agent's side. Dropping it without [`Keeper::farewell`] is what a killed agent does.
+/// The agent's side. Dropping it without [`Keeper::orderly_end`] is what a killed agent does.
 #[derive(Debug)]
 pub struct Keeper {
     child: Child,
@@ -72,7 +73,7 @@ impl Keeper {
     ///
     /// # Errors
     /// The system's error when it is not there any more.
-    pub fn farewell(mut self) -> io::Result<()> {
+    pub fn orderly_end(mut self) -> io::Result<()> {
         self.pipe.write_all(&[ORDERLY_END])?;
         drop(self.pipe);
         let until = Instant::now() + END;
@@ -140,19 +141,19 @@ impl Kept {
         self.keeper.as_ref().map(Keeper::pid)
     }
 
-    /// As [`Keeper::farewell`].
+    /// As [`Keeper::orderly_end`].
     ///
     /// # Errors
-    /// As [`Keeper::farewell`].
-    pub fn farewell(self) -> io::Result<()> {
-        self.keeper.map_or(Ok(()), Keeper::farewell)
+    /// As [`Keeper::orderly_end`].
+    pub fn orderly_end(self) -> io::Result<()> {
+        self.keeper.map_or(Ok(()), Keeper::orderly_end)
     }
 }
 
 /// How a keeper's watch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Watch {
-    /// The agent said farewell: nothing is left to do.
+    /// The agent said orderly_end: nothing is left to do.
     Dismissed,
     /// The agent is gone, and another uses its state folder.
     Succeeded,
@@ -198,7 +199,7 @@ impl Read for Signs {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let stdin = io::stdin();
         while let (Some(turns), Some(agent)) = (self.turns, &self.agent) {
-            let turn = Timespec::try_from(TURN).map_err(io::Error::other)?;
+            let turn = Timespec::try_from(LIFE_SIGN_WAIT).map_err(io::Error::other)?;
             if poll(&mut [PollFd::new(&stdin.as_fd(), PollFlags::IN)], Some(&turn))? > 0 {
                 self.silent = 0;
                 break;
@@ -216,7 +217,7 @@ impl Read for Signs {
 }
 
 fn watch(pipe: &mut impl Read, state_dir: &Path, grace: Duration) -> Result<Watch, ActError> {
-    if said_farewell(pipe) {
+    if ended_in_order(pipe) {
         return Ok(Watch::Dismissed);
     }
     thread::sleep(grace);
@@ -228,7 +229,7 @@ fn watch(pipe: &mut impl Read, state_dir: &Path, grace: Duration) -> Result<Watc
 }
 
 /// Waits for the pipe's end. A pipe that fails is as good as closed.
-fn said_farewell(pipe: &mut impl Read) -> bool {
+fn ended_in_order(pipe: &mut impl Read) -> bool {
     let mut byte = [0];
     loop {
         match pipe.read(&mut byte) {
@@ -256,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_farewell_dismisses_it() {
+    fn an_orderly_end_dismisses_it() {
         let dir = tempfile::tempdir().unwrap();
         let watch = |bytes: &[u8]| watch(&mut &bytes[..], dir.path(), Duration::ZERO).unwrap();
         assert_eq!(watch(b"."), Watch::Dismissed);
@@ -299,7 +300,7 @@ mod tests {
         kept.beat();
         assert!(kept.pid().is_some_and(|pid| pid != first), "{kept:?}");
         end(&mut kept);
-        kept.farewell().unwrap_err();
+        kept.orderly_end().unwrap_err();
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! The per-host daemon: discover → sense → rates → forecast → report, and commands → plan → execute, with
-//! the guard beside them that protects the foreground without asking anybody.
+//! The per-host daemon: discover → sense → rates → forecast → report; commands → plan → execute; and beside them the
+//! guard, which protects the foreground without the aggregator.
 //!
 //! In: the kernel's files, monitors of guests, the helper on Xen; the aggregator's commands. Out: reports, events and
-//! acknowledgements to the aggregator; limits on workloads and on the volunteer. The programs `gleaner-agent` and `gleaner`
-//! call [`main_from_args`]; tests call the parts.
+//! acknowledgements to the aggregator; limits on workloads and on the volunteer. The programs `gleaner-agent` and
+//! `gleaner` call [`main_from_args`]; tests call the parts.
 //!
-//! Here lives everything that reads or changes a host. What must not be here: decisions about jobs or other
-//! hosts (`gleaner_planner`, driven by the aggregator).
+//! This crate holds everything that reads or changes a host. What must not be here: decisions about jobs or other hosts
+//! (`gleaner_planner`, driven by the aggregator).
 
 pub mod act;
 mod bpf;

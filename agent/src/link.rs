@@ -1,5 +1,6 @@
-//! The link to the aggregator: reports and events out, commands in, over one QUIC connection that is made
-//! again, with jittered pauses, whenever it is lost. It never makes the rest of the agent wait.
+//! The link to the aggregator, over one QUIC connection. In: reports, events and acknowledgements from the outbox. Out:
+//! to the aggregator; and its commands to the agent's loop. A lost connection is opened again after a jittered pause.
+//! The rest of the agent never waits for the link. Started by the daemon.
 
 mod jitter;
 mod renewal;

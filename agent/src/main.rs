@@ -1,4 +1,4 @@
-//! The agent as a program of its own.
+//! The program `gleaner-agent`. In: its arguments. Out: an exit code.
 
 use std::process::ExitCode;
 

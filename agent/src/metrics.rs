@@ -1,5 +1,5 @@
-//! What the agent tells a monitoring system (docs/metrics.md). Its loop leaves the little that is needed here once a
-//! period; a page is put together when somebody asks. No workload has a label: guests choose their names.
+//! The agent's metrics (docs/metrics.md). In: a few counts from the agent's loop, once a period. Out: a page, built on
+//! request. No workload has a label, because guests choose their names.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::guard::GuardStatus;
 use crate::outbox::Outbox;
 
 /// Without a tick for this long, or for three sample periods if that is longer, the loop hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(10);
+const HUNG_AFTER: Duration = Duration::from_secs(10);
 
 /// What the loop did last.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Status {
             superseded: 0,
             last: None,
         };
-        Self { hangs_after: HANGS_AFTER.max(sample_period * 3), refused, latest: Mutex::new(latest) }
+        Self { hangs_after: HUNG_AFTER.max(sample_period * 3), refused, latest: Mutex::new(latest) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Latest> {

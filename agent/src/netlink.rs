@@ -1,6 +1,7 @@
-//! Traffic control through rtnetlink: the two queues Gleaner puts on a guest's interface. Messages are built and
-//! read here byte for byte, because the crates that speak rtnetlink know neither token buckets nor policing; all
-//! numbers are the kernel's (`linux/rtnetlink.h`, `linux/pkt_sched.h`, `linux/pkt_cls.h`).
+//! Traffic control through rtnetlink. In: an interface and a rate. Out: the two queues that Gleaner puts on a guest's
+//! interface, set or read. Called by the lever on links. Messages are built and read here byte for byte, because the
+//! crates for rtnetlink support neither token buckets nor policing. All numbers are the kernel's (`linux/rtnetlink.h`,
+//! `linux/pkt_sched.h`, `linux/pkt_cls.h`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +28,7 @@ const ROOT: u32 = 0xFFFF_FFFF;
 const INGRESS: u32 = 0xFFFF_FFF1;
 const INGRESS_HANDLE: u32 = 0xFFFF_0000;
 /// Handle of the root queue Gleaner makes: "gl" in ASCII, so that it is known again.
-const OURS: u32 = 0x676C_0000;
+const OUR_HANDLE: u32 = 0x676C_0000;
 /// A handle that no queue has: the kernel gives from 0x8000 on, people small numbers. (Chosen.)
 const UNUSED_HANDLE: u32 = 0x7e57_0000;
 /// Priority of the filter Gleaner makes, for the same reason.
@@ -237,7 +238,7 @@ impl TrafficControl {
             // Queues the kernel makes by itself have no handle, or one of its own choice from 0x8000 on.
             Direction::Receive if queue.handle == 0 => Ok(Shape::Default),
             Direction::Receive => {
-                let ours = if queue.handle == OURS { tbf_rate(&queue.options) } else { None };
+                let ours = if queue.handle == OUR_HANDLE { tbf_rate(&queue.options) } else { None };
                 Ok(ours.map_or(Shape::Foreign(queue.kind), Shape::Ours))
             }
             Direction::Transmit => {
@@ -256,12 +257,12 @@ impl TrafficControl {
     pub(crate) fn hold(&self, interface: u32, direction: Direction, rate: Option<u64>) -> io::Result<()> {
         let message = match (direction, rate) {
             (Direction::Receive, Some(rate)) => {
-                let mut message = Message::new(NEW_QDISC, ACK | CREATE | REPLACE, interface, OURS, ROOT, 0);
+                let mut message = Message::new(NEW_QDISC, ACK | CREATE | REPLACE, interface, OUR_HANDLE, ROOT, 0);
                 message.attribute(KIND, b"tbf\0");
                 message.nested(OPTIONS, |options| tbf(options, rate));
                 return self.ask(message).map(drop).map_err(unsupported);
             }
-            (Direction::Receive, None) => Message::new(DELETE_QDISC, ACK, interface, OURS, ROOT, 0),
+            (Direction::Receive, None) => Message::new(DELETE_QDISC, ACK, interface, OUR_HANDLE, ROOT, 0),
             (Direction::Transmit, Some(rate)) => {
                 // The kernel does not change such a filter in place: for a moment there is none.
                 if matches!(self.shape(interface, direction)?, Shape::Ours(_)) {
@@ -409,12 +410,12 @@ mod tests {
     #[test]
     fn what_is_built_is_read_back() {
         for rate in [1_000, 125_000, 3 << 30, 10 << 30] {
-            let mut message = Message::new(NEW_QDISC, 0, 7, OURS, ROOT, 0);
+            let mut message = Message::new(NEW_QDISC, 0, 7, OUR_HANDLE, ROOT, 0);
             message.attribute(KIND, b"tbf\0");
             message.nested(OPTIONS, |options| tbf(options, rate));
             let bytes = message.finish();
             let control = parse_control(&bytes[HEADER..]).unwrap();
-            assert_eq!((control.interface, control.handle, control.kind.as_str()), (7, OURS, "tbf"));
+            assert_eq!((control.interface, control.handle, control.kind.as_str()), (7, OUR_HANDLE, "tbf"));
             assert_eq!(tbf_rate(&control.options), Some(rate));
         }
         let mut message = Message::new(NEW_FILTER, 0, 7, 1, INGRESS_HANDLE, 0);

@@ -1,5 +1,6 @@
-//! What waits to be sent. Reports wait in a bounded ring that drops the oldest and counts it; events wait
-//! until the aggregator has them safely in its log; acknowledgements only live as long as the connection.
+//! The agent's queues of data to send. In: reports, events, acknowledgements. Out: batches for the link. Reports wait
+//! in a bounded ring that drops the oldest and counts it. Events wait until the aggregator acknowledges that they are
+//! in its log. Acknowledgements last only as long as the connection.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_event_gives_way_when_nobody_takes_them() {
+    fn the_oldest_event_is_dropped_when_none_are_taken() {
         let outbox = outbox(2);
         for _ in 0..5 {
             outbox.event(Timestamp(1), Event::AggregatorStopped {});

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn vcpu_threads_are_told_from_the_others() {
+    fn vcpu_threads_are_distinguished_from_the_others() {
         for vcpu in ["CPU 0/KVM\n", "CPU 12/TCG"] {
             assert!(is_vcpu_thread(vcpu.as_bytes()), "{vcpu}");
         }

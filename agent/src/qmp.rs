@@ -1,9 +1,11 @@
-//! The QEMU machine protocol: commands to a guest's monitor and what it answers, as JSON lines over a Unix socket.
+//! The QEMU machine protocol. In: commands to a guest's monitor. Out: its answers, as JSON lines over a Unix socket.
+//! Called by the watch of monitors and by the monitor's levers.
 //!
-//! A monitor talks to one client at a time and is often libvirt's, so a connection is made for one exchange and
-//! closed again. A socket's path comes from a command line, which anybody writes, so nothing is said to a monitor before
-//! the kernel has named the guest's own process as its listener. Every line and every conversation has a deadline, which no trickle of bytes moves, and a monitor that
-//! let one pass is left alone for a while: a hung or hostile monitor costs nobody else's time.
+//! A monitor serves one client at a time, often libvirt, so a connection is opened for one exchange and closed again. A
+//! socket's path comes from a command line, which any process may choose. So nothing is sent before the kernel has
+//! named the guest's own process as the socket's listener. Every line and every conversation has a deadline that no
+//! slow sender can extend. A monitor that missed one is not asked for a while: a hung or hostile monitor delays no
+//! other guest.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,10 +23,10 @@ use crate::process::identify;
 const LINE_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long all lines of a conversation may take together.
 const CONVERSATION_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two tries to connect to one that is parting from another client.
-const BETWEEN: Duration = Duration::from_millis(20);
-/// How long one that did not answer is left alone. (All chosen.)
-const LEFT_ALONE: Duration = Duration::from_secs(10);
+/// Between two tries to connect to a monitor that is closing another connection.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a monitor that did not answer is not asked again. (All chosen.)
+const UNRESPONSIVE_PAUSE: Duration = Duration::from_secs(10);
 /// Longest line; an answer about a thousand disks is far below.
 const LONGEST: u64 = 1 << 20;
 /// Events a monitor may put before its answer.
@@ -131,8 +133,9 @@ impl Monitor {
     ) -> io::Result<T> {
         let hung = || HUNG.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (owner, socket.to_owned());
-        if hung().get(&key).is_some_and(|at| at.elapsed() < LEFT_ALONE) {
-            let message = format!("it did not answer lately; it is tried again {} s later", LEFT_ALONE.as_secs());
+        if hung().get(&key).is_some_and(|at| at.elapsed() < UNRESPONSIVE_PAUSE) {
+            let message =
+                format!("it did not answer lately; it is tried again {} s later", UNRESPONSIVE_PAUSE.as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }
         let result = Self::connect(socket, owner).and_then(|mut monitor| work(&mut monitor));
@@ -154,19 +157,19 @@ impl Monitor {
         }
     }
 
-    /// Connects, again while another client is being parted from: until then a newcomer waits in the queue, or is
+    /// Connects, again while another client is being parted from: until then a new client waits in the queue, or is
     /// dropped without a word.
     fn connect(socket: &Path, owner: ProcessId) -> io::Result<Self> {
         let start = Instant::now();
         loop {
             let dropped = |error: &io::Error| {
                 use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof, WouldBlock};
-                // A wait that has used up the patience is no quick drop.
+                // A wait that has reached the timeout is no quick drop.
                 matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof | WouldBlock)
             };
             match Self::greet(socket, owner) {
-                Err(error) if dropped(&error) && start.elapsed() + BETWEEN < LINE_TIMEOUT => {
-                    std::thread::sleep(BETWEEN)
+                Err(error) if dropped(&error) && start.elapsed() + CONNECT_INTERVAL < LINE_TIMEOUT => {
+                    std::thread::sleep(CONNECT_INTERVAL)
                 }
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Err(io::Error::new(error.kind(), "it ends every conversation at once"));
@@ -212,7 +215,7 @@ impl Monitor {
         Err(invalid(format!("no answer to `{command}` among {MOST_EVENTS} lines")))
     }
 
-    /// The patience for one line begins.
+    /// The timeout for one line begins.
     fn wait_from_now(&mut self) {
         self.lines.get_mut().until = self.end.min(Instant::now() + LINE_TIMEOUT);
     }
@@ -364,7 +367,7 @@ pub(crate) mod tests {
     const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
 
     /// A guest with a balloon, as its monitor tells of it. It takes and gives memory only when the test says so.
-    pub(crate) struct Balloonist {
+    pub(crate) struct BalloonGuest {
         pub(crate) socket: PathBuf,
         /// Bytes it was started with, bytes plugged, and bytes it has now.
         memory: Arc<[AtomicU64; 3]>,
@@ -372,7 +375,7 @@ pub(crate) mod tests {
         balloon_target: Arc<AtomicU64>,
     }
 
-    impl Balloonist {
+    impl BalloonGuest {
         pub(crate) fn start(socket: &Path, base: u64, plugged: u64) -> Self {
             let memory = Arc::new([base, plugged, base + plugged].map(AtomicU64::new));
             let balloon_target = Arc::new(AtomicU64::new(0));
@@ -417,7 +420,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn answers_are_told_from_events_and_refusals() {
+    fn answers_are_distinguished_from_events_and_refusals() {
         let folder = tempfile::tempdir().unwrap();
         let path = fake(
             folder.path(),

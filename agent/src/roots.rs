@@ -1,4 +1,4 @@
-//! Where the kernel's interfaces are, so that a test or a simulation can put its own in their place. Given to everything
+//! Where the kernel's interfaces are. In: folders, other ones in tests and simulations. Out: paths. Given to all code
 //! that reads or writes the host.
 
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! What the runner of tasks and the watch of disks tell each other. In: folders that tasks write, that one was killed, and
-//! whether a file system is short. Out: the same, to the other one. Neither waits for the other.
+//! What the runner of tasks and the watch of disks tell each other. In: folders that tasks write, kills, and file
+//! systems that are short. Out: the same, to the other side. Neither waits for the other.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

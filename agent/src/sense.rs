@@ -1,4 +1,5 @@
-//! Samples the host: raw readers for the kernel's interfaces, followed workloads, and pure rates.
+//! Samples the host, once a period. In: raw readings of the kernel's interfaces and guests' monitors. Out: rates of the
+//! machine, of each workload and of the volunteer. Called by the agent's loop.
 
 pub(crate) mod cgroup;
 mod domains;

@@ -1,9 +1,9 @@
-//! Runs tasks of engine `local` as the aggregator orders: starts them in the volunteer, watches them, ends them, and keeps
-//! on disk what became of each until the aggregator has it.
+//! Runs tasks of engine `local`. In: orders of the aggregator, which are desired state and fenced by epoch as commands
+//! are. Out: tasks started in the volunteer, watched and ended; and states of attempts, kept on disk until the
+//! aggregator has them. Called by the link.
 //!
-//! In: orders, which are desired state and fenced by epoch as commands are. Out: states of attempts. What runs when, and
-//! what is tried again, is the aggregator's to decide. An attempt that is known is never started again. Without a message from
-//! the aggregator for the length of the task lease every task is ended.
+//! The aggregator decides what runs when and what is tried again. A known attempt is never started again. Without a
+//! message from the aggregator for the length of the task lease, every task is ended.
 
 mod error;
 mod groups;

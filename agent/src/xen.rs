@@ -1,9 +1,9 @@
-//! Xen domains, through the helper `gleaner-agent-xen`: a program of its own, under another licence, that talks to
-//! the hypervisor. It is started on a control domain only and spoken to over its standard input and output, one
-//! JSON line for each question and each answer.
+//! Xen domains, through the helper `gleaner-agent-xen`. In: questions of sensing and acting. Out: the helper's answers.
+//! The helper is a separate program, under another licence, that talks to the hypervisor. It is started on a control
+//! domain only. Questions and answers are one JSON line each over its standard input and output.
 //!
-//! There is one helper per process, because sensing and acting ask the same one. Each answer has a deadline; a
-//! helper that misses it is ended and another started when it is asked again after a while.
+//! There is one helper per process. Each answer has a deadline. A helper that misses it is ended, and another is
+//! started when it is asked again after a while.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};

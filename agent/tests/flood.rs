@@ -1,5 +1,5 @@
-//! A real agent whose aggregator, with a valid certificate, floods it with commands over real QUIC: it keeps its memory, and
-//! ends when it is told to, as soon as an idle one does.
+//! A real agent whose aggregator, with a valid certificate, floods it with commands over real QUIC. The agent's memory
+//! stays bounded, and it stops on request as soon as an idle one does.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use gleaner_types::time::Timestamp;
 use gleaner_wire::{FromAgent, FromAggregator, ProtocolVersion, Welcome, encode};
 
 const VERSION: ProtocolVersion = ProtocolVersion::CURRENT;
-/// Commands of the flood before the agent is told to end.
+/// Commands of the flood before the agent is asked to end.
 const COMMANDS: u64 = 100_000;
 /// Longest wait for anything but the end.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -37,13 +37,13 @@ impl Agent {
 
     /// Tells it to end, and waits until it has.
     fn terminate(&mut self) -> (ExitStatus, Duration) {
-        let told = Instant::now();
+        let started_ending = Instant::now();
         assert!(Process::new("kill").arg(self.child.id().to_string()).status().unwrap().success());
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                return (status, told.elapsed());
+                return (status, started_ending.elapsed());
             }
-            assert!(told.elapsed() < LONGEST_WAIT, "it does not end");
+            assert!(started_ending.elapsed() < LONGEST_WAIT, "it does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -119,10 +119,10 @@ async fn an_aggregator_of_version_1_is_spoken_to_in_version_1() {
     let outcome = Outcome::Applied { limits: Limits::NONE, shortfalls: vec![] };
     let ack = Ack { target: command.target, version: command.version, outcome };
     outbox.ack(ack.clone());
-    let Some(FromAgent::Ack(told)) = soon("an answer", read_message(&mut receive, version)).await.unwrap() else {
+    let Some(FromAgent::Ack(received)) = soon("an answer", read_message(&mut receive, version)).await.unwrap() else {
         panic!("no answer")
     };
-    assert_eq!(told, ack);
+    assert_eq!(received, ack);
     soon("the event is done with", async {
         while outbox.queued().events > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,5 +1,5 @@
-//! Stands for many agents: each with a connection and a certificate of its own, each sending a report a second.
-//! `load ADDRESS SOCKET AUTHORITY HOSTS WORKLOADS SECONDS`; see `benches/load.sh`.
+//! Simulates many agents: each has a connection and a certificate of its own and sends a report a second. `load ADDRESS
+//! SOCKET AUTHORITY HOSTS WORKLOADS SECONDS`; see `benches/load.sh`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_pushed_is_told_when_asked() {
+    async fn pushed_values_are_reported_when_asked() {
         let (answers, mut responses) = mpsc::channel(8);
         let mut sources = Sources::new(answers);
         let own = spec("shop", vec![tier("db", "pg", GOOD)]);

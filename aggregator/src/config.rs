@@ -1,4 +1,5 @@
-//! The aggregator's config file: raw keys in, validated settings out, defaults in this one place.
+//! The aggregator's config file. In: raw keys. Out: validated settings, or all problems at once. The defaults are in
+//! this file only. Called by the daemon at its start and on a reload.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

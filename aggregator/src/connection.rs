@@ -1,5 +1,5 @@
 //! What every kind of connection needs. In: a message and a stream. Out: the message is sent, or the connection ended.
-//! The acceptors of agents and of hosts that join call it.
+//! Called by the acceptors of agents and of joining hosts.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The aggregator's command line. One run is [`run`]; what is read anew while it lasts is [`reload`].
+//! The aggregator's command line. In: arguments. Out: a run of the daemon ([`run`]) and an exit code. While it runs,
+//! [`reload`] reads certificates and parts of the config again.
 
 mod reload;
 mod run;

@@ -1,9 +1,9 @@
-//! Batch engines: what really runs a job's tasks. Submissions of operators' tools and the controller's actions come in from
-//! the shell, by the name of the engine; progress, ends and events go back over a channel.
+//! Batch engines: the systems that run a job's tasks. In: submissions of operators' tools and the controller's actions,
+//! from the shell, by the name of the engine. Out: progress, ends and events, over a channel.
 //!
-//! `interface` says what an engine is, `registry` which there are, and each has a file of its own. `local` runs a list
-//! of shell commands in this machine's volunteer; one machine only. Engines whose workers are hosts: `spark` speaks to
-//! Apache Spark, `exec` to a program that speaks for any batch system.
+//! `interface` defines what an engine is and `registry` lists the engines. Each engine has a file of its own. `local`
+//! runs a list of shell commands in this machine's volunteer, on one machine only. The workers of the others are hosts:
+//! `spark` works with Apache Spark, and `exec` with a program that represents any batch system.
 
 mod exec;
 mod interface;

@@ -1,5 +1,5 @@
-//! Invitations and revocations, as they are stored: who may join, and whose certificates are no longer accepted. The
-//! shell asks it for every hello and every request to join, and stores it with the state.
+//! Invitations and revocations. In: hellos, requests to join, and orders of operators, from the shell. Out: who may
+//! join, and whose certificates are no longer accepted, stored with the state.
 //!
 //! Of an invitation only the hash of its secret is kept. It can be used once, until it expires.
 

@@ -1,8 +1,9 @@
-//! The event log: one JSON object per line, in files rotated by size. What has been appended survives a kill; what was there
-//! at the last sync, one for many events, survives a loss of power. Only that counts as being in the log.
+//! The event log. In: events of the aggregator and of agents. Out: one JSON object per line, in files rotated by size.
+//! An appended line survives a kill. A synced line survives a loss of power; one sync covers many lines. Only a synced
+//! event counts as being in the log. Called by the shell.
 //!
-//! When the disk is full the aggregator's own events wait in a bounded queue; an agent's are refused, so that
-//! the agent keeps them, and not acknowledged.
+//! When the disk is full, the aggregator's own events wait in a bounded queue. An agent's are refused and not
+//! acknowledged, so the agent keeps them.
 
 #[cfg(test)]
 mod tests;
@@ -115,7 +116,7 @@ impl EventLog {
             synced: Through::new(),
             appended: watch::Sender::new(0),
         };
-        match log.writer.settle() {
+        match log.writer.sync_earlier() {
             Ok(()) => log.synced = log.written.clone(),
             Err(error) => log.failed(&log.unwritable(error)),
         }
@@ -224,7 +225,7 @@ impl EventLog {
     }
 
     fn commit(&mut self) -> Result<(), EventLogError> {
-        if let Err(error) = self.writer.settle().and_then(|()| self.writer.sync()) {
+        if let Err(error) = self.writer.sync_earlier().and_then(|()| self.writer.sync()) {
             self.unsynced.drain(..).rev().for_each(|record| self.waiting.push_front(record));
             return Err(self.unwritable(error));
         }

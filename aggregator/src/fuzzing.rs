@@ -1,6 +1,5 @@
-//! Entries for the fuzz targets: every parser of what operators, engines, sources of response times, etcd and our own
-//! files say.
-//! Nothing may panic, whatever the bytes.
+//! Entries for the fuzz targets: every parser of input from operators, engines, sources of response times, etcd and
+//! stored files. Nothing may panic, whatever the bytes.
 
 use crate::{applications, engine, journal, response_times, standby};
 use gleaner_api::{Request, SubmitCluster};

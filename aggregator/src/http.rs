@@ -1,5 +1,6 @@
-//! The HTTP client of engines, response-time sources and etcd's gateway, for machines of the same site. No proxies (not
-//! even where the environment names one), no redirects, limited in time and size.
+//! The HTTP client, for machines of the same site. In: an address. Out: an answer, limited in time and size. It uses no
+//! proxy (even where the environment names one) and follows no redirect. Called by engines, sources of response times
+//! and etcd's gateway.
 
 use std::time::Duration;
 

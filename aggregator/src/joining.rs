@@ -1,5 +1,5 @@
-//! A host that joins. In: one request on one stream of a connection without a certificate. Out: one answer, from the
-//! shell; then the connection ends. The acceptor calls it.
+//! The acceptor of a joining host. In: one request on one stream of a connection without a certificate. Out: one
+//! answer, from the shell; then the connection ends. Called by the acceptor of agents.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! The input journal: everything the controller was told and what it answered, so that a decision can be
-//! reproduced. Each file starts with a snapshot of the controller and so replays alone.
+//! The input journal. In: every input of the controller with its outputs. Out: files from which a decision can be
+//! reproduced. Each file starts with a snapshot of the controller, so it replays alone. Called by the shell.
 //!
-//! A record is a length (u32, little endian), the CRC-32 of the payload (u32) and the payload in the wire
-//! encoding. Records are written through to the kernel at once, so that a killed aggregator loses none. They hold
-//! applications as they were applied, secrets of their sources too, and so nobody else may read them.
+//! A record is a length (u32, little endian), the CRC-32 of the payload (u32) and the payload in the wire encoding.
+//! Records are written through to the kernel at once, so a killed aggregator loses none. They hold applications with
+//! the secrets of their sources, so only the aggregator's user may read them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};

@@ -153,14 +153,14 @@ impl LineWriter {
     ///
     /// # Errors
     /// When some of it may not be there.
-    pub(crate) fn settle(&mut self) -> io::Result<()> {
+    pub(crate) fn sync_earlier(&mut self) -> io::Result<()> {
         if self.files.current().exists() {
-            self.settle_or_make()?;
+            self.open_current()?;
         }
         Ok(())
     }
 
-    fn settle_or_make(&mut self) -> io::Result<&mut LineFile> {
+    fn open_current(&mut self) -> io::Result<&mut LineFile> {
         let open = match self.open.take() {
             Some(open) => open,
             None => {
@@ -189,7 +189,7 @@ impl LineWriter {
             self.open = None;
             self.files.rotate()?;
         }
-        self.settle_or_make()?.append(&line)?;
+        self.open_current()?.append(&line)?;
         if sync { self.sync() } else { Ok(()) }
     }
 

@@ -1,4 +1,4 @@
-//! The aggregator as a program of its own.
+//! The program `gleaner-aggregator`. In: its arguments. Out: an exit code.
 
 use std::process::ExitCode;
 

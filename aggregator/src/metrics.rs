@@ -29,7 +29,7 @@ const MOST_JOBS: usize = 500;
 const MOST_APPLICATIONS: usize = 500;
 
 /// The core loop ticks every second; this long without a tick it hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(10);
+const HUNG_AFTER: Duration = Duration::from_secs(10);
 /// Longest wait for a page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -428,10 +428,10 @@ fn own_records(page: &mut Page, counters: &Counters, records: &Records) {
 
 /// The state of the core loop, updated by it every second. It can be read while the loop hangs.
 #[derive(Debug)]
-pub(crate) struct Pulse(Mutex<Beat>);
+pub(crate) struct Pulse(Mutex<LoopState>);
 
 #[derive(Debug)]
-struct Beat {
+struct LoopState {
     at: Instant,
     store_error: Option<String>,
     journal_error: Option<String>,
@@ -442,7 +442,7 @@ struct Beat {
 
 impl Pulse {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(Beat {
+        Self(Mutex::new(LoopState {
             at: Instant::now(),
             store_error: None,
             journal_error: None,
@@ -451,13 +451,13 @@ impl Pulse {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Beat> {
+    fn lock(&self) -> MutexGuard<'_, LoopState> {
         // Plain values, valid in any combination.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn beat(&self, records: &Records) {
-        *self.lock() = Beat {
+        *self.lock() = LoopState {
             at: Instant::now(),
             store_error: records.store_error.clone(),
             journal_error: records.journal_error.clone(),
@@ -481,7 +481,7 @@ impl Pulse {
     /// Before its first tick it cannot hang.
     pub(crate) fn leader_hangs(&self, after: Duration) -> Option<String> {
         let leads = self.lock().stands_by.is_none();
-        self.quiet(after.max(HANGS_AFTER)).filter(|_| leads)
+        self.quiet(after.max(HUNG_AFTER)).filter(|_| leads)
     }
 
     fn quiet(&self, after: Duration) -> Option<String> {
@@ -490,7 +490,7 @@ impl Pulse {
     }
 
     fn health(&self) -> Health {
-        Health::of(self.quiet(HANGS_AFTER).into_iter().collect())
+        Health::of(self.quiet(HUNG_AFTER).into_iter().collect())
     }
 
     /// The core loop has done nothing for so long.
@@ -581,7 +581,7 @@ mod tests {
         assert!(pulse.health().ok && !ready.ok);
         assert_eq!(ready.problems, ["the event log cannot be written"]);
         assert_eq!(ready.warnings, ["the journal cannot be written"], "jobs run on without a journal");
-        pulse.set_quiet(HANGS_AFTER + Duration::from_secs(1));
+        pulse.set_quiet(HUNG_AFTER + Duration::from_secs(1));
         let health = pulse.health();
         assert!(!health.ok && health.problems[0].contains("has not ticked"), "{health:?}");
     }

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_looked_up_and_unknown_ones_told() {
+    fn names_are_looked_up_and_unknown_ones_reported() {
         assert_eq!(operators("acting_users = ['root']\n").unwrap().role(0, &[]), Role::Acting);
         let message = operators("acting_users = ['no-such-user']\nreading_groups = ['no-such-group']\n").unwrap_err();
         let message = message.to_string();

@@ -1,9 +1,9 @@
-//! Places for pending handshakes. In: the addresses of peers that connect, are welcomed, and are gone. Out: whether there
-//! is a place for one more. The acceptor asks.
+//! Places for pending handshakes. In: the addresses of peers that connect, are welcomed, and disconnect. Out: whether
+//! there is a place for one more. Called by the acceptor.
 //!
-//! One who has a network has all addresses of it: so strangers count by the network that their address is in, /24 of IPv4
-//! and /64 of IPv6. And a part of the places is only for addresses from which an agent was welcomed before, so that many
-//! networks together keep no host of the site from coming back.
+//! The owner of a network has all its addresses. So unknown addresses count by network: /24 of IPv4 and /64 of IPv6. A
+//! part of the places is reserved for addresses from which an agent was welcomed before. So not even many networks
+//! together can stop a host of the site from reconnecting.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};

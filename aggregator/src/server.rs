@@ -1,8 +1,8 @@
-//! The acceptor of agents. In: connections, their hellos, then their messages, each an [`Arrival`] for the core loop. Out:
-//! welcomes, and what the core loop sends to each agent. The daemon starts it.
+//! The acceptor of agents. In: connections, their hellos, then their messages, each an [`Arrival`] for the core loop.
+//! Out: welcomes, and the core loop's messages to each agent. Started by the daemon.
 //!
-//! A bad peer costs itself only: strangers take none of the agents' places, its frames are limited, its rate is throttled
-//! by not reading on, and whatever is wrong ends its own connection.
+//! A bad peer harms only itself. An unknown peer takes no place of an agent. Frames are limited in size. A peer that
+//! sends too fast is not read for a while. Any error ends the peer's own connection.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod hostile;
@@ -77,7 +77,7 @@ const BYTES_PER_PERMIT: usize = 32 << 10;
 const MAX_HELLO: usize = 32 << 10;
 
 /// With this many pending handshakes, a new peer must first prove that its address is its own.
-const PROVE_FROM: usize = 64;
+const ADDRESS_PROOF_FROM: usize = 64;
 
 /// The acceptor: what all connections share.
 struct Acceptor {
@@ -187,7 +187,7 @@ pub(crate) async fn serve(
             incoming.refuse();
             continue;
         };
-        if all_pending >= PROVE_FROM && !incoming.remote_address_validated() && incoming.may_retry() {
+        if all_pending >= ADDRESS_PROOF_FROM && !incoming.remote_address_validated() && incoming.may_retry() {
             // It comes again with a token, which is no error.
             _ = incoming.retry();
             continue;

@@ -1,7 +1,8 @@
-//! The core loop: the one owner of the controller. It takes what arrives, has the controller decide, journals,
-//! and carries the outputs out. A thread of its own, so that the disk may block it.
+//! The core loop, and the only owner of the controller. In: arrivals, in order. Out: each is journalled and given to
+//! the controller, whose outputs are carried out. It has a thread of its own, because it blocks on the disk. Started by
+//! the daemon.
 //!
-//! It is public for one reason: the whole-system simulation drives it, on a clock moved by hand, as the daemon does.
+//! It is public for one reason: the whole-system simulation drives it, on a manual clock, as the daemon does.
 
 mod enrolment;
 mod operators;
@@ -330,7 +331,7 @@ impl Shell {
                 self.decide(Input::Tick);
                 self.save(false);
                 self.engines.tasks().renew(self.clock.now());
-                self.remind();
+                self.log_expiry();
                 self.events.retry(self.clock.now());
                 self.log_waiting();
                 self.acknowledge_events();

@@ -1,15 +1,15 @@
-//! Several aggregators, of which one leads and the others stand by: who leads is decided in etcd, and so is what the
-//! next leader goes on with.
+//! Several aggregators: one leads, the others are on standby. In: the section `[standby]`, and etcd. Out: whether this
+//! aggregator leads, and the state that it continues from. Called by the daemon.
 //!
-//! A leader holds the leader lease, a key in etcd with a time to live. It stops commanding before the lease can have
-//! ended at etcd, counted from the moment its last successful renewal was sent (`LeaderLease`); every command carries
-//! its epoch, larger than any before, and agents refuse older ones. So no two ever command one host: the first rule
-//! holds where the leader's clock runs, the second where it does not (a virtual machine that was paused as a whole).
-//! What must be said of the second: until the new leader's first command reaches a host, that host obeys the old one,
-//! and only that one.
+//! A leader holds the leader lease, a key in etcd with a time to live. Two rules ensure that no two aggregators command
+//! one host. First, a leader stops commanding before its lease can have ended at etcd, counted from when its last
+//! successful renewal was sent (`LeaderLease`). Second, every command carries the leader's epoch, larger than any
+//! before, and agents refuse older ones. The first rule holds while the leader's clock runs. The second holds when it
+//! does not, as in a virtual machine that was paused as a whole. Until the new leader's first command reaches a host,
+//! that host obeys the old leader, and only that one.
 //!
-//! A leader that lost the leader lease does not stand by again: it exits, and systemd starts it anew. So no late decision
-//! of it can leave the process.
+//! A leader that lost the leader lease exits, and systemd starts it again. It does not return to standby in the same
+//! process, so no late decision can leave the process.
 
 mod election;
 mod etcd;
@@ -30,7 +30,7 @@ use crate::arrival::{Arrival, Declined, Joining};
 use crate::enrolment::{Admissions, EnrolError};
 use crate::metrics::Pulse;
 use election::StartError;
-pub(crate) use election::{Election, Role, Won};
+pub(crate) use election::{Election, Role, WonElection};
 use gleaner_api::{ApiError, ErrorCode, Leadership, Overview, Request, Response};
 pub(crate) use leader_lease::LeaderLease;
 use replica::LoadError;
@@ -65,7 +65,7 @@ impl Leading {
     /// [`TakeOverError`].
     pub(crate) fn take_over(
         settings: &StandbySettings,
-        won: &Won,
+        won: &WonElection,
         stored: Option<(Controller, Admissions)>,
         fresh: Controller,
     ) -> Result<(Controller, Admissions, Self), TakeOverError> {

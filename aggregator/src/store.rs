@@ -1,5 +1,6 @@
-//! What survives a restart: the controller's state, with jobs, learned rates and last decisions, and who may join
-//! and who is shut out, in an embedded database that takes a kill at any moment. This module is the only one that knows the database.
+//! The store: an embedded database that survives a kill at any moment. In: the controller's state (jobs, learned rates,
+//! last decisions), and who may join. Out: the same after a restart. Called by the core loop. Only this module knows
+//! the database.
 
 mod untouched;
 
@@ -388,7 +389,7 @@ mod tests {
 
     /// What a loss of power leaves while a first store is made.
     #[test]
-    fn half_of_a_new_store_is_in_nobodys_way() {
+    fn half_of_a_new_store_blocks_no_later_one() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("state.redb");
         for (name, left) in [("state.redb", ""), ("state.redb.new", "half of one")] {
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_may_read_it_even_if_an_older_version_made_it() {
+    fn only_its_user_may_read_it_even_if_an_older_version_made_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("state.redb");
         for old_mode in [0o640, 0o604] {

@@ -1,4 +1,4 @@
-//! Bad peers against the real aggregator, over real QUIC: each costs itself only.
+//! Bad peers against the real aggregator, over real QUIC: each harms only itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 mod site;
@@ -36,8 +36,9 @@ async fn malformed_frames_end_their_own_connection_and_no_other() {
         bad.send.write_all(&bytes).await.unwrap();
         bad.is_closed().await;
         let mine = format!("\"host\":\"{name}\"");
-        let told = |events: &str| events.lines().any(|line| line.contains("message_refused") && line.contains(&mine));
-        aggregator.until(name, told).await;
+        let refused =
+            |events: &str| events.lines().any(|line| line.contains("message_refused") && line.contains(&mine));
+        aggregator.until(name, refused).await;
     }
     // A frame cut off by the end of its stream.
     let mut torn = aggregator.connect("torn").await;
@@ -73,8 +74,8 @@ async fn another_protocol_version_is_refused_in_the_handshake() {
     let aggregator = Aggregator::start().await;
     let error = aggregator.connect_as("future", &[b"gleaner/9"]).await.unwrap_err().to_string();
     assert!(error.contains("any known protocol"), "{error}");
-    let told = |events: &str| events.contains("this aggregator speaks versions 1, 2");
-    aggregator.until("it is told with the versions there are", told).await;
+    let refused = |events: &str| events.contains("this aggregator speaks versions 1, 2");
+    aggregator.until("it is told with the versions there are", refused).await;
 }
 
 #[tokio::test]
@@ -144,8 +145,8 @@ async fn without_a_certificate_only_joining_is_spoken_and_only_once() {
     torn.send.write_all(&encode(ProtocolVersion::CURRENT, &good).unwrap()[..12]).await.unwrap();
     torn.send.finish().unwrap();
     torn.is_closed().await;
-    let told = |count: usize| move |events: &str| events.matches("join_refused").count() == count;
-    aggregator.until("four are told", told(4)).await;
+    let refused = |count: usize| move |events: &str| events.matches("join_refused").count() == count;
+    aggregator.until("four are told", refused(4)).await;
 
     // One question, one answer, the end.
     let mut joiner = aggregator.joiner().await;

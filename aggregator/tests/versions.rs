@@ -154,7 +154,7 @@ async fn a_peer_that_shares_no_version_learns_ours_and_we_its() {
     send.finish().unwrap();
     assert_eq!(receive.read_to_end(64).await.unwrap(), [2, 0, 1, 0]);
     connection.close(0u8.into(), b"bye");
-    let told = |events: &str| events.contains("the peer speaks 8, 9, this aggregator 1, 2");
-    aggregator.until("it is told with both sides' versions", told).await;
+    let refused = |events: &str| events.contains("the peer speaks 8, 9, this aggregator 1, 2");
+    aggregator.until("it is told with both sides' versions", refused).await;
     assert!(aggregator.connected().await.is_empty());
 }

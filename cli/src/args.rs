@@ -1,4 +1,5 @@
-//! The command line of `gleaner`: clap's definitions, from which help, completions and manual pages are made.
+//! The command line of `gleaner`: clap's definitions. In: arguments. Out: typed commands; and help, completions and
+//! manual pages.
 
 mod values;
 

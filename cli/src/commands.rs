@@ -1,4 +1,5 @@
-//! One function per command.
+//! One function per command. In: its typed arguments. Out: text on standard output and an exit. Called by
+//! [`crate::main_from_args`].
 
 mod advise;
 mod app;

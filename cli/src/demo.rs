@@ -1,5 +1,5 @@
-//! `gleaner demo`: everything on this machine in under three minutes. A foreground measures its own slowdown, first alone
-//! and then beside a real job with a deadline. A summary reports the results, good or bad.
+//! `gleaner demo`: everything on this machine in under three minutes. In: a seed. Out: a summary of measurements, good
+//! or bad. A foreground measures its own slowdown, first alone and then beside a real job with a deadline.
 
 mod busy;
 mod load;

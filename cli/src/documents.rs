@@ -1,5 +1,5 @@
-//! What commands read and print. In: files that an operator wrote, and lines for standard output. Out: typed documents
-//! with errors that name the field, and text that does nothing to a terminal.
+//! What commands read and print. In: files of an operator, and lines for standard output. Out: typed documents with
+//! errors that name the field, and text without terminal control characters. Every command calls it.
 
 use anyhow::Context;
 

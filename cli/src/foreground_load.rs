@@ -1,8 +1,8 @@
-//! A foreground that measures its own slowdown: a separate process that replays an interactive session as short
-//! requests of fixed CPU work and records how long each takes.
+//! A foreground that measures its own slowdown, as a separate process. In: an interactive session. Out: the session,
+//! replayed as short requests of fixed CPU work, and how long each took. Started by the demo.
 //!
-//! Each second the session's demand is cut into requests, spread evenly over the second on one thread per CPU.
-//! A request's time counts from when it was due, so waiting for a CPU is part of it.
+//! Each second the session's demand is cut into requests, spread evenly over the second on one thread per CPU. A
+//! request's time counts from when it was due, so it includes waiting for a CPU.
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Line charts as SVG.
+//! Line charts. In: series. Out: SVG files. Called by `gleaner reproduce` and `gleaner simulate`.
 
 use anyhow::anyhow;
 use gleaner_experiments::Series;

@@ -1,6 +1,8 @@
-//! A private aggregator and agent on this machine, as separate processes over real QUIC, for the time of one command.
-//! `gleaner run --private` and `gleaner demo` start it. The machine is restored in every case: by the agent, by its keeper
-//! if the agent is killed, and by the next command if the command itself was killed.
+//! A private aggregator and agent on this machine, for the time of one command. In: settings. Out: both daemons as
+//! separate processes, connected over real QUIC. Called by `gleaner run --private` and `gleaner demo`.
+//!
+//! The machine is restored in every case: by the agent, by its keeper if the agent is killed, and by the next command
+//! if the command itself was killed.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,6 +1,6 @@
-//! `gleaner top` on a terminal: the present state of the fleet, jobs and applications, and events as they happen. [`feed`]
-//! asks the aggregator, also after its restart; [`state`] stores the answers and handles keys; [`view`] draws. The
-//! terminal is restored on every exit: keys, signals, errors and panics.
+//! `gleaner top` on a terminal. In: keys, and answers of the aggregator. Out: a screen with the state of the fleet,
+//! jobs and applications, and events. [`feed`] asks the aggregator, also after its restart; [`state`] stores the
+//! answers and handles keys; [`view`] draws. The terminal is restored on every exit: keys, signals, errors and panics.
 
 mod feed;
 mod state;
@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 use crate::exit::End;
 use state::{News, State};
 
-/// News that wait for the screen; when it is full whoever brings more waits.
-const NEWS: usize = 256;
+/// Messages that wait for the screen; when the queue is full the sender waits.
+const QUEUE: usize = 256;
 
 /// Time between two checks whether the program has ended, while nobody presses a key.
 const KEY_POLL: Duration = Duration::from_millis(250);
@@ -40,7 +40,7 @@ pub(crate) async fn run(socket: &Path) -> anyhow::Result<End> {
     // It also makes a panic restore the terminal before it is told.
     let restored = Restored;
     let mut terminal = ratatui::try_init()?;
-    let (sender, mut news) = mpsc::channel(NEWS);
+    let (sender, mut news) = mpsc::channel(QUEUE);
     tokio::spawn(feed::snapshots(socket.to_owned(), sender.clone()));
     tokio::spawn(feed::events(socket.to_owned(), sender.clone()));
     std::thread::Builder::new().name("keys".into()).spawn(move || keys(&sender))?;

@@ -1,4 +1,5 @@
-//! Follows one job to its end, with a progress bar on a terminal and plain lines elsewhere.
+//! Follows one job to its end. In: a job's name. Out: a progress bar on a terminal, plain lines elsewhere. Called by
+//! commands that wait for a job.
 
 use std::io::IsTerminal;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a host that wants to join may say, and whoever hands it a token.
+//! Input from hosts that want to join, and join tokens.
 #![no_main]
 
 use std::sync::OnceLock;

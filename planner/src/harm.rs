@@ -15,5 +15,5 @@ mod tracker;
 
 pub use budgets::Budgets;
 pub use estimate::{Comparison, Estimate, LEAST_TRIALS, MOST_TRIALS, RunTime, Trials};
-pub use schedule::{LARGEST_PAUSE_SHARE, SETTLE, Schedule, Trial};
+pub use schedule::{LARGEST_PAUSE_SHARE, SETTLING_TIME, Schedule, Trial};
 pub use tracker::{Compared, Crossing, Edge, HISTORY, HarmTracker, Skipped};

@@ -26,7 +26,7 @@ pub const FLOOR_LEAST: Bytes = Bytes::from_mib(256);
 /// Memory is short when less than this many floors are available: the next look then comes sooner. (Chosen.)
 const SHORT_FLOORS: u64 = 2;
 /// After it was ended the volunteer may hold memory again when this much of the floor, in quarters, is available.
-const AGAIN_QUARTERS: u64 = 5;
+const RESUME_QUARTERS: u64 = 5;
 /// `memory.high` lies this part of the bound below it, and no further than [`HIGH_FURTHEST`]: the kernel begins to reclaim the
 /// volunteer's caches there, and slows tasks that go on, so a leak should not have to cross much of it. (Both chosen.)
 const HIGH_PART: u64 = 16;
@@ -112,7 +112,7 @@ impl MemoryBound {
 
         // At the first step no bound was in force yet.
         let end = was_bound && !self.held && available < floor;
-        self.held = if self.held || end { available.0 < floor.0 / 4 * AGAIN_QUARTERS } else { false };
+        self.held = if self.held || end { available.0 < floor.0 / 4 * RESUME_QUARTERS } else { false };
         let high = Bytes(most.0 - (most.0 / HIGH_PART).min(HIGH_FURTHEST.0));
         let is_short = available.0 < floor.0.saturating_mul(SHORT_FLOORS);
         MemoryVerdict { most, high, floor, is_short, end, held: self.held }

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_interval_that_finds_nobody_costs_two_samples() {
+    fn a_quiet_interval_without_a_foreground_costs_two_samples() {
         let mut bound = grown();
         let quiet = (0..500).filter(|_| percent(&bound.step(sample(0.0, 80.0), STEP_S)) < 80.0).count();
         // 100 s, a quiet interval every 10 s and a bit.

@@ -19,7 +19,7 @@ mod tests;
 
 use std::time::Duration;
 
-pub use self::evidence::{Evidence, RECENT, Weighed};
+pub use self::evidence::{Conclusion, Evidence, RECENT};
 pub use self::learnt::{FORGET, Known, Learnt, Standing};
 pub use self::posture::{Ladder, Posture};
 pub use self::reason::{Cause, Change, Chosen};
@@ -113,9 +113,9 @@ impl Protecting {
         self.evidence.add(now, compared, harvest_cores, budgets);
         let weighed = self.evidence.weigh(budgets);
         let over = match weighed {
-            Weighed::Over { .. } => true,
-            Weighed::Within { .. } | Weighed::Nobody => false,
-            Weighed::Undecided(_) | Weighed::TooFew => {
+            Conclusion::Over { .. } => true,
+            Conclusion::Within { .. } | Conclusion::NoForeground => false,
+            Conclusion::Undecided(_) | Conclusion::TooFew => {
                 self.lasting = None;
                 return None;
             }
@@ -126,22 +126,22 @@ impl Protecting {
         };
         let lasted = now.saturating_sub(lasting.since);
         match weighed {
-            Weighed::Over { harm, budget_percent, workload } if lasted >= OVER_FOR => {
+            Conclusion::Over { harm, budget_percent, workload } if lasted >= OVER_FOR => {
                 self.learnt.over(self.posture, harm, self.evidence.harvest_cores(), now);
                 let next = self.tighter(now);
                 let returns = self.learnt.within(next, now).map(|known| known.harvest_cores);
                 Some(self.change(next, Cause::Over { harm, budget_percent, workload, returns }, now))
             }
-            Weighed::Within { harm, budget_percent } => {
+            Conclusion::Within { harm, budget_percent } => {
                 self.holds = 0;
                 self.learnt.kept(self.posture, harm, self.evidence.harvest_cores(), now);
                 let next = self.looser(now).filter(|_| lasted >= WITHIN_FOR)?;
                 Some(self.change(next, Cause::Within { harm, budget_percent }, now))
             }
-            Weighed::Nobody => {
+            Conclusion::NoForeground => {
                 let next = self.looser(now).filter(|_| lasted >= WITHIN_FOR)?;
                 self.holds = 0;
-                Some(self.change(next, Cause::Nobody, now))
+                Some(self.change(next, Cause::NoForeground, now))
             }
             _ => None,
         }

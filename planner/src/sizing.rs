@@ -210,11 +210,11 @@ impl Sizing<'_> {
                 best = index;
             }
         }
-        let settled = self.damped(&candidates, best);
-        let bound = if settled == best { self.bound(&candidates[best], pool, largest) } else { Bound::Transition };
-        let chosen = candidates[settled].clone();
+        let damped = self.damped(&candidates, best);
+        let bound = if damped == best { self.bound(&candidates[best], pool, largest) } else { Bound::Transition };
+        let chosen = candidates[damped].clone();
         let considered = u32::try_from(candidates.len()).unwrap_or(u32::MAX);
-        Choice { size: chosen.size, bound, candidates: excerpt(candidates, settled), chosen, considered }
+        Choice { size: chosen.size, bound, candidates: excerpt(candidates, damped), chosen, considered }
     }
 
     /// A size that a policy chose, with its consequences. It is limited to the number of offers.

@@ -1,6 +1,8 @@
-//! A simulated batch engine like Hadoop's map phase, second by second. Tasks wait in a queue, run in slots, read their
-//! data from the dedicated hosts' disks, and are lost with their host. At the end idle slots run copies of the slowest
-//! tasks (LATE, which RHIC §4.4 relies on). [`crate::cluster`] drives it.
+//! A simulated batch engine like Hadoop's map phase. In: slots per host, second by second. Out: tasks done. Called by
+//! [`crate::cluster`].
+//!
+//! Tasks wait in a queue, run in slots, read their data from the dedicated hosts' disks, and are lost with their host.
+//! At the end idle slots run copies of the slowest tasks (LATE, which RHIC §4.4 relies on).
 
 use std::collections::VecDeque;
 

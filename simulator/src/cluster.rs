@@ -1,6 +1,6 @@
-//! A cluster of dedicated and interactive hosts on a virtual clock of one second. In: a [`crate::scenario`]. Out: what the
-//! job took and cost. Users come, work in bursts and go; a batch job runs in what they leave; the production controller
-//! decides. No policy of its own.
+//! A cluster of dedicated and interactive hosts on a virtual clock of one second. In: a [`crate::scenario`]. Out: what
+//! the job took and cost. Users arrive, work in bursts and leave; a batch job runs in the residual. The production
+//! controller decides; there is no policy here.
 
 use std::collections::BTreeMap;
 

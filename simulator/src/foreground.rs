@@ -1,8 +1,8 @@
-//! Foreground sessions: seeded, bursty, per-second CPU demand of interactive users, with the statistics of measured
-//! sessions (RHIC §5.1: mean CPU, mean height and mean length of bursts). Simulations and the demo replay them.
+//! Foreground sessions. In: a seed, and the statistics of measured sessions (RHIC §5.1: mean CPU, mean height and mean
+//! length of bursts). Out: bursty CPU demand of interactive users, per second. Simulations and the demo replay it.
 //!
-//! A session alternates between bursts and pauses of geometrically distributed length. The height of a burst
-//! is exponential around its mean, cut at the whole machine; how often it bursts follows from the mean CPU.
+//! A session alternates between bursts and pauses of geometrically distributed length. The height of a burst is
+//! exponential around its mean, cut at the whole machine. The frequency of bursts follows from the mean CPU.
 
 use serde::{Deserialize, Serialize};
 

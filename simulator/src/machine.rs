@@ -1,5 +1,5 @@
-//! One virtual host on a virtual clock: a foreground that replays a session, a guarded volunteer that runs tasks in what
-//! is left, and the production controller that decides. In: [`Scenario`]. Out: [`Simulated`]. No policy of its own.
+//! One virtual host on a virtual clock: a foreground that replays a session, a guarded volunteer that runs tasks in the
+//! residual, and the production controller. In: [`Scenario`]. Out: [`Simulated`]. There is no policy here.
 
 use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_planner::forecast::{ForecastSettings, ResidualForecaster};

@@ -1,9 +1,11 @@
-//! One virtual host on whose kernel a volunteer does a known harm: the foreground replays a session, the volunteer takes what
-//! its protection leaves it, and where it is held by its harm, the production machine (`planner::protecting`) judges trials
-//! that are as noisy as real ones. In: [`Scenario`]. Out: [`Outcome`]: what was harvested, and the true harm.
+//! One virtual host on whose kernel a volunteer does a known harm. In: [`Scenario`]. Out: [`Outcome`]: what was
+//! harvested, and the true harm. Called by `gleaner reproduce harm` and tests.
 //!
-//! What harm a posture does is assumed, by kind of kernel, after single measurements on two CPUs (docs/harm.md); the outcomes
-//! show what the machine makes of such worlds, and are no measurement of any kernel.
+//! The foreground replays a session. The volunteer takes what its protection leaves it. Where it is held by its harm,
+//! the production state machine (`planner::protecting`) judges trials that are as noisy as real ones.
+//!
+//! The harm of a posture is assumed, by kind of kernel, after single measurements on two CPUs (docs/harm.md). So the
+//! outcomes show how the state machine behaves on such kernels, and are no measurement of any kernel.
 
 use std::time::Duration;
 
@@ -244,7 +246,7 @@ fn held_by_harm(scenario: &Scenario, mut world: World<'_>) -> Outcome {
             let harm = scenario.kernel.harm_percent(posture, scenario.cpus);
             let with = counted(used, harm, &mut noise);
             let harvest = world.harvest(posture);
-            world.run(gleaner_planner::harm::SETTLE, Posture::Hold);
+            world.run(gleaner_planner::harm::SETTLING_TIME, Posture::Hold);
             let without = counted(world.run(trial.window, Posture::Hold), 0.0, &mut noise);
             let compared: Vec<Compared> =
                 foreground().into_iter().map(|id| (id, Ok(Comparison { with, without }))).collect();
@@ -317,7 +319,7 @@ mod tests {
             let ladder = Ladder::new(cpus, false);
             for (at, change) in &run.changes {
                 let tighter = ladder.room(change.to) < ladder.room(change.from);
-                let may_loosen = change.from == Posture::Hold || change.cause == Cause::Nobody;
+                let may_loosen = change.from == Posture::Hold || change.cause == Cause::NoForeground;
                 assert!(tighter || may_loosen, "{cpus} CPUs, at {at:?}: {change}");
             }
         }

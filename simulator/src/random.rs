@@ -1,4 +1,5 @@
-//! Seeded random numbers in the distributions the models need. Equal seeds give equal numbers on every machine.
+//! Seeded random numbers in the distributions that the models need. In: a seed. Out: the same numbers on every machine.
+//! Every model calls it.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};

@@ -1,5 +1,6 @@
-//! Scenarios of simulated clusters, as files that a user can write (TOML or JSON). Every key has a default taken from the
-//! papers' test bed (RHIC §5.1): 6 dedicated and 36 interactive hosts of 16 cores. [`crate::cluster`] runs them.
+//! Scenarios of simulated clusters. In: files that a user writes (TOML or JSON). Out: checked scenarios;
+//! [`crate::cluster`] runs them. Every key has a default taken from the papers' test bed (RHIC §5.1): 6 dedicated and
+//! 36 interactive hosts of 16 cores.
 
 use gleaner_planner::sizing::policy::{Adaptive, SizingPolicy};
 use gleaner_types::job::{Goal, PowerModel, PowerModels, Prices};

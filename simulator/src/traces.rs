@@ -1,5 +1,6 @@
-//! Loaders of recorded CPU traces: `google-vm-cpu-mem` (one line per VM and slot) and `planetlab` (one line per VM), both
-//! of 300 s steps over a day, gzip-compressed. They are found in a folder that the user names, never shipped.
+//! Loaders of recorded CPU traces. In: a folder that the user names, with `google-vm-cpu-mem` (one line per VM and
+//! slot) or `planetlab` (one line per VM), both of 300 s steps over a day, gzip-compressed. Out: CPU demand over time.
+//! No trace is shipped.
 
 pub mod services;
 

@@ -1,5 +1,5 @@
-//! Whether advice holds: hosts with users who come and go, a day to learn, and a day in which every ten minutes the
-//! promise is written down and then compared with what was really free. It knows what came before it and nothing else.
+//! Whether advice holds. Hosts have users who come and go. The advice learns for a day. On the next day every promise
+//! for ten minutes is compared with what was really free. The advice knows only the past.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops where it fails, and tells its figures")]
 
 use gleaner_planner::advice::{Basis, History, Question};

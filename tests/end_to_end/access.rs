@@ -1,4 +1,4 @@
-//! Who may join, for how long, and who may order what: with the real programs over real sockets.
+//! Who may join, for how long, and who may give which orders: real programs over real sockets.
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -233,14 +233,14 @@ fn certificates_are_read_anew_without_a_connection_lost() {
     let pid = pair.aggregator.as_ref().unwrap().0.id();
     kill(pid, "HUP");
     let reloads = |good: bool| {
-        let told = |line: &&str| line.contains("certificates_reloaded") && line.contains("\"error\":null") == good;
-        pair.events().lines().filter(told).count()
+        let reloaded = |line: &&str| line.contains("certificates_reloaded") && line.contains("\"error\":null") == good;
+        pair.events().lines().filter(reloaded).count()
     };
     until("it is read", || reloads(true) == 1);
     // A broken file changes nothing.
     std::fs::write(pki.join("aggregator.crt"), "nothing").unwrap();
     kill(pid, "HUP");
-    until("it is told", || reloads(false) == 1);
+    until("it is reported", || reloads(false) == 1);
     pair.agent_config("agent2.toml", "host-2", "host-2", "");
     let config = pair.bench.path("agent2.toml");
     let second = Running::start(pair.bench.gleaner(&["daemon", "agent", "--config", config.to_str().unwrap()]));

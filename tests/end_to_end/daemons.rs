@@ -36,7 +36,7 @@ fn an_agent_with_another_hosts_certificate_is_refused() {
 }
 
 #[test]
-fn configs_with_several_mistakes_are_told_all_of_them() {
+fn all_mistakes_of_a_config_are_reported() {
     let bench = Bench::new();
     let config =
         bench.write("bad.toml", "state_dir = 'here'\n[guard]\nperiod_ms = 5\nspeed = 1\n[host]\nname = 'A B'\n");

@@ -1,4 +1,5 @@
-//! Jobs on standing daemons, to their end: beds, because a job only gets what nobody else on the machine wants.
+//! Jobs on running daemons, to their end. They are beds, because a job only gets CPU that no other process on the
+//! machine uses.
 
 use gleaner_test_support::beds::wanted;
 use gleaner_test_support::bench::{Running, text, until};

@@ -10,28 +10,28 @@ use gleaner_test_support::pair::{HOST, Pair};
 /// A daemon of a pair under what looks to it like systemd with `WatchdogSec=3`; its log is the file `DAEMON.log`.
 fn start(pair: &Pair, daemon: &str) -> (Running, UnixDatagram) {
     let socket = pair.bench.path(&format!("{daemon}.notify"));
-    let told = UnixDatagram::bind(&socket).unwrap();
-    told.set_read_timeout(Some(gleaner_test_support::bench::TIMEOUT)).unwrap();
+    let notifications = UnixDatagram::bind(&socket).unwrap();
+    notifications.set_read_timeout(Some(gleaner_test_support::bench::TIMEOUT)).unwrap();
     let config = pair.bench.path(&format!("{daemon}.toml"));
     let mut command = pair.bench.gleaner(&["daemon", daemon, "--config", config.to_str().unwrap()]);
     command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", Duration::from_secs(3).as_micros().to_string());
     command.stdout(File::create(pair.bench.path("out")).unwrap());
     command.stderr(File::create(pair.bench.path(&format!("{daemon}.log"))).unwrap());
-    (Running(command.spawn().unwrap()), told)
+    (Running(command.spawn().unwrap()), notifications)
 }
 
-fn next(told: &UnixDatagram) -> String {
+fn next(notifications: &UnixDatagram) -> String {
     let mut buffer = [0; 100];
-    let length = told.recv(&mut buffer).unwrap();
+    let length = notifications.recv(&mut buffer).unwrap();
     text(&buffer[..length])
 }
 
 /// It is ready, and says again and again that it works.
-fn works(told: &UnixDatagram) {
+fn works(notifications: &UnixDatagram) {
     // The loops of both may have said that they work before everything is ready.
-    until("it is ready", || next(told) == "READY=1");
+    until("it is ready", || next(notifications) == "READY=1");
     for _ in 0..2 {
-        assert_eq!(next(told), "WATCHDOG=1");
+        assert_eq!(next(notifications), "WATCHDOG=1");
     }
 }
 
@@ -69,9 +69,9 @@ fn both_daemons_tell_systemd_how_they_are_and_reload() {
     until("the agent reports", || {
         pair.hosts().iter().any(|host| host["connected"] == true && !host["report"].is_null())
     });
-    for (running, told) in [(&agent, &of_agent), (&aggregator, &of_aggregator)] {
+    for (running, notifications) in [(&agent, &of_agent), (&aggregator, &of_aggregator)] {
         kill(running.0.id(), "TERM");
-        until("it says that it stops", || next(told) == "STOPPING=1");
+        until("it says that it stops", || next(notifications) == "STOPPING=1");
     }
     drop((agent, aggregator));
     let replay = pair.bench.run(&["replay", journal.to_str().unwrap()]);

@@ -1,10 +1,10 @@
-//! Power is cut on a real block device: in a booted host both daemons keep their state on a file system whose device stops
-//! writing at a random moment of a running job. Daemons and tasks are killed, what the disk has is mounted again, and the
-//! daemons continue from it. What had been acknowledged must be there, each time, and no task whose good end was told may
-//! run again. [`crate::cuts`] does the same on paper, many more times and with harsher disks.
+//! Power is cut on a real block device. In a booted host both daemons keep their state on a file system whose device
+//! stops writing at a random moment of a running job. Daemons and tasks are killed, the file system is mounted again,
+//! and the daemons continue from it. Every time, all acknowledged data must be there, and no task whose good end was
+//! acknowledged may run again. [`crate::cuts`] simulates the same many more times and with harsher disks.
 //!
-//! Two things outlive these cuts, which is harsher than a reboot: limits and cgroups, which the next agent has to find on
-//! its ledger; and the files in which tasks say that they ran, which stand for the rest of the world.
+//! Two things survive these cuts, which is harsher than a reboot: limits and cgroups, which the next agent must find in
+//! its ledger; and the files in which tasks record that they ran.
 //!
 //! `GLEANER_FAULT_SEED` repeats a run as far as real processes allow.
 
@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::cuts::good_end;
 use crate::device::{Device, Fate, contents, differing};
-use crate::fleet::{logged_in, told_in};
+use crate::fleet::{acknowledged_in, logged_in};
 use crate::random::{Random, seed};
 
 const TEST: &str = "power_cut_on_a_block_device_loses_nothing_that_was_acknowledged";
@@ -81,7 +81,7 @@ fn in_a_host() {
     said.lines().filter(|line| line.starts_with("cut")).for_each(say);
 }
 
-/// What somebody had been told.
+/// What was acknowledged.
 #[derive(Debug, Default)]
 struct Promised {
     /// Events of the agent through this number are in the log, by incarnation.
@@ -137,7 +137,7 @@ struct Site {
     starts: usize,
     /// What agents before this one had been told when power was cut. What the log of one says after that counts for nothing:
     /// a disk that drops what is written says that all is well.
-    told_before: BTreeMap<u64, u64>,
+    acknowledged_before: BTreeMap<u64, u64>,
     device: Device,
     pair: Pair,
     dir: PathBuf,
@@ -158,7 +158,7 @@ impl Site {
             pair.bench.write(file, &format!("{before}state_dir = '{}'{rest}", folder.display()));
         }
         let random = Random::new(seed, 0);
-        Self { daemons: Vec::new(), starts: 0, told_before: BTreeMap::new(), device, pair, dir, random }
+        Self { daemons: Vec::new(), starts: 0, acknowledged_before: BTreeMap::new(), device, pair, dir, random }
     }
 
     fn disk(&self) -> PathBuf {
@@ -206,10 +206,10 @@ impl Site {
     }
 
     /// What agents were told to be in the event log.
-    fn told(&self) -> BTreeMap<u64, u64> {
-        let mut told = told_in(&std::fs::read_to_string(self.log("agent")).unwrap_or_default());
-        told.extend(&self.told_before);
-        told
+    fn acknowledged(&self) -> BTreeMap<u64, u64> {
+        let mut acknowledged = acknowledged_in(&std::fs::read_to_string(self.log("agent")).unwrap_or_default());
+        acknowledged.extend(&self.acknowledged_before);
+        acknowledged
     }
 
     /// Tasks that the aggregator has the good end of.
@@ -227,7 +227,7 @@ impl Site {
     fn wait_for_work(&self) {
         let before = self.done().len();
         until("tasks end", || self.done().len() >= before + 3);
-        until("events are acknowledged", || self.told().len() > self.told_before.len());
+        until("events are acknowledged", || self.acknowledged().len() > self.acknowledged_before.len());
     }
 
     /// Cuts power at a random moment, and mounts what is left.
@@ -237,7 +237,7 @@ impl Site {
         let held = self.pair.ask(&["host", "hold", &spare(number), "--for", "1h"]);
         assert!(held.status.success(), "{}", text(&held.stderr));
         let control = Control::write(&self.disk(), number);
-        let mut promised = Promised { events: self.told(), done: self.done() };
+        let mut promised = Promised { events: self.acknowledged(), done: self.done() };
         self.device.cut(fate);
         if fate == Fate::Refused {
             std::thread::sleep(REFUSING);
@@ -245,9 +245,9 @@ impl Site {
         self.kill();
         if fate == Fate::Refused {
             // Whoever was told something since then was told of what the disk had.
-            promised.events = self.told();
+            promised.events = self.acknowledged();
         }
-        self.told_before.clone_from(&promised.events);
+        self.acknowledged_before.clone_from(&promised.events);
         let had = self.contents();
         let started = self.started().len();
         self.device.bring_back();
@@ -295,7 +295,7 @@ impl Site {
         let of_the_agent = records.filter_map(|(_, record)| good_end(&serde_json::from_slice(record).ok()?));
         let known: BTreeSet<u32> = of_the_agent.chain(self.done()).collect();
         let lost: Vec<&u32> = promised.done.difference(&known).collect();
-        demand(lost.is_empty(), format!("ends that were told are known to nobody: {lost:?}"));
+        demand(lost.is_empty(), format!("reported ends are in no record: {lost:?}"));
         problems
     }
 
@@ -418,7 +418,7 @@ fn judge(cuts: &[Cut], started: &[u32], progress: &Value, group: &Path) {
             cut.number
         );
         let again: Vec<&u32> = started[cut.started..].iter().filter(|task| cut.promised.done.contains(task)).collect();
-        assert!(again.is_empty(), "cut {}: tasks whose good ends were told ran again: {again:?}", cut.number);
+        assert!(again.is_empty(), "cut {}: tasks whose good ends were reported ran again: {again:?}", cut.number);
     }
     assert!(cuts.iter().any(|cut| !cut.lost.is_empty()), "no cut took anything from the daemons");
     assert_eq!((&progress["tasks_done"], &progress["tasks_failed"]), (&TASKS.into(), &0.into()), "{progress}");

@@ -1,8 +1,9 @@
-//! Power is cut. The aggregator runs a job under strace, with an agent of the real parts that keep something (runner of
-//! tasks, outbox and link, and what limits workloads with its ledger); then the machine loses power at random moments of that, on paper: from the calls follows what the
-//! disks held. What was promised must be there, each time.
+//! Simulated power cuts. The aggregator runs a job under strace, beside the agent's real parts that keep something: the
+//! runner of tasks, the outbox and link, and the limits on workloads with their ledger. From the traced calls follows
+//! what the disks held at any moment. The test picks moments at random, and all acknowledged data must be there each
+//! time.
 //!
-//! The agent has no guard: on a busy machine a volunteer gets nothing, and this is about disks.
+//! The agent has no guard: on a busy machine a volunteer gets no CPU, and this test is about disks.
 //!
 //! `GLEANER_CUTS` is their number (200 without it); every twentieth is also booted, to the job's end.
 
@@ -38,7 +39,7 @@ use crate::random::{Random, number, seed};
 /// Tasks of the job. Every third one fails the first time.
 const TASKS: u32 = 48;
 
-/// What somebody was told, and when, in nanoseconds since 1970.
+/// What was acknowledged, and when, in nanoseconds since 1970.
 #[derive(Debug, Default)]
 struct Promises {
     /// Events of the agent through this number are in the log.
@@ -160,7 +161,7 @@ impl Bed {
         self.pair.job("j")["status"]["phase"] == "completed"
     }
 
-    /// Runs the job to its end, and collects what everybody was told.
+    /// Runs the job to its end, and collects what was acknowledged.
     fn record(&self) -> (Vec<Call>, Promises) {
         let both = self.start_both(1, true);
         self.submit();
@@ -252,7 +253,7 @@ impl Bed {
         let kept: BTreeSet<u32> =
             records.filter_map(|(_, content)| known(content)).chain(done.iter().copied()).collect();
         let lost: Vec<u32> = tasks_by(&promises.ends, now).difference(&kept).copied().collect();
-        demand(lost.is_empty(), format!("ends that were told are known to nobody: {lost:?}"));
+        demand(lost.is_empty(), format!("reported ends are in no record: {lost:?}"));
 
         let whole = |path: &str, good: &dyn Fn(&[u8]) -> bool| file(path).is_none_or(|content| good(&content));
         let list = whole("state/jobs/j/tasks.json", &|content| serde_json::from_slice::<Value>(content).is_ok());
@@ -314,7 +315,7 @@ impl Bed {
             let ran: BTreeSet<u32> =
                 self.pair.bench.lines("started").iter().map(|line| line.parse().unwrap()).collect();
             let twice: Vec<u32> = tasks_by(&promises.ends, now).intersection(&ran).copied().collect();
-            assert!(twice.is_empty(), "tasks whose good ends were told ran again: {twice:?}");
+            assert!(twice.is_empty(), "tasks whose good ends were reported ran again: {twice:?}");
         }
         drop(both);
     }
@@ -414,12 +415,12 @@ async fn run_part(part: Part) {
             acknowledged = through;
             say(&format!("acknowledged {through}"));
         }
-        tokio::time::sleep(TURN).await;
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 
-/// Between two looks at what the agent was told.
-const TURN: Duration = Duration::from_millis(5);
+/// Between two looks at what the agent got acknowledged.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 const TURNS_PER_EVENT: u64 = 8;
 const TURNS_PER_REPORT: u64 = 200;
 
@@ -455,7 +456,7 @@ fn power_cut_at_any_moment_loses_nothing_that_was_promised() {
     let syncs = watched.iter().filter(|call| call.step == Step::Synced).count();
     say(&format!(
         "{cuts} cuts with GLEANER_FAULT_SEED={seed} in {} calls ({syncs} syncs); {} acknowledgements of {} events, {} ends of tasks \
-         told; recorded in {:.0} s",
+         reported; recorded in {:.0} s",
         watched.len(),
         promises.events.len(),
         promises.events_by(u64::MAX),

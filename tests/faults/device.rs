@@ -1,7 +1,7 @@
-//! A block device that can lose power: device-mapper over a disk, with a file system (ext4, with a journal) on it.
+//! A block device that can lose power: device-mapper over a disk, with ext4 and its journal on it.
 //!
-//! From a cut on nothing that is written reaches the disk. What was only in the page cache by then is gone when the file
-//! system is mounted again; what the disk had taken it keeps, also where nobody had asked it to flush.
+//! After a cut no write reaches the disk. Data that was only in the page cache is gone when the file system is mounted
+//! again. Data that the disk had received stays, also without a flush.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

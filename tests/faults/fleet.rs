@@ -313,10 +313,10 @@ impl Fleet {
     }
 
     /// What each agent was told to be in the log: by host and incarnation, through which number.
-    pub(crate) fn told(&self) -> BTreeMap<(String, u64), u64> {
+    pub(crate) fn acknowledged(&self) -> BTreeMap<(String, u64), u64> {
         let of = |agent| {
             let log = std::fs::read_to_string(self.bench.path(&format!("{}.log", host(agent)))).unwrap_or_default();
-            told_in(&log).into_iter().map(move |(incarnation, through)| ((host(agent), incarnation), through))
+            acknowledged_in(&log).into_iter().map(move |(incarnation, through)| ((host(agent), incarnation), through))
         };
         (0..self.agents.len()).flat_map(of).collect()
     }
@@ -328,19 +328,19 @@ impl Fleet {
 }
 
 /// What an agent with this log was told to be in the event log: by incarnation, through which number.
-pub(crate) fn told_in(log: &str) -> BTreeMap<u64, u64> {
-    let mut told = BTreeMap::new();
+pub(crate) fn acknowledged_in(log: &str) -> BTreeMap<u64, u64> {
+    let mut acknowledged = BTreeMap::new();
     for line in log.lines().filter(|line| line.contains("events are in the log")) {
         let number = |name: &str| {
             let rest = line.split_once(&format!("{name}="))?.1;
             rest.split_whitespace().next()?.parse::<u64>().ok()
         };
         if let (Some(incarnation), Some(through)) = (number("incarnation"), number("through")) {
-            let last = told.entry(incarnation).or_insert(0);
+            let last = acknowledged.entry(incarnation).or_insert(0);
             *last = through.max(*last);
         }
     }
-    told
+    acknowledged
 }
 
 /// Numbers of agents' events in an event log's folder, by host and incarnation, and the lines that are there twice.

@@ -1,4 +1,4 @@
-//! Control groups for tests: a foreground with limits that an operator had set before, and the settings that are compared
+//! Control groups for tests: a foreground with limits that an operator had set before, and a comparison of all settings
 //! before and after.
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
-//! What the cuts of power demand of the agent's ledger. In: the calls of an agent that limits workloads, and what is left of
-//! its state folder. Out: the problems there are.
+//! What a power cut may do to the agent's ledger. In: the calls of an agent that limits workloads, and what is left of
+//! its state folder. Out: problems.
 //!
-//! A reboot undoes all limits by itself, so here they outlive the cut, which is harsher: each that was written by then must
-//! be put back by what is left of the record.
+//! A reboot undoes all limits. Here they survive the cut, which is harsher: each limit that was written by then must be
+//! restored from what is left of the record.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const LEVERS: [(Role, CgroupFile, &str, &str); 2] = [
     (Role::Weight, CgroupFile::Weight, "cpu.weight", "100"),
 ];
 /// Between two commands.
-const TURN: Duration = Duration::from_millis(25);
+const COMMAND_INTERVAL: Duration = Duration::from_millis(25);
 /// One in five commands takes the limits away again.
 const TURNS_PER_RELEASE: u64 = 5;
 /// Some leases end before the next command for the same workload.
@@ -92,7 +92,7 @@ impl Levers {
             let command = Command { target, version: Version { epoch, number: turn }, lease_ms: LEASE_MS, desired };
             actor.apply(&command, clock.now());
             actor.tick(clock.now());
-            std::thread::sleep(TURN);
+            std::thread::sleep(COMMAND_INTERVAL);
         }
     }
 

@@ -1,9 +1,10 @@
-//! What a disk holds when power is cut: what was synced, and of the rest what chance keeps.
+//! What a disk holds after a power cut. In: the system calls of programs, as strace wrote them with times. Out: the
+//! files that are left at any moment.
 //!
-//! In: the system calls of programs, as strace wrote them with times. Out: the files that are left at any moment of them.
-//! The rules are harsher than a journaling file system's. Content is there once its own file was synced, a name once its
-//! folder was; a file's sync says nothing of its name. Of what was not synced, writes are kept, dropped or torn between two
-//! sectors in any order, and names are made, changed and removed in any order too.
+//! Synced data is there. Unsynced data is there by chance. The rules are harsher than a journaling file system's.
+//! Content is there once its own file was synced, a name once its folder was; syncing a file does not sync its name.
+//! Unsynced writes are kept, dropped or torn between two sectors in any order, and names are made, changed and removed
+//! in any order too.
 
 use std::collections::BTreeMap;
 use std::path::Path;

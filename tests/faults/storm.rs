@@ -240,11 +240,11 @@ impl Storm {
             self.fleet.aggregator.start(&self.fleet.bench);
             let again = self.fleet.until("all are back", |fleet| fleet.connected() == AGENTS);
             times.push((format!("aggregator killed and started at once: all {AGENTS} hosts report again"), again));
-            let told = |agent| {
+            let reset = |agent| {
                 let log = std::fs::read_to_string(self.fleet.bench.path(&format!("{}.log", host(agent))));
                 log.is_ok_and(|log| log.contains("reset by peer"))
             };
-            assert!((0..AGENTS).any(told), "agents are told at once that their connections are gone");
+            assert!((0..AGENTS).any(reset), "agents are told at once that their connections are gone");
             self.all_are_limited("limits again");
         }
         self.fleet.aggregator.signal("STOP");
@@ -320,19 +320,22 @@ fn an_hour_of_faults_in_minutes_hurts_no_foreground_and_loses_nothing() {
 
     // Every event that agents were told is in the log is there, once.
     storm.fleet.until("all hosts report", |fleet| fleet.connected() == AGENTS);
-    let (told, (logged, twice)) = (storm.fleet.told(), storm.fleet.logged());
+    let (acknowledged, (logged, twice)) = (storm.fleet.acknowledged(), storm.fleet.logged());
     let mut promised = 0;
-    for ((host, incarnation), through) in &told {
+    for ((host, incarnation), through) in &acknowledged {
         let have = logged.get(&(host.clone(), *incarnation));
         let missing: Vec<u64> = (1..=*through).filter(|n| !have.is_some_and(|have| have.contains(n))).collect();
-        assert!(missing.is_empty(), "{host} ({incarnation}) was told that {missing:?} are in the log");
+        assert!(
+            missing.is_empty(),
+            "{host} ({incarnation}) got an acknowledgement of {missing:?}, which are not in the log"
+        );
         promised += through;
     }
     assert!(promised > 0, "no agent's log says that events are in the log");
     assert!(twice.is_empty(), "logged twice: {twice:#?}");
     say(&format!(
         "{promised} events of {} runs of agents were acknowledged, and all of them are in the log",
-        told.len()
+        acknowledged.len()
     ));
 
     // Nothing of Gleaner's stays behind.

@@ -1,4 +1,5 @@
-//! What the crates may depend on: licences, advisories and sources by cargo-deny; the walls between crates by their trees.
+//! Rules on dependencies. In: the crates' dependency trees. Out: failures of licences, advisories and sources
+//! (cargo-deny), and of the walls between crates. Called by `cargo xtask deps` and `ci`.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -1,6 +1,7 @@
-//! Mutation testing by cargo-mutants: each mutant is one small change of what protects a host or keeps a record, and a test
-//! has to notice it. In: a part, and further arguments of cargo-mutants. Out: its lists, in `target/mutants/PART`. Optional, as
-//! it takes hours; docs/reliability.md has the figures and explains the mutants that are left.
+//! Mutation testing by cargo-mutants: each mutant is one small change in code that protects a host or keeps a record,
+//! and a test has to fail for it. In: a part, and further arguments of cargo-mutants. Out: its lists, in
+//! `target/mutants/PART`. Called by `cargo xtask mutants`. It takes hours, so CI does not run it; docs/reliability.md
+//! has the figures and explains the survivors.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Debian packages that the real beds and the fuzz targets need; where one is missing its test says that it is skipped.
+//! The Debian packages that the real beds and the fuzz targets need. Out: their names, for `ci`, which
+//! installs them. Where one is missing, its test is skipped and says so.
 
 use std::process::{Command, Stdio};
 

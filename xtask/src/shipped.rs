@@ -1,5 +1,6 @@
-//! What the Debian packages hold: every link in a document that a package installs leads to a file of the same package, and
-//! its units and users are checked as far as that takes no package.
+//! Checks of the Debian packages' contents. In: their lists of files. Out: links in documents that lead to no file of
+//! the same package, and faults of units and users that can be found without building a package. Called by `cargo xtask
+//! check`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};

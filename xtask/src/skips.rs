@@ -1,6 +1,6 @@
-//! Tests that skip themselves: each says so in a line that begins with `SKIPPED: ` (`gleaner_test_support::skip`). In: such
-//! lines. Out: which of them nobody expects. A test that is skipped everywhere protects nothing, so in `ci` an unexpected
-//! skip is named as such, and is a failure where `ci` runs as root: then it has installed the packages that tests need.
+//! Tests that skip themselves. In: lines that begin with `SKIPPED: ` (`gleaner_test_support::skip`). Out: the
+//! unexpected ones among them. Called by the steps of `ci`. An unexpected skip is named there. Where `ci` runs as root
+//! it is a failure, because `ci` has then installed the packages that tests need.
 
 /// What the line of a skipped test begins with.
 const MARK: &str = "SKIPPED: ";
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_is_told_from_other_output() {
+    fn a_skip_is_distinguished_from_other_output() {
         let bed = "SKIPPED: spark: a real bed; `cargo xtask beds` runs it\n";
         assert_eq!(of_line(bed), Some("spark: a real bed; `cargo xtask beds` runs it"));
         assert_eq!(of_line("test a::b ... SKIPPED: b: no root"), Some("b: no root"));

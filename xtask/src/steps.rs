@@ -1,6 +1,5 @@
-//! Steps: programs that are run one after the other, how each ended, and how many tests passed and failed.
-//!
-//! In: a name and a command. Out: its output as it comes, a line on how it ended, and the sums at the end.
+//! Steps: programs that are run one after the other. In: a name and a command. Out: its output as it comes, a line on
+//! how it ended, and the sums of passed and failed tests at the end. Every verb calls it.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -364,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_that_nobody_expects_is_a_failure_where_all_should_run() {
+    fn an_unexpected_skip_is_a_failure_where_all_should_run() {
         let bed = "tests: b: a real bed; `cargo xtask beds` runs it".to_owned();
         let other = "tests: c: there is no etcd here".to_owned();
         for (skipped, all_should_run, failed) in [

@@ -1,5 +1,5 @@
-//! Cgroups as folders and lists of processes: make, remove, list, kill. Paths are whole and given by the
-//! caller, so tests run on a temporary folder as well as on the real hierarchies.
+//! Cgroups as folders and lists of processes. In: whole paths, so that tests can use a temporary folder. Out: cgroups
+//! made, removed or listed, and processes killed. Called by the volunteer, by restoring and by the runner of tasks.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -141,18 +141,22 @@ pub(crate) fn processes_of(dirs: &[PathBuf]) -> Result<BTreeSet<i32>, CgroupErro
 
 /// How soon what killed processes hold has to be free again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Haste {
+pub(crate) enum MemoryRelease {
     /// When they have ended, by the CPU time that they get themselves.
-    Usual,
+    ByTheProcess,
     /// At once: this process frees their memory in their place. In the idle class they could take seconds for it.
-    ForMemory,
+    AtOnce,
 }
 
 /// Kills every process in the cgroups and those below them once and lets them die; returns how many there were.
 ///
 /// They are frozen first, so that none forks while the list is read, and thawed after, because a frozen task of version 1
 /// takes no signal; `freezer` may be missing. On version 2 the kernel kills them all at once (`cgroup.kill`, Linux 5.14).
-pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&AnyLever>, haste: Haste) -> Result<usize, CgroupError> {
+pub(crate) fn kill_round(
+    dirs: &[PathBuf],
+    freezer: Option<&AnyLever>,
+    release: MemoryRelease,
+) -> Result<usize, CgroupError> {
     let agent = rustix::process::getpid().as_raw_nonzero().get();
     let mut pids = processes_of(dirs)?;
     if pids.is_empty() || (pids.len() == 1 && pids.contains(&agent)) {
@@ -170,7 +174,7 @@ pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&AnyLever>, haste: Ha
             _ = write_existing(&dir.join("cgroup.kill"), "1");
         }
     }
-    kill_each(dirs, pids.iter().copied().filter(|pid| *pid != agent), haste)?;
+    kill_each(dirs, pids.iter().copied().filter(|pid| *pid != agent), release)?;
     if let Some(freezer) = freezer {
         let _ = freezer.write(LeverValue::Frozen(false));
     }
@@ -180,7 +184,7 @@ pub(crate) fn kill_round(dirs: &[PathBuf], freezer: Option<&AnyLever>, haste: Ha
 
 /// Kills processes by their descriptors, once they are seen in the cgroups with these open: a number that was given to
 /// another process meanwhile hits nobody.
-fn kill_each(dirs: &[PathBuf], pids: impl Iterator<Item = i32>, haste: Haste) -> Result<(), CgroupError> {
+fn kill_each(dirs: &[PathBuf], pids: impl Iterator<Item = i32>, release: MemoryRelease) -> Result<(), CgroupError> {
     let all: Vec<i32> = pids.collect();
     // Descriptors are few; processes may be many.
     for some in all.chunks(DESCRIPTORS) {
@@ -191,7 +195,7 @@ fn kill_each(dirs: &[PathBuf], pids: impl Iterator<Item = i32>, haste: Haste) ->
         let mut killed: Vec<_> = opened.into_iter().filter(|(pid, _)| still.contains(pid)).collect();
         // One that cannot be signalled has ended by itself.
         killed.retain(|(_, process)| pidfd_send_signal(process, Signal::KILL).is_ok());
-        if haste == Haste::ForMemory {
+        if release == MemoryRelease::AtOnce {
             // Only now: memory that several of them share is freed when all of them are killed.
             killed.iter().for_each(|(pid, process)| _ = hasten(*pid, process));
         }
@@ -237,17 +241,17 @@ pub(crate) fn kill_all(
     dirs: &[PathBuf],
     freezer: Option<&AnyLever>,
     within: Duration,
-    haste: Haste,
+    release: MemoryRelease,
 ) -> Result<usize, CgroupError> {
     let start = Instant::now();
-    let first = kill_round(dirs, freezer, haste)?;
+    let first = kill_round(dirs, freezer, release)?;
     let mut left = first;
     while left > 0 {
         if start.elapsed() > within {
             return Err(CgroupError::StillThere(left, within));
         }
         thread::sleep(RETRY_PAUSE);
-        left = kill_round(dirs, freezer, haste)?;
+        left = kill_round(dirs, freezer, release)?;
     }
     Ok(first)
 }
@@ -341,11 +345,16 @@ mod tests {
             gleaner_test_support::skipped!("{test}: the kernel has no process_mrelease (Linux 5.15)");
         } else {
             assert_eq!(refused.raw_os_error(), Some(Errno::INVAL.raw_os_error()), "it lives: {refused}");
-            kill_each(&volunteer.dirs(), [pid].into_iter(), Haste::ForMemory).unwrap();
+            kill_each(&volunteer.dirs(), [pid].into_iter(), MemoryRelease::AtOnce).unwrap();
             eventually("its memory is free", || resident() < 8 << 10);
         }
-        kill_all(&volunteer.dirs(), freezer_of(&volunteer.dirs()).as_ref(), Duration::from_secs(60), Haste::Usual)
-            .unwrap();
+        kill_all(
+            &volunteer.dirs(),
+            freezer_of(&volunteer.dirs()).as_ref(),
+            Duration::from_secs(60),
+            MemoryRelease::ByTheProcess,
+        )
+        .unwrap();
         holder.wait().unwrap();
     }
 

@@ -1,5 +1,7 @@
-//! What two workloads claim to be theirs is neither's: a limit on one would hit the other. In: the levers of all
-//! workloads. Out: the same without what is contested, and who contests what. Called whenever workloads come or go.
+//! Levers that two workloads claim. A limit on such a lever would affect both, so neither workload has it. In: the
+//! levers of all workloads. Out: the same without the contested levers, and who contests what. Called whenever
+//! workloads come or go.
+//!
 //! Levers of a cgroup stay in the list: `isolation` refuses limits on a shared cgroup, and names the other workload.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +20,7 @@ pub(super) struct Contested {
 }
 
 /// Takes from all workloads the levers that more than one of them has.
-pub(super) fn settle(workloads: &mut BTreeMap<WorkloadId, WorkloadLevers>) -> BTreeSet<Contested> {
+pub(super) fn withhold_contested(workloads: &mut BTreeMap<WorkloadId, WorkloadLevers>) -> BTreeSet<Contested> {
     let mut contested = BTreeSet::new();
     let mut claim = |claims: &mut BTreeMap<String, WorkloadId>, resource: String, knob: String, id: &WorkloadId| {
         let first = claims.insert(resource.clone(), id.clone())?;
@@ -71,7 +73,7 @@ mod tests {
             (id("b"), levers(std::slice::from_ref(&shared), "/cg/b")),
             (id("c"), levers(&[link("tap1", Direction::Receive)], "/cg/b")),
         ]);
-        let contested: Vec<Contested> = settle(&mut workloads).into_iter().collect();
+        let contested: Vec<Contested> = withhold_contested(&mut workloads).into_iter().collect();
         assert_eq!(workloads[&id("a")].levers, [alone]);
         assert!(workloads[&id("b")].levers.is_empty());
         assert_eq!(workloads[&id("c")].levers.len(), 1);

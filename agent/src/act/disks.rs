@@ -1,10 +1,11 @@
-//! The ceiling on the volunteer's disk traffic: a thread that reads the disks' counters and the volunteer's own five times a
-//! second while the volunteer runs, and sets what the law in `gleaner_planner::disk_bound` says, on each disk with a mounted
-//! file system. In: the volunteer's cgroup. Out: `io.max` or `blkio.throttle.*`, and events. Disks that are mounted later have
-//! none until the agent starts again.
+//! The ceiling on the volunteer's disk traffic. In: the counters of each disk with a mounted file system, and the
+//! volunteer's own, five times a second while the volunteer runs. Out: `io.max` or `blkio.throttle.*`, set as the law
+//! in `gleaner_planner::disk_bound` says, and events. The actor starts this thread. Disks that are mounted later have
+//! no ceiling until the agent starts again.
 //!
-//! If it cannot measure, the ceiling is the law's floor, and it says so. On version 1 the kernel does not see buffered writes,
-//! which it writes back on nobody's account: they count as the foreground's, and only synced and direct ones are held.
+//! If the thread cannot measure, the ceiling is the law's floor, and an event says so. Cgroup version 1 does not count
+//! buffered writes for the volunteer, because the kernel writes them back later. There they count as the foreground's,
+//! and the ceiling holds only synced and direct writes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ceiling_opens_beside_nobody_and_falls_at_once_beside_a_foreground() {
+    fn the_ceiling_opens_on_an_idle_disk_and_falls_at_once_beside_a_foreground() {
         let (dir, roots) = scene();
         let levers = levers(&dir.path().join("cg"), CgroupVersion::V2, &disks(&roots).unwrap()).unwrap();
         let mut holder = Holder::new(&roots, levers, None);

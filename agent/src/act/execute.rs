@@ -1,4 +1,5 @@
-//! Does the steps of a plan: writes, reads back, and on a failure undoes what it did. It has no opinions.
+//! Carries out a plan. In: ordered steps. Out: levers written and read back, or, after a failure, all steps undone and
+//! an error. It decides nothing. Called by the actor for every limit.
 
 use super::plan::Step;
 use crate::levers::LeverError;

@@ -1,10 +1,10 @@
-//! Who may command this host: only aggregators of the highest epoch that ever did. The epoch is kept in the state
-//! folder, so that neither a lost connection nor a restart of the agent opens the host to an aggregator that was
-//! replaced meanwhile.
+//! The fence: only aggregators of the highest epoch so far may command this host. In: the epoch of each command. Out:
+//! the command is accepted or refused. The epoch is stored in the state folder, so neither a lost connection nor a
+//! restart of the agent lets a deposed aggregator command again. Called by the actor and by the runner of tasks.
 //!
-//! Versions alone do not suffice for that: they are kept per target and end with the process.
+//! Versions do not suffice for that: they are kept per target and end with the process.
 //!
-//! Epochs are times. One of the far future is taken from nobody: it would keep every later aggregator out.
+//! Epochs are times. An epoch of the far future is refused, because it would lock out every later aggregator.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,8 @@ use crate::kernel_file::read_bounded;
 const FILE: &str = "epoch";
 /// More than the digits of the largest epoch.
 const LONGEST: u64 = 64;
-/// How far a new epoch may be ahead of this host's time. Chosen: more than clocks that anybody looks after are apart.
-const AHEAD: Duration = Duration::from_secs(24 * 3_600);
+/// How far a new epoch may be ahead of this host's time. Chosen: more than synchronised clocks are apart.
+const MAX_EPOCH_AHEAD: Duration = Duration::from_secs(24 * 3_600);
 
 /// How often the epoch may rise: at once, and how long until once more, in seconds. Each rise is a write to the disk that is
 /// waited for. Chosen: many times what a bad day of restarts and failovers comes to.
@@ -94,7 +94,7 @@ impl Fence {
             let arrived = now;
             // The wall clock may have been set right since the agent started.
             let now = now.max(Clock::start().now());
-            if Timestamp(epoch) > now.after(AHEAD) {
+            if Timestamp(epoch) > now.after(MAX_EPOCH_AHEAD) {
                 let detail = format!(
                     "epoch {epoch} is more than a day ahead of this host's clock, which shows {now}; set the clocks of \
                      the aggregator's machine and of this host"
@@ -123,12 +123,12 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_000_000);
 
     #[test]
-    fn an_epoch_of_the_far_future_keeps_nobody_out() {
+    fn an_epoch_of_the_far_future_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let mut events = Vec::new();
         let mut fence = Fence::open(dir.path()).unwrap();
         let wall = Clock::start().now();
-        for epoch in [u64::MAX, wall.after(AHEAD + Duration::from_secs(60)).0] {
+        for epoch in [u64::MAX, wall.after(MAX_EPOCH_AHEAD + Duration::from_secs(60)).0] {
             let (reason, detail) = fence.admit(epoch, NOW, &mut events).unwrap_err();
             assert!(reason == Refusal::Forbidden && detail.contains("a day ahead"), "{detail}");
         }
@@ -136,7 +136,7 @@ mod tests {
         // A clock that is a little ahead is not the wall's, but nor is it a reason to refuse; a simulated one may be
         // where it likes.
         fence.admit(wall.after(Duration::from_secs(60)).0, NOW, &mut events).unwrap();
-        let simulated = wall.after(10 * AHEAD);
+        let simulated = wall.after(10 * MAX_EPOCH_AHEAD);
         fence.admit(simulated.0, simulated, &mut events).unwrap();
         // A day ahead is not too far, and a millisecond more is.
         let a_day = simulated.after(Duration::from_secs(86_400));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_epoch_lets_nobody_in() {
+    fn an_invalid_epoch_admits_no_command() {
         for bad in ["", "-1", "soon", "99999999999999999999", &"1".repeat(100)] {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join(FILE), bad).unwrap();

@@ -1,6 +1,8 @@
-//! The record on disk of what was found before each lever was first changed, and of every cgroup Gleaner
-//! made. It is written, and on the disk, before the change it speaks of, so that whatever dies, the next
-//! run can put everything back. It holds for one boot: a reboot undoes all of it by itself.
+//! The ledger: the record on disk of every lever's value before its first change, and of every cgroup that Gleaner
+//! made. In: a lever's value, before it is changed. Out: a synced record, from which the next run can restore the host
+//! after any kind of end. Called by the actor, the volunteer and restoring.
+//!
+//! A ledger holds for one boot: a reboot undoes every change by itself.
 
 mod contents;
 mod error;
@@ -42,7 +44,7 @@ const OURS_KEPT: usize = 2;
 /// What becomes of a ledger that cannot be understood. Either way the values that are found now count as the original
 /// ones, and the record begins empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settlement {
+pub enum Resolution {
     /// It is kept under another name.
     Adopt,
     /// It is deleted.
@@ -142,18 +144,18 @@ impl Ledger {
         understood.map_err(|source| (LedgerError::Broken { path, source }, text))
     }
 
-    /// Settles a ledger that cannot be understood, so that the agent may act again. Returns where it is kept; `None` if
-    /// there is nothing to settle, or it was deleted.
+    /// Resolves a ledger that cannot be understood, so that the agent may act again. Returns where it is kept; `None` if
+    /// there is nothing to resolve, or it was deleted.
     ///
     /// # Errors
     /// As [`Ledger::open`], but for [`LedgerError::Broken`].
-    pub fn settle(dir: &Path, how: Settlement) -> Result<Option<PathBuf>, LedgerError> {
+    pub fn resolve(dir: &Path, how: Resolution) -> Result<Option<PathBuf>, LedgerError> {
         let ledger = Self::open_or_refuse(dir, Path::new("/"))?;
         let path = dir.join(LEDGER);
         match (&ledger.refused, how) {
             (None, _) => Ok(None),
-            (Some(_), Settlement::Adopt) => keep_aside(&path).map(Some),
-            (Some(_), Settlement::Discard) => {
+            (Some(_), Resolution::Adopt) => keep_aside(&path).map(Some),
+            (Some(_), Resolution::Discard) => {
                 fs::remove_file(&path).map_err(failed("delete the broken ledger", &path))?;
                 Ok(None)
             }

@@ -1,4 +1,5 @@
-//! Limits on a foreground workload: what a command may ask for, what is set now, and the next step of memory.
+//! Limits on a foreground workload. In: a command's limits, and the values in force. Out: whether the command may be
+//! carried out, the steps that do it, and the next step of memory. Called by the actor.
 
 use gleaner_planner::reclaim::{MemoryState, Reclaim};
 use gleaner_types::command::{Desired, Limits, Outcome, Quota, Refusal, Target};

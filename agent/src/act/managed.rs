@@ -1,5 +1,6 @@
-//! A lever while Gleaner manages it: what was found, what was set, and whether somebody else has written it
-//! since. A foreign value is never overwritten; the lever is given back by making it read as either again.
+//! A lever while Gleaner manages it. In: the value found, and each value set. Out: whether another program has written
+//! the lever since (drift). A foreign value is never overwritten. The lever is managed again once it reads as found or
+//! as set. Called by the actor and the volunteer.
 
 use crate::levers::{AnyLever, LeverError, LeverValue};
 

@@ -1,5 +1,5 @@
-//! From what levers are and what they should be to the ordered steps that make them so. Pure: no file is
-//! touched here.
+//! From levers and the values they should have to ordered steps. Pure: it touches no file. In: changes. Out: steps for
+//! [`super::execute`]. Called by the actor and the volunteer.
 
 use std::collections::BTreeSet;
 

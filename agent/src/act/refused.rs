@@ -1,4 +1,4 @@
-//! A command that is refused. Made by the parts of the actor, answered to the aggregator.
+//! A refused command. In: the reason, from the parts of the actor. Out: the answer to the aggregator.
 
 use gleaner_types::command::Refusal;
 

@@ -1,5 +1,6 @@
-//! Puts back everything a ledger speaks of: ends the volunteer's processes, resets levers, removes cgroups
-//! and switches controllers off again. What cannot be put back stays in the ledger for the next try.
+//! Restores everything that the ledger records. In: a ledger. Out: the volunteer's processes ended, levers set back,
+//! cgroups removed, controllers switched off again, and a report. What cannot be restored stays in the ledger for the
+//! next try. Called by the actor, by the keeper and by `gleaner-agent restore`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -153,7 +154,8 @@ fn end_processes(ledger: &Ledger, report: &mut RestoreReport) -> bool {
     let dirs = &contents.volunteer;
     let mut emptied = true;
     let mut failure = None;
-    match cgroup::kill_all(dirs, cgroup::freezer_of(dirs).as_ref(), KILL_DEADLINE, cgroup::Haste::Usual) {
+    match cgroup::kill_all(dirs, cgroup::freezer_of(dirs).as_ref(), KILL_DEADLINE, cgroup::MemoryRelease::ByTheProcess)
+    {
         Ok(ended) => report.processes_ended += count(ended),
         Err(error) => failure = Some((dirs.first().cloned().unwrap_or_default(), chain(&error))),
     }
@@ -240,8 +242,9 @@ fn remove_groups(mut created: Vec<PathBuf>, volunteer: &[PathBuf], report: &mut 
     let mut ended = 0;
     let mut evict = || {
         // What this round misses, the next one finds; what the last one misses is the failure to remove.
-        ended += cgroup::kill_round(volunteer, cgroup::freezer_of(volunteer).as_ref(), cgroup::Haste::Usual)
-            .unwrap_or_default();
+        ended +=
+            cgroup::kill_round(volunteer, cgroup::freezer_of(volunteer).as_ref(), cgroup::MemoryRelease::ByTheProcess)
+                .unwrap_or_default();
     };
     created.reverse();
     created.retain(|dir| match cgroup::remove(dir, &mut evict) {

@@ -1,4 +1,4 @@
-//! What an agent may do to its host.
+//! What an agent may do to its host. In: the config's validated keys. Out: settings for the actor and the volunteer.
 
 use std::path::PathBuf;
 use std::time::Duration;

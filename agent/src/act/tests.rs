@@ -1,4 +1,4 @@
-//! Acting on real cgroups and real processes.
+//! The actor on real cgroups and real processes.
 
 mod leftovers;
 mod levers;
@@ -18,7 +18,7 @@ use super::*;
 use crate::levers::Role;
 use crate::levers::{AnyLever, CgroupFile, LeverValue, MonitorKind, MonitorLever};
 use crate::network_bound::{LinkChoice, of_mbit};
-use crate::qmp::tests::{Balloonist, own};
+use crate::qmp::tests::{BalloonGuest, own};
 use crate::roots::Roots;
 use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::command::{DiskLimit, NetworkLimit};
@@ -239,7 +239,7 @@ fn limits_are_versioned_and_end_with_their_lease() {
 fn a_balloon_on_its_way_back_is_not_what_was_found() {
     const GIB: u64 = 1 << 30;
     let folder = tempfile::tempdir().unwrap();
-    let vm = Balloonist::start(&folder.path().join("qmp"), 4 * GIB, 0);
+    let vm = BalloonGuest::start(&folder.path().join("qmp"), 4 * GIB, 0);
     let levers = |whole| {
         let lever = MonitorLever { socket: vm.socket.clone(), owner: own(), kind: MonitorKind::Balloon { whole } };
         let levers =
@@ -444,8 +444,8 @@ fn a_ceiling_below_what_the_kernel_takes_is_raised_and_that_is_said() {
 }
 
 #[test]
-fn a_foreign_write_is_told_once_and_not_fought() {
-    let Some(scene) = Scene::open("a_foreign_write_is_told_once_and_not_fought") else { return };
+fn a_foreign_write_is_reported_once_and_not_overwritten() {
+    let Some(scene) = Scene::open("a_foreign_write_is_reported_once_and_not_overwritten") else { return };
     let mut actor = actor(&scene);
     actor.apply(&limit(1, 50.0, None), NOW);
     let quota = scene.lever(CgroupFile::Quota);
@@ -472,8 +472,8 @@ fn a_foreign_write_is_told_once_and_not_fought() {
 }
 
 #[test]
-fn the_volunteers_foreign_knob_is_told_and_left_too() {
-    let Some(scene) = Scene::open("the_volunteers_foreign_knob_is_told_and_left_too") else { return };
+fn the_volunteers_foreign_knob_is_reported_and_not_overwritten() {
+    let Some(scene) = Scene::open("the_volunteers_foreign_knob_is_reported_and_not_overwritten") else { return };
     let mut actor = actor(&scene);
     let (mount, _) = scene.hierarchies.of("cpu").unwrap();
     let leaf = mount.join(scene.settings().volunteer_cgroup);

@@ -1,6 +1,7 @@
-//! What the agent believes of its state folder. It ends processes, writes control files and removes folders that its ledger
-//! names, mostly as root: so the ledger has to be its own, and what it names has to be what it can have written there. In:
-//! paths and open files. Out: why one is not to be trusted, in a sentence. Called when the state folder is opened.
+//! Checks the agent's state folder before it is used. The agent, mostly as root, ends processes, writes control files
+//! and removes folders that its ledger names. So the ledger must be the agent's own, and may only name what the agent
+//! can have written there. In: paths and open files. Out: why one is not to be trusted, in a sentence. Called when the
+//! state folder is opened.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,7 +1,8 @@
-//! The volunteer of this host: the container for background work, its levers and its weaknesses.
+//! The volunteer of this host: the container for background work, its levers and its weaknesses. In: a state (latent,
+//! active, frozen) and the guard's limit. Out: the container set to both. Called by the actor and the guard.
 //!
-//! Latent it is empty or frozen; active it runs within the limit the guard sets; frozen it keeps its
-//! processes but gives them no CPU. Where no cgroup can be written, registered process groups stand in.
+//! A latent volunteer is empty or frozen. An active one runs within the guard's limit. A frozen one keeps its processes
+//! but gets no CPU. Where no cgroup can be written, registered process groups are the container.
 
 mod adopted;
 pub(crate) mod bounds;
@@ -31,7 +32,7 @@ pub use self::error::VolunteerError;
 use self::groups::ProcessGroups;
 use self::idle_class::{IdlePath, NotYielding, groups_yield};
 pub use self::usage::VolunteerUsage;
-use super::cgroup::Haste;
+use super::cgroup::MemoryRelease;
 use super::ledger::{Ledger, REGISTRY};
 use super::managed::ForeignWrite;
 use super::settings::{ActSettings, Bound, VolunteerChoice};
@@ -440,7 +441,7 @@ impl Volunteer {
     pub(crate) fn ender(&self) -> Ender {
         match &self.containment {
             Containment::Cgroup(_) if matches!(self.kind, VolunteerKind::Guest { .. }) => Ender::Nothing,
-            Containment::Cgroup(volunteer) => volunteer.ender(Haste::ForMemory),
+            Containment::Cgroup(volunteer) => volunteer.ender(MemoryRelease::AtOnce),
             Containment::ProcessGroups(groups) => {
                 Ender::ProcessGroups { registry: groups.registry().to_owned(), proc: groups.proc().to_owned() }
             }

@@ -1,4 +1,4 @@
-//! Globs of cgroup paths: components with `*` and `?`, matched against what is there.
+//! Globs of cgroup paths, with `*` and `?` in components. In: a glob. Out: the cgroups that match. Called by discovery.
 
 use std::path::{Path, PathBuf};
 

@@ -99,7 +99,7 @@ impl Filler {
         Task(child)
     }
 
-    fn told(&self, what: &str) -> bool {
+    fn has_event(&self, what: &str) -> bool {
         self.guard.take_events().iter().any(|event| format!("{event:?}").contains(what))
     }
 }
@@ -128,7 +128,7 @@ fn a_task_that_fills_a_disk_is_held_at_the_floor_and_goes_on_when_there_is_room_
     };
     assert_eq!((Path::new(folder.as_str()), floor_mib), (filler.small.0.path(), 64));
     assert_eq!(filler.guard.scratch().short(), filler.guard.status().held, "and no task is started");
-    assert!(filler.told("disk floor"));
+    assert!(filler.has_event("disk floor"));
     let freezer = filler.guard.with_volunteer(|volunteer| crate::act::cgroup::freezer_of(&volunteer.dirs())).unwrap();
     assert_eq!(freezer.unwrap().read().unwrap().to_string(), "1");
 
@@ -142,7 +142,7 @@ fn a_task_that_fills_a_disk_is_held_at_the_floor_and_goes_on_when_there_is_room_
     assert_eq!(filler.guard.status().state, VolunteerState::Frozen);
 
     filler.small.clear();
-    eventually("it was told", || filler.told("absent: None"));
+    eventually("it was reported", || filler.has_event("absent: None"));
     eventually("it goes on until it is held again", || {
         filler.small.free() < 80 * MIB && filler.guard.status().held.is_some()
     });

@@ -1,6 +1,6 @@
-//! What the volunteer is held for besides CPU: while memory or the space on a disk is short it is frozen, whatever the guard's
-//! law says, and for memory it is ended first. In: what the steps of memory and disks find. Out: why it is held, whether it
-//! must end, and what is told of that.
+//! What holds the volunteer besides CPU. While memory or the space on a disk is short, the volunteer is frozen whatever
+//! the guard's law says; for memory it is ended first. In: the results of the memory and disk steps. Out: why it is
+//! held, whether it must end, and the events. Called by the guard.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::report::{Absence, AbsenceKind, Reason};
 
-use super::dying::Dying;
+use super::exit_window::ExitWindow;
 use super::memory::MemoryError;
 
 /// A step of the disks that takes so long has met a file system that does not answer. (Chosen.)
@@ -29,7 +29,7 @@ pub(super) struct Held {
     /// Since when it is being ended: nobody else sets its levers.
     pub(super) ending: Option<Instant>,
     /// When what was killed may die, although a disk is short.
-    dying: Dying,
+    exit_window: ExitWindow,
     /// When the step of the disks began that goes on now.
     pub(super) disk_step_since: Option<Instant>,
 }
@@ -47,19 +47,19 @@ impl Held {
 
     /// Thaws what was killed for a moment. Returns whether such a moment begins.
     pub(super) fn let_die(&mut self, now: Instant) -> bool {
-        self.dying.begin(now)
+        self.exit_window.begin(now)
     }
 
     /// A task was killed.
     pub(super) fn was_killed(&mut self) {
         if self.disk.is_some() {
-            self.dying.was_killed();
+            self.exit_window.was_killed();
         }
     }
 
     /// What was killed may die now.
     pub(super) fn lets_die(&self, now: Instant) -> bool {
-        self.memory.is_none() && self.disk.is_some() && self.dying.is_on(now)
+        self.memory.is_none() && self.disk.is_some() && self.exit_window.is_on(now)
     }
 
     /// Takes a step of the memory bound, or why there is none. Returns the event where that changes whether it is held.
@@ -114,14 +114,14 @@ impl Held {
     pub(super) fn take_disks(&mut self, short: Option<Reason>) -> Option<Event> {
         let event = changed("disk floor", self.disk.is_some(), short.as_ref());
         if short.is_none() {
-            self.dying.forget();
+            self.exit_window.forget();
         }
         self.disk = short;
         event
     }
 
     /// Holds it while a file system does not answer: what is free on any is not known then. Returns the event of that.
-    pub(super) fn mind_silent_disks(&mut self, now: Instant) -> Option<Event> {
+    pub(super) fn check_silent_disks(&mut self, now: Instant) -> Option<Event> {
         let silent = |since: Instant| now.saturating_duration_since(since) > SILENT;
         let is_silent = self.disk.is_none() && self.disk_step_since.is_some_and(silent);
         let what = "a file system that the volunteer can write does not answer";
@@ -148,7 +148,7 @@ fn changed(sensor: &str, was_short: bool, short: Option<&Reason>) -> Option<Even
 
 #[cfg(test)]
 mod tests {
-    use super::super::dying::{MOMENT, PAUSE};
+    use super::super::exit_window::{PAUSE, WINDOW};
     use super::*;
 
     #[test]
@@ -159,11 +159,11 @@ mod tests {
         held.take_disks(Some(Reason::Described("full".into())));
         assert!(!held.let_die(start), "nothing was killed");
         held.was_killed();
-        assert!(held.let_die(start) && held.lets_die(start) && !held.lets_die(start + MOMENT));
+        assert!(held.let_die(start) && held.lets_die(start) && !held.lets_die(start + WINDOW));
         held.take_memory(Err(MemoryError::Malformed("cannot be read".to_owned())));
         assert!(!held.lets_die(start), "it is held for its memory too");
         held.was_killed();
         held.take_disks(None);
-        assert!(!held.let_die(start + MOMENT + PAUSE), "it is no longer held for a disk");
+        assert!(!held.let_die(start + WINDOW + PAUSE), "it is no longer held for a disk");
     }
 }

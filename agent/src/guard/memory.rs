@@ -1,12 +1,14 @@
-//! Keeps the volunteer's memory bound, in a thread of its own: setting a bound can take the kernel long, because it
-//! reclaims first, and the guard must not wait for that. The law is `gleaner_planner::memory_bound`. It also looks after the
-//! processes that enter the volunteer: first to be killed when memory runs out, idle on the disks, few open files, and in its group
-//! of the cache where it has one.
+//! Keeps the volunteer's memory bound, by the law `gleaner_planner::memory_bound`. In: available memory, at fixed
+//! times. Out: the bound, set, and the volunteer's end when memory is short. It runs in a thread of its own: setting a
+//! bound can take the kernel long, because it reclaims first, and the guard must not wait for that.
 //!
-//! It reads what is available at fixed times and waits for no trigger on `/proc/pressure/memory`: such a trigger fires once
-//! tasks have stalled for memory, when the floor is long crossed, and one with a window under 2 s takes CAP_SYS_RESOURCE
-//! (before Linux 6.5 any does). Two floors are more than a foreground takes within a step, so the step is short only below
-//! that. The bound itself is the kernel's: between two steps the volunteer cannot take what the last one refused.
+//! The thread also prepares the processes that enter the volunteer: first to be killed when memory runs out, idle on
+//! the disks, few open files, and in the volunteer's cache group where there is one.
+//!
+//! It uses no trigger on `/proc/pressure/memory`. Such a trigger fires once tasks have stalled for memory, when the
+//! floor is long crossed. One with a window under 2 s takes CAP_SYS_RESOURCE (before Linux 6.5 any does). A foreground
+//! seldom takes two floors within a step, so the step is short only below that. Between two steps the kernel enforces
+//! the bound.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -83,8 +85,8 @@ pub(super) struct MemoryWatch {
     /// Cgroups whose processes are looked after, and those that were.
     dirs: Vec<PathBuf>,
     cared_for: BTreeSet<i32>,
-    /// That one could not be moved into the group of the cache has been told.
-    told: bool,
+    /// That one could not be moved into the group of the cache has been reported.
+    reported: bool,
     last_step: Option<Instant>,
 }
 
@@ -97,7 +99,7 @@ impl MemoryWatch {
             cache: volunteer.take_cache(),
             dirs: volunteer.own_dirs(),
             cared_for: BTreeSet::new(),
-            told: false,
+            reported: false,
             last_step: None,
         }
     }
@@ -134,7 +136,7 @@ impl MemoryWatch {
             let Some(cache) = &self.cache else { continue };
             if outside.is_empty() {
                 let Err(error) = cache.enter(Path::new("/proc"), *pid) else { continue };
-                if !std::mem::replace(&mut self.told, true) {
+                if !std::mem::replace(&mut self.reported, true) {
                     tracing::warn!(pid, %error, "a process of the volunteer cannot be moved into its resctrl group, so its part of the cache is not bounded");
                 }
             }
@@ -164,11 +166,11 @@ mod tests {
             cache: Some(CacheGroup::with(tasks.clone())),
             dirs: vec![dir.path().to_owned()],
             cared_for: BTreeSet::new(),
-            told: false,
+            reported: false,
             last_step: None,
         };
         watch.care();
-        let refused = (watch.cared_for.len(), watch.told);
+        let refused = (watch.cared_for.len(), watch.reported);
         fs::write(&tasks, "").unwrap();
         watch.care();
         let moved = fs::read_to_string(&tasks).unwrap();

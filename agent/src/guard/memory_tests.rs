@@ -151,7 +151,7 @@ fn the_bound_follows_and_the_volunteer_ends_whole_when_the_floor_is_reached() {
     let status = leaky.guard.status();
     assert_eq!(status.state, VolunteerState::Frozen, "{status:?}");
     let mut events = Vec::new();
-    eventually("it was told", || {
+    eventually("it was reported", || {
         events.extend(leaky.guard.take_events());
         events.iter().any(|event| format!("{event:?}").contains(" processes were ended"))
     });

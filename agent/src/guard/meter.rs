@@ -1,5 +1,6 @@
-//! Measures, many times a second and in a few microseconds, how much CPU the foreground uses: what the
-//! whole machine used less what the volunteer used, over the true interval. Files stay open.
+//! Measures how much CPU the foreground uses, many times a second and in a few microseconds. In: the counters of the
+//! whole machine and of the volunteer, from files that stay open. Out: their difference over the true interval. Called
+//! by the guard.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! A real volunteer of endless loops beside loops that measure their own response: in the idle class alone, and held by the
-//! harm. A bed: it takes minutes, and its figures say something only on a machine that does nothing else.
+//! A real volunteer of endless loops beside loops that measure their own response: first in the idle class alone, then
+//! held by its harm. A bed: it takes minutes, and its figures mean something only on an otherwise idle machine.
 
 use gleaner_planner::guard::GuardSettings;
 use gleaner_types::command::Quota;

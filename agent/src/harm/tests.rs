@@ -402,26 +402,29 @@ fn where_cpus_cannot_be_kept_free_after_all_another_posture_holds_at_once() {
     assert!(refused.spare_cpus() > 0 && instead.spare_cpus() == 0, "{held:?}");
     assert!(instead.share_percent() < 100, "{held:?}");
     assert_eq!(worker.protecting.as_ref().map(Protecting::posture), Some(instead));
-    let told = worker.shared.lock().events.clone();
-    match told.as_slice() {
+    let events = worker.shared.lock().events.clone();
+    match events.as_slice() {
         // What was in force before holds on: nothing has changed.
         [] => assert_eq!(instead, before),
         [Event::ProtectionChanged { spare_cpus: 0, reason, .. }] => {
-            assert!(reason.contains(&format!("(before: {before})")), "what never was in force is not told: {reason}");
+            assert!(
+                reason.contains(&format!("(before: {before})")),
+                "what never was in force is not reported: {reason}"
+            );
         }
-        _ => panic!("{told:?}"),
+        _ => panic!("{events:?}"),
     }
     // After a while it is tried again, and at once on another number of CPUs.
     let (now, cpus) = (worker.began.elapsed(), cpus());
-    assert!(!worker.may_spare(cpus, now) && !worker.may_spare(cpus, now + SPARE_AGAIN / 2));
+    assert!(!worker.may_spare(cpus, now) && !worker.may_spare(cpus, now + SPARE_RETRY_INTERVAL / 2));
     let refused = worker.refused;
-    assert!(worker.may_spare(cpus, now + SPARE_AGAIN) && worker.may_spare(cpus, now));
+    assert!(worker.may_spare(cpus, now + SPARE_RETRY_INTERVAL) && worker.may_spare(cpus, now));
     worker.refused = refused;
     assert!(worker.may_spare(cpus + 1, now));
 }
 
 #[test]
-fn cpus_that_somebody_else_has_set_are_not_counted_on_while_the_next_trial_is_waited_for() {
+fn foreign_cpu_sets_end_a_posture_before_the_next_trial() {
     let wanted = Arc::new(Mutex::new(Vec::new()));
     let ours = Arc::new(AtomicBool::new(true));
     let holder = Unmovable { wanted: Arc::clone(&wanted), moves: true, ours: Arc::clone(&ours) };
@@ -434,9 +437,11 @@ fn cpus_that_somebody_else_has_set_are_not_counted_on_while_the_next_trial_is_wa
     let waiting = thread::spawn(move || worker.wait(Duration::from_secs(3_600), &settings));
     let fallen = || wanted.lock().unwrap().last().is_some_and(|posture| posture.share_percent() < 100);
     eventually("a share instead", fallen);
-    eventually("its report", || shared.lock().harm.protection.as_ref().is_some_and(|told| told.spare_cpus == 0));
-    let told = shared.lock().events.last().cloned();
-    assert!(matches!(told, Some(Event::ProtectionChanged { spare_cpus: 0, .. })), "{told:?}");
+    eventually("its report", || {
+        shared.lock().harm.protection.as_ref().is_some_and(|reported| reported.spare_cpus == 0)
+    });
+    let last = shared.lock().events.last().cloned();
+    assert!(matches!(last, Some(Event::ProtectionChanged { spare_cpus: 0, .. })), "{last:?}");
     shared.lock().quit = true;
     shared.changed.notify_all();
     assert!(!waiting.join().unwrap(), "the hour is not over");

@@ -1,8 +1,8 @@
-//! What a program of the volunteer prints. In: a pipe that is its standard output and error. Out: lines in the agent's log,
-//! a limited number of them.
+//! Output of a program in the volunteer. In: a pipe that is its standard output and error. Out: a limited number of
+//! lines in the agent's log. Started by [`super`].
 //!
-//! A thread of its own takes everything out of the pipe and drops what is too much, a hundred times a second at most: a
-//! program that prints without end waits for that thread, and costs the agent little.
+//! A thread of its own reads the pipe, a hundred times a second at most, and drops what exceeds the limit. A program
+//! that prints without end waits for that thread, and costs the agent little.
 
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::thread;
@@ -60,16 +60,16 @@ fn copy(mut pipe: PipeReader) {
     lines.finish(say);
 }
 
-fn say(said: Said) {
+fn say(said: Entry) {
     match said {
-        Said::Line(line) => info!(line, "output of the volunteer's program"),
-        Said::LeftOut(lines) => warn!(lines, "output of the volunteer's program was left out, because it is too much"),
+        Entry::Line(line) => info!(line, "output of the volunteer's program"),
+        Entry::LeftOut(lines) => warn!(lines, "output of the volunteer's program was left out, because it is too much"),
     }
 }
 
-/// What is to be logged.
+/// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Said {
+enum Entry {
     Line(String),
     /// So many lines were not.
     LeftOut(u64),
@@ -90,7 +90,7 @@ impl Lines {
         Self { begun: Vec::new(), may: BURST, at: now, left_out: 0 }
     }
 
-    fn take(&mut self, bytes: &[u8], now: Instant, mut say: impl FnMut(Said)) {
+    fn take(&mut self, bytes: &[u8], now: Instant, mut say: impl FnMut(Entry)) {
         self.may = (self.may + now.duration_since(self.at).as_secs_f64() * PER_S).min(BURST);
         self.at = now;
         let mut parts = bytes.split(|byte| *byte == b'\n').peekable();
@@ -103,7 +103,7 @@ impl Lines {
         }
     }
 
-    fn end_line(&mut self, say: &mut impl FnMut(Said)) {
+    fn end_line(&mut self, say: &mut impl FnMut(Entry)) {
         let line = std::mem::take(&mut self.begun);
         if self.may < 1.0 {
             self.left_out += 1;
@@ -111,18 +111,18 @@ impl Lines {
         }
         if self.left_out > 0 {
             self.may -= 1.0;
-            say(Said::LeftOut(std::mem::take(&mut self.left_out)));
+            say(Entry::LeftOut(std::mem::take(&mut self.left_out)));
         }
         self.may -= 1.0;
-        say(Said::Line(harmless(String::from_utf8_lossy(&line).trim_end())));
+        say(Entry::Line(harmless(String::from_utf8_lossy(&line).trim_end())));
     }
 
-    fn finish(mut self, mut say: impl FnMut(Said)) {
+    fn finish(mut self, mut say: impl FnMut(Entry)) {
         if !self.begun.is_empty() {
             self.end_line(&mut say);
         }
         if self.left_out > 0 {
-            say(Said::LeftOut(self.left_out));
+            say(Entry::LeftOut(self.left_out));
         }
     }
 }
@@ -133,8 +133,8 @@ mod tests {
 
     use super::*;
 
-    fn line(text: &str) -> Said {
-        Said::Line(text.to_owned())
+    fn line(text: &str) -> Entry {
+        Entry::Line(text.to_owned())
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(said.len(), 96, "the burst, less the four before");
         said.clear();
         lines.take(b"later\n", now + Duration::from_secs(1), |what| said.push(what));
-        assert_eq!(said, [Said::LeftOut(904), line("later")]);
+        assert_eq!(said, [Entry::LeftOut(904), line("later")]);
         said.clear();
         lines.take(b"no end", now + Duration::from_secs(1), |what| said.push(what));
         lines.finish(|what| said.push(what));

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tmp_of_its_own_is_empty_and_nobody_elses() {
+    fn a_private_tmp_is_empty_and_private() {
         if super::super::tmp::Tmp::probe() != super::super::tmp::Tmp::Own {
             gleaner_test_support::skip!("nothing can be mounted here");
         }

@@ -1,9 +1,11 @@
-//! The shell in which what is started waits for its word. In: whose process it is to be. Out: the program to run.
+//! The waiting shell in which every program of the volunteer starts. In: the user whose process it will be. Out: the
+//! program to run. Called by [`super`].
 //!
-//! While it waits it is not in the volunteer yet. Its own user could trace it then (where `kernel.yama.ptrace_scope` is 0)
-//! and have it start processes in the agent's cgroup, which use up the agent's memory and processes. The kernel lets a user
-//! trace no program whose file he cannot read (`PR_SET_DUMPABLE` of prctl(2)). So another user's shell is a copy of `/bin/sh`
-//! in memory that everybody may run and nobody may read. What it runs after the word is traced as usual.
+//! While the shell waits it is not in the volunteer yet. Its own user could trace it then (where
+//! `kernel.yama.ptrace_scope` is 0) and make it start processes in the agent's cgroup. The kernel lets a user trace no
+//! program whose file the user cannot read (`PR_SET_DUMPABLE` of prctl(2)). So another user's shell is a copy of
+//! `/bin/sh` in memory that everybody may run and no other user may read. The program that it runs after the go-ahead
+//! can be traced as usual.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -23,7 +25,7 @@ use super::restrict::{Identity, Restrictions};
 /// What a waiting shell is called, whatever file it runs from.
 pub(crate) const SHELL: &str = "/bin/sh";
 /// Who stands for a job's user that is not known yet.
-pub(crate) const NOBODY: u32 = 65_534;
+pub(crate) const NOBODY_UID: u32 = 65_534;
 /// Times the copy is tried: the user whose it is to be can kill what is tried, but hardly each time. (Chosen.)
 const TRIES: u32 = 3;
 
@@ -155,18 +157,18 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             gleaner_test_support::skip!("it takes root to start a shell as another user");
         }
-        try_as(&path_of(&copy_of_the_shell().unwrap()), NOBODY).unwrap();
+        try_as(&path_of(&copy_of_the_shell().unwrap()), NOBODY_UID).unwrap();
         let refused = copy_of_the_shell().unwrap();
         refused.set_permissions(Permissions::from_mode(0o000)).unwrap();
-        assert_eq!(try_as(&path_of(&refused), NOBODY).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(try_as(&path_of(&refused), NOBODY_UID).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         // No program of the system's: where all are one file, its name decides what it does, and it is called as a shell here.
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         let fails = folder.path().join("fails");
         std::fs::write(&fails, "#!/bin/sh\nexit 1\n").unwrap();
         std::fs::set_permissions(&fails, Permissions::from_mode(0o755)).unwrap();
-        assert!(try_as(&fails, NOBODY).unwrap_err().to_string().contains("exit status: 1"));
-        assert!(copy_for(NOBODY).unwrap().starts_with("/proc/self/fd"));
+        assert!(try_as(&fails, NOBODY_UID).unwrap_err().to_string().contains("exit status: 1"));
+        assert!(copy_for(NOBODY_UID).unwrap().starts_with("/proc/self/fd"));
         assert_eq!(copy_for(0).unwrap(), Path::new(SHELL));
     }
 

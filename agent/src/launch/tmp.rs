@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_units_tmp_is_told_from_the_hosts() {
+    fn a_units_tmp_is_distinguished_from_the_hosts() {
         let unit = "36 35 98:0 /tmp/systemd-private-0f-gleaner-agent.service-x/tmp /tmp rw - ext4 /dev/vda rw";
         let host = "36 35 98:0 / /tmp rw - tmpfs tmpfs rw";
         let other = "37 35 98:0 /systemd-private-1 /mnt rw - ext4 /dev/vda rw";

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_cgroup_is_nobodys_own() {
+    fn the_root_cgroup_belongs_to_no_workload() {
         for cgroup in ["0::/\n", "0::/../x\n", "nonsense", "0::relative\n"] {
             let (root, hierarchies) = scene(cgroup, &["cg/cpu.max"]);
             let levers = levers_of(&guest(root.path()), &hierarchies, &Disks::default(), None);

@@ -1,5 +1,5 @@
-//! Control files of one cgroup, typed: CPU ceiling, weight, idle class, freezer, memory, disk ceilings and disk
-//! weight, on version 1 and version 2 hierarchies.
+//! Control files of one cgroup, on version 1 and version 2 hierarchies. In: typed values. Out: CPU ceiling, weight,
+//! idle class, freezer, memory, disk ceilings and disk weight, written and read. Called through the catalogue.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,5 @@
-//! What can be set of a Xen domain: the scheduler's cap and weight, the memory target, pausing.
+//! Levers of a Xen domain: the scheduler's cap and weight, the memory target, pausing. In: typed values. Out: requests
+//! to the helper ([`crate::xen`]). Called through the catalogue.
 
 use std::fmt;
 use std::io;

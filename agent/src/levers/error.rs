@@ -1,4 +1,4 @@
-//! Why a lever cannot be read or set. In: errors of the interfaces. Out: kinds that callers act on differently.
+//! Errors of levers. In: errors of the interfaces. Out: kinds that callers act on differently.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! CPU that a guest's emulator gets on top of the guest's ceiling. In: a ceiling as asked or as set. Out: the other one.
-//! Called where ceilings are planned and where they are told.
+//! CPU that a guest's emulator gets on top of the guest's ceiling. In: a ceiling as asked or as set. Out: the other
+//! one. Called where ceilings are planned and where they are reported.
 
 use gleaner_types::units::CoreShare;
 

@@ -1,10 +1,10 @@
-//! dm-ioband, the disk lever of the papers: a device-mapper target, out of tree and rare, that divides a disk
-//! between groups by weight or by bandwidth. Groups are processes here (`type pid`): a guest is one. Its table and
-//! messages are as its documentation (dm-ioband.txt) defines them; kernels without it answer that there is no such
-//! device.
+//! dm-ioband, the disk lever of the papers: a device-mapper target, out of tree and rare. In: a weight or a bandwidth.
+//! Out: messages that divide a disk between groups. A group is a process here (`type pid`), so a guest is one group.
+//! Its table and messages are as its documentation (dm-ioband.txt) defines them. Called through the catalogue. A kernel
+//! without it has no such lever.
 //!
-//! A table's line is "DEVICE NAME IO_THROTTLE IO_LIMIT TYPE POLICY TOKEN GROUPS…"; a group of the policy `weight` is
-//! "ID:WEIGHT", of `range-bw` "ID:LEAST:MOST" in KiB/s; the first, without an id, is everybody else's.
+//! A table's line is "DEVICE NAME IO_THROTTLE IO_LIMIT TYPE POLICY TOKEN GROUPS…". A group of the policy `weight` is
+//! "ID:WEIGHT", of `range-bw` "ID:LEAST:MOST" in KiB/s. The first group, without an id, holds all other processes.
 
 use std::fmt;
 

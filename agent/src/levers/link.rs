@@ -1,5 +1,5 @@
-//! Traffic of one network interface, held by the queues of `crate::netlink`. A queue that somebody else put
-//! there makes the lever malformed, so that it is never replaced.
+//! The lever on the traffic of one network interface. In: bytes per second. Out: queues of [`crate::netlink`]. A queue
+//! of another program makes the lever malformed, so that it is never replaced. Called through the catalogue.
 
 use std::fmt;
 use std::io;
@@ -164,12 +164,12 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_queue_is_left_alone() {
-        in_namespace("somebody_elses_queue_is_left_alone", || {
+    fn a_foreign_queue_is_left_alone() {
+        in_namespace("a_foreign_queue_is_left_alone", || {
             if !run(
                 "tc qdisc add dev gl-tap root handle 1: tbf rate 1mbit burst 10kb latency 50ms && tc qdisc add dev gl-tap ingress",
             ) {
-                gleaner_test_support::skipped!("somebody_elses_queue_is_left_alone: tc cannot make a queue here");
+                gleaner_test_support::skipped!("a_foreign_queue_is_left_alone: tc cannot make a queue here");
                 return;
             }
             for direction in [Direction::Receive, Direction::Transmit] {

@@ -1,4 +1,5 @@
-//! What a QEMU guest's monitor sets: whether its virtual CPUs run, its balloon, and ceilings on its disks.
+//! Levers that a QEMU guest's monitor sets: whether its virtual CPUs run, its balloon, and ceilings on its disks. In:
+//! typed values. Out: commands of [`crate::qmp`]. Called through the catalogue.
 
 use std::fmt;
 use std::io;
@@ -219,13 +220,13 @@ impl Lever for MonitorLever {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qmp::tests::{Balloonist, own};
+    use crate::qmp::tests::{BalloonGuest, own};
 
     #[test]
     fn a_balloon_without_a_limit_leaves_plugged_memory_to_the_guest() {
         const GIB: u64 = 1 << 30;
         let folder = tempfile::tempdir().unwrap();
-        let guest = Balloonist::start(&folder.path().join("qmp"), 4 * GIB, 0);
+        let guest = BalloonGuest::start(&folder.path().join("qmp"), 4 * GIB, 0);
         let lever =
             MonitorLever { socket: guest.socket.clone(), owner: own(), kind: MonitorKind::Balloon { whole: 4 * GIB } };
         lever.write(LeverValue::Memory(Some(3 * GIB))).unwrap();

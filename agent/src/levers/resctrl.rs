@@ -1,7 +1,7 @@
-//! The volunteer's group of the kernel's resctrl file system: which ways of the last-level cache its tasks fill, and how
-//! much of the memory bandwidth they may take. In: the text of a `schemata` file. Out: the same as the kernel has it; the
-//! empty text is no such group. See the kernel's `Documentation/filesystems/resctrl.rst`. Never run on a CPU that has it:
-//! tested on a tree of files.
+//! The volunteer's group in the kernel's resctrl file system: which ways of the last-level cache its tasks fill, and
+//! how much of the memory bandwidth they may take. In: the text of a `schemata` file. Out: the same as the kernel has
+//! it; the empty text means that the group does not exist. See the kernel's `Documentation/filesystems/resctrl.rst`.
+//! Called through the catalogue. Never run on a CPU that has resctrl: tested on a tree of files.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,5 @@
-//! What a lever is for, and what is known of it for people. Used by the levers, the plan and docs/levers.md.
+//! The purpose of a lever, and its description for people. Out: roles and kinds. Used by the levers, the
+//! plan and docs/levers.md.
 
 use gleaner_types::report::Capability;
 

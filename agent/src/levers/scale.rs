@@ -1,4 +1,5 @@
-//! Scales of weights. In: a weight as commands give it. Out: the number of an interface, and back.
+//! Scales of weights. In: a weight as commands give it. Out: the number of an interface, and back. Called by the
+//! levers.
 
 use gleaner_types::command::Weight;
 

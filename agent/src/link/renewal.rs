@@ -1,4 +1,5 @@
-//! Renewing this host's certificate over the live connection, in good time before it ends.
+//! Renews this host's certificate over the live connection, in good time before it ends. In: the certificate in use.
+//! Out: a request, and the new certificate on disk. Called by the session.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

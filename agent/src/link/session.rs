@@ -1,4 +1,5 @@
-//! One connection: the hello, then everything that flows until it is lost.
+//! One connection to the aggregator. In: the outbox, and messages of the aggregator. Out: the hello, then reports,
+//! events and acknowledgements; commands and task orders to the rest of the agent. Called by the link.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use gleaner_net::transport;
 use gleaner_types::report::HostFacts;
 use gleaner_wire::{
     AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, ProtocolVersion, Purpose, StandsBy, TaskStates, Unknowns,
-    Welcome, can_say,
+    Welcome, can_encode,
 };
 
 use tokio::sync::mpsc;
@@ -168,7 +169,7 @@ async fn send_all(
         }
         // What an older peer cannot be told stays queued for a newer one, until a later event is acknowledged.
         let (events, untold): (Vec<_>, Vec<_>) =
-            batch.events.into_iter().partition(|record| can_say(version, &record.event));
+            batch.events.into_iter().partition(|record| can_encode(version, &record.event));
         for record in untold {
             tracing::warn!(event = record.event.name(), %version, "the aggregator's version of the protocol lacks an event");
         }

@@ -1,5 +1,5 @@
 //! The ceiling on a real link: an echo beside a flood. The link is a pair of virtual interfaces shaped to 100 Mbit/s,
-//! to a network namespace in which the other ends run.
+//! with the peers in a network namespace.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -337,7 +337,7 @@ fn without_counters_the_ceiling_is_the_least() {
 }
 
 #[test]
-fn what_has_no_ceiling_is_told() {
+fn a_missing_ceiling_is_reported() {
     let both = Hierarchies { v2: Some("/cg".into()), ..Hierarchies::default() };
     let neither = Hierarchies::default();
     let of = |kind, dirs: &[&str], hierarchies| {

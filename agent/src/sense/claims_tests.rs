@@ -1,4 +1,4 @@
-//! What a process claims of itself on its command line, against what is true of it: monitors and taps of others.
+//! Claims on a process's command line against the facts: monitors and taps of other processes.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;

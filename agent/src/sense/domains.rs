@@ -1,5 +1,5 @@
-//! Xen domains: their counters, and the machine's CPU as the hypervisor sees it, of which the control domain's own
-//! `/proc/stat` knows only its part.
+//! Xen domains. In: answers of the helper. Out: their counters, and the machine's CPU as the hypervisor counts it; the
+//! control domain's own `/proc/stat` counts only its part. Called by the sensor.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The machine as a whole: `/proc/stat`, `/proc/loadavg`, `/proc/meminfo`, `/proc/pressure/*`,
-//! `/proc/diskstats`, `/proc/net/dev`. Raw counters only; see proc(5) for the formats.
+//! The machine as a whole. In: `/proc/stat`, `/proc/loadavg`, `/proc/meminfo`, `/proc/pressure/*`, `/proc/diskstats`,
+//! `/proc/net/dev` (proc(5) has the formats). Out: raw counters. Called by the sensor.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
-//! What guests' monitors tell: disk counters as the guest sees them, which disks there are, whether there is a
-//! balloon. A thread of its own asks them, so that one that hangs delays no sample.
+//! What guests' monitors report. In: their sockets, asked by a thread of its own, so that a monitor that hangs delays
+//! no sample. Out: disk counters as the guest counts them, the list of disks, whether there is a balloon. Called by the
+//! sensor.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -211,10 +212,10 @@ fn ask(monitor: &mut Monitor, facts_due: bool) -> io::Result<(BlockStats, Option
 mod tests {
     use super::*;
     use crate::process::identify;
-    use crate::qmp::tests::{Balloonist, fake, own};
+    use crate::qmp::tests::{BalloonGuest, fake, own};
 
     #[test]
-    fn a_hung_monitor_gives_an_absence_and_holds_nobody_up() {
+    fn a_hung_monitor_gives_an_absence_and_delays_no_sample() {
         let folder = tempfile::tempdir().unwrap();
         let hung = fake(folder.path(), &["{\"QMP\": {}}\n"]);
         let watch = MonitorWatch::start().unwrap();
@@ -238,7 +239,7 @@ mod tests {
         let balloon = |owner| watch.state(owner).unwrap().balloon;
         let poll = || poll(&watch.watched, &watch.news);
         watched(own());
-        let guest = Balloonist::start(&socket, 400, 200);
+        let guest = BalloonGuest::start(&socket, 400, 200);
         poll();
         assert_eq!((balloon(own()), watch.news()), (Some(600), 1), "what is plugged is memory too");
         guest.has(400, 300, 700);
@@ -248,7 +249,7 @@ mod tests {
         std::fs::remove_file(&socket).unwrap();
         poll();
         assert_eq!(balloon(own()), Some(600), "one that does not answer still has its knobs");
-        let _other = Balloonist::start(&socket, 100, 0);
+        let _other = BalloonGuest::start(&socket, 100, 0);
         poll();
         assert_eq!((balloon(own()), watch.news()), (Some(100), 2), "it was away, so it is another, or was restarted");
 

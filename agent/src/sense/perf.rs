@@ -1,8 +1,9 @@
-//! Hardware counters through perf_event_open(2): last-level cache references and misses, and instructions,
-//! per set of threads or per cgroup. The only module that knows the perf crate.
+//! Hardware counters through perf_event_open(2), per set of threads or per cgroup. In: threads or a cgroup. Out:
+//! last-level cache references and misses, and instructions. Called by the sensor. The only module that knows the perf
+//! crate.
 //!
-//! The kernel runs more counters than the machine has by taking turns; values are scaled by the time a group
-//! was enabled over the time it ran, and a group that never ran gives nothing.
+//! The kernel multiplexes more counters than the machine has. Values are scaled by the time a group was enabled over
+//! the time it ran, and a group that never ran gives nothing.
 
 use std::fs::File;
 use std::io;

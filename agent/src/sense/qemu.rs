@@ -1,4 +1,5 @@
-//! What a QEMU guest used: CPU by thread, told apart into virtual CPUs and the rest, memory, disk, taps.
+//! What a QEMU guest used. In: `/proc` of its process, its taps, its monitor's counters. Out: raw counters: CPU of
+//! virtual CPUs and of the other threads, memory, disk, network. Called by the sensor.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
-//! Raw counters to rates: pure functions of two raw samples and the true interval between them.
+//! Rates from raw counters: pure functions. In: two raw samples and the true interval between them. Out: rates. Called
+//! by the sensor.
 //!
-//! A counter that went back, or whose source vanished, gives a typed absence for that interval, never a huge
-//! or negative number; the next interval starts afresh.
+//! A counter that went back, or whose source vanished, gives a typed absence for that interval, never a huge or
+//! negative number. The next interval starts afresh.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What the CPU's own monitoring says of the last-level cache and the memory bus: `/sys/fs/resctrl/mon_data/mon_L3_*`
-//! (Linux's resctrl). One folder per cache; the machine is their sum.
+//! The CPU's monitoring of the last-level cache and the memory bus. In: `/sys/fs/resctrl/mon_data/mon_L3_*` (Linux's
+//! resctrl), one folder per cache. Out: their sums for the machine. Called by the sensor.
 
 use std::path::{Path, PathBuf};
 

@@ -144,7 +144,7 @@ fn a_counter_that_goes_back_and_an_odd_interval() {
 }
 
 #[test]
-fn the_loss_and_return_of_a_sensor_are_told_once() {
+fn the_loss_and_return_of_a_sensor_are_reported_once() {
     let tree = Tree::new();
     let mut sensor = tree.sensor(&[]);
     let start = Instant::now();

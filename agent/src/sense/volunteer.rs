@@ -1,4 +1,4 @@
-//! What the volunteer used.
+//! What the volunteer used. In: its cgroups, or its registered processes. Out: raw counters. Called by the sensor.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

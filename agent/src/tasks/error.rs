@@ -1,4 +1,5 @@
-//! Why an attempt is not started. In: what the runner finds. Out: a text for the aggregator, which shows it to the job's owner.
+//! Why an attempt is not started. In: errors of the runner. Out: a text for the aggregator, which shows it to the job's
+//! owner.
 
 use gleaner_types::id::JobId;
 use gleaner_types::report::Reason;

@@ -1,6 +1,6 @@
-//! The groups of users who submit jobs. In: who submitted, as the kernel told the aggregator. Out: all groups of that user,
-//! from the host's user database, which may lie in a network: it is asked on a thread of its own, with a time limit, and its
-//! answers are kept for a while.
+//! The groups of users who submit jobs. In: the submitter's user and group, from the aggregator. Out: all groups of
+//! that user, from the host's user database. The database may be on the network, so a thread of its own asks it, with a
+//! time limit, and caches its answers. Called by the runner of tasks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,7 @@ use crate::launch::groups_of;
 /// How long the database may take, …
 const LIMIT: Duration = Duration::from_secs(5);
 /// … how long its answer holds, and how long that there was none. (All chosen.)
-const HOLDS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(15));
+const ANSWER_LIFETIMES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(15));
 /// Questions at the same time. While more hang, the answer is at once that there is none.
 const MOST_ASKED: usize = 2;
 /// Most users that are remembered.
@@ -55,7 +55,7 @@ impl Groups {
     fn known(&self, user: (u32, u32)) -> Option<Result<Vec<u32>, io::ErrorKind>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, answer) = known.get(&user)?;
-        let holds = if answer.is_ok() { HOLDS.0 } else { HOLDS.1 };
+        let holds = if answer.is_ok() { ANSWER_LIFETIMES.0 } else { ANSWER_LIFETIMES.1 };
         (at.elapsed() < holds).then(|| answer.clone())
     }
 

@@ -1,12 +1,12 @@
-//! Processes of tasks: starting one inside the volunteer as the user who submitted it, and ending it. In: the runner's
-//! wishes. Out: processes.
+//! Processes of tasks. In: orders of the runner. Out: a process started inside the volunteer as the user who submitted
+//! the task, or ended.
 //!
-//! A task is a shell that waits for a line, the go-ahead, before it runs its command. Until then it has been moved into
-//! the volunteer and its record is on disk. If either fails, or the agent dies, the go-ahead never comes and the command
-//! never runs, least of all outside the volunteer. For the same reason variables that would load code of the user's come only with it.
+//! A task is a shell that waits for a go-ahead before it runs its command. Before the go-ahead it is moved into the
+//! volunteer and its record is on disk. If either fails, or the agent dies, the go-ahead never comes and the command
+//! never runs. Variables that would load the user's code come only with the go-ahead, for the same reason.
 //!
-//! The user's folders and files are opened by that shell, after the go-ahead: a file system that does not answer keeps the task
-//! waiting, and never the runner. So links in them lead no further than the user could go.
+//! That shell opens the user's folders and files, after the go-ahead. So a file system that does not answer delays only
+//! the task, and links lead no further than the user may go.
 
 use std::ffi::OsStr;
 use std::fs::File;

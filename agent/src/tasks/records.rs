@@ -1,4 +1,5 @@
-//! The records of tasks on disk, by which a restarted agent knows what was started and what became of it.
+//! The records of tasks on disk, from which a restarted agent knows what it started and how it ended. Called by the
+//! runner.
 //!
 //! In: the tasks folder. `EPOCH-NUMBER.run` says which process runs the attempt of that version, `EPOCH-NUMBER.exit` is
 //! written by the task's own shell when the command is over, whoever lives to see it. Both are there until the aggregator

@@ -328,7 +328,7 @@ async fn what_cannot_be_started_says_why_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn no_task_is_started_while_a_disk_is_short_and_the_folders_of_those_that_run_are_told() {
+async fn no_task_is_started_while_a_disk_is_short_and_folders_of_running_tasks_are_reported() {
     let mut bench = Bench::new();
     bench.describe(own(), None).await;
     bench.run(0, 1, WAITS).await;
@@ -562,7 +562,7 @@ async fn a_task_that_finished_while_the_agent_was_away_took_only_its_own_time() 
 }
 
 #[tokio::test]
-async fn a_frozen_task_holds_nobody_up() {
+async fn a_frozen_task_delays_no_other() {
     let mut bench = Bench::new();
     if !bench.use_cgroup("frozen").await {
         return;

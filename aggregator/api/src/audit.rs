@@ -1,4 +1,4 @@
-//! One line of the audit log.
+//! One line of the audit log. The aggregator writes it; `gleaner audit` reads it.
 
 use serde::{Deserialize, Serialize};
 

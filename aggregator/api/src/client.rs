@@ -1,4 +1,5 @@
-//! The local API's client, for operators' tools.
+//! The local API's client. In: a request. Out: the aggregator's answer, or a stream of lines, from its Unix socket.
+//! Called by operators' tools.
 
 use std::io;
 use std::path::{Path, PathBuf};

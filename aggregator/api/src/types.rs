@@ -1,4 +1,5 @@
-//! Requests and responses.
+//! Requests and responses of the local API, as JSON. The client writes requests and reads responses; the aggregator's
+//! server does the reverse.
 
 mod rows;
 mod task_list;

@@ -1,7 +1,9 @@
-//! One run of the aggregator: start, run until something ends it, drain. In: the config. Out: the exit code.
+//! One run of the aggregator: start, run until something ends it, drain. In: the config. Out: the exit code. Called by
+//! the command line.
 //!
-//! Starting opens what is on disk and the sockets, stands by where it is one of several, and begins the core loop on a
-//! thread of its own. Draining stops what takes orders, lets the core loop store everything, and closes the connections.
+//! Starting opens the files and the sockets, waits on standby if there are several aggregators, and starts the core
+//! loop on a thread of its own. Draining closes the sockets that take orders, lets the core loop store everything, and
+//! closes the connections.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Engine `exec`: any batch system, through a program that speaks for it (docs/engines.md). A submission names the program;
-//! [`runner`] starts it and asks it.
+//! Engine `exec`: any batch system, through a program that represents it (docs/engines.md). In: a submission that names
+//! the program. Out: the program, started and asked by [`runner`].
 
 mod runner;
 

@@ -1,5 +1,5 @@
-//! What an engine is to the rest of the aggregator: the shell hands it a submission's options and the controller's
-//! actions, and its reports come back over a channel. One narrow trait, which every engine implements in a file of its own.
+//! What an engine is to the rest of the aggregator. In: a submission's options and the controller's actions, from the
+//! shell. Out: reports, over a channel. One narrow trait, which every engine implements in a file of its own.
 
 use std::collections::BTreeMap;
 use std::fmt;

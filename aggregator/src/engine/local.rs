@@ -1,6 +1,6 @@
-//! Engine `local`: a list of shell commands, each a task in this machine's volunteer. A submission brings the list, which is
-//! stored before the job is taken; [`runner`] works through it as the slots allow. The agent of this machine starts, watches
-//! and ends the processes; [`link`] is the way to it.
+//! Engine `local`: a list of shell commands, each a task in this machine's volunteer. In: a submission with the list,
+//! which is stored before the job is accepted. Out: orders to the agent of this machine, as the slots allow
+//! ([`runner`]), sent over [`link`]. The agent starts, watches and ends the processes.
 
 pub(super) mod link;
 mod records;

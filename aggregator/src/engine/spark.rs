@@ -1,8 +1,9 @@
-//! Engine `spark`: Apache Spark standalone. Its web interfaces are asked how far an application is and told which
-//! workers to let go; [`runner`] does so once a second, for one job.
+//! Engine `spark`: Apache Spark standalone. In: actions of the controller. Out: progress, read from Spark's web
+//! interfaces, and workers that are decommissioned through them. [`runner`] does so once a second, for one job.
 //!
-//! Questions block for at most the time limit of each server they ask (see [`error::DEFAULT_TIME_LIMIT`]). What a cluster must be set up with is in `docs/engines.md`. Sources: Spark's manual,
-//! "Monitoring and Instrumentation" (REST API) and "Spark Standalone Mode"; behaviour observed on 3.5.7.
+//! A request blocks for at most the time limit of each server it asks (see [`error::DEFAULT_TIME_LIMIT`]).
+//! `docs/engines.md` says how to set up a cluster. Sources: Spark's manual, "Monitoring and Instrumentation" (REST API)
+//! and "Spark Standalone Mode"; behaviour observed on 3.5.7.
 
 mod application;
 mod error;

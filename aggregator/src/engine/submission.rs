@@ -1,5 +1,5 @@
-//! Submissions, from the requests of operators' tools to the specification of a job: what every engine has in common is
-//! checked here, the rest by the engine that is named.
+//! Submissions. In: requests of operators' tools. Out: the specification of a job. The fields that all engines share
+//! are checked here, the others by the named engine. Called by the shell.
 
 use gleaner_types::engine::EngineName;
 use gleaner_types::error::chain;

@@ -1,4 +1,4 @@
-//! Submissions, whatever the engine, and what all engines are asked alike.
+//! Submissions to any engine, and the requests that all engines get alike.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -199,7 +199,7 @@ fn records_of_a_job_that_is_over_are_deleted() {
 }
 
 #[tokio::test]
-async fn a_batch_system_is_told_that_a_job_is_cancelled_though_it_was_begun_elsewhere_and_the_aggregator_stops() {
+async fn a_batch_system_gets_the_cancellation_of_a_job_that_another_aggregator_began() {
     for begun_here in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("engine.sh");
@@ -216,7 +216,7 @@ esac; done"#;
             "goal": { "deadline": { "within_s": 60.0 } },
             "dedicated": [{ "host": "d1", "disk": 1.0 }],
         }));
-        let (reports, _told) = mpsc::channel(64);
+        let (reports, _receiver) = mpsc::channel(64);
         let mut engines = Engines::new(folder.path().join("jobs"), tasks(folder.path()), reports);
         let spec = engines.prepare_cluster(&JobId::new("j").unwrap(), &submission.unwrap()).unwrap();
         if begun_here {

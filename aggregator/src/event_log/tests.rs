@@ -1,4 +1,4 @@
-//! What is logged, read and followed, and disks that are full or take lines and cannot put them down.
+//! What is logged, read and followed; full disks, and disks whose syncs fail.
 
 use super::*;
 
@@ -285,13 +285,13 @@ fn own_events_that_find_no_room_are_counted() {
     // One is about the failure.
     assert_eq!(*appended.borrow() - before, MAX_WAITING as u64 + 1);
     let lines = EventReader::open(folder.path(), None).next_lines(MAX_WAITING + 1).unwrap();
-    let told = EventRecord::from_json_line(lines.last().unwrap()).unwrap().event;
-    let Event::EventLogRecovered { delayed, lost, .. } = told else { panic!("{told:?}") };
+    let recovered = EventRecord::from_json_line(lines.last().unwrap()).unwrap().event;
+    let Event::EventLogRecovered { delayed, lost, .. } = recovered else { panic!("{recovered:?}") };
     assert_eq!((delayed, lost), (MAX_WAITING as u64, 5));
 }
 
 #[test]
-fn what_only_agents_could_not_write_is_told_too() {
+fn events_that_only_agents_could_not_write_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = EventLog::open(settings(folder.path()));
     log.write_to(device("full"));

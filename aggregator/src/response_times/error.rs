@@ -1,5 +1,5 @@
-//! What can be wrong with a source. In: a description's field, or what happened on a connection. Out: errors whose texts are
-//! bounded and hold no secrets. Each source makes them; `applications` shows them to operators.
+//! Errors of a source. In: a description's field, or a failure on a connection. Out: errors whose texts are bounded and
+//! hold no secrets. Each source makes them; `applications` shows them to operators.
 
 use std::io;
 

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_told() {
+    fn a_value_that_is_no_number_is_reported() {
         assert_eq!(of("/a", r#"{"a":null}"#), ResponseTime::Idle);
         assert_eq!(reason(&of("/b", r#"{"a":1}"#)), "there is no `/b` in the answer of http://h/stats");
         assert_eq!(reason(&of("/a", r#"{"a":"1"}"#)), "`/a` is `\"1\"`, not a number, in the answer of http://h/stats");

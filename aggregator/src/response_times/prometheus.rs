@@ -1,4 +1,5 @@
-//! Source `prometheus`: an instant query, in seconds (Prometheus' manual, "HTTP API", "Instant queries").
+//! Source `prometheus`. In: an instant query, in seconds (Prometheus' manual, "HTTP API", "Instant queries"). Out: a
+//! response time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn no_requests_and_old_samples_are_told_apart() {
+    fn no_requests_and_old_samples_are_distinguished() {
         assert_eq!(one(NOW_S, "NaN"), ResponseTime::Idle);
         assert_eq!(one(NOW_S - 30.0, "0.25"), ResponseTime::Mean { mean_ms: 250.0 });
         assert_eq!(one(NOW_S - 31.0, "0.25"), ResponseTime::Late { age_s: 31.0 });

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn old_missing_and_absurd_values_are_told() {
+    fn old_missing_and_absurd_values_are_reported() {
         assert_eq!(taken(&[(8.0, 90), (2.0, 45)]), ResponseTime::Late { age_s: 45.0 });
         assert_eq!(taken(&[]), missing("no value came since the last reading"));
         for value in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 3_600_001.0] {

@@ -230,7 +230,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_shown_of_a_source_lets_nobody_in() {
+fn the_shown_form_of_a_source_holds_no_secret() {
     let http = |url: &str| ResponseSource::Http { url: url.into(), pointer: "/a".into(), unit: TimeUnit::Seconds };
     let postgres = |connection: &str| ResponseSource::Postgres { connection: connection.into() };
     let hidden = "host=10.0.0.1 port=5433 user=gleaner dbname=shop password=(withheld)";

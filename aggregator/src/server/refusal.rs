@@ -1,4 +1,4 @@
-//! Why the acceptor refuses a peer or a message. In: what went wrong on a connection. Out: errors, whose texts go to the peer
+//! Why the acceptor refuses a peer or a message. In: a failure on a connection. Out: errors, whose texts go to the peer
 //! and into events. Only `server` makes them.
 
 use gleaner_net::stream::ReadError;

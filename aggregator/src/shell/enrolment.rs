@@ -1,4 +1,5 @@
-//! The core loop's part in letting hosts join, renewing their certificates and shutting them out.
+//! The core loop's part in joining, renewal and revocation. In: requests of hosts and orders of operators. Out:
+//! certificates, refusals, and ended connections.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ const LONGEST_INVITATION_S: f64 = 30.0 * 86_400.0;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// How often it is logged that the aggregator's certificate ends soon.
-const REMINDER: Duration = Duration::from_secs(86_400);
+const EXPIRY_LOG_INTERVAL: Duration = Duration::from_secs(86_400);
 
 /// Changed admissions are not stored, or not known to be.
 #[derive(Debug, thiserror::Error)]
@@ -143,10 +144,10 @@ impl Shell {
     }
 
     /// Reminds once a day of a certificate of the aggregator that ends soon.
-    pub(super) fn remind(&mut self) {
+    pub(super) fn log_expiry(&mut self) {
         let now = self.clock.now();
         let validity = self.enrolment.credentials.validity;
-        let due = self.enrolment.reminded.is_none_or(|last| now.since(last) >= REMINDER);
+        let due = self.enrolment.reminded.is_none_or(|last| now.since(last) >= EXPIRY_LOG_INTERVAL);
         if now >= validity.renewal() && due {
             self.enrolment.reminded = Some(now);
             self.log(Event::CertificateExpiring { expires: validity.until });

@@ -1,4 +1,5 @@
-//! The core loop's part in who may order what: the role decides, and every order is audited before it is done.
+//! The core loop's part in operators' orders. In: requests with the caller's role. Out: orders that the role allows,
+//! each audited before it is carried out.
 
 use gleaner_types::event::Event;
 

@@ -1,4 +1,5 @@
-//! What operators' tools ask for, and what they are answered.
+//! The requests of operators' tools. In: a request. Out: inputs for the controller, and the answer. Called by the core
+//! loop.
 
 use std::time::Duration;
 

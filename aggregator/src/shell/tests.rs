@@ -1,9 +1,9 @@
-//! Events of agents while the disk is full, and across restarts of theirs; what is stored when the disk or etcd fails;
-//! what operators are shown, and what is audited of what they order; joining and revoking where clocks are wrong.
+//! Events of agents on a full disk and across restarts; the stored state when the disk or etcd fails; answers to
+//! operators and the audit of their orders; joining and revoking with wrong clocks.
 
 use std::time::Duration;
 
-use gleaner_daemon::clock::ClockHand;
+use gleaner_daemon::clock::ManualClock;
 use gleaner_net::join::{hash_of, new_secret};
 use gleaner_net::tls::{Authority, Validity};
 use gleaner_planner::controller::Settings;
@@ -239,7 +239,7 @@ async fn a_token_expires_while_the_aggregators_machine_is_suspended() {
     let folder = tempfile::tempdir().unwrap();
     let (hour, host) = (Duration::from_secs(3_600), HostId::new("h1").unwrap());
     // The machine was suspended for a day, which its processes' clocks do not count.
-    let asleep = ClockHand::new(Timestamp(Clock::start().now().0 - 86_400_000)).clock();
+    let asleep = ManualClock::new(Timestamp(Clock::start().now().0 - 86_400_000)).clock();
     let (old, mut admissions) = (new_secret().unwrap(), Admissions::default());
     admissions.invite(&host, hash_of(&old), asleep.now(), asleep.now().after(hour)).unwrap();
     let own = Validity { from: Timestamp(0), until: Timestamp(u64::MAX) };
@@ -261,7 +261,7 @@ async fn a_token_expires_while_the_aggregators_machine_is_suspended() {
 async fn nothing_is_acknowledged_that_comes_after_events_that_were_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = shell(folder.path());
-    let (_told, mut closed) = connect(&mut shell, 1, 5);
+    let (_receiver, mut closed) = connect(&mut shell, 1, 5);
     let host = HostId::new("h1").unwrap();
     let last = MAX_UNLOGGED as u64 + 1;
     std::fs::write(folder.path().join("events"), "").unwrap();
@@ -416,7 +416,7 @@ async fn what_an_engine_stores_of_a_new_job_stays() {
 }
 
 #[tokio::test]
-async fn a_batch_system_is_not_told_of_the_end_of_a_job_it_never_had() {
+async fn a_batch_system_gets_no_end_of_a_job_it_never_had() {
     let folder = tempfile::tempdir().unwrap();
     let (mut shell, mut outgoing) = shell_with_recorder(folder.path());
     let job = JobId::new("j").unwrap();

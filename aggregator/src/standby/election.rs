@@ -1,4 +1,5 @@
-//! Winning the leadership and keeping it, on a thread of its own, because etcd's client blocks.
+//! The election. In: the leader's key in etcd. Out: the leadership, won and kept, or lost. It has a thread of its own,
+//! because etcd's client blocks. Started by the daemon.
 
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::JoinHandle;
@@ -30,7 +31,7 @@ pub(crate) struct Role {
 
 /// A leadership that was won.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Won {
+pub(crate) struct WonElection {
     pub(crate) epoch: u64,
     /// When the leader's key was made; as long as the key is that one, no other aggregator leads.
     pub(crate) created: i64,
@@ -95,7 +96,7 @@ enum Campaign {
     /// Somebody leads.
     Led(KeyValue),
     /// We do.
-    Won(Won),
+    WonElection(WonElection),
 }
 
 impl Candidate {
@@ -108,7 +109,7 @@ impl Candidate {
         let (lease, ttl_s) = self.etcd.grant(self.ttl.as_secs())?;
         let result = self.contend(lease, now_ms);
         match &result {
-            Ok(Some(Campaign::Won(_))) => leader_lease.extend(sent, Duration::from_secs(ttl_s)),
+            Ok(Some(Campaign::WonElection(_))) => leader_lease.extend(sent, Duration::from_secs(ttl_s)),
             // One that cannot be revoked ends by itself.
             _ => _ = self.etcd.revoke(lease),
         }
@@ -138,11 +139,11 @@ impl Candidate {
         );
         let outcome = self.etcd.transact(&body)?;
         if outcome.succeeded {
-            return Ok(Some(Campaign::Won(Won { epoch, created: outcome.revision, lease })));
+            return Ok(Some(Campaign::WonElection(WonElection { epoch, created: outcome.revision, lease })));
         }
         Ok(outcome.found.into_iter().flatten().next().map(|key| match key.lease == lease {
             // It was done by a request whose answer got lost.
-            true => Campaign::Won(Won { epoch, created: key.created, lease }),
+            true => Campaign::WonElection(WonElection { epoch, created: key.created, lease }),
             false => Campaign::Led(key),
         }))
     }
@@ -151,7 +152,7 @@ impl Candidate {
     ///
     /// # Errors
     /// etcd's. `Ok` with a reason when the leadership is over.
-    fn renew(&mut self, won: &Won, leader_lease: &LeaderLease) -> Result<Option<String>, EtcdError> {
+    fn renew(&mut self, won: &WonElection, leader_lease: &LeaderLease) -> Result<Option<String>, EtcdError> {
         let sent = Moment::now();
         let Some(ttl_s) = self.etcd.keep_alive(won.lease)? else {
             return Ok(Some("its lease is over at etcd".to_owned()));
@@ -176,7 +177,7 @@ pub(crate) struct Election {
     /// Who leads, while this aggregator stands by.
     pub(crate) role: watch::Receiver<Role>,
     /// Resolves once this aggregator leads.
-    pub(crate) won: oneshot::Receiver<Won>,
+    pub(crate) won: oneshot::Receiver<WonElection>,
     /// Resolves, with the reason, once it lost leadership.
     pub(crate) lost: oneshot::Receiver<String>,
     stop: std_mpsc::Sender<()>,
@@ -246,10 +247,10 @@ fn win(
     leader_lease: &LeaderLease,
     role: &watch::Sender<Role>,
     stopped: &std_mpsc::Receiver<()>,
-) -> Option<Won> {
+) -> Option<WonElection> {
     loop {
         let next = match candidate.campaign(clock.now().0, leader_lease) {
-            Ok(Some(Campaign::Won(won))) => return Some(won),
+            Ok(Some(Campaign::WonElection(won))) => return Some(won),
             Ok(Some(Campaign::Led(key))) => Role { leader: leader(&key), error: None },
             Ok(None) => Role::default(),
             Err(error) => Role { leader: None, error: Some(error.to_string()) },
@@ -276,7 +277,7 @@ fn win(
 /// gives it up by itself: it sends no commands, and keeps the others from leading.
 fn keep(
     candidate: &mut Candidate,
-    won: &Won,
+    won: &WonElection,
     leader_lease: &LeaderLease,
     stopped: &std_mpsc::Receiver<()>,
 ) -> Option<String> {
@@ -335,7 +336,7 @@ mod tests {
             floor: 0,
             pulse: Arc::clone(&pulse),
         };
-        let (won, (_stop, stopped)) = (Won { epoch: 1, created: 1, lease: 1 }, std_mpsc::channel());
+        let (won, (_stop, stopped)) = (WonElection { epoch: 1, created: 1, lease: 1 }, std_mpsc::channel());
         let leader_lease = LeaderLease::pending();
         let mut kept_until = |lease: Duration| {
             leader_lease.extend(Moment::now(), lease);

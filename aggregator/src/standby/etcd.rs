@@ -1,5 +1,6 @@
-//! The few calls of etcd's version 3 that leading and standing by need, over its JSON gateway (`/v3/...`; etcd 3.4 and
-//! later). Keys and values are base64 there, 64-bit numbers are texts, and what is zero or false is left out.
+//! A client of etcd's version 3 API, over its JSON gateway (`/v3/...`; etcd 3.4 and later). In: the few calls that the
+//! election and the replica need. Out: etcd's answers. In the gateway's JSON, keys and values are base64, 64-bit
+//! numbers are texts, and zero or false fields are left out.
 //!
 //! Calls block. Each endpoint is asked in turn, beginning with the one that answered last.
 
@@ -79,9 +80,9 @@ pub(crate) enum TlsError {
     },
 }
 
-/// What makes no sense in an answer.
+/// What is malformed in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum Nonsense {
+enum Malformed {
     /// A field that should be a number.
     #[error("{0} is no number")]
     NoNumber(&'static str),
@@ -90,7 +91,7 @@ enum Nonsense {
     NotBase64,
 }
 
-impl Nonsense {
+impl Malformed {
     fn in_answer_to(self, call: &'static str) -> EtcdError {
         EtcdError::Malformed { call, what: self.to_string() }
     }
@@ -219,27 +220,27 @@ fn encoded(bytes: impl AsRef<[u8]>) -> String {
 }
 
 /// A 64-bit number of an answer; what is left out is 0.
-fn number(value: &Value, field: &'static str) -> Result<i64, Nonsense> {
+fn number(value: &Value, field: &'static str) -> Result<i64, Malformed> {
     match value.get(field) {
         None => Ok(0),
-        Some(Value::String(text)) => text.parse().map_err(|_| Nonsense::NoNumber(field)),
-        Some(other) => other.as_i64().ok_or(Nonsense::NoNumber(field)),
+        Some(Value::String(text)) => text.parse().map_err(|_| Malformed::NoNumber(field)),
+        Some(other) => other.as_i64().ok_or(Malformed::NoNumber(field)),
     }
 }
 
 /// The first key of a range's answer.
-fn first_key(range: &Value) -> Result<Option<KeyValue>, Nonsense> {
+fn first_key(range: &Value) -> Result<Option<KeyValue>, Malformed> {
     let Some(first) = range.get("kvs").and_then(|all| all.get(0)) else { return Ok(None) };
     let value = first.get("value").and_then(Value::as_str).unwrap_or_default();
     Ok(Some(KeyValue {
-        value: BASE64.decode(value).map_err(|_| Nonsense::NotBase64)?,
+        value: BASE64.decode(value).map_err(|_| Malformed::NotBase64)?,
         created: number(first, "create_revision")?,
         modified: number(first, "mod_revision")?,
         lease: number(first, "lease")?,
     }))
 }
 
-fn outcome(answer: &Value) -> Result<Outcome, Nonsense> {
+fn outcome(answer: &Value) -> Result<Outcome, Malformed> {
     let empty = Vec::new();
     let responses = answer.get("responses").and_then(Value::as_array).unwrap_or(&empty);
     let found = responses.iter().map(|one| one.get("response_range").map_or(Ok(None), first_key));
@@ -301,7 +302,7 @@ impl Etcd {
         match read() {
             Ok((id, ttl_s)) if id != 0 && ttl_s > 0 => Ok((id, ttl_s)),
             Ok(_) => Err(EtcdError::Malformed { call: CALL, what: "there is no lease in it".into() }),
-            Err(nonsense) => Err(Nonsense::in_answer_to(nonsense, CALL)),
+            Err(nonsense) => Err(Malformed::in_answer_to(nonsense, CALL)),
         }
     }
 

@@ -1,9 +1,10 @@
-//! The controller's state and who may join, in etcd, from which the next leader goes on.
+//! The state in etcd from which the next leader continues. In: the controller's state, and who may join. Out: the same,
+//! read by the next leader. Called by the core loop.
 //!
-//! It is compressed and cut into chunks below etcd's limit of 1.5 MiB for a request. The last chunk is written together
-//! with the head that makes the whole valid, in one transaction; every transaction holds only while the leader's key is
-//! the one that this leader made, so a deposed leader overwrites nothing, and only on the head it knows, so a request
-//! that lingered in the network undoes no later one.
+//! The state is compressed and cut into chunks below etcd's limit of 1.5 MiB for a request. The last chunk and the head
+//! that makes the whole valid are written in one transaction. Every transaction requires that the leader's key is the
+//! one that this leader made, so a deposed leader overwrites nothing. It also requires the head that the leader knows,
+//! so a request that was delayed in the network undoes no later one.
 
 use std::io::{self, Read, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,7 +20,7 @@ use gleaner_types::format::UnknownFormat;
 use gleaner_wire::{FrameError, MAX_STORED, encode_value};
 use serde::{Deserialize, Serialize};
 
-use super::election::{StartError, Won};
+use super::election::{StartError, WonElection};
 use super::etcd::{Compare, Etcd, EtcdError, Operation, TlsError, transaction};
 use super::settings::StandbySettings;
 use crate::enrolment::Admissions;
@@ -369,7 +370,7 @@ pub(crate) struct Replica {
 impl Replica {
     /// # Errors
     /// A certificate that cannot be used, or no thread.
-    pub(super) fn start(settings: &StandbySettings, won: &Won) -> Result<Self, StartError> {
+    pub(super) fn start(settings: &StandbySettings, won: &WonElection) -> Result<Self, StartError> {
         let writer = Writer {
             etcd: Etcd::new(&settings.endpoints, settings.tls.as_ref(), settings.time_limit())?,
             keys: Keys::new(settings),

@@ -1,4 +1,4 @@
-//! With a real etcd.
+//! The election and the replica with a real etcd.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ fn stand(settings: &StandbySettings) -> (Election, LeaderLease) {
     (Election::start(settings, 0, Clock::start(), leader_lease.clone(), Arc::new(Pulse::new())).unwrap(), leader_lease)
 }
 
-fn won(election: &mut Election) -> Won {
+fn won(election: &mut Election) -> WonElection {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         match election.won.try_recv() {

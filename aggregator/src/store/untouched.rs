@@ -1,6 +1,6 @@
-//! A database's file, opened so that nothing changes in it: redb writes to what it opens, at the least that it is in use
-//! and after a crash a repair, and these writes stay in memory here. In: a file. Out: what redb asks of a storage, with
-//! its lock taken on the file itself. Called by the store, before it knows whether the format is its own.
+//! A database's file, opened without changing it. redb writes to every file it opens, at least a mark that it is in
+//! use, and a repair after a crash. Here these writes stay in memory. In: a file. Out: what redb asks of a storage,
+//! with its lock taken on the file itself. Called by the store, before it knows whether the format is its own.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,4 +1,4 @@
-//! A real aggregator in a folder of its own, and agents made by hand.
+//! A real aggregator in a folder of its own, and agents built in the test.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! `gleaner reference`: man pages from the command lines, and docs/configuration.md from what the daemons ask of their
-//! config files. The sentence about each key is the packaged config's.
+//! `gleaner reference`. In: the command lines, and the keys that the daemons ask of their config files. Out: man pages
+//! and docs/configuration.md. The sentence about each key is from the packaged config.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

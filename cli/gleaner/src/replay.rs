@@ -1,4 +1,4 @@
-//! `gleaner replay`: runs journals through the controller again.
+//! `gleaner replay`. In: journals. Out: the same inputs run through the controller again, and the first difference.
 
 use std::path::{Path, PathBuf};
 

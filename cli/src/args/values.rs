@@ -1,5 +1,5 @@
-//! Values on the command line that are no plain numbers: durations, moments, percentages, money. In: a word. Out: the value, or
-//! what is wrong with the word and how it is written. Called by clap.
+//! Values on the command line that are not plain numbers: durations, times, percentages, money. In: a word. Out: the
+//! value, or the mistake and the correct form. Called by clap.
 
 use std::str::FromStr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `gleaner advise`: how many cores the hosts could give for a while, at a risk.
+//! `gleaner advise`. In: a time and a risk. Out: how many cores the hosts could give, from the aggregator, as a table.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! `gleaner app`: applications with response-time targets.
+//! `gleaner app`: applications with response-time targets. In: a description, or a name. Out: a request to the
+//! aggregator, and its answer.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Commands that ask a running aggregator: hosts, top, events, job.
+//! Commands that ask a running aggregator: hosts, top, events, job. In: arguments. Out: a request, and its answer as a
+//! table or lines.
 
 use std::collections::VecDeque;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `gleaner calibrate power`: samples of power, from a file or from RAPL, and the model fitted to them.
+//! `gleaner calibrate power`. In: samples of power, from a file or from RAPL. Out: a power model fitted to them.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -171,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_rapl_is_told_what_to_do() {
+    fn a_machine_without_rapl_gets_advice() {
         let folder = tempfile::tempdir().unwrap();
         let said = measure(folder.path(), Duration::from_millis(1), true).unwrap_err().to_string();
         assert!(said.contains("--samples"), "{said}");
     }
 
     #[test]
-    fn packages_are_told_from_their_parts() {
+    fn packages_are_distinguished_from_their_parts() {
         let folder = tempfile::tempdir().unwrap();
         for zone in ["intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1", "dtpm"] {
             std::fs::create_dir(folder.path().join(zone)).unwrap();

@@ -1,4 +1,4 @@
-//! `gleaner explain`: the last decision about a job or an application.
+//! `gleaner explain`. In: a job or an application. Out: the last decision about it, as text.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! `gleaner reproduce harm`: a volunteer held in three ways on simulated kernels of three kinds.
+//! `gleaner reproduce harm`. In: seeds. Out: a volunteer held in three ways on simulated kernels of three kinds, as a
+//! table.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `gleaner plan`: one document in, one decision out.
+//! `gleaner plan`. In: one document. Out: one decision.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `gleaner reproduce`: the papers' figures, ours beside them.
+//! `gleaner reproduce`. In: a paper's name. Out: its figures beside ours.
 
 use std::io::IsTerminal;
 use std::path::Path;

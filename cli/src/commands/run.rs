@@ -1,4 +1,4 @@
-//! `gleaner run`: a task list on this machine, from the first task to the summary.
+//! `gleaner run`. In: a task list. Out: the list run on this machine, each task's output in a file, and a summary.
 
 use std::path::{Path, PathBuf};
 

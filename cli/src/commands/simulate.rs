@@ -1,4 +1,4 @@
-//! `gleaner simulate`: a scenario a user wrote.
+//! `gleaner simulate`. In: a scenario that a user wrote. Out: what its job took and cost.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! What this machine does besides the demo. In: the host's reports before anything of the demo runs. Out: the CPU in use.
+//! Other work on this machine. In: the host's reports before the demo starts anything. Out: the CPU in use. Called by
+//! the demo.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ const REPORTS: u64 = 3;
 /// Longer the demo does not wait for them.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(8);
 /// From this part of the machine on, its figures say little of a quiet one. (Chosen.)
-const MUCH: f64 = 0.1;
+const BUSY_PART: f64 = 0.1;
 
 /// CPU that others used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -25,7 +26,7 @@ pub(super) struct Others {
 impl Others {
     /// It is too much for the demo's figures to be those of a quiet machine.
     pub(super) fn is_much(&self) -> bool {
-        self.busy.cores() > MUCH * self.capacity.cores()
+        self.busy.cores() > BUSY_PART * self.capacity.cores()
     }
 }
 

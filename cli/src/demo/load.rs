@@ -1,4 +1,5 @@
-//! The foreground's replays, each a process of its own.
+//! The foreground's replays, each a process of its own. In: a seed and a duration. Out: response times. Called by the
+//! demo.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,4 @@
-//! The demo's summary: measurements in, text out.
+//! The demo's summary. In: measurements. Out: text.
 
 use gleaner_api::JobDetail;
 use gleaner_types::job::{Decision, JobPhase};

@@ -1,5 +1,5 @@
-//! The demo's job: text made from a seed, word counts over it as shell pipelines, and the proof that they
-//! counted every word.
+//! The demo's job. In: a seed. Out: text, shell pipelines that count its words, and a check that they counted every
+//! word. Called by the demo.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Asks the aggregator for what the screen shows. When it does not answer, the screen says so, and it is asked again.
+//! Asks the aggregator for what the screen shows. In: a client. Out: messages for the screen, also that no answer came;
+//! then it asks again. Started by [`super`].
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! Draws the screen from the state, at any size. Names from outside are cleaned of control characters.
+//! Draws the screen, at any size. In: the state. Out: a frame on the terminal. Control characters are removed from
+//! names.
 
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationStatus, ShareDecision};

@@ -53,9 +53,9 @@ impl Clock {
 
 /// Moves a [`Clock`] by hand, for simulations of whole daemons.
 #[derive(Debug)]
-pub struct ClockHand(&'static AtomicU64);
+pub struct ManualClock(&'static AtomicU64);
 
-impl ClockHand {
+impl ManualClock {
     /// A clock that stands at `start`. Its eight bytes are never freed, so that clocks stay cheap to copy.
     #[must_use]
     pub fn new(start: Timestamp) -> Self {
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn goes_on_where_the_last_process_ended() {
-        let hand = ClockHand::new(Timestamp(5_000));
+        let hand = ManualClock::new(Timestamp(5_000));
         assert_eq!(hand.clock().going_on_from(Timestamp(4_000)).now(), Timestamp(5_000));
         let clock = hand.clock().going_on_from(Timestamp(9_000));
         assert_eq!(clock.now(), Timestamp(9_000));

@@ -1,9 +1,10 @@
-//! Reading TOML config files so that every mistake is reported at once, with file, line and key.
+//! Reads TOML config files and reports every mistake at once, with file, line and key. In: a file's text. Out: the
+//! values that a daemon asks for, or all problems. Both daemons call it.
 //!
-//! A daemon asks a [`Section`] for each key it knows, giving the default and the allowed range; what is wrong
-//! is collected in the [`Document`], as is every unknown key. [`Document::finish`] then gives the
-//! finished config or all problems. The requested keys are stored as [`Key`]s: the reference of all keys is generated
-//! from them, and a reload compares them to find what has changed ([`Running`]).
+//! A daemon asks a [`Section`] for each key it knows, with the default and the allowed range. Mistakes and unknown keys
+//! are collected in the [`Document`]. [`Document::finish`] then gives the finished config or all problems. The
+//! requested keys are stored as [`Key`]s: the reference of all keys is generated from them, and a reload compares them
+//! to find what has changed ([`Running`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

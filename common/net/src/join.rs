@@ -1,5 +1,5 @@
-//! Join tokens: one line of text with what a host without a certificate needs to get one. The aggregator makes them
-//! from an invitation; `gleaner-agent join` reads them.
+//! Join tokens: one line of text with what a host without a certificate needs to get one. In: an invitation. Out: a
+//! token, and back. The aggregator makes them; `gleaner-agent join` reads them.
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::{DecodeError, Engine};
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_told_apart() {
+    fn invalid_tokens_are_distinguished() {
         let text = token().to_text().unwrap();
         for cut in 1..9 {
             assert_eq!(JoinToken::from_text(&text[..text.len() - cut]), Err(TokenError::Damaged));

@@ -1,6 +1,8 @@
-//! Why a reading is missing. Sensors give a typed reason; it travels as a number, and becomes a text only where
-//! somebody reads it. As JSON, and wherever it is stored, an absence is its kind and that text, so that operators and
-//! older releases read it; reading it back gives the typed reason where the text is one of the fixed ones.
+//! Why a reading is missing. In: a typed reason, from a sensor. Out: a number on the wire, and a text where a person
+//! reads it.
+//!
+//! As JSON, and wherever it is stored, an absence is its kind and that text, so that operators and older releases can
+//! read it. Reading it back gives the typed reason where the text is one of the fixed ones.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,6 +1,6 @@
-//! Foreground applications with response-time targets: an operator's description, the answers of response-time sources,
-//! and the decisions about shares (BConf, dissertation chapter 4; STFC, chapter 3). The API and the sources fill them
-//! in; the controller decides on them.
+//! Foreground applications with response-time targets (BConf, dissertation chapter 4; STFC, chapter 3). In: an
+//! operator's description, and the answers of response-time sources. Out: decisions about shares, made by the
+//! controller.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! Commands and acknowledgements: desired state, never deltas. The controller makes commands; agents carry them out and
-//! acknowledge what was really set.
+//! Commands and acknowledgements. In: desired state, from the controller. Out: agents carry it out and acknowledge what
+//! was really set.
 //!
 //! A command names one target and carries a version that only rises, and a lease. Repeating a command renews its lease.
 //! When the lease ends the agent restores the values it had found before its first change.

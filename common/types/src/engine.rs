@@ -1,5 +1,5 @@
-//! Which engine runs a job, and what it alone needs to know: a name and a document of options. A submission brings them
-//! in; the engine of that name checks and reads the options, everybody else passes them on unread.
+//! Which engine runs a job, and its options. In: a name and a document, from a submission. Out: the engine of that name
+//! checks and reads the options; all other code passes them on unread.
 
 use std::borrow::Cow;
 use std::fmt;

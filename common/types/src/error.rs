@@ -1,4 +1,5 @@
-//! How an error is printed: with everything that led to it, in one line.
+//! The text of an error. In: an error. Out: one line with the error and all its causes. Called wherever an error is
+//! printed.
 
 use std::error::Error;
 use std::fmt;

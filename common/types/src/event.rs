@@ -1,9 +1,9 @@
-//! Events: what Gleaner did and why, for operators. Agents and the controller make them; the aggregator's event log
-//! writes them; `gleaner events` shows them.
+//! Events: what Gleaner did and why, for operators. In: agents and the controller make them. Out: the aggregator's
+//! event log writes them, and `gleaner events` shows them.
 //!
-//! On disk and in `gleaner events --json` an event is one JSON object on a line, with the fields of
-//! [`EventRecord`] and of its [`Event`] side by side and the event's name in `event`. `docs/events.md`
-//! describes every one; names and fields are stable.
+//! On disk and in `gleaner events --json` an event is one JSON object on a line, with the fields of [`EventRecord`] and
+//! of its [`Event`] side by side and the event's name in `event`. `docs/events.md` describes every one; names and
+//! fields are stable.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

@@ -1,4 +1,5 @@
-//! Format numbers of what is stored: how a program says that it does not read one.
+//! Format numbers of stored data. In: the number found and the number known. Out: an error that names both. Called by
+//! every reader of stored data.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,5 +1,5 @@
-//! Harm: how much slower a foreground workload is with the volunteer than without. In: nothing; `planner::harm` makes
-//! these from randomised pauses of the volunteer. Agents report them; tools, metrics and events show them.
+//! Harm: how much slower a foreground workload is with the volunteer than without. In: `planner::harm` makes these from
+//! randomised pauses of the volunteer. Out: agents report them; tools, metrics and events show them.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Identifiers of hosts, jobs and workloads. All are bounded in length and free of characters that act on terminals
-//! and logs, because they come from certificates, config files, guests' names and other people's input.
+//! Identifiers of hosts, jobs and workloads. In: text from certificates, config files, guests' names and other input.
+//! Out: identifiers of bounded length, without characters that act on terminals and logs. Every crate uses them.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Background jobs: submissions, progress reports of engines, and the record of every sizing decision. The API and the
-//! engines fill them in; the controller decides on them; `gleaner explain` shows the records.
+//! Background jobs. In: submissions, and progress reports of engines. Out: the record of every sizing decision. The API
+//! and the engines fill them in; the controller decides; `gleaner explain` shows the records.
 
 use std::collections::BTreeMap;
 

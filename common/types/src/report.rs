@@ -1,5 +1,5 @@
-//! Reports of an agent: static facts about its host, and once a second what it sensed and predicts. Agents make them;
-//! the aggregator's controller, its metrics and `gleaner observe` read them.
+//! Reports of an agent. In: static facts about its host and, once a second, what it sensed and predicts. Out: the
+//! aggregator's controller, its metrics and `gleaner observe` read them.
 //!
 //! Zero never stands for "unknown": a value that could not be measured is a [`Reading::Absent`] with the reason.
 

@@ -1,8 +1,9 @@
-//! Tasks of engine `local` between the aggregator and the agent of a host: what the agent is to run, and what it says of it.
+//! Tasks of engine `local` between the aggregator and the agent of a host. In: orders of the aggregator. Out: states of
+//! attempts, from the agent.
 //!
-//! The aggregator keeps the list of tasks, the results and the retries; the agent starts, watches and ends processes, at the
-//! aggregator's word. An order is desired state: repeating one changes nothing. Each attempt has a version of its own, which
-//! is never used twice, and the agent keeps on disk what became of it until the aggregator has it on its own.
+//! The aggregator keeps the list of tasks, the results and the retries. The agent starts, watches and ends processes as
+//! the aggregator orders. An order is desired state: repeating one changes nothing. Each attempt has a version that is
+//! never used twice. The agent keeps on disk how an attempt ended until the aggregator has stored it.
 
 use std::fmt;
 

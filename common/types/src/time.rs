@@ -1,5 +1,5 @@
-//! Time stamps, as decisions, reports, journals and events carry them. The processes' clocks make them; nothing here
-//! reads a clock.
+//! Time stamps of decisions, reports, journals and events. In: the processes' clocks make them. Out: every crate
+//! compares and prints them. Nothing here reads a clock.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Physical quantities as types, so that a percent of a core is never added to bytes per second.
+//! Physical quantities as types, so that a percent of a core is never added to bytes per second. In: numbers. Out:
+//! checked quantities. Every crate uses them.
 //!
 //! Every floating-point quantity is finite and at most [`MAX_MAGNITUDE`] by construction: [`NotFinite`] is the error of
 //! building one from anything else, and of decoding one from JSON, TOML or the wire.

@@ -1,4 +1,4 @@
-//! Encoding and decoding a report: what every second of every host costs on the wire.
+//! The cost of encoding and decoding a report, which every host sends every second.
 #![expect(clippy::expect_used, reason = "a bench may stop on a broken fixture")]
 
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use gleaner_wire::{FromAgent, ProtocolVersion, Unknowns, decode, encode};
 
 fn codec(criterion: &mut Criterion) {
     let host = HostId::new("host-1").expect("a valid name");
-    for version in ProtocolVersion::SPOKEN {
+    for version in ProtocolVersion::SUPPORTED {
         for workloads in [1, 10, 50] {
             let message = report(&host, 7, workloads);
             let of = format!("a report of {workloads} workloads, version {version}");

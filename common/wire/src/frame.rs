@@ -19,7 +19,7 @@ pub trait Message: Sized {
     /// Appends the payload as a version has it.
     ///
     /// # Errors
-    /// [`FrameError::Unencodable`] if the encoder refuses, or that version cannot say it.
+    /// [`FrameError::Unencodable`] if the encoder refuses, or that version has no form for it.
     fn encode_payload(&self, version: ProtocolVersion, into: &mut Vec<u8>) -> Result<(), FrameError>;
     /// The message of a tag and its payload. What only a newer release knows is counted.
     ///
@@ -93,7 +93,7 @@ pub enum FrameError {
 /// The whole frame of a message, length field included.
 ///
 /// # Errors
-/// [`FrameError::Unencodable`] if it would exceed [`MAX_FRAME`], or the version cannot say it.
+/// [`FrameError::Unencodable`] if it would exceed [`MAX_FRAME`], or the version has no form for it.
 pub fn encode<M: Message>(version: ProtocolVersion, message: &M) -> Result<Vec<u8>, FrameError> {
     let tag = message.tag();
     // Holds the report of a host with ten workloads.

@@ -6,10 +6,10 @@
 //! it grows). `golden/` has the bytes of every message of every version.
 
 mod codec;
+mod encodable;
 mod frame;
 mod message;
 mod rejected;
-mod sayable;
 mod scalar;
 mod schema;
 mod unknown;
@@ -18,12 +18,12 @@ mod v2;
 mod version;
 
 pub use codec::{MAX_STORED, decode_beginning, decode_stored, decode_stored_as, decode_value, encode_value};
+pub use encodable::can_encode;
 pub use frame::{FrameError, MAX_FRAME, Message, body_length, decode, decode_body, encode};
 pub use message::{
     AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, TaskStates, ToJoiner,
     Welcome,
 };
-pub use sayable::can_say;
 pub use unknown::Unknowns;
 pub use version::{
     MAX_VERSIONS, ProtocolVersion, Purpose, VERSIONS_ALPN, encoded_versions, own_versions, versions_in_words,

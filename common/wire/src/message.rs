@@ -1,4 +1,5 @@
-//! The messages, one enum per direction, as the daemons know them. How each version says them is in `v1` and `v2`.
+//! The messages, one enum per direction, as the daemons know them. `v1` and `v2` convert them to each version's form.
+//! Both daemons make and read them.
 
 use std::fmt;
 

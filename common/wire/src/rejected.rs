@@ -1,5 +1,5 @@
-//! Why a message that came is not taken. In: what is wrong with a field. Out: an error that names it. Scalars and schemas make
-//! it; `v1` and `v2` turn it into the frame's error.
+//! Why a received message is refused. In: a field and its fault. Out: an error that names the field. Scalars and
+//! schemas make it; `v1` and `v2` turn it into the frame's error.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
-//! How the vocabulary's types become the structs of a version's schema, and back. The schemas of the versions are
-//! their own, so that a change of a type here changes nobody's bytes: it changes a conversion, or does not compile.
+//! Conversions between the domain's types and the structs of a version's schema. In: domain types. Out: schema structs
+//! that borrow from them; and back, with every rule of the domain applied. Called by `v1` and `v2`.
 //!
-//! In: domain types; out: schema structs that borrow from them, and back with every rule of the domain applied. What a report
-//! is made of is written from the domain's types and read into them directly, in the order of the schema's fields.
+//! Each version has a schema of its own. So a change of a type here changes a conversion, or does not compile; it never
+//! changes bytes. The parts of a report are written from the domain's types, and read into them, directly, in the order
+//! of the schema's fields.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,13 +27,13 @@ pub(crate) use crate::scalar::Raw;
 use crate::scalar::{Input, Scalar, append_behind_length, append_unsigned};
 use crate::unknown::Unknowns;
 
-/// A value cannot be said in a version. Behind a pointer, as [`Rejected`] is: so the result of converting a number is
+/// A value that a version of the protocol has no form for. Behind a pointer, as [`Rejected`] is: so the result of converting a number is
 /// returned in registers.
 #[derive(Debug, thiserror::Error)]
-#[error("version {} of the protocol cannot say {}", .0.0, .0.1)]
-pub(crate) struct Unsayable(Box<(u16, &'static str)>);
+#[error("version {} of the protocol has no form for {}", .0.0, .0.1)]
+pub(crate) struct NotInVersion(Box<(u16, &'static str)>);
 
-impl Unsayable {
+impl NotInVersion {
     #[cold]
     pub(crate) fn new(version: u16, what: &'static str) -> Self {
         Self(Box::new((version, what)))
@@ -42,12 +43,12 @@ impl Unsayable {
 /// How a domain type travels.
 pub(crate) trait Travels<'a, D>: Sized + Serialize + Deserialize<'a> {
     /// The schema's form of it.
-    fn of(domain: &'a D) -> Result<Self, Unsayable>;
+    fn of(domain: &'a D) -> Result<Self, NotInVersion>;
     /// The domain's form. What is not known is counted.
     fn into_domain(self, unknown: &mut Unknowns) -> Result<D, Rejected>;
 
     /// Appends the bytes of the schema's form. A schema that reports are made of does so without making that form.
-    fn write(domain: &'a D, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+    fn write(domain: &'a D, into: &mut Vec<u8>) -> Result<(), NotInVersion> {
         // An encoder that appends to memory fails only over its limit, which the frame's limit is far below.
         _ = append(&Self::of(domain)?, into);
         Ok(())
@@ -63,7 +64,7 @@ macro_rules! travels {
     ($($wire:ty, $domain:ty, $of:expr, $into:expr;)+) => {$(
         impl<'a> Travels<'a, $domain> for $wire {
             #[inline]
-            fn of(domain: &'a $domain) -> Result<Self, Unsayable> {
+            fn of(domain: &'a $domain) -> Result<Self, NotInVersion> {
                 let of: fn(&'a $domain) -> Self = $of;
                 Ok(of(domain))
             }
@@ -73,7 +74,7 @@ macro_rules! travels {
                 into(self)
             }
             #[inline(always)]
-            fn write(domain: &'a $domain, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+            fn write(domain: &'a $domain, into: &mut Vec<u8>) -> Result<(), NotInVersion> {
                 let of: fn(&'a $domain) -> Self = $of;
                 of(domain).append(into);
                 Ok(())
@@ -183,7 +184,7 @@ fn of_one_host(cpu: CoreShare) -> Result<CoreShare, Rejected> {
 }
 
 impl<'a, D, S: Travels<'a, D>> Travels<'a, Option<D>> for Option<S> {
-    fn of(domain: &'a Option<D>) -> Result<Self, Unsayable> {
+    fn of(domain: &'a Option<D>) -> Result<Self, NotInVersion> {
         domain.as_ref().map(S::of).transpose()
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<Option<D>, Rejected> {
@@ -192,7 +193,7 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, Option<D>> for Option<S> {
 }
 
 impl<'a, D, E, S: Travels<'a, D>, T: Travels<'a, E>> Travels<'a, (D, E)> for (S, T) {
-    fn of((first, second): &'a (D, E)) -> Result<Self, Unsayable> {
+    fn of((first, second): &'a (D, E)) -> Result<Self, NotInVersion> {
         Ok((S::of(first)?, T::of(second)?))
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<(D, E), Rejected> {
@@ -261,7 +262,7 @@ impl<'de, S: Deserialize<'de>> Deserialize<'de> for List<S> {
 }
 
 impl<'a, D, S: Travels<'a, D>> Travels<'a, Vec<D>> for List<S> {
-    fn of(domain: &'a Vec<D>) -> Result<Self, Unsayable> {
+    fn of(domain: &'a Vec<D>) -> Result<Self, NotInVersion> {
         // Not `collect`: into a `Result` it does not know how many there will be, and grows the list while it goes.
         let mut list = Vec::with_capacity(domain.len());
         for one in domain {
@@ -276,7 +277,7 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, Vec<D>> for List<S> {
         }
         Ok(list)
     }
-    fn write(domain: &'a Vec<D>, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+    fn write(domain: &'a Vec<D>, into: &mut Vec<u8>) -> Result<(), NotInVersion> {
         append_unsigned(domain.len() as u64, into);
         domain.iter().try_for_each(|one| S::write(one, into))
     }
@@ -318,14 +319,14 @@ pub(crate) struct Nothing;
 /// The fields that were appended to a block, by one release or by several.
 pub(crate) trait Appended<'a, D> {
     /// Appends them up to the last that is not at its default: the block then ends as that of an older release does.
-    fn write(domain: &'a D, into: &mut Vec<u8>) -> Result<(), Unsayable>;
+    fn write(domain: &'a D, into: &mut Vec<u8>) -> Result<(), NotInVersion>;
     /// Sets those that are there in what the block's other fields gave.
     fn read(input: &mut Input<'a>, domain: &mut D, unknown: &mut Unknowns) -> Result<(), Rejected>;
 }
 
 impl<'a, D> Appended<'a, D> for Nothing {
     #[inline(always)]
-    fn write(_: &'a D, _: &mut Vec<u8>) -> Result<(), Unsayable> {
+    fn write(_: &'a D, _: &mut Vec<u8>) -> Result<(), NotInVersion> {
         Ok(())
     }
     #[inline(always)]
@@ -346,7 +347,7 @@ macro_rules! appended {
         pub(crate) struct $name;
 
         impl<$life> $crate::schema::Appended<$life, $domain> for $name {
-            fn write(domain: &$life $domain, into: &mut Vec<u8>) -> Result<(), $crate::schema::Unsayable> {
+            fn write(domain: &$life $domain, into: &mut Vec<u8>) -> Result<(), $crate::schema::NotInVersion> {
                 let mut end = into.len();
                 $(
                     <$type as $crate::schema::Travels<$life, _>>::write(&domain.$field, into)?;
@@ -397,7 +398,7 @@ where
     S: Travels<'a, D> + Serialize + Deserialize<'a>,
     More: Appended<'a, D>,
 {
-    fn of(domain: &'a D) -> Result<Self, Unsayable> {
+    fn of(domain: &'a D) -> Result<Self, NotInVersion> {
         let mut bytes = Raw::of_value(&S::of(domain)?);
         More::write(domain, bytes.0.to_mut())?;
         Ok(Self { bytes, content: PhantomData })
@@ -409,7 +410,7 @@ where
             Cow::Owned(_) => Err(Rejected::invalid("a block that was made here")),
         }
     }
-    fn write(domain: &'a D, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+    fn write(domain: &'a D, into: &mut Vec<u8>) -> Result<(), NotInVersion> {
         append_behind_length(into, |into| {
             S::write(domain, into)?;
             More::write(domain, into)
@@ -443,7 +444,7 @@ macro_rules! schema {
     (@convert $name:ty, $life:lifetime, $domain:ty { $($field:ident: $type:ty),+ }
      { $($lacking:ident: $always:expr),* }) => {
         impl<$life> $crate::schema::Travels<$life, $domain> for $name {
-            fn of(domain: &$life $domain) -> Result<Self, $crate::schema::Unsayable> {
+            fn of(domain: &$life $domain) -> Result<Self, $crate::schema::NotInVersion> {
                 Ok(Self { $($field: $crate::schema::Travels::of(&domain.$field)?,)+ })
             }
             fn into_domain(
@@ -459,7 +460,7 @@ macro_rules! schema {
                     $($lacking: $always,)*
                 })
             }
-            fn write(domain: &$life $domain, into: &mut Vec<u8>) -> Result<(), $crate::schema::Unsayable> {
+            fn write(domain: &$life $domain, into: &mut Vec<u8>) -> Result<(), $crate::schema::NotInVersion> {
                 $(<$type as $crate::schema::Travels<$life, _>>::write(&domain.$field, into)?;)+
                 Ok(())
             }

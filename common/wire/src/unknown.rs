@@ -1,4 +1,5 @@
-//! What a peer of a newer release said that this one does not know: counted while decoding, shown as metrics.
+//! Counts of what a newer peer sent and this release does not know. In: unknown variants, fields and messages, while
+//! decoding. Out: counts for the metrics.
 
 /// Counts of what was not known. All of it was skipped or kept as unknown; none of it ended a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

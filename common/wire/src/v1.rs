@@ -1,7 +1,8 @@
-//! Version 1 of the protocol, frozen: the schema that the first release sent, byte for byte. Nothing here changes until
-//! the version is dropped. A message must be exactly as the schema has it: a variant, a field or a tag more is an error.
+//! Version 1 of the protocol, frozen: the schema that the first release sent, byte for byte. In: messages, from
+//! `message`. Out: payloads of frames, and back. Called by `frame`.
 //!
-//! In: messages, from `message`; out: payloads of frames, and back.
+//! Nothing here changes until the version is dropped. A message must match the schema exactly: an additional variant,
+//! field or tag is an error.
 
 mod command;
 mod enumeration;
@@ -29,7 +30,7 @@ fn decode<'a, D, S: Travels<'a, D>>(tag: u16, payload: &'a [u8]) -> Result<D, Fr
 }
 
 /// An agent's event that this version has.
-pub(crate) fn says(event: &gleaner_types::event::Event) -> bool {
+pub(crate) fn has_event(event: &gleaner_types::event::Event) -> bool {
     event::Event::of(event).is_ok()
 }
 

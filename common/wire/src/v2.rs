@@ -1,6 +1,7 @@
-//! Version 2 of the protocol, the current one: the schema, apart from the domain's types, and how it grows.
+//! Version 2 of the protocol, the current one: the schema, apart from the domain's types, and how it grows. In:
+//! messages, from `message`. Out: payloads of frames, and back. Called by `frame`.
 //!
-//! A later release of this version may add three things, and an older one goes on as if they were not there:
+//! A later release of this version may add three things, and an older release ignores them:
 //!
 //! - **A variant.** Plain enumerations travel as a number (`code`). Enums that carry data travel as a number and
 //!   their content behind its length. An unknown number becomes the domain's `Unknown`, an event an `UnknownEvent`; a
@@ -12,10 +13,8 @@
 //!   `Bounded`, …) never grow.
 //! - **A message.** An unknown tag is skipped.
 //!
-//! All that is not known is counted ([`Unknowns`]). Anything else is a new version. Every length is checked against
-//! the bytes that are there before anything is made of it.
-//!
-//! In: messages, from `message`; out: payloads of frames, and back.
+//! Everything unknown is counted ([`Unknowns`]). Any other change needs a new version. Every length is checked against
+//! the bytes that are there before memory is allocated for it.
 
 mod absence;
 mod command;
@@ -59,7 +58,7 @@ fn decode<'a, D, S: Travels<'a, D>>(
 }
 
 /// An agent's event that this version has.
-pub(crate) fn says(event: &gleaner_types::event::Event) -> bool {
+pub(crate) fn has_event(event: &gleaner_types::event::Event) -> bool {
     variant::Variant::of(event).is_ok()
 }
 

@@ -1,9 +1,11 @@
-//! Versions of the protocol, and how two peers agree on one.
+//! Versions of the protocol, and how two peers agree on one. In: the versions of both sides. Out: the newest that both
+//! have. Called by `net::transport`.
 //!
-//! In the TLS handshake an agent offers a name (ALPN) for each version it speaks, and the aggregator takes the newest
-//! that both have. Each release speaks two versions, so daemons one version apart always talk, in the older one's.
-//! Peers that share none agree on [`VERSIONS_ALPN`] instead, where each tells the other its versions, once, in a form
-//! that never changes, and the connection ends.
+//! In the TLS handshake an agent offers a name (ALPN) for each version it supports, and the aggregator takes the newest
+//! that both have. Each release supports two versions, so daemons one version apart can always connect.
+//!
+//! Peers that share none agree on [`VERSIONS_ALPN`] instead. There each side sends the other its versions, once, in a
+//! form that never changes, and the connection ends.
 
 use std::fmt;
 
@@ -21,7 +23,7 @@ impl ProtocolVersion {
     pub const CURRENT: Self = Self::V2;
 
     /// All that this release speaks, newest first.
-    pub const SPOKEN: [Self; 2] = [Self::V2, Self::V1];
+    pub const SUPPORTED: [Self; 2] = [Self::V2, Self::V1];
 
     /// Its number.
     #[must_use]
@@ -73,7 +75,7 @@ impl Purpose {
     #[must_use]
     pub fn of(alpn: &[u8]) -> Option<Self> {
         let spoken = |name: fn(ProtocolVersion) -> &'static [u8]| {
-            ProtocolVersion::SPOKEN.into_iter().find(|version| name(*version) == alpn)
+            ProtocolVersion::SUPPORTED.into_iter().find(|version| name(*version) == alpn)
         };
         match alpn == VERSIONS_ALPN {
             true => Some(Self::Versions),
@@ -97,7 +99,7 @@ pub const MAX_VERSIONS: usize = 2 * MOST_VERSIONS;
 /// stream ends. It never changes.
 #[must_use]
 pub fn encoded_versions() -> Vec<u8> {
-    ProtocolVersion::SPOKEN.iter().flat_map(|version| version.number().to_le_bytes()).collect()
+    ProtocolVersion::SUPPORTED.iter().flat_map(|version| version.number().to_le_bytes()).collect()
 }
 
 /// The versions of such a list, in words.
@@ -125,16 +127,16 @@ mod tests {
 
     #[test]
     fn names_lead_back_to_their_versions() {
-        for version in ProtocolVersion::SPOKEN {
+        for version in ProtocolVersion::SUPPORTED {
             assert_eq!(Purpose::of(version.alpn()), Some(Purpose::Agent(version)));
             assert_eq!(Purpose::of(version.join_alpn()), Some(Purpose::Join(version)));
         }
         assert_eq!(Purpose::of(b"gleaner/3"), None);
-        assert_eq!(ProtocolVersion::SPOKEN[0], ProtocolVersion::CURRENT);
+        assert_eq!(ProtocolVersion::SUPPORTED[0], ProtocolVersion::CURRENT);
     }
 
     #[test]
-    fn versions_are_told_in_a_form_that_never_changes() {
+    fn versions_are_sent_in_a_form_that_never_changes() {
         assert_eq!(encoded_versions(), [2, 0, 1, 0]);
         assert_eq!(versions_in_words(&[9, 0, 10, 0, 9, 0, 7]), "9, 10");
         assert_eq!(versions_in_words(&[]), "none");

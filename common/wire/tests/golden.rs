@@ -1,7 +1,8 @@
-//! The golden bytes of every message of every version: what was sent once is understood for ever, and sent alike.
+//! The golden bytes of every message of every version: they must decode to the same message, and encode to the same
+//! bytes, for ever.
 //!
-//! `golden/vN/NAME.bin` is a frame as version N sends it, `NAME.json` what it says. With `GLEANER_WRITE_GOLDEN=1` the
-//! files that are missing are written; one that is there is never changed.
+//! `golden/vN/NAME.bin` is a frame as version N sends it, `NAME.json` its content. With `GLEANER_WRITE_GOLDEN=1` the
+//! files that are missing are written; an existing file is never changed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 mod golden_samples;

@@ -1,5 +1,5 @@
-//! Every number of every message, in both versions, replaced by what no host says: it is refused by its field's name, or
-//! it is one of those that mean no harm whatever they are.
+//! Every number of every message, in both versions, is replaced by a value that no host has. Each is refused by its
+//! field's name, or is one that is harmless with any value.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,7 @@ fn alter<M: Message + std::fmt::Debug>(version: ProtocolVersion, made: Made, tal
 
 #[test]
 fn no_number_is_taken_that_is_not_plausible() {
-    for version in ProtocolVersion::SPOKEN {
+    for version in ProtocolVersion::SUPPORTED {
         let mut tally = Tally::default();
         for seed in 0..400 {
             for kind in 0..OF_AGENTS {

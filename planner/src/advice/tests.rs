@@ -122,7 +122,7 @@ fn report(expected: f64) -> HostReport {
 }
 
 #[test]
-fn hosts_are_told_apart_by_what_they_may_do() {
+fn hosts_are_distinguished_by_what_they_may_do() {
     let question = Question { for_s: 60.0, risk: 0.1 };
     let id = HostId::new("h1").unwrap();
     let (seen, now) = (history(80.0, &[20.0, 20.0, 30.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0]), report(70.0));

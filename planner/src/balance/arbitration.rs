@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_nothing_and_no_capacity_is_no_panic() {
+    fn no_tier_gets_nothing_and_no_capacity_is_no_panic() {
         let demands = [demand(0, 0, Resource::Disk, 1.0, 0.0), demand(1, 0, Resource::Disk, 1.0, f64::NAN)];
         let grants = arbitrate(&demands, WHOLE);
         assert!(grants.shares.iter().all(|share| share.part() > 0.4), "{grants:?}");

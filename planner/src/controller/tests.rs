@@ -285,7 +285,7 @@ fn a_host_that_joins_and_never_reports_falls_silent() {
 }
 
 #[test]
-fn a_refusal_is_told_once_and_the_job_waits() {
+fn a_refusal_is_reported_once_and_the_job_waits() {
     let mut bench = Bench::joined();
     let outputs = bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
     let Some(Output::Command { command, .. }) = outputs.iter().find(|o| matches!(o, Output::Command { .. })) else {

@@ -11,8 +11,8 @@ use crate::half_life;
 
 /// How often the safe bound may turn out too low. Chosen: a promise in a hundred.
 const VIOLATIONS: f64 = 0.01;
-/// A rival must be better than the default method by this part. Chosen.
-const LEAD: f64 = 0.1;
+/// Another method must be better than the default one by this part. Chosen.
+const LEAST_ADVANTAGE: f64 = 0.1;
 /// Half-life of an error, in judged predictions. Chosen.
 const HALF_LIFE: f64 = 60.0;
 /// Judged predictions before a rival may lead, or the bound is taken from errors. Chosen.
@@ -88,7 +88,7 @@ impl Best {
         }
         let error = |of: usize| self.competitors[of].error;
         let best = (1..self.competitors.len()).min_by(|a, b| error(*a).total_cmp(&error(*b)));
-        best.filter(|best| error(*best) < (1.0 - LEAD) * error(0)).unwrap_or(0)
+        best.filter(|best| error(*best) < (1.0 - LEAST_ADVANTAGE) * error(0)).unwrap_or(0)
     }
 
     /// How much more than predicted must be allowed for, so that it was enough in all but [`VIOLATIONS`] of the cases so

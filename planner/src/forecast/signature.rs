@@ -4,7 +4,7 @@ use super::forecaster::{Forecaster, Setup};
 use super::steps::{OfSteps, mean, repeated};
 
 /// Correlation of one period with the next from which they form a signature (CloudScale, SOCC 2011: 0.85).
-const ALIKE: f64 = 0.85;
+const LEAST_CORRELATION: f64 = 0.85;
 /// States of the Markov chain. Chosen.
 const STATES: usize = 8;
 
@@ -43,7 +43,7 @@ fn repeating(series: &[f64], ahead: usize) -> Option<f64> {
         return None;
     }
     let periods: Vec<&[f64]> = series.rchunks_exact(period).collect();
-    let alike = periods.windows(2).all(|pair| pearson(pair[0], pair[1]).is_some_and(|alike| alike >= ALIKE));
+    let alike = periods.windows(2).all(|pair| pearson(pair[0], pair[1]).is_some_and(|alike| alike >= LEAST_CORRELATION));
     if periods.len() < 2 || !alike {
         return None;
     }

@@ -187,7 +187,7 @@ fn predictions_stay_what_they_were() {
 }
 
 #[test]
-fn names_are_names_and_are_told_apart() {
+fn names_are_valid_and_unique() {
     for (index, method) in METHODS.iter().enumerate() {
         assert_eq!(method.reported().as_str(), method.name());
         assert_eq!(Method::named(method.name()), Some(*method));

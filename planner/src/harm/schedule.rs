@@ -11,7 +11,7 @@ const SHORTEST_S: f64 = 0.2;
 const LONGEST_S: f64 = 0.5;
 /// From holding the volunteer until the window without it begins. A wait counts where it ends, so those that began beside
 /// the volunteer end in this time and count for neither side; and a freezer takes some milliseconds. Chosen.
-pub const SETTLE: Duration = Duration::from_millis(30);
+pub const SETTLING_TIME: Duration = Duration::from_millis(30);
 /// Largest share of the time that the volunteer may be held. Above it a window with the volunteer would not fit between
 /// two without it.
 pub const LARGEST_PAUSE_SHARE: f64 = 0.2;
@@ -29,7 +29,7 @@ impl Trial {
     /// How long the volunteer is held in it.
     #[must_use]
     pub fn held(&self) -> Duration {
-        SETTLE + self.window
+        SETTLING_TIME + self.window
     }
 }
 
@@ -64,7 +64,7 @@ impl Schedule {
             return None;
         }
         let window_s = SHORTEST_S + (LONGEST_S - SHORTEST_S) * self.unit();
-        let held_s = SETTLE.as_secs_f64() + window_s;
+        let held_s = SETTLING_TIME.as_secs_f64() + window_s;
         // At the largest share half a period is 2.5 times what is held, and so never shorter than both windows.
         let period_s = held_s / self.pause_share * (0.5 + self.unit());
         let wait_s = (period_s - held_s - window_s).max(0.0);

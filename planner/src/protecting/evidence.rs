@@ -14,11 +14,11 @@ pub const RECENT: Duration = Duration::from_secs(300);
 
 /// What the evidence says.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Weighed {
+pub enum Conclusion {
     /// Fewer trials than an interval takes.
     TooFew,
-    /// There were enough trials, and the foreground used no CPU in them worth the name: there is nobody to protect.
-    Nobody,
+    /// There were enough trials, and the foreground used no CPU in them worth the name.
+    NoForeground,
     /// The interval holds the budget.
     Undecided(HarmInterval),
     /// The whole interval is below the budget.
@@ -88,14 +88,14 @@ impl Evidence {
 
     /// What it says. It is over the budget if any part of it is; within if all of it is.
     #[must_use]
-    pub fn weigh(&self, budgets: &Budgets) -> Weighed {
+    pub fn weigh(&self, budgets: &Budgets) -> Conclusion {
         let budget_percent = budgets.all_percent;
         let over = |harm: HarmInterval, budget: f64| harm.low_percent > budget;
         for trials in [&self.recent, &self.all] {
             if let Estimate::Known(harm) = trials.estimate()
                 && over(harm, budget_percent)
             {
-                return Weighed::Over { harm, budget_percent, workload: None };
+                return Conclusion::Over { harm, budget_percent, workload: None };
             }
         }
         let own =
@@ -104,20 +104,20 @@ impl Evidence {
         for (workload, estimate, budget_percent) in own {
             match estimate {
                 Estimate::Known(harm) if over(harm, budget_percent) => {
-                    return Weighed::Over { harm, budget_percent, workload: Some(workload.clone()) };
+                    return Conclusion::Over { harm, budget_percent, workload: Some(workload.clone()) };
                 }
                 Estimate::Known(harm) if harm.high_percent >= budget_percent => undecided = Some(harm),
                 _ => {}
             }
         }
         match (self.all.estimate(), undecided) {
-            (Estimate::TooFewTrials(_), _) => Weighed::TooFew,
-            (Estimate::TooLittleActivity, _) => Weighed::Nobody,
-            (Estimate::Known(_), Some(harm)) => Weighed::Undecided(harm),
+            (Estimate::TooFewTrials(_), _) => Conclusion::TooFew,
+            (Estimate::TooLittleActivity, _) => Conclusion::NoForeground,
+            (Estimate::Known(_), Some(harm)) => Conclusion::Undecided(harm),
             (Estimate::Known(harm), None) if harm.high_percent < budget_percent => {
-                Weighed::Within { harm, budget_percent }
+                Conclusion::Within { harm, budget_percent }
             }
-            (Estimate::Known(harm), None) => Weighed::Undecided(harm),
+            (Estimate::Known(harm), None) => Conclusion::Undecided(harm),
         }
     }
 }

@@ -119,7 +119,7 @@ proptest! {
                     prop_assert!(ladder.room(change.to) > ladder.room(change.from) && harm.high_percent < *budget_percent);
                     prop_assert!(trials >= LEAST_TRIALS && lasted >= WITHIN_FOR, "{said} after {lasted:?}");
                 }
-                Cause::Nobody => prop_assert!(trials >= LEAST_TRIALS && lasted >= WITHIN_FOR, "{said} after {lasted:?}"),
+                Cause::NoForeground => prop_assert!(trials >= LEAST_TRIALS && lasted >= WITHIN_FOR, "{said} after {lasted:?}"),
                 Cause::HeldLongEnough { .. } => prop_assert!(lasted >= HELD_FOR.0, "{said} after {lasted:?}"),
                 Cause::Begins | Cause::HostChanged => prop_assert!(false, "{said}"),
             }

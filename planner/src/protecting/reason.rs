@@ -31,7 +31,7 @@ pub enum Cause {
         budget_percent: f64,
     },
     /// No foreground used CPU for a while.
-    Nobody,
+    NoForeground,
     /// The volunteer was held long enough to try again.
     HeldLongEnough {
         /// How long, in seconds.
@@ -96,7 +96,7 @@ impl fmt::Display for Cause {
                 "the foreground was {harm} slower by {} trials, below the budget of {budget_percent} %",
                 harm.trials
             ),
-            Self::Nobody => f.write_str("no foreground used CPU"),
+            Self::NoForeground => f.write_str("no foreground used CPU"),
             Self::HeldLongEnough { held_s } => write!(f, "it was held for {held_s} s and is tried again"),
             Self::HostChanged => f.write_str("the host's CPUs or levers have changed"),
         }

@@ -236,7 +236,7 @@ proptest! {
             let compared: Vec<Compared> = shown.iter().map(|percent| slower("a", *percent)).collect();
             evidence.add(now, &compared, 1.0, &budgets());
             trials += u32::try_from(compared.len()).unwrap();
-            let over = matches!(evidence.weigh(&budgets()), Weighed::Over { .. });
+            let over = matches!(evidence.weigh(&budgets()), Conclusion::Over { .. });
             over_since = if over { over_since.or(Some(now)) } else { None };
             let must = over_since.is_some_and(|since: Duration| now - since >= OVER_FOR);
             match machine.trial(now, &compared, 1.0, &budgets()) {

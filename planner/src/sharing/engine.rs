@@ -320,11 +320,11 @@ impl<'a> State<'a> {
     /// When the next task that uses the network ends by what was told; those that should have ended do not count.
     #[must_use]
     pub fn network_freed_s(&self) -> f64 {
-        let told_s = |run: &Run| {
+        let declared_end_s = |run: &Run| {
             let factor = self.factors.get(&(run.job, run.stage)).copied().unwrap_or(1.0);
             run.start_s + (run.end_s - run.start_s) / factor
         };
-        let running = self.ends.values().filter(|run| run.network > 0.0).map(told_s);
+        let running = self.ends.values().filter(|run| run.network > 0.0).map(declared_end_s);
         running.filter(|&at_s| at_s > self.now_s * (1.0 + TIME_ROUNDING)).fold(f64::INFINITY, f64::min)
     }
 

@@ -1,6 +1,6 @@
 //! The one place where the input of a sizing decision is made. In: facts about a job and its workers, from whoever has
 //! them: the controller about a job on one machine or on a cluster, or a JSON document (`gleaner plan size`). Out: a
-//! [`Sizing`]. Callers supply facts; ranking, margins, padding and power terms are settled here.
+//! [`Sizing`]. Callers supply facts; ranking, margins, padding and power terms are decided here.
 
 use gleaner_types::id::HostId;
 use gleaner_types::job::{Goal, PowerModels, Prices};

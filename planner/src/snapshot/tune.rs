@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_that_are_allowed_are_told() {
+    fn the_allowed_names_are_reported() {
         let unknown = TuneQuestion { control: "lqr".to_owned(), ..question(None) };
         assert_eq!(tune(&unknown, &CONTROLLERS).unwrap_err().to_string(), "control: is \"lqr\"; it must be stfc");
         let [own] = CONTROLLERS;

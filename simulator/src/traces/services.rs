@@ -1,5 +1,6 @@
-//! Loaders of what drives and disturbs a service: recorded request loads (`worldcup98`, one line per minute; `bias-cloud`, one
-//! per second) and the recorded speed of cloud machines (`azure`, one line per run of a benchmark).
+//! Loaders of traces for services. In: recorded request loads (`worldcup98`, one line per minute; `bias-cloud`, one per
+//! second) and the recorded speed of cloud machines (`azure`, one line per run of a benchmark). Out: load and speed
+//! over time. The experiments call them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

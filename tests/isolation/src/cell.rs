@@ -1,4 +1,5 @@
-//! One measurement: a foreground in its cgroups, an antagonist beside it under one row, and what came of both.
+//! One measurement. In: a foreground in its cgroups, and an antagonist beside it under one row. Out: the figures of
+//! both.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What there is to choose from: foregrounds, antagonists, rows, and cells of a foreground and an antagonist. Pure.
+//! The choices of the matrix: foregrounds, antagonists, rows, and cells of a foreground and an antagonist. Pure.
 
 use serde::{Deserialize, Serialize};
 

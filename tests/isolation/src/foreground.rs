@@ -66,24 +66,24 @@ pub fn main(setup: &Setup) -> anyhow::Result<()> {
     let answer = match service {
         Service::Seats(seats, mut server) => {
             let load = Load::start(seats);
-            let mut answer = load.measure(told()?);
+            let mut answer = load.measure(seconds_to_measure()?);
             answer.killed = server.as_mut().is_some_and(Owned::ended);
             answer
         }
-        Service::Postgres(mut postgres) => postgres.measure(told()?)?,
+        Service::Postgres(mut postgres) => postgres.measure(seconds_to_measure()?)?,
     };
     println!("{}", serde_json::to_string(&answer)?);
     Ok(())
 }
 
-/// Says that it is ready, and waits to be told for how long to measure.
-fn told() -> anyhow::Result<Duration> {
+/// Prints that it is ready, and reads for how long to measure.
+fn seconds_to_measure() -> anyhow::Result<Duration> {
     println!("ready");
     std::io::stdout().flush()?;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     let seconds = line.trim().strip_prefix("measure ").and_then(|seconds| seconds.parse().ok());
-    let seconds: f64 = seconds.with_context(|| format!("was told `{}` instead of `measure SECONDS`", line.trim()))?;
+    let seconds: f64 = seconds.with_context(|| format!("read `{}` instead of `measure SECONDS`", line.trim()))?;
     Duration::try_from_secs_f64(seconds).context("a time to measure must be positive")
 }
 

@@ -1,4 +1,5 @@
-//! What a run came to: per cell and row the means over the rounds, and the figures with names. Pure.
+//! The result of a run. In: all measurements. Out: per cell and row the means over the rounds, and the named figures.
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! What an antagonist got done: each of its processes keeps its counts in a file of its own, which survives whatever kills it.
+//! The work that an antagonist got done. Each of its processes keeps its counts in a file of its own, which survives a
+//! kill.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

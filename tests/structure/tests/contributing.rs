@@ -1,4 +1,5 @@
-//! The examples of CONTRIBUTING.md fit the code as it is: what each of its diffs changes is there, and what it adds is not.
+//! The examples of CONTRIBUTING.md match the code: every line that a diff removes or expects is there, and what it adds
+//! is not.
 
 use std::fs;
 use std::path::{Path, PathBuf};

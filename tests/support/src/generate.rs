@@ -1,8 +1,8 @@
-//! Any message of the protocol, made from its types, and the same with any number in it replaced: what peers send that
-//! follow the protocol and say what no host is like.
+//! Messages of the protocol for tests. In: a type. Out: any message of it; and the same with any number replaced by a
+//! value that follows the protocol but fits no real host.
 //!
-//! The types' own `Deserialize` drives it: it asks for their fields one by one. Every number that is made is unique in its
-//! message, so that its bytes are found in the frame and can be replaced by others, which no honest encoder would write.
+//! The types' own `Deserialize` drives it: it asks for their fields one by one. Every number is unique in its message.
+//! So its bytes can be found in the frame and replaced by values that no honest encoder would write.
 
 use gleaner_types::command::{Ack, Command};
 use gleaner_types::report::HostReport;
@@ -138,7 +138,7 @@ pub const OF_AGENTS: usize = 4;
 /// A message of an agent, of one of [`OF_AGENTS`] kinds: hello, report, answer to a command, events.
 ///
 /// # Errors
-/// [`FrameError`] where the version cannot say it; `None` where the types refuse it.
+/// [`FrameError`] where the version has no form for it; `None` where the types refuse it.
 pub fn of_agent(
     kind: usize,
     version: ProtocolVersion,

@@ -1,5 +1,5 @@
-//! How fast the machine is: tests whose figures depend on it are not judged where others slow it down meanwhile, as on a
-//! virtual machine that shares its cores.
+//! The machine's speed. Tests whose figures depend on it are not judged while other work slows the machine down, as on
+//! a virtual machine that shares its cores.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;

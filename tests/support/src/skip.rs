@@ -1,5 +1,5 @@
-//! How a test says that it was skipped. The line goes past the harness, which swallows what a passed test prints, so that
-//! `cargo xtask ci` can count it: there a skip that is not on its list is named.
+//! How a test reports that it was skipped. In: a reason. Out: a line that bypasses the test harness, which hides the
+//! output of passed tests. So `cargo xtask ci` can count it, and names a skip that is not on its list.
 
 use std::io::Write;
 

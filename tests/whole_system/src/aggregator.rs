@@ -9,7 +9,7 @@ use gleaner_aggregator::event_log::{EventLog, EventLogSettings};
 use gleaner_aggregator::journal::{Journal, JournalSettings};
 use gleaner_aggregator::shell::{Arrival, Audit, Parts, Shell};
 use gleaner_aggregator::store::Store;
-use gleaner_daemon::clock::ClockHand;
+use gleaner_daemon::clock::ManualClock;
 use gleaner_planner::controller::{Controller, Settings};
 use gleaner_types::application::ResponseTime;
 use gleaner_types::engine::EngineName;
@@ -41,7 +41,7 @@ pub struct Core {
     pub responses: mpsc::Receiver<(ApplicationId, ResponseTime)>,
     /// What the batch system is told.
     pub actions: mpsc::UnboundedReceiver<(JobId, EngineAction)>,
-    hand: ClockHand,
+    hand: ManualClock,
     started: Time,
     offset: i64,
 }
@@ -91,7 +91,7 @@ impl Aggregator {
     /// # Errors
     /// Why it ends at once, as on a full disk.
     pub fn start(&mut self, now: Time) -> anyhow::Result<()> {
-        let hand = ClockHand::new(self.dial.shows(self.dial.offset, now, now));
+        let hand = ManualClock::new(self.dial.shows(self.dial.offset, now, now));
         let clock = hand.clock();
         let store = Store::open(&self.folder("state.redb"))?;
         let mut controller = store.load()?.unwrap_or_else(|| Controller::new(SETTINGS, clock.now()));
@@ -100,7 +100,7 @@ impl Aggregator {
         controller.set_epoch(clock.now().0.max(controller.epoch() + 1));
         let (engine_reports, _) = mpsc::channel(1);
         let (answers, responses) = mpsc::channel(1_024);
-        let (told, actions) = mpsc::unbounded_channel();
+        let (sender, actions) = mpsc::unbounded_channel();
         let local_host = HostId::new("aggregator")?;
         let mut shell = Shell::new(Parts {
             clock,
@@ -110,7 +110,7 @@ impl Aggregator {
             events: EventLog::open(EventLogSettings { folder: self.events(), max_bytes: 1 << 20, files: 100 }),
             store,
             engines: Engines::new(self.folder("jobs"), TaskLink::new(local_host, self.folder("jobs")), engine_reports)
-                .with(EngineName::of(engine::NAME), WorkerShape::Hosts, Box::new(SimulatedEngine { actions: told })),
+                .with(EngineName::of(engine::NAME), WorkerShape::Hosts, Box::new(SimulatedEngine { actions: sender })),
             responses: answers,
             enrolment: Enrolment::closed(),
             audit: Audit::new(&self.folder("audit"), clock.now()),

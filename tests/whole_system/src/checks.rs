@@ -33,7 +33,7 @@ struct Observed {
 pub struct Checks {
     hosts: Vec<Observed>,
     /// Events that each agent was told are in the log, by host and incarnation.
-    told: BTreeMap<(HostId, u64), u64>,
+    acknowledged: BTreeMap<(HostId, u64), u64>,
     /// Knobs that limit a workload now.
     limiting: BTreeSet<(HostId, usize, &'static str)>,
     /// Knobs that were written, and those that were put back afterwards.
@@ -200,8 +200,8 @@ impl Checks {
     /// An agent is told that its events through this one are in the log.
     pub fn acknowledged(&mut self, host: &Host, through: u64) {
         let Some(agent) = &host.agent else { return };
-        let told = self.told.entry((host.id.clone(), agent.incarnation)).or_default();
-        *told = through.max(*told);
+        let newest = self.acknowledged.entry((host.id.clone(), agent.incarnation)).or_default();
+        *newest = through.max(*newest);
     }
 
     /// What the log holds in the end; gives its lines.
@@ -234,7 +234,7 @@ impl Checks {
             }
             all.extend(lines);
         }
-        for ((host, incarnation), through) in std::mem::take(&mut self.told) {
+        for ((host, incarnation), through) in std::mem::take(&mut self.acknowledged) {
             let own = logged.get(&(host.clone(), incarnation));
             let missing = (1..=through).find(|sequence| !own.is_some_and(|own| own.contains(sequence)));
             self.demand(missing.is_none(), || {

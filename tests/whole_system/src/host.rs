@@ -9,7 +9,7 @@ use gleaner_agent::config::Config;
 use gleaner_agent::host_loop::HostLoop;
 use gleaner_agent::outbox::{Outbox, OutboxLimits};
 use gleaner_agent::probe;
-use gleaner_daemon::clock::ClockHand;
+use gleaner_daemon::clock::ManualClock;
 use gleaner_daemon::config::Source;
 use gleaner_simulator::random::Random;
 use gleaner_types::event::Event;
@@ -68,7 +68,7 @@ pub struct Agent {
     pub facts: HostFacts,
     /// The connection it is on.
     pub link: Option<LinkId>,
-    hand: ClockHand,
+    hand: ManualClock,
     started: Time,
     offset: i64,
 }
@@ -153,7 +153,7 @@ impl Host {
     /// Why it ends at once, as on a full disk.
     pub fn start(&mut self, now: Time, random: &mut Random) -> anyhow::Result<()> {
         self.advance(now, 0, random)?;
-        let hand = ClockHand::new(self.dial.shows(self.dial.offset, now, now));
+        let hand = ManualClock::new(self.dial.shows(self.dial.offset, now, now));
         let (clock, roots, hierarchies) = (hand.clock(), self.machine.roots(), self.machine.hierarchies());
         let volunteer = if self.acting { VolunteerChoice::ProcessGroups } else { VolunteerChoice::None };
         let settings =

@@ -1,4 +1,4 @@
-//! One seed: a few hosts, an aggregator, a job, an application, and their happenings in the order of virtual time.
+//! One seed: a few hosts, an aggregator, a job, an application, and their events in the order of virtual time.
 
 mod demand;
 mod links;
@@ -499,7 +499,7 @@ impl World {
         match self.aggregator.start(self.now) {
             Ok(()) => {
                 self.say(|| "the aggregator started".to_owned());
-                self.batch.told = false;
+                self.batch.end_reported = false;
                 self.batch.slots.clear();
                 let id = self.batch.spec.id.clone();
                 let knows = self.aggregator.with(self.now, |shell| shell.controller().job(&id).is_some());

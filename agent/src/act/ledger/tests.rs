@@ -1,4 +1,4 @@
-//! What is recorded and read back, and ledgers that are broken, foreign, too long or newer.
+//! The ledger: records are written and read back; a ledger that is broken, foreign, too long or newer is refused.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -130,7 +130,7 @@ fn bad_ledgers() -> Vec<String> {
 }
 
 #[test]
-fn a_broken_ledger_of_this_boot_stays_until_an_operator_settles_it() {
+fn a_broken_ledger_of_this_boot_stays_until_an_operator_resolves_it() {
     for bad in bad_ledgers() {
         let dir = tempfile::tempdir().unwrap();
         drop(Ledger::open(dir.path()).unwrap());
@@ -151,14 +151,14 @@ fn a_broken_ledger_of_this_boot_stays_until_an_operator_settles_it() {
         assert_eq!(fs::read_to_string(&path).unwrap(), bad, "nothing is written over it");
 
         fs::write(dir.path().join("ledger.json.broken-1"), "of another day").unwrap();
-        let kept = Ledger::settle(dir.path(), Settlement::Adopt).unwrap().unwrap();
+        let kept = Ledger::resolve(dir.path(), Resolution::Adopt).unwrap().unwrap();
         assert_eq!(kept, dir.path().join("ledger.json.broken-2"));
         assert_eq!(fs::read_to_string(kept).unwrap(), bad);
         assert!(Ledger::open(dir.path()).unwrap().contents().is_empty());
-        assert_eq!(Ledger::settle(dir.path(), Settlement::Adopt).unwrap(), None, "there is nothing to settle");
+        assert_eq!(Ledger::resolve(dir.path(), Resolution::Adopt).unwrap(), None, "there is nothing to resolve");
 
         fs::write(&path, &bad).unwrap();
-        assert_eq!(Ledger::settle(dir.path(), Settlement::Discard).unwrap(), None);
+        assert_eq!(Ledger::resolve(dir.path(), Resolution::Discard).unwrap(), None);
         assert!(!path.exists() && Ledger::open(dir.path()).unwrap().contents().is_empty());
     }
 }
@@ -592,7 +592,7 @@ fn what_cannot_be_moved_aside_stays_where_it_is() {
 }
 
 #[test]
-fn what_the_system_denies_is_told_from_what_is_not_to_be_trusted() {
+fn denied_access_is_distinguished_from_untrusted_files() {
     let path = Path::new("/state");
     let denied = trusted("open the ledger", path)(io::Error::from_raw_os_error(libc::EACCES));
     assert!(matches!(denied, LedgerError::Io { .. }), "{denied}");

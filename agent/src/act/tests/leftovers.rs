@@ -1,5 +1,5 @@
-//! Cgroups that killed tests left behind, which nobody else would remove: some are frozen, with processes in them. What a
-//! test makes carries its process's number; when no process has that any more, the next tests remove it.
+//! Cgroups that killed tests left behind. In: cgroup names, which carry the process id of the test that made them. Out:
+//! those whose process has ended are removed, frozen ones with their processes. Called when a test opens its scene.
 
 use std::fs;
 use std::path::{Path, PathBuf};

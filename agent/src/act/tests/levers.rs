@@ -156,8 +156,8 @@ fn a_weight_on_the_disk_bites() {
 }
 
 #[test]
-fn memory_is_taken_in_steps_without_killing_anybody() {
-    const TEST: &str = "memory_is_taken_in_steps_without_killing_anybody";
+fn memory_is_taken_in_steps_without_a_kill() {
+    const TEST: &str = "memory_is_taken_in_steps_without_a_kill";
     let Some(scene) = Scene::open(TEST) else { return };
     let memory_group = scene.workload().levers.into_iter().find(|(role, _)| *role == Role::Memory);
     let unified =

@@ -4,7 +4,7 @@ use super::*;
 use crate::launch::User;
 
 #[test]
-fn what_cannot_be_ended_is_tried_again_and_told_once() {
+fn a_failed_end_is_tried_again_and_reported_once() {
     let state = tempfile::tempdir().unwrap();
     let settings = ActSettings {
         acting: true,
@@ -72,22 +72,22 @@ fn its_parts_are_the_guards_own() {
 }
 
 #[test]
-fn what_was_told_of_a_foreign_write_is_not_told_again_when_the_lease_ends() {
-    let Some(scene) = Scene::open("what_was_told_of_a_foreign_write_is_not_told_again") else { return };
+fn a_reported_foreign_write_is_not_reported_again_when_the_lease_ends() {
+    let Some(scene) = Scene::open("a_reported_foreign_write_is_not_reported_again") else { return };
     let theirs = LeverValue::at_most(share(70.0), 100_000).0;
     let quota = scene.lever(CgroupFile::Quota);
-    for told in [true, false] {
+    for reported in [true, false] {
         let mut actor = actor(&scene);
         assert_eq!(refusal_of(&actor.apply(&limit(1, 50.0, None), NOW)), None);
         quota.write(theirs.clone()).unwrap();
-        if told {
+        if reported {
             let events = actor.tick(later(1_000));
             assert!(matches!(events.as_slice(), [Event::ForeignWrite { .. }]), "{events:?}");
         }
         // The workload goes, and its limits with it.
         actor.set_workloads(BTreeMap::new());
         let foreign = actor.tick(later(2_000)).iter().filter(|e| matches!(e, Event::ForeignWrite { .. })).count();
-        assert_eq!(foreign, usize::from(!told));
+        assert_eq!(foreign, usize::from(!reported));
         actor.restore_all();
         quota.write(LeverValue::Quota { quota_us: None, period_us: 100_000 }).unwrap();
     }

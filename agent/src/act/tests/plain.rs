@@ -1,4 +1,4 @@
-//! Limits on levers that are plain files and keep whatever is written: what no real kernel does at will.
+//! Limits on levers that are plain files and keep any value: states that no real kernel produces on request.
 
 use super::*;
 use crate::hierarchies::CgroupVersion;

@@ -1,7 +1,7 @@
-//! A ledger of this boot that cannot be used: the agent observes until an operator has settled it.
+//! A ledger of this boot that cannot be used: the agent only observes until an operator has resolved it.
 
 use super::*;
-use crate::act::ledger::Settlement;
+use crate::act::ledger::Resolution;
 
 /// The agent, which has no volunteer, when it is started.
 fn start(scene: &Scene) -> Actor {
@@ -52,7 +52,7 @@ fn with_a_broken_ledger_nothing_is_limited_however_often_it_is_started() {
 
     // The operator sets right what is wrong, and says so.
     scene.lever(CgroupFile::Quota).set(found.clone()).unwrap();
-    let kept = Ledger::settle(scene.state.path(), Settlement::Adopt).unwrap().unwrap();
+    let kept = Ledger::resolve(scene.state.path(), Resolution::Adopt).unwrap().unwrap();
     assert_eq!(fs::read_to_string(kept).unwrap(), damaged);
     let mut agent = start(&scene);
     assert_eq!(agent.refused(), None);

@@ -1,4 +1,4 @@
-//! Real cgroups and processes for tests, removed whatever happens.
+//! Real cgroups and processes for tests. They are removed however a test ends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -121,7 +121,7 @@ impl Drop for Scene {
             &foregrounds,
             cgroup::freezer_of(&foregrounds).as_ref(),
             Duration::from_secs(5),
-            cgroup::Haste::Usual,
+            cgroup::MemoryRelease::ByTheProcess,
         );
         for dir in foregrounds {
             let _ = cgroup::remove(&dir, || {});

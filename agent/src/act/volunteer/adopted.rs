@@ -1,5 +1,6 @@
-//! Volunteers that were there before: a QEMU guest, or a systemd unit, in a cgroup of its own. Nothing in them is ever
-//! ended; when the agent leaves they are as they were found.
+//! Volunteers that Gleaner did not make: a QEMU guest, or a systemd unit, in a cgroup of its own. In: its name, from
+//! the config. Out: its cgroups, for the volunteer. Its processes are never ended, and the agent restores its levers on
+//! exit.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guests_name_that_two_processes_claim_is_nobodys() {
+    fn a_guests_name_that_two_processes_claim_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let proc = root.path().join("proc");
         let process = |pid: u32| {

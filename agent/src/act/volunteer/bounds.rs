@@ -1,5 +1,6 @@
-//! What bounds a volunteer besides CPU: memory, processes, disks, and how its processes count when memory runs out. In:
-//! the volunteer's cgroups. Out: levers, set; and which bounds this host cannot give, with the reason.
+//! The volunteer's bounds besides CPU: memory, processes, disks, and which processes die first when memory runs out.
+//! In: the volunteer's cgroups. Out: levers, set; and which bounds this host cannot give, with the reason. Called by
+//! the volunteer.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,8 +1,8 @@
-//! A volunteer's part of the last-level cache and of the memory bandwidth, by a resctrl group of its own. In: how much the
-//! config allows, and what the CPU can do. Out: the group, set; its tasks are moved as they are seen. Never run on a CPU
-//! that has it: tested on a tree of files.
+//! The volunteer's part of the last-level cache and of the memory bandwidth, by a resctrl group of its own. In: how
+//! much the config allows, and what the CPU can do. Out: the group, set. Tasks are moved into it as they are found.
+//! Called by the volunteer. Never run on a CPU that has resctrl: tested on a tree of files.
 //!
-//! Its tasks fill the fewest ways that were asked for; the others are not kept from those, so the foreground loses nothing.
+//! The volunteer's tasks fill the fewest ways that were asked for. The foreground may still use every way.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,5 +1,6 @@
-//! The volunteer as a cgroup: a leaf of its own in every hierarchy that counts, in the idle class or with
-//! the least weight, held by a ceiling with a short period and by the freezer.
+//! The volunteer as a cgroup: a leaf of its own in every hierarchy that counts. In: a ceiling, and whether it is
+//! frozen. Out: control files, set: the idle class or the least weight, a ceiling with a short period, the freezer.
+//! Called by the volunteer.
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +21,7 @@ use super::error::{SpareError, VolunteerError};
 use super::idle_class::{IdlePath, NotYielding};
 use super::spare::{self, SpareCpus};
 use super::usage::VolunteerUsage;
-use crate::act::cgroup::{self, CgroupError, Haste};
+use crate::act::cgroup::{self, CgroupError, MemoryRelease};
 use crate::act::ledger::{Enabled, Ledger, LedgerError, Record};
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::restore::restore_all;
@@ -597,14 +598,14 @@ impl CgroupVolunteer {
         if self.adopted {
             return Ok(0);
         }
-        let ended = self.ender(Haste::Usual).end(within);
+        let ended = self.ender(MemoryRelease::ByTheProcess).end(within);
         self.was_ended();
         ended
     }
 
     /// What kills whatever is in it, whoever made it.
-    pub(super) fn ender(&self, haste: Haste) -> Ender {
-        Ender::Cgroup { dirs: self.dirs.clone(), freezer: self.freezer.lever.clone(), haste }
+    pub(super) fn ender(&self, release: MemoryRelease) -> Ender {
+        Ender::Cgroup { dirs: self.dirs.clone(), freezer: self.freezer.lever.clone(), release }
     }
 
     /// An [`Ender`] has set its freezer.

@@ -1,5 +1,6 @@
-//! A command that is the volunteer: started in its cgroup when the volunteer is activated, started again when it ends by
-//! itself, and ended with everything else in there when the volunteer has been stopped.
+//! The program that runs in the volunteer (`volunteer.command`). In: the volunteer was activated or stopped. Out: the
+//! program, started in the volunteer's cgroup; started again when it ends by itself; ended when the volunteer is
+//! stopped. Called by the actor.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -20,8 +21,8 @@ use crate::launch::{self, EnterError, User};
 
 /// From an end to the next start: doubled from the first to the last with every end that comes soon.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// A command that ran this long was sound. (All chosen.)
-const SOUND: Duration = Duration::from_secs(60);
+/// A command that ran this long counts as stable: the next pause is the shortest again. (All chosen.)
+const STABLE_AFTER: Duration = Duration::from_secs(60);
 
 /// Waits for a word before it becomes the command, so that nothing of it ever runs outside the cgroup.
 const WRAPPER: &str = r#"read -r gleaner_go || exit 0; unset gleaner_go; exec "$@" </dev/null"#;
@@ -123,7 +124,7 @@ impl VolunteerCommand {
     fn reap(&mut self, now: Timestamp) -> Option<Event> {
         let status = self.running.as_mut()?.child.try_wait().ok().flatten()?;
         let running = self.running.take()?;
-        if now.since(running.started) >= SOUND {
+        if now.since(running.started) >= STABLE_AFTER {
             self.pause = PAUSE.0;
         }
         let how = running.failure.unwrap_or_else(|| status.to_string());
@@ -276,8 +277,8 @@ mod tests {
     }
 
     #[test]
-    fn it_enters_the_volunteer_is_told_its_slots_and_started_again_ever_later() {
-        let Some(bed) = Bed::open("it_enters_the_volunteer_is_told_its_slots_and_started_again_ever_later") else {
+    fn it_enters_the_volunteer_gets_its_slots_and_is_restarted_with_growing_pauses() {
+        let Some(bed) = Bed::open("it_enters_the_volunteer_gets_its_slots_and_is_restarted_with_growing_pauses") else {
             return;
         };
         let (kind, mut now) = (bed.volunteer.kind(), Timestamp(0));
@@ -301,8 +302,8 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_was_wanted_is_not_told() {
-        let Some(bed) = Bed::open("an_end_that_was_wanted_is_not_told") else { return };
+    fn an_intended_end_is_not_reported() {
+        let Some(bed) = Bed::open("an_intended_end_is_not_reported") else { return };
         let (kind, now) = (bed.volunteer.kind(), Timestamp(0));
         let mut command = with_hosts_tmp(nobody(), &["/bin/sleep", "600"]);
         command.activate(1, now);
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn root_and_a_shared_tmp_are_told() {
+    fn root_and_a_shared_tmp_are_reported() {
         let user = |name: &str, uid| User { name: name.into(), uid, gid: uid, groups: vec![uid], home: "/".into() };
         let root = program(user("root", 0), &["/bin/true"]);
         let other = program(user("worker", 990), &["/bin/true"]);

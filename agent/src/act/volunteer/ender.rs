@@ -1,19 +1,20 @@
-//! Ends a volunteer whole, apart from the volunteer itself: its processes take as long as they like to die, and nobody who
-//! holds the volunteer's levers should wait for that. In: its cgroups, or its registry. Out: no process in it, and it frozen.
+//! Ends a volunteer's processes without holding the volunteer's lock: processes can take long to die, and the guard
+//! must not wait for them. In: its cgroups, or its registry. Out: no process in it, and it frozen. Called by the actor
+//! and by the thread of the memory bound.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::VolunteerError;
 use super::groups::ProcessGroups;
-use crate::act::cgroup::{self, Haste};
+use crate::act::cgroup::{self, MemoryRelease};
 use crate::levers::{AnyLever, LeverValue};
 
 /// What ends it.
 #[derive(Debug)]
 pub(crate) enum Ender {
     /// Cgroups with their freezer.
-    Cgroup { dirs: Vec<PathBuf>, freezer: AnyLever, haste: Haste },
+    Cgroup { dirs: Vec<PathBuf>, freezer: AnyLever, release: MemoryRelease },
     /// Registered process groups.
     ProcessGroups { registry: PathBuf, proc: PathBuf },
     /// One that is stopped and kept.
@@ -28,8 +29,8 @@ impl Ender {
     pub(crate) fn end(&self, within: Duration) -> Result<usize, VolunteerError> {
         match self {
             Self::Nothing => Ok(0),
-            Self::Cgroup { dirs, freezer, haste } => {
-                let ended = cgroup::kill_all(dirs, Some(freezer), within, *haste);
+            Self::Cgroup { dirs, freezer, release } => {
+                let ended = cgroup::kill_all(dirs, Some(freezer), within, *release);
                 if matches!(ended, Ok(0)) {
                     return Ok(0);
                 }

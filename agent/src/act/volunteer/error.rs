@@ -1,5 +1,5 @@
-//! Why there is no volunteer, or why it does not do as asked. In: errors of what it is made of. Out: to the actor and the
-//! guard, which refuse a command or freeze it.
+//! Errors of the volunteer. In: errors of its parts. Out: to the actor, which refuses a command, and to the guard,
+//! which freezes the volunteer.
 
 use std::io;
 use std::path::PathBuf;

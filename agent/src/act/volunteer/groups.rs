@@ -1,9 +1,9 @@
-//! The volunteer where no cgroup can be written: process groups that whoever starts them registers, as a
-//! file named after the group that holds its leader's start time. A ceiling is kept by stopping whole
-//! groups in turn, a freeze by stopping all.
+//! The volunteer where no cgroup can be written: process groups. In: a file for each group, written by the program that
+//! starts it. The file is named after the group and holds its leader's start time. Out: groups stopped in rotation to
+//! keep a ceiling, or all stopped to freeze them. Called by the volunteer.
 //!
-//! A group is signalled only while its leader is alive (or unreaped), has the registered start time and
-//! belongs to the agent's own user, so that a reused number never hits a stranger.
+//! A group is signalled only while its leader is alive or unreaped, has the registered start time, and belongs to the
+//! agent's user. So a reused number never hits another program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,8 +22,8 @@ use crate::kernel_file::read_bounded;
 
 /// Most groups that are looked at; a bound, far above the slots of any machine.
 const GROUPS: usize = 4_096;
-/// How often the turn passes on: what does not run in this second runs in a later one.
-const TURN: Duration = Duration::from_secs(1);
+/// How long one selection of groups runs; those left out run in a later interval.
+const ROTATION_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A registered group: its number and its leader's start time.
@@ -241,7 +241,7 @@ fn group_and_start(stat: &str) -> Option<(i32, u64)> {
 fn groups_to_run(limit: CoreShare, elapsed: Duration) -> usize {
     let whole = limit.cores().floor();
     let rest = limit.cores() - whole;
-    let phase = elapsed.as_secs_f64() / TURN.as_secs_f64() % 1.0;
+    let phase = elapsed.as_secs_f64() / ROTATION_INTERVAL.as_secs_f64() % 1.0;
     (whole as usize).saturating_add(usize::from(phase < rest))
 }
 

@@ -1,6 +1,6 @@
-//! Whether the kernel itself makes the volunteer yield: it, and everything by which it competes with the foreground, is in
-//! the idle class for certain. In: cgroups, or processes. Out: yes, or why not, completing "because …". The guard chooses
-//! its law by the answer.
+//! Whether the kernel itself makes the volunteer yield: everything by which the volunteer competes with the foreground
+//! must be in the idle class for certain. In: cgroups, or processes. Out: yes, or why not, completing "because …". The
+//! guard chooses its law by the answer.
 
 use std::path::{Path, PathBuf};
 
@@ -196,8 +196,9 @@ mod tests {
     }
 
     #[test]
-    fn a_real_process_of_the_normal_class_is_told_from_one_in_the_idle_class() {
-        let Some(scene) = Scene::open("a_real_process_of_the_normal_class_is_told_from_one_in_the_idle_class") else {
+    fn a_real_process_of_the_normal_class_is_distinguished_from_one_in_the_idle_class() {
+        let Some(scene) = Scene::open("a_real_process_of_the_normal_class_is_distinguished_from_one_in_the_idle_class")
+        else {
             return;
         };
         let burner = Burner::start(&scene.foreground_procs());

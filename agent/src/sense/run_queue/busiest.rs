@@ -13,7 +13,7 @@ pub(super) const MOST_GROUPS: usize = 1_024;
 /// Most processes followed. Chosen: what a user waits for is among them.
 const MOST_PROCESSES: usize = 32;
 /// How long a choice holds: looking at every process costs some milliseconds.
-const HOLDS: Duration = Duration::from_secs(60);
+const CHOICE_LIFETIME: Duration = Duration::from_secs(60);
 /// Most of a list of the volunteer's processes that is read.
 const LIST_BYTES: u64 = 1 << 20;
 
@@ -44,7 +44,7 @@ impl Busiest {
 
     /// The busiest processes. The first choice is by what each used since it started.
     pub(super) fn choose(&mut self, now: Instant) -> &[i32] {
-        if self.at.is_none_or(|at| now.duration_since(at) >= HOLDS) {
+        if self.at.is_none_or(|at| now.duration_since(at) >= CHOICE_LIFETIME) {
             self.at = Some(now);
             self.rescan();
         }
@@ -126,7 +126,7 @@ mod tests {
         write(&proc, 6, 6, 300, 9);
         write(&proc, 8, 8, 50, 9);
         assert_eq!(busiest.choose(begin + Duration::from_secs(59)), [7, 6], "a choice holds");
-        assert_eq!(busiest.choose(begin + HOLDS), [6, 8], "7 has done nothing since");
+        assert_eq!(busiest.choose(begin + CHOICE_LIFETIME), [6, 8], "7 has done nothing since");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The list of hosts in an answer, row by row: one host that said what cannot be read spoils its own row only.
+//! The list of hosts in an answer. In: JSON rows. Out: hosts. A row that cannot be read is left out; the others stay.
+//! Called while a response is decoded.
 
 use gleaner_planner::controller::HostView;
 use gleaner_types::id::HostId;

@@ -1,4 +1,5 @@
-//! The list of tasks in a submission: what is too long is refused while it is read, before it takes room.
+//! The list of tasks in a submission. In: JSON. Out: tasks. A list that is too long is refused while it is read, before
+//! it takes memory. Called while a request is decoded.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
-//! Runs one job through its program, which is asked one JSON line at a time over its standard input and answers each with
-//! one on its standard output. Orders come in, progress goes out. What the program says is bounded and checked; one that
-//! fails is started again a few times, then its job is given up.
+//! Runs one job through its program. In: orders. Out: progress. The program gets one JSON line at a time on its
+//! standard input and answers each with one on its standard output. Its answers are bounded and checked. A program that
+//! fails is started again a few times; then the job fails.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -46,7 +46,7 @@ pub(super) struct ExecRunner {
 }
 
 /// How a conversation ended.
-enum Over {
+enum ConversationEnd {
     /// The job has ended.
     Ended(EngineEnd, Option<EngineProgress>),
     /// The job was cancelled, or the aggregator ends.
@@ -199,8 +199,8 @@ impl ExecRunner {
         let (mut failures, mut cancelled) = (0, false);
         loop {
             match self.converse(&mut failures).await {
-                Ok(Over::Left) => return,
-                Ok(Over::Ended(end, progress)) => return self.ended(end, progress).await,
+                Ok(ConversationEnd::Left) => return,
+                Ok(ConversationEnd::Ended(end, progress)) => return self.ended(end, progress).await,
                 Err(error) => {
                     if self.orders.borrow().cancelled && !cancelled {
                         // From now on it needs only this message, and there are as many attempts for it.
@@ -233,7 +233,7 @@ impl ExecRunner {
         _ = self.reports.send(EngineReport::Ended { job: self.job.clone(), end, progress }).await;
     }
 
-    async fn converse(&mut self, failures: &mut u32) -> io::Result<Over> {
+    async fn converse(&mut self, failures: &mut u32) -> io::Result<ConversationEnd> {
         let mut program = Program::start(&self.program, &self.working_dir)?;
         let epoch = self.orders.borrow().epoch;
         let hello = program.ask("hello", json!({ "version": VERSION, "job": self.job, "epoch": epoch })).await?;
@@ -251,7 +251,7 @@ impl ExecRunner {
                 match program.ask("cancel", json!({})).await {
                     Ok(_) => {
                         program.leave().await;
-                        return Ok(Over::Left);
+                        return Ok(ConversationEnd::Left);
                     }
                     Err(error) if error.kind() == io::ErrorKind::Other && errors < MOST_ERRORS => {
                         errors += 1;
@@ -264,7 +264,7 @@ impl ExecRunner {
             }
             if orders.stopping {
                 program.leave().await;
-                return Ok(Over::Left);
+                return Ok(ConversationEnd::Left);
             }
             let answer = async {
                 if sent.as_ref() != Some(&orders.slots) {
@@ -297,12 +297,12 @@ impl ExecRunner {
                         EndAnswer::Completed => EngineEnd::Completed,
                         EndAnswer::Failed(reason) => EngineEnd::Broken { reason: reason.chars().take(500).collect() },
                     };
-                    return Ok(Over::Ended(end, Some(progress)));
+                    return Ok(ConversationEnd::Ended(end, Some(progress)));
                 }
                 None => {
                     let report = EngineReport::Progress { job: self.job.clone(), progress };
                     if self.reports.send(report).await.is_err() {
-                        return Ok(Over::Left);
+                        return Ok(ConversationEnd::Left);
                     }
                 }
             }
@@ -311,7 +311,7 @@ impl ExecRunner {
                 changed = self.orders.changed() => {
                     if changed.is_err() {
                         program.leave().await;
-                        return Ok(Over::Left);
+                        return Ok(ConversationEnd::Left);
                     }
                 }
             }
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_is_told_of_workers_and_tells_of_progress() {
+    async fn a_program_gets_workers_and_reports_progress() {
         let folder = tempfile::tempdir().unwrap();
         let cases = format!(
             "{POLITE}\n{}",
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_fails_is_told_all_the_same_that_its_job_is_cancelled() {
+    async fn a_program_that_fails_still_gets_the_cancellation() {
         let folder = tempfile::tempdir().unwrap();
         // It dies of every question but that, and of that once too.
         let cases = r#"    *hello*) echo '{"hello":{"version":1}}';;
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_is_never_told_is_left_after_a_few_attempts() {
+    async fn a_program_that_takes_no_cancellation_is_given_up_after_a_few_attempts() {
         let folder = tempfile::tempdir().unwrap();
         let (runner, reported, orders) = runner(folder.path(), program(folder.path(), "    *) exit 3;;"));
         orders.send_modify(|orders| orders.cancelled = true);
@@ -474,7 +474,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cases = r#"    *hello*) echo '{"hello":{"version":1}}';;
     *cancel*) n=$((n + 1)); if [ $n = 1 ]; then echo '{"error":"busy"}'; else echo '{"cancel":{}}'; fi;;"#;
-        let (runner, _told, orders) = runner(folder.path(), program(folder.path(), cases));
+        let (runner, _receiver, orders) = runner(folder.path(), program(folder.path(), cases));
         orders.send_modify(|orders| orders.cancelled = true);
         runner.run().await;
         let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cancelling_is_told_and_ends_it() {
+    async fn cancelling_reaches_the_program_and_ends_it() {
         let folder = tempfile::tempdir().unwrap();
         let cases = format!("{POLITE}\n    *progress*) echo '{{\"progress\":{{\"fraction_done\":0.1}}}}';;");
         let (runner, mut reported, orders) = runner(folder.path(), program(folder.path(), &cases));

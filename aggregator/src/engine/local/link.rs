@@ -1,7 +1,7 @@
-//! The way to the agent of this machine, which runs the tasks: the one place that knows whether it is connected.
-//!
-//! In: connections, from the core loop; orders, from the jobs' runners; states of attempts, from the acceptor of agents.
-//! Out: messages to the agent, and each state to the runner of its job. An attempt that no record knows is forgotten.
+//! The link to the agent of this machine, which runs the tasks. Only this module knows whether that agent is connected.
+//! In: connections, from the core loop; orders, from the jobs' runners; states of attempts, from the acceptor of
+//! agents. Out: messages to the agent, and each state to the runner of its job. An attempt without a record is
+//! forgotten.
 
 use std::collections::BTreeMap;
 use std::fmt;

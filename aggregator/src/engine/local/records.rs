@@ -1,4 +1,7 @@
-//! A job's records on disk, by which a restarted aggregator knows what was finished and what it has ordered.
+//! A job's records on disk, from which a restarted aggregator knows what was finished and what it has ordered. In:
+//! tasks, results and orders, from the runner. Out: `tasks.json` with the commands; `results.log` with one line per
+//! finished task and per failed attempt that is tried again; `N.run` with the attempt at task N that was ordered. The
+//! agent keeps how that attempt ended until the aggregator tells it to forget it.
 //!
 //! `tasks.json` holds the commands; `results.log` one line per finished task and per failed attempt that is to be
 //! tried again; `N.run` says which attempt at task N was ordered. What became of that one the agent keeps until it is told
@@ -82,7 +85,7 @@ pub(super) enum Outcome {
 
 /// What an earlier run of the aggregator left.
 #[derive(Debug)]
-pub(super) struct Recalled {
+pub(super) struct EarlierRun {
     pub(super) tasks: Tasks,
     pub(super) results: Vec<(u32, Outcome)>,
     /// Attempts that were ordered, by task.
@@ -150,12 +153,12 @@ impl Records {
     ///
     /// # Errors
     /// When something cannot be read, is of a newer format, or results may not be on the disk.
-    pub(super) fn recall(&mut self) -> Result<Recalled, RecordsError> {
+    pub(super) fn recall(&mut self) -> Result<EarlierRun, RecordsError> {
         // First what says the format: nothing of a newer one is touched.
         let tasks = self.read_tasks()?;
         let (results, runs) = (self.read_results()?, self.read_runs()?);
         let orders = self.sync_runs(&runs.iter().map(|(task, _)| *task).collect::<Vec<_>>());
-        Ok(Recalled { tasks, results, runs, orders })
+        Ok(EarlierRun { tasks, results, runs, orders })
     }
 
     /// Results so far, all of which are on the disk then. What a crash left of others is left out; the agent still knows

@@ -1,5 +1,5 @@
-//! Runs one job: orders tasks of this machine's agent as slots allow, learns how they end, retries, reports. Owns all its
-//! state. It starts and ends no process.
+//! Runs one job. In: slots per host, and states of attempts. Out: orders to this machine's agent, results, retries and
+//! reports. It owns all state of the job. It starts and ends no process.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::link::TaskLink;
-use super::records::{Outcome, Recalled, Records, RecordsError, RunRecord, Synced, Tasks};
+use super::records::{Outcome, EarlierRun, Records, RecordsError, RunRecord, Synced, Tasks};
 use super::schedule::{AttemptEnd, Schedule, Verdict};
 use super::submission::LocalOptions;
 use crate::engine::interface::EngineReport;
@@ -30,7 +30,7 @@ const POLLS_PER_REPORT: u32 = 5;
 
 /// After a task could not be started or lost its slot none is started for this many polls: an agent that ends
 /// takes its volunteer away over a second or so, and a task tried again at once would use up its losses in that.
-const POLLS_AFTER_TROUBLE: u32 = 5;
+const POLLS_AFTER_FAILURE: u32 = 5;
 
 /// Most tasks ordered between two polls, so that a list of a hundred thousand `true` starves nobody.
 const STARTS_PER_POLL: u32 = 100;
@@ -38,7 +38,7 @@ const STARTS_PER_POLL: u32 = 100;
 /// Most failure events per progress report; the rest is only counted.
 const EVENTS_PER_REPORT: u32 = 20;
 /// Events about what keeps a job's tasks from starting are at least this far apart.
-const TROUBLE_PAUSE: Duration = Duration::from_secs(5);
+const START_FAILURE_PAUSE: Duration = Duration::from_secs(5);
 
 /// An order that the agent has not answered for so long is repeated.
 const REPEAT: Duration = Duration::from_secs(2);
@@ -211,7 +211,7 @@ impl Runner {
 
     /// Reads the records: results count, and what was ordered is ordered again, which the agent answers with its state.
     async fn open(&mut self) -> Result<(), RecordsError> {
-        let Recalled { tasks, results, runs, orders } = self.blocking(Records::recall).await??;
+        let EarlierRun { tasks, results, runs, orders } = self.blocking(Records::recall).await??;
         if let Err(error) = orders {
             // Their contents are known; only a loss of power before the kernel writes them would run a task again.
             tracing::warn!(job = %self.job, %error, "the orders of an earlier run may not be on the disk");
@@ -318,7 +318,7 @@ impl Runner {
     fn not_started(&mut self, task: u32, why: &str) {
         self.schedule.put_back(task);
         self.records.clear(task);
-        self.resting = POLLS_AFTER_TROUBLE;
+        self.resting = POLLS_AFTER_FAILURE;
         self.tell_trouble(format!("no task can be started: {why}"));
     }
 
@@ -371,7 +371,7 @@ impl Runner {
     fn tell_trouble(&mut self, trouble: String) {
         // The records of a cancelled job are gone before its runner knows; that is no trouble.
         // One that names the task differs each time.
-        let again = self.troubled.is_none_or(|last| last.elapsed() >= TROUBLE_PAUSE);
+        let again = self.troubled.is_none_or(|last| last.elapsed() >= START_FAILURE_PAUSE);
         if self.trouble != trouble && again && !self.orders.borrow().cancelled {
             self.troubled = Some(Instant::now());
             tracing::warn!(job = %self.job, "{trouble}");
@@ -438,7 +438,7 @@ impl Runner {
         let Some(active) = self.active.remove(&attempt.task) else { return };
         let (task, number, wall_s) = (attempt.task, active.run.attempt, seconds(ran_ms));
         if end == AttemptEnd::Lost {
-            self.resting = POLLS_AFTER_TROUBLE;
+            self.resting = POLLS_AFTER_FAILURE;
         }
         let verdict = self.schedule.ended(task, end, wall_s);
         match verdict {

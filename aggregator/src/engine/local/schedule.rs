@@ -1,4 +1,5 @@
-//! Which task runs next and what becomes of each: pure bookkeeping, told what happened.
+//! The order of a job's tasks: pure bookkeeping. In: starts and ends of tasks. Out: the next task, and whether a failed
+//! one is tried again. Called by the runner.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! What a submission says to engine `local`: a task list, checked field by field and stored durably.
+//! A submission to engine `local`. In: a task list. Out: the list, checked field by field and stored durably. Called by
+//! the engine.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! An application, by its driver's REST interface and, when that has gone, by the master's list.
+//! A Spark application. In: its driver's REST interface or, when the driver is gone, the master's list. Out: its
+//! progress. Called by the runner.
 
 use std::time::{Duration, Instant};
 

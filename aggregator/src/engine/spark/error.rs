@@ -1,5 +1,5 @@
-//! What can go wrong between the aggregator and Spark, and the texts that become part of an address. Used by every other
-//! file of this engine.
+//! Errors between the aggregator and Spark, and the texts that become part of an address. Used by every other file of
+//! this engine.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! HTTP to Spark's web interfaces.
+//! HTTP to Spark's web interfaces. In: an address. Out: a bounded answer. Called by `application` and `master`.
 
 use std::time::{Duration, Instant};
 

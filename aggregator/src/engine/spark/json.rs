@@ -1,4 +1,5 @@
-//! Fields of an answer, each of which knows where it is, so that an error can say so.
+//! Fields of a JSON answer. In: a document and a path. Out: a value, or an error that names the path. Called by the
+//! parsers of this engine.
 
 use serde_json::Value;
 

@@ -1,4 +1,5 @@
-//! A standalone master, by its web interface: which applications it knows, and letting a worker go.
+//! A standalone master's web interface. In: a question. Out: the applications it knows; or a worker that is
+//! decommissioned. Called by the runner.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What a submission says of an application: read, and checked field by field.
+//! The options of a submission to engine `spark`. In: a document. Out: options, read and checked field by field. Called
+//! by the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 

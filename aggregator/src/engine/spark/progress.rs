@@ -1,9 +1,10 @@
-//! How far an application is, out of successive polls of its driver. Pure: the time is given.
+//! An application's progress. Pure: the time is given. In: successive polls of its driver. Out: the fraction done.
+//! Called by `application`.
 //!
-//! A job's tasks are known from its start, later stages included. Of a running job, what its unfinished stages still
-//! lack is left to do; a retried stage lists only the tasks it repeats. Results that went with an executor are undone
-//! work. Spark counts them as failed runs of their stage, and still among the completed ones: as many failed runs as
-//! executors that are gone had completed are taken for them. The fraction itself never goes back (RHIC §4.2
+//! A job's tasks are known from its start, later stages included. Of a running job, the tasks that its unfinished
+//! stages lack are still to do; a retried stage lists only the tasks it repeats. Results that were lost with an
+//! executor are undone work. Spark counts them as failed runs of their stage, and still among the completed ones. So as
+//! many failed runs as the lost executors had completed count as undone. The fraction itself never goes back (RHIC §4.2
 //! extrapolates from it).
 
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
-//! What is kept on disk of a job, in `spark.json`: by it a restarted aggregator finds the driver that it started, and does
-//! not start a second one. In: a folder. Out: a record, or why it cannot be read; then the job must not be begun.
+//! A job's record on disk, `spark.json`, from which a restarted aggregator finds the driver that it started. So it
+//! starts no second one. In: a folder. Out: a record, or why it cannot be read; then the job must not start. Called by
+//! the runner.
 
 use std::io;
 use std::path::{Path, PathBuf};

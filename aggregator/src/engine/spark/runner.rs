@@ -1,8 +1,8 @@
-//! Runs one application: starts its driver where it is asked to, finds it again after a restart, tells the controller
-//! how far it is, and lets the workers of hosts go that the controller no longer wants.
+//! Runs one application. In: the hosts that the controller wants. Out: its driver, started if asked for and found again
+//! after a restart; progress, to the controller; workers of other hosts, decommissioned.
 //!
-//! Workers join by themselves: the agent of a volunteer starts the one its config names. A worker that was let go stays
-//! useless until it is started anew, which its agent does with the next activation.
+//! Workers join by themselves: the agent of a volunteer starts the one its config names. A decommissioned worker stays
+//! useless until its agent starts it again, at the next activation.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;

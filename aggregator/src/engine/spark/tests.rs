@@ -1,4 +1,4 @@
-//! Answers as Spark 3.5.7 gave them (`fixtures/`), answers it never gave, and servers that behave badly.
+//! Real answers of Spark 3.5.7 (`fixtures/`), malformed answers, and servers that behave badly.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -596,7 +596,7 @@ mod running {
         let (master, asked) = master("200 OK");
         let spec = spec(&master, &driver(Arc::new(Mutex::new(true))), folder.path(), "touch started");
         let (orders, receiver) = watch::channel(Orders { cancelled: true, ..Orders::default() });
-        let (reports, _told) = mpsc::channel(100);
+        let (reports, _receiver) = mpsc::channel(100);
         let folder = folder.path().join("job");
         let runner = SparkRunner {
             job: JobId::new("j").unwrap(),

@@ -1,4 +1,5 @@
-//! A connection to PostgreSQL, on which no more is read than a reading needs.
+//! A connection to PostgreSQL. In: an address. Out: a connection on which no more is read than a reading needs. Called
+//! by the source.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Two readings compared, servers that are none, and a real PostgreSQL where this machine has one.
+//! Two readings compared, servers that are not PostgreSQL, and a real PostgreSQL where this machine has one.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
@@ -353,9 +353,9 @@ async fn a_real_database_tells_its_mean() {
 }
 
 #[tokio::test]
-async fn statements_that_were_dropped_are_told() {
+async fn dropped_statements_are_reported() {
     let few = [&LOADED[..], &["-c", "pg_stat_statements.max=100"]].concat();
-    let Some(server) = Server::start("statements_that_were_dropped_are_told", &few) else { return };
+    let Some(server) = Server::start("dropped_statements_are_reported", &few) else { return };
     server.sql("postgres", "CREATE EXTENSION pg_stat_statements; CREATE ROLE gleaner LOGIN IN ROLE pg_monitor");
     let mut reader = server.reader();
     reader.read().await;

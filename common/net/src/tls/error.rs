@@ -1,4 +1,4 @@
-//! What can be wrong with keys and certificates. Every file here returns it.
+//! Errors of keys and certificates. Every file here returns them; daemons and `gleaner pki` print them.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Keys and certificates on disk. Reading checks permissions and sizes. Replacing a pair leaves a valid pair on disk at
-//! every moment.
+//! Keys and certificates on disk. In: paths. Out: their contents, after a check of permissions and sizes; or a pair
+//! replaced so that a valid pair is on disk at every moment. Called by both daemons and `gleaner pki`.
 
 use std::fmt;
 use std::io::Write;

@@ -100,7 +100,7 @@ impl Identity {
 
 /// What is offered or taken in the handshake, best first: the versions of these protocols, and to learn each other's.
 fn names(protocols: &[fn(ProtocolVersion) -> &'static [u8]]) -> Vec<Vec<u8>> {
-    let spoken = protocols.iter().flat_map(|name| ProtocolVersion::SPOKEN.map(name));
+    let spoken = protocols.iter().flat_map(|name| ProtocolVersion::SUPPORTED.map(name));
     spoken.chain([VERSIONS_ALPN]).map(<[u8]>::to_vec).collect()
 }
 

@@ -1,4 +1,5 @@
-//! Commands, answers to them, and what passes when a connection begins, in version 1.
+//! Commands, acknowledgements and the messages of the handshake in version 1. In: domain types. Out: their schemas, and
+//! back.
 
 use gleaner_types::command;
 use gleaner_types::command::Refusal;
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::enumeration::variants;
 use crate::message;
-use crate::schema::{List, Rejected, Travels, Unsayable, named, schema};
+use crate::schema::{List, NotInVersion, Rejected, Travels, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
@@ -63,7 +64,7 @@ pub(crate) enum Target<'a> {
 }
 
 impl<'a> Travels<'a, command::Target> for Target<'a> {
-    fn of(domain: &'a command::Target) -> Result<Self, Unsayable> {
+    fn of(domain: &'a command::Target) -> Result<Self, NotInVersion> {
         Ok(match domain {
             command::Target::Volunteer => Self::Volunteer,
             command::Target::Workload(id) => Self::Workload(id.as_str()),
@@ -85,7 +86,7 @@ pub(crate) enum Quota {
 }
 
 impl<'a> Travels<'a, command::Quota> for Quota {
-    fn of(domain: &'a command::Quota) -> Result<Self, Unsayable> {
+    fn of(domain: &'a command::Quota) -> Result<Self, NotInVersion> {
         Ok(match domain {
             command::Quota::Unlimited => Self::Unlimited,
             command::Quota::AtMost(share) => Self::AtMost(share.percent()),
@@ -109,7 +110,7 @@ pub(crate) enum Desired {
 }
 
 impl<'a> Travels<'a, command::Desired> for Desired {
-    fn of(domain: &'a command::Desired) -> Result<Self, Unsayable> {
+    fn of(domain: &'a command::Desired) -> Result<Self, NotInVersion> {
         Ok(match domain {
             command::Desired::Run { cap } => Self::Run { cap: Quota::of(cap)? },
             command::Desired::Stop => Self::Stop,
@@ -136,7 +137,7 @@ pub(crate) enum Outcome<'a> {
 }
 
 impl<'a> Travels<'a, command::Outcome> for Outcome<'a> {
-    fn of(domain: &'a command::Outcome) -> Result<Self, Unsayable> {
+    fn of(domain: &'a command::Outcome) -> Result<Self, NotInVersion> {
         Ok(match domain {
             command::Outcome::Applied { limits, shortfalls } => {
                 Self::Applied { limits: Limits::of(limits)?, shortfalls: Travels::of(shortfalls)? }
@@ -166,7 +167,7 @@ pub(crate) struct JoinRequest<'a> {
 }
 
 impl<'a> Travels<'a, message::JoinRequest> for JoinRequest<'a> {
-    fn of(domain: &'a message::JoinRequest) -> Result<Self, Unsayable> {
+    fn of(domain: &'a message::JoinRequest) -> Result<Self, NotInVersion> {
         Ok(Self { secret: *domain.secret.as_bytes(), request: Travels::of(&domain.request)? })
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<message::JoinRequest, Rejected> {

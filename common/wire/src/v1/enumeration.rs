@@ -12,11 +12,11 @@ macro_rules! variants {
         pub(crate) enum $name { $($variant,)+ }
 
         impl<'a> $crate::schema::Travels<'a, $domain> for $name {
-            fn of(domain: &'a $domain) -> Result<Self, $crate::schema::Unsayable> {
+            fn of(domain: &'a $domain) -> Result<Self, $crate::schema::NotInVersion> {
                 match domain {
                     $($domain::$variant => Ok(Self::$variant),)+
                     $domain::Unknown(_) => {
-                        Err($crate::schema::Unsayable::new($crate::v1::enumeration::VERSION, "what it does not know"))
+                        Err($crate::schema::NotInVersion::new($crate::v1::enumeration::VERSION, "what it does not know"))
                     }
                 }
             }

@@ -1,5 +1,5 @@
-//! Agents' events in version 1. Of the variants of the enum that was sent then only those are here that agents send;
-//! the others keep their numbers, and are refused.
+//! Agents' events in version 1. In: domain types. Out: their schemas, and back. Only the variants that agents send are
+//! here. The others keep their numbers, and are refused.
 
 use gleaner_types::event;
 use serde::de::Error as _;
@@ -9,7 +9,7 @@ use super::command::{Target, Version};
 use super::enumeration::VERSION;
 use super::report::{Absence, Workload};
 use crate::message;
-use crate::schema::{List, Rejected, Travels, Unsayable, named, schema};
+use crate::schema::{List, NotInVersion, Rejected, Travels, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
@@ -33,7 +33,7 @@ pub(crate) enum Source<'a> {
 }
 
 impl<'a> Travels<'a, event::EventSource> for Source<'a> {
-    fn of(domain: &'a event::EventSource) -> Result<Self, Unsayable> {
+    fn of(domain: &'a event::EventSource) -> Result<Self, NotInVersion> {
         Ok(match domain {
             event::EventSource::Aggregator => Self::Aggregator,
             event::EventSource::Agent { host, incarnation, sequence } => {
@@ -86,7 +86,7 @@ macro_rules! events {
         }
 
         impl<'a> Travels<'a, event::Event> for Event<'a> {
-            fn of(domain: &'a event::Event) -> Result<Self, Unsayable> {
+            fn of(domain: &'a event::Event) -> Result<Self, NotInVersion> {
                 Ok(match domain {
                     $(event::Event::$variant { $($field),+ } => Self::$variant { $($field: Travels::of($field)?),+ },)+
                     $(event::Event::$late { $($late_field),+ } => Self::$late { $($late_field: Travels::of($late_field)?),+ },)+
@@ -98,7 +98,7 @@ macro_rules! events {
                     event::Event::LedgerRefused { file, reason } => {
                         Self::RestoreFailed { knob: file, wanted: "a record that can be used", error: reason }
                     }
-                    _ => return Err(Unsayable::new(VERSION, "an event that no agent sends")),
+                    _ => return Err(NotInVersion::new(VERSION, "an event that no agent sends")),
                 })
             }
             fn into_domain(self, unknown: &mut Unknowns) -> Result<event::Event, Rejected> {

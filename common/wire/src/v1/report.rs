@@ -1,4 +1,4 @@
-//! Hellos and reports in version 1.
+//! Hellos and reports in version 1. In: domain types. Out: their schemas, and back.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::enumeration::{VERSION, variants};
 use crate::message;
 use crate::scalar::Input;
-use crate::schema::{Cores, List, Rejected, Short, Travels, Unsayable, schema};
+use crate::schema::{Cores, List, NotInVersion, Rejected, Short, Travels, schema};
 use crate::unknown::Unknowns;
 
 /// A reading.
@@ -25,7 +25,7 @@ pub(crate) enum Reading<'a, T> {
 }
 
 impl<'a, D, S: Travels<'a, D>> Travels<'a, report::Reading<D>> for Reading<'a, S> {
-    fn of(domain: &'a report::Reading<D>) -> Result<Self, Unsayable> {
+    fn of(domain: &'a report::Reading<D>) -> Result<Self, NotInVersion> {
         Ok(match domain {
             report::Reading::Value(value) => Self::Value(S::of(value)?),
             report::Reading::Absent(absence) => Self::Absent(Absence::of(absence)?),
@@ -37,7 +37,7 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, report::Reading<D>> for Reading<'a, S
             Self::Absent(absence) => report::Reading::Absent(absence.into_domain(unknown)?),
         })
     }
-    fn write(domain: &'a report::Reading<D>, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+    fn write(domain: &'a report::Reading<D>, into: &mut Vec<u8>) -> Result<(), NotInVersion> {
         match domain {
             report::Reading::Value(value) => {
                 into.push(0);
@@ -67,7 +67,7 @@ pub(crate) struct Absence<'a> {
 }
 
 impl<'a> Travels<'a, absence::Absence> for Absence<'a> {
-    fn of(domain: &'a absence::Absence) -> Result<Self, Unsayable> {
+    fn of(domain: &'a absence::Absence) -> Result<Self, NotInVersion> {
         // A kind that only a newer release knows is nearest to one that stays as it is.
         let kind = Kind::of(&domain.kind).unwrap_or(Kind::NotSupported);
         Ok(Self { kind, detail: domain.detail() })
@@ -112,7 +112,7 @@ const METHODS: [(Method, &str); 7] = [
 ];
 
 impl<'a> Travels<'a, MethodName> for Method {
-    fn of(domain: &'a MethodName) -> Result<Self, Unsayable> {
+    fn of(domain: &'a MethodName) -> Result<Self, NotInVersion> {
         // A peer of this version knows these seven only, and shows the name. Any other is told as `best`, rather than
         // that none of the host's reports arrives.
         let known = METHODS.iter().find(|(_, name)| *name == domain.as_str());
@@ -136,7 +136,7 @@ pub(crate) enum VolunteerKind<'a> {
 }
 
 impl<'a> Travels<'a, report::VolunteerKind> for VolunteerKind<'a> {
-    fn of(domain: &'a report::VolunteerKind) -> Result<Self, Unsayable> {
+    fn of(domain: &'a report::VolunteerKind) -> Result<Self, NotInVersion> {
         Ok(match domain {
             report::VolunteerKind::Cgroup { procs_files } => Self::Cgroup { procs_files: List::of(procs_files)? },
             report::VolunteerKind::ProcessGroups { registry } => Self::ProcessGroups { registry },
@@ -144,7 +144,7 @@ impl<'a> Travels<'a, report::VolunteerKind> for VolunteerKind<'a> {
             report::VolunteerKind::Unit { name } => Self::Unit { name },
             report::VolunteerKind::None => Self::None,
             report::VolunteerKind::Unknown(_) => {
-                return Err(Unsayable::new(VERSION, "a volunteer it does not know"));
+                return Err(NotInVersion::new(VERSION, "a volunteer it does not know"));
             }
         })
     }

@@ -1,4 +1,5 @@
-//! Readings and why they are missing, in version 2: a reason is a number and, where it has details, those.
+//! Readings and why they are missing, in version 2. In: a reason. Out: a number and, where it has details, those; and
+//! back.
 
 use std::borrow::Cow;
 
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::variant::{Code, Variant, codes};
 use crate::scalar::{Input, Scalar};
-use crate::schema::{AnyCount, Raw, Rejected, Travels, Unsayable, schema};
+use crate::schema::{AnyCount, NotInVersion, Raw, Rejected, Travels, schema};
 use crate::unknown::Unknowns;
 
 /// A reading.
@@ -22,7 +23,7 @@ pub(crate) enum Reading<'a, T> {
 // Always inlined: a report has hundreds of readings, and each is handed over in registers rather than through memory.
 impl<'a, D, S: Travels<'a, D>> Travels<'a, report::Reading<D>> for Reading<'a, S> {
     #[inline(always)]
-    fn of(domain: &'a report::Reading<D>) -> Result<Self, Unsayable> {
+    fn of(domain: &'a report::Reading<D>) -> Result<Self, NotInVersion> {
         Ok(match domain {
             report::Reading::Value(value) => Self::Value(S::of(value)?),
             report::Reading::Absent(absence) => Self::Absent(AbsenceOf::of(absence)?),
@@ -36,7 +37,7 @@ impl<'a, D, S: Travels<'a, D>> Travels<'a, report::Reading<D>> for Reading<'a, S
         })
     }
     #[inline(always)]
-    fn write(domain: &'a report::Reading<D>, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+    fn write(domain: &'a report::Reading<D>, into: &mut Vec<u8>) -> Result<(), NotInVersion> {
         match domain {
             report::Reading::Value(value) => {
                 into.push(0);
@@ -75,7 +76,7 @@ macro_rules! reasons {
         detailed { $($code:literal = $variant:ident { $($field:ident: $type:ty),+ $(,)? })+ }
     ) => {
         impl<'a> Travels<'a, Reason> for Variant<'a> {
-            fn of(domain: &'a Reason) -> Result<Self, Unsayable> {
+            fn of(domain: &'a Reason) -> Result<Self, NotInVersion> {
                 Ok(match domain {
                     $(Reason::$plain => Self::plain($fixed),)+
                     $(Reason::$variant { $($field),+ } => {
@@ -105,7 +106,7 @@ macro_rules! reasons {
                     }
                 })
             }
-            fn write(domain: &'a Reason, into: &mut Vec<u8>) -> Result<(), Unsayable> {
+            fn write(domain: &'a Reason, into: &mut Vec<u8>) -> Result<(), NotInVersion> {
                 Self::of(domain)?.append(into);
                 Ok(())
             }

@@ -1,4 +1,5 @@
-//! Commands, answers to them, and what passes when a connection begins, in version 2.
+//! Commands, acknowledgements and the messages of the handshake in version 2. In: domain types. Out: their schemas, and
+//! back.
 
 use gleaner_types::command;
 use gleaner_types::command::{Quota, Refusal};
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::variant::{Code, Variant, codes};
 use crate::message;
-use crate::schema::{Block, List, Raw, Rejected, Travels, Unsayable, named, schema};
+use crate::schema::{Block, List, NotInVersion, Raw, Rejected, Travels, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
@@ -61,7 +62,7 @@ codes! {
 pub(crate) struct Ceiling(Option<f64>);
 
 impl<'a> Travels<'a, Quota> for Ceiling {
-    fn of(domain: &'a Quota) -> Result<Self, Unsayable> {
+    fn of(domain: &'a Quota) -> Result<Self, NotInVersion> {
         Ok(Self(match domain {
             Quota::Unlimited => None,
             Quota::AtMost(share) => Some(share.percent()),
@@ -76,7 +77,7 @@ impl<'a> Travels<'a, Quota> for Ceiling {
 }
 
 impl<'a> Travels<'a, command::Target> for Variant<'a> {
-    fn of(domain: &'a command::Target) -> Result<Self, Unsayable> {
+    fn of(domain: &'a command::Target) -> Result<Self, NotInVersion> {
         Ok(match domain {
             command::Target::Volunteer => Self::new(1, &()),
             command::Target::Workload(id) => Self::new(2, &id.as_str()),
@@ -95,7 +96,7 @@ impl<'a> Travels<'a, command::Target> for Variant<'a> {
 }
 
 impl<'a> Travels<'a, command::Desired> for Variant<'a> {
-    fn of(domain: &'a command::Desired) -> Result<Self, Unsayable> {
+    fn of(domain: &'a command::Desired) -> Result<Self, NotInVersion> {
         Ok(match domain {
             command::Desired::Run { cap } => Self::new(1, &Ceiling::of(cap)?),
             command::Desired::Stop => Self::new(2, &()),
@@ -121,7 +122,7 @@ impl<'a> Travels<'a, command::Desired> for Variant<'a> {
 }
 
 impl<'a> Travels<'a, command::Outcome> for Variant<'a> {
-    fn of(domain: &'a command::Outcome) -> Result<Self, Unsayable> {
+    fn of(domain: &'a command::Outcome) -> Result<Self, NotInVersion> {
         Ok(match domain {
             command::Outcome::Applied { limits, shortfalls } => {
                 let limits: Block<'_, Limits> = Block::of(limits)?;
@@ -155,7 +156,7 @@ pub(crate) struct JoinRequest<'a> {
 }
 
 impl<'a> Travels<'a, message::JoinRequest> for JoinRequest<'a> {
-    fn of(domain: &'a message::JoinRequest) -> Result<Self, Unsayable> {
+    fn of(domain: &'a message::JoinRequest) -> Result<Self, NotInVersion> {
         Ok(Self { secret: *domain.secret.as_bytes(), request: Travels::of(&domain.request)? })
     }
     fn into_domain(self, unknown: &mut Unknowns) -> Result<message::JoinRequest, Rejected> {

@@ -1,5 +1,5 @@
-//! Agents' events in version 2: a number and the event's fields behind their length. One of a number that is not
-//! known is kept as [`event::Event::UnknownEvent`], so that it is logged and acknowledged.
+//! Agents' events in version 2. In: an event. Out: a number and the event's fields behind their length; and back. An
+//! event of an unknown number is kept as [`event::Event::UnknownEvent`], so that it is logged and acknowledged.
 
 use gleaner_types::event;
 
@@ -7,7 +7,7 @@ use super::absence::AbsenceOf;
 use super::command::Version;
 use super::variant::{Code, Variant};
 use crate::message;
-use crate::schema::{Block, List, Rejected, Rejection, Signed, Travels, Unsayable, named, schema};
+use crate::schema::{Block, List, NotInVersion, Rejected, Rejection, Signed, Travels, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
@@ -19,7 +19,7 @@ schema! {
 }
 
 impl<'a> Travels<'a, event::EventSource> for Variant<'a> {
-    fn of(domain: &'a event::EventSource) -> Result<Self, Unsayable> {
+    fn of(domain: &'a event::EventSource) -> Result<Self, NotInVersion> {
         Ok(match domain {
             event::EventSource::Aggregator => Self::new(1, &()),
             event::EventSource::Agent { host, incarnation, sequence } => {
@@ -49,14 +49,14 @@ impl<'a> Travels<'a, event::EventSource> for Variant<'a> {
 macro_rules! events {
     ($($code:literal = $variant:ident { $($field:ident: $type:ty),+ $(,)? })+) => {
         impl<'a> Travels<'a, event::Event> for Variant<'a> {
-            fn of(domain: &'a event::Event) -> Result<Self, Unsayable> {
+            fn of(domain: &'a event::Event) -> Result<Self, NotInVersion> {
                 Ok(match domain {
                     $(event::Event::$variant { $($field),+ } => {
                         let content: ($($type,)+) = ($(Travels::of($field)?,)+);
                         Self::new($code, &content)
                     })+
                     event::Event::UnknownEvent { code } => Self::new(*code, &()),
-                    _ => return Err(Unsayable::new(2, "an event that no agent sends")),
+                    _ => return Err(NotInVersion::new(2, "an event that no agent sends")),
                 })
             }
             fn into_domain(self, unknown: &mut Unknowns) -> Result<event::Event, Rejected> {

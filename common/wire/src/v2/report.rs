@@ -1,4 +1,4 @@
-//! Hellos and reports in version 2.
+//! Hellos and reports in version 2. In: domain types. Out: their schemas, and back.
 
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::report;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::absence::Reading;
 use super::variant::{Code, Variant, codes};
 use crate::message;
-use crate::schema::{Block, Cores, List, Rejected, Short, Travels, Unsayable, appended, schema};
+use crate::schema::{Block, Cores, List, Rejected, Short, Travels, NotInVersion, appended, schema};
 use crate::unknown::Unknowns;
 
 codes! {
@@ -24,7 +24,7 @@ codes! {
 }
 
 impl<'a> Travels<'a, report::VolunteerKind> for Variant<'a> {
-    fn of(domain: &'a report::VolunteerKind) -> Result<Self, Unsayable> {
+    fn of(domain: &'a report::VolunteerKind) -> Result<Self, NotInVersion> {
         Ok(match domain {
             report::VolunteerKind::Cgroup { procs_files } => Self::new(1, procs_files),
             report::VolunteerKind::ProcessGroups { registry } => Self::new(2, registry),
@@ -173,7 +173,7 @@ schema! {
 pub(crate) struct Interval(f64, f64, f64, u32);
 
 impl Travels<'_, HarmInterval> for Interval {
-    fn of(domain: &HarmInterval) -> Result<Self, Unsayable> {
+    fn of(domain: &HarmInterval) -> Result<Self, NotInVersion> {
         Ok(Self(domain.mean_percent, domain.low_percent, domain.high_percent, domain.trials))
     }
     fn into_domain(self, _: &mut Unknowns) -> Result<HarmInterval, Rejected> {

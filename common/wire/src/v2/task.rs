@@ -1,11 +1,12 @@
-//! Orders about tasks of engine `local`, and how tasks are, in version 2.
+//! Orders about tasks of engine `local`, and states of attempts, in version 2. In: domain types. Out: their schemas,
+//! and back.
 
 use gleaner_types::task;
 
 use super::command::Version;
 use super::variant::Variant;
 use crate::message;
-use crate::schema::{Block, List, Rejected, Travels, Unsayable, named, schema};
+use crate::schema::{Block, List, NotInVersion, Rejected, Travels, named, schema};
 use crate::unknown::Unknowns;
 
 schema! {
@@ -43,7 +44,7 @@ schema! {
 }
 
 impl<'a> Travels<'a, task::TaskDesired> for Variant<'a> {
-    fn of(domain: &'a task::TaskDesired) -> Result<Self, Unsayable> {
+    fn of(domain: &'a task::TaskDesired) -> Result<Self, NotInVersion> {
         Ok(match domain {
             task::TaskDesired::Run { attempt, command } => Self::new(1, &(attempt, command)),
             task::TaskDesired::End => Self::new(2, &()),
@@ -74,7 +75,7 @@ fn milliseconds(ran_ms: u64, unknown: &mut Unknowns) -> Result<u64, Rejected> {
 }
 
 impl<'a> Travels<'a, task::TaskStatus> for Variant<'a> {
-    fn of(domain: &'a task::TaskStatus) -> Result<Self, Unsayable> {
+    fn of(domain: &'a task::TaskStatus) -> Result<Self, NotInVersion> {
         Ok(match domain {
             task::TaskStatus::Running { ran_ms } => Self::new(1, ran_ms),
             task::TaskStatus::Exited { ran_ms, status } => Self::new(2, &(ran_ms, status)),

@@ -16,7 +16,7 @@ pub(super) struct Code(pub(super) u16);
 macro_rules! codes {
     ($($domain:ident, $what:literal { $($code:literal = $variant:ident),+ $(,)? })+) => {$(
         impl<'a> $crate::schema::Travels<'a, $domain> for $crate::v2::variant::Code {
-            fn of(domain: &'a $domain) -> Result<Self, $crate::schema::Unsayable> {
+            fn of(domain: &'a $domain) -> Result<Self, $crate::schema::NotInVersion> {
                 Ok(Self(match domain {
                     $($domain::$variant => $code,)+
                     $domain::Unknown(code) => *code,
@@ -34,7 +34,7 @@ macro_rules! codes {
                     }
                 })
             }
-            fn write(domain: &'a $domain, into: &mut Vec<u8>) -> Result<(), $crate::schema::Unsayable> {
+            fn write(domain: &'a $domain, into: &mut Vec<u8>) -> Result<(), $crate::schema::NotInVersion> {
                 let code: Self = $crate::schema::Travels::of(domain)?;
                 $crate::scalar::Scalar::append(code.0, into);
                 Ok(())

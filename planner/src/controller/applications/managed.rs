@@ -18,7 +18,7 @@ use crate::controller::outputs::Outputs;
 use crate::policy::{Controlling, Policy as _};
 
 /// Change of a share, in parts of the host, from which an event tells of it. Chosen.
-const NEWS: f64 = 0.01;
+const REPORTED_CHANGE: f64 = 0.01;
 /// Error from which a target counts as missed, and intervals in a row after which that is told. Chosen.
 const MISSED: f64 = 0.1;
 const MISSED_INTERVALS: u32 = 3;
@@ -173,7 +173,7 @@ pub(super) fn decide(
     for (index, share) in managed.shares.iter_mut().enumerate() {
         let tier = &spec.tiers[share.tier];
         let present = if managed.decisions == 0 { request.bounds[index].1 } else { share.granted };
-        news |= (granted[index].part() - present.part()).abs() >= NEWS;
+        news |= (granted[index].part() - present.part()).abs() >= REPORTED_CHANGE;
         shares.push(ShareDecision {
             tier: tier.name.clone(),
             host: tier.host.clone(),

@@ -162,8 +162,8 @@ fn held_and_refusing_hosts_are_left_alone() {
     room.send(Input::HostHeld { host: host("i2"), until });
     room.second();
     assert!(!room.volunteers("j").contains("i2") && room.capped[&host("i2")] == 0.0);
-    let told = room.bench.controller.hosts();
-    let i3 = told.iter().find(|view| view.host == host("i3")).unwrap();
+    let views = room.bench.controller.hosts();
+    let i3 = views.iter().find(|view| view.host == host("i3")).unwrap();
     let (target, command, _) = i3.targets[0].clone();
     let outcome = Outcome::Refused { reason: Refusal::Failed, detail: "test".into() };
     room.send(Input::Acked { host: host("i3"), ack: Ack { target, version: command.version, outcome } });
@@ -267,7 +267,7 @@ fn volunteers_work_on_through_a_restart() {
 }
 
 #[test]
-fn a_host_is_told_to_stop_before_it_is_anybodys_again() {
+fn a_host_is_fenced_before_reassignment() {
     let mut room = Room::new(&["d1", "i1"]);
     assert!(room.is_stopped("i1"), "what it does is not known when it joins");
     room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1"]))));

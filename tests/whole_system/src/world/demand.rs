@@ -1,4 +1,4 @@
-//! The load on the system: a job and the batch system that runs it, an application and its response times.
+//! The load on the system. Out: a job and the batch system that runs it, an application and its response times.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,8 @@ pub(super) struct Batch {
     pub(super) done: f64,
     pub(super) by_host: BTreeMap<HostId, f64>,
     pub(super) slots: BTreeMap<HostId, u32>,
-    /// Its end was told since the aggregator started.
-    pub(super) told: bool,
+    /// Its end was reported since the aggregator started.
+    pub(super) end_reported: bool,
 }
 
 impl Batch {
@@ -53,12 +53,12 @@ impl Batch {
         };
         let work = 100.0 + random.uniform() * 300.0;
         let (by_host, slots) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { spec, accepted: false, work, done: 0.0, by_host, slots, told: false })
+        Ok(Self { spec, accepted: false, work, done: 0.0, by_host, slots, end_reported: false })
     }
 
     /// The batch system works for a second and reports, until it has reported the end. The first host is the dedicated one.
     pub(super) fn advance(&mut self, hosts: &[Host], weather: &Weather, random: &mut Random) -> Option<EngineReport> {
-        if self.told {
+        if self.end_reported {
             return None;
         }
         let mut workers = BTreeMap::new();
@@ -91,7 +91,7 @@ impl Batch {
             workers,
         };
         if self.done >= self.work {
-            self.told = true;
+            self.end_reported = true;
             let progress = Some(progress);
             return Some(EngineReport::Ended { job, end: EngineEnd::Completed, progress });
         }

@@ -88,7 +88,7 @@ async fn a_job_cancelled_while_a_restarted_aggregator_resumes_it_ends_its_tasks(
 }
 
 #[tokio::test]
-async fn a_disk_that_is_slow_when_a_job_resumes_holds_nobody_else_up() {
+async fn a_disk_that_is_slow_when_a_job_resumes_delays_no_other_job() {
     let mut bench = Bench::new(submission(&["true"]));
     // A pipe answers who reads it when somebody writes.
     let list = bench.folder.path().join("jobs/j/tasks.json");
@@ -112,7 +112,7 @@ async fn a_disk_that_is_slow_when_a_job_resumes_holds_nobody_else_up() {
 }
 
 #[tokio::test]
-async fn a_result_that_nobody_has_read_survives_an_orderly_stop() {
+async fn an_unread_result_survives_an_orderly_stop() {
     let mut bench = Bench::new(submission(&["echo 0 >>\"$D/log\"; while [ ! -e \"$D/go\" ]; do sleep 0.02; done"]));
     bench.slots(1);
     bench.until(|folder| lines(folder, "log") == 1).await;
