@@ -50,6 +50,15 @@ pub(crate) fn seconds(seconds: f64) -> String {
     }
 }
 
+/// How far away a deadline is, which may be over.
+pub(crate) fn deadline(left_s: f64) -> String {
+    if left_s < 0.0 {
+        format!("{} past the deadline", seconds(-left_s))
+    } else {
+        format!("deadline in {}", seconds(left_s))
+    }
+}
+
 /// Readings in a table; those that are missing get a mark and a footnote.
 #[derive(Debug, Default)]
 pub(crate) struct Footnotes {
@@ -417,7 +426,7 @@ pub(crate) fn decision(decision: &Decision) -> String {
         ),
     ];
     if let Some(left) = decision.deadline_in_s {
-        lines.push(format!("  deadline in {}", seconds(left)));
+        lines.push(format!("  {}", deadline(left)));
     }
     lines.push(format!("  {:.1} % of the work left, {} spent", decision.remaining.value() * 100.0, decision.spent));
     if let Some(rate) = decision.processing_rate {
@@ -510,6 +519,14 @@ mod tests {
     fn tables_line_up() {
         let rows = [vec!["a".into(), "10".into()], vec!["long".into(), "1".into()]];
         assert_eq!(table(&["X", "NUMBER"], &rows), "X     NUMBER\na     10\nlong  1");
+    }
+
+    #[test]
+    fn a_deadline_that_is_over_is_no_negative_time() {
+        assert_eq!(
+            (deadline(65.0).as_str(), deadline(-6.0).as_str()),
+            ("deadline in 1 min 05 s", "6 s past the deadline")
+        );
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn line(job: &JobStatus, now: Timestamp) -> String {
     }
     if let Some(deadline) = job.deadline {
         let left = deadline.seconds_since(now) - now.seconds_since(deadline);
-        parts.push(format!("deadline in {}", format::seconds(left)));
+        parts.push(format::deadline(left));
     }
     parts.push(job.cost.to_string());
     parts.join(", ")

@@ -295,6 +295,11 @@ impl Sizing<'_> {
             Bound::DeadlineWithDedicatedAlone => {
                 format!("the dedicated workers alone are {done_in}, deadline in {deadline_s:.0} s")
             }
+            Bound::DeadlineOutOfReach if chosen.completion_s <= deadline_s => {
+                format!(
+                    "{size} volunteers come closest: {done_in}, deadline in {deadline_s:.0} s: less than the margin is left"
+                )
+            }
             Bound::DeadlineOutOfReach => {
                 format!("{size} volunteers come closest: {done_in}, but the deadline is in {deadline_s:.0} s")
             }

@@ -1,5 +1,5 @@
 //! Levers of a Xen domain: the scheduler's cap and weight, the memory target, pausing. In: typed values. Out: requests
-//! to the helper ([`crate::xen`]). Called through the catalogue.
+//! to the helper (`crate::xen`). Called through the catalogue.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! The lever on the traffic of one network interface. In: bytes per second. Out: queues of [`crate::netlink`]. A queue
+//! The lever on the traffic of one network interface. In: bytes per second. Out: queues of `crate::netlink`. A queue
 //! of another program makes the lever malformed, so that it is never replaced. Called through the catalogue.
 
 use std::fmt;

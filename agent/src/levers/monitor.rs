@@ -1,5 +1,5 @@
 //! Levers that a QEMU guest's monitor sets: whether its virtual CPUs run, its balloon, and ceilings on its disks. In:
-//! typed values. Out: commands of [`crate::qmp`]. Called through the catalogue.
+//! typed values. Out: commands of `crate::qmp`. Called through the catalogue.
 
 use std::fmt;
 use std::io;

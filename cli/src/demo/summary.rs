@@ -128,7 +128,7 @@ impl Summary {
             line("harm meter", format::harm(&harm.foreground));
         }
         line("guard", format!("gave CPU back to the foreground {shrinks} times, froze the job {freezes} times"));
-        line("decisions", format!("{} taken, {} changed something:", job.decisions, self.decisions.len()));
+        line("decisions", format!("{} taken, {} changed something", job.decisions, self.decisions.len()));
         for decision in &self.decisions {
             let at = format::seconds(decision.at.seconds_since(job.submitted));
             line("", format!("after {at}: {}", format::clean(&decision.reason)));

@@ -52,6 +52,20 @@ fn a_deadline_takes_the_fewest_that_meet_it() {
 }
 
 #[test]
+fn a_deadline_that_is_met_without_its_margin_is_not_called_missed() {
+    let offers = offers(&[100.0, 100.0, 100.0]);
+    let mut problem = sizing(Goal::Deadline { within_s: 130.0 }, &offers);
+    problem.evaluation_interval_s = 60.0;
+    let choice = problem.decide();
+    assert_eq!((choice.size, choice.bound), (3, Bound::DeadlineOutOfReach));
+    let reason = problem.reason(&choice);
+    assert_eq!(reason, "3 volunteers come closest: done in 125 s, deadline in 130 s: less than the margin is left");
+    problem.deadline_in_s = Some(100.0);
+    let reason = problem.reason(&problem.decide());
+    assert_eq!(reason, "3 volunteers come closest: done in 125 s, but the deadline is in 100 s");
+}
+
+#[test]
 fn padding_and_set_up_count() {
     let offers = offers(&[100.0, 100.0]);
     let mut problem = sizing(Goal::Deadline { within_s: 260.0 }, &offers);
