@@ -41,7 +41,7 @@ static HUNG: Mutex<Hung> = Mutex::new(BTreeMap::new());
 /// Leaves a monitor alone from now on, and forgets those that no longer are: whoever starts processes and ends them would
 /// otherwise fill the memory.
 fn leave_alone(hung: &mut Hung, monitor: (ProcessId, PathBuf), now: Instant) {
-    hung.retain(|_, at| now.duration_since(*at) < LEFT_ALONE);
+    hung.retain(|_, at| now.duration_since(*at) < UNRESPONSIVE_PAUSE);
     hung.insert(monitor, now);
 }
 
@@ -360,7 +360,7 @@ pub(crate) mod tests {
         let monitor = |pid| (ProcessId { pid, start_ticks: 1 }, PathBuf::from("/run/qmp"));
         (0..100).for_each(|pid| leave_alone(&mut hung, monitor(pid), now));
         assert_eq!(hung.len(), 100);
-        leave_alone(&mut hung, monitor(100), now + LEFT_ALONE);
+        leave_alone(&mut hung, monitor(100), now + UNRESPONSIVE_PAUSE);
         assert_eq!(hung.into_keys().collect::<Vec<_>>(), [monitor(100)]);
     }
 

@@ -183,7 +183,7 @@ impl LineWriter {
     pub(crate) fn append(&mut self, mut line: Vec<u8>, sync: bool) -> io::Result<()> {
         line.push(b'\n');
         // Opened first: it may be full since an earlier run, or since a rotation that failed.
-        self.settle_or_make()?;
+        self.open_current()?;
         if self.is_full() {
             self.sync()?;
             self.open = None;

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::link::TaskLink;
-use super::records::{Outcome, EarlierRun, Records, RecordsError, RunRecord, Synced, Tasks};
+use super::records::{EarlierRun, Outcome, Records, RecordsError, RunRecord, Synced, Tasks};
 use super::schedule::{AttemptEnd, Schedule, Verdict};
 use super::submission::LocalOptions;
 use crate::engine::interface::EngineReport;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::absence::Reading;
 use super::variant::{Code, Variant, codes};
 use crate::message;
-use crate::schema::{Block, Cores, List, Rejected, Short, Travels, NotInVersion, appended, schema};
+use crate::schema::{Block, Cores, List, NotInVersion, Rejected, Short, Travels, appended, schema};
 use crate::unknown::Unknowns;
 
 codes! {
