@@ -1,11 +1,11 @@
 //! The records of tasks on disk, from which a restarted agent knows what it started and how it ended. Called by the
 //! runner.
 //!
-//! In: the tasks folder. `EPOCH-NUMBER.run` says which process runs the attempt of that version, `EPOCH-NUMBER.exit` is
-//! written by the task's own shell when the command is over, whoever lives to see it. Both are there until the aggregator
-//! has the end of the attempt on its own disk. A record of a newer format is left as it is and is an error: its task may run,
-//! or be done, and must not be started again. What says how one ended is on the disk before anybody is told; what says that
-//! one began need not be, as no process outlives a loss of power.
+//! In: the tasks folder. `EPOCH-NUMBER.run` names the process of the attempt of that version. The task's own shell
+//! writes `EPOCH-NUMBER.exit` when the command ends. Both stay until the aggregator has stored the end of the attempt.
+//! A record of a newer format is left as it is and is an error: its task may run or be done, and must not be started again.
+//! The record of an end is synced before it is reported. The record of a start need not be, as no process outlives a
+//! loss of power.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};

@@ -3,12 +3,10 @@
 //! finished task and per failed attempt that is tried again; `N.run` with the attempt at task N that was ordered. The
 //! agent keeps how that attempt ended until the aggregator tells it to forget it.
 //!
-//! `tasks.json` holds the commands; `results.log` one line per finished task and per failed attempt that is to be
-//! tried again; `N.run` says which attempt at task N was ordered. What became of that one the agent keeps until it is told
-//! to forget it. `tasks.json` says the format of all of them, and a folder of a newer one is left as it is.
+//! `tasks.json` says the format of all of them; a folder of a newer one is left as it is.
 //!
-//! What is written lasts after [`Records::sync`], one call for many results and orders. Before that no attempt is
-//! ordered, and none forgotten: neither here, where its `N.run` goes after its result has come, nor by the agent.
+//! [`Records::sync`] makes many results and orders durable at once. Before a sync no attempt is ordered, and none
+//! forgotten: neither here, where `N.run` is removed after its result has come, nor by the agent.
 
 use std::collections::BTreeMap;
 use std::fs::File;
