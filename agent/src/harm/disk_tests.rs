@@ -19,9 +19,10 @@ for (my $i = 0; ; $i++) {
     select(undef, undef, undef, $pause) if $pause > 0;
 }"#;
 
-fn writer(path: &Path, size: u64, blocks: u64, pause_s: f64) -> Command {
-    let mut command = Command::new("perl");
-    command.args(["-e", WRITER]).arg(path);
+/// On a CPU of its own, so that writers wait for each other at the disk only.
+fn writer(cpu: u32, path: &Path, size: u64, blocks: u64, pause_s: f64) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", &cpu.to_string(), "perl", "-e", WRITER]).arg(path);
     command.args([size.to_string(), blocks.to_string(), pause_s.to_string()]).stdin(Stdio::null());
     command
 }
@@ -74,19 +75,23 @@ fn a_wait_for_the_disk_is_harm() {
         gleaner_test_support::skipped!("{TEST}: no unified hierarchy is mounted");
         return;
     }
+    if cpus() < 2 {
+        gleaner_test_support::skipped!("{TEST}: there is one CPU");
+        return;
+    }
     // Beside the programs: elsewhere may be memory.
     let folder = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
     let group = Group::make(&hierarchies, &format!("gleaner-stalled-{}", std::process::id()));
-    let foreground = Hogs::run(writer(&folder.path().join("foreground"), 8 << 10, 64, 0.005), 1);
+    let foreground = Hogs::run(writer(0, &folder.path().join("foreground"), 8 << 10, 64, 0.005), 1);
     group.add(&foreground.0[0]);
-    let volunteer = Arc::new(Hogs::run(writer(&folder.path().join("volunteer"), 1 << 20, 64, 0.0), 1));
+    let volunteer = Arc::new(Hogs::run(writer(1, &folder.path().join("volunteer"), 1 << 20, 64, 0.0), 1));
     let name = group.0[0].file_name().unwrap().into();
     let sources = vec![(WorkloadId::new("writer").unwrap(), QueueSource::Cgroup(name))];
     let seed = u64::from(std::process::id());
     let run = |hierarchies: &Hierarchies| {
         let queues = RunQueues::new(Path::new("/proc"), hierarchies, VolunteerMark::default());
         let meter = HarmMeter::start(OFTEN, Box::new(Signalled(Arc::clone(&volunteer))), queues, seed).unwrap();
-        measured(&meter, &sources, 14)
+        measured(&meter, &sources, 24)
     };
     let differs = || {
         let blind = run(&Hierarchies { v2: None, ..hierarchies.clone() });
