@@ -25,7 +25,9 @@ pub trait Lever: fmt::Display + Sized {
     /// Which capabilities a host offers by levers of this type, or why it does not; nothing for what only a single workload
     /// can tell. The aggregator commands nothing that the host does not offer. Where several levers offer the same, the first
     /// in the catalogue that is there counts. Changes nothing on the host.
-    fn offers(host: &Host<'_>) -> Vec<(Capability, Finding)>;
+    fn offers(_: &Host<'_>) -> Vec<(Capability, Finding)> {
+        Vec::new()
+    }
 
     /// The levers of this type that a workload has.
     fn find(place: &Place<'_>) -> Vec<Found<Self>>;

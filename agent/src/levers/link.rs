@@ -145,7 +145,7 @@ mod tests {
     fn in_namespace(test: &str, work: fn()) {
         std::thread::spawn({
             let test = test.to_owned();
-            move || match crate::netlink::own_namespace() {
+            move || match netlink::own_namespace() {
                 Ok(()) if run("ip link set lo up && ip tuntap add gl-tap mode tap && ip link set gl-tap up") => work(),
                 Ok(()) => gleaner_test_support::skipped!("{test}: no tap can be made here (ip, /dev/net/tun)"),
                 Err(error) => gleaner_test_support::skipped!("{test}: no network namespace can be made here: {error}"),

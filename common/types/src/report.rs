@@ -242,7 +242,8 @@ pub struct HostReport {
     pub residual: ResidualForecast,
     /// Reports the agent dropped so far because the aggregator could not be reached.
     pub reports_dropped: u64,
-    /// What the volunteer costs the foreground.
+    /// What the volunteer costs the foreground. Absent from the documents of an aggregator of an older release.
+    #[serde(default = "HostHarm::not_reported")]
     pub harm: HostHarm,
 }
 
@@ -474,5 +475,9 @@ impl HostHarm {
             paused_s: 0.0,
             protection: None,
         }
+    }
+
+    const fn not_reported() -> Self {
+        Self::because(Reason::OlderAgent)
     }
 }

@@ -8,8 +8,8 @@
 //!   message about an unknown target, desired state or outcome is skipped, and so is one element of a list. A number is
 //!   never used for anything else.
 //! - **A field, at the end of a message or of a struct in a `Block`,** which travels behind its length: the older
-//!   release skips the bytes behind those it knows. In the code the field goes into the block's `More`, behind those that
-//!   are there, and stays at its default when an older peer sends none. The small structs without a block (`Version`,
+//!   release skips the bytes behind those it knows. In the code the field goes into the `More` of the block or the message
+//!   (`appended!`), behind those that are there, and stays at its default when an older peer sends none. The small structs without a block (`Version`,
 //!   `Bounded`, …) never grow.
 //! - **A message.** An unknown tag is skipped.
 //!
@@ -26,21 +26,31 @@ mod variant;
 use crate::frame::FrameError;
 use crate::message::{FromAgent, FromAggregator, FromJoiner, ToJoiner};
 use crate::scalar::Input;
-use crate::schema::{Raw, Rejection, Travels};
+use crate::schema::{Appended, Nothing, Raw, Rejection, Travels};
 use crate::unknown::Unknowns;
 
-fn encode<'a, D, S: Travels<'a, D>>(tag: u16, domain: &'a D, into: &mut Vec<u8>) -> Result<(), FrameError> {
-    S::write(domain, into).map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })
+fn encode<'a, D, S: Travels<'a, D>, More: Appended<'a, D>>(
+    tag: u16,
+    domain: &'a D,
+    into: &mut Vec<u8>,
+) -> Result<(), FrameError> {
+    S::write(domain, into)
+        .and_then(|()| More::write(domain, into))
+        .map_err(|error| FrameError::Unencodable { tag, detail: error.to_string() })
 }
 
 /// The content of a message; `None` if it is about something unknown.
-fn decode<'a, D, S: Travels<'a, D>>(
+fn decode<'a, D, S: Travels<'a, D>, More: Appended<'a, D>>(
     tag: u16,
     payload: &'a [u8],
     unknown: &mut Unknowns,
 ) -> Result<Option<D>, FrameError> {
     let mut input = Input::new(payload);
-    match S::read(&mut input, unknown) {
+    let read = S::read(&mut input, unknown).and_then(|mut domain| {
+        More::read(&mut input, &mut domain, unknown)?;
+        Ok(domain)
+    });
+    match read {
         Ok(domain) => {
             if input.left() > 0 {
                 unknown.fields(input.left());
@@ -62,12 +72,16 @@ pub(crate) fn has_event(event: &gleaner_types::event::Event) -> bool {
     variant::Variant::of(event).is_ok()
 }
 
-/// The messages of one direction: tag, variant, schema.
+/// The messages of one direction: tag, variant, schema, and in brackets the fields that were appended to the message.
 macro_rules! messages {
-    ($direction:ident, $encode:ident, $decode:ident { $($tag:literal => $variant:ident, $schema:ty $(, $boxed:ident)?;)+ }) => {
+    ($direction:ident, $encode:ident, $decode:ident {
+        $($tag:literal => $variant:ident, $schema:ty $([$more:ty])? $(, $boxed:ident)?;)+
+    }) => {
         pub(crate) fn $encode(message: &$direction, into: &mut Vec<u8>) -> Result<(), FrameError> {
             match message {
-                $($direction::$variant(content) => encode::<_, $schema>($tag, messages!(@inner content $($boxed)?), into),)+
+                $($direction::$variant(content) => {
+                    encode::<_, $schema, messages!(@more $($more)?)>($tag, messages!(@inner content $($boxed)?), into)
+                })+
                 $direction::Unknown { tag } => {
                     Err(FrameError::Unencodable { tag: *tag, detail: "it is not known".to_owned() })
                 }
@@ -76,7 +90,7 @@ macro_rules! messages {
 
         pub(crate) fn $decode(tag: u16, payload: &[u8], unknown: &mut Unknowns) -> Result<$direction, FrameError> {
             Ok(match tag {
-                $($tag => match decode::<_, $schema>($tag, payload, unknown)? {
+                $($tag => match decode::<_, $schema, messages!(@more $($more)?)>($tag, payload, unknown)? {
                     Some(content) => $direction::$variant(messages!(@outer content $(, $boxed)?)),
                     None => $direction::Unknown { tag },
                 },)+
@@ -87,6 +101,8 @@ macro_rules! messages {
             })
         }
     };
+    (@more) => { Nothing };
+    (@more $more:ty) => { $more };
     (@inner $content:ident) => { $content };
     (@inner $content:ident boxed) => { &**$content };
     (@outer $content:expr) => { $content };
@@ -128,5 +144,47 @@ messages! {
     ToJoiner, encode_to_joiner, decode_to_joiner {
         301 => Joined, &str;
         302 => Refused, &str;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Welcome;
+    use crate::schema::{appended, schema};
+
+    schema! {
+        /// A welcome as a release sent it before its last field came.
+        Before<'a> = Welcome { software: &'a str, now: u64 } lacks { events_through: 0 }
+    }
+    appended! {
+        After<'a> = Welcome { events_through: u64 }
+    }
+
+    fn sent<'a, More: Appended<'a, Welcome>>(welcome: &'a Welcome) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode::<_, Before<'_>, More>(101, welcome, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn received<'a, More: Appended<'a, Welcome>>(bytes: &'a [u8]) -> (Welcome, Unknowns) {
+        let mut unknown = Unknowns::default();
+        let welcome = decode::<_, Before<'_>, More>(101, bytes, &mut unknown).unwrap().unwrap();
+        (welcome, unknown)
+    }
+
+    #[test]
+    fn a_message_that_got_a_field_is_read_by_older_and_by_newer_releases() {
+        let known = Unknowns::default();
+        let at_default =
+            Welcome { software: "0.1.0".to_owned(), now: gleaner_types::time::Timestamp(7), events_through: 0 };
+        let with = Welcome { events_through: 9, ..at_default.clone() };
+        let older = sent::<Nothing>(&with);
+        assert_eq!(received::<After>(&older), (at_default.clone(), known), "the older release sends no such field");
+        assert_eq!(sent::<After>(&at_default), older, "at its default it is not sent");
+        let newer = sent::<After>(&with);
+        assert_eq!(received::<After>(&newer), (with, known));
+        let (read, unknown) = received::<Nothing>(&newer);
+        assert_eq!((read, unknown.fields), (at_default, 1));
     }
 }

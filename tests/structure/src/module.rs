@@ -181,7 +181,8 @@ fn module_files(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
         let inside = path.join("mod.rs");
         if inside.exists() {
             found.push((name, inside));
-        } else if path.extension().is_some_and(|ending| ending == "rs") && !["lib", "main", "mod"].contains(&name.as_str())
+        } else if path.extension().is_some_and(|ending| ending == "rs")
+            && !["lib", "main", "mod"].contains(&name.as_str())
         {
             found.push((name, path));
         }

@@ -71,4 +71,16 @@ mod tests {
         let error = hosts[1].unreadable.as_ref().unwrap();
         assert!(error.contains("cannot be read: report.interval_s: invalid type: null"), "{error}");
     }
+
+    #[test]
+    fn a_report_of_an_aggregator_that_knew_of_no_harm_is_read() {
+        let sent = gleaner_test_support::synthetic::report(&HostId::new("a").unwrap(), 3, 2);
+        let gleaner_wire::FromAgent::Report(report) = sent else { panic!("no report") };
+        let mut row = serde_json::to_value(nothing_but(HostId::new("a").unwrap())).unwrap();
+        row["report"] = serde_json::to_value(&report).unwrap();
+        assert!(row["report"].as_object_mut().unwrap().remove("harm").is_some());
+        let answer = json!({ "hosts": [row] });
+        let Response::Hosts(hosts) = serde_json::from_str(&answer.to_string()).unwrap() else { panic!("no hosts") };
+        assert_eq!((hosts[0].unreadable.as_ref(), hosts[0].report.as_ref()), (None, Some(&*report)));
+    }
 }
