@@ -1,5 +1,6 @@
 //! Acts on the host. In: commands, each a desired state under a lease. Out: the volunteer started, held or stopped,
-//! limits on foreground workloads, and an acknowledgement of what was set. Called by the agent's loop.
+//! limits on foreground workloads, and an acknowledgement of what was set. Called by the agent's loop and by
+//! `gleaner-agent try`.
 //!
 //! [`mod@plan`] decides what to write and [`mod@execute`] writes it. The value found is recorded on disk ([`ledger`])
 //! before it is first changed. It is restored ([`restore`]) when the lease ends, when the agent stops, and when the

@@ -1,6 +1,6 @@
 //! Finds the foreground. In: `/proc`, cgroups and the config's globs. Out: QEMU guests, cgroups, or, where the config
-//! names nothing, everything but the volunteer. Called by the sensor at intervals, so guests may come, go and change
-//! their name.
+//! names nothing, everything but the volunteer. Called by the sensor at intervals, so that guests may come, go and
+//! change their name.
 
 mod glob;
 

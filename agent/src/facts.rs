@@ -1,6 +1,6 @@
 //! What sensing finds out about the foreground, as plain values: which workloads there are and what each is to the
-//! kernel. In: nothing; [`crate::discover`] and [`crate::sense`] make these. Out: to [`crate::act`], which derives from
-//! them what can be set on a workload.
+//! kernel. Data only: [`crate::discover`] and [`crate::sense`] make these, and [`crate::levers`] derives from them what
+//! can be set on a workload.
 
 use std::collections::BTreeMap;
 use std::fmt;

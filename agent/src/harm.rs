@@ -1,7 +1,7 @@
-//! The harm meter: a thread that holds the volunteer still for short windows at random moments and compares what the
-//! foreground waits for CPU, disk and memory beside the volunteer and without. In: workloads, from the agent's loop; their
-//! counters. Out: the host's harm for the report, and an event when a workload's budget is crossed. Where the volunteer is to be
-//! held by the harm it does, each trial also goes to `planner::protecting`, and the posture it chooses to the guard.
+//! The harm meter: a thread that compares how long the foreground waits for CPU, disk and memory with the volunteer and
+//! without. In: workloads, from the agent's loop, which starts it; their counters. Out: the host's harm for the report,
+//! and an event when a workload's budget is crossed. With `guard.follow_harm`, each trial also goes to
+//! `planner::protecting`, and the posture that it chooses goes to the guard.
 //!
 //! For a trial the meter pauses the volunteer for a short window at a random moment. A trial reads the counters four
 //! times; in between the thread sleeps. A trial does not count if the guard froze the volunteer during it, or if the

@@ -1,5 +1,5 @@
 //! Samples the host, once a period. In: raw readings of the kernel's interfaces and guests' monitors. Out: rates of the
-//! machine, of each workload and of the volunteer. Called by the agent's loop.
+//! machine, of each workload and of the volunteer. Called by the agent's loop and by `gleaner-agent try`.
 
 pub(crate) mod cgroup;
 mod domains;

@@ -1,6 +1,6 @@
 //! Runs tasks of engine `local`. In: orders of the aggregator, which are desired state and fenced by epoch as commands
 //! are. Out: tasks started in the volunteer, watched and ended; and states of attempts, kept on disk until the
-//! aggregator has them. Called by the link.
+//! aggregator has them. Started by the daemon, in a thread of its own; the link sends it orders.
 //!
 //! The aggregator decides what runs when and what is tried again. A known attempt is never started again. Without a
 //! message from the aggregator for the length of the task lease, every task is ended.

@@ -1,5 +1,6 @@
 //! The volunteer of this host: the container for background work, its levers and its weaknesses. In: a state (latent,
-//! active, frozen) and the guard's limit. Out: the container set to both. Called by the actor and the guard.
+//! active, frozen) and the guard's limit. Out: the container set to both. Called by the actor, and by the guard's
+//! threads.
 //!
 //! A latent volunteer is empty or frozen. An active one runs within the guard's limit. A frozen one keeps its processes
 //! but gets no CPU. Where no cgroup can be written, registered process groups are the container.

@@ -1,7 +1,7 @@
 //! Watches the file systems that the volunteer can write, in a thread of its own: a file system that does not answer
 //! must not delay the guard. In: the folders of tasks, of the state, for temporary files, and the configured ones. Out:
-//! what is short, by the law in `gleaner_planner::disk_floor`. Network file systems are left out: their free space is
-//! not this host's, and a server that is gone never answers.
+//! what is short, by the law in `gleaner_planner::disk_floor`. The guard starts it. Network file systems are left out:
+//! their free space is not this host's, and a server that is gone never answers.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,6 +1,6 @@
 //! Keeps the volunteer's memory bound, by the law `gleaner_planner::memory_bound`. In: available memory, at fixed
-//! times. Out: the bound, set, and the volunteer's end when memory is short. It runs in a thread of its own: setting a
-//! bound can take the kernel long, because it reclaims first, and the guard must not wait for that.
+//! times. Out: the bound, set, and the volunteer's end when memory is short. The guard runs it in a thread of its own:
+//! setting a bound can take the kernel long, because it reclaims first, and the guard must not wait for that.
 //!
 //! The thread also prepares the processes that enter the volunteer: first to be killed when memory runs out, idle on
 //! the disks, few open files, and in the volunteer's cache group where there is one.

@@ -1,5 +1,5 @@
 //! Output of a program in the volunteer. In: a pipe that is its standard output and error. Out: a limited number of
-//! lines in the agent's log. Started by [`super`].
+//! lines in the agent's log. Called by the program of `volunteer.command`.
 //!
 //! A thread of its own reads the pipe, a hundred times a second at most, and drops what exceeds the limit. A program
 //! that prints without end waits for that thread, and costs the agent little.

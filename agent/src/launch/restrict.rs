@@ -1,8 +1,9 @@
-//! Taking rights from a process that is being started, between fork and exec. In: whom it becomes and what it keeps. Out:
-//! a process in a session of its own, without new privileges, without capabilities, with limits, as its user.
+//! Taking rights from a process that is being started, between fork and exec. In: whom it becomes and what it keeps.
+//! Out: a process in a session of its own, without new privileges, without capabilities, with limits, as its user.
+//! Called where the program of `volunteer.command` and tasks are started.
 //!
-//! All of it are single system calls that wait for nothing: another thread of the agent may hold any lock at that moment,
-//! and nothing may be allocated.
+//! It makes only system calls that wait for nothing, and allocates nothing: another thread of the agent may hold any
+//! lock at that moment.
 
 use std::io::{self, PipeReader, Read, Write};
 use std::os::unix::process::CommandExt;

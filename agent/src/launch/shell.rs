@@ -1,5 +1,5 @@
 //! The waiting shell in which every program of the volunteer starts. In: the user whose process it will be. Out: the
-//! program to run. Called by [`super`].
+//! program to run. Called by the program of `volunteer.command` and by tasks.
 //!
 //! While the shell waits it is not in the volunteer yet. Its own user could trace it then (where
 //! `kernel.yama.ptrace_scope` is 0) and make it start processes in the agent's cgroup. The kernel lets a user trace no

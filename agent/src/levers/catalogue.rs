@@ -1,5 +1,6 @@
-//! The catalogue of levers. In: what sensing knows of the foreground. Out: which levers each workload has. A lever is in
-//! use once it has a line here. Called by the agent's loop for workloads, by the ledger for levers it remembers.
+//! The catalogue of levers. In: what sensing knows of the foreground. Out: which levers each workload has. A lever is
+//! in use once it has a line here. Called by the agent's loop and `gleaner-agent try`; the ledger names levers by its
+//! type.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! From what levers read to the limits in force. In: the values, one after another. Out: limits. Called for the answer to
-//! a command.
+//! From what levers read to the limits in force. In: the values, one after another. Out: limits. Called by
+//! `act/plan.rs`, for the answer to a command.
 
 use gleaner_types::command::{DiskLimit, Limits, NetworkLimit, Quota, Weight};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, PerSec};

@@ -1,5 +1,6 @@
 //! Why the volunteer's network traffic has no ceiling, or cannot be measured. In: errors of the kernel, of BPF and of
-//! the links. Out: texts that complete "because …", for the log, events and `doctor`.
+//! the links. Out: texts that complete "because …", for the log, events and `doctor`. Made by `network_bound` and
+//! `links`.
 
 use std::io;
 use std::path::PathBuf;

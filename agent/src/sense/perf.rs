@@ -1,6 +1,6 @@
 //! Hardware counters through perf_event_open(2), per set of threads or per cgroup. In: threads or a cgroup. Out:
-//! last-level cache references and misses, and instructions. Called by the sensor. The only module that knows the perf
-//! crate.
+//! last-level cache references and misses, and instructions. Called by the readers of cgroups and guests, and by the
+//! probe. The only module that knows the perf crate.
 //!
 //! The kernel multiplexes more counters than the machine has. Values are scaled by the time a group was enabled over
 //! the time it ran, and a group that never ran gives nothing.

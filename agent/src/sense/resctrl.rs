@@ -1,5 +1,5 @@
 //! The CPU's monitoring of the last-level cache and the memory bus. In: `/sys/fs/resctrl/mon_data/mon_L3_*` (Linux's
-//! resctrl), one folder per cache. Out: their sums for the machine. Called by the sensor.
+//! resctrl), one folder per cache. Out: their sums for the machine. Called by the reader of the machine.
 
 use std::path::{Path, PathBuf};
 

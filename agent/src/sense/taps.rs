@@ -1,6 +1,6 @@
-//! Which tap interfaces a guest's process holds open: the descriptors of `/dev/net/tun` among its own, and their `iff:` in
-//! `/proc/PID/fdinfo`. Its command line is not asked, because whoever starts a process writes that. In: procfs. Out: names,
-//! and whether a tap may be limited. Called by the reader of a guest at every scan.
+//! Which tap interfaces a guest's process holds open: the descriptors of `/dev/net/tun` among its own, and their `iff:`
+//! in `/proc/PID/fdinfo`. Its command line is not read, because whoever starts a process writes that. In: procfs. Out:
+//! names, and whether a tap may be limited. Called by the reader of a guest at every scan.
 //!
 //! A name says nothing of where its device is: one of the same name in another network namespace, handed over as an open
 //! file, reads alike. So a tap counts as the guest's to limit only when the kernel says, of a duplicate of that very

@@ -1,5 +1,5 @@
 //! Processes of tasks. In: orders of the runner. Out: a process started inside the volunteer as the user who submitted
-//! the task, or ended.
+//! the task, or ended. Called by the runner.
 //!
 //! A task is a shell that waits for a go-ahead before it runs its command. Before the go-ahead it is moved into the
 //! volunteer and its record is on disk. If either fails, or the agent dies, the go-ahead never comes and the command

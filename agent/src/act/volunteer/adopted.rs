@@ -1,6 +1,6 @@
 //! Volunteers that Gleaner did not make: a QEMU guest, or a systemd unit, in a cgroup of its own. In: its name, from
-//! the config. Out: its cgroups, for the volunteer. Its processes are never ended, and the agent restores its levers on
-//! exit.
+//! the config. Out: its cgroups, for the volunteer. Called by the volunteer. Its processes are never ended, and the
+//! agent restores its levers on exit.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The volunteer's bounds besides CPU: memory, processes, disks, and which processes die first when memory runs out.
 //! In: the volunteer's cgroups. Out: levers, set; and which bounds this host cannot give, with the reason. Called by
-//! the volunteer.
+//! the volunteer's cgroup, and by the thread of the memory bound.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,5 +1,5 @@
-//! Errors of the volunteer. In: errors of its parts. Out: to the actor, which refuses a command, and to the guard,
-//! which freezes the volunteer.
+//! Errors of the volunteer. In: errors of its parts. Out: to their caller: the actor, which refuses a command, and to
+//! the guard, which freezes the volunteer.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
 //! The busiest processes of the machine, where everything but the volunteer is foreground. In: `/proc/PID/stat` of all
-//! processes, once a minute. Out: at most 32 processes, those that used most CPU since the last scan first.
+//! processes, once a minute. Out: at most 32 processes, those that used most CPU since the last scan first. Called by
+//! [`super`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
