@@ -1,5 +1,5 @@
 //! Tables and lines for a terminal. In: replies of the aggregator. Out: text without control characters from guests or
-//! tasks. Every command that prints calls it.
+//! tasks. Every command that prints calls it, and so does `gleaner top`.
 
 use gleaner_api::{AuditRecord, InvitationView, RevocationView};
 use gleaner_planner::controller::HostView;

@@ -1,6 +1,7 @@
 //! `gleaner top` on a terminal. In: keys, and answers of the aggregator. Out: a screen with the state of the fleet,
 //! jobs and applications, and events. [`feed`] asks the aggregator, also after its restart; [`state`] stores the
-//! answers and handles keys; [`view`] draws. The terminal is restored on every exit: keys, signals, errors and panics.
+//! answers and handles keys; [`view`] draws. Called by the command. The terminal is restored on every exit: keys,
+//! signals, errors and panics.
 
 mod feed;
 mod state;

@@ -1,5 +1,6 @@
 //! `gleaner reference`. In: the command lines, and the keys that the daemons ask of their config files. Out: man pages
-//! and docs/configuration.md. The sentence about each key is from the packaged config.
+//! and docs/configuration.md. Called by `main`, through [`gleaner_cli`]. The sentence about each key is from the
+//! packaged config.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

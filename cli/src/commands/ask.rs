@@ -1,5 +1,5 @@
 //! Commands that ask a running aggregator: hosts, top, events, job. In: arguments. Out: a request, and its answer as a
-//! table or lines.
+//! table or lines. Called by [`super`].
 
 use std::collections::VecDeque;
 use std::path::Path;

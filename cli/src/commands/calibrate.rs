@@ -1,4 +1,5 @@
-//! `gleaner calibrate power`. In: samples of power, from a file or from RAPL. Out: a power model fitted to them.
+//! `gleaner calibrate power`. In: samples of power, from a file or from RAPL. Out: a power model fitted to them. Called
+//! by [`super`].
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The demo's summary. In: measurements. Out: text.
+//! The demo's summary. In: measurements. Out: text. Called by the demo.
 
 use gleaner_api::JobDetail;
 use gleaner_types::job::{Decision, JobPhase};

@@ -1,5 +1,5 @@
 //! Why a reading is missing. In: a typed reason, from a sensor. Out: a number on the wire, and a text where a person
-//! reads it.
+//! reads it. Made by the agent and the planner; reports carry it.
 //!
 //! As JSON, and wherever it is stored, an absence is its kind and that text, so that operators and older releases can
 //! read it. Reading it back gives the typed reason where the text is one of the fixed ones.

@@ -1,6 +1,6 @@
 //! Foreground applications with response-time targets (BConf, dissertation chapter 4; STFC, chapter 3). In: an
-//! operator's description, and the answers of response-time sources. Out: decisions about shares, made by the
-//! controller.
+//! operator's description, and the answers of response-time sources. Out: decisions about shares. Data only: the
+//! aggregator reads descriptions, the controller decides, and `gleaner app` and `gleaner explain` show it.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
 //! Which engine runs a job, and its options. In: a name and a document, from a submission. Out: the engine of that name
-//! checks and reads the options; all other code passes them on unread.
+//! checks and reads the options; all other code passes them on unread. Called by the aggregator's registry of engines.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Frames. A frame is a 4-byte little-endian length of what follows, a 2-byte little-endian tag that names
 //! the message, and the message as its version of the protocol has it. Frames are the same in every version.
 //!
-//! In: messages and the version that was negotiated; out: bytes, and back. Called by `net::stream`.
+//! In: messages, and the version that was negotiated. Out: bytes, and back. Called by `net::stream`.
 
 use crate::unknown::Unknowns;
 use crate::version::ProtocolVersion;
