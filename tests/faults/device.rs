@@ -1,4 +1,5 @@
-//! A block device that can lose power: device-mapper over a disk, with ext4 and its journal on it.
+//! A block device that can lose power: device-mapper over a disk, with ext4 and its journal on it. In: a disk, and
+//! cuts. Out: a mounted file system, and what is left of it. Called by `block_device`.
 //!
 //! After a cut no write reaches the disk. Data that was only in the page cache is gone when the file system is mounted
 //! again. Data that the disk had received stays, also without a flush.

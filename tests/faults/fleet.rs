@@ -1,5 +1,6 @@
-//! A dozen agents, each in its own network namespace and control groups, and their aggregator. All are restarted when
-//! they end, as by systemd.
+//! A dozen agents, each in its own network namespace and control groups, and their aggregator. In: what a test starts
+//! or injects. Out: the daemons as processes, started again when they end, as by systemd. Called by `storm`;
+//! `block_device` and `checker` use parts of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};

@@ -1,4 +1,5 @@
-//! The choices of the matrix: foregrounds, antagonists, rows, and cells of a foreground and an antagonist. Pure.
+//! The choices of the matrix: foregrounds, antagonists, rows, and cells of a foreground and an antagonist. In: names
+//! from the command line. Out: typed choices. Used throughout this crate. Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
 //! The result of a run. In: all measurements. Out: per cell and row the means over the rounds, and the named figures.
-//! Pure.
+//! Called by [`crate::matrix`]. Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! A host: its machine, and the simulated process of its agent, which can be started, killed, frozen and stopped.
+//! A host. In: the time, and what [`crate::world`] does to it. Out: its machine, and the simulated process of its
+//! agent, which can be started, killed, frozen and stopped.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! One seed: a few hosts, an aggregator, a job, an application, and their events in the order of virtual time.
+//! One seed: a few hosts, an aggregator, a job, an application, and their events in the order of virtual time. In: the
+//! seed. Out: what was done and checked, and what failed. Called by `main` and `tests/seeds.rs`.
 
 mod demand;
 mod links;

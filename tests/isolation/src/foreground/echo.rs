@@ -1,4 +1,5 @@
-//! An echo server on this machine, and users in a network namespace behind the link.
+//! An echo server on this machine, and users in a network namespace behind the link. In: the setup. Out: seats for
+//! [`super::load`]. Called by [`super`].
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! A real QEMU guest under software emulation: it works when it is asked on its serial line, and answers there.
+//! A real QEMU guest under software emulation. In: the setup. Out: its process, and seats for [`super::load`]: it works
+//! when it is asked on its serial line, and answers there. Called by [`super`].
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

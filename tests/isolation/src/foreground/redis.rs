@@ -1,4 +1,5 @@
-//! A real redis-server, asked over a Unix socket.
+//! A real redis-server, asked over a Unix socket. In: the setup. Out: its process, and seats for [`super::load`].
+//! Called by [`super`].
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
