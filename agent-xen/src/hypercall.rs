@@ -36,7 +36,7 @@ const DYING: u32 = 1 << 0;
 const PAGE: usize = 4096;
 /// `sizeof(struct xen_domctl_getdomaininfo)`.
 const DOMAIN_INFO: usize = 112;
-/// Most domains told of.
+/// Most domains in one answer.
 pub(crate) const MOST_DOMAINS: usize = 4096;
 /// The argument's page, and room for the list of domains.
 const BUFFER: usize = PAGE + (MOST_DOMAINS * DOMAIN_INFO).next_multiple_of(PAGE);

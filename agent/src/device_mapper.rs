@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Interface version 4.0.0, which every kernel with device-mapper speaks.
+/// Interface version 4.0.0, which every kernel with device-mapper accepts.
 const VERSION: [u32; 3] = [4, 0, 0];
 const LIST_VERSIONS: u32 = 13;
 const TABLE_STATUS: u32 = 12;

@@ -53,7 +53,7 @@ impl Keeper {
         Ok(Self { child: command.spawn()?, pipe })
     }
 
-    /// A sign of life. One that finds no room, or nobody, is lost.
+    /// A sign of life. It is lost when the pipe is full, or closed at the other end.
     pub fn beat(&mut self) {
         _ = self.pipe.write(&[ALIVE]);
     }

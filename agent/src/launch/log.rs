@@ -29,7 +29,7 @@ const READ_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct LogPipe(PipeWriter);
 
 impl LogPipe {
-    /// Makes it, and the thread that reads it. The thread ends when nobody can write to it any more.
+    /// Makes the pipe, and the thread that reads it. The thread ends when every writer has closed the pipe.
     pub(crate) fn open() -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
         // Who has it open as another user may also open it by its name: `echo >/dev/stderr`.

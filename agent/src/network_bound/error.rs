@@ -9,7 +9,7 @@ use gleaner_types::report::Absence;
 
 use crate::bpf::BpfError;
 
-/// The links that the volunteer shares with the foreground cannot be told.
+/// It cannot be found out which links the volunteer shares with the foreground.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LinkError {
     /// The config names one that is not there.
@@ -60,7 +60,7 @@ pub(crate) enum NetworkBoundError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The links cannot be told.
+    /// The links cannot be found out or measured.
     #[error(transparent)]
     Links(#[from] LinkError),
     /// The programs cannot be loaded, attached, set or read.

@@ -63,7 +63,7 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Makes a folder where there is none, and those above it, to last.
+/// Makes a folder and those above it, where they are missing, and syncs them to the disk.
 ///
 /// # Errors
 /// When it cannot be made, may not last, or something else has its name.
