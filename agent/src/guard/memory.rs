@@ -126,8 +126,8 @@ impl MemoryWatch {
         Ok(MemoryStep { verdict, sample, met })
     }
 
-    /// Looks after the processes that have entered since the last time. Those that the group of the cache does not take are
-    /// tried again the next time, one that refuses a process takes no other meanwhile.
+    /// Looks after the processes that have entered since the last time. Once the cache's group has refused a process,
+    /// no other is tried in this call. Those that are not in it are tried again in the next.
     pub(super) fn care(&mut self) {
         let Ok(mut there) = cgroup::processes_of(&self.dirs) else { return };
         let mut outside = Vec::new();

@@ -195,7 +195,7 @@ impl VolunteerClock {
         self.0.read_ns(tick_ns())
     }
 
-    /// It counts nobody else's time.
+    /// It counts the volunteer's time alone.
     pub(crate) fn is_its_own(&self) -> bool {
         self.0.format != Format::Nice
     }

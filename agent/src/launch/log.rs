@@ -12,16 +12,16 @@ use gleaner_types::text::harmless;
 use rustix::fs::Mode;
 use tracing::{info, warn};
 
-/// Lines that are logged at once, …
+/// Most lines that are logged at once. (Chosen.)
 const BURST: f64 = 100.0;
-/// … and in a second in the long run.
+/// Most lines that are logged in a second, in the long run. (Chosen.)
 const PER_S: f64 = 10.0;
 /// Longest line that is logged, in bytes; the rest of it is left out.
 const LONGEST: usize = 1_000;
 /// Bytes read at once: what a pipe holds.
 const READ: usize = 64 << 10;
-/// After every read, however little it brought: the program can make the pipe hold less. So 6 MiB a second are taken at most.
-/// (All chosen.)
+/// The pause after every read, however little it brought: the program can make the pipe hold less. So 6 MiB a second
+/// are taken at most. (All chosen.)
 const READ_PAUSE: Duration = Duration::from_millis(10);
 
 /// The pipe. One serves every start of a program: what an earlier one left running may still write to it.
@@ -71,7 +71,7 @@ fn say(said: Entry) {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     Line(String),
-    /// So many lines were not.
+    /// So many lines were not logged.
     LeftOut(u64),
 }
 

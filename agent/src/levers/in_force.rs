@@ -22,7 +22,7 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// One lever's ceiling on CPU. They add up; with one that has none there is none.
+    /// One lever's ceiling on CPU. Ceilings add up. If one lever has no ceiling, the sum has none.
     pub fn add_ceiling(&mut self, ceiling: Option<CoreShare>) {
         self.quotas.push(ceiling);
     }

@@ -133,7 +133,7 @@ impl CacheGroup {
         }))
     }
 
-    /// One with this file of tasks.
+    /// A group with this file of tasks.
     #[cfg(test)]
     pub(crate) fn with(tasks: PathBuf) -> Self {
         Self { tasks }

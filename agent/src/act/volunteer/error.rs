@@ -68,10 +68,10 @@ pub(crate) enum SpareError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// What should be a list of CPUs is none.
+    /// A file that should list CPUs holds something else.
     #[error("{0} holds no list of CPUs")]
     NoList(String),
-    /// Whoever set it keeps it.
+    /// Another program has set the CPUs, and they are left to it.
     #[error("somebody else has set `{0}`")]
     Foreign(String),
     /// A thread is where it must not be, and cannot be moved.
