@@ -87,7 +87,7 @@ impl Device {
         self.set_table(&format!("0 {sectors} flakey {disk} 0 0 {LONGEST_CUT_S} 1 {}", fate.feature()));
     }
 
-    /// Mounts what the disk has, once nobody uses the file system any more.
+    /// Mounts what the disk has, once no process uses the file system any more.
     pub(crate) fn bring_back(&self) {
         let unmounted = || Command::new("umount").arg(&self.folder).output().unwrap().status.success();
         until("the file system is unmounted", unmounted);

@@ -369,7 +369,8 @@ fn lines(file: &Path) -> Vec<String> {
     std::fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// Speaks for a batch system that is done when a file says so; it counts on where it was, like a real one.
+/// Plays a batch system that is done when a file says so. After a restart it goes on counting where it was, like a real
+/// one.
 const ENGINE: &str = r#"#!/bin/sh
 folder=$1; own=$2
 while read -r line; do

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use gleaner_test_support::bench::{kill, until};
 
-/// Files that hold a setting somebody may care for.
+/// Files that hold a setting that an operator may have set.
 const KNOBS: [&str; 24] = [
     "cpu.cfs_quota_us",
     "cpu.cfs_period_us",

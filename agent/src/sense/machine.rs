@@ -212,7 +212,7 @@ impl MachineReader {
         reader
     }
 
-    /// Looks again which disks and interfaces there are.
+    /// Finds the disks and interfaces anew.
     pub(crate) fn rescan(&mut self) {
         self.cache.rescan();
         self.disks = names(&self.roots.sys.join("block"));

@@ -136,7 +136,7 @@ impl Counters {
 /// Most CPUs looked at; the kernel's own bound.
 const MOST_CPUS: usize = 8_192;
 
-/// A list such as "0-3,8,10-11", as sysfs tells which CPUs are online: there may be gaps, and more than 64.
+/// A list such as "0-3,8,10-11", as sysfs lists the CPUs that are online: there may be gaps, and more than 64.
 pub(crate) fn parse_cpu_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {

@@ -23,7 +23,7 @@ impl CacheReader {
         reader
     }
 
-    /// Looks again which caches are monitored: the file system may be mounted later.
+    /// Finds the monitored caches anew: the file system may be mounted later.
     pub(super) fn rescan(&mut self) {
         let caches: Vec<String> = names(&self.folder).into_iter().filter(|name| name.starts_with("mon_L3_")).collect();
         if caches.len() != self.caches.len() {

@@ -54,7 +54,7 @@ pub(crate) struct OpenCounters {
     stalls: Option<Box<[KeptFile; 2]>>,
 }
 
-/// What tells how long a workload waited for a CPU.
+/// The files that say how long a workload waited for a CPU.
 #[derive(Debug)]
 enum OpenQueue {
     /// `schedstat` of each thread.

@@ -32,7 +32,7 @@ pub(crate) fn run(command: &ReferenceCommand) -> anyhow::Result<End> {
 struct Daemon {
     title: &'static str,
     file: &'static str,
-    /// The config its package brings.
+    /// The config that its package installs.
     packaged: &'static str,
     keys: Vec<Key>,
     at_run_time: &'static [&'static str],

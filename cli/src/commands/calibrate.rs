@@ -101,7 +101,7 @@ fn joules(packages: &[PathBuf]) -> anyhow::Result<f64> {
     Ok(sum)
 }
 
-/// Clock of the CPUs in GHz, where the kernel tells.
+/// Clock of the CPUs in GHz, where the kernel shows it.
 fn clock_ghz() -> Option<f64> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq").ok()?;
     text.trim().parse::<f64>().ok().map(|khz| khz / 1e6)

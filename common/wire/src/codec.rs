@@ -76,7 +76,7 @@ pub fn decode_stored<T: DeserializeOwned>(tag: u16, payload: &[u8]) -> Result<T,
     decode_within::<T, MAX_STORED>(tag, payload)
 }
 
-/// The same by a seed: for stored values whose types are gone, and which are read by their schema.
+/// The same by a seed. For stored values whose types no longer exist: they are read by their schema.
 ///
 /// # Errors
 /// As [`decode_value`].

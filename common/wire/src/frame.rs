@@ -111,8 +111,7 @@ pub fn encode<M: Message>(version: ProtocolVersion, message: &M) -> Result<Vec<u
 
 /// The message of the frame at the start of `bytes` and the frame's length, or `None` if more bytes are needed.
 ///
-/// # Errors
-/// [`FrameError`] for anything no honest peer of this version sends.
+/// # Errors [`FrameError`] for anything that the protocol does not allow in this version.
 pub fn decode<M: Message>(
     version: ProtocolVersion,
     bytes: &[u8],

@@ -166,7 +166,7 @@ pub(crate) fn append_behind_length<E>(
     Ok(())
 }
 
-/// What is written and read here.
+/// A type that is written and read without the encoding crate.
 pub(crate) trait Scalar<'a>: Sized {
     /// Appends it.
     fn append(self, into: &mut Vec<u8>);

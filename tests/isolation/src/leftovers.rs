@@ -17,7 +17,7 @@ use crate::{groups, network, scratch};
 /// What the names of everything that a run makes begin with.
 pub const PREFIX: &str = "gleaner-isolation-";
 
-/// The run, while nobody else measures.
+/// The run, while no other one measures.
 #[derive(Debug)]
 pub struct Run {
     folder: PathBuf,

@@ -68,7 +68,7 @@ pub struct Figure {
     pub about: String,
     /// Its value.
     pub value: Estimate,
-    /// Of which cells.
+    /// The cells that it is about.
     pub cells: Vec<Cell>,
 }
 

@@ -29,7 +29,7 @@ pub const BEGINNING: u64 = 1_700_000_000_000;
 pub const FLOOR_PERCENT: f64 = 30.0;
 /// The same of memory, in bytes.
 pub const MEMORY_FLOOR: u64 = 512 << 20;
-/// What an agent keeps while nobody takes it.
+/// What an agent keeps while it cannot send.
 pub const LIMITS: OutboxLimits = OutboxLimits { reports: 20, events: 4_096 };
 
 /// A machine's clock: how far it is off, and how much faster it runs.

@@ -18,7 +18,7 @@ const CHOICE_LIFETIME: Duration = Duration::from_secs(60);
 /// Most of a list of the volunteer's processes that is read.
 const LIST_BYTES: u64 = 1 << 20;
 
-/// What the volunteer's processes are told by.
+/// How the volunteer's processes are told from others.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct VolunteerMark {
     /// Its cgroups.

@@ -20,7 +20,7 @@ const USERS: u32 = 2;
 const PERIOD: Duration = Duration::from_millis(5);
 /// Bytes of a request and of its answer.
 const MESSAGE: usize = 200;
-/// An answer that takes longer is none.
+/// An answer that takes longer counts as missing.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) fn seats(setup: &Setup) -> anyhow::Result<Vec<Seat>> {

@@ -18,7 +18,7 @@ use crate::network::run_quietly;
 /// The guest's only sector, in assembly.
 const SECTOR: &str = include_str!("guest.S");
 const PERIOD: Duration = Duration::from_millis(50);
-/// An answer that takes longer is none.
+/// An answer that takes longer counts as missing.
 const TIMEOUT: Duration = Duration::from_secs(1);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 

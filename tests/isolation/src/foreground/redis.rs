@@ -20,7 +20,7 @@ const CLIENTS: u32 = 2;
 const PERIOD: Duration = Duration::from_millis(4);
 /// Size of a value.
 const VALUE: u64 = 1_024;
-/// An answer that takes longer is none.
+/// An answer that takes longer counts as missing.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the server may take to start, and to make its values.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
