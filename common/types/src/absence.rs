@@ -345,7 +345,7 @@ impl Reason {
         }
     }
 
-    /// The kind it is of, unless whoever found it knows better.
+    /// The usual kind of an absence for this reason; the code that makes the absence may give another.
     #[must_use]
     pub const fn kind(&self) -> AbsenceKind {
         if let Some((kind, _)) = self.fixed() {

@@ -155,9 +155,9 @@ impl<'de> Deserialize<'de> for EngineOptions {
 /// The engine of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineSpec {
-    /// Which.
+    /// Its name.
     pub name: EngineName,
-    /// What it alone needs to know.
+    /// Its options, which it alone reads.
     pub options: EngineOptions,
 }
 

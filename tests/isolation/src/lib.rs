@@ -5,6 +5,8 @@
 //! row how much slower the foreground was than alone, what failed or was killed, and the work that the antagonist got
 //! done. The program `isolation` and `tests/matrix.rs` call it; docs/isolation.md says how to read it.
 //!
+//! What must not be here: code of the daemons or of the planner. The product runs as the program `gleaner`.
+//!
 //! - what there is to choose from: [`cells`]; the order of a run: [`order`]
 //! - what a cell needs: [`groups`], [`network`], [`scratch`]; what is undone at the end, however it ends: [`leftovers`], [`interrupt`]
 //! - processes of their own: [`antagonist`] with [`work`], [`foreground`]; those of the product: [`pair`]

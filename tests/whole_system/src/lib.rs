@@ -1,7 +1,7 @@
 //! The whole system under faults: the agents' real loops, actors, guards and outboxes and the aggregator's real core
 //! loop, controller, journal, event log and store, on one virtual clock, with everything between and below them
-//! simulated: the kernel's files, the network, the disks that fill up, the batch system, the services. Faults are drawn from a
-//! seed, so that every failure comes back with its number.
+//! simulated: the kernel's files, the network, the disks that fill up, the batch system, the services. Faults are drawn
+//! from a seed, so that the same seed repeats a failure.
 //!
 //! In: a seed. Out: what was checked, and the first check that failed. `cargo xtask seeds` and this crate's tests call it.
 //!
