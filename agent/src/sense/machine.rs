@@ -1,5 +1,6 @@
 //! The machine as a whole. In: `/proc/stat`, `/proc/loadavg`, `/proc/meminfo`, `/proc/pressure/*`, `/proc/diskstats`,
-//! `/proc/net/dev` (proc(5) has the formats). Out: raw counters. Called by the sensor.
+//! `/proc/net/dev` (proc(5) has the formats). Out: raw counters. Called by the sensor; the memory bound and the network
+//! bound call parts of it.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
 //! Versions of the protocol, and how two peers agree on one. In: the versions of both sides. Out: the newest that both
-//! have. Called by `net::transport`.
+//! have. Called by `net`: by its TLS settings and its endpoints. The daemons pass the agreed version on.
 //!
 //! In the TLS handshake an agent offers a name (ALPN) for each version it supports, and the aggregator takes the newest
 //! that both have. Each release supports two versions, so daemons one version apart can always connect.
