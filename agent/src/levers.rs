@@ -13,6 +13,7 @@ pub mod ioband_table;
 pub mod lever;
 pub mod link;
 pub mod monitor;
+pub mod offer;
 pub mod place;
 pub mod plan;
 pub mod process;

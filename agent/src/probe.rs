@@ -4,14 +4,14 @@
 
 use std::path::Path;
 
-use gleaner_types::report::{Absence, AbsenceKind, Capability, HostFacts, Levers, Offer, Reason};
+use gleaner_types::report::{Capability, HostFacts, Levers, Offer, Reason};
 use gleaner_types::units::Bytes;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
-use crate::device_mapper::DeviceMapper;
 use crate::hierarchies::Hierarchies;
 use crate::kernel_file::names;
-use crate::netlink::{self, Direction};
+use crate::levers::catalogue;
+use crate::levers::offer::{Finding, Host, absent, each_once};
 use crate::roots::Roots;
 use crate::sense::perf;
 
@@ -34,186 +34,65 @@ pub fn facts(hierarchies: &Hierarchies, levers: Levers, trying: bool) -> HostFac
     }
 }
 
-/// What the host offers, each capability once.
+/// What the host offers, each capability once: sensors here, and what the levers of the catalogue say of themselves.
 #[must_use]
 pub fn offers(roots: &Roots, hierarchies: &Hierarchies, trying: bool) -> Vec<Offer> {
-    let host = Host { roots, hierarchies };
-    let shaping = |direction| match trying {
-        true => netlink::probe(direction).map(str::to_owned).map_err(|error| {
-            let kind = match error.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => AbsenceKind::Denied,
-                _ => AbsenceKind::NotSupported,
-            };
-            Absence { kind, reason: Reason::QueueRefused { error: error.to_string().into() } }
-        }),
-        false => absent(Reason::NotTried),
-    };
-    let all = [
-        (Capability::Guests, host.guests()),
-        (Capability::XenDomains, host.xen()),
-        (Capability::CpuQuota, host.cpu_quota()),
-        (Capability::CpuWeight, host.controller("cpu", "cpu", "cpu.shares", "cpu.weight")),
-        (Capability::CpuIdle, host.cpu_idle()),
-        (Capability::Freezer, host.freezer()),
-        (Capability::MemoryLimit, host.memory_limit()),
-        (
-            Capability::DiskLimit,
-            host.controller("blkio", "io", "blkio.throttle, which buffered writes escape", "io.max"),
-        ),
-        (Capability::DiskWeight, host.disk_weight()),
-        (Capability::NetworkReceive, shaping(Direction::Receive)),
-        (Capability::NetworkTransmit, shaping(Direction::Transmit)),
-        (Capability::Pressure, host.pressure()),
+    let host = Host { roots, hierarchies, trying };
+    let sensors = [
+        (Capability::Guests, guests(roots)),
+        (Capability::XenDomains, xen(roots)),
+        (Capability::Pressure, pressure(roots)),
         (Capability::Counters, perf::probe()),
-        (Capability::CacheMonitoring, host.cache_monitoring()),
-        (Capability::Ioband, host.ioband()),
+        (Capability::CacheMonitoring, cache_monitoring(roots)),
     ];
+    let all = each_once(sensors.into_iter().chain(catalogue::offers(&host)));
     all.into_iter().map(|(capability, state)| Offer { capability, state: state.into() }).collect()
 }
 
-type Finding = Result<String, Absence>;
-
-const fn absent(reason: Reason) -> Finding {
-    Err(Absence::because(reason))
+fn guests(roots: &Roots) -> Finding {
+    let kvm = Path::new("/dev/kvm").exists();
+    let guest = |pid: &String| {
+        pid.bytes().all(|byte| byte.is_ascii_digit())
+            && std::fs::read(roots.proc.join(pid).join("cmdline"))
+                .is_ok_and(|cmdline| crate::process::parse_qemu(&cmdline).is_some())
+    };
+    let running = names(&roots.proc).iter().filter(|name| guest(name)).count();
+    match (kvm, running) {
+        (true, running) => Ok(format!("KVM, {running} guests running")),
+        (false, 0) => absent(Reason::NoGuests),
+        (false, running) => Ok(format!("QEMU without KVM, {running} guests running")),
+    }
 }
 
-struct Host<'a> {
-    roots: &'a Roots,
-    hierarchies: &'a Hierarchies,
+fn xen(roots: &Roots) -> Finding {
+    let text = std::fs::read_to_string(roots.proc.join("xen/capabilities")).unwrap_or_default();
+    if !text.contains("control_d") {
+        return absent(Reason::NoControlDomain);
+    }
+    match crate::xen::helper_program() {
+        Some(program) => Ok(format!("dom0, through {}", program.display())),
+        None => absent(Reason::NoXenHelper),
+    }
 }
 
-impl Host<'_> {
-    /// A controller is mounted and its hierarchy can be written.
-    fn controller(&self, v1: &str, v2: &str, by_v1: &str, by_v2: &str) -> Finding {
-        let found = self.hierarchies.v1.get(v1).map(|mount| (mount.as_path(), by_v1));
-        let found = found.or_else(|| self.hierarchies.of(v2).map(|(mount, _)| (mount, by_v2)));
-        let Some((mount, means)) = found else {
-            return absent(Reason::NoController { controller: v2.into() });
-        };
-        match rustix::fs::access(mount, rustix::fs::Access::WRITE_OK) {
-            Ok(()) => Ok(means.to_owned()),
-            Err(error) => absent(Reason::NotWritable {
-                folder: mount.display().to_string().into(),
-                errno: Some(error.raw_os_error()),
-            }),
-        }
+fn pressure(roots: &Roots) -> Finding {
+    match std::fs::read(roots.proc.join("pressure/cpu")) {
+        Ok(_) => Ok("/proc/pressure".to_owned()),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => absent(Reason::PressureSwitchedOff),
+        Err(_) => absent(Reason::NoPressure),
     }
+}
 
-    fn kernel_at_least(&self, wanted: (u32, u32)) -> bool {
-        let release = std::fs::read_to_string(self.roots.proc.join("sys/kernel/osrelease")).unwrap_or_default();
-        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
-        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= wanted
+fn cache_monitoring(roots: &Roots) -> Finding {
+    if roots.sys.join("fs/resctrl/info/L3_MON").exists() {
+        return Ok("resctrl".to_owned());
     }
-
-    fn cpu_quota(&self) -> Finding {
-        let means = self.controller("cpu", "cpu", "cpu.cfs_quota_us", "cpu.max")?;
-        if self.roots.proc.join("sys/kernel/sched_cfs_bandwidth_slice_us").exists() {
-            return Ok(means);
-        }
-        absent(Reason::NoBandwidthControl)
+    let file = roots.proc.join("cpuinfo");
+    let flags = std::fs::read_to_string(file).unwrap_or_default();
+    if flags.split_whitespace().any(|flag| flag == "cqm_occup_llc") {
+        return absent(Reason::ResctrlNotMounted);
     }
-
-    fn cpu_idle(&self) -> Finding {
-        self.controller("cpu", "cpu", "", "")?;
-        if self.kernel_at_least((5, 15)) {
-            return Ok("cpu.idle".to_owned());
-        }
-        absent(Reason::KernelTooOld)
-    }
-
-    fn freezer(&self) -> Finding {
-        match (self.hierarchies.v1.contains_key("freezer"), &self.hierarchies.v2) {
-            (true, _) => self.controller("freezer", "", "freezer.state", ""),
-            (false, Some(mount)) if rustix::fs::access(mount, rustix::fs::Access::WRITE_OK).is_ok() => {
-                Ok("cgroup.freeze".to_owned())
-            }
-            (false, Some(mount)) => {
-                absent(Reason::NotWritable { folder: mount.display().to_string().into(), errno: None })
-            }
-            (false, None) => absent(Reason::NoFreezer),
-        }
-    }
-
-    fn memory_limit(&self) -> Finding {
-        let by_v1 = "memory.soft_limit_in_bytes, which the kernel heeds only when the whole host is short; guests with \
-                     a monitor have their balloon";
-        self.controller("memory", "memory", by_v1, "memory.high, and guests' balloons")
-    }
-
-    fn disk_weight(&self) -> Finding {
-        self.controller("blkio", "io", "", "")?;
-        let scheduler = |disk: &String| {
-            let file = self.roots.sys.join("block").join(disk).join("queue/scheduler");
-            std::fs::read_to_string(file).is_ok_and(|text| text.contains("[bfq]"))
-        };
-        if let Some(disk) = names(&self.roots.sys.join("block")).iter().find(|disk| scheduler(disk)) {
-            return Ok(format!("the bfq scheduler of {disk}"));
-        }
-        let cost = self.hierarchies.v2.as_ref().map(|mount| mount.join("io.cost.qos"));
-        let text = cost.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
-        if text.lines().any(|line| line.split_whitespace().any(|word| word == "enable=1")) {
-            return Ok("io.weight with io.cost".to_owned());
-        }
-        absent(Reason::NoDiskWeights)
-    }
-
-    fn guests(&self) -> Finding {
-        let kvm = Path::new("/dev/kvm").exists();
-        let guest = |pid: &String| {
-            pid.bytes().all(|byte| byte.is_ascii_digit())
-                && std::fs::read(self.roots.proc.join(pid).join("cmdline"))
-                    .is_ok_and(|cmdline| crate::process::parse_qemu(&cmdline).is_some())
-        };
-        let running = names(&self.roots.proc).iter().filter(|name| guest(name)).count();
-        match (kvm, running) {
-            (true, running) => Ok(format!("KVM, {running} guests running")),
-            (false, 0) => absent(Reason::NoGuests),
-            (false, running) => Ok(format!("QEMU without KVM, {running} guests running")),
-        }
-    }
-
-    fn xen(&self) -> Finding {
-        let text = std::fs::read_to_string(self.roots.proc.join("xen/capabilities")).unwrap_or_default();
-        if !text.contains("control_d") {
-            return absent(Reason::NoControlDomain);
-        }
-        match crate::xen::helper_program() {
-            Some(program) => Ok(format!("dom0, through {}", program.display())),
-            None => absent(Reason::NoXenHelper),
-        }
-    }
-
-    fn pressure(&self) -> Finding {
-        match std::fs::read(self.roots.proc.join("pressure/cpu")) {
-            Ok(_) => Ok("/proc/pressure".to_owned()),
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => absent(Reason::PressureSwitchedOff),
-            Err(_) => absent(Reason::NoPressure),
-        }
-    }
-
-    fn cache_monitoring(&self) -> Finding {
-        if self.roots.sys.join("fs/resctrl/info/L3_MON").exists() {
-            return Ok("resctrl".to_owned());
-        }
-        let file = self.roots.proc.join("cpuinfo");
-        let flags = std::fs::read_to_string(file).unwrap_or_default();
-        if flags.split_whitespace().any(|flag| flag == "cqm_occup_llc") {
-            return absent(Reason::ResctrlNotMounted);
-        }
-        absent(Reason::NoCacheMonitor)
-    }
-
-    fn ioband(&self) -> Finding {
-        let targets = DeviceMapper::open().and_then(|mapper| mapper.targets());
-        match targets {
-            Ok(targets) if targets.iter().any(|target| target == "ioband") => {
-                Ok("device-mapper target ioband".to_owned())
-            }
-            Ok(_) => absent(Reason::NoIoband),
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => absent(Reason::DeviceMapperDenied),
-            Err(error) => absent(Reason::DeviceMapperFailed { error: error.to_string().into() }),
-        }
-    }
+    absent(Reason::NoCacheMonitor)
 }
 
 /// What an absence costs, and how to enable the capability; for an operator.

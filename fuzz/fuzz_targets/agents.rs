@@ -6,7 +6,7 @@ use gleaner_wire::ProtocolVersion;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut entropy = Entropy::of_bytes(data);
-    let version = ProtocolVersion::SPOKEN[entropy.below(2)];
+    let version = ProtocolVersion::SUPPORTED[entropy.below(2)];
     let mut frames = Vec::new();
     while entropy.is_left() && frames.len() < 16 {
         let kind = entropy.below(256);

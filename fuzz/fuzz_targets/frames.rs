@@ -6,7 +6,7 @@ use gleaner_wire::{FromAgent, FromAggregator, FromJoiner, ProtocolVersion, ToJoi
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut unknown = Unknowns::default();
-    for version in ProtocolVersion::SPOKEN {
+    for version in ProtocolVersion::SUPPORTED {
         _ = decode::<FromAgent>(version, data, &mut unknown);
         _ = decode::<FromAggregator>(version, data, &mut unknown);
         _ = decode::<FromJoiner>(version, data, &mut unknown);

@@ -20,7 +20,7 @@ use steps::{Steps, cargo, program};
 const HELP: &str = "\
 cargo xtask VERB [ARGUMENTS]
 
-  check              formatting and clippy over everything: before every commit
+  check              formatting and clippy over everything, fuzz targets too: before every commit
   test [ARGUMENTS]   `cargo test --workspace`: minutes; no root, no beds, no network but the loopback
   beds [FILTER]      the real beds: booted KVM and Xen hosts, Spark, PostgreSQL, etcd, kills, network namespaces;
                      root and the machine to itself. FILTER is a part of a test's name
@@ -90,6 +90,9 @@ fn check(steps: &mut Steps) {
         steps.run(folder, program("rustfmt").args(["--edition", "2024", "--check"]).args(files));
     }
     steps.run("clippy", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]));
+    // They are no members of the workspace, so a renamed item would be missed until their own steps run.
+    let fuzz = ["clippy", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target", "--locked", "--quiet"];
+    steps.run("clippy of the fuzz targets", cargo(&fuzz).args(["--", "-D", "warnings"]));
 }
 
 fn test(steps: &mut Steps, rest: &[OsString]) {

@@ -1,6 +1,6 @@
-//! The catalogue of levers. In: what sensing knows of the foreground. Out: which levers each workload has. A lever is
-//! in use once it has a line here. Called by the agent's loop and `gleaner-agent try`; the ledger names levers by its
-//! type.
+//! The catalogue of levers. In: what sensing knows of the foreground. Out: which levers each workload has, and what the
+//! host offers by levers. A lever is in use once it has a line here. Called by the agent's loop and `gleaner-agent try`
+//! for workloads, and by the probe for what the host offers; the ledger names levers by its type.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use gleaner_types::command::{DiskLimit, Limits, Quota, Weight};
 use gleaner_types::id::WorkloadId;
+use gleaner_types::report::Capability;
 use gleaner_types::units::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,7 @@ use super::ioband::IobandLever;
 use super::lever::Lever;
 use super::link::LinkLever;
 use super::monitor::MonitorLever;
+use super::offer::{Finding, Host};
 use super::place::{Found, Place};
 use super::plan::{Planned, Wanted};
 use super::process::ProcessLever;
@@ -59,6 +61,14 @@ macro_rules! catalogue {
             let mut kinds = Vec::new();
             $(kinds.extend(<$lever as Lever>::KINDS);)+
             kinds
+        }
+
+        /// What levers say of the capabilities that the host offers, in the order of the catalogue.
+        #[must_use]
+        pub fn offers(host: &Host<'_>) -> Vec<(Capability, Finding)> {
+            let mut offers = Vec::new();
+            $(offers.extend(<$lever as Lever>::offers(host));)+
+            offers
         }
 
         fn find(place: &Place<'_>) -> Vec<Found<AnyLever>> {

@@ -5,12 +5,13 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use gleaner_types::report::Capability;
+use gleaner_types::report::{Capability, Reason};
 use gleaner_types::units::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::error::LeverError;
 use super::lever::Lever;
+use super::offer::{Finding, Host, absent, writable};
 use super::place::{Found, Group, Place};
 use super::plan::{Planned, Shortfall, Wanted, plan};
 use super::role::{Kind, Role};
@@ -18,7 +19,7 @@ use super::scale::Scale;
 use super::value::{LeverValue, Throttle};
 use crate::facts::{DeviceNumber, DiskWeighing};
 use crate::hierarchies::CgroupVersion;
-use crate::kernel_file::{read_bounded, write_existing};
+use crate::kernel_file::{names, read_bounded, write_existing};
 
 /// Periods the kernel takes, in microseconds.
 const PERIOD_US: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
@@ -293,6 +294,45 @@ const KINDS: &[Kind] = &[
     },
 ];
 
+fn cpu_quota(host: &Host<'_>) -> Finding {
+    let means = host.controller("cpu", "cpu", "cpu.cfs_quota_us", "cpu.max")?;
+    if host.roots.proc.join("sys/kernel/sched_cfs_bandwidth_slice_us").exists() {
+        return Ok(means);
+    }
+    absent(Reason::NoBandwidthControl)
+}
+
+fn cpu_idle(host: &Host<'_>) -> Finding {
+    host.controller("cpu", "cpu", "", "")?;
+    if host.kernel_at_least((5, 15)) { Ok("cpu.idle".to_owned()) } else { absent(Reason::KernelTooOld) }
+}
+
+fn freezer(host: &Host<'_>) -> Finding {
+    match (host.hierarchies.v1.get("freezer"), &host.hierarchies.v2) {
+        (Some(mount), _) => writable(mount, "freezer.state"),
+        (None, Some(mount)) => writable(mount, "cgroup.freeze"),
+        (None, None) => absent(Reason::NoFreezer),
+    }
+}
+
+fn disk_weight(host: &Host<'_>) -> Finding {
+    host.controller("blkio", "io", "", "")?;
+    let disks = host.roots.sys.join("block");
+    let is_bfq = |disk: &String| {
+        let text = std::fs::read_to_string(disks.join(disk).join("queue/scheduler"));
+        text.is_ok_and(|text| text.contains("[bfq]"))
+    };
+    if let Some(disk) = names(&disks).iter().find(|disk| is_bfq(disk)) {
+        return Ok(format!("the bfq scheduler of {disk}"));
+    }
+    let cost = host.hierarchies.v2.as_ref().map(|mount| mount.join("io.cost.qos"));
+    let text = cost.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    if text.lines().any(|line| line.split_whitespace().any(|word| word == "enable=1")) {
+        return Ok("io.weight with io.cost".to_owned());
+    }
+    absent(Reason::NoDiskWeights)
+}
+
 impl fmt::Display for CgroupLever {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path().display())
@@ -301,6 +341,22 @@ impl fmt::Display for CgroupLever {
 
 impl Lever for CgroupLever {
     const KINDS: &'static [Kind] = KINDS;
+
+    fn offers(host: &Host<'_>) -> Vec<(Capability, Finding)> {
+        let soft_limit = "memory.soft_limit_in_bytes, which the kernel heeds only when the whole host is short; guests with a \
+                          monitor have their balloon";
+        let high = "memory.high, and guests' balloons";
+        let throttle = "blkio.throttle, which buffered writes escape";
+        vec![
+            (Capability::CpuQuota, cpu_quota(host)),
+            (Capability::CpuWeight, host.controller("cpu", "cpu", "cpu.shares", "cpu.weight")),
+            (Capability::CpuIdle, cpu_idle(host)),
+            (Capability::Freezer, freezer(host)),
+            (Capability::MemoryLimit, host.controller("memory", "memory", soft_limit, high)),
+            (Capability::DiskLimit, host.controller("blkio", "io", throttle, "io.max")),
+            (Capability::DiskWeight, disk_weight(host)),
+        ]
+    }
 
     fn find(place: &Place<'_>) -> Vec<Found<Self>> {
         let at = |group: &Group, kind, counted: &Group| {

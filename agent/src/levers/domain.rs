@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::LeverError;
 use super::lever::Lever;
+use super::offer::{Finding, Host};
 use super::place::{Found, Place};
 use super::role::{Kind, Role};
 use super::scale::Scale;
@@ -115,6 +116,10 @@ impl fmt::Display for DomainLever {
 
 impl Lever for DomainLever {
     const KINDS: &'static [Kind] = KINDS;
+
+    fn offers(_: &Host<'_>) -> Vec<(Capability, Finding)> {
+        Vec::new()
+    }
 
     fn find(place: &Place<'_>) -> Vec<Found<Self>> {
         let WorkloadFacts::Domain(uuid) = place.workload else { return Vec::new() };

@@ -7,14 +7,16 @@
 //! "ID:WEIGHT", of `range-bw` "ID:LEAST:MOST" in KiB/s. The first group, without an id, holds all other processes.
 
 use std::fmt;
+use std::io;
 
 use gleaner_types::command::Weight;
-use gleaner_types::report::Capability;
+use gleaner_types::report::{Capability, Reason};
 use serde::{Deserialize, Serialize};
 
 use super::error::LeverError;
 use super::ioband_table::{IobandPolicy, parse};
 use super::lever::Lever;
+use super::offer::{Finding, Host, absent};
 use super::place::{Found, Place};
 use super::role::{Kind, Role};
 use super::value::{LeverValue, Throttle};
@@ -114,6 +116,18 @@ impl fmt::Display for IobandLever {
 
 impl Lever for IobandLever {
     const KINDS: &'static [Kind] = KINDS;
+
+    fn offers(_: &Host<'_>) -> Vec<(Capability, Finding)> {
+        let finding = match DeviceMapper::open().and_then(|mapper| mapper.targets()) {
+            Ok(targets) if targets.iter().any(|target| target == "ioband") => {
+                Ok("device-mapper target ioband".to_owned())
+            }
+            Ok(_) => absent(Reason::NoIoband),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => absent(Reason::DeviceMapperDenied),
+            Err(error) => absent(Reason::DeviceMapperFailed { error: error.to_string().into() }),
+        };
+        vec![(Capability::Ioband, finding)]
+    }
 
     fn find(place: &Place<'_>) -> Vec<Found<Self>> {
         let (Some(guest), Some((device, policy))) = (place.guest(), &place.ioband) else { return Vec::new() };

@@ -4,10 +4,12 @@
 use std::fmt;
 
 use gleaner_types::command::Weight;
+use gleaner_types::report::Capability;
 use gleaner_types::units::Bytes;
 
 use super::error::LeverError;
 use super::in_force::InForce;
+use super::offer::{Finding, Host};
 use super::place::{Found, Place};
 use super::plan::{Planned, Wanted, plan};
 use super::role::{Kind, Role};
@@ -19,6 +21,11 @@ use super::value::LeverValue;
 pub trait Lever: fmt::Display + Sized {
     /// The kinds of lever of this type, for docs/levers.md.
     const KINDS: &'static [Kind];
+
+    /// Which capabilities a host offers by levers of this type, or why it does not; nothing for what only a single workload
+    /// can tell. The aggregator commands nothing that the host does not offer. Where several levers offer the same, the first
+    /// in the catalogue that is there counts. Changes nothing on the host.
+    fn offers(host: &Host<'_>) -> Vec<(Capability, Finding)>;
 
     /// The levers of this type that a workload has.
     fn find(place: &Place<'_>) -> Vec<Found<Self>>;

@@ -4,17 +4,18 @@
 use std::fmt;
 use std::io;
 
-use gleaner_types::report::Capability;
+use gleaner_types::report::{Absence, AbsenceKind, Capability, Reason};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use serde::{Deserialize, Serialize};
 
 use super::error::LeverError;
 use super::lever::Lever;
+use super::offer::{Finding, Host, absent};
 use super::place::{Found, Place};
 use super::role::{Kind, Role};
 use super::value::LeverValue;
-use crate::netlink::{Direction, Shape, TrafficControl};
+use crate::netlink::{self, Direction, Shape, TrafficControl};
 
 /// One direction of an interface of this network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -67,6 +68,23 @@ impl fmt::Display for LinkLever {
 
 impl Lever for LinkLever {
     const KINDS: &'static [Kind] = KINDS;
+
+    fn offers(host: &Host<'_>) -> Vec<(Capability, Finding)> {
+        let shaping = |direction| match host.trying {
+            true => netlink::probe(direction).map(str::to_owned).map_err(|error| {
+                let kind = match error.raw_os_error() {
+                    Some(libc::EPERM | libc::EACCES) => AbsenceKind::Denied,
+                    _ => AbsenceKind::NotSupported,
+                };
+                Absence { kind, reason: Reason::QueueRefused { error: error.to_string().into() } }
+            }),
+            false => absent(Reason::NotTried),
+        };
+        vec![
+            (Capability::NetworkReceive, shaping(Direction::Receive)),
+            (Capability::NetworkTransmit, shaping(Direction::Transmit)),
+        ]
+    }
 
     fn find(place: &Place<'_>) -> Vec<Found<Self>> {
         let taps = place.guest().map_or(&[][..], |guest| &guest.taps);

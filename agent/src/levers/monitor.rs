@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::error::LeverError;
 use super::lever::Lever;
+use super::offer::{Finding, Host};
 use super::place::{Found, Place};
 use super::role::{Kind, Role};
 use super::value::{LeverValue, Throttle};
@@ -118,6 +119,10 @@ impl fmt::Display for MonitorLever {
 
 impl Lever for MonitorLever {
     const KINDS: &'static [Kind] = KINDS;
+
+    fn offers(_: &Host<'_>) -> Vec<(Capability, Finding)> {
+        Vec::new()
+    }
 
     fn find(place: &Place<'_>) -> Vec<Found<Self>> {
         let Some(monitor) = place.monitor() else { return Vec::new() };

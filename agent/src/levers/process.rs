@@ -6,10 +6,12 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use gleaner_types::report::Capability;
 use serde::{Deserialize, Serialize};
 
 use super::error::LeverError;
 use super::lever::Lever;
+use super::offer::{Finding, Host};
 use super::place::{Found, Place};
 use super::role::{Kind, Role};
 use super::value::LeverValue;
@@ -59,6 +61,10 @@ impl Lever for ProcessLever {
         restored: "the score found",
         capability: None,
     }];
+
+    fn offers(_: &Host<'_>) -> Vec<(Capability, Finding)> {
+        Vec::new()
+    }
 
     fn find(_: &Place<'_>) -> Vec<Found<Self>> {
         Vec::new()

@@ -43,7 +43,8 @@ fn repeating(series: &[f64], ahead: usize) -> Option<f64> {
         return None;
     }
     let periods: Vec<&[f64]> = series.rchunks_exact(period).collect();
-    let alike = periods.windows(2).all(|pair| pearson(pair[0], pair[1]).is_some_and(|alike| alike >= LEAST_CORRELATION));
+    let alike =
+        periods.windows(2).all(|pair| pearson(pair[0], pair[1]).is_some_and(|alike| alike >= LEAST_CORRELATION));
     if periods.len() < 2 || !alike {
         return None;
     }

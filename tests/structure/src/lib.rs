@@ -8,6 +8,7 @@
 //! - `mod child;` alone is no use, and neither is `pub use child::Name;` where the file itself does not need the name;
 //! - a parent that uses `child::Name` while the child uses `super::Other` is a circle;
 //! - a method is no name: an `impl` in a child file ties the child to the parent, not the parent to the child;
+//! - a file that no `mod` declares is declared by a macro: it counts as used by the module whose folder it is in;
 //! - what is compiled for tests alone (`#[cfg(test)]`) does not count.
 
 mod graph;

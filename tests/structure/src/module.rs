@@ -30,6 +30,8 @@ pub(crate) struct Module {
     pub(crate) file: usize,
     pub(crate) parent: Option<usize>,
     pub(crate) children: BTreeMap<String, usize>,
+    /// Children that are compiled for tests alone; they are not read.
+    pub(crate) tests: BTreeSet<String>,
     /// Names that it defines.
     pub(crate) items: BTreeSet<String>,
     pub(crate) imports: Vec<Import>,
@@ -60,7 +62,19 @@ impl Modules {
         let tokens = tokens(&std::fs::read_to_string(path)?);
         self.files.push(path.to_owned());
         let file = self.files.len() - 1;
-        self.read_module(&tokens, 0..tokens.len(), file, folder, parent)
+        let this = self.read_module(&tokens, 0..tokens.len(), file, folder, parent)?;
+        for (name, path) in module_files(folder)? {
+            let module = &self.modules[this];
+            if module.children.contains_key(&name) || module.tests.contains(&name) {
+                continue;
+            }
+            // A macro declares it. What else of it the macro names is not seen, so it counts as used.
+            let child = self.read_file(&path, &folder.join(&name), Some(this))?;
+            let module = &mut self.modules[this];
+            module.paths.insert(vec!["self".to_owned(), name.clone(), "*".to_owned()]);
+            module.children.insert(name, child);
+        }
+        Ok(this)
     }
 
     fn read_module(
@@ -78,7 +92,14 @@ impl Modules {
             match &tokens[at] {
                 Token::Sign('#') if tokens.get(at + 1).is_some_and(|next| next.is('[')) => {
                     let end = after_group(tokens, at + 1);
-                    at = if is_for_tests(&tokens[at + 2..end]) { after_item(tokens, end, range.end) } else { at + 2 };
+                    if !is_for_tests(&tokens[at + 2..end]) {
+                        at += 2;
+                        continue;
+                    }
+                    at = after_item(tokens, end, range.end);
+                    let is_module = tokens[end..at].iter().position(|token| token.is_word("mod"));
+                    let name = is_module.and_then(|position| tokens[end + position + 1].word());
+                    self.modules[this].tests.extend(name.map(str::to_owned));
                     continue;
                 }
                 Token::Sign('{' | '(' | '[') => depth += 1,
@@ -146,6 +167,27 @@ impl Modules {
         }
         Ok(this)
     }
+}
+
+/// The files of modules in a folder: `name.rs`, and `name/mod.rs`. A crate's root file is none.
+fn module_files(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let mut found = Vec::new();
+    if !folder.is_dir() {
+        return Ok(found);
+    }
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let inside = path.join("mod.rs");
+        if inside.exists() {
+            found.push((name, inside));
+        } else if path.extension().is_some_and(|ending| ending == "rs") && !["lib", "main", "mod"].contains(&name.as_str())
+        {
+            found.push((name, path));
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// The index after the group that opens at `open`.

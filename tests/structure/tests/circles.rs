@@ -79,6 +79,23 @@ fn a_parent_and_a_child_that_use_each_other_are_a_circle() {
 }
 
 #[test]
+fn a_file_that_a_macro_declares_is_read_too() {
+    let root = ("lib.rs", "mod family;");
+    let family = |text: &'static str| ("family.rs", text);
+    let by_macro = family("macro_rules! m { ($n:ident) => { mod $n; } } m!(one); pub struct Y;");
+    assert_eq!(
+        circles_of(&[root, by_macro, ("family/one.rs", "use super::Y;")]),
+        [["family.rs", "family/one.rs"]]
+    );
+    assert!(circles_of(&[root, by_macro, ("family/one.rs", "pub fn f() {}")]).is_empty());
+    // A file of tests is none.
+    let tested = family("#[cfg(test)] mod tests; pub struct Y;");
+    assert!(circles_of(&[root, tested, ("family/tests.rs", "use super::Y;")]).is_empty());
+    let at_the_root = ("lib.rs", "m!(one); pub struct Y;");
+    assert_eq!(circles_of(&[at_the_root, ("one.rs", "use crate::Y;"), ("main.rs", "use lib::Y;")]), [["lib.rs", "one.rs"]]);
+}
+
+#[test]
 fn names_are_followed_to_the_file_that_defines_them() {
     let root = ("lib.rs", "mod a; mod b; mod c;");
     let a = ("a.rs", "pub use crate::c::Z; use crate::b::{self, W as V}; fn f() { b::g(); }");
