@@ -1,5 +1,5 @@
 //! Device-mapper's ioctl interface (`linux/dm-ioctl.h`), as far as dm-ioband needs it. In: a device's name. Out: the
-//! targets that exist, answers to messages, and the status of its table. Called by the ioband lever and the probe.
+//! targets that exist, answers to messages, and the status of its table. Called by the ioband lever and by its table.
 
 use std::fs::{File, OpenOptions};
 use std::io;

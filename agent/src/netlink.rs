@@ -1,7 +1,7 @@
 //! Traffic control through rtnetlink. In: an interface and a rate. Out: the two queues that Gleaner puts on a guest's
-//! interface, set or read. Called by the lever on links and by the probe. Messages are built and read here byte for
-//! byte, because the crates for rtnetlink support neither token buckets nor policing. All numbers are the kernel's
-//! (`linux/rtnetlink.h`, `linux/pkt_sched.h`, `linux/pkt_cls.h`).
+//! interface, set or read. Called by the lever on links. Messages are built and read here byte for byte, because the
+//! crates for rtnetlink support neither token buckets nor policing. All numbers are the kernel's (`linux/rtnetlink.h`,
+//! `linux/pkt_sched.h`, `linux/pkt_cls.h`).
 
 use std::io;
 use std::os::fd::OwnedFd;
