@@ -2,9 +2,9 @@
 //! in `/proc/PID/fdinfo`. Its command line is not read, because whoever starts a process writes that. In: procfs. Out:
 //! names, and whether a tap may be limited. Called by the reader of a guest at every scan.
 //!
-//! A name says nothing of where its device is: one of the same name in another network namespace, handed over as an open
-//! file, reads alike. So a tap counts as the guest's to limit only when the kernel says, of a duplicate of that very
-//! descriptor, that the device is in this network namespace.
+//! A name says nothing of where its device is: one of the same name in another network namespace, handed over as an
+//! open file, reads alike. So a tap counts as the guest's to limit only when the kernel says, of a duplicate of that
+//! very descriptor, that the device is in this network namespace.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};

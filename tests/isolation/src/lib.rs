@@ -1,5 +1,5 @@
-//! The isolation matrix: antagonists in the volunteer's place, beside real foregrounds, under several ways to protect the
-//! foreground. Everything is measured on real processes, and compared only within one run.
+//! The isolation matrix: antagonists in the volunteer's place, beside real foregrounds, under several ways to protect
+//! the foreground. Everything is measured on real processes, and compared only within one run.
 //!
 //! In: which cells (foreground and antagonist) and rows (ways to protect), how many rounds, a seed. Out: per cell and
 //! row how much slower the foreground was than alone, what failed or was killed, and the work that the antagonist got

@@ -2,8 +2,9 @@
 //! is kept to the other CPUs, or, where it is in no cgroup with the controller `cpuset`, each of its threads is. Called
 //! by the volunteer as a cgroup.
 //!
-//! On version 2 the controller is used only where it is switched on already: switching it on at the root moves every task of
-//! the host to another set, and kernels before 6.2 then forget the CPUs that a foreground's threads were pinned to.
+//! On version 2 the controller is used only where it is switched on already: switching it on at the root moves every
+//! task of the host to another set, and kernels before 6.2 then forget the CPUs that a foreground's threads were pinned
+//! to.
 
 use std::path::{Path, PathBuf};
 
