@@ -1,5 +1,6 @@
-//! The domains of this host. In: the hypervisor's counters, and names and memory targets from xenstore. Out: one record
-//! per domain, for the answer to the agent. Names and targets change seldom, so they are read less often than counters.
+//! The domains of this host. In: the hypervisor's counters, names and memory targets from xenstore, and questions of
+//! the agent. Out: one record per domain, or settings made. Called by `main`. Names and targets change seldom, so they
+//! are read less often than counters.
 
 use std::collections::BTreeMap;
 use std::path::Path;

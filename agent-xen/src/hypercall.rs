@@ -1,8 +1,9 @@
-//! Hypercalls of a control domain through `/dev/xen/privcmd`: what is known of the domains, the scheduler's caps and
-//! weights, pausing. The layouts are Xen's public headers' (`xen/include/public/{sysctl,domctl}.h`).
+//! Hypercalls of a control domain. In: questions and settings, for `/dev/xen/privcmd`. Out: what the hypervisor says of
+//! the domains and the scheduler; caps, weights, memory and pauses, set. Called by `domains`. The layouts are Xen's
+//! public headers' (`xen/include/public/{sysctl,domctl}.h`).
 //!
-//! The hypervisor refuses a call with another interface version than its own, so versions are tried until one is
-//! taken. The layouts used here are the same in all of those tried; that the answers make sense is checked anyway.
+//! The hypervisor refuses a call whose interface version is not its own, so versions are tried until one is taken. The
+//! layouts used here are the same in all of those tried; that the answers make sense is checked anyway.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -35,7 +36,7 @@ const DYING: u32 = 1 << 0;
 const PAGE: usize = 4096;
 /// `sizeof(struct xen_domctl_getdomaininfo)`.
 const DOMAIN_INFO: usize = 112;
-/// Most domains told of.
+/// Most domains in one answer.
 pub(crate) const MOST_DOMAINS: usize = 4096;
 /// The argument's page, and room for the list of domains.
 const BUFFER: usize = PAGE + (MOST_DOMAINS * DOMAIN_INFO).next_multiple_of(PAGE);

@@ -1,6 +1,6 @@
-//! The helper of `gleaner-agent` on a control domain of Xen: lists the domains with their counters, and sets caps,
-//! weights, memory targets and pause. It answers questions on standard input (PROTOCOL.md) until that closes, and
-//! decides nothing.
+//! The helper of `gleaner-agent` on a control domain of Xen. In: questions on standard input, one JSON line each
+//! (PROTOCOL.md). Out: one line of answer for each: the domains with their counters, or caps, weights, memory targets
+//! and pauses that were set. Started by the agent's `xen.rs`. It ends when its input closes, and decides nothing.
 //!
 //! It is a program of its own because xenstore-rs, which it links, is under the GPL; nothing else links either.
 

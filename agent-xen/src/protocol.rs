@@ -1,5 +1,6 @@
-//! The messages between the agent and this helper, as PROTOCOL.md documents them: one JSON line for each question, one
-//! for each answer.
+//! The messages between the agent and this helper, as PROTOCOL.md documents them. In: one JSON line for each question.
+//! Out: the question, checked; and the types that each answer is written from. `main` and `domains` call it; the other
+//! modules use its types.
 
 use std::io;
 

@@ -1,5 +1,6 @@
 //! Acts on the host. In: commands, each a desired state under a lease. Out: the volunteer started, held or stopped,
-//! limits on foreground workloads, and an acknowledgement of what was set. Called by the agent's loop.
+//! limits on foreground workloads, and an acknowledgement of what was set. Called by the agent's loop and by
+//! `gleaner-agent try`.
 //!
 //! [`mod@plan`] decides what to write and [`mod@execute`] writes it. The value found is recorded on disk ([`ledger`])
 //! before it is first changed. It is restored ([`restore`]) when the lease ends, when the agent stops, and when the
@@ -106,7 +107,7 @@ pub fn restore_state_dir_on(dir: &Path, root: &Path) -> Result<RestoreReport, Ac
 #[derive(Debug, Default)]
 struct Tracked {
     version: Version,
-    /// What the command asked is in force until then.
+    /// Until when the command's limits are in force.
     lease: Option<Timestamp>,
     outcome: Option<Outcome>,
     levers: Vec<Managed>,
@@ -331,7 +332,7 @@ impl Actor {
         self.ledger.refused().map(|refused| chain(refused))
     }
 
-    /// False once a thread of the guard has ended by a fault, or does not look any more: nobody holds the volunteer then.
+    /// False once a thread of the guard has ended by a fault, or no longer measures: nothing holds the volunteer then.
     #[must_use]
     pub fn is_guarded(&self) -> bool {
         self.guard.as_ref().is_none_or(Guard::is_alive)
@@ -379,7 +380,7 @@ impl Actor {
         self.guard.as_ref().map(Guard::status)
     }
 
-    /// What the runner of tasks and the guard's watch of disks tell each other; of nobody's without a volunteer.
+    /// What the runner of tasks and the guard's watch of disks tell each other; without a volunteer nothing shares it.
     #[must_use]
     pub fn scratch(&self) -> Scratch {
         self.guard.as_ref().map(Guard::scratch).unwrap_or_default()
@@ -410,8 +411,8 @@ impl Actor {
         self.guard.as_ref().map(Guard::view)
     }
 
-    /// The foreground workloads there are now. Limits on those that are gone, no longer have the levers that hold
-    /// them, or share a cgroup with a new one, are put back. A lever that two of them claim is neither's.
+    /// The foreground workloads there are now. Limits on those that are gone, no longer have the levers that hold them,
+    /// or share a cgroup with a new one, are put back. A lever that two of them claim belongs to neither.
     pub fn set_workloads(&mut self, mut workloads: BTreeMap<WorkloadId, WorkloadLevers>) {
         let contested = withhold_contested(&mut workloads);
         for Contested { knob, claimants: [first, second] } in contested.difference(&self.contested).cloned() {
@@ -510,7 +511,7 @@ impl Actor {
         result
     }
 
-    /// What no command may be, whoever gives it.
+    /// Refuses a lease that is too long, and more targets than can be remembered.
     fn check_bounds(&self, command: &Command) -> Result<(), Refused> {
         let (lease, longest) = (Duration::from_millis(command.lease_ms.into()), self.settings.longest_lease);
         if lease > longest {

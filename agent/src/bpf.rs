@@ -70,7 +70,7 @@ pub(crate) struct BpfError {
     source: io::Error,
 }
 
-/// What usually is the matter, for an operator.
+/// The usual cause of an error, for an operator; empty where none is known.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
@@ -138,9 +138,9 @@ pub(crate) fn probe() -> Result<(), BpfError> {
 /// What is different between the directions.
 struct Direction {
     attach_type: u32,
-    /// The program's answer for a packet that is dropped, …
+    /// The program's answer for a packet that is dropped.
     dropped: i32,
-    /// … and for one that passes over the ceiling.
+    /// Its answer for a packet that passes although it is over the ceiling.
     over: i32,
 }
 

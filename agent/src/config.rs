@@ -1,5 +1,5 @@
 //! The agent's config file. In: raw keys. Out: validated settings, or all problems at once. The defaults are in this
-//! file only. Called by the daemon at its start and on a reload.
+//! file only. Called by the daemon at its start and on a reload, and by `gleaner-agent join`.
 
 use std::collections::BTreeMap;
 use std::io;

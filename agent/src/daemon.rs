@@ -156,7 +156,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, keeper_pref
     }
 }
 
-/// The keeper's whole life. Nobody reads its output, so its end is its only word.
+/// Runs the keeper. Nothing reads its output, so its exit code is all that it reports.
 fn keep(state_dir: &Path, hung_after: Option<Duration>) -> ExitCode {
     match keeper::main(state_dir, hung_after) {
         Ok(Watch::Restored(report)) if !report.failed.is_empty() => ExitCode::from(3),
@@ -298,8 +298,8 @@ fn try_limits(config: &Config, arguments: &TrialArgs, keeper_prefix: &[&str]) ->
     Ok(ExitCode::SUCCESS)
 }
 
-/// The state folder that the config file names. To restore the host must not fail because of a mistake in that file, so
-/// what is wrong in it is only told, and the one line that matters is looked for.
+/// The state folder that the config file names. A mistake in that file must not keep the host from being restored. So
+/// mistakes are only reported, and the one line that matters is looked for.
 fn configured_state_dir(file: &Path) -> PathBuf {
     if !file.exists() {
         return DEFAULT_STATE_DIR.into();
@@ -439,7 +439,7 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
     Ok(if end?.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 
-/// Starts the runner of tasks on a thread of its own. The thread ends when nobody is left to tell it anything.
+/// Starts the runner of tasks on a thread of its own. The thread ends when every sender of its inputs is gone.
 fn run_tasks(
     settings: TaskSettings,
     clock: Clock,
@@ -464,8 +464,8 @@ fn start_keeper(config: &Config, prefix: &[&str], hung_after: Option<Duration>) 
     Ok(Kept::start(program, arguments)?)
 }
 
-/// The link until a signal asks the agent to stop or its loop has ended, then the farewell: what the loop
-/// still had to say gets a moment to reach the aggregator.
+/// Runs the link until a signal asks the agent to stop, or its loop has ended. After that, what the loop has queued
+/// gets a moment to reach the aggregator.
 async fn network(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orders: OrderSender, reloader: Reloader) {
     let reloading = tokio::spawn(reloader.run(orders.clone()));
     let tasks = settings.tasks.clone();

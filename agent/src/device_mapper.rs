@@ -1,11 +1,11 @@
 //! Device-mapper's ioctl interface (`linux/dm-ioctl.h`), as far as dm-ioband needs it. In: a device's name. Out: the
-//! targets that exist, answers to messages, and the status of its table. Called by the ioband lever.
+//! targets that exist, answers to messages, and the status of its table. Called by the ioband lever and by its table.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Interface version 4.0.0, which every kernel with device-mapper speaks.
+/// Interface version 4.0.0, which every kernel with device-mapper accepts.
 const VERSION: [u32; 3] = [4, 0, 0];
 const LIST_VERSIONS: u32 = 13;
 const TABLE_STATUS: u32 = 12;

@@ -1,6 +1,6 @@
 //! Finds the foreground. In: `/proc`, cgroups and the config's globs. Out: QEMU guests, cgroups, or, where the config
-//! names nothing, everything but the volunteer. Called by the sensor at intervals, so guests may come, go and change
-//! their name.
+//! names nothing, everything but the volunteer. Called by the sensor at intervals, so that guests may come, go and
+//! change their name.
 
 mod glob;
 
@@ -65,8 +65,9 @@ fn unique(name: &str, used: &mut BTreeMap<WorkloadId, u32>) -> WorkloadId {
 }
 
 impl Discovery {
-    /// Everything there is now, at most [`MAX_WORKLOADS`]; the number left out comes second. `domains` are Xen's,
-    /// with UUID and name. What was found before under the same name keeps its identifier, whoever has come since.
+    /// Everything there is now, at most [`MAX_WORKLOADS`]; the number left out comes second. `domains` are Xen's, with
+    /// UUID and name. A workload that was found before keeps its identifier, also when another one of the same name has
+    /// come since.
     pub(crate) fn scan<'d>(
         &self,
         before: &BTreeMap<&WorkloadKey, &Found>,

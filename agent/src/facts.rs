@@ -1,6 +1,6 @@
 //! What sensing finds out about the foreground, as plain values: which workloads there are and what each is to the
-//! kernel. In: nothing; [`crate::discover`] and [`crate::sense`] make these. Out: to [`crate::act`], which derives from
-//! them what can be set on a workload.
+//! kernel. Data only: [`crate::discover`] and [`crate::sense`] make these, and [`crate::levers`] derives from them what
+//! can be set on a workload.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ impl WorkloadKey {
     }
 }
 
-/// A process for good: its number alone may be another's one day.
+/// A process. Its number alone could later be that of another process, so its start time is part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessId {
@@ -128,7 +128,7 @@ impl TaskCgroups {
 pub struct Disks {
     /// By number.
     pub numbers: Vec<DeviceNumber>,
-    /// The weight that is in force, if one is. The files of several may be there.
+    /// What divides the disks by weight, if anything does. Files of both kinds may be there.
     pub weighed_by: Option<DiskWeighing>,
 }
 

@@ -1,5 +1,5 @@
-//! Entries for the fuzz targets, one per interface: every parser of what the kernel, a hypervisor, a monitor or the
-//! helper says. Nothing may panic, whatever the bytes.
+//! Entries for the fuzz targets, one per interface. In: any bytes. Out: nothing; no parser of what the kernel, a
+//! hypervisor, a monitor, the helper or the state folder says may panic. Called by `fuzz/fuzz_targets`.
 
 use crate::levers::ioband;
 use crate::sense::{cgroup, machine, perf};

@@ -45,8 +45,8 @@ use crate::scratch::Scratch;
 
 /// Events about one thing are at least this far apart.
 const EVENT_PAUSE: Duration = Duration::from_secs(1);
-/// Smaller shrinks are done like any other but are the noise of the measurement, not a demand: they are
-/// neither counted nor told. In percent of a core; chosen.
+/// Least shrink that is counted and told as an event, in percent of a core. A smaller one is carried out too, but is
+/// noise of the measurement. (Chosen.)
 const SHRINK_COUNTED_PERCENT: f64 = 5.0;
 /// How long a volunteer that is ended for its memory may take to be gone before the next step.
 const END_WAIT: Duration = Duration::from_millis(500);
@@ -117,7 +117,7 @@ struct Inner {
     interval_longest: Duration,
     failure: Option<String>,
     held_because: Option<String>,
-    /// What else than CPU it is held for.
+    /// What it is held for, besides CPU.
     held: Held,
     /// Its last step, or when the volunteer was activated.
     last_step: Option<Instant>,
@@ -234,7 +234,7 @@ pub struct Guard {
     scratch: Scratch,
 }
 
-/// What steps: the meter, and for which activation it measures.
+/// What takes the steps: the meter, and the activation that it measures for.
 #[derive(Debug)]
 struct Watch {
     meter: Meter,
@@ -347,7 +347,7 @@ impl Guard {
         self.shared.lock().volunteer.as_mut().map(f)
     }
 
-    /// Looks whether somebody else wrote the volunteer's knobs, and tells of it as events.
+    /// Checks whether another program wrote the volunteer's knobs, and makes an event of each such write.
     ///
     /// # Errors
     /// [`VolunteerError`] when a knob cannot be read.
@@ -413,7 +413,7 @@ impl Drop for Guard {
 }
 
 impl Watch {
-    /// One step, the first of an activation from a new start.
+    /// One step. The first of an activation starts the meter anew.
     fn step(&mut self, inner: &mut Inner, now: Instant) {
         if inner.activation != self.activation {
             self.activation = inner.activation;
@@ -722,8 +722,8 @@ impl Inner {
         }
     }
 
-    /// What a step of the memory bound brings: the volunteer has to end, is kept frozen, or may run again. Whoever gets what ends it
-    /// calls [`Inner::was_ended`] afterwards.
+    /// What a step of the memory bound brings: the volunteer has to end, is kept frozen, or may run again. A caller
+    /// that gets an [`Ender`] uses it, and then calls [`Inner::was_ended`].
     fn take_memory(&mut self, step: Result<MemoryStep, MemoryError>) -> Option<Ender> {
         let found = step.map(|MemoryStep { verdict, sample, met }| {
             self.tell_foreign(&met);
@@ -737,14 +737,14 @@ impl Inner {
         ender
     }
 
-    /// It stays frozen, or follows what was commanded meanwhile.
+    /// The attempt to end the volunteer is over. It stays frozen, or follows what was commanded meanwhile.
     fn was_ended(&mut self) {
         self.held.ending = None;
         self.volunteer.iter_mut().for_each(Volunteer::was_ended);
         self.enforce_or_warn();
     }
 
-    /// Whether it is held has changed, if there is an event of that.
+    /// Puts it in force when the volunteer begins or ceases to be held, which an event says.
     fn hold_anew(&mut self, event: Option<Event>) {
         if let Some(event) = event {
             self.tell(event);

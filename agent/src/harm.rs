@@ -1,7 +1,7 @@
-//! The harm meter: a thread that holds the volunteer still for short windows at random moments and compares what the
-//! foreground waits for CPU, disk and memory beside the volunteer and without. In: workloads, from the agent's loop; their
-//! counters. Out: the host's harm for the report, and an event when a workload's budget is crossed. Where the volunteer is to be
-//! held by the harm it does, each trial also goes to `planner::protecting`, and the posture it chooses to the guard.
+//! The harm meter: a thread that compares how long the foreground waits for CPU, disk and memory with the volunteer and
+//! without. In: workloads, from the agent's loop, which starts it; their counters. Out: the host's harm for the report,
+//! and an event when a workload's budget is crossed. With `guard.follow_harm`, each trial also goes to
+//! `planner::protecting`, and the posture that it chooses goes to the guard.
 //!
 //! For a trial the meter pauses the volunteer for a short window at a random moment. A trial reads the counters four
 //! times; in between the thread sleeps. A trial does not count if the guard froze the volunteer during it, or if the
@@ -242,7 +242,7 @@ impl Drop for HarmMeter {
     }
 }
 
-/// However its thread ends, nothing would ever lift what it has put in force.
+/// Lifts the posture, however the thread ends: nothing else would ever lift it.
 impl Drop for Worker {
     fn drop(&mut self) {
         _ = self.holder.protect(Posture::Open);
@@ -332,7 +332,8 @@ impl Worker {
         self.refused.is_none() && self.holder.can_spare()
     }
 
-    /// Begins or ends to hold the volunteer by its harm, as the settings say, and does what only time brings.
+    /// Begins or ceases to hold the volunteer by its harm, as the settings say, and takes the steps that are due by
+    /// time alone.
     fn follow(&mut self, settings: &HarmSettings) {
         // Without trials nothing would ever be learnt.
         let wanted = settings.follow && settings.pause_share > 0.0;
@@ -373,7 +374,7 @@ impl Worker {
         self.take(change);
     }
 
-    /// Puts a change in force, or what is possible instead, and tells of what is.
+    /// Puts a change of posture in force, or the one that is possible instead, and makes an event of it.
     fn take(&mut self, change: Option<Change>) {
         let Some(mut change) = change else { return };
         while let Some(instead) = self.protect(change.to) {
@@ -484,7 +485,7 @@ impl Worker {
         Snapshot { counted, volunteer_ns, at: Instant::now() }
     }
 
-    /// Leaves what is known for whoever asks.
+    /// Stores what is known, for [`HarmMeter::harm`].
     fn publish(&mut self, settings: &HarmSettings) {
         let foreground = match settings.pause_share > 0.0 {
             true => self.tracker.foreground(),

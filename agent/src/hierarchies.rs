@@ -1,5 +1,5 @@
-//! The mounted cgroup hierarchies of this machine. In: the mount table. Out: their folders and controllers. Read by
-//! sensing and acting.
+//! The mounted cgroup hierarchies of this machine. In: the mount table. Out: their folders and controllers. Called by
+//! the daemon, and by what senses, probes or acts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

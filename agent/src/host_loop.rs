@@ -48,7 +48,7 @@ pub struct HostLoop {
     hierarchies: Hierarchies,
     forecaster: ResidualForecaster,
     outbox: Arc<Outbox>,
-    /// Why there is none is the reason in the report.
+    /// The harm meter, or the reason why there is none, for the report.
     harm: Result<HarmMeter, Reason>,
     /// For metrics; `None` when nobody can ask.
     status: Option<Arc<Status>>,

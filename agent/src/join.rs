@@ -23,7 +23,7 @@ use gleaner_types::error::Chain;
 /// Longest wait for each step with the aggregator.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the packaged config says that the aggregator is, before anybody has said.
+/// The placeholder for the aggregator's address in the packaged config.
 const PLACEHOLDER: &str = "aggregator.example.org:7441";
 
 /// Longest text read for a token.
@@ -101,7 +101,8 @@ pub(crate) fn join(config_file: &Path, token: &JoinToken) -> anyhow::Result<Stri
     Ok(summary)
 }
 
-/// Puts where the aggregator is in place of the packaged config's placeholder; false where the file has it in another way.
+/// Replaces the packaged config's placeholder by the aggregator's address; false where the file does not have that line
+/// once.
 fn say_where(config_file: &Path, token: &JoinToken) -> anyhow::Result<bool> {
     let text =
         std::fs::read_to_string(config_file).with_context(|| format!("failed to read {}", config_file.display()))?;

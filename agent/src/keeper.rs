@@ -53,7 +53,7 @@ impl Keeper {
         Ok(Self { child: command.spawn()?, pipe })
     }
 
-    /// A sign of life. One that finds no room, or nobody, is lost.
+    /// A sign of life. It is lost when the pipe is full, or closed at the other end.
     pub fn beat(&mut self) {
         _ = self.pipe.write(&[ALIVE]);
     }
@@ -91,7 +91,7 @@ pub struct Kept {
     program: File,
     arguments: Vec<OsString>,
     keeper: Option<Keeper>,
-    /// That it cannot be started is in the log.
+    /// The log already says that it cannot be started.
     logged: bool,
 }
 
@@ -179,7 +179,7 @@ pub fn main(state_dir: &Path, hung_after: Option<Duration>) -> Result<Watch, Act
     watch(&mut pipe, state_dir, GRACE)
 }
 
-/// The process that started this one, for good: its number may be another's one day.
+/// The process that started this one, as a descriptor: its number could later be that of another process.
 fn agent() -> Option<OwnedFd> {
     let parent = getppid()?;
     let agent = pidfd_open(parent, PidfdFlags::empty()).ok()?;
@@ -187,7 +187,7 @@ fn agent() -> Option<OwnedFd> {
     (getppid() == Some(parent)).then_some(agent)
 }
 
-/// Standard input as it is read while an eye is kept on the time.
+/// Reads standard input, and kills the agent when it is silent for too long.
 struct Signs {
     /// Turns of silence after which the agent counts as hung.
     turns: Option<u64>,

@@ -1,5 +1,5 @@
-//! Kernel files: read within bounds, written in one call, or kept open and read again and again. In: a path. Out: bytes,
-//! or why there are none. Called by everything that senses or changes the host.
+//! Kernel files: read within bounds, written in one call, or kept open and read again and again. In: a path. Out:
+//! bytes, or why there are none. Called by what senses, probes or changes the host.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,9 +1,10 @@
 //! Starting processes in the volunteer: as whom, restricted how, and into which cgroups. In: the program of
-//! `volunteer.command`, and tasks of engine `local`. Out: processes that have no more rights than their user.
+//! `volunteer.command`, and tasks of engine `local`. Out: processes that have no more rights than their user. Called by
+//! `act/volunteer/command.rs` and `tasks/launch.rs`.
 //!
 //! What is started is a shell that waits for a line, the go-ahead. Until then it has been moved into the volunteer; if
-//! that fails, or the agent dies, the go-ahead never comes and nothing of the program or task runs, least of all outside
-//! the volunteer.
+//! that fails, or the agent dies, the go-ahead never comes and nothing of the program or task runs, least of all
+//! outside the volunteer.
 
 pub(crate) mod log;
 pub(crate) mod restrict;

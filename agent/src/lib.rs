@@ -1,5 +1,5 @@
-//! The per-host daemon: discover → sense → rates → forecast → report; commands → plan → execute; and beside them the
-//! guard, which protects the foreground without the aggregator.
+//! The per-host daemon: it senses the host, reports to the aggregator, and carries out its commands. Beside that runs
+//! the guard, which protects the foreground without the aggregator.
 //!
 //! In: the kernel's files, monitors of guests, the helper on Xen; the aggregator's commands. Out: reports, events and
 //! acknowledgements to the aggregator; limits on workloads and on the volunteer. The programs `gleaner-agent` and

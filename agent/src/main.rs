@@ -1,4 +1,4 @@
-//! The program `gleaner-agent`. In: its arguments. Out: an exit code.
+//! The program `gleaner-agent`. In: its arguments. Out: an exit code. Started by systemd, an operator or a test.
 
 use std::process::ExitCode;
 

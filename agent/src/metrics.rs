@@ -1,5 +1,6 @@
 //! The agent's metrics (docs/metrics.md). In: a few counts from the agent's loop, once a period. Out: a page, built on
-//! request. No workload has a label, because guests choose their names.
+//! request. The daemon starts the listener (`gleaner_daemon::monitoring`) that asks for it. No workload has a label,
+//! because guests choose their names.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! What the agent's loop is asked to do. In: commands from the link, changed configs and the end from the daemon. Out: to
-//! [`crate::host_loop`], which does it.
+//! What the agent's loop is asked to do. In: commands from the link, changed configs and the end from the daemon. Out:
+//! the next order, for [`crate::host_loop`], which carries it out.
 //!
-//! There is no queue that a flood could fill. Commands are desired states, so of each target only the newest waits; the end
-//! and a changed config wait beside them and are taken first.
+//! There is no queue that a flood could fill. Commands are desired states, so of each target only the newest waits; the
+//! end and a changed config wait beside them and are taken first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
-//! The agent's queues of data to send. In: reports, events, acknowledgements. Out: batches for the link. Reports wait
-//! in a bounded ring that drops the oldest and counts it. Events wait until the aggregator acknowledges that they are
-//! in its log. Acknowledgements last only as long as the connection.
+//! The agent's queues of data to send. In: reports, events and acknowledgements of the agent's loop; states of tasks.
+//! Out: batches for the link. Reports wait in a bounded ring that drops the oldest and counts it. Events wait until the
+//! aggregator acknowledges that they are in its log. Acknowledgements last only as long as the connection.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! Facts about the host, gathered once at start. In: the kernel's files and sysfs. Out: what the host is and what it
-//! offers, for the hello, the actor and `doctor`. The rules that use the facts are elsewhere. Nothing here changes the
-//! host.
+//! offers, for the hello and `doctor`. Called by the daemon. The rules that use the facts are elsewhere. Nothing here
+//! changes the host.
 
 use std::path::Path;
 

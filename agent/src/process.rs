@@ -1,5 +1,6 @@
 //! Processes and their threads: `/proc/PID/{stat,statm,io,cmdline}`, `/proc/PID/task/TID/{comm,schedstat}`. In: procfs.
-//! Out: raw facts and counters. Called by discovery, by the sensors, and to find a volunteer that is a guest.
+//! Out: raw facts and counters. Called by discovery and the sensors, and by acting, to find the processes of the
+//! volunteer and what is beside it.
 
 use std::path::{Path, PathBuf};
 

@@ -38,8 +38,8 @@ type Hung = BTreeMap<(ProcessId, PathBuf), Instant>;
 /// For the whole process: sampling and acting ask the same monitors.
 static HUNG: Mutex<Hung> = Mutex::new(BTreeMap::new());
 
-/// Leaves a monitor alone from now on, and forgets those that no longer are: whoever starts processes and ends them would
-/// otherwise fill the memory.
+/// Leaves a monitor alone from now on, and forgets those that may be asked again. Otherwise a user who starts and ends
+/// many processes could fill the agent's memory.
 fn leave_alone(hung: &mut Hung, monitor: (ProcessId, PathBuf), now: Instant) {
     hung.retain(|_, at| now.duration_since(*at) < UNRESPONSIVE_PAUSE);
     hung.insert(monitor, now);
@@ -157,8 +157,8 @@ impl Monitor {
         }
     }
 
-    /// Connects, again while another client is being parted from: until then a new client waits in the queue, or is
-    /// dropped without a word.
+    /// Connects, and tries again while the monitor ends the connection of another client: until then a new client waits
+    /// in the queue, or is dropped without an answer.
     fn connect(socket: &Path, owner: ProcessId) -> io::Result<Self> {
         let start = Instant::now();
         loop {

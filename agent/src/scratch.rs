@@ -1,5 +1,6 @@
 //! What the runner of tasks and the watch of disks tell each other. In: folders that tasks write, kills, and file
-//! systems that are short. Out: the same, to the other side. Neither waits for the other.
+//! systems that are short. Out: the same, to the other side. The guard makes it; the watch of disks (`guard/disk.rs`)
+//! and the runner of tasks call it. Neither waits for the other.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
 //! Samples the host, once a period. In: raw readings of the kernel's interfaces and guests' monitors. Out: rates of the
-//! machine, of each workload and of the volunteer. Called by the agent's loop.
+//! machine, of each workload and of the volunteer. Called by the agent's loop and by `gleaner-agent try`.
 
 pub(crate) mod cgroup;
 mod domains;
@@ -38,7 +38,7 @@ use run_queue::QueueSource;
 use volunteer::VolunteerReader;
 pub use volunteer::VolunteerTrace;
 
-/// Shortest interval rates are made of; a sample sooner than this repeats the last one.
+/// Shortest interval that rates are made of; an earlier sample repeats the last one.
 const SHORTEST_S: f64 = 0.001;
 
 /// What to sample.
@@ -61,13 +61,13 @@ pub struct SenseSettings {
 /// Nothing can be sensed.
 #[derive(Debug, thiserror::Error)]
 pub enum SenseError {
-    /// A glob in the config is none.
+    /// A glob in the config is not valid.
     #[error("foreground.cgroups: {0}")]
     Glob(#[from] InvalidGlob),
     /// The thread that asks guests' monitors.
     #[error("failed to start the thread that asks guests' monitors")]
     Thread(#[from] std::io::Error),
-    /// CPU time, without which there is nothing to predict.
+    /// The machine's CPU time cannot be read; without it there is nothing to predict.
     #[error("the machine's CPU time is {0}")]
     NoCpu(Absence),
 }
@@ -124,7 +124,7 @@ pub struct Sensor {
     /// A guest has opened or closed a tap since that was last asked.
     taps_changed: bool,
     followed: BTreeMap<WorkloadKey, Followed>,
-    /// Counters are there and wanted.
+    /// The machine has hardware counters, and the config wants them.
     counters: bool,
     previous: Option<(Instant, RawMachine)>,
     scanned: Option<Instant>,

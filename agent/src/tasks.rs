@@ -1,6 +1,6 @@
 //! Runs tasks of engine `local`. In: orders of the aggregator, which are desired state and fenced by epoch as commands
 //! are. Out: tasks started in the volunteer, watched and ended; and states of attempts, kept on disk until the
-//! aggregator has them. Called by the link.
+//! aggregator has them. Started by the daemon, in a thread of its own; the link sends it orders.
 //!
 //! The aggregator decides what runs when and what is tried again. A known attempt is never started again. Without a
 //! message from the aggregator for the length of the task lease, every task is ended.
@@ -58,13 +58,14 @@ const SHELLS: u32 = 3;
 /// How long the end of a task waits for a disk that does not take it. (Chosen.)
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
-/// From the polite signal of a timeout to the other one.
+/// From the SIGTERM that ends a task whose time is up to the SIGKILL.
 const TERM_TO_KILL: Duration = Duration::from_secs(2);
 
 /// Most attempts that are kept, ended ones included. Chosen: several times what a host has slots.
 const MOST_ATTEMPTS: usize = 4_096;
 
-/// Most bytes of what jobs' tasks have in common; of more the oldest is forgotten, and the aggregator sends it again.
+/// Most bytes that are kept of what jobs' tasks have in common. Beyond that the oldest is forgotten, and the aggregator
+/// sends it again.
 const MOST_OF_JOBS: usize = 16 << 20;
 
 /// Most variables of one job that are named in the log because no task gets them.
@@ -262,8 +263,8 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         }
     }
 
-    /// Reports which folders tasks write, so that the space there is watched. Of one that an earlier run started nothing is
-    /// known until the aggregator describes its job again.
+    /// Reports which folders tasks write, so that the space there is watched. For a task that an earlier run started
+    /// they are not known until the aggregator describes its job again.
     fn report_folders(&self) {
         let running: BTreeSet<&JobId> = self
             .attempts
@@ -601,8 +602,9 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         self.unsynced.push(Record { attempt: attempt.clone(), run, ended: Some(status) });
     }
 
-    /// Puts the ends of attempts on the disk, and only then reports them. While the disk does not take them they wait for
-    /// some polls; after that what the tasks' shells left has to do.
+    /// Puts the ends of attempts on the disk, and only then reports them. While the disk does not take them they wait,
+    /// for ten seconds at most. After that they are reported all the same, and the files that the tasks' shells wrote
+    /// have to suffice.
     fn sync_ends(&mut self) {
         self.unsynced.retain(|record| self.attempts.contains_key(&record.attempt));
         if self.unsynced.is_empty() {

@@ -1,5 +1,5 @@
 //! `gleaner-agent try`. In: a workload and limits. Out: the limits set for some seconds, their effect as text, and
-//! everything restored. Called by the command line: an operator can test a lever before an aggregator may use it.
+//! everything restored. Called by the command line. So an operator can test a lever before an aggregator may use it.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;

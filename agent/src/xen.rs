@@ -1,6 +1,7 @@
 //! Xen domains, through the helper `gleaner-agent-xen`. In: questions of sensing and acting. Out: the helper's answers.
-//! The helper is a separate program, under another licence, that talks to the hypervisor. It is started on a control
-//! domain only. Questions and answers are one JSON line each over its standard input and output.
+//! Called by the sensor, the levers of domains and the probe. The helper is a separate program, under another licence,
+//! that talks to the hypervisor. It is started on a control domain only. Questions and answers are one JSON line each
+//! over its standard input and output.
 //!
 //! There is one helper per process. Each answer has a deadline. A helper that misses it is ended, and another is
 //! started when it is asked again after a while.

@@ -1,5 +1,6 @@
 //! The command line of `gleaner`: clap's definitions. In: arguments. Out: typed commands; and help, completions and
-//! manual pages.
+//! manual pages. [`crate::main_from_args`] parses with them, [`crate::commands`] takes what they give, and
+//! `gleaner reference` prints them.
 
 mod values;
 

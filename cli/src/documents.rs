@@ -1,5 +1,6 @@
 //! What commands read and print. In: files of an operator, and lines for standard output. Out: typed documents with
-//! errors that name the field, and text without terminal control characters. Every command calls it.
+//! errors that name the field, and text without terminal control characters. Every command that reads a document or
+//! prints calls it.
 
 use anyhow::Context;
 

@@ -1,5 +1,5 @@
-//! How a command ended. In: the end, or a job's status. Out: the exit code, and whether the job met its goal. Every command
-//! calls it.
+//! How a command ended. In: the end, or a job's status. Out: the exit code, and whether the job met its goal. Every
+//! command calls it.
 
 use std::process::ExitCode;
 

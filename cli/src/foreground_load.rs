@@ -1,5 +1,6 @@
 //! A foreground that measures its own slowdown, as a separate process. In: an interactive session. Out: the session,
-//! replayed as short requests of fixed CPU work, and how long each took. Started by the demo.
+//! replayed as short requests of fixed CPU work, and how long each took. Started by the demo as
+//! `gleaner daemon foreground-load`.
 //!
 //! Each second the session's demand is cut into requests, spread evenly over the second on one thread per CPU. A
 //! request's time counts from when it was due, so it includes waiting for a CPU.

@@ -1,5 +1,5 @@
 //! Tables and lines for a terminal. In: replies of the aggregator. Out: text without control characters from guests or
-//! tasks. Every command that prints calls it.
+//! tasks. Every command that prints calls it, and so does `gleaner top`.
 
 use gleaner_api::{AuditRecord, InvitationView, RevocationView};
 use gleaner_planner::controller::HostView;
@@ -445,7 +445,7 @@ pub(crate) fn decision(decision: &Decision) -> String {
     lines.join("\n")
 }
 
-/// What a cluster did with what it could have done, by what it could have done.
+/// A cluster's actual productivity, as a function of its potential.
 fn io_curve(knots: &[IoKnot]) -> String {
     let point = |knot: &IoKnot| {
         let disk = knot.disk.map(|disk| format!(" (disks {:.0} % busy)", disk.value() * 100.0)).unwrap_or_default();

@@ -54,7 +54,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, with_daemon
     }
 }
 
-/// Whoever read our output has gone away, as `head` does.
+/// The reader of our output has closed it, as `head` does.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

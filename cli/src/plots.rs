@@ -1,4 +1,4 @@
-//! Line charts. In: series. Out: SVG files. Called by `gleaner reproduce` and `gleaner simulate`.
+//! Line charts. In: series. Out: SVG files. Called by `gleaner reproduce`.
 
 use anyhow::anyhow;
 use gleaner_experiments::Series;

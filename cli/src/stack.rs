@@ -260,8 +260,8 @@ fn runtime_folder() -> PathBuf {
     }
 }
 
-/// Restores and removes what pairs of this user left behind whose owner is no more. Other users' folders are
-/// not ours to believe.
+/// Restores and removes what pairs of this user left behind whose owner has ended. Folders of other users are not
+/// trusted.
 fn clean_up(parent: &Path) {
     use std::os::unix::fs::MetadataExt;
     let user = rustix::process::geteuid().as_raw();

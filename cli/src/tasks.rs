@@ -1,4 +1,5 @@
-//! Task lists. In: a file with one shell command per line. Out: the commands, for a submission.
+//! Task lists. In: a file with one shell command per line. Out: the commands, for a submission. Called by `gleaner run`
+//! and `gleaner job submit`.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! `gleaner top` on a terminal. In: keys, and answers of the aggregator. Out: a screen with the state of the fleet,
 //! jobs and applications, and events. [`feed`] asks the aggregator, also after its restart; [`state`] stores the
-//! answers and handles keys; [`view`] draws. The terminal is restored on every exit: keys, signals, errors and panics.
+//! answers and handles keys; [`view`] draws. Called by the command. The terminal is restored on every exit: keys,
+//! signals, errors and panics.
 
 mod feed;
 mod state;
@@ -22,7 +23,7 @@ const QUEUE: usize = 256;
 /// Time between two checks whether the program has ended, while nobody presses a key.
 const KEY_POLL: Duration = Duration::from_millis(250);
 
-/// Gives the terminal back however the function that owns it ends.
+/// Restores the terminal, however the function that owns it ends.
 struct Restored;
 
 impl Drop for Restored {
@@ -66,7 +67,7 @@ pub(crate) async fn run(socket: &Path) -> anyhow::Result<End> {
     Ok(End::Good)
 }
 
-/// Reads keys on a thread of its own, because reading them blocks, until nobody wants them.
+/// Reads keys until their receiver is gone, on a thread of its own because reading blocks.
 fn keys(news: &mpsc::Sender<News>) {
     while !news.is_closed() {
         let read = match event::poll(KEY_POLL) {

@@ -1,5 +1,5 @@
 //! Follows one job to its end. In: a job's name. Out: a progress bar on a terminal, plain lines elsewhere. Called by
-//! commands that wait for a job.
+//! `gleaner run` and the demo, which wait for a job; `ask` and `explain` use parts of it.
 
 use std::io::IsTerminal;
 use std::time::Duration;

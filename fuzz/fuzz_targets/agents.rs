@@ -1,5 +1,6 @@
 #![no_main]
-//! Messages of an agent that follow the protocol, with any numbers in them: the types make them from the bytes.
+//! Fuzz target: messages of an agent that follow the protocol, with any numbers in them. In: any bytes, from which the
+//! types make the messages. Out: nothing; no input may make it panic. Started by `fuzz/run.sh`.
 use gleaner_test_support::generate::{Entropy, of_agent};
 use gleaner_wire::ProtocolVersion;
 

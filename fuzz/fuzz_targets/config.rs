@@ -1,4 +1,6 @@
 #![no_main]
+//! Fuzz target: the config files of both daemons. In: any bytes. Out: nothing; no input may make it panic. Started by
+//! `fuzz/run.sh`.
 use std::path::Path;
 
 use gleaner_daemon::config::Source;

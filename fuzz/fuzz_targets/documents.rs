@@ -1,5 +1,6 @@
 #![no_main]
-//! Documents of operators, in TOML and JSON: applications, scenarios, what-if questions.
+//! Fuzz target: documents of operators: applications, scenarios, what-if questions. In: any text, read as TOML and as
+//! JSON. Out: nothing; no input may make it panic. Started by `fuzz/run.sh`.
 use gleaner_planner::sharing::input::Workload;
 use gleaner_planner::snapshot::balance::{ArbitrateQuestion, BalanceQuestion, arbitrate_question, balance_question};
 use gleaner_planner::snapshot::share::ShareQuestion;

@@ -1,4 +1,6 @@
 #![no_main]
+//! Fuzz target: lines of the event log. In: any bytes. Out: nothing; no input may make it panic, and an event that was
+//! read is written and read again as it was. Started by `fuzz/run.sh`.
 use gleaner_types::event::EventRecord;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,4 +1,6 @@
 #![no_main]
+//! Fuzz target: frames of every message in both versions of the protocol, and join tokens. In: any bytes. Out: nothing;
+//! no input may make it panic. Started by `fuzz/run.sh`.
 use gleaner_net::join::JoinToken;
 use gleaner_wire::{FromAgent, FromAggregator, FromJoiner, ProtocolVersion, ToJoiner, Unknowns, decode, versions_in_words};
 

@@ -1,4 +1,5 @@
-//! Input from hosts that want to join, and join tokens.
+//! Fuzz target: requests of hosts that want to join, and join tokens. In: any bytes. Out: nothing; no input may make it
+//! panic, and a token that was read is written and read again as it was. Started by `fuzz/run.sh`.
 #![no_main]
 
 use std::sync::OnceLock;

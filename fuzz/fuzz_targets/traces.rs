@@ -1,5 +1,6 @@
 #![no_main]
-//! Recorded traces: compressed text in files.
+//! Fuzz target: recorded traces, as files of compressed text. In: any bytes. Out: nothing; no input may make it panic.
+//! Started by `fuzz/run.sh`.
 use std::io::Write;
 
 use gleaner_simulator::traces::{google, planetlab, services};

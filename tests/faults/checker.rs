@@ -1,5 +1,5 @@
-//! Checks the real control groups while faults are injected. It shares no code with what decides or acts. In: files, and
-//! the faults that the test injects. Out: violations.
+//! Checks the real control groups while faults are injected. It shares no code with what decides or acts. In: files,
+//! and the faults that the test injects. Out: violations. Called by `storm`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! A block device that can lose power: device-mapper over a disk, with ext4 and its journal on it.
+//! A block device that can lose power: device-mapper over a disk, with ext4 and its journal on it. In: a disk, and
+//! cuts. Out: a mounted file system, and what is left of it. Called by `block_device`.
 //!
 //! After a cut no write reaches the disk. Data that was only in the page cache is gone when the file system is mounted
 //! again. Data that the disk had received stays, also without a flush.
@@ -86,7 +87,7 @@ impl Device {
         self.set_table(&format!("0 {sectors} flakey {disk} 0 0 {LONGEST_CUT_S} 1 {}", fate.feature()));
     }
 
-    /// Mounts what the disk has, once nobody uses the file system any more.
+    /// Mounts what the disk has, once no process uses the file system any more.
     pub(crate) fn bring_back(&self) {
         let unmounted = || Command::new("umount").arg(&self.folder).output().unwrap().status.success();
         until("the file system is unmounted", unmounted);

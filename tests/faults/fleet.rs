@@ -1,5 +1,6 @@
-//! A dozen agents, each in its own network namespace and control groups, and their aggregator. All are restarted when
-//! they end, as by systemd.
+//! A dozen agents, each in its own network namespace and control groups, and their aggregator. In: what a test starts
+//! or injects. Out: the daemons as processes, started again when they end, as by systemd. Called by `storm`;
+//! `block_device` and `checker` use parts of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -368,7 +369,8 @@ fn lines(file: &Path) -> Vec<String> {
     std::fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// Speaks for a batch system that is done when a file says so; it counts on where it was, like a real one.
+/// Plays a batch system that is done when a file says so. After a restart it goes on counting where it was, like a real
+/// one.
 const ENGINE: &str = r#"#!/bin/sh
 folder=$1; own=$2
 while read -r line; do

@@ -1,5 +1,5 @@
-//! Control groups for tests: a foreground with limits that an operator had set before, and a comparison of all settings
-//! before and after.
+//! Control groups for tests. In: a name. Out: a foreground with limits that an operator had set before, and all
+//! settings before and after, compared. Called by `fleet`, `checker`, `kills` and `storm`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use gleaner_test_support::bench::{kill, until};
 
-/// Files that hold a setting somebody may care for.
+/// Files that hold a setting that an operator may have set.
 const KNOBS: [&str; 24] = [
     "cpu.cfs_quota_us",
     "cpu.cfs_period_us",

@@ -1,5 +1,5 @@
-//! An agent with limits in force is killed at a random moment, many times, and sometimes also its keeper or the restoring
-//! process. No setting may remain.
+//! An agent with limits in force is killed at a random moment, many times, and sometimes also its keeper or the
+//! restoring process. No setting may remain.
 //!
 //! `GLEANER_KILLS` is the number of rounds (40 without it).
 

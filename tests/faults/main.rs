@@ -1,5 +1,5 @@
-//! Real faults: real daemons as processes, real control groups, real sockets. After kills, stops, cut links and full disks
-//! the machine must be as before, and nothing acknowledged may be lost.
+//! Real faults: real daemons as processes, real control groups, real sockets. After kills, stops, cut links and full
+//! disks the machine must be as before, and nothing acknowledged may be lost.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 mod block_device;

@@ -1,5 +1,6 @@
-//! A separate network: a hub with a bridge, a namespace per agent, and between each agent and the aggregator a relay
-//! that loses, delays, repeats and reorders datagrams, because not every kernel has `sch_netem`.
+//! A separate network, because not every kernel has `sch_netem`. In: a number of agents, and what their links do. Out:
+//! a hub with a bridge, a namespace per agent, and between each agent and the aggregator a relay that loses, delays,
+//! repeats and reorders datagrams. Called by `fleet` and `storm`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

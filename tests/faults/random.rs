@@ -1,4 +1,5 @@
-//! Random numbers from a seed that is printed, so that a run can be repeated as far as real processes allow.
+//! Random numbers from a seed that is printed, so that a run can be repeated as far as real processes allow. In: a
+//! seed. Out: streams of numbers. Called by the tests of this folder.
 
 use std::time::{Duration, SystemTime};
 

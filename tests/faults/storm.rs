@@ -1,5 +1,5 @@
-//! An hour of faults in minutes: processes are killed and stopped, links cut and slowed, and disks filled at random, while
-//! a job runs and applications are limited. `GLEANER_FAULT_MINUTES` is how long (1 without it).
+//! An hour of faults in minutes: processes are killed and stopped, links cut and slowed, and disks filled at random,
+//! while a job runs and applications are limited. `GLEANER_FAULT_MINUTES` is how long (1 without it).
 
 use std::io::Write;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Real guests under the real agent: what it shows agrees with an independent tool, each lever has its effect on
-//! a counter, and after kill -9 every knob reads as before. The same test runs on this machine and inside a booted host.
+//! Real guests under the real agent: what it shows agrees with an independent tool, each lever has its effect on a
+//! counter, and after kill -9 every knob reads as before. The same test runs on this machine and inside a booted host.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

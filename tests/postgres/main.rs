@@ -1,6 +1,7 @@
-//! Two real PostgreSQL databases in cgroups of one machine, beside a third user of its CPU: their response-time targets are
-//! held by moving CPU between them while their loads are exchanged. Static limits of the same mean share do far worse
-//! in the same run. Figures are printed. With GLEANER_ALL_CONTROLLERS set the controller of one resource runs too, for two minutes.
+//! Two real PostgreSQL databases in cgroups of one machine, beside a third user of its CPU: their response-time targets
+//! are held by moving CPU between them while their loads are exchanged. Static limits of the same mean share do far
+//! worse in the same run. Figures are printed. With GLEANER_ALL_CONTROLLERS set the controller of one resource runs
+//! too, for two minutes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 use std::net::TcpListener;

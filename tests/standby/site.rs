@@ -1,4 +1,5 @@
-//! An etcd, aggregators that stand by for each other, two agents, a batch system of one worker, a foreground.
+//! The site of the tests of standby. In: what a test kills, pauses or cuts off. Out: an etcd, aggregators that stand by
+//! for each other, two agents, a batch system of one worker, and a foreground. Called by `main`.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -13,7 +13,7 @@ const PURE: [&str; 5] =
 /// What the pure crates may not hold.
 const RUNTIMES: [&str; 6] = ["tokio", "mio", "hyper", "quinn", "ring", "rustls"];
 
-/// The version of cargo-deny that is installed where there is none.
+/// The version of cargo-deny that is installed where it is missing.
 const DENY_VERSION: &str = "0.20.2";
 
 /// Names a copy of the databases of advisories, for machines without a network.

@@ -1,7 +1,7 @@
 //! `cargo xtask`: what is done with the repository, one verb each.
 //!
-//! In: a verb and its arguments. Out: the output of the programs that it runs, and an exit code. People and `.ci/run` call
-//! it; each verb is a list of steps ([`steps`]), and `ci` is all of them.
+//! In: a verb and its arguments. Out: the output of the programs that it runs, and an exit code. People and `.ci/run`
+//! call it; each verb is a list of steps ([`steps`]), and `ci` is all of them.
 
 mod deps;
 mod mutants;

@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use crate::steps::{Failure, Steps, cargo};
 
-/// The version of cargo-mutants that is installed where there is none.
+/// The version of cargo-mutants that is installed where it is missing.
 const VERSION: &str = "27.1.0";
 
 /// Exit codes that are results: every mutant was noticed; some were not; some tests did not end.

@@ -1,5 +1,6 @@
-//! The Debian packages that the real beds and the fuzz targets need. Out: their names, for `ci`, which
-//! installs them. Where one is missing, its test is skipped and says so.
+//! The Debian packages that the real beds and the fuzz targets need. In: what dpkg has. Out: the missing ones
+//! installed, where `ci` runs as root. Called by `ci`. Where one is missing all the same, its test is skipped and says
+//! so.
 
 use std::process::{Command, Stdio};
 

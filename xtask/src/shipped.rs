@@ -1,6 +1,6 @@
 //! Checks of the Debian packages' contents. In: their lists of files. Out: links in documents that lead to no file of
-//! the same package, and faults of units and users that can be found without building a package. They are
-//! tests.
+//! the same package, and faults of units and users that can be found without building a package. Compiled for
+//! `cargo test` alone, as tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};

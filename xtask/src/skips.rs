@@ -48,7 +48,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("pyspark cannot be fetched", "370 MB that come from no package of Debian's"),
 ];
 
-/// The text of a skip, if a line of output tells of one.
+/// The text of a skip, if a line of output is about one.
 pub(crate) fn of_line(line: &str) -> Option<&str> {
     // The harness may have begun the line with a test's name.
     let (before, skip) = line.split_once(MARK)?;

@@ -24,7 +24,7 @@ pub(crate) enum Failure {
     Ended(ExitStatus),
     /// Crates depend on what they may not.
     Walls(Vec<String>),
-    /// What was asked for is none of these.
+    /// There is no part of that name; the text lists the parts there are.
     NoSuchPart(String),
 }
 
@@ -218,7 +218,7 @@ impl Steps {
     }
 }
 
-/// The user is root, so that packages can be installed and everything be tested.
+/// The user is root: packages can be installed, and everything can be tested.
 pub(crate) fn is_root() -> bool {
     let user = program("id").arg("-u").output().map(|output| output.stdout).unwrap_or_default();
     user.trim_ascii() == b"0"

@@ -1,5 +1,6 @@
 //! Cgroups as folders and lists of processes. In: whole paths, so that tests can use a temporary folder. Out: cgroups
-//! made, removed or listed, and processes killed. Called by the volunteer, by restoring and by the runner of tasks.
+//! made, removed or listed, and processes killed. Called by the actor, the volunteer, the ledger, restoring and the
+//! runner of tasks.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

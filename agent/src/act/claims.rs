@@ -1,6 +1,6 @@
 //! Levers that two workloads claim. A limit on such a lever would affect both, so neither workload has it. In: the
-//! levers of all workloads. Out: the same without the contested levers, and who contests what. Called whenever
-//! workloads come or go.
+//! levers of all workloads. Out: the same without the contested levers, and who contests what. The actor calls it
+//! whenever workloads come or go.
 //!
 //! Levers of a cgroup stay in the list: `isolation` refuses limits on a shared cgroup, and names the other workload.
 

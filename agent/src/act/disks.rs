@@ -42,19 +42,20 @@ const EVENTS: usize = 16;
 /// Why there is no ceiling, or it cannot follow. The text completes "because …".
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskError {
-    /// As configured.
+    /// The config has switched it off.
     #[error("guard.disk_ceiling is off")]
     Off,
-    /// On version 2 the controller is not switched on for others' sake.
+    /// The volunteer's cgroup has no such lever. On version 2 Gleaner does not switch the controller on, because that
+    /// would affect other cgroups.
     #[error(
         "the volunteer is in no cgroup with `io.max` or `blkio.throttle`; on version 2 switch the controller io on: \
              echo +io >/sys/fs/cgroup/cgroup.subtree_control"
     )]
     NoController,
-    /// As where everything is on another machine.
+    /// No disk has a mounted file system, as where all of them are on another machine.
     #[error("no disk of this machine has a mounted file system")]
     NoDisk,
-    /// A counter.
+    /// A counter cannot be read or understood.
     #[error("`{}` cannot be read or understood", file.display())]
     Counter {
         /// The file.
@@ -62,10 +63,10 @@ pub(super) enum DiskError {
         /// Why.
         source: io::Error,
     },
-    /// A ceiling.
+    /// A ceiling cannot be read or set.
     #[error(transparent)]
     Lever(#[from] LeverError),
-    /// The system has none.
+    /// The system gives no thread.
     #[error("its thread cannot be started")]
     Thread(#[source] io::Error),
 }

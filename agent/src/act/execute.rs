@@ -1,5 +1,5 @@
 //! Carries out a plan. In: ordered steps. Out: levers written and read back, or, after a failure, all steps undone and
-//! an error. It decides nothing. Called by the actor for every limit.
+//! an error. It decides nothing. Called by the actor for every limit, and by restoring.
 
 use super::plan::Step;
 use crate::levers::LeverError;

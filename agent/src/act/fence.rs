@@ -44,7 +44,7 @@ pub(crate) struct Fence {
 }
 
 impl Fence {
-    /// Reads it from a state folder; a folder without one has been commanded by nobody.
+    /// Reads it from a state folder. Without a stored epoch, no aggregator has commanded this host yet.
     ///
     /// # Errors
     /// [`LedgerError::Io`] when there is one that cannot be read: to go on would let an older aggregator in.
@@ -65,7 +65,8 @@ impl Fence {
         self.highest
     }
 
-    /// Lets a command of this epoch pass. One that is higher is on the disk before it does; events go to `events`.
+    /// Lets a command of this epoch pass, or refuses it. A higher epoch is on the disk before its command passes.
+    /// Events go to `events`.
     pub(crate) fn admit(&mut self, epoch: u64, now: Timestamp, events: &mut Vec<Event>) -> Result<(), Refused> {
         if epoch < self.highest {
             if self.reported.replace(epoch) != Some(epoch) {

@@ -1,5 +1,5 @@
 //! Whether limits on a workload hit it alone. In: its cgroups, those of others, the volunteer's. Out: whom else they
-//! would hit. Called before a limit is set, and when workloads come or go.
+//! would hit. The actor calls it before a limit is set, and when workloads come or go.
 
 use std::path::PathBuf;
 

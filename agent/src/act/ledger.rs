@@ -1,6 +1,6 @@
 //! The ledger: the record on disk of every lever's value before its first change, and of every cgroup that Gleaner
 //! made. In: a lever's value, before it is changed. Out: a synced record, from which the next run can restore the host
-//! after any kind of end. Called by the actor, the volunteer and restoring.
+//! after any kind of end. Called by the actor, the volunteer and restoring; the daemon resolves a refused one with it.
 //!
 //! A ledger holds for one boot: a reboot undoes every change by itself.
 

@@ -1,5 +1,5 @@
 //! From levers and the values they should have to ordered steps. Pure: it touches no file. In: changes. Out: steps for
-//! [`super::execute`]. Called by the actor and the volunteer.
+//! [`super::execute`]. Called by the actor and by restoring.
 
 use std::collections::BTreeSet;
 

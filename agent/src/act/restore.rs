@@ -81,7 +81,7 @@ pub(crate) fn failure_event(failure: &RestoreFailure) -> Event {
     Event::RestoreFailed { knob, wanted, error }
 }
 
-/// Restores everything the ledger speaks of and takes what succeeded out of it.
+/// Restores everything that the ledger records, and removes from it what was restored.
 ///
 /// # Errors
 /// [`LedgerError`] when the ledger cannot be written; the host is restored all the same.
@@ -129,7 +129,7 @@ pub(crate) fn restore_all(ledger: &mut Ledger) -> Result<RestoreReport, LedgerEr
 }
 
 /// A cgroup right below `parent` on which others have set a ceiling or weight on CPU, memory or processes since the
-/// controller was switched on for it: switched off again it would take their settings along. `own` are Gleaner's.
+/// controller was switched on for it: switching it off again would lose their settings. `ours` are Gleaner's.
 fn set_by_others(parent: &Path, ours: &[PathBuf]) -> Option<PathBuf> {
     let is_set = |dir: &PathBuf| {
         let read = |kind| AnyLever::new(dir, CgroupVersion::V2, kind).read().ok();

@@ -1,4 +1,5 @@
 //! What an agent may do to its host. In: the config's validated keys. Out: settings for the actor and the volunteer.
+//! Made by the config.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Checks the agent's state folder before it is used. The agent, mostly as root, ends processes, writes control files
 //! and removes folders that its ledger names. So the ledger must be the agent's own, and may only name what the agent
-//! can have written there. In: paths and open files. Out: why one is not to be trusted, in a sentence. Called when the
-//! state folder is opened.
+//! can have written there. In: paths and open files. Out: why one is not to be trusted, in a sentence. The ledger calls
+//! it, when it opens the state folder and reads what is in it.
 
 use std::fs::{File, OpenOptions};
 use std::io;

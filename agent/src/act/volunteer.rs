@@ -1,5 +1,6 @@
 //! The volunteer of this host: the container for background work, its levers and its weaknesses. In: a state (latent,
-//! active, frozen) and the guard's limit. Out: the container set to both. Called by the actor and the guard.
+//! active, frozen) and the guard's limit. Out: the container set to both. Called by the actor, and by the guard's
+//! threads.
 //!
 //! A latent volunteer is empty or frozen. An active one runs within the guard's limit. A frozen one keeps its processes
 //! but gets no CPU. Where no cgroup can be written, registered process groups are the container.
@@ -76,7 +77,7 @@ struct Class {
     of: Vec<i32>,
 }
 
-/// Which law the guard would hold a volunteer by that is made by these settings, in a sentence. Nothing is changed.
+/// By which law the guard would hold a volunteer with these settings, in a sentence. Nothing is changed.
 fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
     let foreseen = match settings.volunteer {
         VolunteerChoice::None => return "there is no volunteer to hold".to_owned(),
@@ -102,13 +103,13 @@ fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
     law_in_words(&foreseen)
 }
 
-/// A guest or unit is put into the idle class when it is taken; what is above it must be there.
+/// A guest or unit is put into the idle class when it is taken; the cgroups above it must be in it already.
 fn foresee_adopted(found: &Adopted, hierarchies: &Hierarchies) -> Result<(), NotYielding> {
     let (mount, _) = hierarchies.of("cpu").ok_or(NotYielding::NoController)?;
     IdlePath::new(mount, found.version, found.cpu.parent().unwrap_or(mount)).foresee()
 }
 
-/// What a volunteer that is made by these settings would be held and bounded by, in sentences. Nothing is changed.
+/// How a volunteer with these settings would be held and bounded, in sentences. Nothing is changed.
 #[must_use]
 pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String> {
     let mut sentences = vec![format!("the guard's law: {}", foreseen_law(settings, hierarchies))];
@@ -153,7 +154,7 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
     sentences
 }
 
-/// By what CPUs could be kept free of such a volunteer, in a sentence.
+/// How CPUs could be kept free of such a volunteer, in a sentence.
 fn foreseen_spare(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
     let by_cgroup = hierarchies.v1.contains_key("cpuset");
     let by = match settings.volunteer {
@@ -415,7 +416,7 @@ impl Volunteer {
         &self.unbounded
     }
 
-    /// The levers on its memory, for whoever keeps them; once.
+    /// The levers on its memory, for the thread that keeps the memory bound; `None` after the first call.
     pub(crate) fn take_memory(&mut self) -> Option<MemoryLevers> {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => volunteer.take_memory(),
@@ -423,7 +424,7 @@ impl Volunteer {
         }
     }
 
-    /// Its part of the cache, for whoever looks after its processes; once.
+    /// Its part of the cache, for the thread that moves processes into it; `None` after the first call.
     pub(crate) fn take_cache(&mut self) -> Option<CacheGroup> {
         self.cache.take()
     }

@@ -1,4 +1,5 @@
-//! Globs of cgroup paths, with `*` and `?` in components. In: a glob. Out: the cgroups that match. Called by discovery.
+//! Globs of cgroup paths, with `*` and `?` in components. In: a glob. Out: the cgroups that match. Called by discovery;
+//! the sensor makes them from the config.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! Watches the file systems that the volunteer can write, in a thread of its own: a file system that does not answer
 //! must not delay the guard. In: the folders of tasks, of the state, for temporary files, and the configured ones. Out:
-//! what is short, by the law in `gleaner_planner::disk_floor`. Network file systems are left out: their free space is
-//! not this host's, and a server that is gone never answers.
+//! what is short, by the law in `gleaner_planner::disk_floor`. The guard starts it. Network file systems are left out:
+//! their free space is not this host's, and a server that is gone never answers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -137,7 +137,8 @@ fn reason(folder: &Path, shortage: DiskShortage) -> Reason {
     }
 }
 
-/// `None` for a folder that nobody can write: it is not there, this process may not enter it, or it can be none.
+/// `None` for a folder that nobody can write: it does not exist, this process may not enter it, or its path is no valid
+/// one.
 fn sample(folder: &Path) -> io::Result<Option<DiskSample>> {
     let found = match statfs(folder) {
         Ok(found) => found,
@@ -172,7 +173,7 @@ fn mounts(mountinfo: &str) -> Vec<(PathBuf, bool)> {
     mountinfo.lines().filter_map(mount).collect()
 }
 
-/// A file system by which another machine, or a program of a user's, answers; or one that nobody can write, which is full.
+/// A file system that another machine or a user's program serves, or one that can only be read, which is always full.
 fn is_left_out(kind: &str) -> bool {
     const REMOTE: &str = "nfs nfs4 cifs smb3 smbfs 9p ceph afs lustre glusterfs gpfs beegfs orangefs coda autofs fuse";
     const READ_ONLY: &str = "squashfs erofs iso9660 cramfs romfs";

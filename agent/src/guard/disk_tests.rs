@@ -1,4 +1,5 @@
-//! A volunteer that fills a file system beside a foreground: real processes in real cgroups, on a file system of their own.
+//! A volunteer that fills a file system beside a foreground: real processes in real cgroups, on a file system of their
+//! own.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;

@@ -30,7 +30,7 @@ pub(super) struct Held {
     pub(super) ending: Option<Instant>,
     /// When what was killed may die, although a disk is short.
     exit_window: ExitWindow,
-    /// When the step of the disks began that goes on now.
+    /// When the step of the disks began that is under way.
     pub(super) disk_step_since: Option<Instant>,
 }
 
@@ -45,7 +45,7 @@ impl Held {
         self.disk.is_some()
     }
 
-    /// Thaws what was killed for a moment. Returns whether such a moment begins.
+    /// Begins an exit window if one is due. Returns whether one begins.
     pub(super) fn let_die(&mut self, now: Instant) -> bool {
         self.exit_window.begin(now)
     }
@@ -57,7 +57,7 @@ impl Held {
         }
     }
 
-    /// What was killed may die now.
+    /// An exit window is open: what was killed can exit.
     pub(super) fn lets_die(&self, now: Instant) -> bool {
         self.memory.is_none() && self.disk.is_some() && self.exit_window.is_on(now)
     }
@@ -86,7 +86,8 @@ impl Held {
         self.to_end
     }
 
-    /// It was killed whole, for what a step found, and had so many processes. Returns the event, where it had some.
+    /// The volunteer was ended for what a step found, and had so many processes. Returns the event, if there is one to
+    /// send.
     pub(super) fn ended(&mut self, verdict: MemoryVerdict, sample: MemorySample, processes: usize) -> Option<Event> {
         self.to_end = false;
         if processes == 0 {

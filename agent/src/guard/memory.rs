@@ -1,6 +1,6 @@
 //! Keeps the volunteer's memory bound, by the law `gleaner_planner::memory_bound`. In: available memory, at fixed
-//! times. Out: the bound, set, and the volunteer's end when memory is short. It runs in a thread of its own: setting a
-//! bound can take the kernel long, because it reclaims first, and the guard must not wait for that.
+//! times. Out: the bound, set, and the volunteer's end when memory is short. The guard runs it in a thread of its own:
+//! setting a bound can take the kernel long, because it reclaims first, and the guard must not wait for that.
 //!
 //! The thread also prepares the processes that enter the volunteer: first to be killed when memory runs out, idle on
 //! the disks, few open files, and in the volunteer's cache group where there is one.
@@ -126,8 +126,8 @@ impl MemoryWatch {
         Ok(MemoryStep { verdict, sample, met })
     }
 
-    /// Looks after the processes that have entered since the last time. Those that the group of the cache does not take are
-    /// tried again the next time, one that refuses a process takes no other meanwhile.
+    /// Looks after the processes that have entered since the last time. Once the cache's group has refused a process,
+    /// no other is tried in this call. Those that are not in it are tried again in the next.
     pub(super) fn care(&mut self) {
         let Ok(mut there) = cgroup::processes_of(&self.dirs) else { return };
         let mut outside = Vec::new();

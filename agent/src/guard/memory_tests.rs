@@ -1,4 +1,5 @@
-//! A volunteer that leaks, or forks without end, beside a foreground: real processes in real cgroups, of either version.
+//! A volunteer that leaks, or forks without end, beside a foreground: real processes in real cgroups, of either
+//! version.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;

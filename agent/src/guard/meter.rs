@@ -1,6 +1,6 @@
 //! Measures how much CPU the foreground uses, many times a second and in a few microseconds. In: the counters of the
 //! whole machine and of the volunteer, from files that stay open. Out: their difference over the true interval. Called
-//! by the guard.
+//! by the guard; the harm meter reads the volunteer's counter with it.
 
 use std::fs::File;
 use std::io;
@@ -195,7 +195,7 @@ impl VolunteerClock {
         self.0.read_ns(tick_ns())
     }
 
-    /// It counts nobody else's time.
+    /// It counts the volunteer's time alone.
     pub(crate) fn is_its_own(&self) -> bool {
         self.0.format != Format::Nice
     }

@@ -1,5 +1,5 @@
 //! Output of a program in the volunteer. In: a pipe that is its standard output and error. Out: a limited number of
-//! lines in the agent's log. Started by [`super`].
+//! lines in the agent's log. Called by the program of `volunteer.command`.
 //!
 //! A thread of its own reads the pipe, a hundred times a second at most, and drops what exceeds the limit. A program
 //! that prints without end waits for that thread, and costs the agent little.
@@ -12,16 +12,16 @@ use gleaner_types::text::harmless;
 use rustix::fs::Mode;
 use tracing::{info, warn};
 
-/// Lines that are logged at once, …
+/// Most lines that are logged at once. (Chosen.)
 const BURST: f64 = 100.0;
-/// … and in a second in the long run.
+/// Most lines that are logged in a second, in the long run. (Chosen.)
 const PER_S: f64 = 10.0;
 /// Longest line that is logged, in bytes; the rest of it is left out.
 const LONGEST: usize = 1_000;
 /// Bytes read at once: what a pipe holds.
 const READ: usize = 64 << 10;
-/// After every read, however little it brought: the program can make the pipe hold less. So 6 MiB a second are taken at most.
-/// (All chosen.)
+/// The pause after every read, however little it brought: the program can make the pipe hold less. So 6 MiB a second
+/// are taken at most. (All chosen.)
 const READ_PAUSE: Duration = Duration::from_millis(10);
 
 /// The pipe. One serves every start of a program: what an earlier one left running may still write to it.
@@ -29,7 +29,7 @@ const READ_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct LogPipe(PipeWriter);
 
 impl LogPipe {
-    /// Makes it, and the thread that reads it. The thread ends when nobody can write to it any more.
+    /// Makes the pipe, and the thread that reads it. The thread ends when every writer has closed the pipe.
     pub(crate) fn open() -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
         // Who has it open as another user may also open it by its name: `echo >/dev/stderr`.
@@ -71,7 +71,7 @@ fn say(said: Entry) {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     Line(String),
-    /// So many lines were not.
+    /// So many lines were not logged.
     LeftOut(u64),
 }
 

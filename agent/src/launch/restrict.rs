@@ -1,8 +1,9 @@
-//! Taking rights from a process that is being started, between fork and exec. In: whom it becomes and what it keeps. Out:
-//! a process in a session of its own, without new privileges, without capabilities, with limits, as its user.
+//! Taking rights from a process that is being started, between fork and exec. In: whom it becomes and what it keeps.
+//! Out: a process in a session of its own, without new privileges, without capabilities, with limits, as its user.
+//! Called where the program of `volunteer.command` and tasks are started.
 //!
-//! All of it are single system calls that wait for nothing: another thread of the agent may hold any lock at that moment,
-//! and nothing may be allocated.
+//! It makes only system calls that wait for nothing, and allocates nothing: another thread of the agent may hold any
+//! lock at that moment.
 
 use std::io::{self, PipeReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -69,8 +70,8 @@ impl Step {
 pub(crate) struct Steps(PipeReader);
 
 impl Steps {
-    /// What failed when a command with these restrictions could not be started, completing "failed to …"; `None` if it was
-    /// none of them.
+    /// Which step failed when a command with these restrictions could not be started, completing "failed to …"; `None`
+    /// if no step of these did.
     pub(crate) fn failed(&mut self) -> Option<&'static str> {
         let mut step = [0];
         self.0.read_exact(&mut step).ok()?;
@@ -132,17 +133,18 @@ fn prctl(operation: libc::c_int, first: libc::c_ulong, second: libc::c_ulong) ->
     checked(unsafe { libc::prctl(operation, first, second, 0, 0) }.into())
 }
 
-/// Has everything but standard input, output and error closed when the process becomes its program, also what the agent was
-/// itself started with. What the agent opens is so already; a kernel before 5.11 leaves it at that.
+/// Has everything but standard input, output and error closed when the process becomes its program, also what the agent
+/// was itself started with. What the agent itself opens is closed then in any case; a kernel before 5.11 closes no more
+/// than that.
 #[expect(unsafe_code, reason = "ranges of descriptors have no safe wrapper")]
 fn close_others() {
     // SAFETY: it takes integers, and closes nothing before the program is there.
     _ = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Makes the process the first that the kernel kills when memory runs out, before it can take any: what looks after the
-/// volunteer's processes comes five times a second, and that is time enough for some hundred MiB. Where there is no `/proc` it
-/// is left at that.
+/// Makes the process the first that the kernel kills when memory runs out, before it can take any: the thread that
+/// looks after the volunteer's processes comes five times a second, and in between a process can take some hundred MiB.
+/// Without `/proc` nothing is done.
 fn die_first() {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;

@@ -1,5 +1,5 @@
 //! The waiting shell in which every program of the volunteer starts. In: the user whose process it will be. Out: the
-//! program to run. Called by [`super`].
+//! program to run. Called by the program of `volunteer.command` and by tasks.
 //!
 //! While the shell waits it is not in the volunteer yet. Its own user could trace it then (where
 //! `kernel.yama.ptrace_scope` is 0) and make it start processes in the agent's cgroup. The kernel lets a user trace no
@@ -24,9 +24,9 @@ use super::restrict::{Identity, Restrictions};
 
 /// What a waiting shell is called, whatever file it runs from.
 pub(crate) const SHELL: &str = "/bin/sh";
-/// Who stands for a job's user that is not known yet.
+/// The user that stands for a job's user who is not known yet.
 pub(crate) const NOBODY_UID: u32 = 65_534;
-/// Times the copy is tried: the user whose it is to be can kill what is tried, but hardly each time. (Chosen.)
+/// How often the copy is tried: its user can kill the process that tries it, but hardly every time. (Chosen.)
 const TRIES: u32 = 3;
 
 /// The shell for a process of this user.
@@ -78,7 +78,7 @@ fn lacking(error: &io::Error) -> String {
     )
 }
 
-/// The kernel lets users trace what they cannot read, as these settings say.
+/// Why the kernel's settings let a user trace a program that the user cannot read; `None` if they do not.
 fn undone(sysctl: &Path) -> Option<String> {
     let is = |name: &str| std::fs::read_to_string(sysctl.join(name)).ok()?.trim().parse::<u32>().ok();
     let traceable = is("fs/suid_dumpable") == Some(1) && is("kernel/yama/ptrace_scope").unwrap_or(0) == 0;

@@ -1,4 +1,5 @@
-//! The `/tmp` of what the agent starts in the volunteer. In: this process's rights and mounts. Out: which `/tmp` it gets.
+//! The `/tmp` of what the agent starts in the volunteer. In: this process's rights and mounts. Out: which `/tmp` it
+//! gets. Called by the actor at its start, and for `doctor`.
 
 use std::io;
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! Users of the host. In: a name from the config, or the numbers of who submitted a job. Out: numbers for the kernel, from
-//! the host's user database. A database that lies in a network may keep the caller waiting.
+//! Users of the host. In: a name from the config, or the numbers of who submitted a job. Out: numbers for the kernel,
+//! from the host's user database. Called by the config and, for tasks, by `tasks/groups.rs`. A database that lies in a
+//! network may keep the caller waiting.
 
 use std::ffi::CString;
 use std::io;

@@ -1,6 +1,6 @@
-//! The catalogue of levers. In: what sensing knows of the foreground. Out: which levers each workload has, and what the host
-//! offers by levers. A lever is in use once it has a line here. Called by the agent's loop for workloads, by the ledger for
-//! levers it remembers, by the probe of the host's facts for what it offers.
+//! The catalogue of levers. In: what sensing knows of the foreground. Out: which levers each workload has, and what the
+//! host offers by levers. A lever is in use once it has a line here. Called by the agent's loop and `gleaner-agent try`
+//! for workloads, and by the probe for what the host offers; the ledger names levers by its type.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -63,7 +63,7 @@ impl DomainLever {
         domains.find(|domain| domain.uuid == self.uuid).ok_or_else(missing)
     }
 
-    /// What it is set to, as the helper told of the domain.
+    /// What it is set to, by what the helper said of the domain.
     pub(crate) fn of(&self, domain: &Domain) -> io::Result<LeverValue> {
         let none = || io::Error::new(io::ErrorKind::Unsupported, "the hypervisor's scheduler has no such parameter");
         match self.kind {

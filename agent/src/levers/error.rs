@@ -1,4 +1,4 @@
-//! Errors of levers. In: errors of the interfaces. Out: kinds that callers act on differently.
+//! Errors of levers. In: errors of the interfaces. Out: kinds that callers act on differently. Every lever makes them.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! From what levers read to the limits in force. In: the values, one after another. Out: limits. Called for the answer to
-//! a command.
+//! From what levers read to the limits in force. In: the values, one after another. Out: limits. Called by
+//! `act/plan.rs`, for the answer to a command.
 
 use gleaner_types::command::{DiskLimit, Limits, NetworkLimit, Quota, Weight};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, PerSec};
@@ -22,7 +22,7 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// One lever's ceiling on CPU. They add up; with one that has none there is none.
+    /// One lever's ceiling on CPU. Ceilings add up. If one lever has no ceiling, the sum has none.
     pub fn add_ceiling(&mut self, ceiling: Option<CoreShare>) {
         self.quotas.push(ceiling);
     }

@@ -1,5 +1,5 @@
 //! The table of a dm-ioband device. In: its name, or its lines. Out: by what it divides, and the numbers of one group.
-//! Called where levers are looked for, and by the lever itself.
+//! Called by [`super::place`] and by the lever itself.
 
 use std::io;
 

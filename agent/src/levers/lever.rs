@@ -1,5 +1,5 @@
 //! What every lever can do. In: a place to look for it, limits, values. Out: the lever, what it should be, what it is.
-//! Called through [`super::catalogue::AnyLever`] by the plan, by what executes it and by what restores it.
+//! Called through [`super::catalogue::AnyLever`] by the actor, and directly by the volunteer's parts.
 
 use std::fmt;
 

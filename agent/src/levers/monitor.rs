@@ -76,7 +76,7 @@ fn unexpected(command: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("`{command}` answered something unexpected"))
 }
 
-/// A socket nobody listens on is a guest that has ended.
+/// A socket on which no process listens is that of a guest that has ended.
 fn absent_if_gone(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::ConnectionRefused {
         io::Error::new(io::ErrorKind::NotFound, error)

@@ -1,6 +1,6 @@
-//! What a host offers through levers. In: the host, as its kernel shows it. Out: by what means it offers a capability, or why
-//! it does not. Each lever says it of its own kinds ([`super::lever::Lever::offers`]); here are the questions that several ask.
-//! Called when the host's facts are gathered.
+//! What a host offers through levers. In: the host, as its kernel shows it. Out: by what means it offers a capability,
+//! or why it does not. Each lever says it of its own kinds ([`super::lever::Lever::offers`]); here are the questions
+//! that several ask. Called by the levers, and by the probe of the host's facts.
 
 use std::collections::BTreeMap;
 use std::path::Path;

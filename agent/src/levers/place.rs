@@ -1,5 +1,6 @@
-//! Where levers are looked for: what sensing knows of a workload and its host. In: facts. Out: to [`super::lever::Lever::find`]
-//! of each lever, with the few questions that several of them ask.
+//! Where levers are looked for: what sensing knows of a workload and its host. In: facts. Out: answers to the few
+//! questions that several levers ask. The catalogue makes one per workload, and each [`super::lever::Lever::find`]
+//! reads it.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
-//! How readily the kernel kills one process when memory runs out: `oom_score_adj`. In: a process. Out: its score. Used for
-//! a volunteer that was there before; what is started in a volunteer that Gleaner made ends with it.
+//! How readily the kernel kills one process when memory runs out: `oom_score_adj`. In: a process. Out: its score.
+//! Called by the volunteer's bounds, for a volunteer that was there before: what is started in a volunteer that Gleaner
+//! made ends with it.
 
 use std::fmt;
 use std::io;

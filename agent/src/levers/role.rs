@@ -1,5 +1,5 @@
-//! The purpose of a lever, and its description for people. Out: roles and kinds. Used by the levers, the
-//! plan and docs/levers.md.
+//! The purpose of a lever, and its description for people. Data only: each lever says its own; the plan, the limits in
+//! force and docs/levers.md are made by them.
 
 use gleaner_types::report::Capability;
 

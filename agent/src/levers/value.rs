@@ -1,4 +1,5 @@
-//! What levers are set to. In: shares and values read. Out: values, and their text. Called by every lever and by the plan.
+//! What levers are set to. In: shares and values read. Out: values, and their text. Every lever reads and writes them;
+//! the plan and the ledger carry them.
 
 use std::fmt;
 

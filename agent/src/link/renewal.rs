@@ -88,7 +88,7 @@ impl<'a> Renewal<'a> {
         Ok(())
     }
 
-    /// The event that tells of an attempt in vain.
+    /// The event of an attempt that failed.
     pub(super) fn failed(&self, reason: String) -> Event {
         warn!(reason, expires = %self.validity.until, "the certificate is not renewed; trying again");
         Event::CertificateNotRenewed { reason, expires: self.validity.until }

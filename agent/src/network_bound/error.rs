@@ -1,5 +1,6 @@
 //! Why the volunteer's network traffic has no ceiling, or cannot be measured. In: errors of the kernel, of BPF and of
-//! the links. Out: texts that complete "because …", for the log, events and `doctor`.
+//! the links. Out: texts that complete "because …", for the log, events and `doctor`. Made by `network_bound` and
+//! `links`.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use gleaner_types::report::Absence;
 
 use crate::bpf::BpfError;
 
-/// The links that the volunteer shares with the foreground cannot be told.
+/// It cannot be found out which links the volunteer shares with the foreground.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LinkError {
     /// The config names one that is not there.
@@ -59,7 +60,7 @@ pub(crate) enum NetworkBoundError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The links cannot be told.
+    /// The links cannot be found out or measured.
     #[error(transparent)]
     Links(#[from] LinkError),
     /// The programs cannot be loaded, attached, set or read.

@@ -1,5 +1,5 @@
 //! The links that the volunteer shares with the foreground: which they are, what they can carry, and what has crossed
-//! them. In: sysfs (`class/net`) and what the config says. Out: a capacity and two counters.
+//! them. In: sysfs (`class/net`) and what the config says. Out: a capacity and two counters. Called by `network_bound`.
 
 use std::path::Path;
 

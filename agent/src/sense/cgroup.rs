@@ -1,5 +1,5 @@
 //! What a cgroup used. In: version 1 `cpuacct`, `memory`, `blkio`; version 2 `cpu.stat`, `memory.current`, `io.stat`,
-//! `cpu.pressure`. Out: raw counters. Called by the sensor.
+//! `cpu.pressure`. Out: raw counters. Called by the sensor, and by the reader of the volunteer.
 
 use std::path::Path;
 

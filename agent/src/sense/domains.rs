@@ -15,7 +15,7 @@ use crate::xen::{Domain, Hypervisor};
 #[derive(Debug, Default)]
 pub(super) struct DomainReader {
     domains: BTreeMap<String, Domain>,
-    /// CPU of all domains since the first sample; a domain that goes takes nothing away from it.
+    /// CPU of all domains since the first sample; what a domain used still counts when it is gone.
     busy_ns: u64,
     failure: Option<Absence>,
     sampled: bool,

@@ -1,5 +1,6 @@
 //! The machine as a whole. In: `/proc/stat`, `/proc/loadavg`, `/proc/meminfo`, `/proc/pressure/*`, `/proc/diskstats`,
-//! `/proc/net/dev` (proc(5) has the formats). Out: raw counters. Called by the sensor.
+//! `/proc/net/dev` (proc(5) has the formats). Out: raw counters. Called by the sensor; the memory bound and the network
+//! bound call parts of it.
 
 use std::path::{Path, PathBuf};
 
@@ -212,7 +213,7 @@ impl MachineReader {
         reader
     }
 
-    /// Looks again which disks and interfaces there are.
+    /// Finds the disks and interfaces anew.
     pub(crate) fn rescan(&mut self) {
         self.cache.rescan();
         self.disks = names(&self.roots.sys.join("block"));

@@ -104,7 +104,7 @@ struct Watched {
     facts: Option<Instant>,
 }
 
-/// By the guest's process: anybody may name another's socket.
+/// By the guest's process, because a command line can name the socket of another guest.
 type Shared = Arc<Mutex<BTreeMap<ProcessId, Watched>>>;
 
 /// Asks monitors as long as it exists.

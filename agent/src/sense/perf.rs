@@ -1,6 +1,6 @@
 //! Hardware counters through perf_event_open(2), per set of threads or per cgroup. In: threads or a cgroup. Out:
-//! last-level cache references and misses, and instructions. Called by the sensor. The only module that knows the perf
-//! crate.
+//! last-level cache references and misses, and instructions. Called by the readers of cgroups and guests, and by the
+//! probe. The only module that knows the perf crate.
 //!
 //! The kernel multiplexes more counters than the machine has. Values are scaled by the time a group was enabled over
 //! the time it ran, and a group that never ran gives nothing.
@@ -136,7 +136,7 @@ impl Counters {
 /// Most CPUs looked at; the kernel's own bound.
 const MOST_CPUS: usize = 8_192;
 
-/// A list such as "0-3,8,10-11", as sysfs tells which CPUs are online: there may be gaps, and more than 64.
+/// A list such as "0-3,8,10-11", as sysfs lists the CPUs that are online: there may be gaps, and more than 64.
 pub(crate) fn parse_cpu_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {

@@ -90,7 +90,7 @@ impl QemuReader {
         self.taps.to_limit()
     }
 
-    /// Looks again which threads and taps there are. True if the taps are others now.
+    /// Finds the threads and taps anew. True if the taps have changed.
     pub(crate) fn rescan(&mut self, roots: &Roots) -> bool {
         let proc = &roots.proc;
         let taps_changed = self.taps.rescan(proc);
@@ -178,7 +178,7 @@ impl QemuReader {
 enum Interfaces {
     /// In this network namespace: one pair of files each.
     Here(Vec<InterfaceReader>),
-    /// In the process's own namespace, which tells of all its interfaces in one file.
+    /// In the process's own namespace, where one file lists all its interfaces.
     There(KeptFile),
 }
 

@@ -187,8 +187,8 @@ fn disks(previous: Option<&RawMachine>, current: &RawMachine, interval_s: f64) -
     current.disks.value().unwrap_or(&empty).iter().map(one).collect()
 }
 
-/// Why the workloads' CPU cannot be right, if it cannot: together they use more than the machine has. A twentieth is
-/// left for clocks that differ.
+/// Why the workloads' CPU cannot be right: together they used more than the machine has. A twentieth more is allowed,
+/// for clocks that differ. `None` if it can be right.
 pub(crate) fn implausible(machine: &MachineSample, workloads: &[WorkloadSample]) -> Option<Absence> {
     let sum: CoreShare = workloads.iter().filter_map(|workload| workload.cpu.value().copied()).sum();
     (sum > machine.cpu_capacity * 1.05).then(|| {

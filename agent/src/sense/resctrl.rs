@@ -1,5 +1,5 @@
 //! The CPU's monitoring of the last-level cache and the memory bus. In: `/sys/fs/resctrl/mon_data/mon_L3_*` (Linux's
-//! resctrl), one folder per cache. Out: their sums for the machine. Called by the sensor.
+//! resctrl), one folder per cache. Out: their sums for the machine. Called by the reader of the machine.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ impl CacheReader {
         reader
     }
 
-    /// Looks again which caches are monitored: the file system may be mounted later.
+    /// Finds the monitored caches anew: the file system may be mounted later.
     pub(super) fn rescan(&mut self) {
         let caches: Vec<String> = names(&self.folder).into_iter().filter(|name| name.starts_with("mon_L3_")).collect();
         if caches.len() != self.caches.len() {

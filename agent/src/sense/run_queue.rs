@@ -1,8 +1,8 @@
 //! How long the foreground's threads ran and waited for a CPU: `/proc/TID/schedstat` of a guest's virtual CPUs, of a
-//! cgroup's tasks, or of the busiest processes where nothing in particular is foreground; `cpu.pressure` of a cgroup with
-//! too many threads. And how long a cgroup or a guest in one of its own waited for the disk or for memory, by `io.pressure`
-//! and `memory.pressure`. In: what to look at. Out: raw readings, one per thread and one of both pressures. The harm meter
-//! opens them for one trial, reads them four times and closes them.
+//! cgroup's tasks, or of the busiest processes where nothing in particular is foreground; `cpu.pressure` of a cgroup
+//! with too many threads. Also how long a cgroup, or a guest in a cgroup of its own, waited for the disk or for memory,
+//! by `io.pressure` and `memory.pressure`. In: what to look at. Out: raw readings, one per thread and one of both
+//! pressures. The harm meter opens them for one trial, reads them four times and closes them.
 
 mod busiest;
 
@@ -54,7 +54,7 @@ pub(crate) struct OpenCounters {
     stalls: Option<Box<[KeptFile; 2]>>,
 }
 
-/// What tells how long a workload waited for a CPU.
+/// The files that say how long a workload waited for a CPU.
 #[derive(Debug)]
 enum OpenQueue {
     /// `schedstat` of each thread.

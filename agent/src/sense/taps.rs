@@ -1,10 +1,10 @@
-//! Which tap interfaces a guest's process holds open: the descriptors of `/dev/net/tun` among its own, and their `iff:` in
-//! `/proc/PID/fdinfo`. Its command line is not asked, because whoever starts a process writes that. In: procfs. Out: names,
-//! and whether a tap may be limited. Called by the reader of a guest at every scan.
+//! Which tap interfaces a guest's process holds open: the descriptors of `/dev/net/tun` among its own, and their `iff:`
+//! in `/proc/PID/fdinfo`. Its command line is not read, because whoever starts a process writes that. In: procfs. Out:
+//! names, and whether a tap may be limited. Called by the reader of a guest at every scan.
 //!
-//! A name says nothing of where its device is: one of the same name in another network namespace, handed over as an open
-//! file, reads alike. So a tap counts as the guest's to limit only when the kernel says, of a duplicate of that very
-//! descriptor, that the device is in this network namespace.
+//! A name says nothing of where its device is: one of the same name in another network namespace, handed over as an
+//! open file, reads alike. So a tap counts as the guest's to limit only when the kernel says, of a duplicate of that
+//! very descriptor, that the device is in this network namespace.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -49,7 +49,7 @@ impl Taps {
         Self { pid, scans: 0, taps: Vec::new() }
     }
 
-    /// Looks again. True if there are others than before.
+    /// Finds the taps anew. True if they have changed.
     pub(crate) fn rescan(&mut self, proc: &Path) -> bool {
         let kept: Vec<Tap> = self.taps.iter().filter_map(|tap| open_tap(proc, self.pid, tap.file)).collect();
         let all = kept != self.taps || self.scans < FIRST_SCANS || self.scans.is_multiple_of(SCANS_BETWEEN);
@@ -107,8 +107,8 @@ fn interface(process: &Path, file: i32) -> Option<String> {
     is_interface_name(name).then(|| name.to_owned())
 }
 
-/// The name of the tap behind a descriptor of a process, if its device is in this network namespace. Both are asked of
-/// one duplicate, so that nobody can put another file under the number in between.
+/// The name of the tap behind a descriptor of a process, if its device is in this network namespace. Both are read
+/// through one duplicate, so that no process can put another file under the number in between.
 fn in_this_namespace(proc: &Path, pid: i32, file: i32) -> io::Result<Option<String>> {
     let process = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
     let tap = pidfd_getfd(pidfd_open(process, PidfdFlags::empty())?, file, PidfdGetfdFlags::empty())?;
@@ -118,7 +118,8 @@ fn in_this_namespace(proc: &Path, pid: i32, file: i32) -> io::Result<Option<Stri
     Ok(if here { interface(&proc.join("self"), tap.as_raw_fd()) } else { None })
 }
 
-/// The network namespace that a tap's device is in. The kernel tells it to who may administrate that namespace.
+/// The network namespace that a tap's device is in. The kernel says it only to a process that may administrate that
+/// namespace.
 #[expect(unsafe_code, reason = "rustix has no such ioctl")]
 fn device_namespace(tap: &impl AsFd) -> io::Result<OwnedFd> {
     // SAFETY: the descriptor is open as long as `tap` is borrowed; this ioctl takes no argument and writes no memory.

@@ -1,5 +1,5 @@
 //! Why an attempt is not started. In: errors of the runner. Out: a text for the aggregator, which shows it to the job's
-//! owner.
+//! owner. Made by the runner of tasks.
 
 use gleaner_types::id::JobId;
 use gleaner_types::report::Reason;

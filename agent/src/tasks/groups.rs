@@ -13,11 +13,11 @@ use tokio::sync::Semaphore;
 use super::launch::LaunchError;
 use crate::launch::groups_of;
 
-/// How long the database may take, …
+/// How long the database may take. (Chosen.)
 const LIMIT: Duration = Duration::from_secs(5);
-/// … how long its answer holds, and how long that there was none. (All chosen.)
+/// How long its answer is kept, and how long it is kept that there was no answer. (Chosen.)
 const ANSWER_LIFETIMES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(15));
-/// Questions at the same time. While more hang, the answer is at once that there is none.
+/// Most questions at the same time. While that many hang, any other fails at once. (Chosen.)
 const MOST_ASKED: usize = 2;
 /// Most users that are remembered.
 const MOST: usize = 1_000;

@@ -1,5 +1,5 @@
 //! Processes of tasks. In: orders of the runner. Out: a process started inside the volunteer as the user who submitted
-//! the task, or ended.
+//! the task, or ended. Called by the runner.
 //!
 //! A task is a shell that waits for a go-ahead before it runs its command. Before the go-ahead it is moved into the
 //! volunteer and its record is on disk. If either fails, or the agent dies, the go-ahead never comes and the command
@@ -30,16 +30,17 @@ use crate::launch::restrict::{Identity, Restrictions};
 use crate::launch::shell::{self, SHELL};
 use crate::launch::{self, EnterError, PATH};
 
-/// `$1` is the file for errors, `$2` the command, `$3` the folder it runs in, `$4` that of its output, `$5` the file for
-/// output, `$6` and `$7` the words for a command that begins and for one that cannot. What becomes of it goes where standard
-/// error was, which is why a task's own user needs no right to the folder of records.
+/// `$1` is the file for errors, `$2` the command, `$3` the folder it runs in, `$4` that of its output, `$5` the file
+/// for output, `$6` and `$7` the words for a command that begins and for one that cannot. The shell writes what becomes
+/// of the command to the file that was its standard error. So the task's own user needs no right to the folder of
+/// records.
 ///
 /// What is there under the name of an output and is no file, such as a pipe that nobody reads, is refused.
 ///
-/// It outlives the polite signal, so that what ignores that one can still be found by its group. The status is
-/// written until the disk takes it: a command that is over must not look like one that was killed. At last it
-/// ends its own group, as only the group's living leader can be sure that the number is still its own; after a
-/// polite signal whoever else got it has two seconds. Its variables must not change the command's environment.
+/// The shell catches SIGTERM and stays, so that a process that ignores it can still be found by its group. The status
+/// is written until the disk takes it: a command that is over must not look like one that was killed. At last it ends
+/// its own group, as only the group's living leader can be sure that the number is still its own; after a SIGTERM the
+/// other processes of the group have two seconds. Its variables must not change the command's environment.
 const WRAPPER: &str = r#"gleaner_asked=
 trap 'gleaner_asked=yes' TERM
 read -r gleaner_go || exit 0
@@ -102,7 +103,7 @@ pub(super) enum LaunchError {
         "the job is of user {wanted}, and this agent, which is not root, can only run tasks of its own user {agent_user}"
     )]
     OtherUser { wanted: u32, agent_user: u32 },
-    /// Nobody knows what groups the user is in.
+    /// The user's groups cannot be found out.
     #[error("the groups of user {user} cannot be found")]
     Groups { user: u32, source: io::Error },
 }

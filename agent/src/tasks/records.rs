@@ -1,11 +1,11 @@
-//! The records of tasks on disk, from which a restarted agent knows what it started and how it ended. Called by the
-//! runner.
+//! The records of tasks on disk, from which a restarted agent knows what it started and how it ended. In: starts and
+//! ends of attempts. Out: records, synced where that is needed, and read again. Called by the runner.
 //!
-//! In: the tasks folder. `EPOCH-NUMBER.run` names the process of the attempt of that version. The task's own shell
+//! In the tasks folder, `EPOCH-NUMBER.run` names the process of the attempt of that version. The task's own shell
 //! writes `EPOCH-NUMBER.exit` when the command ends. Both stay until the aggregator has stored the end of the attempt.
-//! A record of a newer format is left as it is and is an error: its task may run or be done, and must not be started again.
-//! The record of an end is synced before it is reported. The record of a start need not be, as no process outlives a
-//! loss of power.
+//! A record of a newer format is left as it is and is an error: its task may run or be done, and must not be started
+//! again. The record of an end is synced before it is reported. The record of a start need not be, as no process
+//! outlives a loss of power.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};

@@ -1,8 +1,9 @@
 //! `gleaner`: the operator's command and both daemons in one program, the only place where they meet.
 //!
-//! In: a command line. `gleaner daemon agent|aggregator` (hidden) is that daemon; `gleaner demo` and `gleaner run --private`
-//! start this same file so. Every other command goes to [`gleaner_cli`], with the two that need the daemons' code handed in:
-//! [`replay`] and [`mod@reference`].
+//! In: a command line. Out: an exit code, and whatever the command that it names does. `gleaner daemon
+//! agent|aggregator` (hidden) is that daemon, `gleaner daemon foreground-load` the demo's foreground; `gleaner demo`
+//! and `gleaner run --private` start this same file so. Every other command goes to [`gleaner_cli`], with the two that
+//! need the daemons' code handed in: [`replay`] and [`mod@reference`]. Started by operators, by itself and by tests.
 
 mod reference;
 mod replay;

@@ -1,5 +1,6 @@
 //! `gleaner reference`. In: the command lines, and the keys that the daemons ask of their config files. Out: man pages
-//! and docs/configuration.md. The sentence about each key is from the packaged config.
+//! and docs/configuration.md. Called by `main`, through [`gleaner_cli`]. The sentence about each key is from the
+//! packaged config.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -31,7 +32,7 @@ pub(crate) fn run(command: &ReferenceCommand) -> anyhow::Result<End> {
 struct Daemon {
     title: &'static str,
     file: &'static str,
-    /// The config its package brings.
+    /// The config that its package installs.
     packaged: &'static str,
     keys: Vec<Key>,
     at_run_time: &'static [&'static str],

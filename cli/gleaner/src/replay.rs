@@ -1,4 +1,5 @@
 //! `gleaner replay`. In: journals. Out: the same inputs run through the controller again, and the first difference.
+//! Called by `main`, through [`gleaner_cli`].
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
 //! `gleaner advise`. In: a time and a risk. Out: how many cores the hosts could give, from the aggregator, as a table.
+//! Called by [`super`].
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 //! `gleaner app`: applications with response-time targets. In: a description, or a name. Out: a request to the
-//! aggregator, and its answer.
+//! aggregator, and its answer. Called by [`super`].
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 //! Commands that ask a running aggregator: hosts, top, events, job. In: arguments. Out: a request, and its answer as a
-//! table or lines.
+//! table or lines. Called by [`super`].
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -63,7 +63,7 @@ pub(super) async fn top(socket: &Path, once: bool) -> anyhow::Result<End> {
     }
 }
 
-/// The aggregator in a line, and what troubles it.
+/// The aggregator in a line, and its troubles.
 fn headline(overview: &Overview) -> String {
     let Overview { software, local_host, now, hosts_connected, jobs_active, .. } = overview;
     let mut text = format!("gleaner {software} on {local_host}  {now}  ");

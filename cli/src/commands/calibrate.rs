@@ -1,4 +1,5 @@
-//! `gleaner calibrate power`. In: samples of power, from a file or from RAPL. Out: a power model fitted to them.
+//! `gleaner calibrate power`. In: samples of power, from a file or from RAPL. Out: a power model fitted to them. Called
+//! by [`super`].
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,7 +101,7 @@ fn joules(packages: &[PathBuf]) -> anyhow::Result<f64> {
     Ok(sum)
 }
 
-/// Clock of the CPUs in GHz, where the kernel tells.
+/// Clock of the CPUs in GHz, where the kernel shows it.
 fn clock_ghz() -> Option<f64> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq").ok()?;
     text.trim().parse::<f64>().ok().map(|khz| khz / 1e6)

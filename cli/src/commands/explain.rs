@@ -1,4 +1,4 @@
-//! `gleaner explain`. In: a job or an application. Out: the last decision about it, as text.
+//! `gleaner explain`. In: a job or an application. Out: the last decision about it, as text. Called by [`super`].
 
 use std::path::Path;
 

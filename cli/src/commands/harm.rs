@@ -1,5 +1,5 @@
 //! `gleaner reproduce harm`. In: seeds. Out: a volunteer held in three ways on simulated kernels of three kinds, as a
-//! table.
+//! table. Called by `reproduce`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `gleaner pki`: certificates. In: a folder. Out: an authority and certificates in it.
+//! `gleaner pki`: certificates. In: a folder. Out: an authority and certificates in it. Called by [`super`].
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `gleaner plan`. In: one document. Out: one decision.
+//! `gleaner plan`. In: one document. Out: one decision. Called by [`super`].
 
 use std::path::Path;
 

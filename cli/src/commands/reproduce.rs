@@ -1,4 +1,4 @@
-//! `gleaner reproduce`. In: a paper's name. Out: its figures beside ours.
+//! `gleaner reproduce`. In: a paper's name. Out: its figures beside ours. Called by [`super`].
 
 use std::io::IsTerminal;
 use std::path::Path;

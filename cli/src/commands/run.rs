@@ -1,4 +1,5 @@
 //! `gleaner run`. In: a task list. Out: the list run on this machine, each task's output in a file, and a summary.
+//! Called by [`super`].
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! `gleaner simulate`. In: a scenario that a user wrote. Out: what its job took and cost.
+//! `gleaner simulate`. In: a scenario that a user wrote. Out: what its job took and cost. Called by [`super`].
 
 use std::path::Path;
 

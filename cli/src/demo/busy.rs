@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use crate::stack::Stack;
 
-/// Reports that are looked at, a second each.
+/// How many reports are read, one a second.
 const REPORTS: u64 = 3;
-/// Longer the demo does not wait for them.
+/// The longest that the demo waits for them.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(8);
-/// From this part of the machine on, its figures say little of a quiet one. (Chosen.)
+/// When others use more than this part of the machine, the demo's figures say little of a quiet machine. (Chosen.)
 const BUSY_PART: f64 = 0.1;
 
 /// CPU that others used.
@@ -24,7 +24,7 @@ pub(super) struct Others {
 }
 
 impl Others {
-    /// It is too much for the demo's figures to be those of a quiet machine.
+    /// Others use so much that the demo's figures are not those of a quiet machine.
     pub(super) fn is_much(&self) -> bool {
         self.busy.cores() > BUSY_PART * self.capacity.cores()
     }
@@ -37,7 +37,7 @@ impl fmt::Display for Others {
     }
 }
 
-/// Looks at the machine for some seconds; `None` where its agent does not say in time.
+/// Measures the machine for some seconds; `None` where its agent does not report in time.
 pub(super) async fn measure(stack: &Stack) -> Option<Others> {
     let (began, mut seen, mut last, mut sum, mut capacity) = (Instant::now(), 0, 0, 0.0, CoreShare::ZERO);
     while seen < REPORTS && began.elapsed() < MEASURE_TIMEOUT {

@@ -1,4 +1,4 @@
-//! The demo's summary. In: measurements. Out: text.
+//! The demo's summary. In: measurements. Out: text. Called by the demo.
 
 use gleaner_api::JobDetail;
 use gleaner_types::job::{Decision, JobPhase};
@@ -41,7 +41,7 @@ impl Summary {
         self.words.0 == self.words.1
     }
 
-    /// What was counted, and whether it is right. Of a job that did not finish only that can be said.
+    /// What was counted, and whether it is right; for a job that did not finish, only that it did not.
     fn result(&self) -> String {
         let (there, counted) = self.words;
         let verdict = match (self.detail.status.phase == JobPhase::Completed, self.verified()) {

@@ -1,4 +1,4 @@
-//! CPU in the demo. In: the host's reports. Out: what was free, and what the job used of it.
+//! CPU in the demo. In: the host's reports. Out: what was free, and what the job used of it. Called by the demo.
 
 use gleaner_planner::controller::HostView;
 use gleaner_types::report::HostHarm;

@@ -20,7 +20,7 @@ const POLL_PERIOD: Duration = Duration::from_secs(1);
 /// Events of this long before the start are shown, in milliseconds.
 const HISTORY_MS: u64 = 900_000;
 
-/// Lines by which a line that comes again after a reconnection is known.
+/// How many last lines are kept, to recognise a line that comes again after a reconnection.
 const LINES_KNOWN: usize = 2_000;
 
 /// Brings a snapshot every second.

@@ -1,5 +1,5 @@
-//! The screen's state. In: keys, snapshots, events. Out: what [`super::view`] draws. It has no terminal, no clock and no
-//! connection, so tests can press every key.
+//! The screen's state. In: keys, snapshots, events. Out: what [`super::view`] draws. [`super`] owns it. It has no
+//! terminal, no clock and no connection, so tests can press every key.
 
 use std::collections::{BTreeMap, VecDeque};
 

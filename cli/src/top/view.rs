@@ -1,5 +1,5 @@
-//! Draws the screen, at any size. In: the state. Out: a frame on the terminal. Control characters are removed from
-//! names.
+//! Draws the screen, at any size. In: the state. Out: a frame on the terminal. Called by [`super`]. Control characters
+//! are removed from names.
 
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationStatus, ShareDecision};

@@ -1,5 +1,6 @@
 //! The process's clock. In: the wall clock once, the monotonic clock from then on. Out: the [`Timestamp`]s that
-//! decisions, reports, journals and events carry. Every daemon makes one at its start and passes it on.
+//! decisions, reports, journals and events carry. Both daemons make one at their start and pass it on; commands of
+//! `gleaner` make their own.
 //!
 //! A clock is anchored to the wall clock once, when its process starts, and then runs on the monotonic clock. So
 //! within a process time never jumps or goes back, whatever happens to the wall clock, and the times of successive

@@ -1,5 +1,6 @@
-//! Files that survive a loss of power. In: what is to be stored. Out: a file whose content and whose name are on the disk when
-//! the call returns; at no moment is there a name without its whole content.
+//! Files that survive a loss of power. In: what is to be stored. Out: a file whose content and whose name are on the
+//! disk when the call returns; at no moment is there a name without its whole content. Called by both daemons, for the
+//! ledger, the records of tasks and drivers, logs and the store.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -62,7 +63,7 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Makes a folder where there is none, and those above it, to last.
+/// Makes a folder and those above it, where they are missing, and syncs them to the disk.
 ///
 /// # Errors
 /// When it cannot be made, may not last, or something else has its name.

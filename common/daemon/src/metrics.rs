@@ -1,6 +1,6 @@
 //! Metrics of a daemon. In: families of metrics as plain data, built by the daemon per request. Out: their text in the
-//! OpenMetrics format, version 1.0.0, which [`crate::monitoring`] sends. This module is the only one that knows the
-//! crate that writes it.
+//! OpenMetrics format, version 1.0.0, which [`crate::monitoring`] sends. Called by the daemons' own `metrics.rs`. This
+//! module is the only one that knows the crate that writes it.
 //!
 //! A page is built on request; nothing is kept between two requests. A family without samples is still described, so
 //! that a page always names every metric.

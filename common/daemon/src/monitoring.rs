@@ -1,6 +1,6 @@
-//! The daemons' small HTTP listener for monitoring systems. In: requests for `/metrics`, `/healthz` and `/readyz`.
-//! Out: the page or the health that the daemon gives. Off unless configured; plain HTTP without authentication, so it
-//! belongs on loopback or on a network for monitoring.
+//! The daemons' small HTTP listener for monitoring systems. In: requests for `/metrics`, `/healthz` and `/readyz`. Out:
+//! the page or the health that the daemon gives. Both daemons start it. Off unless configured; plain HTTP without
+//! authentication, so it belongs on loopback or on a network for monitoring.
 //!
 //! Requests are bounded in size, time and number. A connection serves one request, and a body is never read. The
 //! listener runs on the caller's runtime and starts no thread. This module is the only one that knows the HTTP crate.

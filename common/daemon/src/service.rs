@@ -1,6 +1,6 @@
 //! Notifications to systemd (`sd_notify(3)`). In: the daemons' loops, which report their state. Out: datagrams to the
-//! socket that systemd named. A daemon that systemd did not start sends none. Also what a daemon that holds keys asks of
-//! the kernel for itself.
+//! socket that systemd named. Both daemons call it. A daemon that systemd did not start sends none. It also keeps the
+//! kernel from dumping the memory of a daemon that holds keys.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

@@ -1,8 +1,9 @@
-//! How two Gleaner processes connect and authenticate each other: TLS identities and the authority that issues them, QUIC
-//! endpoints, messages on streams, and the tokens with which a host joins.
+//! How two Gleaner processes connect and authenticate each other: TLS identities and the authority that issues them,
+//! QUIC endpoints, messages on streams, and the tokens with which a host joins.
 //!
-//! In: certificates and keys, addresses, messages. Out: authenticated connections with the host that is at the other end,
-//! messages of it, certificates for hosts that join. The agent's link and the aggregator's server call it.
+//! In: certificates and keys, addresses, messages. Out: authenticated connections with the host at the other end, its
+//! messages, and certificates for hosts that join. The agent's link and `gleaner-agent join`, the aggregator's server
+//! and enrolment, and `gleaner pki` call it.
 //!
 //! What must not be here: what the messages say (`gleaner-wire`), and what a daemon does about them.
 

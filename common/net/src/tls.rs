@@ -1,5 +1,5 @@
 //! Identities: certificates, and the TLS settings that both sides use. In: PEM files. Out: TLS configurations, which
-//! [`crate::transport`] takes.
+//! [`crate::transport`] takes. Called by both daemons and `gleaner pki`.
 //!
 //! One private authority signs everything. An agent's certificate carries its host's name and may only act as
 //! a client; the aggregator's carries [`AGGREGATOR_NAME`] and may only act as a server, so that no agent can

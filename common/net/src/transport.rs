@@ -188,8 +188,8 @@ pub fn shares_no_protocol(error: &quinn::ConnectionError) -> bool {
 /// Longest wait for a peer's versions.
 const VERSIONS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The client's side of a connection on which the peers share no version: tells its own and learns the aggregator's.
-/// Says what is wrong.
+/// The client's side of a connection on which the peers share no version: sends its own, and reads the aggregator's.
+/// Returns what is wrong, in words.
 pub async fn learn_versions(connection: &quinn::Connection) -> String {
     let exchange = async {
         let (mut send, mut receive) = connection.open_bi().await.ok()?;

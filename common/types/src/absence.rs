@@ -1,5 +1,5 @@
 //! Why a reading is missing. In: a typed reason, from a sensor. Out: a number on the wire, and a text where a person
-//! reads it.
+//! reads it. Made by the agent and the planner; reports carry it.
 //!
 //! As JSON, and wherever it is stored, an absence is its kind and that text, so that operators and older releases can
 //! read it. Reading it back gives the typed reason where the text is one of the fixed ones.
@@ -345,7 +345,7 @@ impl Reason {
         }
     }
 
-    /// The kind it is of, unless whoever found it knows better.
+    /// The usual kind of an absence for this reason; the code that makes the absence may give another.
     #[must_use]
     pub const fn kind(&self) -> AbsenceKind {
         if let Some((kind, _)) = self.fixed() {

@@ -1,6 +1,6 @@
 //! Foreground applications with response-time targets (BConf, dissertation chapter 4; STFC, chapter 3). In: an
-//! operator's description, and the answers of response-time sources. Out: decisions about shares, made by the
-//! controller.
+//! operator's description, and the answers of response-time sources. Out: decisions about shares. Data only: the
+//! aggregator reads descriptions, the controller decides, and `gleaner app` and `gleaner explain` show it.
 
 use serde::{Deserialize, Serialize};
 
@@ -217,7 +217,7 @@ pub enum ModelKind {
 /// are parts of their host's capacity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BalanceDecision {
-    /// Whose.
+    /// The application that it is about.
     pub application: ApplicationId,
     /// Number of the decision, from 1.
     pub number: u32,
@@ -237,7 +237,7 @@ pub struct BalanceDecision {
     pub model: Option<ModelKind>,
     /// Intervals that the model was fitted to.
     pub rows: u32,
-    /// The model is of another condition of load, for lack of data.
+    /// The model was fitted to another condition of load, because there were too few data for this one.
     pub neighbour: bool,
     /// Part of its constrained requests that it got: p_a of Eq. 4.12.
     pub part: f64,
@@ -254,7 +254,7 @@ pub struct ShareDecision {
     pub tier: TierId,
     /// Its host.
     pub host: HostId,
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
     /// Its host has a lever for it; without one it stays as it is.
     pub movable: bool,
@@ -262,9 +262,9 @@ pub struct ShareDecision {
     pub present: f64,
     /// How loaded it was.
     pub load: Load,
-    /// Least it could become.
+    /// The least that it could become.
     pub lower: f64,
-    /// Most it could become.
+    /// The most that it could become.
     pub upper: f64,
     /// ∂ȳ/∂w.
     pub gain: f64,

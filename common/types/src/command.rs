@@ -1,4 +1,4 @@
-//! Commands and acknowledgements. In: desired state, from the controller. Out: agents carry it out and acknowledge what
+//! Commands and acknowledgements. Data only: the controller makes commands; agents carry them out, and acknowledge what
 //! was really set.
 //!
 //! A command names one target and carries a version that only rises, and a lease. Repeating a command renews its lease.

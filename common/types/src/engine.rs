@@ -1,5 +1,5 @@
 //! Which engine runs a job, and its options. In: a name and a document, from a submission. Out: the engine of that name
-//! checks and reads the options; all other code passes them on unread.
+//! checks and reads the options; all other code passes them on unread. Called by the aggregator's registry of engines.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -155,9 +155,9 @@ impl<'de> Deserialize<'de> for EngineOptions {
 /// The engine of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineSpec {
-    /// Which.
+    /// Its name.
     pub name: EngineName,
-    /// What it alone needs to know.
+    /// Its options, which it alone reads.
     pub options: EngineOptions,
 }
 

@@ -1,5 +1,5 @@
 //! Format numbers of stored data. In: the number found and the number known. Out: an error that names both. Called by
-//! every reader of stored data.
+//! the readers of stored data in both daemons.
 
 use std::fmt;
 use std::ops::RangeInclusive;

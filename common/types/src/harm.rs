@@ -1,5 +1,5 @@
-//! Harm: how much slower a foreground workload is with the volunteer than without. In: `planner::harm` makes these from
-//! randomised pauses of the volunteer. Out: agents report them; tools, metrics and events show them.
+//! Harm: how much slower a foreground workload is with the volunteer than without. Data only: `planner::harm` makes it
+//! from randomised pauses of the volunteer, agents report it, and commands, metrics and events show it.
 
 use std::fmt;
 

@@ -250,7 +250,7 @@ pub enum EngineEnd {
 pub enum JobPhase {
     /// Waiting for hosts that can run it.
     Waiting {
-        /// For what.
+        /// What it waits for.
         reason: String,
     },
     /// Dedicated capacity alone, to learn its rate (RHIC §4.1).
@@ -314,7 +314,8 @@ pub struct JobStatus {
     pub cost: Dollars,
     /// CPU time its volunteers and dedicated slots used, in core-seconds.
     pub harvested_core_s: f64,
-    /// CPU time that the foreground of its volunteers' hosts left free meanwhile, in core-seconds: of that it harvested.
+    /// CPU time that the foreground of its volunteers' hosts left free meanwhile, in core-seconds: what it could
+    /// harvest.
     #[serde(default)]
     pub idle_core_s: f64,
     /// How much slower the foreground was beside it, as last known; `None` of a job on several hosts, each of which has its

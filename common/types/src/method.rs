@@ -1,6 +1,6 @@
-//! The name of a forecast method, as a report carries it. In: a name from the planner's registry, or from a peer that may
-//! know others. Out: the same name in every text format; in binary ones the seven that have a number travel by it, so that
-//! a new method needs no number.
+//! The name of a forecast method, as a report carries it. In: a name from the planner's registry, or from a peer that
+//! may know others. Out: the same name in every text format; in binary ones the seven that have a number travel by it,
+//! so that a new method needs no number. Made by `planner::forecast`; reports carry it.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,5 +1,5 @@
 //! Untrusted text, such as the name of a guest. In: text as received. Out: text that is safe in logs and terminals.
-//! Called wherever a name from outside is stored, logged or printed.
+//! Called where a name or text from outside is stored, logged or printed.
 
 /// Whether a character may be shown as it is. Control characters move a terminal's cursor or change what it does;
 /// line and paragraph separators end lines; marks of writing direction and characters without width let a text look

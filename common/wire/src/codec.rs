@@ -1,6 +1,6 @@
-//! How values become bytes: bincode with its standard configuration, in and out of memory. In: schema structs of
-//! the versions of the protocol, and values that daemons keep on disk. Called by `frame`, `v1`, `v2` and, for what is
-//! stored, by the aggregator's journal and store.
+//! How values become bytes: bincode with its standard configuration. In: values. Out: bytes, and back. Called by
+//! `scalar`, `schema` and `v2::variant` for what has no faster way; by the aggregator's journal, store and standby for
+//! what is stored; and by `net::join` for tokens.
 //!
 //! This module is the only one that knows the encoding crate, which has no maintainer any more. A successor must give
 //! the same bytes: unsigned integers in one byte up to 250, else a byte 251, 252 or 253 and two, four or eight bytes,
@@ -76,7 +76,7 @@ pub fn decode_stored<T: DeserializeOwned>(tag: u16, payload: &[u8]) -> Result<T,
     decode_within::<T, MAX_STORED>(tag, payload)
 }
 
-/// The same by a seed: for stored values whose types are gone, and which are read by their schema.
+/// The same by a seed. For stored values whose types no longer exist: they are read by their schema.
 ///
 /// # Errors
 /// As [`decode_value`].

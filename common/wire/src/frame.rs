@@ -1,7 +1,7 @@
 //! Frames. A frame is a 4-byte little-endian length of what follows, a 2-byte little-endian tag that names
 //! the message, and the message as its version of the protocol has it. Frames are the same in every version.
 //!
-//! In: messages and the version that was negotiated; out: bytes, and back. Called by `net::stream`.
+//! In: messages, and the version that was negotiated. Out: bytes, and back. Called by `net::stream`.
 
 use crate::unknown::Unknowns;
 use crate::version::ProtocolVersion;
@@ -111,8 +111,7 @@ pub fn encode<M: Message>(version: ProtocolVersion, message: &M) -> Result<Vec<u
 
 /// The message of the frame at the start of `bytes` and the frame's length, or `None` if more bytes are needed.
 ///
-/// # Errors
-/// [`FrameError`] for anything no honest peer of this version sends.
+/// # Errors [`FrameError`] for anything that the protocol does not allow in this version.
 pub fn decode<M: Message>(
     version: ProtocolVersion,
     bytes: &[u8],

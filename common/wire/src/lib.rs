@@ -1,9 +1,15 @@
 //! The protocol between agents and the aggregator: messages, the frames they travel in, and its versions.
 //!
-//! In: messages of the daemons and the version that two of them agreed on in the handshake; out: frames, and back. Called
-//! by `net::stream`. One bidirectional QUIC stream carries control messages, one unidirectional stream the reports. Each
-//! release speaks two versions (`version`); each version has a schema of its own (`v1`, frozen, and `v2`, which says how
-//! it grows). `golden/` has the bytes of every message of every version.
+//! In: messages of the daemons, and the version that two of them agreed on in the handshake. Out: frames, and back.
+//! Called by `net::stream`; the daemons make and read the messages. It also has the encoding of values that the
+//! aggregator stores.
+//!
+//! What must not be here: sockets and connections (`gleaner-net`), the domain's types and their rules
+//! (`gleaner-types`), decisions.
+//!
+//! One bidirectional QUIC stream carries control messages, one unidirectional stream the reports. Each release speaks
+//! two versions (`version`); each version has a schema of its own (`v1`, frozen, and `v2`, which says how it grows).
+//! `golden/` has the bytes of every message of every version.
 
 mod codec;
 mod encodable;

@@ -1,5 +1,6 @@
-//! The messages, one enum per direction, as the daemons know them. `v1` and `v2` convert them to each version's form.
-//! Both daemons make and read them.
+//! The messages, one enum per direction, as the daemons know them. In: values of the domain's types, from the daemons.
+//! Out: the same at the other daemon. Both daemons make and read them; `v1` and `v2` convert them to each version's
+//! form.
 
 use std::fmt;
 

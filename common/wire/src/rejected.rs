@@ -3,11 +3,11 @@
 
 use std::fmt;
 
-/// What came is not taken.
+/// The refusal of a received value.
 #[derive(Debug)]
 pub(crate) struct Rejected(Box<Rejection>);
 
-/// Why it is not.
+/// Why a value is refused.
 #[derive(Debug)]
 pub(crate) enum Rejection {
     /// It breaks a rule: which field of what was sent, the innermost first, and how.
@@ -40,7 +40,7 @@ impl Rejected {
     }
 }
 
-/// Where it is rejected, says that it is the field of this name.
+/// Adds the field's name to a refusal.
 #[inline(always)]
 pub(crate) fn named<T>(field: &'static str, converted: Result<T, Rejected>) -> Result<T, Rejected> {
     converted.map_err(|rejected| rejected.in_field(field))

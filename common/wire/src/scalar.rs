@@ -1,7 +1,9 @@
-//! Scalars, texts and byte strings of the encoding, written and read without the encoding crate: a report has hundreds, and
-//! each costs a few nanoseconds here. The bytes are those that `codec` describes; a test compares them with the crate's.
+//! Scalars, texts and byte strings of the encoding, written and read without the encoding crate: a report has hundreds,
+//! and each costs a few nanoseconds here. The bytes are those that `codec` describes; a test compares them with the
+//! crate's.
 //!
-//! In: values, and the bytes of a payload. Out: bytes appended, and values. The schemas in `schema`, `v1` and `v2` call it.
+//! In: values, and the bytes of a payload. Out: bytes appended, and values. The schemas in `schema`, `v1` and `v2` call
+//! it.
 
 use std::borrow::Cow;
 
@@ -166,7 +168,7 @@ pub(crate) fn append_behind_length<E>(
     Ok(())
 }
 
-/// What is written and read here.
+/// A type that is written and read without the encoding crate.
 pub(crate) trait Scalar<'a>: Sized {
     /// Appends it.
     fn append(self, into: &mut Vec<u8>);

@@ -44,7 +44,7 @@ impl NotInVersion {
 pub(crate) trait Travels<'a, D>: Sized + Serialize + Deserialize<'a> {
     /// The schema's form of it.
     fn of(domain: &'a D) -> Result<Self, NotInVersion>;
-    /// The domain's form. What is not known is counted.
+    /// The domain's form. What this release does not know is counted.
     fn into_domain(self, unknown: &mut Unknowns) -> Result<D, Rejected>;
 
     /// Appends the bytes of the schema's form. A schema that reports are made of does so without making that form.
@@ -377,7 +377,7 @@ macro_rules! appended {
 pub(crate) use appended;
 
 impl<'a, T, More> Block<'a, T, More> {
-    /// Reads a block whose end is the bytes' end.
+    /// Reads a block that ends where the bytes end.
     fn read_content<D>(bytes: &'a [u8], unknown: &mut Unknowns) -> Result<D, Rejected>
     where
         T: Travels<'a, D>,

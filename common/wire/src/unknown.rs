@@ -1,5 +1,5 @@
 //! Counts of what a newer peer sent and this release does not know. In: unknown variants, fields and messages, while
-//! decoding. Out: counts for the metrics.
+//! decoding. Out: counts for the metrics. Filled while version 2 is decoded, read by both daemons.
 
 /// Counts of what was not known. All of it was skipped or kept as unknown; none of it ended a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

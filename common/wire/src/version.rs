@@ -1,5 +1,5 @@
 //! Versions of the protocol, and how two peers agree on one. In: the versions of both sides. Out: the newest that both
-//! have. Called by `net::transport`.
+//! have. Called by `net`: by its TLS settings and its endpoints. The daemons pass the agreed version on.
 //!
 //! In the TLS handshake an agent offers a name (ALPN) for each version it supports, and the aggregator takes the newest
 //! that both have. Each release supports two versions, so daemons one version apart can always connect.
@@ -22,7 +22,7 @@ impl ProtocolVersion {
     /// The newest.
     pub const CURRENT: Self = Self::V2;
 
-    /// All that this release speaks, newest first.
+    /// All versions that this release supports, newest first.
     pub const SUPPORTED: [Self; 2] = [Self::V2, Self::V1];
 
     /// Its number.
@@ -66,7 +66,7 @@ pub enum Purpose {
     Agent(ProtocolVersion),
     /// That of a host that joins, in this version.
     Join(ProtocolVersion),
-    /// To learn each other's versions, of which none is common.
+    /// To learn each other's versions, because they have none in common.
     Versions,
 }
 
@@ -89,13 +89,13 @@ impl Purpose {
 /// Name in the TLS handshake of peers that share no version. It never changes.
 pub const VERSIONS_ALPN: &[u8] = b"gleaner-versions";
 
-/// Most versions that a peer is believed to have.
+/// Most versions that are read of a peer's list.
 const MOST_VERSIONS: usize = 32;
 
 /// Longest list of versions, in bytes.
 pub const MAX_VERSIONS: usize = 2 * MOST_VERSIONS;
 
-/// The list of versions that a peer tells when it shares none with the other: two bytes each, little-endian, until the
+/// The list of versions that a peer sends when it shares none with the other: two bytes each, little-endian, until the
 /// stream ends. It never changes.
 #[must_use]
 pub fn encoded_versions() -> Vec<u8> {

@@ -1,4 +1,6 @@
-//! The antagonists: a process that uses one resource as hard as it can, within bounds that keep the machine alive, until it is killed.
+//! The antagonists. In: which one, how long, and the cgroups to enter. Out: one resource used as hard as a process can,
+//! within bounds that keep the machine alive, until it is killed; and counts of the work done. The program `isolation`
+//! starts itself as one, for [`crate::cell`].
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -1,5 +1,5 @@
 //! One measurement. In: a foreground in its cgroups, and an antagonist beside it under one row. Out: the figures of
-//! both.
+//! both. Called by [`crate::matrix`].
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

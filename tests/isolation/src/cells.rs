@@ -1,4 +1,5 @@
-//! The choices of the matrix: foregrounds, antagonists, rows, and cells of a foreground and an antagonist. Pure.
+//! The choices of the matrix: foregrounds, antagonists, rows, and cells of a foreground and an antagonist. In: names
+//! from the command line. Out: typed choices. Used throughout this crate. Pure.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,7 @@ pub trait Named: Copy + PartialEq + 'static {
     fn about(self) -> &'static str;
 }
 
-/// A name that is none.
+/// A name that is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` is no {kind}; there are {}", known.join(", "))]
 pub struct UnknownName {
@@ -29,7 +30,7 @@ pub enum CellError {
     /// A part without a colon.
     #[error("`{0}` is no cell; write foreground:antagonist, such as cyclic:cpu or every:memory")]
     NoCell(String),
-    /// A foreground or an antagonist that is none.
+    /// The name of no foreground or antagonist.
     #[error(transparent)]
     Name(#[from] UnknownName),
 }
@@ -46,8 +47,7 @@ pub fn by_name<N: Named>(name: &str) -> Result<N, UnknownName> {
 
 /// Those with these names, in this order, each once; `every` is all of them.
 ///
-/// # Errors
-/// The first name that is none.
+/// # Errors The first name that is not known.
 pub fn by_names<N: Named>(names: &str) -> Result<Vec<N>, UnknownName> {
     let mut found: Vec<N> = Vec::new();
     for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {

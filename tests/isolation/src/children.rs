@@ -1,4 +1,5 @@
-//! Processes that this one starts: each ends with the measurement, and with this process.
+//! Processes that this one starts. In: a command. Out: a process that ends with the measurement, and with this process.
+//! Called by what starts foregrounds, antagonists and daemons.
 
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
-//! The foregrounds: a process that serves and asks itself, and says how long every request took.
+//! A foreground: a process that serves, sends requests to itself, and says how long each took.
 //!
-//! In: the command line, and then a line `measure SECONDS` on its input. Out: the line `ready` once it serves, and the answer as JSON.
-//! It works from its start on, so that whoever protects it has seen it before it is measured.
+//! In: the command line, and then a line `measure SECONDS` on its input. Out: the line `ready` once it serves, and the
+//! answer as JSON. The program `isolation` starts itself as one, for [`crate::cell`]. It works from its start on, so
+//! that whoever protects it has seen it before it is measured.
 
 mod cyclic;
 mod disk;

@@ -1,5 +1,7 @@
-//! The cgroups of a measurement, of version 1 or 2: one for the foreground, one for an antagonist that no agent runs, and one above both that
-//! bounds their memory and processes, so that the machine survives.
+//! The cgroups of a measurement, of version 1 or 2: one for the foreground, one for an antagonist that no agent runs,
+//! and one above both that bounds their memory and processes, so that the machine survives. In: a name, a limit on
+//! memory, and what the row needs. Out: folders, made, entered, read and removed. Called by [`crate::matrix`],
+//! [`crate::cell`] and the processes that enter them.
 //!
 //! | | version 1 | version 2 |
 //! | --- | --- | --- |

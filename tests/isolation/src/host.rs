@@ -1,4 +1,5 @@
-//! The machine's CPU time from `/proc/stat`, and what it has.
+//! What the machine has. In: `/proc`, and the program search path. Out: CPU time, CPUs, memory, and where a program is.
+//! Called by what starts or measures.
 
 use std::path::Path;
 

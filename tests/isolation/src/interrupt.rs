@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM end a run in order: everything that waits asks [`check`], so that what was made is undone on the way out.
+//! SIGINT and SIGTERM end a run in order. In: the signals. Out: an error from [`check`], which everything that waits
+//! calls, so that what was made is undone on the way out. Started by the program `isolation`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
-//! A run's folder and name, of which only one is at work at a time, and what runs that were killed left behind.
+//! A run's folder and name, and what killed runs left behind. In: the folder of all runs. Out: this run's own, while no
+//! other is at work; what earlier ones left is removed. Called by [`crate::matrix`].
 //!
-//! What a run makes carries its process id: cgroups, namespaces, a folder with a mount. In order they are removed by whoever
-//! made them, also on a panic. After a kill -9 the next run removes them.
+//! What a run makes carries its process id: cgroups, namespaces, a folder with a mount. Whoever made them removes them,
+//! also on a panic. After a kill -9 the next run removes them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::{groups, network, scratch};
 /// What the names of everything that a run makes begin with.
 pub const PREFIX: &str = "gleaner-isolation-";
 
-/// The run, while nobody else measures.
+/// The run, while no other one measures.
 #[derive(Debug)]
 pub struct Run {
     folder: PathBuf,

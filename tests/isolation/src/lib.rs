@@ -1,9 +1,11 @@
-//! The isolation matrix: antagonists in the volunteer's place, beside real foregrounds, under several ways to protect the
-//! foreground. Everything is measured on real processes, and compared only within one run.
+//! The isolation matrix: antagonists in the volunteer's place, beside real foregrounds, under several ways to protect
+//! the foreground. Everything is measured on real processes, and compared only within one run.
 //!
-//! In: which cells (foreground and antagonist) and rows (ways to protect), how many rounds, a seed. Out: per cell and row how
-//! much slower the foreground was than alone, what failed or was killed, and the work that the antagonist got done.
-//! `benches/isolation.sh` and `tests/matrix.rs` call it; docs/isolation.md says how to read it.
+//! In: which cells (foreground and antagonist) and rows (ways to protect), how many rounds, a seed. Out: per cell and
+//! row how much slower the foreground was than alone, what failed or was killed, and the work that the antagonist got
+//! done. The program `isolation` and `tests/matrix.rs` call it; docs/isolation.md says how to read it.
+//!
+//! What must not be here: code of the daemons or of the planner. The product runs as the program `gleaner`.
 //!
 //! - what there is to choose from: [`cells`]; the order of a run: [`order`]
 //! - what a cell needs: [`groups`], [`network`], [`scratch`]; what is undone at the end, however it ends: [`leftovers`], [`interrupt`]

@@ -1,4 +1,5 @@
-//! `isolation`: the program around the matrix. It starts itself for foregrounds and antagonists.
+//! `isolation`: the program around the matrix. In: a command line. Out: a table, the results as JSON, a drawing, and an
+//! exit code. Started by people, `benches/isolation.sh`, and itself, for foregrounds and antagonists.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! A whole run: the bed is made, every round measures every cell under every row, and everything is removed.
+//! A whole run: the bed is made, every round measures every cell under every row, and everything is removed. In: the
+//! plan. Out: all measurements, with their figures, table and drawing. Called by `main` and `tests/matrix.rs`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,5 +1,8 @@
-//! The link between the foreground's server and its users: two network namespaces behind one another. All that leaves this machine
-//! for the users passes one queue of a fixed rate, as at a switch that knows no classes.
+//! The link between the foreground's server and its users: two network namespaces behind one another. In: the run's
+//! number. Out: the namespaces, made and removed, and commands that run in them. Called by [`crate::matrix`] and by
+//! what sends over the link.
+//!
+//! All that leaves this machine for the users passes one queue of a fixed rate, as at a switch that knows no classes.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -1,5 +1,6 @@
-//! In which order a run measures: every round measures each cell under each row once, in an order of its own. So what changes on the
-//! machine during the run falls on all rows alike. Pure.
+//! In which order a run measures. In: cells, rows, a seed and a round. Out: each cell under each row once, in an order
+//! of the round's own. So what changes on the machine during the run falls on all rows alike. Called by
+//! [`crate::matrix`]. Pure.
 
 use gleaner_simulator::random::Random;
 

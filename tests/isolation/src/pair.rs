@@ -1,5 +1,6 @@
-//! The product itself: a real aggregator and a real agent that acts, whose volunteer is in this run's cgroups, and the antagonist
-//! as a job's task.
+//! The product itself: a real aggregator and a real agent that acts. In: the run's cgroups, scratch folder and link.
+//! Out: both daemons, with the antagonist as a job's task in a volunteer that is in this run's cgroups. Called by
+//! [`crate::cell`].
 
 use std::fs::File;
 use std::net::UdpSocket;

@@ -1,5 +1,6 @@
-//! Harvest against harm, as SVG: a point for each row and foreground, to the right what was harvested, upwards how much slower the
-//! foreground was. A good row is at the bottom right.
+//! Harvest against harm, as SVG. In: the result's lines. Out: a point for each row and foreground: to the right what
+//! was harvested, upwards how much slower the foreground was. A good row is at the bottom right. Called by
+//! [`crate::matrix`]. Pure.
 
 use anyhow::anyhow;
 use plotters::prelude::*;

@@ -1,5 +1,5 @@
 //! The result of a run. In: all measurements. Out: per cell and row the means over the rounds, and the named figures.
-//! Pure.
+//! Called by [`crate::matrix`]. Pure.
 
 use serde::{Deserialize, Serialize};
 
@@ -68,7 +68,7 @@ pub struct Figure {
     pub about: String,
     /// Its value.
     pub value: Estimate,
-    /// Of which cells.
+    /// The cells that it is about.
     pub cells: Vec<Cell>,
 }
 

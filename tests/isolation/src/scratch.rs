@@ -1,5 +1,6 @@
-//! The scratch file system that foregrounds and antagonists write to: a small ext4 in a file, so that what it is filled with
-//! bounds itself and both use one disk.
+//! The scratch file system that foregrounds and antagonists write to. In: the run's folder and a size. Out: a small
+//! ext4 in a file, mounted, emptied and unmounted, so that what fills it bounds itself and both use one disk. Called by
+//! [`crate::matrix`] and [`crate::cell`].
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Percentiles of response times, and means over rounds with their confidence intervals. Pure.
+//! Percentiles of response times, and means over rounds with their confidence intervals. In: numbers. Out: the same
+//! summed up. Called by [`crate::cell`] and [`crate::results`]. Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,6 @@
-//! Koordinator's CPU suppression of best-effort work, for comparison: `BE = total × 65 % − what all others use`, set as a CFS quota
-//! once a second (koordlet's `CPUSuppress` with `cfsQuota`, and its defaults). Pure.
+//! Koordinator's CPU suppression of best-effort work, for comparison. In: what the machine has, and what it and the
+//! antagonist use. Out: the CFS quota for `BE = total × 65 % − what all others use` (koordlet's `CPUSuppress` with
+//! `cfsQuota`, and its defaults). [`crate::cell`] calls it, and sets the quota, once a second. Pure.
 
 /// Share of the machine that may be in use. Koordinator's default.
 pub const THRESHOLD: f64 = 0.65;

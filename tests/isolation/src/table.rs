@@ -1,4 +1,4 @@
-//! The results as a table for people. Pure.
+//! The results as a table for people. In: the result's lines and figures. Out: text. Called by [`crate::matrix`]. Pure.
 
 use crate::results::{Figure, Line};
 use crate::statistics::Estimate;

@@ -1,5 +1,5 @@
-//! The work that an antagonist got done. Each of its processes keeps its counts in a file of its own, which survives a
-//! kill.
+//! The work that an antagonist got done. In: counts of each of its processes. Out: a file for each, which survives a
+//! kill, and their sum. The antagonist writes them, and [`crate::cell`] reads them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A short part of the matrix on this machine, with real processes: the product beside the plainest other ways. Everything is
-//! judged by ratios within one run, generously, because others may use the machine meanwhile.
+//! A short part of the matrix on this machine, with real processes: the product beside the plainest other ways.
+//! Everything is judged by ratios within one run, generously, because others may use the machine meanwhile.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 use std::path::{Path, PathBuf};

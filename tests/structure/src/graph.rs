@@ -1,5 +1,5 @@
-//! The graph of a crate's files, and its circles. In: a crate's modules. Out: the circles, with the names that tie them.
-//! Called by the test of this crate.
+//! The graph of a crate's files, and its circles. In: a crate's modules. Out: the circles, with the names that tie
+//! them. Called by the test of this crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

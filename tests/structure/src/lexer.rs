@@ -106,7 +106,7 @@ fn after_string(chars: &[char], quote: usize) -> usize {
     at + 1
 }
 
-/// Hashes before the quote of a raw string; `None` if this is none.
+/// Hashes before the quote of a raw string; `None` if this is not one.
 fn raw_hashes(chars: &[char], from: usize) -> Option<usize> {
     let hashes = position(chars, from, |c| c != '#') - from;
     (chars.get(from + hashes) == Some(&'"')).then_some(hashes)

@@ -1,5 +1,6 @@
-//! Real beds: tests that take minutes, root, other programs or the whole machine. `cargo test` names each in one line and
-//! goes on; `cargo xtask beds` runs them.
+//! Real beds: tests that take minutes, root, other programs or the whole machine. In: the environment (`GLEANER_BEDS`).
+//! Out: whether such a test runs; `cargo test` names each in one line and goes on, and `cargo xtask beds` runs them.
+//! Called by every bed.
 
 use crate::lab;
 

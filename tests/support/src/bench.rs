@@ -1,4 +1,6 @@
-//! What the tests share: a folder, the binary, processes found by what they run, cgroups left behind.
+//! What tests of real processes share. In: arguments, files and conditions of a test. Out: a folder, the built
+//! `gleaner` run or started in it, waits with a deadline, and processes and cgroups found by what they belong to.
+//! Called by the tests that start processes, and by [`crate::pair`].
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

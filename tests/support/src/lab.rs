@@ -1,4 +1,5 @@
-//! The scripts of tests/lab, for tests: images built once into the target folder, hosts booted from them.
+//! The scripts of tests/lab, for tests. In: a script and files. Out: images, built once into the target folder; hosts
+//! booted from them, and what they print. Called by the beds that boot hosts.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

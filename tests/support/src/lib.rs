@@ -1,9 +1,12 @@
-//! What the tests of several crates share; a dev-dependency of each, never linked into a program.
+//! What the tests of several crates share; never linked into a program that ships.
 //!
-//! In: what a test asks for. Out: a host's facts and reports ([`report`]) and an agent's messages with them ([`synthetic`]), or
-//! any message of the protocol ([`generate`]); a folder with the built
-//! `gleaner` and the processes it starts ([`mod@bench`]); an aggregator with an agent ([`pair`]); the machine's speed ([`pace`]);
-//! booted hosts ([`lab`]); which of them run ([`beds`]). Nothing here knows an agent's, the aggregator's or the planner's code.
+//! In: what a test asks for. Out: a host's facts and reports ([`report`]) and an agent's messages with them
+//! ([`synthetic`]), or any message of the protocol ([`generate`]); a folder with the built `gleaner` and the processes
+//! it starts ([`mod@bench`]); an aggregator with an agent ([`pair`]); the machine's speed ([`pace`]); booted hosts
+//! ([`lab`]); which of them run ([`beds`]); how one is skipped ([`mod@skip`]). Called by tests, benches and fuzz
+//! targets.
+//!
+//! What must not be here: an agent's, the aggregator's or the planner's code.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 pub mod beds;

@@ -1,5 +1,6 @@
-//! The machine's speed. Tests whose figures depend on it are not judged while other work slows the machine down, as on
-//! a virtual machine that shares its cores.
+//! The machine's speed. In: a little work every half second. Out: the CPU time that it took, in the mean. Called by
+//! `tests/spark`: figures that depend on the speed are not judged while other work slows the machine down, as on a
+//! virtual machine that shares its cores.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;

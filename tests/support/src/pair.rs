@@ -1,4 +1,6 @@
-//! An aggregator with agents on this machine, as separate processes with configs of their own.
+//! An aggregator with agents on this machine, as separate processes. In: names of hosts, and parts of their configs.
+//! Out: the processes, and the answers of `gleaner` commands to them. Called by the tests in `tests/` that take both
+//! daemons.
 
 use std::net::UdpSocket;
 

@@ -1,4 +1,5 @@
-//! Minimal facts and reports of a host; a test fills in what it needs.
+//! Minimal facts and reports of a host. In: a host and a sequence number. Out: values that know almost nothing; a test
+//! fills in what it needs. Called by unit tests of the agent, the aggregator, the planner and the command.
 
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::method::MethodName;

@@ -1,5 +1,6 @@
 //! How a test reports that it was skipped. In: a reason. Out: a line that bypasses the test harness, which hides the
-//! output of passed tests. So `cargo xtask ci` can count it, and names a skip that is not on its list.
+//! output of passed tests. Called by every test that may be skipped. So `cargo xtask ci` can count it, and names a skip
+//! that is not on its list.
 
 use std::io::Write;
 

@@ -1,4 +1,5 @@
-//! Hellos and reports as an agent sends them, for load and hostile-peer tests.
+//! Hellos and reports as an agent sends them. In: a host, a sequence number, a number of guests. Out: messages of the
+//! protocol. Called by tests and examples that send many of them, and by the bench of `gleaner-wire`.
 
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::method::MethodName;

@@ -1,5 +1,5 @@
-//! The simulated process of the aggregator: it can be started, killed, frozen and stopped. Its files are on a disk that
-//! can fill up.
+//! The simulated process of the aggregator. In: arrivals and the time. Out: its real core loop, started, killed, frozen
+//! and stopped, with its files on a disk that can fill up. Called by [`crate::world`].
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! The checks. In: the messages sent and the kernel's files. Out: violations. They share no code with what makes the
-//! plans.
+//! The checks. In: the messages sent and the kernel's files. Out: violations. Called by [`crate::world`]. They share no
+//! code with what makes the plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! A small disk that can be filled up: a tmpfs. Without root it is a folder that never fills, and the run says so.
+//! A small disk that can be filled up. In: a folder. Out: a tmpfs on it; without root a folder that never fills, and
+//! the run says so. Called by [`crate::world`] and [`crate::aggregator`].
 
 use std::ffi::CString;
 use std::fs::{self, File};

@@ -1,4 +1,5 @@
-//! The simulated engine: actions of the core loop go to the simulation, which reports progress.
+//! The simulated engine. In: actions of the core loop. Out: the same, to the simulation, which reports progress. Called
+//! by [`crate::aggregator`].
 
 use std::collections::BTreeMap;
 

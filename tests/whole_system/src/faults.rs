@@ -1,4 +1,5 @@
-//! The faults and their times: drawn from the seed before the run.
+//! The faults and their times. In: random numbers from the seed, before the run. Out: a list of faults, and the weather
+//! of the network and the clocks. Called by [`crate::world`].
 
 use crate::machine::Sensors;
 use gleaner_simulator::random::Random;

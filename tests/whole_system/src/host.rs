@@ -1,4 +1,5 @@
-//! A host: its machine, and the simulated process of its agent, which can be started, killed, frozen and stopped.
+//! A host. In: the time, and what [`crate::world`] does to it. Out: its machine, and the simulated process of its
+//! agent, which can be started, killed, frozen and stopped.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub const BEGINNING: u64 = 1_700_000_000_000;
 pub const FLOOR_PERCENT: f64 = 30.0;
 /// The same of memory, in bytes.
 pub const MEMORY_FLOOR: u64 = 512 << 20;
-/// What an agent keeps while nobody takes it.
+/// What an agent keeps while it cannot send.
 pub const LIMITS: OutboxLimits = OutboxLimits { reports: 20, events: 4_096 };
 
 /// A machine's clock: how far it is off, and how much faster it runs.

@@ -1,5 +1,5 @@
-//! A simulated machine: the kernel's files as an agent reads and writes them, in a folder, and the CPU that its foreground
-//! and its volunteer use.
+//! A simulated machine. In: the kernel's files as an agent writes them, in a folder. Out: the same files as an agent
+//! reads them, by the CPU that its foreground and its volunteer use. Called by [`crate::host`].
 
 use std::fs;
 use std::io;

@@ -1,4 +1,5 @@
-//! Runs seeds of the whole-system simulation and says which fail.
+//! Runs seeds of the whole-system simulation. In: which seeds. Out: which of them fail and why, and an exit code.
+//! Started by `cargo xtask seeds`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,6 +1,10 @@
-//! The simulated network: messages between agents and aggregator, and when they arrive. Messages in flight are lost when
-//! their connection ends. The transport keeps the order of each stream and loses nothing on a live connection; events rely
-//! on that. Reports, commands and their answers must not: the simulation loses and reorders them.
+//! The simulated network: messages between agents and aggregator, and the state of their connections. In: a message's
+//! stream, the weather and random numbers. Out: when the message arrives: never, once or twice. Called by
+//! [`crate::world`].
+//!
+//! Messages in flight are lost when their connection ends. The transport keeps the order of each stream and loses
+//! nothing on a live connection, and events rely on that. Reports, commands and their answers must not rely on it: the
+//! simulation loses and reorders them.
 
 use gleaner_simulator::random::Random;
 use gleaner_types::command::Ack;

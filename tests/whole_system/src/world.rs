@@ -1,4 +1,5 @@
-//! One seed: a few hosts, an aggregator, a job, an application, and their events in the order of virtual time.
+//! One seed: a few hosts, an aggregator, a job, an application, and their events in the order of virtual time. In: the
+//! seed. Out: what was done and checked, and what failed. Called by `main` and `tests/seeds.rs`.
 
 mod demand;
 mod links;
@@ -103,7 +104,7 @@ pub struct World {
     was_full: bool,
     /// Looks of each host's guard since its counters were good, and had time to show it.
     good_looks: Vec<u32>,
-    /// Nobody sends what is decided next; the aggregator is down that long then.
+    /// What is decided next is not sent: the aggregator then is down for this long.
     midway: Option<Time>,
     checks: Checks,
     faults: BTreeMap<&'static str, u64>,

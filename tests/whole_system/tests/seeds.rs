@@ -1,4 +1,5 @@
-//! A few seeds of the whole system, on every change; two thousand run in CI, ten thousand by `cargo xtask seeds`.
+//! A few seeds of the whole system, on every change; a thousand run in `cargo xtask ci`, ten thousand by `cargo xtask
+//! seeds`.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What the ledger holds, and whether a text is such a ledger. In: the file's text. Out: its contents, or why they cannot be
-//! used. Nothing is read or written here but what the paths in it are.
+//! What the ledger holds, and whether a text is such a ledger. In: the file's text. Out: its contents, or why they
+//! cannot be used. Nothing is read or written here but what the paths in it are. Called by the ledger.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

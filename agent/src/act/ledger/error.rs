@@ -1,5 +1,5 @@
-//! Errors of the state folder and the ledger. In: errors of the system. Out: to the actor, which then only observes,
-//! and to the operator, with what to do.
+//! Errors of the state folder and the ledger. In: errors of the system, from the ledger and the fence. Out: to the
+//! actor, which then only observes, and to the operator, with what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Volunteers that Gleaner did not make: a QEMU guest, or a systemd unit, in a cgroup of its own. In: its name, from
-//! the config. Out: its cgroups, for the volunteer. Its processes are never ended, and the agent restores its levers on
-//! exit.
+//! the config. Out: its cgroups, for the volunteer. Called by the volunteer. Its processes are never ended, and the
+//! agent restores its levers on exit.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub enum AdoptError {
     /// No process calls itself so.
     #[error("volunteer.guest is \"{0}\", and no such guest runs; start it, paused if you like, before the agent")]
     NoGuest(String),
-    /// Whoever starts a process names it: no guess is made as to which of them is meant.
+    /// Two processes have the name. Any user can name a process, so none of them is chosen.
     #[error(
         "volunteer.guest is \"{name}\", and the processes {pid} and {other} both call themselves so; end the one that \
          is not meant, and start the agent again"
@@ -39,7 +39,7 @@ pub enum AdoptError {
         /// Its process.
         pid: i32,
     },
-    /// A limit on it would be one on others.
+    /// A limit on its cgroup would hit other processes too.
     #[error("the guest \"{0}\" is in no cgroup of its own with the controller `cpu`; start it in one")]
     GuestShares(String),
     /// There is no way to stop it.
@@ -137,7 +137,7 @@ pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Resul
     Ok(Adopted { cpu, version: cpu_version, cpuacct, stop, bounded: [None, None, io], cpuset, guest: Some(pid) })
 }
 
-/// A cgroup and all those above it belong to who owns the whole hierarchy.
+/// A cgroup and all those above it belong to the owner of the whole hierarchy.
 fn is_the_systems(mount: &Path, dir: &Path) -> bool {
     let owner = |dir: &Path| Some(std::fs::metadata(dir).ok()?.uid());
     let system = owner(mount);

@@ -1,6 +1,6 @@
 //! The volunteer's bounds besides CPU: memory, processes, disks, and which processes die first when memory runs out.
 //! In: the volunteer's cgroups. Out: levers, set; and which bounds this host cannot give, with the reason. Called by
-//! the volunteer.
+//! the volunteer's cgroup, and by the thread of the memory bound.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -42,7 +42,7 @@ impl Group {
 /// The bounds of a volunteer in cgroups.
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
-    /// Taken by whoever keeps the memory bound.
+    /// Taken by the thread that keeps the memory bound.
     pub(super) memory: Option<MemoryLevers>,
     /// Set once.
     pub(super) fixed: Vec<Managed>,
@@ -159,8 +159,8 @@ impl MemoryLevers {
         Ok(())
     }
 
-    /// Sets the bound. Tells of foreign writes it met, each once; what they hold is not overwritten. One that the kernel
-    /// cannot lower as far, because so much is in use and nothing of it can be reclaimed, stays.
+    /// Sets the bound. Returns the foreign writes that it met, each once; their values are not overwritten. A bound
+    /// that the kernel cannot lower so far, because that much is in use and cannot be reclaimed, stays.
     pub(crate) fn set(&mut self, verdict: MemoryVerdict) -> Result<Vec<ForeignWrite>, LeverError> {
         let nearest = |managed: &Managed, bytes: Bytes| managed.lever.nearest(LeverValue::Memory(Some(bytes.0)));
         let wanted = nearest(&self.max, least_of(verdict.most, &self.max.original));
@@ -196,8 +196,8 @@ impl MemoryLevers {
         Ok(met)
     }
 
-    /// Memory in use that can only be had back by ending something: all but the files' pages and, where it is known, what
-    /// the kernel keeps of files' names.
+    /// Memory in use that is free again only after a process has ended: all but the files' pages and, where it is
+    /// known, what the kernel keeps of files' names.
     pub(crate) fn used(&self) -> io::Result<Bytes> {
         let unified = self.group.version == CgroupVersion::V2;
         let file = if unified { "memory.current" } else { "memory.usage_in_bytes" };

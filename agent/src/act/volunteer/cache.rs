@@ -1,6 +1,7 @@
 //! The volunteer's part of the last-level cache and of the memory bandwidth, by a resctrl group of its own. In: how
-//! much the config allows, and what the CPU can do. Out: the group, set. Tasks are moved into it as they are found.
-//! Called by the volunteer. Never run on a CPU that has resctrl: tested on a tree of files.
+//! much the config allows, and what the CPU can do. Out: the group, set. Tasks are moved into it as they are found. The
+//! volunteer makes it; the thread of the memory bound moves the tasks. Never run on a CPU that has resctrl: tested on a
+//! tree of files.
 //!
 //! The volunteer's tasks fill the fewest ways that were asked for. The foreground may still use every way.
 
@@ -132,7 +133,7 @@ impl CacheGroup {
         }))
     }
 
-    /// One with this file of tasks.
+    /// A group with this file of tasks.
     #[cfg(test)]
     pub(crate) fn with(tasks: PathBuf) -> Self {
         Self { tasks }

@@ -37,10 +37,10 @@ use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue};
 const PERIOD_US: u64 = 20_000;
 /// A shrink of at least this much of a core is written at once. (All three chosen.)
 const LARGE_SHRINK_PERCENT: f64 = 5.0;
-/// A smaller shrink or a growth is written if it is at least this much of a core, …
+/// A smaller shrink, or a growth, is written only if it is at least this much of a core.
 const SMALL_CHANGE_PERCENT: f64 = 1.0;
-/// … and no sooner than this after the last write, so that refills add at most 4 % to the ceiling. What a
-/// small shrink leaves undone meanwhile is within the headroom the guard keeps.
+/// It is also written no sooner than this after the last write, so that refills add at most 4 % to the ceiling. A small
+/// shrink that waits is within the headroom that the guard keeps.
 const WRITE_PAUSE: Duration = Duration::from_millis(500);
 const DEEPEST: usize = 8;
 
@@ -580,7 +580,7 @@ impl CgroupVolunteer {
         &self.bounds.missing
     }
 
-    /// The levers on its memory, for whoever keeps them; once.
+    /// The levers on its memory, for the thread that keeps the memory bound; `None` after the first call.
     pub(super) fn take_memory(&mut self) -> Option<MemoryLevers> {
         self.bounds.memory.take()
     }

@@ -24,7 +24,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// A command that ran this long counts as stable: the next pause is the shortest again. (All chosen.)
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 
-/// Waits for a word before it becomes the command, so that nothing of it ever runs outside the cgroup.
+/// A shell that waits for the go-ahead before it becomes the command. So nothing of the command ever runs outside the
+/// cgroup.
 const WRAPPER: &str = r#"read -r gleaner_go || exit 0; unset gleaner_go; exec "$@" </dev/null"#;
 
 /// What is weaker than it could be with this program, in sentences.
@@ -103,7 +104,7 @@ impl VolunteerCommand {
         }
     }
 
-    /// Starts it if it should run and does not; tells of one that ended by itself. Call it once a second.
+    /// Starts it if it should run and does not, and reports one that ended by itself. Call it once a second.
     pub(in crate::act) fn tick(&mut self, kind: &VolunteerKind, now: Timestamp) -> Option<Event> {
         let event = self.reap(now);
         let slots = self.active?;

@@ -1,6 +1,6 @@
 //! Ends a volunteer's processes without holding the volunteer's lock: processes can take long to die, and the guard
-//! must not wait for them. In: its cgroups, or its registry. Out: no process in it, and it frozen. Called by the actor
-//! and by the thread of the memory bound.
+//! must not wait for them. In: its cgroups, or its registry. Out: no process in it, and it frozen. Called by the thread
+//! of the memory bound, and by the volunteer as a cgroup.
 
 use std::path::PathBuf;
 use std::time::Duration;

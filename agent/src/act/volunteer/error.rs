@@ -1,5 +1,5 @@
-//! Errors of the volunteer. In: errors of its parts. Out: to the actor, which refuses a command, and to the guard,
-//! which freezes the volunteer.
+//! Errors of the volunteer. In: errors of its parts. Out: to their caller: the actor, which refuses a command, and to
+//! the guard, which freezes the volunteer.
 
 use std::io;
 use std::path::PathBuf;
@@ -68,10 +68,10 @@ pub(crate) enum SpareError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// What should be a list of CPUs is none.
+    /// A file that should list CPUs holds something else.
     #[error("{0} holds no list of CPUs")]
     NoList(String),
-    /// Whoever set it keeps it.
+    /// Another program has set the CPUs, and they are left to it.
     #[error("somebody else has set `{0}`")]
     Foreign(String),
     /// A thread is where it must not be, and cannot be moved.

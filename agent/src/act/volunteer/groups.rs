@@ -1,6 +1,6 @@
 //! The volunteer where no cgroup can be written: process groups. In: a file for each group, written by the program that
 //! starts it. The file is named after the group and holds its leader's start time. Out: groups stopped in rotation to
-//! keep a ceiling, or all stopped to freeze them. Called by the volunteer.
+//! keep a ceiling, or all stopped to freeze them. Called by the volunteer, and by restoring.
 //!
 //! A group is signalled only while its leader is alive or unreaped, has the registered start time, and belongs to the
 //! agent's user. So a reused number never hits another program.

@@ -1,6 +1,6 @@
 //! Whether the kernel itself makes the volunteer yield: everything by which the volunteer competes with the foreground
-//! must be in the idle class for certain. In: cgroups, or processes. Out: yes, or why not, completing "because …". The
-//! guard chooses its law by the answer.
+//! must be in the idle class for certain. In: cgroups, or processes. Out: yes, or why not, completing "because …".
+//! Called by the volunteer. The guard chooses its law by the answer.
 
 use std::path::{Path, PathBuf};
 

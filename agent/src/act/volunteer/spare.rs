@@ -1,8 +1,10 @@
-//! CPUs kept free of the volunteer, so that a foreground's wake-up finds one. In: how many. Out: the volunteer's cgroup is
-//! kept to the other CPUs, or, where it is in no cgroup with the controller `cpuset`, each of its threads is.
+//! CPUs kept free of the volunteer, so that a foreground's wake-up finds one. In: how many. Out: the volunteer's cgroup
+//! is kept to the other CPUs, or, where it is in no cgroup with the controller `cpuset`, each of its threads is. Called
+//! by the volunteer as a cgroup.
 //!
-//! On version 2 the controller is used only where it is switched on already: switching it on at the root moves every task of
-//! the host to another set, and kernels before 6.2 then forget the CPUs that a foreground's threads were pinned to.
+//! On version 2 the controller is used only where it is switched on already: switching it on at the root moves every
+//! task of the host to another set, and kernels before 6.2 then forget the CPUs that a foreground's threads were pinned
+//! to.
 
 use std::path::{Path, PathBuf};
 
@@ -32,9 +34,9 @@ pub(super) struct SpareCpus {
     spare: u32,
     /// Setting it failed: all CPUs have yet to be given back.
     to_give_back: bool,
-    /// What was to be kept free could not be looked after the last time.
+    /// The last check of the CPUs that are kept free failed.
     lost: bool,
-    /// Met and not returned yet.
+    /// Foreign writes that were met and are not returned yet.
     met: Option<ForeignWrite>,
 }
 
@@ -228,8 +230,8 @@ fn set_of(cpus: &[usize]) -> Result<CpuSet, SpareError> {
     Ok(set)
 }
 
-/// Keeps the threads in the cgroups to `cpus`. One that is on fewer by its own wish stays there; one that was kept to `before`
-/// is let go from it. One that cannot be moved keeps none of the others from it.
+/// Keeps the threads in the cgroups to `cpus`. A thread that has chosen fewer CPUs stays on those. One that was kept to
+/// `before` is not kept to it any more. When one cannot be moved, the others are moved all the same.
 fn keep_threads(dirs: &[PathBuf], cpus: &[usize], before: &[usize]) -> Result<(), SpareError> {
     let (wanted, before) = (set_of(cpus)?, set_of(before)?);
     let proc = Path::new("/proc");

@@ -1,4 +1,4 @@
-//! Where a volunteer's CPU time is counted. Made with the volunteer, read by the guard's meter.
+//! Where a volunteer's CPU time is counted. Data only: the volunteer makes it, and the guard's meter reads it.
 
 use std::path::PathBuf;
 

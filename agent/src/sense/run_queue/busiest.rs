@@ -1,5 +1,6 @@
 //! The busiest processes of the machine, where everything but the volunteer is foreground. In: `/proc/PID/stat` of all
-//! processes, once a minute. Out: at most 32 processes, those that used most CPU since the last scan first.
+//! processes, once a minute. Out: at most 32 processes, those that used most CPU since the last scan first. Called by
+//! [`super`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ const CHOICE_LIFETIME: Duration = Duration::from_secs(60);
 /// Most of a list of the volunteer's processes that is read.
 const LIST_BYTES: u64 = 1 << 20;
 
-/// What the volunteer's processes are told by.
+/// How the volunteer's processes are told from others.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct VolunteerMark {
     /// Its cgroups.

@@ -1,5 +1,6 @@
-//! The private authority of a site. In: its key, and requests for certificates. Out: signed certificates. `gleaner pki`
-//! and the aggregator's enrolment call it.
+//! The private authority of a site. In: its key, and requests for certificates. Out: signed certificates.
+//! `gleaner pki`, the private pair of `gleaner run --private` and `gleaner demo`, and the aggregator's enrolment call
+//! it; agents make requests with it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

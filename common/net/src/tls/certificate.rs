@@ -1,5 +1,5 @@
-//! What a certificate says. In: a certificate in DER. Out: the time in which it is valid, and whether it is the one of a
-//! host's agent. Identities and the authority call it.
+//! What a certificate says. In: a certificate in DER. Out: the time in which it is valid, and whether it is the one of
+//! a host's agent. Identities, the authority, [`crate::transport`] and the daemons call it.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
-//! Errors of keys and certificates. Every file here returns them; daemons and `gleaner pki` print them.
+//! Errors of keys and certificates. In: errors of the system, of PEM files and of the TLS crates. Out: one type, whose
+//! text says which file or name is wrong and what to do. Every file of this folder returns it; the daemons and
+//! `gleaner pki` print it.
 
 use std::path::PathBuf;
 

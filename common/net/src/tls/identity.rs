@@ -1,5 +1,5 @@
 //! An identity in memory. In: certificates and a key. Out: TLS configurations of a client, a server and a host that
-//! joins.
+//! joins. Made by `files`; [`crate::transport`] takes them.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! Commands, acknowledgements and the messages of the handshake in version 1. In: domain types. Out: their schemas, and
-//! back.
+//! back. Called by `v1`.
 
 use gleaner_types::command;
 use gleaner_types::command::Refusal;

@@ -1,5 +1,5 @@
 //! Agents' events in version 1. In: domain types. Out: their schemas, and back. Only the variants that agents send are
-//! here. The others keep their numbers, and are refused.
+//! here. The others keep their numbers, and are refused. Called by `v1`.
 
 use gleaner_types::event;
 use serde::de::Error as _;

@@ -1,4 +1,4 @@
-//! Hellos and reports in version 1. In: domain types. Out: their schemas, and back.
+//! Hellos and reports in version 1. In: domain types. Out: their schemas, and back. Called by `v1`.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
 //! Readings and why they are missing, in version 2. In: a reason. Out: a number and, where it has details, those; and
-//! back.
+//! back. Called by `report` and `event`.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
 //! Commands, acknowledgements and the messages of the handshake in version 2. In: domain types. Out: their schemas, and
-//! back.
+//! back. Called by `v2`.
 
 use gleaner_types::command;
 use gleaner_types::command::{Quota, Refusal};

@@ -1,5 +1,6 @@
 //! Agents' events in version 2. In: an event. Out: a number and the event's fields behind their length; and back. An
-//! event of an unknown number is kept as [`event::Event::UnknownEvent`], so that it is logged and acknowledged.
+//! event of an unknown number is kept as [`event::Event::UnknownEvent`], so that it is logged and acknowledged. Called
+//! by `v2`.
 
 use gleaner_types::event;
 

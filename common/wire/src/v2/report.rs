@@ -1,4 +1,4 @@
-//! Hellos and reports in version 2. In: domain types. Out: their schemas, and back.
+//! Hellos and reports in version 2. In: domain types. Out: their schemas, and back. Called by `v2`.
 
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::report;

@@ -1,5 +1,5 @@
 //! Orders about tasks of engine `local`, and states of attempts, in version 2. In: domain types. Out: their schemas,
-//! and back.
+//! and back. Called by `v2`.
 
 use gleaner_types::task;
 

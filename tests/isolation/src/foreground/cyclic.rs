@@ -1,4 +1,5 @@
-//! Requests of fixed work on the CPU: cyclic ones, and those of desktop sessions.
+//! Requests of fixed work on the CPU: cyclic ones, and those of desktop sessions. In: the setup. Out: seats for
+//! [`super::load`]. Called by [`super`]; the matrix calls its `calibrate`.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Records of 8 KiB, each written and synced: what a database's log does.
+//! Records of 8 KiB, each written and synced: what a database's log does. In: the setup. Out: seats for
+//! [`super::load`]. Called by [`super`].
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

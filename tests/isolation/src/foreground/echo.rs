@@ -1,4 +1,5 @@
-//! An echo server on this machine, and users in a network namespace behind the link.
+//! An echo server on this machine, and users in a network namespace behind the link. In: the setup. Out: seats for
+//! [`super::load`]. Called by [`super`].
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,7 +20,7 @@ const USERS: u32 = 2;
 const PERIOD: Duration = Duration::from_millis(5);
 /// Bytes of a request and of its answer.
 const MESSAGE: usize = 200;
-/// An answer that takes longer is none.
+/// An answer that takes longer counts as missing.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) fn seats(setup: &Setup) -> anyhow::Result<Vec<Seat>> {

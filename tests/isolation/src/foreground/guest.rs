@@ -1,4 +1,5 @@
-//! A real QEMU guest under software emulation: it works when it is asked on its serial line, and answers there.
+//! A real QEMU guest under software emulation. In: the setup. Out: its process, and seats for [`super::load`]: it works
+//! when it is asked on its serial line, and answers there. Called by [`super`].
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,7 +18,7 @@ use crate::network::run_quietly;
 /// The guest's only sector, in assembly.
 const SECTOR: &str = include_str!("guest.S");
 const PERIOD: Duration = Duration::from_millis(50);
-/// An answer that takes longer is none.
+/// An answer that takes longer counts as missing.
 const TIMEOUT: Duration = Duration::from_secs(1);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 

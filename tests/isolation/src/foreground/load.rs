@@ -1,4 +1,7 @@
-//! Requests in time: each seat is a thread that makes its requests when they are due. A response counts from when it was due, so that
+//! Requests in time. In: seats, each with its schedule and its request. Out: how long each request took, and how many
+//! failed. Called by [`super`].
+//!
+//! Each seat is a thread that makes its requests when they are due. A response counts from when it was due, so that
 //! waiting for a CPU is part of it.
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,5 @@
-//! A real PostgreSQL that syncs each commit, and pgbench's own log of what its transactions took.
+//! A real PostgreSQL that syncs each commit. In: the setup. Out: the times of its transactions, from pgbench's own log.
+//! Called by [`super`].
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

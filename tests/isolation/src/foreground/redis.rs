@@ -1,4 +1,5 @@
-//! A real redis-server, asked over a Unix socket.
+//! A real redis-server, asked over a Unix socket. In: the setup. Out: its process, and seats for [`super::load`].
+//! Called by [`super`].
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +20,7 @@ const CLIENTS: u32 = 2;
 const PERIOD: Duration = Duration::from_millis(4);
 /// Size of a value.
 const VALUE: u64 = 1_024;
-/// An answer that takes longer is none.
+/// An answer that takes longer counts as missing.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the server may take to start, and to make its values.
 const START_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,4 +1,5 @@
-//! The command line of a foreground's process.
+//! The command line of a foreground's process. In: words, or a setup. Out: the other of the two. [`crate::cell`] makes
+//! it, and the process reads it.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! The load on the system. Out: a job and the batch system that runs it, an application and its response times.
+//! The load on the system. In: the hosts, the weather and random numbers. Out: a job and the batch system that runs it,
+//! an application and its response times. Called by [`super`].
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The connections between agents and aggregator: opened, lost, detected as lost, opened again.
+//! The connections between agents and aggregator: opened, lost, detected as lost, opened again. In: messages to send,
+//! and cuts. Out: messages delivered, or lost. Called by [`super`].
 
 use gleaner_aggregator::shell::{Arrival, Joined};
 use gleaner_net::tls::Validity;
