@@ -1,4 +1,6 @@
-//! The cost of one step of the guard: reading this machine's counters and stepping the law.
+//! The cost of one step of the guard: reading this machine's counters and stepping the law. In: the counters, by each
+//! way to read the volunteer's CPU time that this machine has. Out: times, by Criterion. Run by
+//! `cargo xtask bench guard`.
 
 use std::hint::black_box;
 use std::path::Path;

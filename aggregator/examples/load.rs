@@ -1,5 +1,6 @@
-//! Simulates many agents: each has a connection and a certificate of its own and sends a report a second. `load ADDRESS
-//! SOCKET AUTHORITY HOSTS WORKLOADS SECONDS`; see `benches/load.sh`.
+//! Simulates many agents, to measure how many one aggregator serves: each has a connection and a certificate of its own
+//! and sends a report a second. In: `load ADDRESS SOCKET AUTHORITY HOSTS WORKLOADS SECONDS`. Out: how many reports were
+//! sent, and how old the newest report of each host is at the end. Started by `benches/load.sh`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,5 +1,6 @@
-//! Entries for the fuzz targets: every parser of input from operators, engines, sources of response times, etcd and
-//! stored files. Nothing may panic, whatever the bytes.
+//! Entries for the fuzz targets: parsers of input from operators, agents, engines, sources of response times, etcd and
+//! stored files. In: any bytes, or frames and documents made of them. Out: nothing; nothing may panic. Called by
+//! `fuzz/fuzz_targets`.
 
 use crate::{applications, engine, journal, response_times, standby};
 use gleaner_api::{Request, SubmitCluster};

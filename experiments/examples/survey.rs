@@ -1,4 +1,7 @@
-//! Cost and energy of each of the papers' jobs over all sizes: for calibrating their profiles.
+//! Cost and energy of each of the papers' jobs over all sizes, for calibrating their profiles
+//! ([`gleaner_experiments::jobs`]). In: optionally the name of a job whose decisions are printed too. Out: for each
+//! job, a line per size, and one for each adaptive sizing. Run by hand:
+//! `cargo run --release -p gleaner-experiments --example survey`.
 #![expect(clippy::disallowed_methods, reason = "it is run by hand, and says how long it took")]
 
 use gleaner_experiments::baselines::sizing::{Scenario, Sizing};

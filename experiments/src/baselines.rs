@@ -1,5 +1,6 @@
-//! What the papers compare themselves with. Each is a policy or a controller as the planner's own are, and none is offered
-//! to operators. [`CONTROLLERS`] is what `gleaner plan tune` may ask for.
+//! What the papers compare themselves with. Each is a policy or a controller as the planner's own are, and none is
+//! offered to operators. In: what the planner's own get. Out: what those give. Called by the experiments;
+//! `gleaner simulate` uses [`sizing`], and [`CONTROLLERS`] is what `gleaner plan tune` may ask for.
 
 pub mod adaptive_pi;
 pub mod arma;

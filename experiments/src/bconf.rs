@@ -1,8 +1,9 @@
-//! Several resources of several applications on several hosts (Wei, chapter 4): BConf against AutoControl on simulated TPC-W
-//! and TPC-C, with enough for all, with a changing load, and with a little less than all ask for.
+//! Several resources of several applications on several hosts (Wei, chapter 4): BConf against AutoControl on simulated
+//! TPC-W and TPC-C, with enough for all, with a changing load, and with a little less than all ask for. In: options and
+//! seeds. Out: the paper's figures, ours beside them. Called by `gleaner reproduce bconf`.
 //!
-//! The services are calibrated without any controller ([`gleaner_simulator::service`]); both methods meet the same noise and begin with
-//! the same shares.
+//! The services are calibrated without any controller ([`gleaner_simulator::service`]); both methods meet the same
+//! noise and begin with the same shares.
 
 mod accuracy;
 mod figures;

@@ -1,5 +1,7 @@
-//! The papers' background jobs as profiles, calibrated on the ranges of their exhaustive survey (RHIC Fig. 2): what cost
-//! and energy span over 0 to 36 volunteers. Nothing here was fitted to what Gleaner achieves on them.
+//! The papers' background jobs as profiles, calibrated on the ranges of their exhaustive survey (RHIC Fig. 2): what
+//! cost and energy span over 0 to 36 volunteers. Nothing here was fitted to what Gleaner achieves on them. In: a job of
+//! the papers. Out: its profile and, where the papers give them, the survey's ranges. Called by [`crate::rhic`] and by
+//! the example `survey`.
 
 use gleaner_simulator::scenario::JobProfile;
 

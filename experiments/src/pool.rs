@@ -1,4 +1,5 @@
-//! Runs many scenarios on all CPUs, in an order that does not change the results.
+//! Runs many scenarios on all CPUs. In: scenarios. Out: their results, in the order of the scenarios whichever thread
+//! ran them. Called by [`crate::rhic`] and by the example `survey`.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};

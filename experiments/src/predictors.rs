@@ -1,8 +1,10 @@
 //! How well the predictors do (RHIC §4.2 and Fig. 8): on generated sessions second by second, and on recorded traces.
+//! In: a seed, how much to judge, and a folder of traces if there is one. Out: a row for each predictor, history,
+//! lookahead and set of data. Called by [`crate::rhic`].
 //!
-//! A recorded trace has one value per 300 s. Each is fed to the forecaster as five samples of 60 s, so that 10 minutes of
-//! history are two values of the trace; nothing else is made up. What was promised is compared with the mean
-//! demand of the lookahead that followed.
+//! A recorded trace has one value per 300 s. Each is fed to the forecaster as five samples of 60 s, so that 10 minutes
+//! of history are two values of the trace; nothing else is made up. What was promised is compared with the mean demand
+//! of the lookahead that followed.
 
 use std::path::Path;
 

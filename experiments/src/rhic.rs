@@ -1,5 +1,6 @@
 //! RHIC's evaluation (both papers, §5) on the simulated test bed: cost, energy and deadlines against an exhaustive
 //! survey, other algorithms, churn, another framework, several classes of hosts, and hybrid against dedicated clusters.
+//! In: options and seeds. Out: the papers' figures, ours beside them. Called by `gleaner reproduce rhic`.
 //!
 //! Jobs are calibrated on the survey's ranges with the foreground mix 1 ([`crate::jobs`]); every figure comes from
 //! other mixes and other seeds.

@@ -1,7 +1,9 @@
-//! One resource by response time (Wei, chapter 3): self-tuning fuzzy control against three other controllers on a simulated
-//! online shop, with a constant load, with a changing one, and with recorded loads and machine speeds.
+//! One resource by response time (Wei, chapter 3): self-tuning fuzzy control against three other controllers on a
+//! simulated online shop, with a constant load, with a changing one, and with recorded loads and machine speeds. In:
+//! options and seeds. Out: the paper's figures, ours beside them. Called by `gleaner reproduce stfc`.
 //!
-//! The service is calibrated without any controller ([`gleaner_simulator::service`]); all controllers meet the same noise.
+//! The service is calibrated without any controller ([`gleaner_simulator::service`]); all controllers meet the same
+//! noise.
 
 use std::path::{Path, PathBuf};
 

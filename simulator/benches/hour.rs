@@ -1,4 +1,5 @@
-//! A simulated hour of a cluster, controller included: 42 hosts as in the papers' test bed, and 1,000.
+//! The cost of a simulated hour of a cluster, controller included. In: two scenarios: 42 hosts as in the papers' test
+//! bed, and 1,000. Out: times, by Criterion. Run by `cargo xtask bench hour`.
 #![expect(clippy::expect_used, reason = "a bench may stop on a broken fixture")]
 
 use std::hint::black_box;

@@ -1,4 +1,5 @@
-//! One line of the audit log. The aggregator writes it; `gleaner audit` reads it.
+//! One line of the audit log. Data only. The aggregator's shell makes it and its audit log writes it; `gleaner audit`
+//! reads it.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! Requests and responses of the local API, as JSON. The client writes requests and reads responses; the aggregator's
-//! server does the reverse.
+//! Requests and responses of the local API, as JSON. Data only. The client writes requests and reads responses; the
+//! aggregator's `api` does the reverse, and its shell answers. [`Request::order`] separates orders from questions.
 
 mod rows;
 mod task_list;

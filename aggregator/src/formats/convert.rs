@@ -1,4 +1,6 @@
-//! Converters: one function per format makes a stored value of it one of the next format. In and out: values with names.
+//! Converters: one function per format makes a stored value of it one of the next format. In: a document's kind, and a
+//! value with the names of its format. Out: the value with the names of the next, or why it does not fit. Called by
+//! [`super::read`].
 
 use super::document::Document;
 use super::value::{Mismatch, Value};

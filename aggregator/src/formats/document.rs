@@ -1,4 +1,5 @@
-//! What a stored state consists of. Callers name the document they read or write.
+//! What a stored state consists of. Data only. The store and the standby's replica name the document they read;
+//! [`super::read`] picks its schema by it, and converters what to change.
 
 /// The documents of a stored state, by the names of their schemas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,7 @@
-//! Golden files: what this program stores, as files that later programs must still read. `GLEANER_WRITE_STORED=DIR`
-//! with the test `golden_files_can_be_made` writes those of the current formats to a folder.
+//! Golden files: what this program stores, as files that later programs must still read. In: made-up inputs of the
+//! controller. Out: a state, and the files that the store, the logs, the journal and the standby's replica make of it.
+//! With `GLEANER_WRITE_STORED=DIR` the test `golden_files_can_be_made` writes those of the current formats to a folder.
+//! Called by the tests of formats.
 //!
 //! The state in them comes out of the controller itself: a small fleet under local and cluster jobs in several phases,
 //! an application under every kind of control, held and lost hosts, commands that were applied and refused.

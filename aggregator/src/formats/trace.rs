@@ -1,5 +1,8 @@
-//! Finds the schema of a type of today by deserialising it from made-up values: again and again, until every variant of
-//! every enumeration in it was made.
+//! Finds the schema of a type of today. In: types, by the names of their documents. Out: their schema as text. Called
+//! by the tests of formats, which compare it with the committed schema.
+//!
+//! A type is deserialised from made-up values: again and again, until every variant of every enumeration in it was
+//! made.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,6 @@
-//! A stored value with the names of its fields and variants: what [`super::schema`] reads, converters change, and a type
-//! of today is made of. Names are those of a schema's text or of a converter, so they take no memory of their own.
+//! A stored value with the names of its fields and variants. In: what [`super::schema`] reads from stored bytes, and
+//! what converters change. Out: a type of today, or a [`Mismatch`]. Called by [`super::read`], [`super::schema`] and
+//! [`super::convert`]. Names are those of a schema's text or of a converter, so they take no memory of their own.
 
 use std::fmt;
 

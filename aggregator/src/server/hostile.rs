@@ -1,6 +1,7 @@
-//! Frames of a hostile agent, decoded as the server does and given to a controller with a job, beside an honest host.
-//! For the fuzz target and the tests: whatever the frames contain, the honest host is served, and the output for
-//! operators and monitoring can be read.
+//! Frames of a hostile agent, for the fuzz target and the tests. In: frames, decoded and checked as the server does and
+//! given to a controller with a job. Out: how many were taken and refused. It panics where the rest suffers: when the
+//! controller's output is refused by its checker, a counter goes back, or the output for operators and monitoring
+//! cannot be read. Called by `fuzzing` and by its own test.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Adaptive integral control in the sense of Padala et al. (EuroSys 2007), to compare with: an integral controller whose
-//! gain follows what the service uses.
+//! Adaptive integral control in the sense of Padala et al. (EuroSys 2007), to compare with: an integral controller
+//! whose gain follows what the service uses. In: an interval as it was observed. Out: the next allocation. Called by
+//! [`crate::stfc`], and by `gleaner plan tune` ([`super::CONTROLLERS`]).
 
 use gleaner_planner::single_resource::{Observed, SingleResource};
 use gleaner_types::units::CoreShare;

@@ -1,5 +1,7 @@
 //! Model and inversion (Wei §3.4), to compare with: an autoregressive moving-average model of the response time is
-//! fitted to the last intervals and solved for the allocation that should meet the target in the next.
+//! fitted to the last intervals and solved for the allocation that should meet the target in the next. In: an interval
+//! as it was observed. Out: the next allocation, or the response time to expect with one. Called by [`crate::stfc`],
+//! and by `gleaner plan tune` ([`super::CONTROLLERS`]).
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,7 @@
-//! AutoControl (Padala et al., EuroSys 2009) as the dissertation compares itself with it (§4.6.3): an ARMA model by recursive
-//! least squares, on the reciprocal response time, a request that trades the tracking error against the change, and every
-//! contended resource arbitrated by itself.
+//! AutoControl (Padala et al., EuroSys 2009) as the dissertation compares itself with it (§4.6.3): an ARMA model by
+//! recursive least squares, on the reciprocal response time, a request that trades the tracking error against the
+//! change, and every contended resource arbitrated by itself. In: an application's observation; the demands of all.
+//! Out: the shares it asks for; the shares they get. Called by [`crate::bconf`].
 
 use gleaner_planner::balance::application::{Observation, Request};
 use gleaner_planner::balance::arbitration::Demand;

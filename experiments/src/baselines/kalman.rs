@@ -1,5 +1,6 @@
-//! Kalman filter on CPU usage (Kalyvianaki et al., ICAC 2009), to compare with: the allocation follows what is used so that
-//! 96 % of it is used. It never looks at the response time.
+//! Kalman filter on CPU usage (Kalyvianaki et al., ICAC 2009), to compare with: the allocation follows what is used so
+//! that 96 % of it is used. It never looks at the response time. In: an interval as it was observed. Out: the next
+//! allocation. Called by [`crate::stfc`], and by `gleaner plan tune` ([`super::CONTROLLERS`]).
 
 use std::collections::VecDeque;
 

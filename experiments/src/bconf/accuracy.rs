@@ -1,4 +1,5 @@
-//! How well the models predict, on data that had no part in the fit (§4.7.1, tables 4.3 and 4.4).
+//! How well the models predict, on data that had no part in the fit (§4.7.1, tables 4.3 and 4.4). In: seeds. Out:
+//! figures and details of the errors of all models, on both services. Called by [`super::reproduce`].
 
 use gleaner_planner::balance::Share;
 use gleaner_planner::balance::model::{Kind, Model, Orders, Sample};

@@ -1,4 +1,5 @@
-//! Short constructors for the figures and details of this experiment.
+//! Short constructors for the figures and details of this experiment. In: a figure's parts. Out: a [`Figure`], or one
+//! more [`Detail`] of the reproduction. Called by the experiment and by `accuracy`.
 
 use crate::{Detail, Figure, Reproduction};
 

@@ -1,4 +1,6 @@
 //! The applications of the experiments, where they run and with what load, who controls them, and what became of them.
+//! In: a method, the applications, a seed. Out: each application's course, and means over the runs of an experiment.
+//! Called by the experiment; `accuracy` uses its constants and helpers.
 
 use gleaner_planner::balance::application::{Application, Observation, ObservedShare, Settings};
 use gleaner_planner::balance::arbitration::{Demand, arbitrate};

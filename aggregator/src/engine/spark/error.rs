@@ -1,5 +1,6 @@
-//! Errors between the aggregator and Spark, and the texts that become part of an address. Used by every other file of
-//! this engine.
+//! Errors between the aggregator and Spark, and the texts that become part of an address. In: what went wrong; the name
+//! of an application or a host. Out: a [`SparkError`], whose kind tells callers what to do; a checked name. Called by
+//! `application`, `master`, `http`, `json`, `options` and the runner.
 
 use std::fmt;
 use std::str::FromStr;
