@@ -2,9 +2,9 @@
 //! limits on foreground workloads, and an acknowledgement of what was set. Called by the agent's loop and by
 //! `gleaner-agent try`.
 //!
-//! [`mod@plan`] decides what to write and [`mod@execute`] writes it. The value found is recorded on disk ([`ledger`])
-//! before it is first changed. It is restored ([`restore`]) when the lease ends, when the agent stops, and when the
-//! next agent starts.
+//! [`mod@plan`] decides what to write and [`mod@execute`] writes it. The original value is recorded on disk
+//! ([`ledger`]) before it is first changed. It is restored ([`restore`]) when the lease ends, when the agent stops, and
+//! when the next agent starts.
 
 pub mod cgroup;
 mod claims;

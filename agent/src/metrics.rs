@@ -138,7 +138,7 @@ impl Status {
         );
         page.gauge(
             "gleaner_agent_knobs_changed",
-            "Knobs that differ from their found value and will be restored.",
+            "Knobs that differ from their original value and will be restored.",
             tick.map(|tick| tick.levers_changed as f64),
         );
         page

@@ -350,7 +350,7 @@ pub(crate) enum AppCommand {
         /// The application.
         application: ApplicationId,
     },
-    /// Removes an application: the limits on its tiers return to the found values.
+    /// Removes an application: the limits on its tiers return to their original values.
     Remove {
         /// The application.
         application: ApplicationId,

@@ -1,6 +1,6 @@
-//! A lever while Gleaner manages it. In: the value found, and each value set. Out: whether another program has written
-//! the lever since (drift). A foreign value is never overwritten. The lever is managed again once it reads as found or
-//! as set. Called by the actor, the volunteer and the disk bound.
+//! A lever while Gleaner manages it. In: the original value, and each value set. Out: whether another program has
+//! written the lever since (drift). A foreign value is never overwritten. The lever is managed again once it reads as
+//! originally or as set. Called by the actor, the volunteer and the disk bound.
 
 use crate::levers::{AnyLever, LeverError, LeverValue};
 

@@ -271,8 +271,8 @@ pub fn levers_of(
 #[must_use]
 pub fn as_markdown() -> String {
     let mut text = "# Levers\n\nWhat an agent can set on a host, from `agent/src/levers`. `gleaner-agent doctor` says which of the \
-                    capabilities a host has. What was found is on the agent's disk before the first change; what restores it \
-                    is the agent itself: when the command's lease ends, when it stops, when it starts after a crash, and \
+                    capabilities a host has. The original values are on the agent's disk before the first change. The agent \
+                    restores them when the command's lease ends, when it stops and when it starts after a crash; so does \
                     `gleaner-agent restore`.\n\n| lever | what it does | where it exists | restored by | capability |\n| --- \
                     | --- | --- | --- | --- |\n"
         .to_owned();
@@ -282,9 +282,9 @@ pub fn as_markdown() -> String {
         let capability = capability.replace('_', " ");
         text += &format!("| {name} | {does} | {exists} | {restored} | {capability} |\n");
     }
-    text += "\nBeside these the volunteer's network traffic has a ceiling, by two BPF programs on its cgroup of version 2 (`agent/src/bpf.rs`, \
-             operators-guide.md, section 5). Nothing is recorded of them: they are attached by links that only the agent's \
-             process holds, and the kernel detaches them when it ends.\n";
+    text += "\nBeside these the volunteer's network traffic has a ceiling, by two BPF programs on its cgroup of version 2 (`agent/src/bpf.rs`; \
+             [operators-guide.md](operators-guide.md#the-volunteers-network-traffic)). Nothing is recorded of them: they are \
+             attached by links that only the agent's process holds, and the kernel detaches them when it ends.\n";
     text
 }
 

@@ -96,14 +96,14 @@ const KINDS: &[Kind] = &[
         name: "weight on a dm-ioband device",
         does: "a guest's share of the disk, by device-mapper message",
         exists: "the config names an ioband device of type pid and policy weight",
-        restored: "detached, or the weight found",
+        restored: "detached, or the original weight",
         capability: Some(Capability::Ioband),
     },
     Kind {
         name: "bandwidth on a dm-ioband device",
         does: "bytes per second of a guest, reads and writes together, by device-mapper message",
         exists: "the config names an ioband device of type pid and policy range-bw",
-        restored: "detached, or the bandwidth found",
+        restored: "detached, or the original bandwidth",
         capability: Some(Capability::Ioband),
     },
 ];

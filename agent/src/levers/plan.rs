@@ -1,4 +1,4 @@
-//! From limits and what was found to what a lever should be. Pure. In: limits, and the value found before the first
+//! From limits and a lever's original value to what it should be. Pure. In: limits, and the value from before the first
 //! change. Out: the value wanted, and what of it cannot be had. Called by [`super::lever::Lever::plan`].
 
 use std::collections::BTreeSet;

@@ -56,7 +56,7 @@ impl Lever for ProcessLever {
         name: "OOM score of a process",
         does: "the kernel kills it first when the host's memory runs out: `oom_score_adj`",
         exists: "everywhere",
-        restored: "the score found",
+        restored: "the original score",
         capability: None,
     }];
 

@@ -2,7 +2,7 @@
 //! was really set.
 //!
 //! A command names one target and carries a version that only rises, and a lease. Repeating a command renews its lease.
-//! When the lease ends the agent restores the values it had found before its first change.
+//! When the lease ends the agent restores the original values: those from before its first change.
 
 use serde::{Deserialize, Serialize};
 
@@ -107,7 +107,8 @@ pub struct NetworkLimit {
     pub transmit: Option<BytesPerSec>,
 }
 
-/// All limits on a foreground workload, requested or in force. A limit that is not requested returns to the found value.
+/// All limits on a foreground workload, requested or in force. A limit that is not requested returns to its original
+/// value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Its ceiling on CPU. On a QEMU guest the agent adds headroom for the emulator's own threads.
