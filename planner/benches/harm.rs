@@ -1,5 +1,6 @@
 //! What the summary after one trial costs: a workload's trials kept in full, its estimate with the jackknife interval, and
 //! a host of 100 workloads.
+//! In: made-up trials. Out: the time of one estimate. Called by `cargo bench`.
 
 use std::hint::black_box;
 use std::time::Duration;

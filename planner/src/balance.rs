@@ -1,5 +1,7 @@
 //! Balanced configuration of several resources (BConf, dissertation chapter 4): every application gets just enough CPU,
-//! memory and disk in each of its tiers to meet its response-time target.
+//! memory and disk in each of its tiers to meet its response-time target. In: what was measured of applications over one
+//! control interval. Out: the shares of the next. Called by [`crate::policy`] and the controller's `applications`, and by
+//! [`crate::snapshot::balance`].
 //!
 //! Once a control interval a [`model`] of the application's performance is fitted to what was seen, the [`scaler`] bounds
 //! how far each share may move, [`mpc`] finds the cheapest shares within the bounds that meet the target, and

@@ -1,5 +1,6 @@
 //! Power of hosts: a model fitted to measured samples, and the part of it that is counted for a volunteer (RHIC §4.4,
-//! "Energy"). `gleaner calibrate power` fits models; the controller uses them for the goal `energy`.
+//! "Energy"). In: samples, or a model and two utilisations. Out: a [`PowerFit`], or watts. `gleaner calibrate power` fits;
+//! sizing, the controller's clusters and the simulator count.
 
 use gleaner_types::job::PowerModel;
 use serde::{Deserialize, Serialize};

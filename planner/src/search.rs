@@ -1,5 +1,7 @@
 //! Searches over sizes when trying every one is too much: simulated annealing over volunteers, and over volunteers
 //! and dedicated hosts together (RHIC §4.1 mentions the former; the latter is ours).
+//! In: the sizes that are allowed and what each costs. Out: the cheapest that was found. Called by [`crate::snapshot`] alone,
+//! to compare with the controller's own search.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};

@@ -1,4 +1,5 @@
 //! The rules that a plan can break, each with the numbers that show it.
+//! Data only: the checker makes them, the controller's gate logs them and holds the output back.
 
 use gleaner_types::command::{Desired, Target};
 use gleaner_types::id::{HostId, JobId, WorkloadId};

@@ -1,5 +1,6 @@
 //! The controller of one application (AppIMAP, §4.4): model, scaler and balancer put together. Once a control interval it
 //! takes what was seen and says what shares the application asks for, and why.
+//! In: an [`Observation`]. Out: a [`Request`]. Called by [`crate::policy`] once a control interval.
 
 use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};

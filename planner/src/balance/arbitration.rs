@@ -1,4 +1,6 @@
 //! The domain arbitrator (§4.5): who gets what where the requests of applications exceed a host.
+//! In: the [`Demand`]s of all applications and the capacity of every host. Out: [`Grants`]. Called by the controller's
+//! `applications` after all have asked, and by [`crate::snapshot::balance`].
 //!
 //! Hosts that can grant everything are cut out of the placement graph; what is left falls into sub-domains of applications
 //! that are connected by contended hosts. Within one, every application gets the same part p_a of each constrained

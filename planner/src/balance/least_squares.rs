@@ -1,5 +1,6 @@
 //! Least squares for the few coefficients of a performance model: nonnegative (Lawson and Hanson, "Solving Least Squares
 //! Problems", chapter 23) on the normal equations, with a pull towards given coefficients where the data say little.
+//! In: weighted rows of an equation. Out: its coefficients. Called by [`model`](super::model) in every control interval.
 
 /// Rounds after which the search ends with what it has; each frees or fixes a coefficient.
 const MOST_ROUNDS: usize = 200;

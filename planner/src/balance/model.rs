@@ -1,6 +1,8 @@
 //! Models of an application's performance ȳ = target over response time (§4.4.1): gray box by the miss rate of the last
 //! level cache (LCMR, Eq. 4.1), black box by its own past (ARMA, Eq. 4.2). One for each condition of load, because
 //! performance is linear in the shares only piecewise.
+//! In: one [`Sample`] an interval. Out: a [`Prediction`], the gain of each share and what the performance is without any.
+//! Called by [`application`](super::application).
 //!
 //! Coefficients come from nonnegative least squares over a sliding window. A share that hardly moved tells nothing of its
 //! gain. A penalty then keeps that gain near the prior: in proportion to how long requests wait for the resource, or equal

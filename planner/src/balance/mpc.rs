@@ -1,5 +1,7 @@
 //! The balancer's program (Eq. 4.3–4.7): among the shares within the scaler's bounds that meet the target by the model,
 //! those of the least resource penalty ‖w̄‖² and control penalty q·‖w̄ − v̄‖².
+//! In: a [`Variable`] for each share, with its gain and bounds, and the performance that the shares have to add. Out: the
+//! shares, and whether they reach it. Called by [`application`](super::application).
 //!
 //! The objective is separable and the target is one equation, so the optimum is w̄ᵢ(μ) = clamp((q·v̄ᵢ + μ·dᵢ/2)/(1 + q)) for
 //! the one multiplier μ at which Σ dᵢ·w̄ᵢ is what the target needs. That sum grows with μ in straight pieces; the piece

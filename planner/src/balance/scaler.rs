@@ -1,5 +1,6 @@
 //! The scaler (Eq. 4.8–4.10 and Table 4.2): how far each share may move in one control interval, by how far the
 //! performance is from its target and how loaded the resource is.
+//! In: the error, and each share with its use. Out: its bounds. Called by [`application`](super::application).
 
 pub use gleaner_types::application::Load;
 use gleaner_types::units::Fraction;

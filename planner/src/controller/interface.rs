@@ -1,4 +1,6 @@
 //! What goes into the controller and what comes out.
+//! Data only: the aggregator's shell and the simulator make [`Input`]s and carry [`Output`]s out; `status`, `top` and the
+//! metrics read the views.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Why a host offers a volunteer nothing now.
+//! In: what a host last reported. Out: a reason, for `explain` and for events. Called by the owners of hosts, jobs and
+//! applications.
 
 use gleaner_types::id::HostId;
 use gleaner_types::report::Absence;

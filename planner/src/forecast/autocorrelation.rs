@@ -1,4 +1,5 @@
 //! The history's last period again (RHIC §4.2).
+//! In: the history. Out: one prediction. Called through the registry.
 
 use super::forecaster::{Forecaster, Setup};
 use super::steps::{OfSteps, covariance, mean, repeated};

@@ -1,4 +1,5 @@
 //! An autoregression of the history (RHIC §4.2): every step as a weighted sum of the steps before it.
+//! In: the history. Out: one prediction. Called through the registry.
 
 use super::forecaster::{Forecaster, Setup};
 use super::steps::{OfSteps, covariance, mean};

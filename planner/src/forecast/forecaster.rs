@@ -1,5 +1,5 @@
-//! The contract of a way to predict: what it is made with, what it is shown, what it says. [`ResidualForecaster`] is who
-//! calls; the members of the family are the files beside this one.
+//! The contract of a way to predict. In: what a method is made with ([`Setup`]) and shown ([`Past`]). Out: what it says
+//! ([`Prediction`]). [`ResidualForecaster`] calls; the members of the family are the files beside this one.
 //!
 //! [`ResidualForecaster`]: super::ResidualForecaster
 

@@ -1,5 +1,6 @@
 //! The history's mean, promised with standard deviations of single samples: what is usual elsewhere, and more careful than
 //! the spread of means over a lookahead.
+//! In: the history. Out: one prediction. Called through the registry.
 
 use super::forecaster::{Forecaster, Margin, Past, Prediction, Setup};
 

@@ -1,4 +1,5 @@
 //! The moving average (RHIC §4.2, the papers' choice): the next minutes are as the history in the mean.
+//! In: the history. Out: one prediction. Called through the registry.
 
 use super::forecaster::{Forecaster, Past, Prediction, Setup};
 

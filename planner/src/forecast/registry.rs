@@ -1,5 +1,6 @@
-//! The registry of forecasters: every method by its name. What the config accepts, docs/configuration.md lists, reports
-//! name and `best` lets compete is read from here. This file says what an entry is; the list is in the file above.
+//! The registry of forecasters: every method by its name. In: a name of the config. Out: the [`Method`] that makes the
+//! forecaster. The config, docs/configuration.md, reports and `best` read it. This file says what an entry is; the list is
+//! in the file above.
 
 use std::fmt;
 

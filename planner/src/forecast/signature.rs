@@ -1,4 +1,5 @@
 //! The history's typical period again, or a Markov chain where it has none (CloudScale, SOCC 2011, after RHIC §4.2).
+//! In: the history. Out: one prediction. Called through the registry.
 
 use super::forecaster::{Forecaster, Setup};
 use super::steps::{OfSteps, mean, repeated};

@@ -1,4 +1,6 @@
 //! Sliding windows over time, with constant work per sample.
+//! In: samples and their times. Out: mean, deviation or maximum of those within the window. Called by the history, the
+//! residual forecaster and the windowed maximum.
 
 use std::collections::VecDeque;
 

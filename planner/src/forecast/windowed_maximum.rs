@@ -1,4 +1,5 @@
 //! The largest demand of the history: expected and promised alike.
+//! In: the history. Out: one prediction. Called through the registry.
 
 use super::forecaster::{Forecaster, Margin, Past, Prediction, Setup};
 use super::window::Maximum;

@@ -1,4 +1,6 @@
 //! From trials to harm: a ratio estimator with a jackknife interval.
+//! In: trials, each with the foreground's run and wait times of both sides. Out: an [`Estimate`]. Called by
+//! [`HarmTracker`](super::HarmTracker) for each workload and for all together.
 //!
 //! Work that needs `c` of CPU takes `c + w` where it waits `w` for a CPU, the disk or memory. With `R` as the wait per CPU time, summed over all
 //! trials of a side, it takes `1 + R` per CPU time, and harm is `(1 + R with) / (1 + R without) - 1`: the extra wait per

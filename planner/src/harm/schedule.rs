@@ -1,4 +1,5 @@
 //! When the volunteer is held still, and for how long: at random moments, in total a given share of the time.
+//! In: a seed and that share. Out: the next [`Trial`]. Called by the agent's harm meter and by the simulator.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! The harm of a host: trials of each workload and of all together, why there is none, and when the budget is crossed.
+//! In: what each trial compared, or why it was skipped. Out: readings for the report, and [`Crossing`]s for the event log.
+//! Called by the agent's harm meter.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! Properties that hold for any sequence of trials, checked without the estimates of the code under test.
+//! In: drawn sequences of trials. Out: the first that breaks a rule. Called by `cargo test`.
 
 use proptest::prelude::*;
 

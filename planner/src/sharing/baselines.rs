@@ -1,5 +1,6 @@
 //! Policies to compare with: first in first out, shortest remaining job first (SRJF), and delay scheduling on DRF. They fill
 //! a node with tasks of one job after the other; a task whose input is near is preferred, as by every scheduler (§5.5.1).
+//! In: a cluster's state. Out: what to start. Called by [`engine`](super::engine), for `plan share` and the reproductions.
 
 use std::cmp::Reverse;
 

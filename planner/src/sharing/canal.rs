@@ -1,5 +1,6 @@
 //! CANAL: credit sharing (§5.3), with packing that knows where inputs are (§5.4.1), and the acceleration of jobs that will
 //! use an idle network (§5.4.2).
+//! In: a cluster's state. Out: what to start. Called by [`engine`](super::engine) at every event.
 //!
 //! How the paper is read here. Fair completions are those of DRF for the jobs that have arrived. While these are few, they are
 //! computed with whole tasks on the same cluster: Tables 5.5 and 5.6 count so, and such times can be reached. With more jobs

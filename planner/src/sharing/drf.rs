@@ -1,4 +1,5 @@
 //! Dominant resource fairness with whole tasks: the next task is always one of the job with the smallest dominant share.
+//! In: a cluster's state. Out: what to start. Called by [`engine`](super::engine); CANAL computes fair completions with it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};

@@ -1,4 +1,5 @@
 //! What a scheduler of jobs is asked: nodes behind one cluster switch, and jobs of stages. [`Workload`] is a checked one.
+//! Data only: `plan share` and the reproductions make them, [`engine`](super::engine) runs them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,6 @@
 //! Dynamic level (§5.3.4) and locality-aware packing (§5.4.1): which tasks go to a node, of the first job or of the first
 //! two, four, …, by what they waste of the node and by how much work their jobs have left.
+//! In: a node and the jobs at the head of the queue. Out: tasks for it. Called by [`canal`](super::canal).
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::RngCore;

@@ -1,4 +1,5 @@
 //! Vectors of the four resources: demands of tasks, capacities of nodes.
+//! Data only: everything in this folder counts with them.
 
 use serde::{Deserialize, Serialize};
 

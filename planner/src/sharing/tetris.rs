@@ -1,4 +1,5 @@
 //! Tetris (§5.2.1, its reference 39): multi-resource packing with a preference for jobs with little remaining work.
+//! In: a cluster's state. Out: what to start. Called by [`engine`](super::engine).
 
 use super::engine::{Policy, State};
 use super::input::Stage;

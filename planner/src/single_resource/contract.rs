@@ -1,4 +1,5 @@
 //! What a controller of one resource is shown, and what it answers.
+//! Data only: [`crate::policy`] shows and takes it, [`stfc`](super::stfc) and the baselines of the experiments answer.
 
 use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};

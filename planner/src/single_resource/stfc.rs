@@ -1,5 +1,7 @@
 //! Self-tuning fuzzy control (Wei §3.2): a rule table over the error of the response time and its change says in which
 //! direction and how strongly to act, and the strength is scaled by the allocation and the error itself.
+//! In: an [`Observed`] interval. Out: the allocation of the next. Called by [`crate::policy`] and
+//! [`crate::snapshot::tune`].
 
 use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
