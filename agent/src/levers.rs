@@ -22,6 +22,7 @@ pub mod role;
 pub mod scale;
 mod value;
 
+pub(crate) use catalogue::is_known;
 pub use catalogue::{AnyLever, WorkloadLevers};
 pub use cgroup::{CgroupFile, CgroupLever};
 pub use domain::{DomainKind, DomainLever};

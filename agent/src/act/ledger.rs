@@ -20,7 +20,7 @@ use gleaner_types::error::chain;
 
 pub(super) use self::contents::REGISTRY;
 pub use self::contents::{Contents, Enabled, Record};
-use self::contents::{FORMAT, is_of_another_boot, newer};
+use self::contents::{FORMAT, is_of_another_boot, newer, unknown_lever};
 pub use self::error::LedgerError;
 pub(super) use self::error::failed;
 use self::error::trusted;
@@ -130,6 +130,9 @@ impl Ledger {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if let Some(source) = newer(&text) {
             return Err((LedgerError::Newer { path, source }, text));
+        }
+        if let Some(name) = unknown_lever(&text) {
+            return Err((LedgerError::UnknownLever { path, name }, text));
         }
         let understood = if bytes.len() as u64 > LONGEST {
             Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is longer than {LONGEST} bytes")))

@@ -10,6 +10,8 @@ use gleaner_types::command::{DiskLimit, Limits, Quota, Weight};
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::Capability;
 use gleaner_types::units::Bytes;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::{CgroupFile, CgroupLever};
@@ -38,6 +40,13 @@ macro_rules! catalogue {
         #[serde(rename_all = "snake_case")]
         pub enum AnyLever {
             $($(#[$doc])* $name($lever),)+
+        }
+
+        /// The names of levers in the ledger.
+        #[derive(Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Name {
+            $($name,)+
         }
 
         /// Calls one expression on whichever lever it is.
@@ -206,6 +215,12 @@ impl AnyLever {
     pub fn whole_memory(&self, current: &LeverValue) -> Option<Bytes> {
         each!(self, lever => lever.whole_memory(current))
     }
+}
+
+/// Whether the catalogue has a lever of this name, as the ledger writes it.
+pub(crate) fn is_known(name: &str) -> bool {
+    let name: StrDeserializer<'_, ValueError> = name.into_deserializer();
+    Name::deserialize(name).is_ok()
 }
 
 /// How a foreground workload can be limited.

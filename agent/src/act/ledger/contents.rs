@@ -1,21 +1,23 @@
 //! What the ledger holds, and whether a text is such a ledger. In: the file's text. Out: its contents, or why they
 //! cannot be used. Nothing is read or written here but what the paths in it are. Called by the ledger.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use gleaner_types::command::Target;
 use gleaner_types::format::UnknownFormat;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::act::trust;
-use crate::levers::{AnyLever, LeverValue};
+use crate::levers::{AnyLever, LeverValue, is_known};
 
 /// Folder of registered process groups.
 pub(in crate::act) const REGISTRY: &str = "volunteer";
 /// Format that this agent writes. It reads that one: format 1 was never released. A change of what the ledger holds
-/// raises it, and [`Contents::understand`] then converts the one before.
+/// raises it, and [`Contents::understand`] then converts the one before. A new lever does not: [`unknown_lever`].
 pub(super) const FORMAT: u32 = 2;
 
 /// What is known of one changed lever.
@@ -151,6 +153,23 @@ impl Contents {
 pub(super) fn is_of_another_boot(text: &str, boot_id: &str) -> bool {
     let named = text.split_once("\"boot_id\": \"").and_then(|(_, rest)| Some(rest.split_once('"')?.0));
     named.is_some_and(|named| !named.is_empty() && named != boot_id)
+}
+
+/// The name of a lever in a ledger of this format that this agent does not know: a newer agent has it. Without it the
+/// rest cannot be restored in order, so nothing of such a ledger is used.
+pub(super) fn unknown_lever(text: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        format: u32,
+        records: Vec<NamedRecord>,
+    }
+    #[derive(Deserialize)]
+    struct NamedRecord {
+        knob: BTreeMap<String, IgnoredAny>,
+    }
+    let Named { format, records } = serde_json::from_str(text).ok()?;
+    let names = records.into_iter().flat_map(|record| record.knob.into_keys());
+    (format == FORMAT).then(|| names.into_iter().find(|name| !is_known(name))).flatten()
 }
 
 /// That a newer agent wrote a ledger. Looks only at what no format changes.

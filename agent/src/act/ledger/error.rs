@@ -65,6 +65,18 @@ pub enum LedgerError {
         /// What was found.
         source: UnknownFormat,
     },
+    /// The ledger names a lever that only a newer agent has. It was left as it is.
+    #[error(
+        "what must be restored is recorded in `{path}` by a newer agent, with the lever `{name}`, which this one does not \
+         know; restore the host with that agent (`gleaner-agent restore`), or reboot it, which undoes everything by \
+         itself, and move the file away"
+    )]
+    UnknownLever {
+        /// The ledger.
+        path: PathBuf,
+        /// The lever's name.
+        name: String,
+    },
     /// A file could not be read or written.
     #[error("failed to {action} `{path}`")]
     Io {
