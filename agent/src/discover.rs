@@ -12,7 +12,7 @@ use gleaner_types::report::{MAX_WORKLOADS, WorkloadKind};
 
 use crate::facts::WorkloadKey;
 use crate::hierarchies::Hierarchies;
-use crate::process::{QemuCommand, parse_qemu, pids, stat};
+use crate::process::{QemuCommand, pids, qemu, stat};
 use crate::roots::Roots;
 pub(crate) use glob::Glob;
 pub use glob::InvalidGlob;
@@ -117,8 +117,7 @@ impl Discovery {
     fn guests(&self) -> Vec<(i32, u64, QemuCommand)> {
         let guest = |pid: i32| {
             // A process that ends in the middle of this is no guest any more.
-            let cmdline = std::fs::read(self.roots.proc.join(format!("{pid}/cmdline"))).ok()?;
-            let command = parse_qemu(&cmdline)?;
+            let command = qemu(&self.roots.proc, &pid.to_string())?;
             let stat = stat(&self.roots.proc, pid).ok()?;
             (!self.is_volunteers(pid)).then_some((pid, stat.start_ticks, command))
         };

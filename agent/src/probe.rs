@@ -52,9 +52,7 @@ pub fn offers(roots: &Roots, hierarchies: &Hierarchies, trying: bool) -> Vec<Off
 fn guests(roots: &Roots) -> Finding {
     let kvm = Path::new("/dev/kvm").exists();
     let guest = |pid: &String| {
-        pid.bytes().all(|byte| byte.is_ascii_digit())
-            && std::fs::read(roots.proc.join(pid).join("cmdline"))
-                .is_ok_and(|cmdline| crate::process::parse_qemu(&cmdline).is_some())
+        pid.bytes().all(|byte| byte.is_ascii_digit()) && crate::process::qemu(&roots.proc, pid).is_some()
     };
     let running = names(&roots.proc).iter().filter(|name| guest(name)).count();
     match (kvm, running) {

@@ -2,6 +2,8 @@
 //! Out: raw facts and counters. Called by discovery and the sensors, and by acting, to find the processes of the
 //! volunteer and what is beside it.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use gleaner_types::report::{Absence, Reason};
@@ -90,13 +92,19 @@ pub(crate) struct QemuCommand {
     pub(crate) monitor: Option<PathBuf>,
 }
 
-/// Most of a command line looked at.
-const MAX_CMDLINE: usize = 128 << 10;
+/// Most of a command line that is read: whoever starts a process chooses its length, and it may be megabytes.
+const MAX_CMDLINE: u64 = 128 << 10;
+
+/// What a process's command line says of a QEMU guest; `None` if it is none, or has ended.
+pub(crate) fn qemu(proc: &Path, pid: &str) -> Option<QemuCommand> {
+    let mut cmdline = Vec::new();
+    File::open(proc.join(pid).join("cmdline")).ok()?.take(MAX_CMDLINE).read_to_end(&mut cmdline).ok()?;
+    parse_qemu(&cmdline)
+}
 
 /// What a command line (`/proc/PID/cmdline`: arguments ended by NUL) says of a QEMU guest; `None` if it is
 /// none. The process's short name is of no use: it is cut to 15 characters, or the guest's own.
 pub(crate) fn parse_qemu(cmdline: &[u8]) -> Option<QemuCommand> {
-    let cmdline = &cmdline[..cmdline.len().min(MAX_CMDLINE)];
     let mut arguments = cmdline.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let program = arguments.next()?;
     let program = program.rsplit('/').next()?;

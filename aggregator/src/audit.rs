@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use gleaner_api::AuditRecord;
 use gleaner_types::id::ApplicationId;
@@ -93,8 +94,14 @@ struct Stamp {
 /// The lines at or after `since`, oldest first; those of a newer version as they are. Lines that are not records (torn by a
 /// crash) are skipped.
 pub(crate) fn lines(folder: &Path, since: Option<Timestamp>) -> impl Iterator<Item = String> {
+    // A file last written before then has no such line: both times are this machine's.
+    let is_wanted = move |file: &File| {
+        let written = file.metadata().and_then(|metadata| metadata.modified());
+        let written_ms = written.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map(|at| at.as_millis());
+        since.zip(written_ms).is_none_or(|(since, written_ms)| written_ms >= u128::from(since.0))
+    };
     let files = oldest_first(folder, STEM).into_iter();
-    let lines = files.filter_map(|file| File::open(file).ok()).flat_map(|file| {
+    let lines = files.filter_map(|file| File::open(file).ok()).filter(is_wanted).flat_map(|file| {
         // A read error ends the file there.
         BufReader::new(file).split(b'\n').map_while(Result::ok)
     });
@@ -143,6 +150,28 @@ mod tests {
         assert!(folder.path().join("audit.1.jsonl").exists());
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_file_written_before_the_wanted_time_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = AuditLog::new(folder.path(), Timestamp(0));
+        log.writer.files.max_bytes = 1;
+        (1..=3).for_each(|id| log.append(&record(id * 1_000)).unwrap());
+        // Times that differ from those of the lines show which of them decided.
+        for (name, at_ms) in [("audit.2", 1_999), ("audit.1", 2_000)] {
+            let file = File::options().write(true).open(folder.path().join(format!("{name}.jsonl"))).unwrap();
+            file.set_modified(UNIX_EPOCH + std::time::Duration::from_millis(at_ms)).unwrap();
+        }
+        let ids = |since| -> Vec<u64> {
+            lines(folder.path(), since).map(|line| serde_json::from_str::<AuditRecord>(&line).unwrap().id).collect()
+        };
+        assert_eq!(ids(None), [1_000, 2_000, 3_000]);
+        assert_eq!(ids(Some(Timestamp(1_000))), [1_000, 2_000, 3_000]);
+        assert_eq!(ids(Some(Timestamp(2_000))), [2_000, 3_000]);
+        let older = File::options().write(true).open(folder.path().join("audit.1.jsonl")).unwrap();
+        older.set_modified(UNIX_EPOCH).unwrap();
+        assert_eq!(ids(Some(Timestamp(2_000))), [3_000], "the second was not read");
     }
 
     #[test]

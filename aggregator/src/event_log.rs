@@ -28,6 +28,9 @@ const MAX_WAITING: usize = 10_000;
 /// Events that may be written before all are synced. Chosen: some megabytes of memory.
 const MAX_UNSYNCED: usize = 10_000;
 
+/// Incarnations of a host remembered beside the present one. Chosen.
+const MOST_NEWER: usize = 8;
+
 /// Where and how much to log.
 #[derive(Debug, Clone)]
 pub struct EventLogSettings {
@@ -207,9 +210,8 @@ impl EventLog {
                 self.failed(&error);
                 return Err(error);
             }
-            // Older incarnations of a host send nothing any more.
-            self.written.retain(|(other, older), _| other != host || *older >= *incarnation);
             self.written.insert(key, *sequence);
+            forget_incarnations(&mut self.written, host, *incarnation);
         }
         Ok(())
     }
@@ -300,6 +302,16 @@ impl EventLog {
         self.appended.send_modify(|count| *count += 1);
         Ok(())
     }
+}
+
+/// Older incarnations of a host than the present one send nothing any more. Newer ones may have been before it, where a clock
+/// was set back; of those the oldest few are kept, because a hostile host can count backwards for ever.
+fn forget_incarnations(through: &mut Through, host: &HostId, present: u64) {
+    let mut newer = 0;
+    through.retain(|(other, incarnation), _| {
+        newer += usize::from(other == host && *incarnation > present);
+        other != host || (*incarnation >= present && newer <= MOST_NEWER)
+    });
 }
 
 /// Reads the log from its oldest line on and then follows it as it grows, through rotations. For readers

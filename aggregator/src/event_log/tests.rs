@@ -353,6 +353,20 @@ fn an_older_incarnation_is_forgotten_and_other_hosts_are_not() {
 }
 
 #[test]
+fn a_host_that_counts_backwards_does_not_fill_the_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    let host = HostId::new("h1").unwrap();
+    for incarnation in (1..=100).rev() {
+        let source = EventSource::Agent { host: host.clone(), incarnation, sequence: 1 };
+        log.append_agents(Timestamp(1), &[EventRecord { at: Timestamp(1), source, event: stopped() }]).unwrap();
+    }
+    log.sync();
+    assert_eq!((log.written.len(), log.synced.len()), (9, 9));
+    assert_eq!((log.through(&host, 1), log.through(&host, 9), log.through(&host, 10)), (1, 1, 0));
+}
+
+#[test]
 fn what_another_run_wrote_counts_only_once_it_is_on_the_disk() {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/dev/null", folder.path().join("events.jsonl")).unwrap();

@@ -10,7 +10,7 @@ use crate::act::cgroup::with_descendants;
 use crate::facts::TaskCgroups;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::levers::{AnyLever, CgroupFile, MonitorKind, MonitorLever};
-use crate::process::{identify, parse_qemu, pids};
+use crate::process::{identify, pids, qemu};
 
 /// There is no such guest or unit, or it cannot be the volunteer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -98,8 +98,8 @@ fn version(unified: bool) -> CgroupVersion {
 /// # Errors
 /// [`AdoptError`].
 pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Result<Adopted, AdoptError> {
-    let command = |pid: i32| parse_qemu(&std::fs::read(proc.join(format!("{pid}/cmdline"))).ok()?);
-    let named = |pid: i32| Some((pid, command(pid).filter(|command| command.name.as_deref() == Some(name))?));
+    let named =
+        |pid: i32| Some((pid, qemu(proc, &pid.to_string()).filter(|command| command.name.as_deref() == Some(name))?));
     let mut claims = pids(proc).into_iter().filter_map(named);
     let called = || name.to_owned();
     let (pid, command) = claims.next().ok_or_else(|| AdoptError::NoGuest(called()))?;
