@@ -121,7 +121,10 @@ impl Bed<'_> {
         let by_weight = !matches!(row, Row::Nice | Row::Idle);
         // Before the pair and the processes, so that it is dropped after them.
         let emptied = Emptied(self.groups);
-        let places = self.groups.make(by_weight, row == Row::Gleaner)?;
+        let places = self.groups.make(by_weight, row.has_agent())?;
+        if row == Row::Quota {
+            places.set_quota(suppress::fixed_quota_us(host::cpus()), suppress::PERIOD_US)?;
+        }
         let work_folder = self.folder.join("work");
         _ = std::fs::remove_dir_all(&work_folder);
         std::fs::create_dir_all(&work_folder)?;
@@ -190,7 +193,7 @@ impl Bed<'_> {
         if row == Row::Alone {
             return Ok(Volunteer::None);
         }
-        let agent = row == Row::Gleaner;
+        let agent = row.has_agent();
         let arguments = Arguments {
             antagonist,
             work: work.to_owned(),
@@ -198,14 +201,15 @@ impl Bed<'_> {
             memory: self.memory.saturating_mul(4),
             stream: self.memory / 4 * 5,
             nice: (row == Row::Nice).then_some(19),
-            idle: row == Row::Idle,
+            idle: matches!(row, Row::Idle | Row::Quota),
             enter: if agent { Vec::new() } else { places.antagonist.clone() },
             owned: !agent,
         };
         let program = std::env::current_exe().context("failed to find this program's own file")?;
         if agent {
             let volunteer = self.groups.volunteer();
-            let mut pair = Pair::start(self.gleaner, &self.folder.join("pair"), &volunteer, scratch, self.network)?;
+            let mut pair =
+                Pair::start(row, self.gleaner, &self.folder.join("pair"), &volunteer, scratch, self.network)?;
             let words: Vec<String> = arguments.words().iter().map(|word| quoted(word)).collect();
             let task = format!("{} {}", quoted(&program.display().to_string()), words.join(" "));
             if let Err(error) = pair.submit(&task) {

@@ -123,7 +123,18 @@ named! {
     Nice "nice" "nice 19",
     Idle "idle" "SCHED_IDLE and nothing else",
     Threshold "threshold" "a quota that keeps the machine's total CPU use at 65 %, as Koordinator's suppression",
+    Quota "quota" "SCHED_IDLE under a fixed quota of three quarters of the machine",
     Gleaner "gleaner" "a real agent and aggregator; the antagonist is a job's task",
+    Ceiling "ceiling" "the same with act.volunteer_ceiling_percent at three quarters of the machine",
+    Follow "follow" "the same with guard.follow_harm instead, which needs a --settle of minutes to learn",
+}
+
+impl Row {
+    /// The product runs in it, configured one way or another.
+    #[must_use]
+    pub const fn has_agent(self) -> bool {
+        matches!(self, Self::Gleaner | Self::Ceiling | Self::Follow)
+    }
 }
 
 /// A foreground with an antagonist beside it.

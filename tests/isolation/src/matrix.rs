@@ -111,7 +111,7 @@ fn machine(groups: &Groups) -> String {
 }
 
 fn checked(plan: &Plan) -> anyhow::Result<()> {
-    if plan.rows.contains(&Row::Gleaner) && !plan.gleaner.is_file() {
+    if plan.rows.iter().any(|row| row.has_agent()) && !plan.gleaner.is_file() {
         bail!(
             "the row `gleaner` needs the program: {} is no file; build it, or give --gleaner PATH",
             plan.gleaner.display()

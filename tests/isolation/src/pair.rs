@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
+use crate::cells::Row;
 use crate::children::{Owned, ends_with_this};
 use crate::network::{Network, RATE_MBIT, run_quietly};
-use crate::{host, interrupt};
+use crate::{host, interrupt, suppress};
 
 /// How long a daemon may take to start or to stop.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,11 +30,13 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts both in an empty folder. The agent is told where the antagonist writes, and over which link it sends.
+    /// Starts both in an empty folder, configured as the row says. The agent is told where the antagonist writes, and over
+    /// which link it sends.
     ///
     /// # Errors
     /// One of them does not start; the end of its log.
     pub fn start(
+        row: Row,
         gleaner: &Path,
         folder: &Path,
         volunteer: &str,
@@ -46,7 +49,7 @@ impl Pair {
         let pki = folder.display().to_string();
         run_quietly(own.command().args(["pki", "init", &pki]))?;
         run_quietly(own.command().args(["pki", "issue-agent", "isolation", "--authority", &pki]))?;
-        own.write_configs(volunteer, scratch, network)?;
+        own.write_configs(row, volunteer, scratch, network)?;
         own.aggregator = Some(own.daemon("aggregator")?);
         own.wait("the aggregator answers", |own| own.ask(&["job", "list"]).is_some())?;
         own.agent = Some(own.daemon("agent")?);
@@ -54,7 +57,13 @@ impl Pair {
         Ok(own)
     }
 
-    fn write_configs(&self, volunteer: &str, scratch: &Path, network: Option<&Network>) -> anyhow::Result<()> {
+    fn write_configs(
+        &self,
+        row: Row,
+        volunteer: &str,
+        scratch: &Path,
+        network: Option<&Network>,
+    ) -> anyhow::Result<()> {
         // A port that is free now. If somebody takes it in between, the aggregator says so and ends.
         let port = UdpSocket::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let dir = self.folder.display();
@@ -68,11 +77,18 @@ impl Pair {
         let link = network
             .map(|network| format!("links = ['{}']\nlink_mbit = {RATE_MBIT}\n", network.interface()))
             .unwrap_or_default();
+        let ceiling = match row {
+            Row::Ceiling => {
+                format!("volunteer_ceiling_percent = {}\n", suppress::FIXED_SHARE * 100.0 * host::cpus() as f64)
+            }
+            _ => String::new(),
+        };
         let agent = format!(
             "state_dir = '{dir}/agent'\n[host]\nname = 'isolation'\n[aggregator]\naddress = '127.0.0.1:{port}'\n{}\
-             [act]\nenabled = true\n{link}[tasks]\nenabled = true\n[volunteer]\ncgroup = '{volunteer}'\nkill_after_ms = 200\n\
+             [act]\nenabled = true\n{link}{ceiling}[guard]\nfollow_harm = {}\n[tasks]\nenabled = true\n[volunteer]\ncgroup = '{volunteer}'\nkill_after_ms = 200\n\
              disk_floor_folders = ['{}']\n",
             tls("isolation"),
+            row == Row::Follow,
             scratch.display()
         );
         std::fs::write(self.folder.join("aggregator.toml"), aggregator)?;
