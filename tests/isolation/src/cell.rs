@@ -19,6 +19,7 @@ use crate::groups::{Groups, Places};
 use crate::host::{self, CpuTime};
 use crate::network::Network;
 use crate::pair::Pair;
+use crate::points::Points;
 use crate::scratch::Scratch;
 use crate::statistics::{Summary, Times};
 use crate::work::{self, Work};
@@ -118,7 +119,7 @@ impl Bed<'_> {
     /// # Errors
     /// Something did not start; interrupted.
     pub fn measure(&self, cell: Cell, row: Row, seed: u64) -> anyhow::Result<Measurement> {
-        let by_weight = !matches!(row, Row::Nice | Row::Idle);
+        let by_weight = !matches!(row, Row::Nice | Row::Idle | Row::Points);
         // Before the pair and the processes, so that it is dropped after them.
         let emptied = Emptied(self.groups);
         let places = self.groups.make(by_weight, row.has_agent())?;
@@ -134,6 +135,7 @@ impl Bed<'_> {
         foreground.wait_until_ready()?;
         let mut volunteer = self.volunteer(cell.antagonist, row, &places, &work_folder, &written)?;
         let note = self.wait_until_at_work(row, &volunteer, &work_folder)?;
+        let points = (row == Row::Points).then(Points::start).transpose()?;
         let mut suppressed = Suppression::new(row == Row::Threshold, &places);
         let tend = |volunteer: &mut Volunteer, suppressed: &mut Suppression| -> anyhow::Result<()> {
             volunteer.tend()?;
@@ -157,6 +159,7 @@ impl Bed<'_> {
             (_, Antagonist::All) => 11,
             _ => 1,
         };
+        drop(points);
         drop(volunteer);
         drop(foreground);
         drop(emptied);
@@ -201,7 +204,7 @@ impl Bed<'_> {
             memory: self.memory.saturating_mul(4),
             stream: self.memory / 4 * 5,
             nice: (row == Row::Nice).then_some(19),
-            idle: matches!(row, Row::Idle | Row::Quota),
+            idle: matches!(row, Row::Idle | Row::Points | Row::Quota),
             enter: if agent { Vec::new() } else { places.antagonist.clone() },
             owned: !agent,
         };

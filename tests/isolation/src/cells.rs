@@ -123,6 +123,7 @@ named! {
     Nice "nice" "nice 19",
     Idle "idle" "SCHED_IDLE and nothing else",
     Threshold "threshold" "a quota that keeps the machine's total CPU use at 65 %, as Koordinator's suppression",
+    Points "points" "SCHED_IDLE, and on each CPU a real-time thread that wakes every millisecond",
     Quota "quota" "SCHED_IDLE under a fixed quota of three quarters of the machine",
     Gleaner "gleaner" "a real agent and aggregator; the antagonist is a job's task",
     Ceiling "ceiling" "the same with act.volunteer_ceiling_percent at three quarters of the machine",

@@ -10,6 +10,7 @@
 //! - what there is to choose from: [`cells`]; the order of a run: [`order`]
 //! - what a cell needs: [`groups`], [`network`], [`scratch`]; what is undone at the end, however it ends: [`leftovers`], [`interrupt`]
 //! - processes of their own: [`antagonist`] with [`work`], [`foreground`]; those of the product: [`pair`]
+//! - what rows besides the product do all the time: [`suppress`], [`points`]
 //! - a measurement: [`cell`]; all of them: [`matrix`]; figures: [`statistics`], [`results`], [`table`], [`plot`]
 
 pub mod antagonist;
@@ -26,6 +27,7 @@ pub mod network;
 pub mod order;
 pub mod pair;
 pub mod plot;
+pub mod points;
 pub mod results;
 pub mod scratch;
 pub mod statistics;
