@@ -9,7 +9,7 @@ version=() build=yes
 while getopts v:n option; do case $option in
     v) version=(--deb-version "$OPTARG") ;;
     n) build= ;;
-    *) sed -n '2,7p' "$0" >&2; exit 64 ;;
+    *) sed -n '2,6p' "$0" >&2; exit 64 ;;
 esac; done; shift $((OPTIND - 1))
 cd "$(dirname "$0")/.."
 target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')

@@ -26,7 +26,7 @@ cargo xtask VERB [ARGUMENTS]
                      root and the machine to itself. FILTER is a part of a test's name
   seeds [N]          the whole system under faults, seeds 0 to N - 1 (10000)
   bench [NAME]       Criterion benches, or the one named; --smoke runs each body once, unmeasured
-  repro [WHICH...]   the papers' experiments: rhic, stfc, bconf (all)
+  repro [WHICH...]   the papers' experiments: rhic, stfc, bconf, canal (all)
   demo               `gleaner demo`, as a first-time user runs it
   deb [ARGUMENTS]    Debian packages: packaging/build-debs.sh
   mutants [PART [ARGUMENTS]]   mutation testing of what protects and records (hours); ARGUMENTS go to
