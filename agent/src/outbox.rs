@@ -5,17 +5,22 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gleaner_types::command::Ack;
-use gleaner_types::event::{Event, EventRecord, EventSource};
+use gleaner_types::command::{Ack, Outcome, Refusal};
+use gleaner_types::event::{Event, EventRecord, EventSource, LONGEST};
 use gleaner_types::id::HostId;
 use gleaner_types::report::HostReport;
 use gleaner_types::task::{TaskAttempt, TaskState, TaskStatus};
+use gleaner_types::text::shortened;
 use gleaner_types::time::Timestamp;
 use gleaner_wire::Unknowns;
 use tokio::sync::Notify;
 
 /// Most events sent in one message.
 const EVENTS_PER_MESSAGE: usize = 64;
+
+/// Longest event, and longest result of a command, as JSON: with what is sent beside them they are within what an aggregator
+/// takes. It ends the connection over a longer one, and a guest or a kernel chooses the texts in them.
+const MOST_JSON: usize = LONGEST - 4_096;
 
 /// Most states of tasks sent in one message.
 const STATES_PER_MESSAGE: usize = 256;
@@ -148,8 +153,19 @@ impl Outbox {
         self.changed.notify_one();
     }
 
-    /// Queues an event.
+    /// Counts a report that cannot be sent on any connection.
+    pub(super) fn report_dropped(&self) {
+        self.lock().reports_dropped += 1;
+    }
+
+    /// Queues an event, its texts cut where it would be longer than an aggregator takes.
     pub fn event(&self, at: Timestamp, event: Event) {
+        let name = event.name();
+        let Some(event) = shortened(event, MOST_JSON) else {
+            self.lock().events_dropped += 1;
+            tracing::error!(event = name, "an event is too long for every aggregator, and dropped");
+            return;
+        };
         let mut waiting = self.lock();
         waiting.last_event += 1;
         let source =
@@ -166,9 +182,13 @@ impl Outbox {
         self.changed.notify_one();
     }
 
-    /// Queues an acknowledgement. It is dropped when there is no connection: the aggregator repeats every
+    /// Queues an acknowledgement, its texts cut where it would be longer than an aggregator takes. It is dropped when there is no connection: the aggregator repeats every
     /// command on the next one.
-    pub fn ack(&self, ack: Ack) {
+    pub fn ack(&self, mut ack: Ack) {
+        ack.outcome = shortened(ack.outcome, MOST_JSON).unwrap_or_else(|| Outcome::Refused {
+            reason: Refusal::Failed,
+            detail: "the result is too long to be sent".to_owned(),
+        });
         let mut waiting = self.lock();
         if !waiting.connected {
             return;
@@ -308,6 +328,31 @@ mod tests {
 
     fn sequences(batch: &Batch) -> Vec<u64> {
         batch.events.iter().map(sequence).collect()
+    }
+
+    #[test]
+    fn nothing_is_queued_that_an_aggregator_would_end_the_connection_over() {
+        let outbox = outbox(10);
+        outbox.connected(0);
+        // As a guest's QEMU may answer.
+        let long = "\u{1b}".repeat(20_000);
+        let workload = WorkloadId::new("w").unwrap();
+        outbox.event(
+            Timestamp(1),
+            Event::RestoreFailed { knob: long.clone(), wanted: long.clone(), error: long.clone() },
+        );
+        let version = Version { epoch: 1, number: 1 };
+        let outcome = Outcome::Refused { reason: Refusal::Failed, detail: long.clone() };
+        outbox.ack(Ack { target: Target::Volunteer, version, outcome });
+        let shortfalls = vec![long; 100];
+        let outcome = Outcome::Applied { limits: gleaner_types::command::Limits::NONE, shortfalls };
+        outbox.ack(Ack { target: Target::Workload(workload), version, outcome });
+        let batch = outbox.take();
+        assert_eq!((batch.events.len(), batch.acks.len()), (1, 2));
+        assert!(batch.events.iter().all(|event| event.to_json_line().unwrap().len() <= LONGEST));
+        assert!(batch.acks.iter().all(|ack| serde_json::to_vec(ack).unwrap().len() <= LONGEST));
+        let Outcome::Refused { detail, .. } = &batch.acks[0].outcome else { panic!("{batch:?}") };
+        assert!(detail.len() >= 1_024);
     }
 
     #[test]

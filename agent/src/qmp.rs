@@ -284,12 +284,17 @@ pub(crate) struct GuestDisk {
     pub(crate) throttle: [u64; 4],
 }
 
+/// Longest path of a device that is taken, in bytes. Chosen: several times what QEMU's own are. The guest's QEMU says it, it
+/// is repeated to the aggregator and in the ledger, and QEMU may be somebody else's.
+const LONGEST_DEVICE: usize = 512;
+
 /// Disks with a medium, of `query-block`.
 pub(crate) fn disks(answer: &Value) -> Vec<GuestDisk> {
     let one = |disk: &Value| {
         let inserted = disk.get("inserted")?;
         let number = |key: &str| inserted.get(key).and_then(Value::as_u64).unwrap_or(0);
-        let device = disk.get("qdev").and_then(Value::as_str)?.to_owned();
+        let device =
+            disk.get("qdev").and_then(Value::as_str).filter(|device| device.len() <= LONGEST_DEVICE)?.to_owned();
         Some(GuestDisk { device, throttle: ["bps_rd", "bps_wr", "iops_rd", "iops_wr"].map(number) })
     };
     answer.as_array().into_iter().flatten().filter_map(one).collect()

@@ -395,7 +395,15 @@ impl EventReader {
             }
             let Some(reader) = self.files.front_mut() else { break };
             let mut line = Vec::new();
-            reader.read_until(b'\n', &mut line)?;
+            if let Err(error) = reader.read_until(b'\n', &mut line) {
+                // The events behind it are not lost with one that the disk does not give.
+                if self.files.len() > 1 {
+                    tracing::warn!(%error, beside = %self.current.display(), "an older file of the event log cannot be read on");
+                    self.files.pop_front();
+                    continue;
+                }
+                return Err(error);
+            }
             if line.ends_with(b"\n") {
                 lines.extend(self.wanted(line));
                 continue;

@@ -25,6 +25,8 @@ const MAX_RECORD: usize = 1 << 30;
 
 /// Tag by which encoding errors name journal records.
 const TAG: u16 = 0;
+/// The last name that sorts by its number.
+const LAST_NAME: u64 = 99_999_999_999_999;
 
 /// What a journal file holds.
 #[derive(Debug, Serialize, Deserialize)]
@@ -122,7 +124,7 @@ impl Journal {
 
     fn begin(&mut self, controller: &Controller, now: Timestamp) -> io::Result<()> {
         std::fs::create_dir_all(&self.settings.folder)?;
-        let mut at = now.0;
+        let mut at = self.after_newest().map_or(now.0, |next| now.0.max(next));
         let file = loop {
             let path = self.settings.folder.join(format!("{at:014}.journal"));
             match OpenOptions::new().append(true).create_new(true).mode(0o600).open(path) {
@@ -141,6 +143,14 @@ impl Journal {
         }
         self.remove_old();
         begun
+    }
+
+    /// The first name behind all files that are there: where the clock was set back, a new file is still the newest.
+    fn after_newest(&self) -> Option<u64> {
+        let newest = journal_files(&self.settings.folder).ok()?.pop()?;
+        let at: u64 = newest.file_stem()?.to_str()?.parse().ok()?;
+        // Of more digits it would not sort behind the others.
+        (at < LAST_NAME).then_some(at + 1)
     }
 
     fn append(&mut self, record: &Record) -> io::Result<()> {
@@ -492,6 +502,23 @@ mod tests {
             assert_eq!(std::fs::read(&file).unwrap(), bytes);
             assert_eq!(std::fs::metadata(&file).unwrap().modified().unwrap(), modified);
         }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_costs_no_new_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let begin = |at| {
+            let mut journal = journal(folder.path(), u64::MAX);
+            journal.prepare(&Controller::new(Settings::default(), Timestamp(at)), Timestamp(at));
+            assert_eq!(journal.error(), None);
+        };
+        (1..=20).for_each(|at| begin(at * 1_000_000));
+        let newest = journal_files(folder.path()).unwrap().pop().unwrap();
+        begin(5);
+        let files = journal_files(folder.path()).unwrap();
+        assert!(files.len() < 20, "old ones are removed");
+        assert!(files.last().unwrap() > &newest, "{files:?}");
+        assert_eq!(files[files.len() - 2], newest);
     }
 
     #[test]

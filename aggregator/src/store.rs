@@ -7,12 +7,14 @@ mod untouched;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use gleaner_daemon::durable::{folder_of, sync_folder};
 use gleaner_planner::controller::Controller;
+use gleaner_types::error::chain;
 use gleaner_types::format::UnknownFormat;
-use gleaner_wire::{FrameError, encode_value};
+use gleaner_wire::{FrameError, MAX_STORED, encode_value};
 use redb::backends::FileBackend;
 use redb::{AccessGuard, Builder, Database, ReadableDatabase, TableDefinition};
 use serde::Serialize;
@@ -30,6 +32,9 @@ const ADMISSIONS: &str = "admissions";
 const SOFTWARE: &str = "software";
 /// Most that redb keeps of the file in memory, in bytes. Chosen: many times what one save of a thousand hosts touches.
 const CACHE: usize = 64 << 20;
+
+/// Reading counts a byte as at most eight, the number of which it is the short form ([`MAX_STORED`]).
+const MOST_SURE: usize = MAX_STORED / 8;
 
 /// The store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +82,16 @@ pub enum StoreError {
         /// What is wrong.
         source: FrameError,
     },
+    /// A state is so large that it could not be read back.
+    #[error("the store {} was given a state of {bytes} bytes, which could not be read back; the one before it stays", file.display())]
+    TooLarge {
+        /// The file.
+        file: PathBuf,
+        /// Its size without the hosts' last reports.
+        bytes: usize,
+        /// What reading it back says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// It cannot be brought to the current format. The old one is still there.
     #[error("the store {} cannot be converted from format {from} to {CURRENT}: {action} failed", file.display())]
     Conversion {
@@ -97,6 +112,8 @@ pub struct Store {
     file: PathBuf,
     /// `None` after a failure: the database takes nothing more then, until it is opened again.
     database: Option<Database>,
+    /// A state of so many bytes can be read back, whatever is in it.
+    most_sure: usize,
 }
 
 /// What a store holds, as it was found: the file was not touched. Nobody else can open it meanwhile.
@@ -134,7 +151,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`]. A store of a newer format is left as it is, to the byte.
     pub fn open(file: &Path) -> Result<Self, StoreError> {
-        let mut store = Self { file: file.to_owned(), database: None };
+        let mut store = Self { file: file.to_owned(), database: None, most_sure: MOST_SURE };
         let found = store.inspect()?;
         if let Some(format) = found.format {
             formats::check(format, found.software.as_deref())
@@ -152,7 +169,7 @@ impl Store {
     /// One that has failed, at a place where it cannot be opened again.
     #[cfg(test)]
     pub(crate) fn broken(file: &Path) -> Self {
-        Self { file: file.to_owned(), database: None }
+        Self { file: file.to_owned(), database: None, most_sure: MOST_SURE }
     }
 
     /// Opens the file without touching it.
@@ -162,7 +179,11 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::default()),
             Err(error) => return Err(self.failed("opened", error.into())),
         };
-        self.look_into(file).map_err(|error| self.failed("opened", error))
+        // redb panics over some files that are damaged where it looks for their structure.
+        let found = catch_unwind(AssertUnwindSafe(|| self.look_into(file)));
+        found
+            .unwrap_or_else(|_| Err(redb::Error::Corrupted("its structure is not a store's".to_owned())))
+            .map_err(|error| self.failed("opened", error))
     }
 
     fn look_into(&self, file: File) -> Result<Found, redb::Error> {
@@ -170,7 +191,11 @@ impl Store {
         if length == 0 {
             return Ok(Found::default());
         }
-        let database = builder().create_with_backend(Untouched::new(file)?)?;
+        let mut database = builder().create_with_backend(Untouched::new(file)?)?;
+        // redb checks what it wrote only after a crash, and trusts it otherwise.
+        if !database.check_integrity()? {
+            return Err(redb::Error::Corrupted("its checksums do not hold".to_owned()));
+        }
         // Before it was locked, another aggregator may have put a converted file under the name.
         if std::fs::metadata(&self.file)?.ino() != inode {
             return Err(redb::Error::DatabaseAlreadyOpen);
@@ -205,22 +230,37 @@ impl Store {
         let (new, kept) = (self.beside("new"), self.beside(&format!("format-{from}")));
         // What an interrupted conversion left.
         remove(&new).map_err(failed("removing an earlier attempt"))?;
-        let mut converted = Self { file: new.clone(), database: None };
+        let mut converted = Self { file: new.clone(), database: None, most_sure: MOST_SURE };
         let stored = |key| found.stored(key).map_err(|error| self.failed("read", error));
         if let Some(bytes) = stored(CONTROLLER)? {
-            converted.save(&self.understood::<Controller>(Document::Controller, from, bytes.value())?)?;
+            let state: Controller = self.understood(Document::Controller, from, bytes.value())?;
+            converted.save(&state).map_err(|error| failed("writing the new file")(io::Error::other(chain(&error))))?;
         }
         if let Some(bytes) = stored(ADMISSIONS)? {
-            converted.save_admissions(&self.understood(Document::Admissions, from, bytes.value())?)?;
+            let admissions: Admissions = self.understood(Document::Admissions, from, bytes.value())?;
+            let saved = converted.save_admissions(&admissions);
+            saved.map_err(|error| failed("writing the new file")(io::Error::other(chain(&error))))?;
         }
-        converted.database()?;
+        converted.database().map_err(|error| failed("writing the new file")(io::Error::other(chain(&error))))?;
         drop(converted);
-        remove(&kept).map_err(failed("removing an older copy"))?;
-        std::fs::hard_link(file, &kept).map_err(failed("keeping the old file"))?;
+        self.keep(&kept).map_err(failed("keeping the old file"))?;
         std::fs::rename(&new, file).map_err(failed("putting the new file in place"))?;
         sync_folder(folder_of(file)).map_err(failed("syncing the folder"))?;
         tracing::info!(from, to = CURRENT, kept = %kept.display(), "the store is converted");
         Ok(())
+    }
+
+    /// Gives the file a second name, in place of what has it already; a copy, where the file system knows no second names.
+    fn keep(&self, kept: &Path) -> io::Result<()> {
+        let linked = self.beside("link");
+        remove(&linked)?;
+        if std::fs::hard_link(&self.file, &linked).is_err() {
+            std::fs::copy(&self.file, &linked)?;
+            File::open(&linked)?.sync_all()?;
+        }
+        // A rename between two names of one file would leave both.
+        remove(kept)?;
+        std::fs::rename(&linked, kept)
     }
 
     fn beside(&self, suffix: &str) -> PathBuf {
@@ -322,7 +362,18 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; the state stored before is still there, and the next call tries again.
     pub fn save(&mut self, state: &Controller) -> Result<(), StoreError> {
-        self.write(CONTROLLER, state)
+        let bytes = self.encoded(state)?;
+        if bytes.len() <= self.most_sure {
+            return self.write(CONTROLLER, &bytes);
+        }
+        // Hosts report again within a second of joining.
+        let bytes = self.encoded(&state.for_standby())?;
+        if bytes.len() > self.most_sure
+            && let Err(source) = formats::read::<Controller>(Document::Controller, CURRENT, &bytes)
+        {
+            return Err(StoreError::TooLarge { file: self.file.clone(), bytes: bytes.len(), source: Box::new(source) });
+        }
+        self.write(CONTROLLER, &bytes)
     }
 
     /// Stores invitations and revocations likewise.
@@ -330,19 +381,24 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; those stored before are still there.
     pub fn save_admissions(&mut self, admissions: &Admissions) -> Result<(), StoreError> {
-        self.write(ADMISSIONS, admissions)
+        let bytes = self.encoded(admissions)?;
+        self.write(ADMISSIONS, &bytes)
     }
 
-    fn write<T: Serialize>(&mut self, key: &str, state: &T) -> Result<(), StoreError> {
+    fn encoded<T: Serialize>(&self, value: &T) -> Result<Vec<u8>, StoreError> {
         let mut bytes = Vec::new();
-        encode_value(0, state, &mut bytes)
+        encode_value(0, value, &mut bytes)
             .map_err(|source| StoreError::Unwritable { file: self.file.clone(), source })?;
+        Ok(bytes)
+    }
+
+    fn write(&mut self, key: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let database = self.database()?;
         let written = (|| -> Result<(), redb::Error> {
             let write = database.begin_write()?;
             {
                 let mut table = write.open_table(STATE)?;
-                table.insert(key, bytes.as_slice())?;
+                table.insert(key, bytes)?;
                 table.insert(SOFTWARE, env!("CARGO_PKG_VERSION").as_bytes())?;
             }
             write.commit()?;
@@ -469,6 +525,69 @@ mod tests {
         assert!(Store::open(&file).unwrap().load().unwrap() == Some(state));
     }
 
+    /// What cannot be read back is not written; what hosts say again is left out first.
+    #[test]
+    fn a_state_that_could_not_be_read_back_keeps_the_one_before_it() {
+        use gleaner_planner::controller::Input;
+        let folder = tempfile::tempdir().unwrap();
+        let mut state = Controller::new(Settings::default(), Timestamp(1));
+        let host = gleaner_types::id::HostId::new("h1").unwrap();
+        let facts = Box::new(gleaner_test_support::report::facts(false));
+        let report = Box::new(gleaner_test_support::report::report(&host, 1));
+        state.handle(Input::HostJoined { host, incarnation: 1, facts }, Timestamp(2));
+        state.handle(Input::Report(report), Timestamp(3));
+        let mut store = Store::open(&folder.path().join("state.redb")).unwrap();
+        store.most_sure = store.encoded(&state).unwrap().len() - 1;
+        assert!(state != state.for_standby());
+        store.save(&state).unwrap();
+        assert_eq!(store.load().unwrap(), Some(state.for_standby()));
+        // Read back to be sure, it is good.
+        store.most_sure = 1;
+        store.save(&state).unwrap();
+        assert_eq!(store.load().unwrap(), Some(state.for_standby()));
+    }
+
+    /// A disk or somebody else changes a bit of a store that was closed in order.
+    #[test]
+    fn a_damaged_bit_is_an_error_or_no_matter_and_never_a_panic_or_another_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("state.redb");
+        let state = Controller::new(Settings::default(), Timestamp(77));
+        Store::open(&file).unwrap().save(&state).unwrap();
+        let whole = std::fs::read(&file).unwrap();
+        let (mut refused, mut harmless) = (0, 0);
+        let places: Vec<usize> = (0..whole.len()).filter(|place| whole[*place] != 0).step_by(5).collect();
+        for place in places {
+            let mut damaged = whole.clone();
+            damaged[place] ^= 1 << (place % 8);
+            std::fs::write(&file, damaged).unwrap();
+            match Store::open(&file).and_then(|store| store.load()) {
+                Ok(loaded) => {
+                    assert_eq!(loaded.as_ref(), Some(&state), "byte {place}");
+                    harmless += 1;
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains("state.redb"), "byte {place}: {error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 10, "{refused} refused, {harmless} without a difference");
+    }
+
+    #[test]
+    fn a_store_whose_aggregator_was_killed_opens() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, copy) = (folder.path().join("state.redb"), folder.path().join("copy.redb"));
+        let mut store = Store::open(&file).unwrap();
+        for at in 1..50 {
+            let state = Controller::new(Settings::default(), Timestamp(at));
+            store.save(&state).unwrap();
+            std::fs::copy(&file, &copy).unwrap();
+            assert_eq!(Store::open(&copy).unwrap().load().unwrap(), Some(state));
+        }
+    }
+
     #[test]
     fn a_store_in_use_is_refused_and_untouched_whatever_its_format() {
         for format in formats::tests::GOLDEN {
@@ -515,7 +634,7 @@ mod tests {
         let error = Store::open(&file).unwrap_err();
         let StoreError::Format { file: named, source } = &error else { panic!("{error:?}") };
         assert_eq!((named, source.found, source.is_newer()), (&file, 99, true));
-        let text = gleaner_types::error::chain(&error);
+        let text = chain(&error);
         assert!(text.contains("state.redb cannot be used; start the version that wrote it"), "{text}");
         assert!(text.contains("has format 99, written by version 9.9.9; this program"), "{text}");
         assert!(everything(folder.path()) == before);

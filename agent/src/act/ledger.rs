@@ -30,6 +30,8 @@ use crate::kernel_file::read_bounded;
 use crate::levers::{AnyLever, LeverValue};
 
 const LEDGER: &str = "ledger.json";
+/// A second name of a ledger that is of another boot although this one used it.
+const OF_ANOTHER_BOOT: &str = "ledger.json.other-boot";
 const LOCK: &str = "lock";
 /// A pid and a boot id, each on a line.
 const LONGEST_LOCK: u64 = 256;
@@ -100,6 +102,18 @@ impl Ledger {
             Self { dir: dir.to_owned(), boot_id, contents: Contents::default(), refused: None, _lock: lock };
         match ledger.read(root) {
             Ok(contents) if contents.boot_id == ledger.boot_id => ledger.contents = contents,
+            // An agent of this boot had it open, and its first change would have made it one of this boot. So either there was
+            // no change, or the file was damaged since. The next change replaces it; its second name keeps it.
+            Ok(contents) if !contents.is_empty() && last_boot.as_ref() == Some(&ledger.boot_id) => {
+                let kept = dir.join(OF_ANOTHER_BOOT);
+                _ = fs::remove_file(&kept);
+                let linked = fs::hard_link(dir.join(LEDGER), &kept);
+                tracing::warn!(
+                    kept = %kept.display(), is_kept = linked.is_ok(),
+                    "the record says that it is of an earlier boot, so nothing of it is restored; if this machine was not \
+                     restarted since it was written, it is damaged"
+                );
+            }
             Ok(_) => {}
             Err((LedgerError::Broken { path, source }, text)) => {
                 // A reboot has undone what it speaks of, whatever that was.

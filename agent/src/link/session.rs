@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gleaner_daemon::clock::Clock;
-use gleaner_net::stream::{read_counting, write_message};
+use gleaner_net::stream::{ReadError, read_counting, write_message};
 use gleaner_net::transport;
 use gleaner_types::report::HostFacts;
 use gleaner_wire::{
@@ -178,7 +178,14 @@ async fn send_all(
             write_message(control, version, &FromAgent::Events(events)).await?;
         }
         if let Some(report) = batch.report {
-            write_message(reports, version, &FromAgent::Report(Box::new(report))).await?;
+            match write_message(reports, version, &FromAgent::Report(Box::new(report))).await {
+                // Nothing of it was written, and it would be too long for any other connection too.
+                Err(ReadError::Frame(error)) => {
+                    tracing::warn!(%error, "a report is dropped");
+                    outbox.report_dropped();
+                }
+                written => written?,
+            }
         }
     }
 }

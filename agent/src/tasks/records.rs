@@ -193,7 +193,8 @@ impl Records {
                 continue;
             }
             let mut bytes = Vec::new();
-            File::open(&path)?.take(LONGEST).read_to_end(&mut bytes)?;
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            File::open(&path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes)).map_err(named)?;
             if let Ok(Head { format, software }) = serde_json::from_slice(&bytes) {
                 UnknownFormat::unless_within("record", 1..=FORMAT, format, software.as_deref())
                     .map_err(|source| RecordsError::Format { file: path.clone(), source })?;

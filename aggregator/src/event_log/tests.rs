@@ -353,6 +353,18 @@ fn an_older_incarnation_is_forgotten_and_other_hosts_are_not() {
 }
 
 #[test]
+fn an_older_file_that_the_disk_does_not_give_hides_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    log.append(Timestamp(1), stopped());
+    log.sync();
+    // Opening it works, reading it does not.
+    std::fs::create_dir(folder.path().join("events.7.jsonl")).unwrap();
+    assert_eq!(read(folder.path(), None).len(), 1);
+    assert_eq!(read(folder.path(), Some(Timestamp(1))).len(), 1);
+}
+
+#[test]
 fn a_host_that_counts_backwards_does_not_fill_the_memory() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = EventLog::open(settings(folder.path()));

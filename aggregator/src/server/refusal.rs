@@ -9,7 +9,7 @@ use gleaner_types::id::HostId;
 use gleaner_types::report::MAX_WORKLOADS;
 
 /// Longest event that is taken from an agent, in bytes of its line; an answer to a command may become one.
-pub(super) const MAX_EVENT: usize = 16 << 10;
+pub(super) const MAX_EVENT: usize = gleaner_types::event::LONGEST;
 
 /// A peer was not welcomed.
 #[derive(Debug, thiserror::Error)]

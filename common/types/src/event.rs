@@ -545,6 +545,10 @@ impl Event {
     }
 }
 
+/// The longest event, as [`EventRecord::to_json_line`] has it, and the longest answer to a command, as JSON, that an
+/// aggregator takes of an agent, in bytes.
+pub const LONGEST: usize = 16 << 10;
+
 impl EventRecord {
     /// The record as one line of JSON, without the line's end, and without characters that act on a terminal.
     ///

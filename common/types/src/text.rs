@@ -1,5 +1,10 @@
-//! Untrusted text, such as the name of a guest. In: text as received. Out: text that is safe in logs and terminals.
+//! Untrusted text, such as the name of a guest. In: text as received. Out: text that is safe in logs and terminals, and
+//! short enough to be sent.
 //! Called where a name or text from outside is stored, logged or printed.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// Whether a character may be shown as it is. Control characters move a terminal's cursor or change what it does;
 /// line and paragraph separators end lines; marks of writing direction and characters without width let a text look
@@ -44,6 +49,40 @@ pub fn harmless_json(json: &str) -> String {
     shown
 }
 
+/// The value if its JSON, made harmless, has at most `most` bytes. Otherwise one whose long texts and lists are cut as far as
+/// that takes; `None` where that does not do.
+#[must_use]
+pub fn shortened<T: Serialize + DeserializeOwned>(value: T, most: usize) -> Option<T> {
+    let mut json = serde_json::to_value(&value).ok()?;
+    let fits = |json: &Value| harmless_json(&json.to_string()).len() <= most;
+    if fits(&json) {
+        return Some(value);
+    }
+    for (bytes, elements) in [(4_096, 64), (1_024, 16), (512, 8), (256, 4)] {
+        shorten(&mut json, bytes, elements);
+        if fits(&json) {
+            return serde_json::from_value(json).ok();
+        }
+    }
+    None
+}
+
+/// Cuts texts to so many bytes, and lists to so many elements.
+fn shorten(json: &mut Value, bytes: usize, elements: usize) {
+    match json {
+        Value::String(text) if text.len() > bytes => {
+            let end = (0..=bytes).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+            text.truncate(end);
+        }
+        Value::Array(values) => {
+            values.truncate(elements);
+            values.iter_mut().for_each(|value| shorten(value, bytes, elements));
+        }
+        Value::Object(fields) => fields.values_mut().for_each(|value| shorten(value, bytes, elements)),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,8 +102,21 @@ mod tests {
         let json = serde_json::to_string(&serde_json::json!({ "name": HOSTILE })).unwrap();
         let shown = harmless_json(&json);
         assert!(shown.chars().all(is_harmless), "{shown:?}");
-        let read: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let read: Value = serde_json::from_str(&shown).unwrap();
         assert_eq!(read["name"], HOSTILE);
+    }
+
+    #[test]
+    fn only_what_is_too_long_is_cut() {
+        let short = (vec!["a".to_owned(); 100], "b".repeat(700));
+        assert_eq!(shortened(short.clone(), 2_000), Some(short));
+        let long = (vec!["é".repeat(5_000); 3], "b".to_owned(), 7_u64);
+        let (texts, other, number) = shortened(long, 16_384).unwrap();
+        assert_eq!((texts[0].len(), texts.len(), other.as_str(), number), (4_096, 3, "b", 7));
+        let many = vec![HOSTILE.repeat(1_000); 1_000];
+        let cut = shortened(many, 16_384).unwrap();
+        assert!(!cut.is_empty() && harmless_json(&serde_json::to_string(&cut).unwrap()).len() <= 16_384);
+        assert_eq!(shortened(vec![vec![vec!["x".repeat(300); 9]; 9]; 9], 1_000), None);
     }
 
     proptest::proptest! {

@@ -184,6 +184,27 @@ fn a_broken_ledger_of_an_earlier_boot_is_kept_aside_by_itself() {
     }
 }
 
+/// A bit of the boot's number is another than was written.
+#[test]
+fn a_ledger_of_this_boot_that_says_otherwise_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (boot, state) = (dir.path().join("boot_id"), dir.path().join("state"));
+    let open = || Ledger::open_in_boot(&state, Path::new("/"), &boot).unwrap();
+    fs::write(&boot, "one\n").unwrap();
+    open().update(|contents| contents.created.push("/cg/a".into())).unwrap();
+    let kept = state.join(OF_ANOTHER_BOOT);
+    // A restart of the machine.
+    fs::write(&boot, "two\n").unwrap();
+    assert!(open().contents().is_empty() && !kept.exists());
+    open().update(|contents| contents.created.push("/cg/b".into())).unwrap();
+    let damaged = fs::read_to_string(state.join(LEDGER)).unwrap().replace("two", "twp");
+    fs::write(state.join(LEDGER), &damaged).unwrap();
+    let mut ledger = open();
+    assert!(ledger.contents().is_empty());
+    ledger.update(|contents| contents.created.push("/cg/c".into())).unwrap();
+    assert_eq!(fs::read_to_string(kept).unwrap(), damaged);
+}
+
 #[test]
 fn a_ledger_that_others_can_write_or_that_is_a_link_is_not_read() {
     use std::os::unix::fs::{PermissionsExt, symlink};

@@ -52,6 +52,11 @@ pub(super) enum RecordsError {
     },
 }
 
+/// An error of the disk that says which file it is about.
+fn named(file: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", file.display()))
+}
+
 /// The commands of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Tasks {
@@ -140,11 +145,11 @@ impl Records {
 
     pub(super) fn read_tasks(&self) -> Result<Tasks, RecordsError> {
         let file = self.folder.join("tasks.json");
-        let text = std::fs::read(&file)?;
-        let Head { format, software } = serde_json::from_slice(&text).map_err(io::Error::from)?;
+        let text = std::fs::read(&file).map_err(named(&file))?;
+        let Head { format, software } = serde_json::from_slice(&text).map_err(io::Error::from).map_err(named(&file))?;
         UnknownFormat::unless_within("record of a job's tasks", 1..=FORMAT, format, software.as_deref())
-            .map_err(|source| RecordsError::Format { file, source })?;
-        Ok(serde_json::from_slice(&text).map_err(io::Error::from)?)
+            .map_err(|source| RecordsError::Format { file: file.clone(), source })?;
+        Ok(serde_json::from_slice(&text).map_err(io::Error::from).map_err(named(&file))?)
     }
 
     /// Reads all that there is, and puts it on the disk. Blocks on it.
@@ -160,14 +165,24 @@ impl Records {
     }
 
     /// Results so far, all of which are on the disk then. What a crash left of others is left out; the agent still knows
-    /// those.
+    /// those. A line that is damaged is left out too, and said: its task may run again.
     fn read_results(&mut self) -> io::Result<Vec<(u32, Outcome)>> {
-        if !self.results_file().exists() {
-            return Ok(Vec::new());
+        let file = self.results_file();
+        if let Err(error) = std::fs::metadata(&file) {
+            return if error.kind() == io::ErrorKind::NotFound { Ok(Vec::new()) } else { Err(named(&file)(error)) };
         }
-        self.results = Some(LineFile::open(&self.results_file(), 0o600)?);
-        let bytes = std::fs::read(self.results_file())?;
-        Ok(String::from_utf8_lossy(&bytes).lines().filter_map(parse_result).collect())
+        self.results = Some(LineFile::open(&file, 0o600).map_err(named(&file))?);
+        let bytes = std::fs::read(&file).map_err(named(&file))?;
+        let mut results = Vec::new();
+        for (number, line) in (1..).zip(String::from_utf8_lossy(&bytes).lines()) {
+            match parse_result(line) {
+                Some(result) => results.push(result),
+                None => {
+                    tracing::warn!(file = %file.display(), number, "a damaged line is left out: its task may run again")
+                }
+            }
+        }
+        Ok(results)
     }
 
     /// Writes a result. It counts once it is synced.
@@ -246,7 +261,12 @@ impl Records {
         let mut runs = Vec::new();
         for entry in std::fs::read_dir(&self.folder)? {
             let Some(task) = task_of(&entry?.path(), "run") else { continue };
-            runs.extend(self.read_run(task).ok().flatten().map(|record| (task, record)));
+            match self.read_run(task) {
+                Ok(run) => runs.extend(run.map(|record| (task, record))),
+                Err(error) => {
+                    tracing::warn!(%error, task, folder = %self.folder.display(), "which attempt was ordered is damaged")
+                }
+            }
         }
         runs.sort_by_key(|(task, _)| *task);
         Ok(runs)
