@@ -7,13 +7,13 @@ use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
 use crate::balance::Share;
-use crate::balance::application::{Application, Observation, Request, Settings};
+use crate::balance::application::{Application, Observation, Request, Settings, hold};
 use crate::single_resource::{self, Observed, SingleResource};
 
 /// Finds the shares of one application, one control interval after the other.
 pub trait Policy {
-    /// What the application asks for in the next interval. Without a response time it holds what it has. `host_cpu` is all CPU
-    /// of the host of its first share, for policies that count in it.
+    /// What the application asks for in the next interval. Without a response time it holds what it has, but
+    /// for what is used up ([`hold`]). `host_cpu` is all CPU of the host of its first share, for policies that count in it.
     fn request(&mut self, observed: &Observation, host_cpu: CoreShare) -> Request;
 }
 
@@ -59,9 +59,10 @@ pub struct SingleShare<C>(pub C);
 
 impl<C: SingleResource> Policy for SingleShare<C> {
     fn request(&mut self, observed: &Observation, host_cpu: CoreShare) -> Request {
+        let Some(mean_ms) = observed.mean_ms else { return hold(observed) };
         let mut shares: Vec<Share> = observed.shares.iter().map(|share| share.share).collect();
         let mut gains = vec![0.0; shares.len()];
-        if let (Some(first), Some(mean_ms)) = (observed.shares.first(), observed.mean_ms) {
+        if let Some(first) = observed.shares.first() {
             let next = self.0.next(&Observed {
                 allocation: host_cpu * first.share.part(),
                 response_ms: Some(mean_ms),
@@ -114,8 +115,14 @@ mod tests {
     #[test]
     fn without_a_response_time_every_policy_holds() {
         for control in [Control::Balance, Control::Stfc] {
-            let request = Controlling::new(control).request(&observation(None), CoreShare::from_cores(4));
-            assert_eq!((request.shares, request.error), (vec![Share::clamped(0.5)], None), "{control:?}");
+            let next = |used| {
+                let mut observation = observation(None);
+                observation.shares[0].utilisation = Some(Fraction::clamped(used));
+                let request = Controlling::new(control).request(&observation, CoreShare::from_cores(4));
+                assert_eq!(request.error, None, "{control:?}");
+                request.shares[0].part()
+            };
+            assert_eq!((next(0.89), next(0.9)), (0.5, 0.75), "{control:?}: what is used up grows to its ceiling");
         }
     }
 }

@@ -19,6 +19,10 @@ const PERFORMANCE_MOST: f64 = 2.0;
 /// times as much as a share.
 const PROBE: f64 = 0.015;
 
+/// How many times as large a share that is used up is in the next interval, while no response time is known. Chosen: three
+/// intervals make a cap of an eighth of the ceiling none.
+const RELIEF: f64 = 2.0;
+
 /// How an application is controlled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -71,7 +75,7 @@ const fn whole() -> Share {
 pub struct Observation {
     /// Target of the mean response time, in milliseconds.
     pub target_ms: f64,
-    /// Mean response time; `None` holds every share where it is.
+    /// Mean response time; `None` holds every share where it is, but for those that are used up.
     #[serde(default)]
     pub mean_ms: Option<f64>,
     /// Miss rate of the last level cache, where counters tell.
@@ -147,14 +151,14 @@ impl Application {
     pub fn step(&mut self, observation: &Observation) -> Request {
         let loads: Vec<Load> = observation.shares.iter().map(|share| load(share.utilisation)).collect();
         let known = |mean_ms: &f64| *mean_ms > 0.0 && mean_ms.is_finite() && observation.target_ms > 0.0;
-        let Some(mean_ms) = observation.mean_ms.filter(known) else { return hold(observation, loads) };
+        let Some(mean_ms) = observation.mean_ms.filter(known) else { return hold(observation) };
         self.average(observation);
         let condition = condition(&loads);
         let performance = (observation.target_ms / mean_ms).min(PERFORMANCE_MOST);
         let parts = observation.shares.iter().map(|share| share.share.part()).collect();
         self.model.weigh(observation.shares.iter().map(|share| share.utilisation));
         self.model.observe(Sample { performance, miss_rate: observation.miss_rate, shares: parts, condition });
-        let Some(model) = self.model.predict(condition) else { return hold(observation, loads) };
+        let Some(model) = self.model.predict(condition) else { return hold(observation) };
 
         let error = error(observation.target_ms, mean_ms);
         let norms: Vec<Norm> = self.averages.iter().map(|average| Norm::of(Share::clamped(*average))).collect();
@@ -216,16 +220,30 @@ impl Application {
     }
 }
 
-/// Everything stays as it is.
-fn hold(observation: &Observation, loads: Vec<Load>) -> Request {
+/// What to ask for of a share while no response time is known: `wanted`, or more where the share is used up. An application
+/// so overloaded that it answers nobody has no response time either, and a share that were only held would keep it so. Ours;
+/// the paper does not say. Memory is held, because a cache fills whatever there is.
+fn relieved(wanted: Share, seen: &ObservedShare) -> Share {
+    if seen.resource == Resource::Memory || load(seen.utilisation) != Load::Over {
+        return wanted;
+    }
+    let relief = (RELIEF * seen.share.part()).min(seen.ceiling.part());
+    Share::clamped(wanted.part().max(relief))
+}
+
+/// What to ask for while no response time is known: everything stays as it is, but for what is used up.
+#[must_use]
+pub fn hold(observation: &Observation) -> Request {
+    let shares: Vec<Share> = observation.shares.iter().map(|share| relieved(share.share, share)).collect();
+    let bounds = observation.shares.iter().map(|share| share.share).zip(shares.iter().copied()).collect();
     Request {
-        shares: observation.shares.iter().map(|share| share.share).collect(),
+        shares,
         gains: vec![0.0; observation.shares.len()],
         error: None,
         predicted: None,
         reach: None,
-        loads,
-        bounds: observation.shares.iter().map(|share| (share.share, share.share)).collect(),
+        loads: observation.shares.iter().map(|share| load(share.utilisation)).collect(),
+        bounds,
         model: None,
     }
 }
@@ -258,9 +276,25 @@ mod tests {
     fn what_is_not_known_is_held() {
         let mut application = Application::new(Settings::default());
         for odd in [None, Some(0.0), Some(-1.0), Some(f64::NAN)] {
-            let request = application.step(&observation(odd, vec![share(Resource::Cpu, 0.4, 0.99)]));
+            let request = application.step(&observation(odd, vec![share(Resource::Cpu, 0.4, 0.89)]));
             assert_eq!((request.shares[0], request.error), (Share::clamped(0.4), None));
         }
+    }
+
+    /// Total overload: nothing completes, so there is no response time, and the share is what is too small.
+    #[test]
+    fn what_is_used_up_grows_to_its_ceiling_while_nothing_is_known() {
+        let mut application = Application::new(Settings::default());
+        let (mut cpu, mut seen) = (0.1, Vec::new());
+        for _ in 0..5 {
+            let memory = share(Resource::Memory, 0.3, 1.0);
+            let shares = vec![ObservedShare { ceiling: Share::clamped(0.7), ..share(Resource::Cpu, cpu, 1.0) }, memory];
+            let request = application.step(&observation(None, shares));
+            assert_eq!((request.shares[1], request.error), (Share::clamped(0.3), None));
+            cpu = request.shares[0].part();
+            seen.push(cpu);
+        }
+        assert_eq!(seen, [0.2, 0.4, 0.7, 0.7, 0.7]);
     }
 
     #[test]

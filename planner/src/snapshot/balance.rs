@@ -146,7 +146,7 @@ const fn one() -> f64 {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
-    /// Mean response time; null holds.
+    /// Mean response time; null holds, but for what is used up.
     pub mean_ms: Option<f64>,
     /// Miss rate of the last level cache, in 0..=1.
     #[serde(default)]
@@ -457,15 +457,19 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_held_and_capacity_counts() {
-        let question = BalanceQuestion {
-            version: VERSION,
-            capacity: vec![Capacity { host: host("h1"), resource: Resource::Cpu, share: 0.3 }],
-            applications: vec![observed("a", 0.6, None)],
-        };
-        let answer = balance_question(&question).unwrap();
-        let own = &answer.applications[0];
-        assert_eq!((own.error, own.shares[0].requested), (None, 0.6));
-        assert!((own.shares[0].granted - 0.3).abs() < 1e-9, "{own:?}");
+        for (used, requested) in [(0.8, 0.6), (0.95, 1.0)] {
+            let mut application = observed("a", 0.6, None);
+            application.intervals[1].utilisation = vec![Some(used)];
+            let question = BalanceQuestion {
+                version: VERSION,
+                capacity: vec![Capacity { host: host("h1"), resource: Resource::Cpu, share: 0.3 }],
+                applications: vec![application],
+            };
+            let answer = balance_question(&question).unwrap();
+            let own = &answer.applications[0];
+            assert_eq!((own.error, own.shares[0].requested), (None, requested), "{own:?}");
+            assert!((own.shares[0].granted - 0.3).abs() < 1e-9, "{own:?}");
+        }
     }
 
     #[test]

@@ -100,6 +100,7 @@ impl Applications {
         };
         // With a tier out of sight nothing is moved: what it uses and what limits it are not known.
         let away = spec.tiers.iter().find(|tier| !hosts.is_usable(&tier.host));
+        let is_away = away.is_some();
         let response = match away {
             Some(tier) => missing(format!("tier {}: host {} cannot be acted on now", tier.name, tier.host)),
             None => response,
@@ -116,7 +117,8 @@ impl Applications {
                 true => (Share::clamped(bounds.floor / whole), ceiling),
                 false => (share, share),
             };
-            let utilisation = used.map(|used| Fraction::clamped(used.min(1.0)));
+            // With a tier out of sight what the others use up may be that one's doing.
+            let utilisation = used.filter(|_| !is_away).map(|used| Fraction::clamped(used.min(1.0)));
             ObservedShare { resource: own.resource, share, utilisation, floor, ceiling }
         });
         let miss_rate =

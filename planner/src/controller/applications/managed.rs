@@ -86,7 +86,10 @@ impl Managed {
     pub(super) fn request(&mut self, observed: &Observation, whole: CoreShare) -> Request {
         let mut request = self.control.request(observed, whole);
         if request.error.is_none() && self.decisions > 0 {
-            request.shares = self.shares.iter().map(|share| share.requested).collect();
+            for (asked, (own, seen)) in request.shares.iter_mut().zip(self.shares.iter().zip(&observed.shares)) {
+                let grown = if *asked > seen.share { asked.part() } else { 0.0 };
+                *asked = Share::clamped(own.requested.part().max(grown));
+            }
         }
         self.cache = (0.0, 0.0);
         self.shares.iter_mut().for_each(|share| share.used = (0.0, 0.0));
@@ -241,7 +244,9 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
             ResponseTime::Missing { reason } => reason.clone(),
             ResponseTime::Absurd { value } => format!("its source says {value}"),
         };
-        return format!("every share is held: {why}{floors}");
+        let grows = request.bounds.iter().any(|(present, most)| most > present);
+        let held = if grows { "what is used up grows and all else is held" } else { "every share is held" };
+        return format!("{held}: {why}{floors}");
     };
     let mean_ms = response.mean_ms().unwrap_or_default();
     let slower = if error > 0.0 { "slower" } else { "faster" };

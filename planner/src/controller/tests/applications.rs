@@ -170,6 +170,36 @@ fn without_a_response_time_everything_is_held_and_removal_gives_back() {
     assert!(services.limits.is_empty(), "{:?}", services.limits);
 }
 
+/// Nothing completes, so nothing is known, and the cap is why.
+#[test]
+fn a_service_too_loaded_to_answer_is_given_what_it_may_have() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    services.seconds(30 * 20);
+    assert!(services.limits["shop"] < 150.0, "{:?}", services.limits);
+    services.needs.insert("shop", 900.0);
+    services.silent = true;
+    services.seconds(30 * 4);
+    assert!(services.limits["shop"] > 399.0, "{:?}", services.limits);
+    let status = services.bench.controller.application(&name("shop")).unwrap().clone();
+    assert!(status.decision.unwrap().reason.contains("held: its response time is"));
+    let grew = "what is used up grows and all else is held: its response time is";
+    let grows = |event: &Event| matches!(event, Event::SharesMoved { decision } if decision.reason.starts_with(grew));
+    assert!(services.events.iter().any(grows));
+    // Its host is cut off: nothing is known of it at all.
+    services.needs.insert("shop", 100.0);
+    services.silent = false;
+    services.seconds(30 * 20);
+    let capped = services.limits["shop"];
+    services.silent = true;
+    services.needs.insert("shop", 900.0);
+    services.send(Input::HostLost { host: id(), reason: "cut off".into() });
+    for _ in 0..120 {
+        services.bench.now = services.bench.now.after(Duration::from_secs(1));
+        services.send(Input::Tick);
+    }
+    assert!((services.limits["shop"] - capped).abs() < 1e-9, "{:?}", services.limits);
+}
+
 #[test]
 fn a_host_without_the_lever_is_said_to_have_none() {
     let mut services = Services::new(&[("shop", 100.0)], 400.0);
