@@ -446,9 +446,11 @@ fn run_tasks(
     outbox: Arc<Outbox>,
 ) -> anyhow::Result<tokio::sync::mpsc::Sender<TaskInput>> {
     let folder = settings.folder.clone();
+    // Where no task is run, nothing that a hostile aggregator says of tasks fills the memory; elsewhere it runs what it likes.
+    let most_waiting = if settings.enabled { TASK_INPUTS } else { 1 };
     let runner = TaskRunner::open(settings, clock, move |state| outbox.task(state))
         .with_context(|| format!("failed to open the records of tasks in {}", folder.display()))?;
-    let (inputs, receiver) = tokio::sync::mpsc::channel(TASK_INPUTS);
+    let (inputs, receiver) = tokio::sync::mpsc::channel(most_waiting);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("tasks".into()).spawn(move || runtime.block_on(runner.run(receiver)))?;
     Ok(inputs)
@@ -499,5 +501,27 @@ async fn wait_for_signal() -> &'static str {
     tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `restore` after a stop has to find the folder whatever else is wrong with the file.
+    #[test]
+    fn the_state_folder_is_found_in_a_broken_config() {
+        for (text, named) in [
+            ("state_dir = '/a/b'\nnonsense = ", Some("/a/b")),
+            ("\u{0}[\n", None),
+            ("  state_dir=\"/c d\" # here\n= =", Some("/c d")),
+            ("state_dir = 'relative'", None),
+            ("state_dir = /bare", None),
+            ("[act]\nstate_dir = '/in/a/table'", None),
+            ("state_directory = '/x'\nstate_dir = '/y'", Some("/y")),
+            ("state_dir = '", None),
+        ] {
+            assert_eq!(stated_state_dir(text).as_deref(), named.map(Path::new), "{text:?}");
+        }
     }
 }

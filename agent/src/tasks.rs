@@ -293,6 +293,9 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
     }
 
     fn describe(&mut self, job: TaskJob) {
+        if !self.settings.enabled {
+            return;
+        }
         // An aggregator of this release refuses such a job when it is submitted.
         let problems = job.environment.iter().filter_map(|(name, value)| Some((name, variable_problem(name, value)?)));
         for (variable, why) in problems.take(MOST_NAMED) {
@@ -303,7 +306,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         self.folders_changed = true;
         let size = |job: &TaskJob| {
             let environment: usize = job.environment.iter().map(|(name, value)| name.len() + value.len()).sum();
-            environment + job.working_dir.len() + job.output_dir.len()
+            size_of::<TaskJob>() + job.job.as_str().len() + environment + job.working_dir.len() + job.output_dir.len()
         };
         while self.jobs.len() > 1 && self.jobs.iter().map(size).sum::<usize>() > MOST_OF_JOBS {
             self.jobs.remove(0);

@@ -1,4 +1,4 @@
-//! A real agent whose aggregator, with a valid certificate, floods it with commands over real QUIC. The agent's memory
+//! A real agent whose aggregator, with a valid certificate, floods it with commands and tasks over real QUIC. The agent's memory
 //! stays bounded, and it stops on request as soon as an idle one does.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
@@ -10,7 +10,8 @@ use gleaner_net::stream::{read_message, write_message};
 use gleaner_net::tls::{Authority, Identity};
 use gleaner_net::transport;
 use gleaner_types::command::{Command, Desired, Quota, Target, Version};
-use gleaner_types::id::{HostId, WorkloadId};
+use gleaner_types::id::{HostId, JobId, WorkloadId};
+use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskUser};
 use gleaner_types::time::Timestamp;
 use gleaner_wire::{FromAgent, FromAggregator, ProtocolVersion, Welcome, encode};
 
@@ -94,6 +95,33 @@ fn command(number: u64, first_epoch: u64) -> FromAggregator {
     FromAggregator::Command(Command { target, version, lease_ms: 60_000, desired })
 }
 
+/// What the tasks of a job have in common, of a job that nobody submitted.
+fn job(number: u64, epoch: u64) -> FromAggregator {
+    FromAggregator::TaskJob(Box::new(TaskJob {
+        epoch,
+        job: JobId::new(format!("job-{number}")).unwrap(),
+        user: TaskUser { uid: 0, gid: 0 },
+        environment: Vec::new(),
+        working_dir: String::new(),
+        output_dir: String::new(),
+        timeout_ms: None,
+        tasks: 1,
+    }))
+}
+
+/// Many tasks at once.
+fn orders(number: u64, epoch: u64) -> FromAggregator {
+    let order = |task| TaskOrder {
+        attempt: TaskAttempt {
+            job: JobId::new(format!("job-{number}")).unwrap(),
+            task,
+            version: Version { epoch, number: u64::from(task) },
+        },
+        desired: TaskDesired::Run { attempt: 1, command: "x".repeat(500) },
+    };
+    FromAggregator::Tasks(TaskOrders { epoch, orders: (0..1_000).map(order).collect() })
+}
+
 /// Welcomes the agent; then sends as many commands, as fast as they are taken. The streams stay open in what is returned.
 async fn serve(endpoint: &quinn::Endpoint, commands: u64) -> (quinn::Connection, quinn::SendStream) {
     let connection = endpoint.accept().await.unwrap().await.unwrap();
@@ -113,6 +141,12 @@ async fn serve(endpoint: &quinn::Endpoint, commands: u64) -> (quinn::Connection,
     }
     for number in 0..commands {
         send.write_all(&encode(VERSION, &command(number, now.0)).unwrap()).await.unwrap();
+        if number % 4 == 0 {
+            send.write_all(&encode(VERSION, &job(number, now.0)).unwrap()).await.unwrap();
+        }
+        if number % 1_000 == 0 {
+            send.write_all(&encode(VERSION, &orders(number, now.0)).unwrap()).await.unwrap();
+        }
     }
     (connection, send)
 }

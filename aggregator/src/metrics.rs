@@ -95,9 +95,9 @@ impl Counters {
     }
 
     /// Counts a report of a host with so many CPUs. Agents count from their start, so the difference from the host's last
-    /// report is added here. A host cannot have harvested more than all of its CPUs for all of the time that has passed,
-    /// whatever it says, so that no host makes the sum useless for all.
-    pub(crate) fn reported(&mut self, report: &HostReport, cores: u32, now: Timestamp) {
+    /// report is added here. A host cannot have used more than all of its CPUs for all of the time that has passed, whatever it
+    /// says. The report is cut to that, before anybody books it: no host makes a sum useless for all, or a job's rate.
+    pub(crate) fn reported(&mut self, report: &mut HostReport, cores: u32, now: Timestamp) {
         let counts = [report.reports_dropped, report.volunteer.guard_shrinks, report.volunteer.guard_freezes];
         let first = || Reporter { counts: [0; 3], at: now, uncovered_s: MOST_COVERED_S };
         let reporter = self.reporters.entry(report.host.clone()).or_insert_with(first);
@@ -111,10 +111,16 @@ impl Counters {
         add(&mut self.reports_dropped, 0);
         add(&mut self.guard_shrinks, 1);
         add(&mut self.guard_freezes, 2);
-        let used = report.volunteer.cpu.value().map_or(0.0, |cpu| cpu.cores().min(f64::from(cores)));
-        let interval_s = report.interval_s.min(reporter.uncovered_s).max(0.0);
-        reporter.uncovered_s -= interval_s;
-        self.harvested_core_s += used * interval_s;
+        let all = CoreShare::from_cores(cores);
+        for used in [&mut report.volunteer.cpu, &mut report.machine.cpu_busy] {
+            if let Reading::Value(used) = used {
+                *used = used.min(all);
+            }
+        }
+        report.interval_s = report.interval_s.min(reporter.uncovered_s).max(0.0);
+        reporter.uncovered_s -= report.interval_s;
+        let used = report.volunteer.cpu.value().map_or(0.0, |cpu| cpu.cores());
+        self.harvested_core_s += used * report.interval_s;
     }
 
     /// CPU time that volunteers used, in core seconds.
@@ -565,6 +571,25 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} not in\n{text}");
         }
+    }
+
+    /// A host of four CPUs that claims all there are, in as many reports as it may send at once.
+    #[test]
+    fn no_report_says_more_than_all_cpus_for_all_of_the_time() {
+        let mut counters = Counters::default();
+        let host = HostId::new("h1").unwrap();
+        let mut booked_core_s = 0.0;
+        for sequence in 1..=5_000 {
+            let mut report = gleaner_test_support::report::report(&host, sequence);
+            report.interval_s = 120.0;
+            report.volunteer.cpu = Reading::Value(CoreShare::clamped(6_553_600.0));
+            report.machine.cpu_busy = report.volunteer.cpu.clone();
+            counters.reported(&mut report, 4, Timestamp(1_000));
+            assert!(report.machine.cpu_busy.value().unwrap().cores() <= 4.0);
+            booked_core_s += report.volunteer.cpu.value().unwrap().cores() * report.interval_s;
+        }
+        assert!((booked_core_s - 4.0 * MOST_COVERED_S).abs() < 1.0, "{booked_core_s}");
+        assert!((counters.harvested_core_s() - booked_core_s).abs() < 1.0);
     }
 
     #[test]

@@ -429,6 +429,8 @@ impl Sent {
         let weight = match arrival {
             Arrival::Events { records, .. } => records.iter().filter_map(|record| events.weight(record)).sum(),
             Arrival::Acked { ack, .. } => weight_of_ack(ack),
+            // A certificate, and a refusal of one more, is an event.
+            Arrival::CertificateRequest { .. } => 1,
             _ => 0,
         };
         events.rate.refill();

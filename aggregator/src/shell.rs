@@ -292,9 +292,9 @@ impl Shell {
                     self.decide(Input::HostLost { host, reason });
                 }
             }
-            Arrival::Report(report) => {
+            Arrival::Report(mut report) => {
                 let cores = self.controller.host_facts(&report.host).map_or(0, |(facts, _)| facts.cores);
-                self.counters.reported(&report, cores, self.clock.now());
+                self.counters.reported(&mut report, cores, self.clock.now());
                 self.histories.entry(report.host.clone()).or_default().observe(&report);
                 self.decide(Input::Report(report));
             }

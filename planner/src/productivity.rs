@@ -77,6 +77,9 @@ struct ClassRecord {
 /// papers' jobs.
 const LEAST_DONE: f64 = 0.005;
 
+/// Most classes of a job that are told apart: what a host says of its CPU is stored with the job. Chosen.
+const MOST_CLASSES: usize = 64;
+
 impl Efficiency {
     /// The class whose efficiency is 1: the most common one when the job starts.
     #[must_use]
@@ -93,6 +96,9 @@ impl Efficiency {
     /// Takes work done by a host of a class, as a part of the job, and the productivity it took.
     pub fn observe(&mut self, class: &str, done: f64, actual: CoreShare, interval_s: f64) {
         if !self.classes.contains_key(class) {
+            if self.classes.len() >= MOST_CLASSES {
+                return;
+            }
             self.classes.insert(class.to_owned(), ClassRecord::default());
         }
         if let Some(record) = self.classes.get_mut(class) {
@@ -123,6 +129,14 @@ mod tests {
 
     fn share(percent: f64) -> CoreShare {
         CoreShare::new(percent).unwrap()
+    }
+
+    #[test]
+    fn a_host_that_changes_its_name_does_not_fill_the_state() {
+        let mut efficiency = Efficiency::relative_to(["a"].into_iter());
+        (0..1_000).for_each(|name| efficiency.observe(&format!("cpu {name}"), 0.1, share(100.0), 1.0));
+        assert_eq!(efficiency.classes.len(), MOST_CLASSES);
+        assert!((efficiency.of("cpu 999") - 1.0).abs() < 1e-9, "as the base class");
     }
 
     #[test]

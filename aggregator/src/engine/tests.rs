@@ -92,6 +92,18 @@ fn cluster(engine: Value) -> SubmitCluster {
 }
 
 #[test]
+fn deadlines_have_the_same_bounds_everywhere() {
+    for within_s in [0.0, -1.0, f64::NAN, f64::INFINITY, 366.0 * 86_400.0 + 1.0] {
+        let goal = Goal::Deadline { within_s };
+        let local = wrong(SubmitJob { goal, ..submission(&["true"]) }).message;
+        let own = wrong_cluster(&SubmitCluster { goal, ..cluster(json!({})) });
+        for said in [local, own] {
+            assert!(said.contains("goal.deadline.within_s: is"), "{within_s}: {said}");
+        }
+    }
+}
+
+#[test]
 fn every_wrong_field_of_a_submission_is_named() {
     let said = wrong_cluster(&cluster(json!({ "program": ["relative"], "working_dir": "nowhere" })));
     for part in ["program", "working_dir", "set_up_s: is -1", "dedicated[1].disk", "named twice", "power"] {

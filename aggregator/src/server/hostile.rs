@@ -130,9 +130,9 @@ impl Scene {
         };
         self.tally.taken += 1;
         match arrival {
-            Some(Arrival::Report(report)) => {
+            Some(Arrival::Report(mut report)) => {
                 let cores = self.controller.host_facts(&report.host).map_or(0, |(facts, _)| facts.cores);
-                self.counters.reported(&report, cores, self.now);
+                self.counters.reported(&mut report, cores, self.now);
                 self.history.observe(&report);
                 self.decide(Input::Report(report));
             }

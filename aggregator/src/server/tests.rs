@@ -165,6 +165,10 @@ fn what_a_host_has_logged_takes_hours_to_fill_the_event_log() {
     assert!(owed > SHORTEST, "{bytes} bytes in {} s", owed.as_secs());
     // Sent again, after a connection was lost, it counts no more.
     assert!(sent.count(&arrival((1..=sequence).map(|sequence| event(sequence, 10)).collect())) <= owed);
+    // So does what is asked of the authority: each request is an event.
+    let sent = acceptor().sent(&host("h1"));
+    let request = || Arrival::CertificateRequest { host: host("h1"), connection: 1, request: vec![0] };
+    assert!((0..6_000).map(|_| sent.count(&request())).max() > Some(Duration::from_secs(150)));
     // Answers that become events count too, others do not.
     let sent = acceptor().sent(&host("h1"));
     let acked = |outcome| {

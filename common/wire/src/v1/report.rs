@@ -177,10 +177,10 @@ schema! {
 }
 schema! {
     HostFacts<'a> = report::HostFacts {
-        cpu_model: &'a str,
+        cpu_model: Short<'a>,
         cores: Cores,
         memory: u64,
-        kernel: &'a str,
+        kernel: Short<'a>,
         cgroups: Cgroups,
         offers: List<Offer<'a>>,
         levers: Levers<'a>,

@@ -71,10 +71,10 @@ schema! {
 }
 schema! {
     HostFacts<'a> = report::HostFacts {
-        cpu_model: &'a str,
+        cpu_model: Short<'a>,
         cores: Cores,
         memory: u64,
-        kernel: &'a str,
+        kernel: Short<'a>,
         cgroups: Code,
         offers: List<Block<'a, Offer<'a>>>,
         levers: Block<'a, Levers<'a>>,
