@@ -123,6 +123,8 @@ pub struct Config {
     pub disk_ceiling: bool,
     /// The volunteer is held by the harm it does.
     pub follow_harm: bool,
+    /// The kernel is made to choose anew who runs on each CPU.
+    pub scheduling_points: bool,
     /// Forecast method.
     pub forecast_method: Method,
     /// History the forecast uses, in seconds.
@@ -271,6 +273,7 @@ impl Config {
             harm_budgets: harm_budgets(&mut foreground),
             disk_ceiling: guard.choice("disk_ceiling", false, &[("off", false), ("auto", true)]),
             follow_harm: guard.flag("follow_harm", false),
+            scheduling_points: guard.flag("scheduling_points", false),
             forecast_method: forecast.choice("method", Method::default(), &forecast_words),
             forecast_history_s: history,
             forecast_lookahead_s: lookahead,
@@ -318,6 +321,7 @@ impl Config {
             longest_lease: self.longest_lease,
             volunteer_ceiling: self.volunteer_ceiling,
             follow_harm: self.follow_harm,
+            scheduling_points: self.scheduling_points,
             disk_ceiling: self.disk_ceiling,
             links: self.links.clone(),
             foreground_quota_floor: self.foreground_floor,

@@ -14,6 +14,7 @@ mod memory;
 #[cfg(test)]
 mod memory_tests;
 mod meter;
+mod points;
 #[cfg(test)]
 mod tests;
 
@@ -257,6 +258,10 @@ impl Guard {
         guard.threads.push(guard.spawn("guard", move |shared| watch(shared, own, period))?);
         guard.threads.push(guard.spawn("memory", move |shared| watch_memory(shared, memory))?);
         guard.disks = Some(guard.spawn("disks", move |shared| watch_disks(shared, disks))?);
+        let pointed = if settings.scheduling_points { points::cpus()? } else { Vec::new() };
+        for cpu in pointed {
+            guard.threads.push(guard.spawn(&format!("point-{cpu}"), move |shared| force_points(shared, cpu))?);
+        }
         Ok(guard)
     }
 
@@ -448,6 +453,21 @@ fn watch(shared: &Shared, mut watch: Watch, period: Duration) {
         next = now + period;
         inner.last_step = Some(now);
         watch.step(&mut inner, now);
+    }
+}
+
+/// The thread that forces scheduling points on a CPU while the volunteer runs.
+fn force_points(shared: &Shared, cpu: usize) {
+    let forces = points::enter(cpu);
+    let mut inner = shared.lock();
+    while !inner.quit {
+        if inner.cap.is_none() || !forces {
+            inner = shared.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        }
+        drop(inner);
+        points::force();
+        inner = shared.lock();
     }
 }
 

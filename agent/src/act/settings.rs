@@ -159,6 +159,8 @@ pub struct ActSettings {
     pub disks: DiskWatchSettings,
     /// The volunteer is held by the harm it does, so CPUs may have to be kept free of it.
     pub follow_harm: bool,
+    /// The kernel is made to choose anew who runs on each CPU, every millisecond while the volunteer runs.
+    pub scheduling_points: bool,
     /// The volunteer's disk traffic has a ceiling.
     pub disk_ceiling: bool,
     /// The links that the volunteer's network ceiling is for.
@@ -199,6 +201,7 @@ impl ActSettings {
             guard: GuardSettings::default(),
             disks: DiskWatchSettings { floor: DiskFloorSettings::default(), folders: Vec::new() },
             follow_harm: false,
+            scheduling_points: false,
             disk_ceiling: false,
             links: LinkChoice::default(),
             roots: Roots::default(),

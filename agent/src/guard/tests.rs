@@ -84,6 +84,38 @@ fn a_file_system_that_does_not_answer_holds_the_volunteer() {
     assert!(guard.take_events().iter().any(|event| matches!(event, Event::SensorChanged { absent: Some(_), .. })));
 }
 
+/// The scheduling class of this process's threads of a name (field 41 of `stat`; 1 is SCHED_FIFO), and whether each may run on
+/// one CPU only.
+fn classes(name: &str) -> Vec<(String, bool)> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
+    let one = |task: PathBuf| {
+        let stat = fs::read_to_string(task.join("stat")).ok()?;
+        let (head, fields) = stat.rsplit_once(") ")?;
+        head.split_once('(')?.1.starts_with(name).then_some(())?;
+        let status = fs::read_to_string(task.join("status")).ok()?;
+        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned();
+        Some((fields.split(' ').nth(38)?.to_owned(), cpus.parse::<u32>().is_ok()))
+    };
+    tasks.filter_map(one).collect()
+}
+
+#[test]
+fn scheduling_points_are_forced_on_every_cpu_and_end_with_the_guard() {
+    const TEST: &str = "scheduling_points_are_forced_on_every_cpu_and_end_with_the_guard";
+    let Some(scene) = Scene::open(TEST) else { return };
+    let (volunteer, _ledger, _) = volunteer(&scene);
+    let counters = Counters::new();
+    let settings = ActSettings { scheduling_points: true, ..settings(&scene, PERIOD) };
+    let mut guard = Guard::start(&settings, volunteer, counters.meter()).unwrap();
+    let cpus = points::cpus().unwrap().len();
+    eventually("threads of the real-time class", || classes("point-") == vec![("1".to_owned(), true); cpus]);
+    guard.set_cap(Some(Quota::Unlimited)).unwrap();
+    thread::sleep(Duration::from_millis(120));
+    assert!(guard.is_alive());
+    guard.stop();
+    assert_eq!(classes("point-"), []);
+}
+
 #[test]
 fn gives_way_to_a_demand_grows_back_and_fails_safe() {
     let Some(scene) = Scene::open("gives_way_to_a_demand_grows_back_and_fails_safe") else { return };

@@ -127,14 +127,15 @@ named! {
     Quota "quota" "SCHED_IDLE under a fixed quota of three quarters of the machine",
     Gleaner "gleaner" "a real agent and aggregator; the antagonist is a job's task",
     Ceiling "ceiling" "the same with act.volunteer_ceiling_percent at three quarters of the machine",
-    Follow "follow" "the same with guard.follow_harm instead, which needs a --settle of minutes to learn",
+    Pointed "pointed" "the same as gleaner with guard.scheduling_points",
+    Follow "follow" "the same as gleaner with guard.follow_harm, which needs a --settle of minutes to learn",
 }
 
 impl Row {
     /// The product runs in it, configured one way or another.
     #[must_use]
     pub const fn has_agent(self) -> bool {
-        matches!(self, Self::Gleaner | Self::Ceiling | Self::Follow)
+        matches!(self, Self::Gleaner | Self::Ceiling | Self::Pointed | Self::Follow)
     }
 }
 
