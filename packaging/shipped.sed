@@ -1,5 +1,5 @@
 # sed -E -f: a document as the packages have it, in one folder with the others: what is linked there and in none of them
 # becomes plain text. Applied by build-debs.sh; tried by a test of xtask.
 s#\]\(docs/#](#g
-s#\[([^][]*)\]\((\.\./|agent-xen/|tests/|packaging/)[^)]*\)#\1#g
+s#\[([^][]*)\]\((\.\./|agent-xen/|tests/|packaging/|xtask/)[^)]*\)#\1#g
 s#\[([^][]*)\]\((ARCHITECTURE|CHANGELOG|CONTRIBUTING)\.md[^)]*\)#\1#g

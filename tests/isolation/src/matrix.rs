@@ -284,8 +284,8 @@ mod tests {
         let cells = usual();
         assert!(Foreground::ALL.iter().all(|one| cells.iter().any(|cell| cell.foreground == *one)));
         assert!(Antagonist::ALL.iter().all(|one| cells.iter().any(|cell| cell.antagonist == *one)));
-        // 2 rounds × cells × 6 rows × 10 s.
-        assert_eq!(takes(&plan(cells.clone())).as_secs(), 120 * cells.len() as u64);
+        // 2 rounds × cells × rows × 10 s.
+        assert_eq!(takes(&plan(cells.clone())).as_secs(), 20 * (cells.len() * Row::ALL.len()) as u64);
     }
 
     #[test]
