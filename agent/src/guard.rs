@@ -37,6 +37,7 @@ use self::held::Held;
 use self::memory::{MemoryError, MemoryStep, MemoryWatch};
 pub(crate) use self::meter::VolunteerClock;
 pub use self::meter::{Meter, MeterError, MeterPaths};
+use self::points::Forcing;
 use crate::act::ActSettings;
 use crate::act::managed::ForeignWrite;
 use crate::act::restore::foreign_event;
@@ -107,6 +108,8 @@ struct Inner {
     held_until: Option<Instant>,
     /// How the volunteer is held for the harm it does, beside the law.
     posture: Posture,
+    /// Forces scheduling points while the volunteer runs.
+    points: Forcing,
     /// CPU capacity of the host, once it was measured.
     capacity: Option<CoreShare>,
     /// Raised when the volunteer is activated: the meter then starts anew.
@@ -143,6 +146,7 @@ impl Shared {
             cap: None,
             held_until: None,
             posture: Posture::Open,
+            points: Forcing::never(),
             capacity: None,
             activation: 0,
             quit: false,
@@ -166,6 +170,17 @@ impl Shared {
         // A panic of another holder leaves plain numbers, valid in any combination.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A posture cannot be put in force.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProtectError {
+    /// No CPUs can be kept free of the volunteer.
+    #[error("failed to keep CPUs free of the volunteer")]
+    Spare(#[source] SpareError),
+    /// No scheduling points can be forced.
+    #[error("failed to force scheduling points")]
+    Points(#[source] io::Error),
 }
 
 /// Lets other threads see what the guard does.
@@ -199,6 +214,11 @@ impl GuardView {
         self.0.lock().can_spare()
     }
 
+    /// Scheduling points can be forced for the posture of that name.
+    pub(crate) fn can_force_points(&self) -> bool {
+        self.0.lock().points.is_by_posture()
+    }
+
     /// CPUs are to be kept free of the volunteer and are not, as far as last seen.
     pub(crate) fn has_lost_cpus(&self) -> bool {
         self.0.lock().has_lost_cpus()
@@ -207,9 +227,9 @@ impl GuardView {
     /// Holds the volunteer so from now on, beside the law. What is tightened is in force on return.
     ///
     /// # Errors
-    /// [`SpareError`] when the volunteer's CPUs cannot be set; the posture is then the one before, unless the new one keeps none
-    /// free.
-    pub(crate) fn protect(&self, posture: Posture) -> Result<(), SpareError> {
+    /// [`ProtectError`] when the volunteer's CPUs cannot be set, or no scheduling points can be forced; the posture is then the
+    /// one before, unless the new one takes neither.
+    pub(crate) fn protect(&self, posture: Posture) -> Result<(), ProtectError> {
         self.0.lock().protect(posture)
     }
 
@@ -258,10 +278,7 @@ impl Guard {
         guard.threads.push(guard.spawn("guard", move |shared| watch(shared, own, period))?);
         guard.threads.push(guard.spawn("memory", move |shared| watch_memory(shared, memory))?);
         guard.disks = Some(guard.spawn("disks", move |shared| watch_disks(shared, disks))?);
-        let pointed = if settings.scheduling_points { points::cpus()? } else { Vec::new() };
-        for cpu in pointed {
-            guard.threads.push(guard.spawn(&format!("point-{cpu}"), move |shared| force_points(shared, cpu))?);
-        }
+        guard.shared.lock().points = Forcing::new(settings.scheduling_points);
         Ok(guard)
     }
 
@@ -395,6 +412,7 @@ impl Guard {
         let mut inner = self.shared.lock();
         inner.quit = true;
         inner.cap = None;
+        inner.points = Forcing::never();
         if inner.volunteer.is_some() {
             // Its processes are killed next; that it could not be frozen first only makes that harder.
             let _ = inner.enforce();
@@ -453,21 +471,6 @@ fn watch(shared: &Shared, mut watch: Watch, period: Duration) {
         next = now + period;
         inner.last_step = Some(now);
         watch.step(&mut inner, now);
-    }
-}
-
-/// The thread that forces scheduling points on a CPU while the volunteer runs.
-fn force_points(shared: &Shared, cpu: usize) {
-    let forces = points::enter(cpu);
-    let mut inner = shared.lock();
-    while !inner.quit {
-        if inner.cap.is_none() || !forces {
-            inner = shared.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
-            continue;
-        }
-        drop(inner);
-        points::force();
-        inner = shared.lock();
     }
 }
 
@@ -606,17 +609,18 @@ impl Inner {
         }
     }
 
-    fn protect(&mut self, posture: Posture) -> Result<(), SpareError> {
+    fn protect(&mut self, posture: Posture) -> Result<(), ProtectError> {
+        let points = self.points.follow(posture);
         let kept_free = match &mut self.volunteer {
             Some(volunteer) => volunteer.keep_free(posture.spare_cpus()),
             None => Ok(()),
         };
-        if kept_free.is_ok() || posture.spare_cpus() == 0 {
+        if points.is_ok() && (kept_free.is_ok() || posture.spare_cpus() == 0) {
             self.posture = posture;
         }
         // What cannot be set now is tried again at the next step, which also tells of it.
         _ = self.enforce();
-        kept_free
+        points.map_err(ProtectError::Points).and(kept_free.map_err(ProtectError::Spare))
     }
 
     /// Chooses the law by how the volunteer yields.
@@ -648,6 +652,7 @@ impl Inner {
         let frozen =
             (held && !dies) || self.cap.is_none() || self.law.frozen() || limit == Quota::AtMost(CoreShare::ZERO);
         let limit = if dies { Quota::AtMost(CoreShare::ZERO) } else { limit };
+        self.points.force(!frozen);
         let Some(volunteer) = &mut self.volunteer else { return Ok(()) };
         let met = volunteer.enforce(limit, frozen, now)?;
         self.tell_foreign(&met);

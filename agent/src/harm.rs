@@ -20,15 +20,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gleaner_planner::harm::{Budgets, Compared, Crossing, Edge, HarmTracker, SETTLING_TIME, Schedule, Skipped, Trial};
-use gleaner_planner::protecting::{Change, Chosen, Ladder, Posture, Protecting};
+use gleaner_planner::protecting::{Change, Chosen, Ladder, Means, Posture, Protecting};
 use gleaner_types::error::Chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{Absence, Reading, Reason, VolunteerState};
 use gleaner_types::report::{HostHarm, Protection};
 
-use crate::act::volunteer::SpareError;
-use crate::guard::{GuardView, VolunteerClock};
+use crate::guard::{GuardView, ProtectError, VolunteerClock};
 use crate::kernel_file::read_short;
 use crate::sense::perf::parse_cpu_list;
 use crate::sense::run_queue::{Counted, OpenCounters, QueueSource, RunQueues, compare};
@@ -41,8 +40,8 @@ const RUNS: f64 = 0.01;
 const EVENTS: usize = 64;
 /// While CPUs are kept free of the volunteer, that they still are is checked at least this often.
 const SPARE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Where CPUs could not be kept free it is tried again after so long, or when the number of CPUs has changed. (Chosen.)
-const SPARE_RETRY_INTERVAL: Duration = Duration::from_secs(600);
+/// What could not be done is tried again after so long, or when the number of CPUs has changed. (Chosen.)
+const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The volunteer, as far as it must be held still.
 pub(crate) trait Holder: Send {
@@ -58,11 +57,13 @@ pub(crate) trait Holder: Send {
     fn release(&self);
     /// CPUs can be kept free of it: nobody else has set them, as far as last seen.
     fn can_spare(&self) -> bool;
+    /// Scheduling points can be forced beside it, and are not forced anyway.
+    fn can_force_points(&self) -> bool;
     /// Holds it so from now on.
     ///
     /// # Errors
-    /// [`SpareError`] when CPUs cannot be kept free.
-    fn protect(&self, posture: Posture) -> Result<(), SpareError>;
+    /// [`ProtectError`] when CPUs cannot be kept free, or points not forced.
+    fn protect(&self, posture: Posture) -> Result<(), ProtectError>;
 }
 
 /// The volunteer that a guard holds.
@@ -98,7 +99,11 @@ impl Holder for GuardedVolunteer {
         self.guard.can_spare()
     }
 
-    fn protect(&self, posture: Posture) -> Result<(), SpareError> {
+    fn can_force_points(&self) -> bool {
+        self.guard.can_force_points()
+    }
+
+    fn protect(&self, posture: Posture) -> Result<(), ProtectError> {
         self.guard.protect(posture)
     }
 }
@@ -190,7 +195,7 @@ impl HarmMeter {
             schedule: Schedule::new(seed, pause_share),
             tracker: HarmTracker::default(),
             protecting: None,
-            refused: None,
+            refused: Refused::default(),
             began: Instant::now(),
             paused: Duration::ZERO,
             buffer: Vec::new(),
@@ -258,11 +263,28 @@ struct Worker {
     tracker: HarmTracker,
     /// Chooses how the volunteer is held, where that follows the harm.
     protecting: Option<Protecting>,
-    /// When CPUs could last not be kept free, and how many CPUs there were.
-    refused: Option<(Duration, u32)>,
+    /// What could not be done when it was tried last.
+    refused: Refused,
     began: Instant,
     paused: Duration,
     buffer: Vec<u8>,
+}
+
+/// Means that failed: each with when, and how many CPUs there were.
+#[derive(Debug, Clone, Copy, Default)]
+struct Refused {
+    spare: Option<(Duration, u32)>,
+    points: Option<(Duration, u32)>,
+}
+
+impl Refused {
+    /// Forgets what may be tried again on a host with so many CPUs.
+    fn forget(&mut self, cpus: u32, now: Duration) {
+        let passed = |(at, before): (Duration, u32)| before != cpus || now.saturating_sub(at) >= RETRY_INTERVAL;
+        for one in [&mut self.spare, &mut self.points] {
+            _ = one.take_if(|refused| passed(*refused));
+        }
+    }
 }
 
 /// One reading of all workloads, and of the volunteer's CPU time.
@@ -282,8 +304,9 @@ impl Worker {
                 }
                 state.settings.clone()
             };
-            self.schedule.set_pause_share(settings.pause_share);
             self.follow(&settings);
+            let pace = self.protecting.as_ref().map_or(1.0, |protecting| protecting.pace(self.began.elapsed()));
+            self.schedule.set_pause_share(settings.pause_share * pace);
             self.publish(&settings);
             let Some(trial) = self.schedule.next_trial() else {
                 self.shared.sleep(Duration::from_secs(3_600));
@@ -323,13 +346,13 @@ impl Worker {
         }
     }
 
-    /// CPUs may be kept free of the volunteer, on a host with so many of them.
-    fn may_spare(&mut self, cpus: u32, now: Duration) -> bool {
-        let passed = |(at, before): (Duration, u32)| before != cpus || now.saturating_sub(at) >= SPARE_RETRY_INTERVAL;
-        if self.refused.is_some_and(passed) {
-            self.refused = None;
+    /// What can be done on a host with so many CPUs, as far as known.
+    fn means(&mut self, cpus: u32, now: Duration) -> Means {
+        self.refused.forget(cpus, now);
+        Means {
+            spare: self.refused.spare.is_none() && self.holder.can_spare(),
+            points: self.refused.points.is_none() && self.holder.can_force_points(),
         }
-        self.refused.is_none() && self.holder.can_spare()
     }
 
     /// Begins or ceases to hold the volunteer by its harm, as the settings say, and takes the steps that are due by
@@ -339,7 +362,7 @@ impl Worker {
         let wanted = settings.follow && settings.pause_share > 0.0;
         let now = self.began.elapsed();
         let cpus = cpus();
-        let ladder = Ladder::new(cpus, self.may_spare(cpus, now));
+        let ladder = Ladder::new(cpus, self.means(cpus, now));
         let change = match &mut self.protecting {
             Some(protecting) if wanted => {
                 let is_new = *protecting.ladder() != ladder;
@@ -392,18 +415,20 @@ impl Worker {
         }
     }
 
-    /// Holds the volunteer so. Where CPUs cannot be kept free after all, they are not counted on for a while; returns the posture that
+    /// Holds the volunteer so. Where that cannot be done after all, it is not counted on for a while; returns the posture that
     /// is to hold at once instead.
     #[must_use]
     fn protect(&mut self, posture: Posture) -> Option<Change> {
         let error = self.holder.protect(posture).err()?;
-        tracing::warn!(error = %Chain(&error), "the CPUs of the volunteer cannot be set");
-        if posture.spare_cpus() == 0 {
-            return None;
-        }
+        tracing::warn!(error = %Chain(&error), %posture, "the volunteer cannot be held so");
         let (now, cpus) = (self.began.elapsed(), cpus());
-        self.refused = Some((now, cpus));
-        self.protecting.as_mut()?.set_ladder(Ladder::new(cpus, false), now)
+        match posture {
+            Posture::Spare { .. } => self.refused.spare = Some((now, cpus)),
+            Posture::Points => self.refused.points = Some((now, cpus)),
+            _ => return None,
+        }
+        let ladder = Ladder::new(cpus, self.means(cpus, now));
+        self.protecting.as_mut()?.set_ladder(ladder, now)
     }
 
     /// One trial, and the CPUs that the volunteer used in it; it is let go in every case. `Err(None)`: it was interrupted, or

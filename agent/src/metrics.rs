@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use gleaner_daemon::metrics::{Durations, Page};
 use gleaner_daemon::monitoring::{Health, Monitored, PageError};
+use gleaner_planner::protecting::Posture;
 use gleaner_types::report::HostHarm;
 use gleaner_types::report::{Bounded, HostReport, MachineSample, ResidualForecast, VolunteerSample, VolunteerState};
 use gleaner_types::units::{Bytes, CoreShare};
@@ -276,6 +277,11 @@ fn guard(page: &mut Page, guard: Option<&GuardStatus>) {
         "gleaner_agent_spare_cpus",
         "CPUs kept free of the volunteer for the harm it does.",
         guard.map(|guard| f64::from(guard.posture.spare_cpus())),
+    );
+    page.gauge(
+        "gleaner_agent_scheduling_points",
+        "1 while scheduling points are forced for the harm that the volunteer does.",
+        guard.map(|guard| f64::from(u8::from(guard.posture == Posture::Points))),
     );
     page.gauge(
         "gleaner_agent_volunteer_share_ratio",

@@ -218,7 +218,7 @@ pub(crate) enum ReproduceCommand {
         details: bool,
     },
     /// How a volunteer is held: in the idle class alone, at most three quarters of the machine, or by the harm it does, each
-    /// on simulated kernels of three kinds. No paper's: what this project assumes of kernels, and what follows.
+    /// on simulated kernels of four kinds. No paper's: what this project assumes of kernels, and what follows.
     Harm(HarmArgs),
     /// A cluster shared between jobs: credit sharing (CANAL) against Tetris, delay scheduling and others, on jobs of Facebook's
     /// sizes. What their tasks need is chosen here, as the paper does not say it; most of its figures are not reached (docs/plan.md).

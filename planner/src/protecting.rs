@@ -2,7 +2,7 @@
 //! harm meter, what the volunteer harvested in it, and the budget. Out: a posture when it changes, with its reason. The
 //! agent's meter calls it after every trial and carries the posture out; the fast law of `guard` holds beside it.
 //!
-//! Caution comes first: the machine starts in [`START`]. It tightens when the harm is surely above the budget, loosens one
+//! Caution comes first: the machine starts in a posture of [`START`], and asks for more trials while it knows little of one. It tightens when the harm is surely above the budget, loosens one
 //! step when it has surely been below for a while, and does nothing while it cannot tell. What a posture did is remembered
 //! for some hours: one that went over the budget is not tried again for ten minutes, then for twenty and so on, and when it
 //! has to tighten it returns to the posture that kept to the budget at the greatest harvest. Which kind of protection is
@@ -21,17 +21,27 @@ use std::time::Duration;
 
 pub use self::evidence::{Conclusion, Evidence, RECENT};
 pub use self::learnt::{FORGET, Known, Learnt, Standing};
-pub use self::posture::{Ladder, Posture};
+pub use self::posture::{Ladder, Means, Posture};
 pub use self::reason::{Cause, Change, Chosen};
-use crate::harm::{Budgets, Compared};
+use crate::harm::{Budgets, Compared, LEAST_TRIALS};
 
-/// The posture to begin with. Measured by hand on two CPUs: a fixed quota of three quarters cost the foreground nothing, while
-/// one CPU kept free helped on one kernel and harmed on another.
-pub const START: Posture = Posture::Share { percent: 75 };
+/// The postures to begin with: the first that this host has, or else the next tighter than the last. Measured on two CPUs of
+/// one kernel (docs/harm.md): forced scheduling points took four fifths of the harm of loops in the idle class at no loss of
+/// harvest, a quota of three quarters took a quarter of it, and a CPU kept free cost half of the harvest.
+pub const START: [Posture; 2] = [Posture::Points, Posture::Share { percent: 75 }];
 /// Harm is surely above the budget for so long, from the first trial that says so, before something is tightened.
 pub const OVER_FOR: Duration = Duration::from_secs(10);
 /// Harm is surely below the budget for so long before something is loosened. (Both chosen.)
 pub const WITHIN_FOR: Duration = Duration::from_secs(60);
+/// Trials under a posture in which the meter learns fast, and how many times as often as usual it pauses the volunteer then.
+/// Three times the trials that an interval takes. (Both chosen.)
+const FAST_TRIALS: u32 = 3 * LEAST_TRIALS;
+const FAST: f64 = 4.0;
+/// And for how long at most: where trials are not to be had, more pauses bring none. (Chosen.)
+const FAST_FOR: Duration = Duration::from_secs(300);
+/// A posture that went over the budget is tried again only for so much more room, as a part of the present one. (Chosen:
+/// more than forced scheduling points take.)
+const LEAST_GAIN: f64 = 0.02;
 /// How long the volunteer is held when no posture sufficed: at first, and at most. It doubles each time. (Chosen.)
 const HELD_FOR: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(3_600));
 
@@ -61,7 +71,8 @@ impl Protecting {
     /// The machine at its start.
     #[must_use]
     pub fn new(ladder: Ladder, now: Duration) -> Self {
-        let posture = ladder.at_most(START);
+        let [first, or] = START;
+        let posture = if ladder.running().contains(&first) { first } else { ladder.at_most(or) };
         Self {
             ladder,
             posture,
@@ -90,6 +101,14 @@ impl Protecting {
     #[must_use]
     pub fn ladder(&self) -> &Ladder {
         &self.ladder
+    }
+
+    /// How many times as often as usual the volunteer should be paused now: more often while little is known of the posture
+    /// in force, so that one that harms does so for a minute and not for five.
+    #[must_use]
+    pub fn pace(&self, now: Duration) -> f64 {
+        let is_new = self.evidence.trials() < FAST_TRIALS && now.saturating_sub(self.since) < FAST_FOR;
+        if is_new { FAST } else { 1.0 }
     }
 
     /// The host's CPUs or levers have changed. A posture that is no more gives way to the next tighter one.
@@ -172,7 +191,10 @@ impl Protecting {
     fn looser(&self, now: Duration) -> Option<Posture> {
         let room = self.ladder.room(self.posture);
         let above = self.ladder.running().iter().rev().filter(|posture| self.ladder.room(**posture) > room);
-        above.copied().find(|posture| !self.is_barred(*posture, now))
+        // Harm for next to nothing is not risked again for as long as it is remembered.
+        let pays = |posture| self.ladder.room(posture) - room >= room * LEAST_GAIN;
+        let worth = |posture| pays(posture) || !self.learnt.went_over(posture, now);
+        above.copied().find(|posture| !self.is_barred(*posture, now) && worth(*posture))
     }
 
     /// It went over the budget lately, or one of its kind did that leaves the volunteer no more.

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use gleaner_planner::harm::{Budgets, Compared, Comparison, RunTime, Schedule};
-use gleaner_planner::protecting::{Change, Ladder, Posture, Protecting};
+use gleaner_planner::protecting::{Change, Ladder, Means, Posture, Protecting};
 use gleaner_types::id::WorkloadId;
 
 use crate::foreground::{Session, SessionTrace};
@@ -21,16 +21,19 @@ use crate::random::Random;
 pub enum Kernel {
     /// Its idle class yields at once: nothing harms.
     Yields,
-    /// It packs wake-ups onto few CPUs: loops everywhere harm, a share of the machine does not, CPUs kept free of the
-    /// volunteer crowd it and harm more.
+    /// It packs wake-ups onto few CPUs: loops everywhere harm, a share of the machine or forced scheduling points hardly do,
+    /// CPUs kept free of the volunteer crowd it and harm more.
     Packs,
-    /// It spreads wake-ups to CPUs that do nothing: only a CPU kept free of the volunteer helps.
+    /// It spreads wake-ups to CPUs that do nothing: only a CPU kept free of the volunteer helps, and forced scheduling points
+    /// harm.
     Spreads,
+    /// A foreground that wakes waits until something makes the scheduler choose: only forced scheduling points help.
+    Delays,
 }
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Yields, Self::Packs, Self::Spreads];
+    pub const ALL: [Self; 4] = [Self::Yields, Self::Packs, Self::Spreads, Self::Delays];
 
     /// The word for it.
     #[must_use]
@@ -39,22 +42,28 @@ impl Kernel {
             Self::Yields => "yields",
             Self::Packs => "packs",
             Self::Spreads => "spreads",
+            Self::Delays => "delays",
         }
     }
 
     /// True harm of a volunteer that runs under a posture, in percent, on a host with so many CPUs. (Assumed.)
     #[must_use]
     pub fn harm_percent(self, posture: Posture, cpus: u32) -> f64 {
-        let room = Ladder::new(cpus, true).room(posture) / f64::from(cpus.max(1));
+        let room = Ladder::new(cpus, Means::default()).room(posture) / f64::from(cpus.max(1));
         match (self, posture) {
             (_, Posture::Hold) => 0.0,
             (Self::Yields, _) => 0.2,
             (Self::Packs, Posture::Open) => 11.0,
             (Self::Packs, Posture::Spare { .. }) => 25.0,
-            (Self::Spreads, Posture::Open) => 5.0,
+            (Self::Packs, Posture::Points) => 1.9,
+            (Self::Spreads, Posture::Points) => 8.0,
+            (Self::Spreads | Self::Delays, Posture::Open) => 5.0,
             // A throttled loop still meets a wake-up while it runs.
-            (Self::Spreads, Posture::Share { .. }) => 5.0 * room,
-            (Self::Packs, Posture::Share { .. }) | (Self::Spreads, Posture::Spare { .. }) => 0.3,
+            (Self::Spreads | Self::Delays, Posture::Share { .. }) => 5.0 * room,
+            (Self::Delays, Posture::Spare { .. }) => 3.0,
+            (Self::Packs, Posture::Share { .. })
+            | (Self::Spreads, Posture::Spare { .. })
+            | (Self::Delays, Posture::Points) => 0.3,
         }
     }
 }
@@ -66,13 +75,15 @@ pub enum Protection {
     IdleClass,
     /// The idle class, and never more than three quarters of the machine.
     FixedShare,
+    /// The idle class, and always forced scheduling points.
+    Points,
     /// Held by the harm it does (`guard.follow_harm`).
     ByHarm,
 }
 
 impl Protection {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::IdleClass, Self::FixedShare, Self::ByHarm];
+    pub const ALL: [Self; 4] = [Self::IdleClass, Self::FixedShare, Self::Points, Self::ByHarm];
 
     /// The words for it.
     #[must_use]
@@ -80,6 +91,7 @@ impl Protection {
         match self {
             Self::IdleClass => "idle class alone",
             Self::FixedShare => "at most 75 %",
+            Self::Points => "scheduling points",
             Self::ByHarm => "held by its harm",
         }
     }
@@ -94,8 +106,8 @@ pub struct Scenario {
     pub kernel: Kernel,
     /// CPUs of the host.
     pub cpus: u32,
-    /// CPUs can be kept free of the volunteer.
-    pub can_spare: bool,
+    /// What can be done on it.
+    pub means: Means,
     /// The foreground.
     pub session: Session,
     /// How it is protected.
@@ -161,7 +173,7 @@ impl<'s> World<'s> {
 
     /// CPUs that the volunteer uses under a posture: what the foreground leaves, and no more than the posture does.
     fn harvest(&self, posture: Posture) -> f64 {
-        let room = Ladder::new(self.scenario.cpus, self.scenario.can_spare).room(posture);
+        let room = Ladder::new(self.scenario.cpus, self.scenario.means).room(posture);
         room.min(f64::from(self.scenario.cpus) - self.foreground).max(0.0)
     }
 
@@ -221,6 +233,7 @@ pub fn simulate(scenario: &Scenario) -> Outcome {
     let fixed = match scenario.protection {
         Protection::IdleClass => Posture::Open,
         Protection::FixedShare => Posture::Share { percent: 75 },
+        Protection::Points => Posture::Points,
         Protection::ByHarm => return held_by_harm(scenario, world),
     };
     world.run(scenario.duration, fixed);
@@ -229,11 +242,12 @@ pub fn simulate(scenario: &Scenario) -> Outcome {
 
 fn held_by_harm(scenario: &Scenario, mut world: World<'_>) -> Outcome {
     let mut schedule = Schedule::new(scenario.seed, scenario.pause_share);
-    let mut machine = Protecting::new(Ladder::new(scenario.cpus, scenario.can_spare), Duration::ZERO);
+    let mut machine = Protecting::new(Ladder::new(scenario.cpus, scenario.means), Duration::ZERO);
     let mut noise = Random::part(scenario.seed, 1);
     let budgets = Budgets { all_percent: scenario.budget_percent, ..Budgets::default() };
     let mut changes = Vec::new();
     while world.now < scenario.duration {
+        schedule.set_pause_share(scenario.pause_share * machine.pace(world.now));
         let Some(trial) = schedule.next_trial() else {
             world.run(scenario.duration - world.now, machine.posture());
             break;
@@ -272,7 +286,7 @@ mod tests {
             seed,
             kernel,
             cpus: 2,
-            can_spare: true,
+            means: Means { spare: true, points: true },
             session: Session::Matlab,
             protection,
             budget_percent: 1.0,
@@ -286,10 +300,12 @@ mod tests {
         for seed in 1..=3 {
             let of = |kernel| simulate(&scenario(kernel, Protection::ByHarm, seed));
             let (yields, packs, spreads) = (of(Kernel::Yields), of(Kernel::Packs), of(Kernel::Spreads));
+            let delays = of(Kernel::Delays);
             assert!(yields.harvested > 0.8 && yields.over_budget == 0.0, "{yields:?}");
             // The idle class alone does 11 % and 5 %.
             assert!(packs.harm_percent < 3.0 && packs.harvested > 0.4, "{packs:?}");
             assert!(spreads.harm_percent < 2.5 && spreads.harvested > 0.2, "{spreads:?}");
+            assert!(delays.harm_percent < 1.0 && delays.harvested > 0.6, "{delays:?}");
             let kinds: Vec<Posture> = spreads.changes.iter().map(|(_, change)| change.to).collect();
             assert!(kinds.contains(&Posture::Spare { cpus: 1 }), "{kinds:?}");
         }
@@ -313,10 +329,10 @@ mod tests {
         for (seed, cpus) in (1..).zip([1, 2, 3, 4, 8, 16, 64]) {
             let base = scenario(Kernel::Spreads, Protection::ByHarm, seed);
             // Without CPUs to spare this kernel does 1.25 % and more.
-            let run = simulate(&Scenario { cpus, can_spare: false, budget_percent: 0.2, ..base });
+            let run = simulate(&Scenario { cpus, means: Means::default(), budget_percent: 0.2, ..base });
             let held = run.changes.iter().find(|(_, change)| change.to == Posture::Hold).map(|(at, _)| *at);
             assert!(held.is_some_and(|at| at < Duration::from_secs(3 * 3_600)), "{cpus} CPUs: {:?}", run.changes);
-            let ladder = Ladder::new(cpus, false);
+            let ladder = Ladder::new(cpus, Means::default());
             for (at, change) in &run.changes {
                 let tighter = ladder.room(change.to) < ladder.room(change.from);
                 let may_loosen = change.from == Posture::Hold || change.cause == Cause::NoForeground;

@@ -84,6 +84,9 @@ fn a_file_system_that_does_not_answer_holds_the_volunteer() {
     assert!(guard.take_events().iter().any(|event| matches!(event, Event::SensorChanged { absent: Some(_), .. })));
 }
 
+/// Threads are found by their names in this process: one test at a time looks for them.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// The scheduling class of this process's threads of a name (field 41 of `stat`; 1 is SCHED_FIFO), and whether each may run on
 /// one CPU only.
 fn classes(name: &str) -> Vec<(String, bool)> {
@@ -99,10 +102,60 @@ fn classes(name: &str) -> Vec<(String, bool)> {
     tasks.filter_map(one).collect()
 }
 
+/// Times that this process's threads of a name gave up a CPU by themselves.
+fn sleeps(name: &str) -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
+    let one = |task: PathBuf| {
+        fs::read_to_string(task.join("comm")).ok()?.starts_with(name).then_some(())?;
+        let status = fs::read_to_string(task.join("status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    tasks.filter_map(one).sum()
+}
+
+/// Sleeps of the threads in a while.
+fn sleeps_in(name: &str, duration: Duration) -> u64 {
+    let before = sleeps(name);
+    thread::sleep(duration);
+    sleeps(name) - before
+}
+
+#[test]
+fn a_posture_forces_points_while_the_volunteer_runs_and_not_while_it_is_held() {
+    const TEST: &str = "a_posture_forces_points_while_the_volunteer_runs_and_not_while_it_is_held";
+    // Apart from the points of other tests.
+    let Some(scene) = Scene::open(TEST) else { return };
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (volunteer, _ledger, _) = volunteer(&scene);
+    let counters = Counters::new();
+    let settings = settings(&scene, PERIOD);
+    let mut guard = Guard::start(&settings, volunteer, counters.meter()).unwrap();
+    let view = guard.view();
+    assert!(view.can_force_points());
+    guard.set_cap(Some(Quota::Unlimited)).unwrap();
+    eventually("it runs", || guard.status().state == VolunteerState::Active);
+    let window = Duration::from_millis(100);
+    assert_eq!(classes("point-"), []);
+    view.protect(Posture::Points).unwrap();
+    assert_eq!(classes("point-"), vec![("1".to_owned(), true); points::cpus().unwrap().len()]);
+    eventually("points", || sleeps_in("point-", window) > 20);
+    assert!(view.hold(Instant::now() + Duration::from_secs(60)));
+    eventually("none while it is held", || sleeps_in("point-", window) == 0);
+    view.release();
+    eventually("points again", || sleeps_in("point-", window) > 20);
+    guard.set_cap(None).unwrap();
+    eventually("none while it is latent", || sleeps_in("point-", window) == 0);
+    view.protect(Posture::Open).unwrap();
+    assert_eq!(classes("point-"), []);
+    guard.stop();
+}
+
 #[test]
 fn scheduling_points_are_forced_on_every_cpu_and_end_with_the_guard() {
     const TEST: &str = "scheduling_points_are_forced_on_every_cpu_and_end_with_the_guard";
     let Some(scene) = Scene::open(TEST) else { return };
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (volunteer, _ledger, _) = volunteer(&scene);
     let counters = Counters::new();
     let settings = ActSettings { scheduling_points: true, ..settings(&scene, PERIOD) };
@@ -111,7 +164,7 @@ fn scheduling_points_are_forced_on_every_cpu_and_end_with_the_guard() {
     eventually("threads of the real-time class", || classes("point-") == vec![("1".to_owned(), true); cpus]);
     guard.set_cap(Some(Quota::Unlimited)).unwrap();
     thread::sleep(Duration::from_millis(120));
-    assert!(guard.is_alive());
+    assert!(guard.is_alive() && !guard.view().can_force_points(), "they are forced anyway");
     guard.stop();
     assert_eq!(classes("point-"), []);
 }

@@ -39,8 +39,18 @@ fn watch(loops: &Loops, clock: &VolunteerClock, duration: Duration) -> While {
     }
 }
 
+/// How a volunteer is held.
+#[derive(Clone, Copy)]
+enum Held {
+    /// In one posture.
+    By(Posture),
+    /// By its harm.
+    ByHarm,
+}
+
 /// Runs a volunteer for some windows, and tells of each.
-fn run(scene: &Scene, loops: &Loops, follow: bool, windows: u32) {
+fn run(scene: &Scene, loops: &Loops, held: Held, windows: u32) {
+    let follow = matches!(held, Held::ByHarm);
     let mut ledger = Ledger::open(scene.state.path()).unwrap();
     let settings = ActSettings { follow_harm: follow, ..scene.settings() };
     let volunteer = Volunteer::open(&settings, &scene.hierarchies, &mut ledger).unwrap();
@@ -62,15 +72,20 @@ fn run(scene: &Scene, loops: &Loops, follow: bool, windows: u32) {
     let guard = Guard::start(&ActSettings { guard: law, ..settings }, volunteer, meter).unwrap();
     let hogs: Vec<Burner> = (0..cpus()).map(|_| Burner::start(&procs_files)).collect();
     guard.set_cap(Some(Quota::Unlimited)).unwrap();
-    let held = GuardedVolunteer { guard: guard.view(), clock };
+    if let Held::By(posture) = held {
+        guard.view().protect(posture).unwrap();
+    }
+    let volunteer = GuardedVolunteer { guard: guard.view(), clock };
     let budgets = Budgets { all_percent: 1.0, ..Budgets::default() };
     let meter =
-        HarmMeter::start(HarmSettings { pause_share: 0.2, budgets, follow }, Box::new(held), queues(), 7).unwrap();
+        HarmMeter::start(HarmSettings { pause_share: 0.2, budgets, follow }, Box::new(volunteer), queues(), 7).unwrap();
     meter.set_sources(own());
     thread::sleep(Duration::from_secs(3));
     for _ in 0..windows {
         let seen = watch(loops, &own_clock, Duration::from_secs(20));
-        eprintln!("follow {follow}: {seen}; {}; {:?}", guard.status().posture, meter.harm().foreground);
+        let harm = meter.harm().foreground;
+        let harm = harm.value().map_or_else(|| format!("{harm:?}"), |harm| format!("{harm} by {} trials", harm.trials));
+        eprintln!("follow {follow}: {seen}; {}; {harm}", guard.status().posture);
         for event in meter.take_events() {
             if let Event::ProtectionChanged { reason, .. } = event {
                 eprintln!("  {reason}");
@@ -83,27 +98,47 @@ fn run(scene: &Scene, loops: &Loops, follow: bool, windows: u32) {
     assert!(report.failed.is_empty() && dirs.iter().all(|dir| !dir.exists()), "{report:?}");
 }
 
-#[test]
-fn a_volunteer_held_by_its_harm_beside_one_in_the_idle_class_alone() {
-    const TEST: &str = "a_volunteer_held_by_its_harm_beside_one_in_the_idle_class_alone";
-    if !gleaner_test_support::beds::wanted(TEST) {
-        return;
+/// The loops without a volunteer.
+fn alone(loops: &Loops) {
+    let before = loops.read();
+    thread::sleep(Duration::from_secs(20));
+    eprintln!("alone: loops {:.1} % over their CPU time", (loops.stretch(before) - 1.0) * 100.0);
+}
+
+/// What both tests need; `None` where they cannot run.
+fn scene(test: &str) -> Option<Scene> {
+    if !gleaner_test_support::beds::wanted(test) {
+        return None;
     }
     if gleaner_test_support::lab::inside() {
-        gleaner_test_support::skipped!("{TEST}: an emulated host says nothing of harm");
-        return;
+        gleaner_test_support::skipped!("{test}: an emulated host says nothing of harm");
+        return None;
     }
-    let Some(scene) = Scene::open(TEST) else { return };
+    Scene::open(test)
+}
+
+#[test]
+fn a_volunteer_held_by_its_harm_beside_one_in_the_idle_class_alone() {
+    let Some(scene) = scene("a_volunteer_held_by_its_harm_beside_one_in_the_idle_class_alone") else { return };
     let _alone = no_other_loops();
     let loops = Loops::start(usize::try_from(cpus()).unwrap());
-    let alone = || {
-        let before = loops.read();
-        thread::sleep(Duration::from_secs(20));
-        eprintln!("alone: loops {:.1} % over their CPU time", (loops.stretch(before) - 1.0) * 100.0);
-    };
-    alone();
-    run(&scene, &loops, false, 3);
-    run(&scene, &loops, true, 9);
-    run(&scene, &loops, false, 3);
-    alone();
+    alone(&loops);
+    run(&scene, &loops, Held::By(Posture::Open), 3);
+    run(&scene, &loops, Held::ByHarm, 12);
+    run(&scene, &loops, Held::By(Posture::Open), 3);
+    alone(&loops);
+}
+
+/// What each posture does on this kernel, by the meter and by the loops' own response.
+#[test]
+fn the_harm_of_every_posture() {
+    let Some(scene) = scene("the_harm_of_every_posture") else { return };
+    let _alone = no_other_loops();
+    let loops = Loops::start(usize::try_from(cpus()).unwrap());
+    let ladder = Ladder::new(cpus(), Means { spare: true, points: true });
+    alone(&loops);
+    for posture in ladder.running() {
+        run(&scene, &loops, Held::By(*posture), 2);
+    }
+    alone(&loops);
 }

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::*;
 use crate::act::tests::scene::{Burner, Scene, eventually};
+use crate::act::volunteer::SpareError;
 use crate::guard::{Guard, Meter, MeterPaths};
 use crate::hierarchies::Hierarchies;
 use crate::sense::run_queue::VolunteerMark;
@@ -97,7 +98,11 @@ impl Holder for Signalled {
         false
     }
 
-    fn protect(&self, _: Posture) -> Result<(), SpareError> {
+    fn can_force_points(&self) -> bool {
+        false
+    }
+
+    fn protect(&self, _: Posture) -> Result<(), ProtectError> {
         Ok(())
     }
 }
@@ -271,7 +276,11 @@ impl Holder for Recorded {
         false
     }
 
-    fn protect(&self, posture: Posture) -> Result<(), SpareError> {
+    fn can_force_points(&self) -> bool {
+        false
+    }
+
+    fn protect(&self, posture: Posture) -> Result<(), ProtectError> {
         self.1.lock().unwrap().push(posture);
         Ok(())
     }
@@ -344,9 +353,13 @@ impl Holder for Unmovable {
         self.ours.load(Ordering::Relaxed)
     }
 
-    fn protect(&self, posture: Posture) -> Result<(), SpareError> {
+    fn can_force_points(&self) -> bool {
+        false
+    }
+
+    fn protect(&self, posture: Posture) -> Result<(), ProtectError> {
         self.wanted.lock().unwrap().push(posture);
-        if self.moves || posture.spare_cpus() == 0 { Ok(()) } else { Err(SpareError::NoCpuset) }
+        if self.moves || posture.spare_cpus() == 0 { Ok(()) } else { Err(ProtectError::Spare(SpareError::NoCpuset)) }
     }
 }
 
@@ -359,7 +372,8 @@ fn about_to_spare(holder: Unmovable) -> (Worker, Change) {
     let with = RunTime { cpu_ns: 50_000_000, wait_ns: 25_000_000 };
     let comparison = Comparison { with, without: RunTime { wait_ns: 0, ..with } };
     let compared = [(WorkloadId::new("a").unwrap(), Ok(comparison))];
-    let mut protecting = Protecting::new(Ladder::new(cpus().max(2), true), Duration::ZERO);
+    let mut protecting =
+        Protecting::new(Ladder::new(cpus().max(2), Means { spare: true, points: false }), Duration::ZERO);
     let mut trials = (1..1_000).map(|turn| Duration::from_secs(12 * turn));
     let spare = trials.find_map(|now| {
         let change = protecting.trial(now, &compared, 1.0, &budgets)?;
@@ -382,7 +396,7 @@ fn about_to_spare(holder: Unmovable) -> (Worker, Change) {
         schedule: Schedule::new(1, 0.1),
         tracker: HarmTracker::default(),
         protecting: Some(protecting),
-        refused: None,
+        refused: Refused::default(),
         began: Instant::now(),
         paused: Duration::ZERO,
         buffer: Vec::new(),
@@ -416,11 +430,11 @@ fn where_cpus_cannot_be_kept_free_after_all_another_posture_holds_at_once() {
     }
     // After a while it is tried again, and at once on another number of CPUs.
     let (now, cpus) = (worker.began.elapsed(), cpus());
-    assert!(!worker.may_spare(cpus, now) && !worker.may_spare(cpus, now + SPARE_RETRY_INTERVAL / 2));
+    assert!(!worker.means(cpus, now).spare && !worker.means(cpus, now + RETRY_INTERVAL / 2).spare);
     let refused = worker.refused;
-    assert!(worker.may_spare(cpus, now + SPARE_RETRY_INTERVAL) && worker.may_spare(cpus, now));
+    assert!(worker.means(cpus, now + RETRY_INTERVAL).spare && worker.means(cpus, now).spare);
     worker.refused = refused;
-    assert!(worker.may_spare(cpus + 1, now));
+    assert!(worker.means(cpus + 1, now).spare);
 }
 
 #[test]
@@ -473,7 +487,11 @@ impl Holder for Nothing {
         false
     }
 
-    fn protect(&self, _: Posture) -> Result<(), SpareError> {
+    fn can_force_points(&self) -> bool {
+        false
+    }
+
+    fn protect(&self, _: Posture) -> Result<(), ProtectError> {
         Ok(())
     }
 }
@@ -523,7 +541,11 @@ fn a_volunteer_that_does_not_run_or_cannot_be_held_is_not_compared() {
         fn can_spare(&self) -> bool {
             false
         }
-        fn protect(&self, _: Posture) -> Result<(), SpareError> {
+        fn can_force_points(&self) -> bool {
+            false
+        }
+
+        fn protect(&self, _: Posture) -> Result<(), ProtectError> {
             Ok(())
         }
     }

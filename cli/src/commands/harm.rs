@@ -1,8 +1,9 @@
-//! `gleaner reproduce harm`. In: seeds. Out: a volunteer held in three ways on simulated kernels of three kinds, as a
+//! `gleaner reproduce harm`. In: seeds. Out: a volunteer held in four ways on simulated kernels of four kinds, as a
 //! table. Called by `reproduce`.
 
 use std::time::Duration;
 
+use gleaner_planner::protecting::Means;
 use gleaner_simulator::foreground::Session;
 use gleaner_simulator::protection::{Kernel, Outcome, Protection, Scenario, simulate};
 use serde_json::json;
@@ -33,7 +34,7 @@ impl Row {
                 seed,
                 kernel,
                 cpus: args.cpus,
-                can_spare: true,
+                means: Means { spare: true, points: true },
                 session,
                 protection,
                 budget_percent: BUDGET_PERCENT,

@@ -74,10 +74,15 @@ impl Evidence {
             trials.forget_before(now.saturating_sub(HISTORY));
         }
         self.own.retain(|workload, _| budgets.own_percent.contains_key(workload));
-        if harvest_cores.is_finite() {
-            self.harvests += harvest_cores.max(0.0);
-            self.count = self.count.saturating_add(1);
-        }
+        // One that is not finite counts as nothing harvested.
+        self.harvests += if harvest_cores.is_finite() { harvest_cores.max(0.0) } else { 0.0 };
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// Trials so far, however old.
+    #[must_use]
+    pub fn trials(&self) -> u32 {
+        self.count
     }
 
     /// CPUs that the volunteer used on average.

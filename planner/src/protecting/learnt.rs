@@ -86,6 +86,12 @@ impl Learnt {
         (known.standing == Standing::Within && fresh).then_some(known)
     }
 
+    /// It went over the budget when it was tried last, and that is not forgotten.
+    pub(super) fn went_over(&self, posture: Posture, now: Duration) -> bool {
+        let over = |known: &Known| known.standing == Standing::Over && now.saturating_sub(known.at) < FORGET;
+        self.0.get(&posture).is_some_and(over)
+    }
+
     /// It went over the budget too lately to be tried again.
     pub(super) fn is_barred(&self, posture: Posture, now: Duration) -> bool {
         self.0.get(&posture).is_some_and(|known| known.standing == Standing::Over && now < known.barred_until())

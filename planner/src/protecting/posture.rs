@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// Shares of the machine that the volunteer may be kept to, in percent. (Chosen.)
 const SHARES: [u8; 3] = [75, 50, 25];
+/// The part of each CPU that forced scheduling points take at most: a wake-up each millisecond. (Chosen, as a bound: in the
+/// isolation matrix the volunteer's harvest with them could not be told from that without.)
+const POINTS_COST: f64 = 0.005;
 
 /// How the volunteer is held, beside the guard's own law.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -15,6 +18,8 @@ pub enum Posture {
     /// By that law alone.
     #[default]
     Open,
+    /// By that law, and every millisecond each CPU's scheduler has to choose anew who runs there.
+    Points,
     /// It never has more than a part of the machine.
     Share {
         /// The part.
@@ -45,7 +50,7 @@ impl Posture {
         match self {
             Self::Share { percent } => percent,
             Self::Hold => 0,
-            Self::Open | Self::Spare { .. } => 100,
+            Self::Open | Self::Points | Self::Spare { .. } => 100,
         }
     }
 
@@ -59,12 +64,22 @@ impl fmt::Display for Posture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open => f.write_str("all that the guard's law allows"),
+            Self::Points => f.write_str("all that the guard's law allows, with forced scheduling points"),
             Self::Share { percent } => write!(f, "at most {percent} % of the machine"),
             Self::Spare { cpus: 1 } => f.write_str("all CPUs but 1"),
             Self::Spare { cpus } => write!(f, "all CPUs but {cpus}"),
             Self::Hold => f.write_str("no CPU at all"),
         }
     }
+}
+
+/// What can be done on a host, besides a share of the machine and none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Means {
+    /// CPUs can be kept free of the volunteer.
+    pub spare: bool,
+    /// Scheduling points can be forced, and are not forced anyway.
+    pub points: bool,
 }
 
 /// The postures of a host, loosest first.
@@ -76,13 +91,14 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// Of a host with so many CPUs, some of which can be kept free or not.
+    /// Of a host with so many CPUs on which this can be done.
     #[must_use]
-    pub fn new(cpus: u32, can_spare: bool) -> Self {
+    pub fn new(cpus: u32, means: Means) -> Self {
         let cpus = cpus.max(1);
         let mut running = vec![Posture::Open];
+        running.extend(means.points.then_some(Posture::Points));
         running.extend(SHARES.map(|percent| Posture::Share { percent }));
-        if can_spare && cpus > 1 {
+        if means.spare && cpus > 1 {
             // Few CPUs to spare are tried one by one, many by doubling.
             let doubled = (0..32).map(|power| 1 << power).take_while(|spare| *spare < cpus - 1);
             running.extend(doubled.chain([cpus - 1]).map(|cpus| Posture::Spare { cpus }));
@@ -106,6 +122,7 @@ impl Ladder {
     pub fn room(&self, posture: Posture) -> f64 {
         match posture {
             Posture::Open => f64::from(self.cpus),
+            Posture::Points => f64::from(self.cpus) * (1.0 - POINTS_COST),
             Posture::Share { percent } => f64::from(self.cpus) * f64::from(percent) / 100.0,
             Posture::Spare { cpus } => f64::from(self.cpus.saturating_sub(cpus)),
             Posture::Hold => 0.0,
@@ -137,29 +154,36 @@ impl Ladder {
 mod tests {
     use super::*;
 
-    fn ladder(cpus: u32, can_spare: bool) -> String {
+    const SPARE: Means = Means { spare: true, points: false };
+    const ALL: Means = Means { spare: true, points: true };
+    const NONE: Means = Means { spare: false, points: false };
+
+    fn ladder(cpus: u32, means: Means) -> String {
         let short = |posture: &Posture| match posture {
             Posture::Open => "open".to_owned(),
+            Posture::Points => "points".to_owned(),
             Posture::Share { percent } => format!("{percent}%"),
             Posture::Spare { cpus } => format!("-{cpus}"),
             Posture::Hold => "hold".to_owned(),
         };
-        Ladder::new(cpus, can_spare).running().iter().map(short).collect::<Vec<_>>().join(" ")
+        Ladder::new(cpus, means).running().iter().map(short).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn postures_are_ordered_by_the_room_they_leave() {
-        assert_eq!(ladder(1, true), "open 75% 50% 25%");
-        assert_eq!(ladder(2, true), "open 75% 50% -1 25%");
-        assert_eq!(ladder(2, false), "open 75% 50% 25%");
-        assert_eq!(ladder(4, true), "open 75% -1 50% -2 25% -3");
-        assert_eq!(ladder(64, true), "open -1 -2 -4 -8 75% -16 50% -32 25% -63");
-        assert_eq!(ladder(0, true), ladder(1, true));
+        assert_eq!(ladder(1, SPARE), "open 75% 50% 25%");
+        assert_eq!(ladder(2, SPARE), "open 75% 50% -1 25%");
+        assert_eq!(ladder(2, NONE), "open 75% 50% 25%");
+        assert_eq!(ladder(4, SPARE), "open 75% -1 50% -2 25% -3");
+        assert_eq!(ladder(64, SPARE), "open -1 -2 -4 -8 75% -16 50% -32 25% -63");
+        assert_eq!(ladder(64, ALL), "open points -1 -2 -4 -8 75% -16 50% -32 25% -63");
+        assert_eq!(ladder(1, ALL), "open points 75% 50% 25%");
+        assert_eq!(ladder(0, SPARE), ladder(1, SPARE));
     }
 
     #[test]
     fn one_that_is_no_more_gives_way_to_the_next_tighter() {
-        let two = Ladder::new(2, false);
+        let two = Ladder::new(2, NONE);
         assert_eq!(two.at_most(Posture::Spare { cpus: 1 }), Posture::Share { percent: 50 });
         assert_eq!(two.at_most(Posture::Spare { cpus: 2 }), Posture::Hold);
         assert_eq!(two.at_most(Posture::Hold), Posture::Hold);

@@ -12,9 +12,12 @@ use super::*;
 use crate::harm::{Comparison, LEAST_TRIALS, RunTime};
 
 const OPEN: Posture = Posture::Open;
+const POINTS: Posture = Posture::Points;
+const THREE_QUARTERS: Posture = Posture::Share { percent: 75 };
 const HALF: Posture = Posture::Share { percent: 50 };
 const QUARTER: Posture = Posture::Share { percent: 25 };
 const SPARE: Posture = Posture::Spare { cpus: 1 };
+const SPARES: Means = Means { spare: true, points: false };
 
 pub(super) fn budgets() -> Budgets {
     Budgets { all_percent: 1.0, own_percent: BTreeMap::new() }
@@ -42,7 +45,11 @@ struct Bench {
 
 impl Bench {
     fn new(cpus: u32) -> Self {
-        let machine = Protecting::new(Ladder::new(cpus, true), Duration::ZERO);
+        Self::of(cpus, SPARES)
+    }
+
+    fn of(cpus: u32, means: Means) -> Self {
+        let machine = Protecting::new(Ladder::new(cpus, means), Duration::ZERO);
         Self { machine, now: Duration::ZERO, budgets: budgets(), changes: Vec::new() }
     }
 
@@ -74,7 +81,7 @@ impl Bench {
 #[test]
 fn where_nothing_harms_it_loosens_once_that_is_known_and_says_why() {
     let mut bench = Bench::new(2);
-    assert_eq!(bench.machine.posture(), START);
+    assert_eq!(bench.machine.posture(), THREE_QUARTERS);
     assert_eq!(
         bench.machine.chosen().to_string(),
         "the volunteer has at most 75 % of the machine, because a volunteer begins so, before anything is measured"
@@ -101,7 +108,7 @@ fn it_finds_the_kind_of_protection_that_this_kernel_takes() {
     let packs = |posture| match posture {
         OPEN => 6.0,
         SPARE => 9.0,
-        START => 3.0,
+        THREE_QUARTERS => 3.0,
         _ => 0.3,
     };
     let mut bench = Bench::new(2);
@@ -115,10 +122,48 @@ fn it_finds_the_kind_of_protection_that_this_kernel_takes() {
 }
 
 #[test]
+fn where_scheduling_points_help_they_are_forced_and_where_they_harm_something_else_is_found() {
+    let all = Means { spare: true, points: true };
+    // Without them the volunteer harms: it is tried without, and they are forced again.
+    let mut bench = Bench::of(2, all);
+    assert_eq!(bench.machine.posture(), POINTS, "caution comes first");
+    bench.live(11, |posture| if posture == POINTS { 0.3 } else { 5.0 });
+    // They cost next to nothing, so it is tried without them once in four hours.
+    assert_eq!(bench.postures(), [OPEN, POINTS].repeat(3), "{:?}", bench.changes);
+    let said = bench.changes[1].1.to_string();
+    assert!(
+        said.starts_with("the volunteer has all that the guard's law allows, with forced scheduling points (before:")
+    );
+    // They harm, and so does every share: a CPU is kept free.
+    let mut bench = Bench::of(2, all);
+    bench.live(1, |posture| if posture == SPARE { 0.2 } else { 8.0 });
+    assert_eq!(bench.machine.posture(), SPARE, "{:?}", bench.changes);
+    // They alone harm: no CPU is kept free for it.
+    let mut bench = Bench::of(2, all);
+    bench.live(1, |posture| if posture == POINTS { 8.0 } else { 0.2 });
+    assert_eq!(bench.machine.posture(), OPEN, "{:?}", bench.changes);
+}
+
+#[test]
+fn it_learns_fast_under_a_new_posture_and_no_longer_than_that_takes() {
+    let mut bench = Bench::new(2);
+    assert!(bench.machine.pace(bench.now) > 1.0);
+    for _ in 0..FAST_TRIALS {
+        bench.trial(&[slower("a", 1.0)]);
+    }
+    assert_eq!(bench.changes, []);
+    assert!((bench.machine.pace(bench.now) - 1.0).abs() < f64::EPSILON, "enough is known of it");
+    let mut blind = Bench::new(2);
+    blind.trial(&[]);
+    assert!(blind.machine.pace(blind.now) > 1.0);
+    assert!((blind.machine.pace(FAST_FOR) - 1.0).abs() < f64::EPSILON, "nothing can be known");
+}
+
+#[test]
 fn it_returns_to_what_kept_to_the_budget_and_tries_what_did_not_ever_less_often() {
     let mut bench = Bench::new(2);
     bench.live(24, |posture| if posture == OPEN { 4.0 } else { 0.2 });
-    assert!(bench.postures().starts_with(&[OPEN, START, OPEN, START]), "{:?}", bench.changes);
+    assert!(bench.postures().starts_with(&[OPEN, THREE_QUARTERS, OPEN, THREE_QUARTERS]), "{:?}", bench.changes);
     let said = bench.changes[1].1.to_string();
     assert!(
         said.contains("4.0 % ± 0.0 % slower by 9 trials, above the budget of 1 %; this kept to it before"),
@@ -165,7 +210,7 @@ fn harm_that_begins_after_half_an_hour_without_is_seen() {
     let calm = bench.now;
     bench.live(1, |posture| if posture == OPEN { 20.0 } else { 0.2 });
     let (at, change) = bench.changes.iter().find(|(at, _)| *at > calm).unwrap();
-    assert_eq!(change.to, START);
+    assert_eq!(change.to, THREE_QUARTERS);
     assert!(*at - calm <= RECENT, "{:?}", *at - calm);
 }
 
@@ -192,9 +237,9 @@ fn levers_that_are_lost_leave_the_next_tighter_posture() {
     bench.live(1, |posture| if posture == SPARE { 0.2 } else { 3.0 });
     assert_eq!(bench.machine.posture(), SPARE);
     let now = bench.now;
-    let change = bench.machine.set_ladder(Ladder::new(2, false), now).unwrap();
+    let change = bench.machine.set_ladder(Ladder::new(2, Means::default()), now).unwrap();
     assert_eq!((change.to, change.cause), (HALF, Cause::HostChanged));
-    assert_eq!(bench.machine.set_ladder(Ladder::new(2, false), now), None);
+    assert_eq!(bench.machine.set_ladder(Ladder::new(2, Means::default()), now), None);
 }
 
 /// What one trial shows: nothing, or harm in percent.
@@ -214,11 +259,12 @@ proptest! {
     #[test]
     fn harm_over_the_budget_always_tightens_and_too_little_evidence_changes_nothing(
         cpus in 1_u32..130,
-        can_spare: bool,
+        spare: bool,
+        points: bool,
         shown in runs(),
         gap_s in 1_u64..30,
     ) {
-        let ladder = Ladder::new(cpus, can_spare);
+        let ladder = Ladder::new(cpus, Means { spare, points });
         let mut machine = Protecting::new(ladder.clone(), Duration::ZERO);
         let (mut evidence, mut over_since, mut trials) = (Evidence::default(), None, 0_u32);
         let mut now = Duration::ZERO;
@@ -262,7 +308,7 @@ proptest! {
     /// them is over the budget.
     #[test]
     fn in_a_world_that_stays_it_settles(seed: u64, cpus in 1_u32..9, harms in prop::collection::vec(0.0_f64..8.0, 24)) {
-        let ladder = Ladder::new(cpus, true);
+        let ladder = Ladder::new(cpus, SPARES);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut unit = || (f64::from(random.next_u32()) + 1.0) / (f64::from(u32::MAX) + 2.0);
         let harm = |posture: Posture| {
