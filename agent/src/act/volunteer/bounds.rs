@@ -83,7 +83,7 @@ impl Bounds {
             Some(Err(error)) => bounds.missing.push((Bound::Pids, chain(&error))),
             None => bounds.missing.push((Bound::Pids, "it is in no cgroup with the controller `pids`".to_owned())),
         }
-        bounds.no_disk_weight = disk_weight::check(io).err();
+        bounds.no_disk_weight = disk_weight::check(io.map(|group| (group.dir.as_path(), group.version))).err();
         for kind in WEIGHTS {
             // The least weight does no harm in the one that does not count.
             if let Some(Ok(lever)) = io.map(|group| group.managed(kind)) {

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use super::bounds::Group;
 use crate::act::settings::{ActSettings, VolunteerChoice};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::kernel_file::read_short;
@@ -47,14 +46,14 @@ impl NoDiskWeight {
 }
 
 /// Of a volunteer's cgroup for disks. Version 1 has weights of other schedulers and is passed over.
-pub(super) fn check(io: Option<&Group>) -> Result<(), NoDiskWeight> {
-    let Some(group) = io else { return Err(NoDiskWeight::NoController) };
-    let has = |kind: &CgroupFile| AnyLever::new(&group.dir, group.version, *kind).exists();
-    if group.version == CgroupVersion::V1 || WEIGHTS.iter().any(has) {
+pub(super) fn check(io: Option<(&Path, CgroupVersion)>) -> Result<(), NoDiskWeight> {
+    let Some((dir, version)) = io else { return Err(NoDiskWeight::NoController) };
+    let has = |kind: &CgroupFile| AnyLever::new(dir, version, *kind).exists();
+    if version == CgroupVersion::V1 || WEIGHTS.iter().any(has) {
         return Ok(());
     }
     // The controller's own file, whatever else the kernel has.
-    Err(if group.dir.join("io.stat").exists() { NoDiskWeight::NoFile } else { NoDiskWeight::NotSwitchedOn })
+    Err(if dir.join("io.stat").exists() { NoDiskWeight::NoFile } else { NoDiskWeight::NotSwitchedOn })
 }
 
 /// Of a cgroup volunteer that does not exist yet. Nothing is changed.
@@ -93,15 +92,6 @@ mod tests {
 
     use super::*;
 
-    fn group(files: &[&str], version: CgroupVersion) -> (tempfile::TempDir, Group) {
-        let dir = tempfile::tempdir().unwrap();
-        for file in files {
-            fs::write(dir.path().join(file), "default 100\n").unwrap();
-        }
-        let group = Group { dir: dir.path().to_owned(), version };
-        (dir, group)
-    }
-
     #[test]
     fn what_a_cgroup_lacks_is_known_by_its_files() {
         use CgroupVersion::{V1, V2};
@@ -114,8 +104,11 @@ mod tests {
             (&[], V1, Ok(())),
         ];
         for (files, version, expected) in cases {
-            let (_dir, group) = group(files, version);
-            assert_eq!(check(Some(&group)), expected, "{files:?}");
+            let dir = tempfile::tempdir().unwrap();
+            for file in files {
+                fs::write(dir.path().join(file), "default 100\n").unwrap();
+            }
+            assert_eq!(check(Some((dir.path(), version))), expected, "{files:?}");
         }
         assert_eq!(check(None), Err(NoDiskWeight::NoController));
     }
