@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::cells::{Antagonist, Cell, Goal, Row};
 use crate::results::Line;
 use crate::statistics::Estimate;
+use crate::table::BUSY_CORES;
 
 /// Work of this part of the product's counts as no less. Chosen: 1 % is within the noise of a harvest.
 const NO_LESS: f64 = 0.99;
@@ -20,6 +21,8 @@ pub struct Verdict {
     pub cell: Cell,
     /// Why the product was not compared; none if it was.
     pub not_judged: Option<String>,
+    /// The most cores that others used meanwhile, where that is so much that no difference is to be trusted.
+    pub others_cores: Option<f64>,
     /// Rows that were better than the product.
     pub better: Vec<Better>,
     /// Rows with no less work whose harm was lower, but not surely.
@@ -226,8 +229,16 @@ pub fn verdicts(lines: &[Line], cells: &[Cell], goals: &[Goal]) -> Vec<Verdict> 
 fn verdict(lines: &[Line], cell: Cell, goals: &[Goal]) -> Verdict {
     let lines: Vec<&Line> = lines.iter().filter(|line| line.cell == cell).collect();
     let of = |row: Row| lines.iter().copied().find(|line| line.row == row && line.rounds > 0);
-    let mut verdict =
-        Verdict { cell, not_judged: None, better: Vec::new(), cannot_tell: Vec::new(), goals: Vec::new() };
+    let others = lines.iter().filter_map(|line| Some(line.others_cores?.mean)).fold(0.0, f64::max);
+    let others_cores = (others > BUSY_CORES).then_some(others);
+    let mut verdict = Verdict {
+        cell,
+        not_judged: None,
+        others_cores,
+        better: Vec::new(),
+        cannot_tell: Vec::new(),
+        goals: Vec::new(),
+    };
     for &goal in goals {
         let own = lines.iter().filter(|line| line.row.has_agent());
         verdict.goals.extend(own.flat_map(|line| judged(goal, line, of(Row::Alone))));
@@ -268,6 +279,9 @@ pub fn text(verdicts: &[Verdict]) -> String {
     for verdict in verdicts {
         let cell = verdict.cell;
         let mut say = |what: String| text.push_str(&format!("{cell}: {what}\n"));
+        if let Some(cores) = verdict.others_cores {
+            say(format!("trust nothing of this: others used up to {cores:.1} cores of this machine meanwhile"));
+        }
         for better in &verdict.better {
             say(format!("worse than {}: {}", better.row, better.reasons.join("; ")));
         }
@@ -377,6 +391,17 @@ mod tests {
             said.contains("no row is better at no less harvest") && said.contains("cannot tell from points"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn a_busy_machine_makes_every_verdict_doubtful() {
+        let mut gleaner = line("cyclic:cpu", Row::Gleaner, (4.0, 3.0), 90.0);
+        let other = line("cyclic:cpu", Row::Idle, (9.0, 1.0), 97.0);
+        let said = |gleaner: &Line| text(&[judge(&[gleaner.clone(), other.clone()], &[])]);
+        gleaner.others_cores = about(0.2, 0.0);
+        assert!(!said(&gleaner).contains("trust nothing"));
+        gleaner.others_cores = about(0.3, 0.0);
+        assert!(said(&gleaner).starts_with("cyclic:cpu: trust nothing of this: others used up to 0.3 cores"));
     }
 
     #[test]
