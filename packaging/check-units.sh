@@ -84,6 +84,7 @@ check "the state folder of the agent's config is the unit's" eval \
 check "it may write its certificates" has ReadWritePaths /etc/gleaner
 check "it may write cgroups" not has ProtectControlGroups yes
 check "it leaves no core dump" has LimitCORE 0
+check "it cannot make real-time threads" has RestrictRealtime yes
 allowed
 check "its system calls pass" calls $own
 check "those that make it another user do not" eval '(for call in setgroups setresgid setresuid; do not calls $call || exit 1; done)'
@@ -97,6 +98,15 @@ for conf in volunteer-command local-engine; do
     check "and nobody gets new privileges" has NoNewPrivileges yes
     rm "$units/gleaner-agent.service.d/$conf.conf"
 done
+conf=scheduling-points
+cp "docs/examples/$conf.conf" "$units/gleaner-agent.service.d/"
+last() { setting "$1" | tail -n 1; }
+allowed
+check "systemd finds no fault with $conf.conf" faultless gleaner-agent.service
+check "with it the agent can make real-time threads" eval 'can SYS_NICE && calls sched_setscheduler && [ "$(last RestrictRealtime)" = no ]'
+check "one for each of 1,024 CPUs" eval '[ "$(last TasksMax)" -gt 1024 ]'
+check "and what it starts cannot" eval '[ "$(last LimitRTPRIO)" = 0 ] && has NoNewPrivileges yes'
+rm "$units/gleaner-agent.service.d/$conf.conf"
 
 echo "users"
 echo 'root:x:0:0::/root:/bin/sh' >"$root/etc/passwd"; echo 'root:x:0:' >"$root/etc/group"

@@ -155,6 +155,9 @@ pub(crate) fn host_harm(host: &HostId, harm: &HostHarm) -> String {
         };
         lines.extend(harm.workloads.iter().map(one));
     }
+    if harm.paused_s > 0.0 {
+        lines.push(format!("  pauses to measure it cost the volunteer {} so far", seconds(harm.paused_s)));
+    }
     lines.extend(harm.protection.as_ref().map(|protection| format!("on {host} {}", clean(&protection.reason))));
     lines.join("\n")
 }

@@ -10,6 +10,7 @@ pub(crate) mod bounds;
 pub(crate) mod cache;
 pub(crate) mod cgroup;
 pub(super) mod command;
+mod disk_weight;
 mod ender;
 mod error;
 pub(crate) mod groups;
@@ -27,6 +28,7 @@ use self::adopted::Adopted;
 use self::bounds::MemoryLevers;
 use self::cache::CacheGroup;
 use self::cgroup::{CgroupVolunteer, OpenError};
+use self::disk_weight::NoDiskWeight;
 pub(crate) use self::ender::Ender;
 pub(crate) use self::error::SpareError;
 pub use self::error::VolunteerError;
@@ -136,9 +138,12 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
         };
         sentences.push(bound.lacking(&why));
     }
+    let no_disk_weight = disk_weight::foreseen_lack(settings, hierarchies);
+    sentences.extend(no_disk_weight.map(NoDiskWeight::lacking));
     sentences.push(foreseen_spare(settings, hierarchies));
     let controller = settings.volunteer != VolunteerChoice::ProcessGroups;
     let controller = controller.then(|| hierarchies.of("blkio").or_else(|| hierarchies.of("io"))).flatten();
+    let controller = controller.filter(|_| no_disk_weight.is_none());
     let controller = controller.map(|(_, unified)| if unified { CgroupVersion::V2 } else { CgroupVersion::V1 });
     sentences.push(super::disks::foreseen(settings.disk_ceiling, &settings.roots, controller));
     match settings.volunteer {
@@ -239,6 +244,7 @@ impl Volunteer {
         if yields.is_err() {
             weaknesses.push(format!("the guard's law is {}", law_in_words(&yields)));
         }
+        weaknesses.extend(volunteer.no_disk_weight().map(NoDiskWeight::lacking));
         weaknesses.extend(volunteer.unbounded().iter().map(|(bound, why)| bound.lacking(why)));
         let unbounded = volunteer.unbounded().to_vec();
         let class = Class { yields, checked: None, of: Vec::new() };

@@ -1,12 +1,16 @@
-//! `gleaner explain`. In: a job or an application. Out: the last decision about it, as text. Called by [`super`].
+//! `gleaner explain`. In: a job or an application. Out: the last decision about it, and the harm on its hosts, as text
+//! or JSON. Called by [`super`].
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Context;
 use gleaner_api::{Client, JobDetail, Request, Response};
 use gleaner_planner::controller::HostView;
-use gleaner_types::application::ApplicationStatus;
-use gleaner_types::id::JobId;
+use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::report::HostHarm;
+use serde::Serialize;
 
 use super::run::Saved;
 use crate::documents::print;
@@ -17,58 +21,91 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
     if from.is_none()
         && let Ok(application) = name.parse()
     {
-        let answer = Client::connect(socket).await?.call(&Request::Application { application }).await;
+        let client = Client::connect(socket).await?;
+        let answer = client.call(&Request::Application { application }).await;
         if let Ok(Response::Application(status)) = answer {
-            return application_decision(&status, json);
+            return application_decision(&client, &status, json).await;
         }
     }
     let job: JobId = name.parse()?;
-    let detail = match from {
-        Some(folder) => saved(folder, &job)?,
-        None => watch::job(&Client::connect(socket).await?, &job).await?,
+    let (detail, hosts) = match from {
+        Some(folder) => (saved(folder, &job)?, Saved::host(folder).into_iter().collect()),
+        None => {
+            let client = Client::connect(socket).await?;
+            let detail = watch::job(&client, &job).await?;
+            (detail, of_job(hosts_now(&client).await, &job))
+        }
     };
     let Some(decision) = &detail.decision else {
         print(&format!("{}\nno decision has been taken about it yet", format::job(&detail.status)))?;
         return Ok(End::Failed);
     };
-    if json {
-        print(&serde_json::to_string_pretty(decision)?)?;
-        return Ok(End::Good);
-    }
-    print(&format::decision(decision))?;
-    match from {
-        Some(folder) => {
-            if let Some(host) = Saved::host(folder) {
-                print_harm(&host)?;
-            }
-        }
-        None => {
-            // The job's hosts now; a decision without them is still one.
-            if let Ok(Response::Hosts(hosts)) = Client::connect(socket).await?.call(&Request::Hosts).await {
-                let own: Vec<&HostView> = hosts.iter().filter(|host| host.job.as_ref() == Some(&job)).collect();
-                own.iter().try_for_each(|host| print_harm(host))?;
-                own.iter().filter_map(|host| format::volunteer_held(host)).try_for_each(|line| print(&line))?;
-            }
-        }
-    }
+    show(decision, format::decision, &hosts, json)?;
     Ok(End::Good)
 }
 
-fn print_harm(host: &HostView) -> anyhow::Result<()> {
-    host.report.iter().try_for_each(|report| print(&format::host_harm(&host.host, &report.harm)))
+async fn application_decision(client: &Client, status: &ApplicationStatus, json: bool) -> anyhow::Result<End> {
+    let Some(decision) = &status.decision else {
+        print(&format!("{}\nno decision has been taken about it yet", format::application(status)))?;
+        return Ok(End::Failed);
+    };
+    let hosts = of_application(hosts_now(client).await, &status.spec);
+    show(decision, format::balance, &hosts, json)?;
+    Ok(End::Good)
 }
 
-fn application_decision(status: &ApplicationStatus, json: bool) -> anyhow::Result<End> {
-    match &status.decision {
-        None => {
-            print(&format!("{}\nno decision has been taken about it yet", format::application(status)))?;
-            Ok(End::Failed)
-        }
-        Some(decision) => {
-            print(&if json { serde_json::to_string_pretty(decision)? } else { format::balance(decision) })?;
-            Ok(End::Good)
-        }
+/// All hosts. A decision without them is still one.
+async fn hosts_now(client: &Client) -> Vec<HostView> {
+    match client.call(&Request::Hosts).await {
+        Ok(Response::Hosts(hosts)) => hosts,
+        _ => Vec::new(),
     }
+}
+
+/// The hosts whose volunteers work for a job now.
+fn of_job(hosts: Vec<HostView>, job: &JobId) -> Vec<HostView> {
+    hosts.into_iter().filter(|host| host.job.as_ref() == Some(job)).collect()
+}
+
+/// The hosts that an application's tiers are on.
+fn of_application(hosts: Vec<HostView>, spec: &ApplicationSpec) -> Vec<HostView> {
+    let own: BTreeSet<&HostId> = spec.tiers.iter().map(|tier| &tier.host).collect();
+    hosts.into_iter().filter(|host| own.contains(&host.host)).collect()
+}
+
+/// A decision as JSON: itself, and beside it the harm on its hosts.
+#[derive(Serialize)]
+struct Explained<'a, D> {
+    #[serde(flatten)]
+    decision: &'a D,
+    harm: Vec<HarmOn<'a>>,
+}
+
+#[derive(Serialize)]
+struct HarmOn<'a> {
+    host: &'a HostId,
+    #[serde(flatten)]
+    harm: &'a HostHarm,
+    /// Why its volunteer is held for another resource than CPU.
+    volunteer_held: Option<String>,
+}
+
+fn as_json<D: Serialize>(decision: &D, hosts: &[HostView]) -> serde_json::Result<String> {
+    let harm = hosts.iter().filter_map(|view| {
+        let harm = &view.report.as_ref()?.harm;
+        Some(HarmOn { host: &view.host, harm, volunteer_held: format::volunteer_held(view) })
+    });
+    serde_json::to_string_pretty(&Explained { decision, harm: harm.collect() })
+}
+
+fn as_text<D>(decision: &D, words: fn(&D) -> String, hosts: &[HostView]) -> String {
+    let harm = hosts.iter().filter_map(|view| Some(format::host_harm(&view.host, &view.report.as_ref()?.harm)));
+    let held = hosts.iter().filter_map(format::volunteer_held);
+    std::iter::once(words(decision)).chain(harm).chain(held).collect::<Vec<_>>().join("\n")
+}
+
+fn show<D: Serialize>(decision: &D, words: fn(&D) -> String, hosts: &[HostView], json: bool) -> anyhow::Result<()> {
+    print(&if json { as_json(decision, hosts)? } else { as_text(decision, words, hosts) })
 }
 
 fn saved(folder: &Path, job: &JobId) -> anyhow::Result<JobDetail> {
@@ -87,4 +124,81 @@ fn saved(folder: &Path, job: &JobId) -> anyhow::Result<JobDetail> {
         detail.status.spec.id
     );
     Ok(detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_types::harm::HarmInterval;
+    use gleaner_types::report::Reading;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn view(name: &str, job: Option<&str>) -> HostView {
+        let host = HostId::new(name).unwrap();
+        let mut report = gleaner_test_support::report::report(&host, 1);
+        report.harm.foreground = Reading::Value(HarmInterval::new(0.4, 0.1, 0.7, 40).unwrap());
+        report.harm.budget_percent = 1.0;
+        report.harm.paused_s = 70.25;
+        HostView {
+            host,
+            connected: true,
+            incarnation: 1,
+            facts: gleaner_test_support::report::facts(true),
+            reported: None,
+            report: Some(report),
+            targets: Vec::new(),
+            job: job.map(|job| JobId::new(job).unwrap()),
+            held_until: None,
+            unreadable: None,
+        }
+    }
+
+    fn names(hosts: &[HostView]) -> Vec<&str> {
+        hosts.iter().map(|view| view.host.as_str()).collect()
+    }
+
+    #[test]
+    fn json_has_the_decision_as_it_was_and_the_harm_of_its_hosts() {
+        let decision = json!({"number": 3, "reason": "because"});
+        let silent = HostView { report: None, ..view("silent", Some("j")) };
+        let text = as_json(&decision, &[view("h1", Some("j")), silent]).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&value["number"], &value["reason"]), (&json!(3), &json!("because")));
+        let [harm] = value["harm"].as_array().unwrap().as_slice() else { panic!("{text}") };
+        assert_eq!(
+            (&harm["host"], &harm["paused_s"], &harm["volunteer_held"]),
+            (&json!("h1"), &json!(70.25), &Value::Null)
+        );
+        assert_eq!(harm["foreground"]["value"]["mean_percent"], 0.4, "{text}");
+    }
+
+    #[test]
+    fn text_ends_with_the_harm_and_what_measuring_it_cost() {
+        let text = as_text(&(), |()| "a decision".to_owned(), &[view("h1", None)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "a decision",
+                "harm on h1: foreground 0.4 % ± 0.3 % slower (40 pauses); budget 1 %",
+                "  pauses to measure it cost the volunteer 1 min 10 s so far"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_job_has_its_volunteers_hosts_and_an_application_those_of_its_tiers() {
+        let hosts = || vec![view("h1", Some("j")), view("h2", None), view("h3", Some("other"))];
+        assert_eq!(names(&of_job(hosts(), &JobId::new("j").unwrap())), ["h1"]);
+        let tier = |host: &str| json!({"name": "db", "host": host, "workload": "w"});
+        let spec = json!({
+            "name": "shop",
+            "target_ms": 100.0,
+            "response_time": "push",
+            "tier": [tier("h3"), tier("h2"), tier("h2")],
+        });
+        let spec: ApplicationSpec = serde_json::from_value(spec).unwrap();
+        assert_eq!(names(&of_application(hosts(), &spec)), ["h2", "h3"]);
+    }
 }

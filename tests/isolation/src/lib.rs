@@ -11,7 +11,7 @@
 //! - what a cell needs: [`groups`], [`network`], [`scratch`]; what is undone at the end, however it ends: [`leftovers`], [`interrupt`]
 //! - processes of their own: [`antagonist`] with [`work`], [`foreground`]; those of the product: [`pair`]
 //! - what rows besides the product do all the time: [`suppress`], [`points`]
-//! - a measurement: [`cell`]; all of them: [`matrix`]; figures: [`statistics`], [`results`], [`table`], [`plot`]
+//! - a measurement: [`cell`]; all of them: [`matrix`]; figures: [`statistics`], [`results`], [`table`], [`plot`]; what they show: [`verdict`]
 
 pub mod antagonist;
 pub mod cell;
@@ -33,4 +33,5 @@ pub mod scratch;
 pub mod statistics;
 pub mod suppress;
 pub mod table;
+pub mod verdict;
 pub mod work;

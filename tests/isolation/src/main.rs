@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use gleaner_isolation::cells::{Antagonist, Cell, Foreground, Named, Row, by_names, cells};
+use gleaner_isolation::cells::{Antagonist, Cell, Foreground, Goal, Named, Row, by_names, cells};
 use gleaner_isolation::foreground::setup::Setup;
 use gleaner_isolation::matrix::{Plan, run, usual};
 use gleaner_isolation::{antagonist, foreground, interrupt};
@@ -43,7 +43,7 @@ enum Process {
 
 #[derive(Debug, Args)]
 struct Arguments {
-    /// Lists foregrounds, antagonists, rows and the usual cells, and what this machine lacks.
+    /// Lists foregrounds, antagonists, rows, goals and the usual cells, and what this machine lacks.
     #[arg(long)]
     list: bool,
     /// How often everything is measured; a confidence interval needs two.
@@ -61,6 +61,9 @@ struct Arguments {
     /// Cells, foreground:antagonist with commas in between; `every` on either side is every one. Without it: the usual cells.
     #[arg(long, value_name = "CELLS")]
     cells: Option<String>,
+    /// Goals that the rows with Gleaner are judged by, with commas in between; `every` is all of them.
+    #[arg(long, value_name = "GOALS", default_value = "")]
+    goal: String,
     /// Seed of the order and of what foregrounds do; without it a new one, which is printed.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -151,6 +154,7 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
     if !rows.contains(&Row::Alone) {
         rows.insert(0, Row::Alone);
     }
+    let goals: Vec<Goal> = by_names(&arguments.goal)?;
     let cells: Vec<Cell> = arguments.cells.as_deref().map_or_else(|| Ok(usual()), cells)?;
     anyhow::ensure!(!cells.is_empty(), "--cells names no cell; write foreground:antagonist, such as cyclic:cpu");
     let own = std::env::current_exe().ok();
@@ -159,6 +163,7 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
     Ok(Plan {
         cells,
         rows,
+        goals,
         rounds: arguments.rounds,
         time: Duration::from_secs(arguments.seconds),
         settle: Duration::from_secs(arguments.settle),
@@ -186,6 +191,7 @@ fn list() {
     all::<Foreground>(|one| foreground::missing(one).map_or_else(String::new, |why| format!(" (NOT HERE: {why})")));
     all::<Antagonist>(|_| String::new());
     all::<Row>(|_| String::new());
+    all::<Goal>(|_| String::new());
     let usual: Vec<String> = usual().iter().map(Cell::to_string).collect();
     println!("usual cells:\n  {}", usual.join(" "));
 }
@@ -200,17 +206,30 @@ mod tests {
 
     #[test]
     fn a_command_line_becomes_a_plan() {
-        let words =
-            ["--cells", "cyclic:cpu", "--rows", "idle", "--rounds", "2", "--seed", "9", "--memory-limit", "host"];
+        let words = [
+            "--cells",
+            "cyclic:cpu",
+            "--rows",
+            "idle",
+            "--rounds",
+            "2",
+            "--seed",
+            "9",
+            "--memory-limit",
+            "host",
+            "--goal",
+            "here",
+        ];
         let plan = plan(&arguments(&words)).unwrap();
         assert_eq!((plan.rows.as_slice(), plan.rounds, plan.seed), ([Row::Alone, Row::Idle].as_slice(), 2, 9));
-        assert_eq!((plan.cells.len(), plan.memory_limit), (1, None));
+        assert_eq!((plan.cells.len(), plan.memory_limit, plan.goals.as_slice()), (1, None, [Goal::Here].as_slice()));
     }
 
     #[test]
     fn wrong_words_are_named() {
         assert!(plan(&arguments(&["--cells", ","])).unwrap_err().to_string().contains("names no cell"));
         assert!(plan(&arguments(&["--rows", "best"])).unwrap_err().to_string().contains("`best` is no row"));
+        assert!(plan(&arguments(&["--goal", "best"])).unwrap_err().to_string().contains("`best` is no goal"));
         assert!(memory_limit("lots").unwrap_err().contains("neither `host`"));
         assert_eq!(memory_limit("256"), Ok(Memory::Bytes(256 << 20)));
         assert!(Line::try_parse_from(["isolation", "--rounds", "0"]).is_err());

@@ -8,12 +8,13 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::cell::Bed;
-use crate::cells::{Antagonist, Cell, Foreground, Named, Row};
+use crate::cells::{Antagonist, Cell, Foreground, Goal, Named, Row};
 use crate::groups::Groups;
 use crate::leftovers::Run;
 use crate::network::Network;
 use crate::results::{Figure, Line, Measured, figures, lines};
 use crate::scratch::Scratch;
+use crate::verdict::{self, Verdict, verdicts};
 use crate::{foreground, host, interrupt, order, plot, table};
 
 /// What a measurement takes beyond its time, for the estimate at the start.
@@ -28,6 +29,8 @@ pub struct Plan {
     pub cells: Vec<Cell>,
     /// Rows.
     pub rows: Vec<Row>,
+    /// Goals that the product is judged by.
+    pub goals: Vec<Goal>,
     /// How many rounds.
     pub rounds: u64,
     /// How long each measurement takes.
@@ -67,6 +70,9 @@ pub struct Outcome {
     pub lines: Vec<Line>,
     /// Figures with names.
     pub figures: Vec<Figure>,
+    /// What the sums show, for each cell; older results have none.
+    #[serde(default)]
+    pub verdicts: Vec<Verdict>,
 }
 
 /// What this machine can measure of the cells, and for each that it cannot a sentence.
@@ -189,8 +195,9 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> anyhow::Result<Outcome> {
     let lines = lines(&measured, &cells, &plan.rows);
     let figures = figures(&lines);
     notes.extend(table::warnings(&lines));
+    let verdicts = verdicts(&lines, &cells, &plan.goals);
     let seconds = plan.time.as_secs_f64();
-    Ok(Outcome { machine: machine(&groups), seed: plan.seed, seconds, notes, measured, lines, figures })
+    Ok(Outcome { machine: machine(&groups), seed: plan.seed, seconds, notes, measured, lines, figures, verdicts })
 }
 
 /// A measurement in a few words.
@@ -212,7 +219,8 @@ impl Outcome {
     #[must_use]
     pub fn text(&self) -> String {
         let notes: String = self.notes.iter().map(|note| format!("{note}\n")).collect();
-        format!("{}\n{notes}{}\n{}", self.machine, table::table(&self.lines), table::figures(&self.figures))
+        let (table, figures) = (table::table(&self.lines), table::figures(&self.figures));
+        format!("{}\n{notes}{table}\n{}\n{figures}", self.machine, verdict::text(&self.verdicts))
     }
 
     /// Writes the results as JSON.
@@ -266,6 +274,7 @@ mod tests {
         Plan {
             cells,
             rows: Row::ALL.to_vec(),
+            goals: Vec::new(),
             rounds: 2,
             time: Duration::from_secs(5),
             settle: Duration::from_secs(1),

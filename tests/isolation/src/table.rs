@@ -4,7 +4,7 @@ use crate::results::{Figure, Line};
 use crate::statistics::Estimate;
 
 /// Others that use more cores than this make the figures doubtful. Chosen: a fifth of a core.
-const BUSY_CORES: f64 = 0.2;
+pub(crate) const BUSY_CORES: f64 = 0.2;
 
 /// The table, in columns of equal width.
 #[must_use]

@@ -11,6 +11,7 @@ use gleaner_types::command::{Target, Weight};
 use gleaner_types::error::chain;
 use gleaner_types::units::Bytes;
 
+use super::disk_weight::{self, NoDiskWeight, WEIGHTS};
 use crate::act::ledger::{Ledger, LedgerError};
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::settings::{ActSettings, Bound};
@@ -48,6 +49,8 @@ pub(super) struct Bounds {
     pub(super) fixed: Vec<Managed>,
     wanted: Vec<LeverValue>,
     pub(super) missing: Vec<(Bound, String)>,
+    /// Why it has no weight on the disks, where it has none.
+    pub(super) no_disk_weight: Option<NoDiskWeight>,
 }
 
 impl Bounds {
@@ -80,8 +83,9 @@ impl Bounds {
             Some(Err(error)) => bounds.missing.push((Bound::Pids, chain(&error))),
             None => bounds.missing.push((Bound::Pids, "it is in no cgroup with the controller `pids`".to_owned())),
         }
-        for kind in [CgroupFile::BfqWeight, CgroupFile::DiskWeight] {
-            // Which of them counts is the disks' scheduler's to say; the least weight does no harm in the other.
+        bounds.no_disk_weight = disk_weight::check(io.map(|group| (group.dir.as_path(), group.version))).err();
+        for kind in WEIGHTS {
+            // The least weight does no harm in the one that does not count.
             if let Some(Ok(lever)) = io.map(|group| group.managed(kind)) {
                 let least = lever.lever.weight(Weight::LEAST);
                 bounds.add(lever, least);
@@ -305,6 +309,7 @@ mod tests {
         let group = Group { dir: dir.path().to_owned(), version: CgroupVersion::V2 };
         let mut bounds = Bounds::find(Some(&group), Some(&group), Some(&group), 99, Bytes::from_mib(1));
         assert!(bounds.missing.is_empty() && bounds.levers().count() == 6, "{bounds:?}");
+        assert_eq!(bounds.no_disk_weight, None);
         bounds.set(Some(verdict(100)));
         assert!(bounds.missing.is_empty(), "{bounds:?}");
         assert_eq!(read(dir.path(), "memory.max"), Bytes::from_mib(100).0.to_string());
@@ -324,6 +329,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_with_its_reason() {
         let bounds = Bounds::find(None, None, None, 9, Bytes(0));
+        assert_eq!(bounds.no_disk_weight, Some(NoDiskWeight::NoController));
         assert_eq!(bounds.missing.iter().map(|(bound, _)| *bound).collect::<Vec<_>>(), [Bound::Memory, Bound::Pids]);
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("memory.max"), "max").unwrap();

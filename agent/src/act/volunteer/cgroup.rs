@@ -16,6 +16,7 @@ use gleaner_types::units::{Bytes, CoreShare};
 
 use super::adopted::Adopted;
 use super::bounds::{Bounds, Group, MemoryLevers, first_bound, score_first, swap_of};
+use super::disk_weight::NoDiskWeight;
 use super::ender::Ender;
 use super::error::{SpareError, VolunteerError};
 use super::idle_class::{IdlePath, NotYielding};
@@ -578,6 +579,11 @@ impl CgroupVolunteer {
     /// Bounds that it lacks, and why.
     pub(super) fn unbounded(&self) -> &[(Bound, String)] {
         &self.bounds.missing
+    }
+
+    /// Why it has no weight on the disks, where it has none.
+    pub(super) fn no_disk_weight(&self) -> Option<NoDiskWeight> {
+        self.bounds.no_disk_weight
     }
 
     /// The levers on its memory, for the thread that keeps the memory bound; `None` after the first call.
