@@ -173,18 +173,32 @@ impl Protecting {
         if self.posture != Posture::Hold || held < held_for {
             return None;
         }
-        let next = self.ladder.tightest_running();
+        let next = self.mildest(now);
         Some(self.change(next, Cause::HeldLongEnough { held_s: held.as_secs() }, now))
     }
 
     /// The posture to tighten to: of those after this one on the ladder, the one that is known to have kept to the budget at
     /// the greatest harvest, or the next that is not known to be over it, or at last none.
     fn tighter(&self, now: Duration) -> Posture {
+        // One try for each hold: the others did more harm.
+        if matches!(self.cause, Cause::HeldLongEnough { .. }) {
+            return Posture::Hold;
+        }
         let running = || self.ladder.after(self.posture).iter().filter(|posture| !self.is_barred(**posture, now));
         let known = running().filter_map(|posture| Some((*posture, self.learnt.within(*posture, now)?.harvest_cores)));
         let best = known.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(posture, _)| posture);
         let untried = || running().next().copied();
         best.or_else(untried).unwrap_or(Posture::Hold)
+    }
+
+    /// The posture to try after hold: the one that did least harm when it was tried last, if it may be tried again, or the
+    /// tightest in which the volunteer runs. One false verdict must not keep the best of all for ever.
+    fn mildest(&self, now: Duration) -> Posture {
+        let may = self.ladder.running().iter().rev().filter(|posture| !self.is_barred(**posture, now));
+        let known = may.filter_map(|posture| Some((*posture, self.learnt.fresh(*posture, now)?.harm.mean_percent)));
+        // The first of equals is the tightest.
+        let mildest = known.min_by(|(_, one), (_, other)| one.total_cmp(other));
+        mildest.map_or_else(|| self.ladder.tightest_running(), |(posture, _)| posture)
     }
 
     /// The posture to loosen to: the next with more room that is not known to be over the budget.

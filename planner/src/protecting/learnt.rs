@@ -79,17 +79,19 @@ impl Learnt {
         self.0.insert(posture, Known { standing: Standing::Within, harm, harvest_cores, at: now, overs });
     }
 
+    /// What is known of one and not forgotten yet.
+    pub(super) fn fresh(&self, posture: Posture, now: Duration) -> Option<&Known> {
+        self.0.get(&posture).filter(|known| now.saturating_sub(known.at) < FORGET)
+    }
+
     /// What is known of one that kept to the budget lately.
     pub(super) fn within(&self, posture: Posture, now: Duration) -> Option<&Known> {
-        let known = self.0.get(&posture)?;
-        let fresh = now.saturating_sub(known.at) < FORGET;
-        (known.standing == Standing::Within && fresh).then_some(known)
+        self.fresh(posture, now).filter(|known| known.standing == Standing::Within)
     }
 
     /// It went over the budget when it was tried last, and that is not forgotten.
     pub(super) fn went_over(&self, posture: Posture, now: Duration) -> bool {
-        let over = |known: &Known| known.standing == Standing::Over && now.saturating_sub(known.at) < FORGET;
-        self.0.get(&posture).is_some_and(over)
+        self.fresh(posture, now).is_some_and(|known| known.standing == Standing::Over)
     }
 
     /// It went over the budget too lately to be tried again.

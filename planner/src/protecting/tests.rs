@@ -145,6 +145,20 @@ fn where_scheduling_points_help_they_are_forced_and_where_they_harm_something_el
 }
 
 #[test]
+fn after_hold_the_mildest_is_tried_first() {
+    // Beside a foreground that suffers from everything for a while, the points do least.
+    let mut bench = Bench::of(2, Means { spare: true, points: true });
+    bench.live(1, |posture| if posture == POINTS { 2.0 } else { 20.0 });
+    let hold = bench.changes.iter().position(|(_, change)| change.to == Posture::Hold).unwrap();
+    let after: Vec<Posture> =
+        bench.postures()[hold + 1..].iter().copied().filter(|one| *one != Posture::Hold).collect();
+    assert!(after.contains(&POINTS) && after.iter().filter(|one| **one != POINTS).count() <= 2, "{:?}", bench.changes);
+    // That foreground goes, and with it the reason to hold.
+    bench.live(4, |posture| if posture == POINTS { 0.3 } else { 20.0 });
+    assert_eq!(bench.machine.posture(), POINTS, "{:?}", bench.changes);
+}
+
+#[test]
 fn it_learns_fast_under_a_new_posture_and_no_longer_than_that_takes() {
     let mut bench = Bench::new(2);
     assert!(bench.machine.pace(bench.now) > 1.0);
