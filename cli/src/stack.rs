@@ -325,7 +325,7 @@ fn write_configs(folder: &Path, host: &HostId, settings: &StackSettings) -> anyh
          [aggregator]\naddress = \"127.0.0.1:{port}\"\nca = \"{dir}/ca.crt\"\n\
          certificate = \"{dir}/agent.crt\"\nkey = \"{dir}/agent.key\"\n[act]\nenabled = true\nrequire = []\n\
          [volunteer]\nkind = \"{volunteer}\"\ncgroup = \"gleaner-{pid}/volunteer\"\nkill_after_ms = 1000\n\
-         [tasks]\nenabled = true\n\
+         [tasks]\nenabled = true\nroot = true\n\
          [guard]\npause_share = {pause_share}\n\
          [forecast]\nhistory_s = {forecast_history_s}\nlookahead_s = {forecast_lookahead_s}\n"
     );
