@@ -468,6 +468,13 @@ async fn a_task_runs_as_root_only_where_the_config_says_so() {
         bench.run(0, number, "echo x >>\"$D/log\"").await;
         assert_eq!(not_started(bench.end().await), ROOT_REFUSED);
     }
+    // Nor by the numbers that leave user and group as they are.
+    for (number, uid, gid) in [(11, u32::MAX, 65_534), (12, 65_534, u32::MAX)] {
+        bench.describe(TaskUser { uid, gid }, None).await;
+        bench.run(0, number, "echo x >>\"$D/log\"").await;
+        let why = not_started(bench.end().await);
+        assert!(why.contains("make it its user's"), "{why}");
+    }
     assert_eq!(bench.lines("log"), 0);
     bench.describe(TaskUser { uid: 65_534, gid: 65_534 }, None).await;
     bench.run(0, 3, "echo x >>\"$D/log\"").await;
