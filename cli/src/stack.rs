@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gleaner_api::{Client, Overview, Request, Response};
+use gleaner_daemon::service::forbid_dumps;
 use gleaner_net::tls::Authority;
 use gleaner_planner::controller::HostView;
 use gleaner_types::id::HostId;
@@ -296,7 +297,10 @@ fn restore(folder: &Path) -> bool {
     good
 }
 
-fn write_certificates(folder: &Path, host: &HostId) -> anyhow::Result<()> {
+/// The certificates of a pair that nobody else can ever join.
+pub(crate) fn write_certificates(folder: &Path, host: &HostId) -> anyhow::Result<()> {
+    // The keys are in its memory from here on.
+    forbid_dumps();
     let authority = Authority::create()?;
     authority.write(folder)?;
     authority.issue_aggregator()?.write(folder, "aggregator")?;
