@@ -35,6 +35,7 @@ certificate = "$work/bench.crt"
 key = "$work/bench.key"
 [tasks]
 enabled = true
+root = true
 [volunteer]
 cgroup = "gleaner-bench-$$/volunteer"
 TOML

@@ -65,6 +65,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Tasks of engine `local` are run.
     pub tasks: bool,
+    /// Those of root are run too.
+    pub tasks_of_root: bool,
     /// Folder of their records, where it is not the state folder's own.
     pub tasks_folder: Option<PathBuf>,
     /// The aggregator; `None` when the file has no `[aggregator]`, which is enough to observe locally.
@@ -229,6 +231,7 @@ impl Config {
         Some(Self {
             state_dir,
             tasks: tasks.flag("enabled", false),
+            tasks_of_root: tasks.flag("root", false),
             tasks_folder: tasks.optional_path("folder"),
             act: act.flag("enabled", false),
             longest_lease: Duration::from_secs_f64(act.number("longest_lease_s", 600.0, 10.0..=86_400.0)),

@@ -398,6 +398,7 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
     let files = aggregator.files.clone();
     let task_settings = TaskSettings {
         scratch: actor.scratch(),
+        root: config.tasks_of_root,
         ..TaskSettings::new(config.tasks, config.tasks_folder(), actor.volunteer_kind().clone())
     };
     let tasks = run_tasks(task_settings, clock, Arc::clone(&outbox))?;

@@ -25,7 +25,7 @@ use gleaner_types::task::{
     TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus, variable_problem,
 };
 use gleaner_types::time::Timestamp;
-use rustix::process::Signal;
+use rustix::process::{Signal, geteuid};
 use tokio::process::Child;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -82,6 +82,8 @@ const KILLED: [i32; 2] = [128 + 9, 128 + 15];
 pub struct TaskSettings {
     /// Whether tasks may be started at all.
     pub enabled: bool,
+    /// Whether those of root may be started too.
+    pub root: bool,
     /// Folder of the records.
     pub folder: PathBuf,
     /// Where tasks run.
@@ -95,10 +97,18 @@ pub struct TaskSettings {
 }
 
 impl TaskSettings {
-    /// Tasks in this volunteer, with their records in this folder, and the limits as chosen.
+    /// Tasks in this volunteer, none of them root's, with their records in this folder, and the limits as chosen.
     #[must_use]
     pub fn new(enabled: bool, folder: PathBuf, volunteer: VolunteerKind) -> Self {
-        Self { enabled, folder, volunteer, lease: TASK_LEASE, begin_limit: BEGIN_LIMIT, scratch: Scratch::default() }
+        Self {
+            enabled,
+            root: false,
+            folder,
+            volunteer,
+            lease: TASK_LEASE,
+            begin_limit: BEGIN_LIMIT,
+            scratch: Scratch::default(),
+        }
     }
 }
 
@@ -401,6 +411,10 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         let Some(job) = self.jobs.iter().find(|job| job.job == attempt.job) else {
             return Err(StartError::UnknownJob(attempt.job.clone()));
         };
+        // An agent that is not root refuses every user but its own.
+        if job.user.uid == 0 && !self.settings.root && geteuid().is_root() {
+            return Err(StartError::OfRoot);
+        }
         if self.given_up.iter().any(|(job, shell)| *job == attempt.job && launch::is_there(shell)) {
             return Err(StartError::FoldersSilent);
         }

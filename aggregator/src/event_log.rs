@@ -1,16 +1,19 @@
-//! The event log. In: events of the aggregator and of agents. Out: one JSON object per line, in files rotated by size.
+//! The event log. In: events of the aggregator and of agents. Out: one JSON object per line, in files rotated by size: a
+//! first series for all, and a second one for what concerns hosts that have their share of the first.
 //! An appended line survives a kill. A synced line survives a loss of power; one sync covers many lines. Only a synced
 //! event counts as being in the log. Called by the shell.
 //!
 //! When the disk is full, the aggregator's own events wait in a bounded queue. An agent's are refused and not
 //! acknowledged, so the agent keeps them.
 
+mod reader;
+mod shares;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use gleaner_types::error::chain;
@@ -20,6 +23,9 @@ use gleaner_types::id::HostId;
 use gleaner_types::time::Timestamp;
 use tokio::sync::watch;
 
+pub use self::reader::EventReader;
+use self::reader::{EXCESS_STEM, STEM};
+use self::shares::{Shares, concerns};
 use crate::line_files::{LineFiles, LineWriter, oldest_first};
 
 /// Own events that wait while the log cannot be written.
@@ -38,12 +44,29 @@ pub struct EventLogSettings {
     pub folder: PathBuf,
     /// A file that has grown to this many bytes is set aside.
     pub max_bytes: u64,
-    /// Files kept beside the current one.
+    /// Files kept beside the current one, of each series.
     pub files: usize,
 }
 
-/// Name of the files: `events.jsonl` is the current one, older ones are `events.1.jsonl`, `events.2.jsonl`, …
-const STEM: &str = "events";
+/// In the second series there is a line of the aggregator's own at least once in so many bytes, so that a reader finds its
+/// place there by time as in the first. Chosen: half of how far the reader looks.
+const OWN_LINE_EVERY: u64 = reader::PART / 2;
+
+/// Which series of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Series {
+    Main,
+    Excess,
+}
+
+/// A line that was written and may not be on the disk.
+#[derive(Debug)]
+struct Unsynced {
+    series: Series,
+    record: EventRecord,
+    /// What it was counted as.
+    counted: Option<(HostId, u64)>,
+}
 
 /// The log cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +82,12 @@ type Through = BTreeMap<(HostId, u64), u64>;
 /// The event log; one owner writes it.
 #[derive(Debug)]
 pub struct EventLog {
-    writer: LineWriter,
+    main: LineWriter,
+    excess: LineWriter,
+    /// What hosts have of the first series.
+    shares: Shares,
+    /// Bytes of the second series behind its last line of the aggregator's own.
+    since_own: u64,
     waiting: VecDeque<EventRecord>,
     lost: u64,
     /// Lost before the log was last written again.
@@ -68,7 +96,7 @@ pub struct EventLog {
     /// The disk takes lines and does not put them down: only [`EventLog::retry`] tries again, not every event.
     waits_for_retry: bool,
     /// Written since the last sync. If the next one fails they are taken back, and written again.
-    unsynced: Vec<EventRecord>,
+    unsynced: Vec<Unsynced>,
     /// Last sequence number written or waiting, per host and incarnation.
     written: Through,
     /// Last sequence number on the disk.
@@ -82,33 +110,40 @@ impl EventLog {
     /// cut off. A log that cannot be opened is tried again with every event.
     #[must_use]
     pub fn open(settings: EventLogSettings) -> Self {
-        let mut through = Through::new();
+        let (mut through, mut shares) = (Through::new(), Shares::default());
         let mut newer: Option<(u64, UnknownFormat)> = None;
-        let mut reader = EventReader::open(&settings.folder, None);
-        while let Ok(lines) = reader.next_lines(1_000) {
-            if lines.is_empty() {
-                break;
+        let mut learn = |line: &str| match EventStamp::from_json_line(line).map(|stamp| stamp.source) {
+            Ok(EventSource::Agent { host, incarnation, sequence }) => {
+                let last = through.entry((host, incarnation)).or_insert(0);
+                *last = sequence.max(*last);
             }
-            for stamp in lines.iter().map(|line| EventStamp::from_json_line(line)) {
-                match stamp.map(|stamp| stamp.source) {
-                    Ok(EventSource::Agent { host, incarnation, sequence }) => {
-                        let last = through.entry((host, incarnation)).or_insert(0);
-                        *last = sequence.max(*last);
-                    }
-                    // Agents may send such events again: once too often rather than never.
-                    Err(EventLineError::Newer(format)) => {
-                        newer = Some((newer.map_or(1, |(lines, _)| lines + 1), format))
-                    }
-                    _ => {}
+            // Agents may send such events again: once too often rather than never.
+            Err(EventLineError::Newer(format)) => {
+                newer = Some((newer.as_ref().map_or(1, |(lines, _)| lines + 1), format))
+            }
+            _ => {}
+        };
+        for file in oldest_first(&settings.folder, EXCESS_STEM) {
+            each_line(&file, &mut learn);
+        }
+        for file in oldest_first(&settings.folder, STEM) {
+            shares.begin_file(settings.files);
+            each_line(&file, |line| {
+                learn(line);
+                if let Some(host) = concerns(line) {
+                    shares.add(&host, line.len() as u64 + 1);
                 }
-            }
+            });
         }
         if let Some((lines, format)) = newer {
             tracing::warn!(lines, folder = %settings.folder.display(), "the event log has lines of a newer version: {format}");
         }
         let EventLogSettings { folder, max_bytes, files } = settings;
         let mut log = Self {
-            writer: LineWriter::new(LineFiles { folder, stem: STEM, mode: 0o666, max_bytes, files }),
+            main: LineWriter::new(LineFiles { folder: folder.clone(), stem: STEM, mode: 0o666, max_bytes, files }),
+            excess: LineWriter::new(LineFiles { folder, stem: EXCESS_STEM, mode: 0o666, max_bytes, files }),
+            shares,
+            since_own: u64::MAX,
             waiting: VecDeque::new(),
             lost: 0,
             lost_before: 0,
@@ -119,7 +154,7 @@ impl EventLog {
             synced: Through::new(),
             appended: watch::Sender::new(0),
         };
-        match log.writer.sync_earlier() {
+        match log.main.sync_earlier().and_then(|()| log.excess.sync_earlier()) {
             Ok(()) => log.synced = log.written.clone(),
             Err(error) => log.failed(&log.unwritable(error)),
         }
@@ -128,7 +163,9 @@ impl EventLog {
 
     /// Keeps this much from now on.
     pub fn set_size(&mut self, max_bytes: u64, files: usize) {
-        (self.writer.files.max_bytes, self.writer.files.files) = (max_bytes, files);
+        for writer in [&mut self.main, &mut self.excess] {
+            (writer.files.max_bytes, writer.files.files) = (max_bytes, files);
+        }
     }
 
     /// The error because of which events wait, if so.
@@ -160,7 +197,7 @@ impl EventLog {
     /// Folder of the files.
     #[must_use]
     pub fn folder(&self) -> &Path {
-        &self.writer.files.folder
+        &self.main.files.folder
     }
 
     /// Changes with every line appended.
@@ -179,7 +216,7 @@ impl EventLog {
     pub fn append(&mut self, at: Timestamp, event: Event) {
         let record = EventRecord { at, source: EventSource::Aggregator, event };
         if self.recover(at) {
-            match self.write(&record) {
+            match self.write(at, &record) {
                 Ok(()) => return,
                 Err(error) => self.failed(&error),
             }
@@ -206,7 +243,7 @@ impl EventLog {
             if !self.recover(now) {
                 return Err(self.unwritable(io::ErrorKind::StorageFull.into()));
             }
-            if let Err(error) = self.write(record) {
+            if let Err(error) = self.write(now, record) {
                 self.failed(&error);
                 return Err(error);
             }
@@ -227,11 +264,23 @@ impl EventLog {
     }
 
     fn commit(&mut self) -> Result<(), EventLogError> {
-        if let Err(error) = self.writer.sync_earlier().and_then(|()| self.writer.sync()) {
-            self.unsynced.drain(..).rev().for_each(|record| self.waiting.push_front(record));
-            return Err(self.unwritable(error));
+        let main = self.main.sync_earlier().and_then(|()| self.main.sync());
+        let excess = self.excess.sync_earlier().and_then(|()| self.excess.sync());
+        if main.is_err() || excess.is_err() {
+            // What the other series has stays there. It is acknowledged with the rest, which may come before it.
+            for Unsynced { series, record, counted } in self.unsynced.drain(..).rev() {
+                if if series == Series::Main { main.is_err() } else { excess.is_err() } {
+                    if let Some((host, bytes)) = counted {
+                        self.shares.take_back(&host, bytes);
+                    }
+                    self.waiting.push_front(record);
+                }
+            }
+            self.since_own = u64::MAX;
+            main.map_err(|error| self.unwritable(error))?;
+            return excess.map_err(|source| EventLogError { file: self.excess.files.current(), source });
         }
-        for record in self.unsynced.drain(..) {
+        for Unsynced { record, .. } in self.unsynced.drain(..) {
             if let EventSource::Agent { host, incarnation, sequence } = record.source {
                 self.synced.insert((host, incarnation), sequence);
             }
@@ -243,7 +292,7 @@ impl EventLog {
     /// Writes to this file from now on: for tests of disks that fail.
     #[cfg(test)]
     pub(crate) fn write_to(&mut self, file: File) {
-        self.writer.write_to(file);
+        self.main.write_to(file);
     }
 
     /// Writes what waits; `true` if nothing waits any more.
@@ -256,7 +305,7 @@ impl EventLog {
         }
         let mut delayed = 0;
         while let Some(record) = self.waiting.front().cloned() {
-            if self.write(&record).is_err() {
+            if self.write(now, &record).is_err() {
                 return false;
             }
             self.waiting.pop_front();
@@ -271,7 +320,7 @@ impl EventLog {
         self.synced = self.written.clone();
         let event =
             Event::EventLogRecovered { delayed, lost: self.lost, error: self.error.clone().unwrap_or_default() };
-        if self.write(&EventRecord { at: now, source: EventSource::Aggregator, event }).is_err() {
+        if self.write(now, &EventRecord { at: now, source: EventSource::Aggregator, event }).is_err() {
             return false;
         }
         tracing::info!(delayed, lost = self.lost, "the event log is written again");
@@ -289,18 +338,72 @@ impl EventLog {
     }
 
     fn unwritable(&self, source: io::Error) -> EventLogError {
-        EventLogError { file: self.writer.files.current(), source }
+        EventLogError { file: self.main.files.current(), source }
     }
 
-    fn write(&mut self, record: &EventRecord) -> Result<(), EventLogError> {
-        if self.writer.is_full() || self.unsynced.len() >= MAX_UNSYNCED {
+    fn write(&mut self, now: Timestamp, record: &EventRecord) -> Result<(), EventLogError> {
+        let line = record.to_json_line().map_err(|e| self.unwritable(e.into()))?;
+        let files = &self.main.files;
+        let capacity = files.max_bytes.saturating_mul(files.files as u64 + 1);
+        let Some(host) = concerns(&line) else { return self.put(Series::Main, record, line, None) };
+        if self.shares.fits(&host, line.len() as u64 + 1, capacity) {
+            return self.put(Series::Main, record, line, Some(host));
+        }
+        if self.since_own > OWN_LINE_EVERY {
+            let event = Event::EventShareExceeded { host };
+            let exceeded = EventRecord { at: now, source: EventSource::Aggregator, event };
+            let text = exceeded.to_json_line().map_err(|e| self.unwritable(e.into()))?;
+            self.put(Series::Excess, &exceeded, text, None)?;
+            self.since_own = 0;
+        }
+        self.since_own = self.since_own.saturating_add(line.len() as u64);
+        self.put(Series::Excess, record, line, None)
+    }
+
+    fn put(
+        &mut self,
+        series: Series,
+        record: &EventRecord,
+        line: String,
+        host: Option<HostId>,
+    ) -> Result<(), EventLogError> {
+        let is_full = if series == Series::Main { self.main.is_full() } else { self.excess.is_full() };
+        if is_full || self.unsynced.len() >= MAX_UNSYNCED {
             self.commit()?;
         }
-        let line = record.to_json_line().map_err(|e| self.unwritable(e.into()))?;
-        self.writer.append(line.into_bytes(), false).map_err(|e| self.unwritable(e))?;
-        self.unsynced.push(record.clone());
+        let counted = host.map(|host| (host, line.len() as u64 + 1));
+        let writer = if series == Series::Main { &mut self.main } else { &mut self.excess };
+        let rotations = writer.rotations();
+        let appended = writer.append(line.into_bytes(), false);
+        let (rotated, file) = (writer.rotations() != rotations, writer.files.current());
+        if rotated && series == Series::Main {
+            self.shares.begin_file(self.main.files.files);
+        }
+        appended.map_err(|source| EventLogError { file, source })?;
+        if let Some((host, bytes)) = &counted {
+            self.shares.add(host, *bytes);
+        }
+        self.unsynced.push(Unsynced { series, record: record.clone(), counted });
         self.appended.send_modify(|count| *count += 1);
         Ok(())
+    }
+}
+
+/// Every whole line of a file, as far as the disk gives it.
+fn each_line(file: &Path, mut take: impl FnMut(&str)) {
+    let Ok(opened) = File::open(file) else { return };
+    let mut reader = BufReader::new(opened);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match reader.read_until(b'\n', &mut line) {
+            Ok(_) if !line.ends_with(b"\n") => return,
+            Ok(_) => _ = std::str::from_utf8(&line).map(|line| take(line.trim_end())),
+            Err(error) => {
+                tracing::warn!(%error, file = %file.display(), "a file of the event log cannot be read on");
+                return;
+            }
+        }
     }
 }
 
@@ -312,138 +415,4 @@ fn forget_incarnations(through: &mut Through, host: &HostId, present: u64) {
         newer += usize::from(other == host && *incarnation > present);
         other != host || (*incarnation >= present && newer <= MOST_NEWER)
     });
-}
-
-/// Reads the log from its oldest line on and then follows it as it grows, through rotations. For readers
-/// other than the log's owner; each has its own place.
-#[derive(Debug)]
-pub struct EventReader {
-    current: PathBuf,
-    since: Option<Timestamp>,
-    /// The files not read to their end yet, oldest first; the last is the current one. Each is at the start of a line.
-    files: VecDeque<BufReader<File>>,
-}
-
-/// How far ahead of the aggregator's clock an agent's may be. Chosen: clocks that anybody looks after are closer.
-const CLOCKS_APART_MS: u64 = 3_600_000;
-/// A file's part that is read from its beginning rather than searched; and how far a line of the aggregator is looked for.
-const PART: u64 = 64 << 10;
-
-/// The start of a line before everything that was logged at or after `from`. The aggregator's own lines are in the order of
-/// their times; agents' are not, because theirs are of when something happened.
-fn logged_from(reader: &mut BufReader<File>, from: Timestamp) -> io::Result<u64> {
-    let (mut before, mut end) = (0, reader.get_ref().metadata()?.len());
-    while end - before > PART {
-        let middle = before + (end - before) / 2;
-        match next_of_aggregator(reader, middle, end)? {
-            Some((place, at)) if at < from => before = place,
-            _ => end = middle,
-        }
-    }
-    Ok(before)
-}
-
-/// The first line of the aggregator that begins after `start`, and its time; `None` where there is none nearby.
-fn next_of_aggregator(reader: &mut BufReader<File>, start: u64, end: u64) -> io::Result<Option<(u64, Timestamp)>> {
-    let mut place = reader.seek(SeekFrom::Start(start))?;
-    let mut line = Vec::new();
-    // What is left of the line there.
-    place += reader.read_until(b'\n', &mut line)? as u64;
-    while place < end.min(start + PART) {
-        line.clear();
-        let length = reader.read_until(b'\n', &mut line)? as u64;
-        let stamp = std::str::from_utf8(&line).ok().and_then(|line| EventStamp::from_json_line(line).ok());
-        if let Some(EventStamp { at, source: EventSource::Aggregator }) = stamp {
-            return Ok(Some((place, at)));
-        }
-        if length == 0 {
-            break;
-        }
-        place += length;
-    }
-    Ok(None)
-}
-
-impl EventReader {
-    /// A reader of the events at or after `since`. What was logged long before is not read. An event of an agent whose
-    /// clock is more than an hour ahead may be left out with it.
-    #[must_use]
-    pub fn open(folder: &Path, since: Option<Timestamp>) -> Self {
-        let files = oldest_first(folder, STEM);
-        let current = files.last().cloned().unwrap_or_default();
-        let from = since.map(|since| Timestamp(since.0.saturating_sub(CLOCKS_APART_MS)));
-        let open = |file: &PathBuf| {
-            let mut reader = BufReader::new(File::open(file).ok()?);
-            // Where the place cannot be found, all of it is read.
-            let place = from.and_then(|from| logged_from(&mut reader, from).ok()).unwrap_or(0);
-            reader.seek(SeekFrom::Start(place)).ok()?;
-            Some(reader)
-        };
-        let files = files.iter().filter_map(open).collect();
-        Self { current, since, files }
-    }
-
-    /// Up to `most` further lines; none when everything has been read for now.
-    ///
-    /// # Errors
-    /// When a file cannot be read.
-    pub fn next_lines(&mut self, most: usize) -> io::Result<Vec<String>> {
-        let mut lines = Vec::new();
-        while lines.len() < most {
-            if self.files.is_empty() && !self.open_current() {
-                break;
-            }
-            let Some(reader) = self.files.front_mut() else { break };
-            let mut line = Vec::new();
-            if let Err(error) = reader.read_until(b'\n', &mut line) {
-                // The events behind it are not lost with one that the disk does not give.
-                if self.files.len() > 1 {
-                    tracing::warn!(%error, beside = %self.current.display(), "an older file of the event log cannot be read on");
-                    self.files.pop_front();
-                    continue;
-                }
-                return Err(error);
-            }
-            if line.ends_with(b"\n") {
-                lines.extend(self.wanted(line));
-                continue;
-            }
-            // A line whose end is not written yet is read again: its writer may take it back.
-            reader.seek(SeekFrom::Current(-i64::try_from(line.len()).map_err(io::Error::other)?))?;
-            if self.files.len() > 1 {
-                self.files.pop_front();
-            } else if !(self.is_rotated() && self.open_current()) {
-                // Once it is set aside nothing more is written to it; what was before is still read, the next time round.
-                break;
-            }
-        }
-        Ok(lines)
-    }
-
-    /// The line if it is an event that was asked for, whether this version knows the event or not. One of a newer format,
-    /// of which not even the time is known, always is. Lines that are no events (torn by a crash, or written by something
-    /// else) are passed over.
-    fn wanted(&self, line: Vec<u8>) -> Option<String> {
-        let mut line = String::from_utf8(line).ok()?;
-        line.truncate(line.trim_end().len());
-        match (EventStamp::from_json_line(&line), self.since) {
-            (Ok(stamp), Some(since)) if stamp.at < since => None,
-            (Ok(_) | Err(EventLineError::Newer(_)), _) => Some(line),
-            (Err(_), _) => None,
-        }
-    }
-
-    fn open_current(&mut self) -> bool {
-        let Ok(file) = File::open(&self.current) else { return false };
-        self.files.push_back(BufReader::new(file));
-        true
-    }
-
-    /// The log goes on in another file than the one being read.
-    fn is_rotated(&self) -> bool {
-        use std::os::unix::fs::MetadataExt;
-        let reading = self.files.front().and_then(|reader| reader.get_ref().metadata().ok());
-        let current = std::fs::metadata(&self.current).ok();
-        matches!((reading, current), (Some(a), Some(b)) if (a.dev(), a.ino()) != (b.dev(), b.ino()))
-    }
 }

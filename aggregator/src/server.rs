@@ -64,7 +64,7 @@ const EVENTS: (f64, f64) = (5.0, 5_000.0);
 const BYTES_PER_EVENT: usize = 1 << 10;
 
 /// Times an agent may connect per second in the long run, and at once. A well-behaved one pauses in between. Each is two
-/// events of the aggregator's own.
+/// events, which count as the host's.
 const CONNECTS: (f64, f64) = (0.1, 20.0);
 
 /// Refused peers that are logged as events, per second in the long run, and at once.
@@ -256,6 +256,8 @@ async fn accept(
         }
         _ => return Err(refuse(&connection, version, &mut send, PeerRefusal::NotHello(host)).await),
     };
+    let sent = acceptor.sent(&host);
+    sent.count_events(weight_of_hello(&hello));
     let Ok(_place) = Arc::clone(&acceptor.places).try_acquire_owned() else {
         return Err(refuse(&connection, version, &mut send, PeerRefusal::NoPlace(host)).await);
     };
@@ -287,7 +289,7 @@ async fn accept(
         arrivals: arrivals.clone(),
         leader_lease: acceptor.leader_lease.clone(),
         tasks: acceptor.tasks.clone(),
-        sent: acceptor.sent(&host),
+        sent,
     };
     let reason = tokio::select! {
         // First, because who requests it also drops the channel of messages, which ends the conversation as well.
@@ -433,9 +435,12 @@ impl Sent {
             Arrival::CertificateRequest { .. } => 1,
             _ => 0,
         };
-        events.rate.refill();
-        events.rate.spend(weight);
-        events.rate.owed()
+        events.count(weight)
+    }
+
+    /// Counts events of the aggregator's own that the host has caused.
+    fn count_events(&self, weight: usize) -> Duration {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).count(weight)
     }
 }
 
@@ -448,6 +453,12 @@ struct SentEvents {
 }
 
 impl SentEvents {
+    fn count(&mut self, weight: usize) -> Duration {
+        self.rate.refill();
+        self.rate.spend(weight);
+        self.rate.owed()
+    }
+
     fn weight(&mut self, record: &EventRecord) -> Option<usize> {
         let EventSource::Agent { incarnation, sequence, .. } = record.source else { return None };
         if incarnation == self.incarnation && sequence <= self.through {
@@ -461,6 +472,11 @@ impl SentEvents {
 /// What a line of so many bytes in the event log counts.
 const fn weight(bytes: usize) -> usize {
     1 + bytes / BYTES_PER_EVENT
+}
+
+/// The event that a host has joined names its weaknesses; that it is lost is another.
+fn weight_of_hello(hello: &Hello) -> usize {
+    1 + weight(hello.facts.levers.weaknesses.iter().map(String::len).sum())
 }
 
 /// A refusal and a shortfall become events.
@@ -524,7 +540,8 @@ impl Peer {
     ) -> String {
         let mut stream = Counted { stream, bytes: 0 };
         let mut all = Unknowns::default();
-        let mut owed = Duration::ZERO;
+        // What an earlier connection has left, and what this one began with.
+        let mut owed = self.sent.count_events(0);
         loop {
             let wait = {
                 let mut rate = self.sent.messages();
@@ -561,6 +578,7 @@ impl Peer {
                 Err(gleaner_net::stream::ReadError::Io(error)) => return error.to_string(),
                 Err(gleaner_net::stream::ReadError::Frame(error)) => error.to_string(),
             };
+            self.sent.count_events(weight(refusal.len()));
             let event = Event::MessageRefused { host: self.host.clone(), reason: refusal.clone() };
             _ = self.arrivals.send(Arrival::Noticed(event)).await;
             return format!("a message was refused: {refusal}");

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gleaner_api::{Client, Overview, Request, Response};
+use gleaner_daemon::service::forbid_dumps;
 use gleaner_net::tls::Authority;
 use gleaner_planner::controller::HostView;
 use gleaner_types::id::HostId;
@@ -296,7 +297,10 @@ fn restore(folder: &Path) -> bool {
     good
 }
 
-fn write_certificates(folder: &Path, host: &HostId) -> anyhow::Result<()> {
+/// The certificates of a pair that nobody else can ever join.
+pub(crate) fn write_certificates(folder: &Path, host: &HostId) -> anyhow::Result<()> {
+    // The keys are in its memory from here on.
+    forbid_dumps();
     let authority = Authority::create()?;
     authority.write(folder)?;
     authority.issue_aggregator()?.write(folder, "aggregator")?;
@@ -325,7 +329,7 @@ fn write_configs(folder: &Path, host: &HostId, settings: &StackSettings) -> anyh
          [aggregator]\naddress = \"127.0.0.1:{port}\"\nca = \"{dir}/ca.crt\"\n\
          certificate = \"{dir}/agent.crt\"\nkey = \"{dir}/agent.key\"\n[act]\nenabled = true\nrequire = []\n\
          [volunteer]\nkind = \"{volunteer}\"\ncgroup = \"gleaner-{pid}/volunteer\"\nkill_after_ms = 1000\n\
-         [tasks]\nenabled = true\n\
+         [tasks]\nenabled = true\nroot = true\n\
          [guard]\npause_share = {pause_share}\n\
          [forecast]\nhistory_s = {forecast_history_s}\nlookahead_s = {forecast_lookahead_s}\n"
     );

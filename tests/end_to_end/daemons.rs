@@ -53,6 +53,27 @@ fn all_mistakes_of_a_config_are_reported() {
     }
 }
 
+/// The kernel gives the files below `/proc` of a process that cannot be dumped to root's group.
+#[test]
+fn neither_daemon_can_be_dumped() {
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        gleaner_test_support::skip!("only root can start a daemon with another group");
+    }
+    let pair = Pair::new(&[HOST]);
+    for daemon in ["aggregator", "agent"] {
+        let config = pair.bench.path(&format!("{daemon}.toml"));
+        let mut command = pair.bench.gleaner(&["daemon", daemon, "--config", config.to_str().unwrap()]);
+        command.gid(65_534);
+        let running = Running::start(command);
+        let environ = format!("/proc/{}/environ", running.0.id());
+        until(&format!("the {daemon} cannot be dumped"), || {
+            std::fs::metadata(&environ).is_ok_and(|environ| environ.gid() == 0)
+        });
+    }
+}
+
 /// A foreground workload in cgroups of its own; ended and removed when dropped.
 struct Service {
     folders: Vec<std::path::PathBuf>,

@@ -369,7 +369,7 @@ async fn run_part(part: Part) {
     let outbox = Arc::new(Outbox::new(limits, host.clone(), part.incarnation));
     let volunteer = VolunteerKind::Cgroup { procs_files: vec![part.procs_file] };
     let folder = Path::new(&part.state).join("tasks");
-    let settings = TaskSettings::new(true, folder, volunteer);
+    let settings = TaskSettings { root: true, ..TaskSettings::new(true, folder, volunteer) };
     let telling = Arc::clone(&outbox);
     let runner = TaskRunner::open(settings, clock, move |state| {
         if let TaskStatus::Exited { status: 0, .. } = state.status {

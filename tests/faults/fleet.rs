@@ -209,7 +209,7 @@ impl Fleet {
                 &format!(
                     "state_dir = '{dir}/{name}-state'\n[host]\nname = '{name}'\n[aggregator]\naddress = '{}'\n\
                      ca = '{pki}/ca.crt'\ncertificate = '{pki}/{name}.crt'\nkey = '{pki}/{name}.key'\n\
-                     [tasks]\nenabled = true\n[act]\nenabled = true\nhung_after_s = {HUNG_AFTER_S}\n\
+                     [tasks]\nenabled = true\nroot = true\n[act]\nenabled = true\nhung_after_s = {HUNG_AFTER_S}\n\
                      [foreground]\ncgroups = ['{}']\nqemu = false\nfloor_percent = {FLOOR_PERCENT}\n\
                      [volunteer]\ncgroup = '{}'\nkill_after_ms = 500\n{command}\
                      [forecast]\nhistory_s = 20\nlookahead_s = 10\n\

@@ -30,7 +30,7 @@ cargo xtask VERB [ARGUMENTS]
   demo               `gleaner demo`, as a first-time user runs it
   deb [ARGUMENTS]    Debian packages: packaging/build-debs.sh
   mutants [PART [ARGUMENTS]]   mutation testing of what protects and records (hours); ARGUMENTS go to
-                     cargo-mutants, such as `--shard 1/8`
+                     cargo-mutants, such as `--shard 1/8`. `mutants named [NAME]`: those with a name (minutes)
   fuzz [SECONDS]     every fuzz target (10 s each)
   docs               the documentation of all crates, warnings denied
   deps               licences, banned crates, sources; what the pure crates may not depend on

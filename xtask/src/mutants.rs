@@ -1,7 +1,9 @@
 //! Mutation testing by cargo-mutants: each mutant is one small change in code that protects a host or keeps a record,
 //! and a test has to fail for it. In: a part, and further arguments of cargo-mutants. Out: its lists, in
-//! `target/mutants/PART`. Called by `cargo xtask mutants`. It takes hours, so CI does not run it; docs/reliability.md
+//! `target/mutants/PART`. `named` is no part but a list of its own ([`named`]). Called by `cargo xtask mutants`. It takes hours, so CI does not run it; docs/reliability.md
 //! has the figures and explains the survivors.
+
+mod named;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -24,7 +26,7 @@ struct Part {
     tests: &'static [&'static str],
 }
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 12] = [
     Part { name: "check", package: "gleaner-plan-check", files: &["planner/check/src/*.rs"], tests: &[] },
     Part {
         name: "ledger",
@@ -55,9 +57,13 @@ const PARTS: [Part; 8] = [
     Part {
         name: "event-log",
         package: "gleaner-aggregator",
-        files: &["aggregator/src/event_log.rs", "aggregator/src/line_files.rs"],
+        files: &["aggregator/src/event_log.rs", "aggregator/src/event_log/*.rs", "aggregator/src/line_files.rs"],
         tests: &["event_log", "line_files", "shell::tests"],
     },
+    Part { name: "restore", package: "gleaner-agent", files: &["agent/src/act/restore.rs"], tests: &["act::"] },
+    Part { name: "trust", package: "gleaner-agent", files: &["agent/src/act/trust.rs"], tests: &["act::"] },
+    Part { name: "claims", package: "gleaner-agent", files: &["agent/src/act/claims.rs"], tests: &["act::"] },
+    Part { name: "durable", package: "gleaner-daemon", files: &["common/daemon/src/durable.rs"], tests: &[] },
 ];
 
 pub(crate) fn run(steps: &mut Steps, rest: &[OsString]) {
@@ -65,9 +71,12 @@ pub(crate) fn run(steps: &mut Steps, rest: &[OsString]) {
         Some((name, more)) if !name.as_encoded_bytes().starts_with(b"-") => (Some(name), more),
         _ => (None, rest),
     };
+    if wanted.is_some_and(|name| name == "named") {
+        return named::run(steps, more.first().and_then(|part| part.to_str()));
+    }
     let chosen: Vec<&Part> = PARTS.iter().filter(|part| wanted.is_none_or(|name| name == part.name)).collect();
     if chosen.is_empty() {
-        let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        let names: Vec<&str> = PARTS.iter().map(|part| part.name).chain(["named"]).collect();
         steps.step("mutants", |_| Err(Failure::NoSuchPart(names.join(", "))));
         return;
     }

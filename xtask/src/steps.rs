@@ -26,6 +26,8 @@ pub(crate) enum Failure {
     Walls(Vec<String>),
     /// There is no part of that name; the text lists the parts there are.
     NoSuchPart(String),
+    /// A mutant was not noticed, or cannot be judged: why.
+    Unjudged(String),
 }
 
 impl std::fmt::Display for Failure {
@@ -34,6 +36,7 @@ impl std::fmt::Display for Failure {
             Self::Start(error) => write!(f, "it cannot be run: {error}"),
             Self::Ended(status) => status.fmt(f),
             Self::Walls(breaches) => f.write_str(&breaches.join(", ")),
+            Self::Unjudged(why) => f.write_str(why),
             Self::NoSuchPart(parts) => write!(f, "the parts are {parts}"),
         }
     }

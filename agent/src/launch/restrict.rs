@@ -195,6 +195,10 @@ fn empty_bounding_set() {
 /// Groups first, the user last: after it there is no right to change any.
 #[expect(unsafe_code, reason = "the library's own calls would speak to threads that this process does not have")]
 fn become_user(Identity { uid, gid, groups }: &Identity) -> io::Result<()> {
+    // To the calls below this number is "as before", which is root.
+    if [*uid, *gid].contains(&u32::MAX) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     // SAFETY: the vector has that many numbers, which the call only reads.
     checked(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) })?;
     // SAFETY: they take integers.
@@ -291,5 +295,13 @@ mod tests {
         let mut steps = Restrictions { identity, ..Restrictions::default() }.put_on(&mut process).unwrap();
         assert!(process.spawn().is_err());
         assert!(steps.failed().unwrap().starts_with("make it its user's"));
+    }
+
+    #[test]
+    fn the_numbers_that_leave_user_and_group_as_they_are_are_refused() {
+        for (uid, gid) in [(u32::MAX, 65_534), (65_534, u32::MAX)] {
+            let error = become_user(&Identity { uid, gid, groups: Vec::new() }).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "before anything has changed");
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use gleaner_types::id::JobId;
 use gleaner_types::report::Reason;
+use gleaner_types::task::ROOT_REFUSED;
 
 use super::launch::LaunchError;
 
@@ -15,6 +16,9 @@ pub(super) enum StartError {
     /// The config does not allow it.
     #[error("this host runs no tasks; `tasks.enabled` in its agent's config would allow it")]
     Disabled,
+    /// The job is root's, and the config does not allow that.
+    #[error("{}", ROOT_REFUSED)]
+    OfRoot,
     /// The agent ends its tasks.
     #[error("the agent stops")]
     Stopping,

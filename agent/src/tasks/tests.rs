@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gleaner_types::report::Reason;
-use gleaner_types::task::TaskUser;
+use gleaner_types::task::{ROOT_REFUSED, TaskUser};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -35,7 +35,13 @@ fn start(
     scratch: &Scratch,
 ) -> (mpsc::Sender<TaskInput>, mpsc::UnboundedReceiver<TaskState>, JoinHandle<()>) {
     let settings = TaskSettings::new(true, folder.join("tasks"), volunteer.clone());
-    let settings = TaskSettings { lease, begin_limit, scratch: scratch.clone(), ..settings };
+    let settings = TaskSettings {
+        root: !folder.join("no-root").exists(),
+        lease,
+        begin_limit,
+        scratch: scratch.clone(),
+        ..settings
+    };
     let (tell, states) = mpsc::unbounded_channel();
     let (inputs, receiver) = mpsc::channel(16);
     let runner = TaskRunner::open(settings, Clock::start(), move |state| _ = tell.send(state)).unwrap();
@@ -187,7 +193,7 @@ fn job() -> JobId {
 }
 
 fn own() -> TaskUser {
-    TaskUser { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+    TaskUser { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
 }
 
 fn written(folder: &Path, file: &str) -> bool {
@@ -398,7 +404,7 @@ async fn what_a_killed_shell_leaves_is_ended_when_its_task_is_forgotten() {
             true => bench.volunteer.clone(),
             false => VolunteerKind::ProcessGroups { registry: registry.display().to_string() },
         };
-        let settings = TaskSettings::new(true, folder.path().join("tasks"), volunteer);
+        let settings = TaskSettings { root: true, ..TaskSettings::new(true, folder.path().join("tasks"), volunteer) };
         let mut runner = TaskRunner::open(settings, Clock::start(), |_| ()).unwrap();
         let (epoch, here) = (Clock::start().now().0, folder.path().display().to_string());
         let described = TaskJob {
@@ -448,8 +454,42 @@ async fn what_a_killed_shell_leaves_is_ended_when_its_task_is_forgotten() {
 }
 
 #[tokio::test]
+async fn a_task_runs_as_root_only_where_the_config_says_so() {
+    if !geteuid().is_root() {
+        gleaner_test_support::skip!("only an agent that is root can run tasks as root");
+    }
+    let mut bench = Bench::new();
+    std::fs::write(bench.path("no-root"), "").unwrap();
+    bench.restart().await;
+    std::fs::set_permissions(bench.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    // An aggregator may name any group with it.
+    for (number, gid) in [(1, 0), (2, 65_534)] {
+        bench.describe(TaskUser { uid: 0, gid }, None).await;
+        bench.run(0, number, "echo x >>\"$D/log\"").await;
+        assert_eq!(not_started(bench.end().await), ROOT_REFUSED);
+    }
+    // Nor by the numbers that leave user and group as they are.
+    for (number, uid, gid) in [(11, u32::MAX, 65_534), (12, 65_534, u32::MAX)] {
+        bench.describe(TaskUser { uid, gid }, None).await;
+        bench.run(0, number, "echo x >>\"$D/log\"").await;
+        let why = not_started(bench.end().await);
+        assert!(why.contains("make it its user's"), "{why}");
+    }
+    assert_eq!(bench.lines("log"), 0);
+    bench.describe(TaskUser { uid: 65_534, gid: 65_534 }, None).await;
+    bench.run(0, 3, "echo x >>\"$D/log\"").await;
+    assert!(matches!(bench.end().await, TaskStatus::Exited { status: 0, .. }));
+    std::fs::remove_file(bench.path("no-root")).unwrap();
+    bench.restart().await;
+    bench.describe(TaskUser { uid: 0, gid: 0 }, None).await;
+    bench.run(0, 4, "echo x >>\"$D/log\"").await;
+    assert!(matches!(bench.end().await, TaskStatus::Exited { status: 0, .. }));
+    assert_eq!(bench.lines("log"), 2);
+}
+
+#[tokio::test]
 async fn tasks_run_in_the_volunteers_cgroup_as_the_user_who_submitted_them() {
-    if !rustix::process::geteuid().is_root() {
+    if !geteuid().is_root() {
         gleaner_test_support::skip!("tasks of another user need root");
     }
     let mut bench = Bench::new();
@@ -481,7 +521,7 @@ async fn tasks_run_in_the_volunteers_cgroup_as_the_user_who_submitted_them() {
 #[tokio::test]
 async fn the_user_of_a_task_cannot_trace_the_shell_that_waits_for_its_word() {
     use std::os::unix::process::CommandExt;
-    if !rustix::process::geteuid().is_root() {
+    if !geteuid().is_root() {
         gleaner_test_support::skip!("tasks of another user need root");
     }
     let (folder, user) = (tempfile::tempdir().unwrap(), TaskUser { uid: 65_534, gid: 65_533 });

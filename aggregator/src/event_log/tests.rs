@@ -1,5 +1,8 @@
-//! What is logged, read and followed; full disks, and disks whose syncs fail.
+//! What is logged, read and followed; full disks, and disks whose syncs fail; hosts that log more than their share.
 
+use std::io::BufReader;
+
+use super::reader::{PART, next_of_aggregator};
 use super::*;
 
 fn settings(folder: &Path) -> EventLogSettings {
@@ -175,15 +178,13 @@ fn a_reader_of_the_end_does_not_read_the_rest() {
         let all = EventReader::open(folder.path(), None).next_lines(100_000).unwrap();
         let wanted: Vec<String> = all.into_iter().filter(|line| at(line) >= since).collect();
         let mut reader = EventReader::open(folder.path(), Some(since));
-        let ahead: u64 = reader
-            .files
-            .iter_mut()
-            .map(|file| {
-                let place = file.stream_position().unwrap();
-                file.get_ref().metadata().unwrap().len() - place
-            })
-            .sum();
-        assert!(reader.next_lines(100_000).unwrap() == wanted, "{since}");
+        let ahead = reader.ahead();
+        // Where two series are merged, where they begin decides what comes first of what is late.
+        let sorted = |mut lines: Vec<String>| {
+            lines.sort();
+            lines
+        };
+        assert!(sorted(reader.next_lines(100_000).unwrap()) == sorted(wanted), "{since}");
         let lines = 20_000 - since.0.min(20_000 * MINUTE) / MINUTE;
         assert!(ahead < 8 * 2 * PART + (lines + 120) * 200, "{since}: {ahead} bytes to read");
     }
@@ -307,7 +308,8 @@ fn events_that_only_agents_could_not_write_are_reported() {
 #[test]
 fn a_file_is_set_aside_only_with_all_of_it_on_the_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let mut log = EventLog::open(EventLogSettings { max_bytes: 250, ..settings(folder.path()) });
+    // So many files that the host's share is several of them.
+    let mut log = EventLog::open(EventLogSettings { max_bytes: 250, files: 63, ..settings(folder.path()) });
     // It takes lines but no sync, so that the first file cannot be finished.
     log.write_to(device("null"));
     assert!(log.append_agents(Timestamp(1), &agents(1..=10)).is_err());
@@ -401,4 +403,50 @@ fn a_new_size_holds_from_the_next_line_on() {
     assert_eq!(oldest_first(folder.path(), STEM).len(), 3);
     assert_eq!(read(folder.path(), None).len(), 3);
     assert_eq!(EventReader::open(folder.path(), None).next_lines(2).unwrap().len(), 2, "no more than asked for");
+}
+
+fn of_host(host: &str, sequence: u64, bytes: usize) -> EventRecord {
+    let source = EventSource::Agent { host: HostId::new(host).unwrap(), incarnation: 5, sequence };
+    let event = Event::RestoreFailed { knob: "x".repeat(bytes), wanted: String::new(), error: String::new() };
+    EventRecord { at: Timestamp(sequence), source, event }
+}
+
+/// Each writes several times what the log holds, with restarts of the aggregator in between.
+#[test]
+fn hosts_that_flood_push_out_nothing_of_others_and_all_hosts_nothing_of_the_aggregators() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = || EventLogSettings { max_bytes: 100_000, ..settings(folder.path()) };
+    let mut log = EventLog::open(small());
+    log.append(Timestamp(1), stopped());
+    log.append_agents(Timestamp(1), &[of_host("good", 1, 10)]).unwrap();
+    let bad = HostId::new("bad-0").unwrap();
+    for sequence in 1..=800 {
+        // Its connections are its own doing too.
+        log.append(Timestamp(sequence), Event::HostLost { host: bad.clone(), reason: "y".repeat(500) });
+        log.append_agents(Timestamp(sequence), &[of_host("bad-0", sequence, 1_000)]).unwrap();
+        if sequence % 100 == 0 {
+            log.sync();
+            log = EventLog::open(small());
+        }
+    }
+    assert_eq!(log.through(&bad, 5), 800, "what is logged beside is acknowledged too");
+    let has = |lines: &[String], part: &str| lines.iter().filter(|line| line.contains(part)).count();
+    let lines = read(folder.path(), None);
+    assert_eq!((has(&lines, "aggregator_stopped"), has(&lines, "\"good\"")), (1, 1));
+    assert!(has(&lines, "event_share_exceeded") > 0);
+    // A host that has joined since has room, and its events stay.
+    log.append_agents(Timestamp(1), &[of_host("late", 1, 10)]).unwrap();
+    for sequence in 801..=1_600 {
+        log.append_agents(Timestamp(sequence), &[of_host("bad-0", sequence, 1_000)]).unwrap();
+    }
+    assert_eq!(has(&read(folder.path(), None), "\"late\""), 1);
+    // Many hosts: they share the rest.
+    for host in 1..40 {
+        for sequence in 1..=60 {
+            log.append_agents(Timestamp(sequence), &[of_host(&format!("bad-{host}"), sequence, 1_000)]).unwrap();
+        }
+    }
+    drop(log);
+    let lines = read(folder.path(), None);
+    assert_eq!((has(&lines, "aggregator_stopped"), has(&lines, "\"good\"")), (1, 1));
 }

@@ -165,6 +165,11 @@ fn what_a_host_has_logged_takes_hours_to_fill_the_event_log() {
     assert!(owed > SHORTEST, "{bytes} bytes in {} s", owed.as_secs());
     // Sent again, after a connection was lost, it counts no more.
     assert!(sent.count(&arrival((1..=sequence).map(|sequence| event(sequence, 10)).collect())) <= owed);
+    // So do connections, which are events too: what is owed outlives each.
+    let shared = acceptor();
+    let joins = |name| shared.sent(&host(name)).count_events(weight(30_000) + 1);
+    assert!((0..400).map(|_| joins("h4")).max() > Some(Duration::from_secs(1_000)));
+    assert_eq!(joins("h5"), Duration::ZERO);
     // So does what is asked of the authority: each request is an event.
     let sent = acceptor().sent(&host("h1"));
     let request = || Arrival::CertificateRequest { host: host("h1"), connection: 1, request: vec![0] };

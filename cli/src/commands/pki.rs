@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use gleaner_daemon::clock::Clock;
+use gleaner_daemon::service::forbid_dumps;
 use gleaner_net::tls::{Authority, Validity};
 
 use crate::args::PkiCommand;
@@ -13,6 +14,8 @@ use crate::documents::print;
 use crate::exit::End;
 
 pub(super) fn run(command: &PkiCommand) -> anyhow::Result<End> {
+    // The authority's key is in its memory from here on.
+    forbid_dumps();
     match command {
         PkiCommand::Init { folder } => {
             make(folder)?;
@@ -64,4 +67,33 @@ fn make(folder: &Path) -> anyhow::Result<()> {
         .mode(0o755)
         .create(folder)
         .with_context(|| format!("failed to make the folder {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_types::id::HostId;
+    use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_makes_certificates_cannot_be_dumped() {
+        let folder = tempfile::tempdir().unwrap();
+        let (authority, pair) = (folder.path().join("pki"), folder.path().join("pair"));
+        std::fs::create_dir(&pair).unwrap();
+        let host = HostId::new("h1").unwrap();
+        let issue = PkiCommand::IssueAgent { host: host.clone(), authority: authority.clone(), output: None, days: 1 };
+        let renew = PkiCommand::RenewAggregator { authority: authority.clone(), days: 1 };
+        let commands = [PkiCommand::Init { folder: authority }, issue, renew];
+        let mut all: Vec<Box<dyn Fn()>> = Vec::new();
+        for command in commands {
+            all.push(Box::new(move || _ = run(&command).unwrap()));
+        }
+        all.push(Box::new(move || crate::stack::write_certificates(&pair, &host).unwrap()));
+        for step in all {
+            set_dumpable_behavior(DumpableBehavior::Dumpable).unwrap();
+            step();
+            assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+        }
+    }
 }

@@ -513,6 +513,12 @@ pub enum Event {
         /// Why, in a sentence.
         reason: String,
     },
+    /// A host has more events than its share of the log: what else concerns it is kept beside, where the oldest of such hosts go
+    /// first.
+    EventShareExceeded {
+        /// The host.
+        host: HostId,
+    },
     /// An agent of a newer release sent an event that this release does not know. Nothing else of it is known.
     UnknownEvent {
         /// Its number on the wire.

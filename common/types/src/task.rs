@@ -21,6 +21,11 @@ pub struct TaskUser {
     pub gid: u32,
 }
 
+/// Why an agent starts no task of a job that is root's, as long as its config does not say that it may. An aggregator that
+/// is answered this ends the job instead of trying again. It is sent, so it never changes.
+pub const ROOT_REFUSED: &str = "the job is root's, and this host runs no task as root; submit it as another user, or \
+    set `tasks.root` in its agent's config";
+
 /// What all tasks of a job have in common. The agent keeps it until the connection ends.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskJob {

@@ -59,13 +59,10 @@ pub fn command(view: &impl View, host: &HostId, command: &Command) -> Result<(),
             if !facts.levers.acting {
                 return Err(Violation::LimitByObserver { host: host.clone(), workload: workload.clone() });
             }
-            within_bounds(view, (host, facts), workload, limits)?;
-            match needed(limits).into_iter().find(|capability| !facts.offers(*capability)) {
-                None => Ok(()),
-                Some(capability) => {
-                    Err(Violation::NotOffered { host: host.clone(), workload: workload.clone(), capability })
-                }
+            if let Some(capability) = needed(limits).into_iter().find(|capability| !facts.offers(*capability)) {
+                return Err(Violation::NotOffered { host: host.clone(), workload: workload.clone(), capability });
             }
+            within_bounds(view, (host, facts), workload, limits)
         }
         (target, desired) => {
             let (target, desired) = (target.clone(), Box::new(desired.clone()));
@@ -104,7 +101,7 @@ fn needed(limits: &Limits) -> Vec<Capability> {
     all.into_iter().filter(|(_, needed)| *needed).map(|(capability, _)| capability).collect()
 }
 
-/// No limit is below the floor or above the ceiling that an operator gave for the tier.
+/// No limit is below the floor or above the ceiling that an operator gave for the tier, and none is on what has no such bounds.
 fn within_bounds(
     view: &impl View,
     (host, facts): (&HostId, &HostFacts),
@@ -114,6 +111,17 @@ fn within_bounds(
     let tiers: Vec<&TierSpec> = view.tiers(host).collect();
     let tier = tiers.iter().rfind(|tier| tier.workload == *workload);
     let tier = tier.ok_or_else(|| Violation::NoTier { host: host.clone(), workload: workload.clone() })?;
+    // No tier has bounds for these.
+    let Limits { quota: _, weight, memory: _, disk, disk_weight, network } = limits;
+    let unasked = [
+        ("CPU weight", weight.is_some()),
+        ("disk weight", disk_weight.is_some()),
+        ("disk operations", disk.read_operations.is_some() || disk.write_operations.is_some()),
+        ("network", network.receive.is_some() || network.transmit.is_some()),
+    ];
+    if let Some((resource, _)) = unasked.into_iter().find(|(_, limited)| *limited) {
+        return Err(Violation::Unbounded { resource, workload: workload.clone() });
+    }
     let cpu = match limits.quota {
         Quota::Unlimited => None,
         Quota::AtMost(cap) => Some(cap.percent()),

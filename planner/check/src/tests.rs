@@ -7,7 +7,7 @@ use gleaner_types::id::TierId;
 use gleaner_types::job::{Candidate, DedicatedHost, Goal, Prices};
 use gleaner_types::report::{CgroupMode, Levers, Offer, Reading};
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::{CoreShare, Dollars, Fraction};
+use gleaner_types::units::{CoreShare, Dollars, Fraction, PerSec};
 
 use super::*;
 
@@ -173,7 +173,6 @@ fn limits_are_within_the_operators_bounds_and_the_hosts_levers() {
     let shop = Target::Workload(WorkloadId::new("shop").unwrap());
     assert!(world.says("acting", shop, ceiling(100.0)).contains("no tier"));
     assert!(world.says("observing", database(), ceiling(100.0)).contains("only observes"));
-    assert!(world.says("acting", database(), memory(1)).contains("nobody asked for"));
     assert!(world.says("acting", database(), disk(Some(1e6), None)).contains("does not offer DiskLimit"));
     assert!(world.says("acting", Target::Volunteer, ceiling(100.0)).contains("makes no sense"));
 }
@@ -258,14 +257,47 @@ fn every_limit_needs_its_own_lever() {
             let offers = vec![Offer { capability: *offered, state: Reading::Value("here".into()) }];
             world.facts.entry(host("acting")).and_modify(|facts| facts.offers = offers);
             let said = world.says("acting", database(), Desired::Limit(*limits));
-            if capability == offered {
+            let is_asked = matches!(capability, Capability::CpuQuota | Capability::MemoryLimit | Capability::DiskLimit);
+            if capability == offered && is_asked {
                 assert_eq!(said, "fine", "{capability:?}");
+            } else if capability == offered {
+                assert!(said.contains("nobody asked for"), "{capability:?}: {said}");
             } else {
                 assert!(said.contains(&format!("does not offer {capability:?}")), "{offered:?}: {said}");
             }
         }
     }
     assert_eq!(world.says("acting", database(), Desired::Limit(Limits::NONE)), "fine");
+}
+
+#[test]
+fn no_limit_is_on_what_no_tier_has_bounds_for() {
+    let mut world = World::new();
+    let offers = [Capability::CpuWeight, Capability::MemoryLimit, Capability::DiskLimit, Capability::DiskWeight]
+        .into_iter()
+        .chain([Capability::NetworkReceive, Capability::NetworkTransmit]);
+    let offers: Vec<Offer> =
+        offers.map(|capability| Offer { capability, state: Reading::Value("here".into()) }).collect();
+    world.facts.entry(host("acting")).and_modify(|facts| facts.offers.extend(offers));
+    let (weight, rate) = (Some(Weight::new(100).unwrap()), Some(BytesPerSec::clamped(5e6)));
+    let disk = |disk: DiskLimit| Limits { disk, ..Limits::NONE };
+    let network = |receive, transmit| Limits { network: NetworkLimit { receive, transmit }, ..Limits::NONE };
+    let read = Some(BytesPerSec::clamped(2e6));
+    for (resource, limits) in [
+        ("CPU weight", Limits { weight, ..Limits::NONE }),
+        ("disk weight", Limits { disk_weight: weight, ..Limits::NONE }),
+        (
+            "disk operations",
+            disk(DiskLimit { read, read_operations: Some(PerSec::clamped(1.0)), ..DiskLimit::default() }),
+        ),
+        ("disk operations", disk(DiskLimit { write_operations: Some(PerSec::clamped(1.0)), ..DiskLimit::default() })),
+        ("network", network(rate, None)),
+        ("network", network(None, rate)),
+        ("memory", Limits { memory: Some(Bytes::from_mib(1)), ..Limits::NONE }),
+    ] {
+        let said = world.says("acting", database(), Desired::Limit(limits));
+        assert_eq!(said, format!("{resource} of `db` should be limited, which nobody asked for"));
+    }
 }
 
 #[test]

@@ -6,12 +6,13 @@
 
 use gleaner_types::command::{Ack, Command};
 use gleaner_types::report::HostReport;
+use gleaner_types::task::{TaskJob, TaskOrders};
 use gleaner_wire::{
-    AgentEvents, FrameError, FromAgent, FromAggregator, Hello, ProtocolVersion, StandsBy, Welcome, encode,
+    AgentEvents, FrameError, FromAgent, FromAggregator, Hello, ProtocolVersion, StandsBy, TaskStates, Welcome, encode,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
-    DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error as _, IntoDeserializer, SeqAccess,
+    DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error as _, IntoDeserializer, MapAccess, SeqAccess,
     VariantAccess, Visitor,
 };
 use serde::forward_to_deserialize_any;
@@ -104,6 +105,11 @@ pub struct Framed {
 }
 
 impl Framed {
+    /// Where its numbers are, by the names of the fields that lead to each.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.leaves.iter().map(|leaf| leaf.path.as_str())
+    }
+
     /// The frame with one of its numbers replaced, for every number and everything it can be replaced by.
     pub fn altered(&self) -> impl Iterator<Item = Altered> {
         let place = |leaf: &Leaf| self.frame.windows(leaf.bytes.len()).position(|bytes| bytes == leaf.bytes);
@@ -132,10 +138,24 @@ impl Framed {
     }
 }
 
-/// Kinds of messages of agents.
-pub const OF_AGENTS: usize = 4;
+/// One of several things that a message can hold at a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The names of the fields that lead to it, with dots between.
+    pub path: String,
+    /// The names of all.
+    pub all: &'static [&'static str],
+    /// Which was made.
+    pub chosen: &'static str,
+}
 
-/// A message of an agent, of one of [`OF_AGENTS`] kinds: hello, report, answer to a command, events.
+/// Kinds of messages of agents with numbers in them.
+pub const OF_AGENTS: usize = 5;
+
+/// The same of aggregators.
+pub const OF_AGGREGATORS: usize = 6;
+
+/// A message of an agent, of one of [`OF_AGENTS`] kinds: hello, report, answer to a command, events, states of tasks.
 ///
 /// # Errors
 /// [`FrameError`] where the version has no form for it; `None` where the types refuse it.
@@ -145,16 +165,47 @@ pub fn of_agent(
     entropy: &mut Entropy<'_>,
 ) -> Option<Result<Framed, FrameError>> {
     let mut made = Made::default();
-    let message = match kind % OF_AGENTS {
-        0 => FromAgent::Hello(Box::new(make::<Hello>(&mut made, entropy)?)),
-        1 => FromAgent::Report(Box::new(make::<HostReport>(&mut made, entropy)?)),
-        2 => FromAgent::Ack(make::<Ack>(&mut made, entropy)?),
-        _ => FromAgent::Events(AgentEvents { events: make(&mut made, entropy)? }),
-    };
+    let message = agent_message(kind, &mut made, entropy)?;
     Some(encode(version, &message).map(|frame| Framed { frame, leaves: made.leaves }))
 }
 
-/// A message of an aggregator: command, welcome, how far events are logged, or that it stands by.
+/// What is chosen on the way to the same message of an agent, whether a version has a form for it or not.
+#[must_use]
+pub fn choices_of_agent(kind: usize, entropy: &mut Entropy<'_>) -> Option<Vec<Choice>> {
+    let mut made = Made::default();
+    agent_message(kind, &mut made, entropy).map(|_| made.choices)
+}
+
+/// The same of an aggregator.
+#[must_use]
+pub fn choices_of_aggregator(kind: usize, entropy: &mut Entropy<'_>) -> Option<Vec<Choice>> {
+    let mut made = Made::default();
+    aggregator_message(kind, &mut made, entropy).map(|_| made.choices)
+}
+
+fn agent_message(kind: usize, made: &mut Made, entropy: &mut Entropy<'_>) -> Option<FromAgent> {
+    Some(match kind % OF_AGENTS {
+        0 => FromAgent::Hello(Box::new(make::<Hello>(made, entropy)?)),
+        1 => FromAgent::Report(Box::new(make::<HostReport>(made, entropy)?)),
+        2 => FromAgent::Ack(make::<Ack>(made, entropy)?),
+        3 => FromAgent::Events(AgentEvents { events: make(made, entropy)? }),
+        _ => FromAgent::Tasks(make::<TaskStates>(made, entropy)?),
+    })
+}
+
+fn aggregator_message(kind: usize, made: &mut Made, entropy: &mut Entropy<'_>) -> Option<FromAggregator> {
+    Some(match kind % OF_AGGREGATORS {
+        0 => FromAggregator::Command(make::<Command>(made, entropy)?),
+        1 => FromAggregator::Welcome(make::<Welcome>(made, entropy)?),
+        2 => FromAggregator::EventsThrough(make(made, entropy)?),
+        3 => FromAggregator::StandsBy(make::<StandsBy>(made, entropy)?),
+        4 => FromAggregator::TaskJob(Box::new(make::<TaskJob>(made, entropy)?)),
+        _ => FromAggregator::Tasks(make::<TaskOrders>(made, entropy)?),
+    })
+}
+
+/// A message of an aggregator, of one of [`OF_AGGREGATORS`] kinds: command, welcome, how far events are logged, that it
+/// stands by, what a job's tasks have in common, orders about tasks.
 ///
 /// # Errors
 /// As [`of_agent`].
@@ -164,12 +215,7 @@ pub fn of_aggregator(
     entropy: &mut Entropy<'_>,
 ) -> Option<Result<Framed, FrameError>> {
     let mut made = Made::default();
-    let message = match kind % 4 {
-        0 => FromAggregator::Command(make::<Command>(&mut made, entropy)?),
-        1 => FromAggregator::Welcome(make::<Welcome>(&mut made, entropy)?),
-        2 => FromAggregator::EventsThrough(make(&mut made, entropy)?),
-        _ => FromAggregator::StandsBy(make::<StandsBy>(&mut made, entropy)?),
-    };
+    let message = aggregator_message(kind, &mut made, entropy)?;
     Some(encode(version, &message).map(|frame| Framed { frame, leaves: made.leaves }))
 }
 
@@ -182,9 +228,14 @@ fn make<T: DeserializeOwned>(made: &mut Made, entropy: &mut Entropy<'_>) -> Opti
 struct Made {
     path: Vec<&'static str>,
     leaves: Vec<Leaf>,
+    choices: Vec<Choice>,
 }
 
 impl Made {
+    fn choice(&mut self, all: &'static [&'static str], index: usize) {
+        self.choices.push(Choice { path: self.path.join("."), all, chosen: all[index] });
+    }
+
     fn field(&self) -> &'static str {
         self.path.last().copied().unwrap_or_default()
     }
@@ -245,7 +296,7 @@ impl<'de> Deserializer<'de> for Maker<'_, '_> {
     fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         let number = self.made.number();
         let value = match self.made.field() {
-            "cores" => 65_536,
+            "cores" | "spare_cpus" => 65_536,
             "weight" | "disk_weight" => 5_000 + number,
             _ => 70_000 + number,
         };
@@ -298,7 +349,9 @@ impl<'de> Deserializer<'de> for Maker<'_, '_> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        if self.entropy.below(4) == 3 { visitor.visit_none() } else { visitor.visit_some(self) }
+        let is_there = self.entropy.below(4) != 3;
+        self.made.choice(&["absent", "there"], usize::from(is_there));
+        if is_there { visitor.visit_some(self) } else { visitor.visit_none() }
     }
 
     fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -316,6 +369,11 @@ impl<'de> Deserializer<'de> for Maker<'_, '_> {
 
     fn deserialize_tuple<V: Visitor<'de>>(self, left: usize, visitor: V) -> Result<V::Value, Error> {
         visitor.visit_seq(Elements { maker: self, left })
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let left = self.entropy.below(3);
+        visitor.visit_map(Elements { maker: self, left })
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -337,7 +395,7 @@ impl<'de> Deserializer<'de> for Maker<'_, '_> {
     }
 
     forward_to_deserialize_any! {
-        i8 i16 i64 i128 u128 f32 char bytes byte_buf unit_struct tuple_struct map identifier ignored_any
+        i8 i16 i64 i128 u128 f32 char bytes byte_buf unit_struct tuple_struct identifier ignored_any
     }
 }
 
@@ -355,6 +413,18 @@ impl<'de> SeqAccess<'de> for Elements<'_, '_> {
         }
         self.left -= 1;
         seed.deserialize(self.maker.again()).map(Some)
+    }
+}
+
+impl<'de> MapAccess<'de> for Elements<'_, '_> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
+        self.next_element_seed(seed)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+        seed.deserialize(self.maker.again())
     }
 }
 
@@ -388,6 +458,7 @@ impl<'de, 'a, 'e> EnumAccess<'de> for Variant<'a, 'e> {
         // Readings are mostly there: that is where the numbers are.
         let first = self.variants == ["value", "absent"] && self.maker.entropy.below(8) > 0;
         let index = if first { 0 } else { self.maker.entropy.below(self.variants.len().min(256)) };
+        self.maker.made.choice(self.variants, index);
         let name: StrDeserializer<'_, Error> = self.variants[index].into_deserializer();
         Ok((seed.deserialize(name)?, self.maker))
     }

@@ -63,7 +63,7 @@ impl Pair {
         let text = format!(
             "state_dir = '{dir}/{file}-state'\n[host]\nname = '{name}'\n[aggregator]\naddress = '127.0.0.1:{port}'\n\
              ca = '{dir}/pki/ca.crt'\ncertificate = '{dir}/pki/{certificate}.crt'\nkey = '{dir}/pki/{certificate}.key'\n\
-             [tasks]\nenabled = true\n\
+             [tasks]\nenabled = true\nroot = true\n\
              [volunteer]\ncgroup = 'gleaner-e2e-{port}/volunteer-{name}'\nkill_after_ms = 200\n{more}"
         );
         self.bench.write(file, &text);

@@ -11,7 +11,7 @@ use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{EngineEnd, EngineProgress};
-use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskState, TaskStatus};
+use gleaner_types::task::{ROOT_REFUSED, TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskState, TaskStatus};
 use gleaner_types::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -96,6 +96,8 @@ pub(super) struct Runner {
     unsaved: Vec<(TaskAttempt, Outcome)>,
     /// Results that are written and may not be on the disk.
     unsynced: Vec<(TaskAttempt, Outcome)>,
+    /// The agent starts no task of this job, now or later: why.
+    refused: Option<&'static str>,
     /// Looks for which nothing is started.
     resting: u32,
     starts: u32,
@@ -126,6 +128,7 @@ impl Runner {
             described: None,
             unsaved: Vec::new(),
             unsynced: Vec::new(),
+            refused: None,
             resting: 0,
             starts: 0,
             events: 0,
@@ -158,6 +161,11 @@ impl Runner {
             let orders = self.orders.borrow_and_update().clone();
             if orders.cancelled || orders.stopping {
                 self.end_all(&orders).await;
+                return;
+            }
+            if let Some(reason) = self.refused {
+                self.end_all(&Orders { cancelled: true, ..orders }).await;
+                self.end(EngineEnd::Broken { reason: reason.to_owned() }, None).await;
                 return;
             }
             self.start_tasks(&orders);
@@ -429,6 +437,7 @@ impl Runner {
                 self.active.remove(&attempt.task);
                 // It may be that the agent has forgotten what the tasks have in common.
                 self.described = None;
+                self.refused = (reason == ROOT_REFUSED).then_some(ROOT_REFUSED).or(self.refused);
                 self.not_started(attempt.task, &reason);
             }
         }

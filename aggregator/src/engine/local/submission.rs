@@ -52,7 +52,8 @@ pub(super) struct LocalOptions {
     pub(super) working_dir: String,
     /// Folder that receives `NUMBER.out` and `NUMBER.err` of each task; absolute.
     pub(super) output_dir: String,
-    /// Whom the tasks run as; a job stored before that was kept has tasks of the aggregator's user.
+    /// Whom the tasks run as; a job stored before that was kept has tasks of the aggregator's user. Where that is root, the
+    /// agent refuses them unless its config allows tasks of root.
     user: Option<TaskUser>,
 }
 

@@ -58,12 +58,13 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(folder: &Path) -> Self {
+    fn start(folder: &Path, root: bool) -> Self {
         let registry = folder.join("volunteer");
         std::fs::create_dir(&registry).unwrap();
         let volunteer = VolunteerKind::ProcessGroups { registry: registry.display().to_string() };
         let settings = TaskSettings {
             lease: Duration::from_secs(600),
+            root,
             ..TaskSettings::new(true, folder.join("tasks"), volunteer)
         };
         let states: Arc<Mutex<Option<mpsc::UnboundedSender<TaskState>>>> = Arc::default();
@@ -128,9 +129,14 @@ impl Bench {
         bench
     }
 
-    fn unconnected(folder: tempfile::TempDir, mut submit: SubmitJob) -> Self {
+    fn unconnected(folder: tempfile::TempDir, submit: SubmitJob) -> Self {
+        Self::with_agent(folder, submit, true)
+    }
+
+    /// `root`: the agent's config allows tasks of root.
+    fn with_agent(folder: tempfile::TempDir, mut submit: SubmitJob, root: bool) -> Self {
         submit.environment.insert("D".into(), folder.path().display().to_string());
-        let agent = Agent::start(folder.path());
+        let agent = Agent::start(folder.path(), root);
         let (link, reports, mut engine) = Self::engine(folder.path());
         let spec = take(&mut engine, folder.path(), "j", submit).unwrap();
         Self { folder, agent, link, reports, engine, spec, seen: vec![] }
@@ -195,6 +201,32 @@ impl Bench {
     fn log(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_job_of_root_ends_with_what_to_do_where_no_task_runs_as_root() {
+    if own().uid != 0 {
+        gleaner_test_support::skip!("only root can submit as root");
+    }
+    // As submitted, and as stored by a release that kept no user.
+    for stored_user in [true, false] {
+        let tasks = ["echo x >>\"$D/log\"", "echo y >>\"$D/log\""];
+        let mut bench = Bench::with_agent(tempfile::tempdir().unwrap(), submission(&tasks), false);
+        if !stored_user {
+            let mut options: Value = bench.spec.engine.options.read().unwrap();
+            options.as_object_mut().unwrap().remove("user").unwrap();
+            bench.spec.engine.options = gleaner_types::engine::EngineOptions::new(&options).unwrap();
+        }
+        bench.agent.connect(&bench.link);
+        bench.slots(2);
+        let reason = loop {
+            if let EngineReport::Ended { end: EngineEnd::Broken { reason }, .. } = bench.next().await {
+                break reason;
+            }
+        };
+        assert!(reason.contains("another user") && reason.contains("`tasks.root`"), "{reason}");
+        assert!(bench.log().is_empty());
     }
 }
 
