@@ -37,7 +37,7 @@ use self::held::Held;
 use self::memory::{MemoryError, MemoryStep, MemoryWatch};
 pub(crate) use self::meter::VolunteerClock;
 pub use self::meter::{Meter, MeterError, MeterPaths};
-use self::points::Forcing;
+use self::points::{Forcing, Points};
 use crate::act::ActSettings;
 use crate::act::managed::ForeignWrite;
 use crate::act::restore::foreign_event;
@@ -230,7 +230,10 @@ impl GuardView {
     /// [`ProtectError`] when the volunteer's CPUs cannot be set, or no scheduling points can be forced; the posture is then the
     /// one before, unless the new one takes neither.
     pub(crate) fn protect(&self, posture: Posture) -> Result<(), ProtectError> {
-        self.0.lock().protect(posture)
+        // Threads are started without the lock: that can take long.
+        let by_posture = posture == Posture::Points && self.can_force_points();
+        let points = by_posture.then(Points::start).transpose().map_err(ProtectError::Points)?;
+        self.0.lock().protect(posture, points).map_err(ProtectError::Spare)
     }
 
     /// Ends a hold.
@@ -609,18 +612,18 @@ impl Inner {
         }
     }
 
-    fn protect(&mut self, posture: Posture) -> Result<(), ProtectError> {
-        let points = self.points.follow(posture);
+    fn protect(&mut self, posture: Posture, points: Option<Points>) -> Result<(), SpareError> {
         let kept_free = match &mut self.volunteer {
             Some(volunteer) => volunteer.keep_free(posture.spare_cpus()),
             None => Ok(()),
         };
-        if points.is_ok() && (kept_free.is_ok() || posture.spare_cpus() == 0) {
+        if kept_free.is_ok() || posture.spare_cpus() == 0 {
             self.posture = posture;
+            self.points.set(points);
         }
         // What cannot be set now is tried again at the next step, which also tells of it.
         _ = self.enforce();
-        points.map_err(ProtectError::Points).and(kept_free.map_err(ProtectError::Spare))
+        kept_free
     }
 
     /// Chooses the law by how the volunteer yields.

@@ -40,7 +40,7 @@ const RUNS: f64 = 0.01;
 const EVENTS: usize = 64;
 /// While CPUs are kept free of the volunteer, that they still are is checked at least this often.
 const SPARE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// What could not be done is tried again after so long, or when the number of CPUs has changed. (Chosen.)
+/// Where CPUs could not be kept free it is tried again after so long, or when the number of CPUs has changed. (Chosen.)
 const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The volunteer, as far as it must be held still.
@@ -270,20 +270,21 @@ struct Worker {
     buffer: Vec<u8>,
 }
 
-/// Means that failed: each with when, and how many CPUs there were.
+/// Means that failed, each with how many CPUs there were.
 #[derive(Debug, Clone, Copy, Default)]
 struct Refused {
+    /// And when.
     spare: Option<(Duration, u32)>,
-    points: Option<(Duration, u32)>,
+    /// Whoever is refused the real-time class is refused it for good.
+    points: Option<u32>,
 }
 
 impl Refused {
     /// Forgets what may be tried again on a host with so many CPUs.
     fn forget(&mut self, cpus: u32, now: Duration) {
         let passed = |(at, before): (Duration, u32)| before != cpus || now.saturating_sub(at) >= RETRY_INTERVAL;
-        for one in [&mut self.spare, &mut self.points] {
-            _ = one.take_if(|refused| passed(*refused));
-        }
+        _ = self.spare.take_if(|refused| passed(*refused));
+        _ = self.points.take_if(|before| *before != cpus);
     }
 }
 
@@ -424,11 +425,11 @@ impl Worker {
         let (now, cpus) = (self.began.elapsed(), cpus());
         match posture {
             Posture::Spare { .. } => self.refused.spare = Some((now, cpus)),
-            Posture::Points => self.refused.points = Some((now, cpus)),
+            Posture::Points => self.refused.points = Some(cpus),
             _ => return None,
         }
         let ladder = Ladder::new(cpus, self.means(cpus, now));
-        self.protecting.as_mut()?.set_ladder(ladder, now)
+        self.protecting.as_mut()?.cannot(ladder, now)
     }
 
     /// One trial, and the CPUs that the volunteer used in it; it is let go in every case. `Err(None)`: it was interrupted, or

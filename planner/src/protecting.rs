@@ -57,6 +57,8 @@ struct Lasting {
 pub struct Protecting {
     ladder: Ladder,
     posture: Posture,
+    /// The one before it.
+    before: Posture,
     /// Why that posture.
     cause: Cause,
     since: Duration,
@@ -76,6 +78,7 @@ impl Protecting {
         Self {
             ladder,
             posture,
+            before: Posture::Hold,
             cause: Cause::Begins,
             since: now,
             evidence: Evidence::default(),
@@ -119,6 +122,18 @@ impl Protecting {
         let next = ladder.at_most(self.posture);
         self.ladder = ladder;
         (next != self.posture).then(|| self.change(next, Cause::HostChanged, now))
+    }
+
+    /// The posture that was chosen cannot be put in force; this is the host's ladder without it. What was loosened goes back to
+    /// what it was, and what was tightened on to the next tighter one.
+    pub fn cannot(&mut self, ladder: Ladder, now: Duration) -> Option<Change> {
+        let loosened = self.before != Posture::Hold && self.ladder.room(self.before) <= self.ladder.room(self.posture);
+        if !loosened || !ladder.running().contains(&self.before) {
+            return self.set_ladder(ladder, now);
+        }
+        self.ladder = ladder;
+        let before = self.before;
+        Some(self.change(before, Cause::HostChanged, now))
     }
 
     /// Takes one trial, in which the volunteer used `harvest_cores` CPUs before it was held.
@@ -222,6 +237,7 @@ impl Protecting {
 
     fn change(&mut self, next: Posture, cause: Cause, now: Duration) -> Change {
         let from = std::mem::replace(&mut self.posture, next);
+        self.before = from;
         self.holds += u32::from(next == Posture::Hold);
         self.since = now;
         self.lasting = None;

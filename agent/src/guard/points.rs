@@ -10,13 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gleaner_planner::protecting::Posture;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Between two points on a CPU. Chosen: far less than what a person notices, and a fraction of a percent of a CPU.
 const PERIOD: Duration = Duration::from_millis(1);
+
+/// How long the threads may take to be on their CPUs. (Chosen.)
+const START_WAIT: Duration = Duration::from_secs(2);
 
 /// What the threads do.
 const REST: u8 = 0;
@@ -52,16 +54,11 @@ impl Forcing {
         self.by_posture
     }
 
-    /// Starts what a posture takes, anew because the CPUs may be others, or ends what it does not.
-    ///
-    /// # Errors
-    /// As [`Points::start`].
-    pub(super) fn follow(&mut self, posture: Posture) -> io::Result<()> {
+    /// Goes on with what the posture takes, where that decides.
+    pub(super) fn set(&mut self, points: Option<Points>) {
         if self.by_posture {
-            self.points = None;
-            self.points = (posture == Posture::Points).then(Points::start).transpose()?;
+            self.points = points;
         }
-        Ok(())
     }
 
     /// The volunteer runs from now on, or does not.
@@ -70,29 +67,46 @@ impl Forcing {
     }
 }
 
-/// The threads, one for each CPU that this process may run on.
+/// The threads, one for each CPU that this process may run on. Dropping it ends them, each with its next wake-up: nobody
+/// waits for one that does not get its CPU.
 #[derive(Debug)]
-struct Points {
+pub(super) struct Points {
     orders: Arc<AtomicU8>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Points {
-    /// Starts them, at rest.
+    /// Starts them, at rest. It can take [`START_WAIT`]: call it without a lock. A CPU on which none can be started, or that
+    /// somebody else's real-time threads keep, is left out, and the log says so.
     ///
     /// # Errors
-    /// The system's error when a thread cannot be started, kept to its CPU or put into the real-time class.
-    fn start() -> io::Result<Self> {
+    /// The system's error when none could be started, kept to its CPU and put into the real-time class.
+    pub(super) fn start() -> io::Result<Self> {
         let mut points = Self { orders: Arc::new(AtomicU8::new(REST)), threads: Vec::new() };
         let (entered, results) = channel();
-        for cpu in cpus()? {
-            let (orders, entered) = (Arc::clone(&points.orders), entered.clone());
+        let cpus = cpus()?;
+        for cpu in &cpus {
+            let (cpu, orders, entered) = (*cpu, Arc::clone(&points.orders), entered.clone());
             let thread = thread::Builder::new().name(format!("point-{cpu}"));
             points.threads.push(thread.spawn(move || run(cpu, &orders, entered))?);
         }
         drop(entered);
+        let until = Instant::now() + START_WAIT;
+        let (mut forced, mut refused) = (0, None);
         // Each thread sends one and gives the channel up.
-        results.iter().collect::<io::Result<()>>()?;
+        while let Ok(result) = results.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match result {
+                Ok(()) => forced += 1,
+                Err(error) => refused = Some(error),
+            }
+        }
+        if forced == 0 {
+            return Err(refused.unwrap_or_else(|| io::ErrorKind::TimedOut.into()));
+        }
+        if forced < cpus.len() {
+            let error = refused.map(|error| error.to_string());
+            tracing::warn!(forced, cpus = cpus.len(), error, "scheduling points are forced on some CPUs only");
+        }
         Ok(points)
     }
 
@@ -108,16 +122,13 @@ impl Points {
 impl Drop for Points {
     fn drop(&mut self) {
         self.orders.store(END, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            thread.thread().unpark();
-            // A panic in the thread has been printed; there is nothing else to learn from it.
-            _ = thread.join();
-        }
+        self.threads.iter().for_each(|thread| thread.thread().unpark());
     }
 }
 
 fn run(cpu: usize, orders: &AtomicU8, entered: Sender<io::Result<()>>) {
-    let result = pin(cpu).and_then(|()| enter_real_time_class());
+    // The class first: an ordinary thread may wait long for a CPU.
+    let result = enter_real_time_class().and_then(|()| pin(cpu));
     let failed = result.is_err();
     // Whoever started it waits for this, or has given up.
     _ = entered.send(result);

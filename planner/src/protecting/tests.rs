@@ -145,6 +145,30 @@ fn where_scheduling_points_help_they_are_forced_and_where_they_harm_something_el
 }
 
 #[test]
+fn a_looser_posture_that_cannot_be_had_leaves_the_one_before() {
+    let mut bench = Bench::new(2);
+    bench.live(1, |posture| if posture == SPARE { 0.2 } else { 3.0 });
+    let last = bench.changes.last().unwrap().1.clone();
+    assert_eq!(bench.machine.posture(), SPARE);
+    // Tightened to it: without it the next that leaves no more room is in force.
+    let mut tightened = Bench::new(2);
+    while tightened.machine.posture() != SPARE {
+        tightened.trial(&[slower("a", 3.0)]);
+    }
+    let change = tightened.machine.cannot(Ladder::new(2, Means::default()), tightened.now).unwrap();
+    assert_eq!(change.to, HALF, "after {last}");
+    // Loosened to points from there: back.
+    let all = Ladder::new(2, Means { spare: true, points: true });
+    assert_eq!(bench.machine.set_ladder(all, bench.now), None);
+    while bench.machine.posture() != POINTS {
+        bench.trial(&[slower("a", 0.2)]);
+    }
+    let from = bench.changes.last().unwrap().1.from;
+    let change = bench.machine.cannot(Ladder::new(2, SPARES), bench.now).unwrap();
+    assert_eq!((change.from, change.to), (POINTS, from), "not to a share that is over the budget");
+}
+
+#[test]
 fn after_hold_the_mildest_is_tried_first() {
     // Beside a foreground that suffers from everything for a while, the points do least.
     let mut bench = Bench::of(2, Means { spare: true, points: true });
