@@ -47,6 +47,8 @@ struct Arguments {
 
 /// Seeds of a hundred that must have tried what they were to. Measured: 85 of 100; in the others no volunteer ran.
 const TRIED_PERCENT: u64 = 75;
+/// And in which a posture must have been tightened for the harm of a volunteer. Measured: 9 of 60; in most a volunteer does not run for long enough.
+const TIGHTENED_PERCENT: u64 = 8;
 
 /// What came of all seeds.
 #[derive(Debug, Default)]
@@ -54,6 +56,9 @@ struct Sums {
     seeds: u64,
     /// Seeds that tried what they were to.
     tried: u64,
+    /// Seeds in which harm changed a posture, and seeds in which it tightened one.
+    held: [u64; 2],
+    trials: u64,
     checks: u64,
     messages: u64,
     virtual_s: f64,
@@ -115,6 +120,9 @@ fn main() -> ExitCode {
                     sums.seeds += 1;
                     if let Some(outcome) = outcome {
                         sums.tried += u64::from(outcome.untried.is_empty());
+                        sums.held[0] += u64::from(outcome.followed.changes > 0);
+                        sums.held[1] += u64::from(outcome.followed.tightened > 0);
+                        sums.trials += outcome.followed.trials;
                         sums.checks += outcome.checks;
                         sums.messages += outcome.messages;
                         sums.virtual_s += outcome.lasted as f64 / 1e3;
@@ -132,9 +140,14 @@ fn main() -> ExitCode {
     bar.finish_and_clear();
     let sums = sums.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     report(&arguments, &sums, began.elapsed().as_secs_f64());
-    let enough = sums.tried >= sums.seeds * TRIED_PERCENT / 100 || arguments.seed.is_some();
+    let least = |percent: u64| sums.seeds * percent / 100;
+    let enough =
+        arguments.seed.is_some() || (sums.tried >= least(TRIED_PERCENT) && sums.held[1] >= least(TIGHTENED_PERCENT));
     if !enough {
-        eprintln!("fewer than {TRIED_PERCENT} % of the seeds tried what they were to");
+        eprintln!(
+            "fewer than {TRIED_PERCENT} % of the seeds tried what they were to, or fewer than {TIGHTENED_PERCENT} % \
+             tightened a posture"
+        );
     }
     if sums.failed.is_empty() && enough { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -145,7 +158,7 @@ fn report(arguments: &Arguments, sums: &Sums, took_s: f64) {
         let all = json!({
             "seeds": sums.seeds, "tried": sums.tried, "first_seed": arguments.seed.unwrap_or(arguments.from), "failed": failed,
             "checks": sums.checks, "messages": sums.messages, "virtual_s": sums.virtual_s, "took_s": took_s,
-            "faults": sums.faults,
+            "faults": sums.faults, "posture_changed": sums.held[0], "posture_tightened": sums.held[1], "trials": sums.trials,
         });
         println!("{all}");
         return;
@@ -160,6 +173,11 @@ fn report(arguments: &Arguments, sums: &Sums, took_s: f64) {
         failed.len()
     );
     println!("{} seeds with limits and a volunteer in force, and every kind of knob written and put back", sums.tried);
+    let [changed, tightened] = sums.held;
+    println!(
+        "{changed} seeds in which harm changed a posture, {tightened} of them tightened one; {} trials",
+        sums.trials
+    );
     for (kind, count) in &sums.faults {
         println!("{count:>8} {kind}");
     }
