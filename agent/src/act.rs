@@ -405,7 +405,7 @@ impl Actor {
         Some(GuardedVolunteer { guard, clock: self.clock.take()? })
     }
 
-    /// The same for another thread to read.
+    /// For another thread to read.
     #[must_use]
     pub fn guard_view(&self) -> Option<GuardView> {
         self.guard.as_ref().map(Guard::view)

@@ -219,6 +219,11 @@ impl GuardView {
         self.0.lock().points.is_by_posture()
     }
 
+    /// The guard has no thread and steps when it is asked to.
+    pub(crate) fn is_stepped_by_hand(&self) -> bool {
+        self.0.lock().by_hand.is_some()
+    }
+
     /// CPUs are to be kept free of the volunteer and are not, as far as last seen.
     pub(crate) fn has_lost_cpus(&self) -> bool {
         self.0.lock().has_lost_cpus()

@@ -1,14 +1,16 @@
 //! The harm meter: a thread that compares how long the foreground waits for CPU, disk and memory with the volunteer and
 //! without. In: workloads, from the agent's loop, which starts it; their counters. Out: the host's harm for the report,
 //! and an event when a workload's budget is crossed. With `guard.follow_harm`, each trial also goes to
-//! `planner::protecting`, and the posture that it chooses goes to the guard.
+//! [`following`], and the posture that it chooses goes to the guard.
 //!
 //! For a trial the meter pauses the volunteer for a short window at a random moment. A trial reads the counters four
 //! times; in between the thread sleeps. A trial does not count if the guard froze the volunteer during it, or if the
 //! volunteer did not run or could not be held.
 
+mod by_hand;
 #[cfg(test)]
 mod disk_tests;
+mod following;
 #[cfg(test)]
 mod following_tests;
 #[cfg(test)]
@@ -20,13 +22,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gleaner_planner::harm::{Budgets, Compared, Crossing, Edge, HarmTracker, SETTLING_TIME, Schedule, Skipped, Trial};
-use gleaner_planner::protecting::{Change, Chosen, Ladder, Means, Posture, Protecting};
-use gleaner_types::error::Chain;
+use gleaner_planner::protecting::{Change, Posture};
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
+use gleaner_types::report::HostHarm;
 use gleaner_types::report::{Absence, Reading, Reason, VolunteerState};
-use gleaner_types::report::{HostHarm, Protection};
 
+pub use self::by_hand::HarmByHand;
+use self::following::{Following, Taken, changed};
 use crate::guard::{GuardView, ProtectError, VolunteerClock};
 use crate::kernel_file::read_short;
 use crate::sense::perf::parse_cpu_list;
@@ -40,8 +43,6 @@ const RUNS: f64 = 0.01;
 const EVENTS: usize = 64;
 /// While CPUs are kept free of the volunteer, that they still are is checked at least this often.
 const SPARE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Where CPUs could not be kept free it is tried again after so long, or when the number of CPUs has changed. (Chosen.)
-const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The volunteer, as far as it must be held still.
 pub(crate) trait Holder: Send {
@@ -194,8 +195,7 @@ impl HarmMeter {
             queues,
             schedule: Schedule::new(seed, pause_share),
             tracker: HarmTracker::default(),
-            protecting: None,
-            refused: Refused::default(),
+            following: Following::default(),
             began: Instant::now(),
             paused: Duration::ZERO,
             buffer: Vec::new(),
@@ -261,31 +261,11 @@ struct Worker {
     queues: RunQueues,
     schedule: Schedule,
     tracker: HarmTracker,
-    /// Chooses how the volunteer is held, where that follows the harm.
-    protecting: Option<Protecting>,
-    /// What could not be done when it was tried last.
-    refused: Refused,
+    /// How the volunteer is held, where that follows the harm.
+    following: Following,
     began: Instant,
     paused: Duration,
     buffer: Vec<u8>,
-}
-
-/// Means that failed, each with how many CPUs there were.
-#[derive(Debug, Clone, Copy, Default)]
-struct Refused {
-    /// And when.
-    spare: Option<(Duration, u32)>,
-    /// Whoever is refused the real-time class is refused it for good.
-    points: Option<u32>,
-}
-
-impl Refused {
-    /// Forgets what may be tried again on a host with so many CPUs.
-    fn forget(&mut self, cpus: u32, now: Duration) {
-        let passed = |(at, before): (Duration, u32)| before != cpus || now.saturating_sub(at) >= RETRY_INTERVAL;
-        _ = self.spare.take_if(|refused| passed(*refused));
-        _ = self.points.take_if(|before| *before != cpus);
-    }
 }
 
 /// One reading of all workloads, and of the volunteer's CPU time.
@@ -306,8 +286,7 @@ impl Worker {
                 state.settings.clone()
             };
             self.follow(&settings);
-            let pace = self.protecting.as_ref().map_or(1.0, |protecting| protecting.pace(self.began.elapsed()));
-            self.schedule.set_pause_share(settings.pause_share * pace);
+            self.schedule.set_pause_share(settings.pause_share * self.following.pace(self.began.elapsed()));
             self.publish(&settings);
             let Some(trial) = self.schedule.next_trial() else {
                 self.shared.sleep(Duration::from_secs(3_600));
@@ -333,7 +312,7 @@ impl Worker {
         let until = Instant::now() + duration;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let spares = self.protecting.as_ref().is_some_and(|protecting| protecting.posture().spare_cpus() > 0);
+            let spares = self.following.posture().spare_cpus() > 0;
             if !self.shared.sleep(if spares { left.min(SPARE_CHECK_INTERVAL) } else { left }) {
                 return false;
             }
@@ -347,89 +326,29 @@ impl Worker {
         }
     }
 
-    /// What can be done on a host with so many CPUs, as far as known.
-    fn means(&mut self, cpus: u32, now: Duration) -> Means {
-        self.refused.forget(cpus, now);
-        Means {
-            spare: self.refused.spare.is_none() && self.holder.can_spare(),
-            points: self.refused.points.is_none() && self.holder.can_force_points(),
-        }
-    }
-
     /// Begins or ceases to hold the volunteer by its harm, as the settings say, and takes the steps that are due by
     /// time alone.
     fn follow(&mut self, settings: &HarmSettings) {
         // Without trials nothing would ever be learnt.
         let wanted = settings.follow && settings.pause_share > 0.0;
-        let now = self.began.elapsed();
-        let cpus = cpus();
-        let ladder = Ladder::new(cpus, self.means(cpus, now));
-        let change = match &mut self.protecting {
-            Some(protecting) if wanted => {
-                let is_new = *protecting.ladder() != ladder;
-                let change = protecting.set_ladder(ladder, now).or_else(|| protecting.tick(now));
-                let posture = protecting.posture();
-                match change {
-                    // Which CPUs are kept free is chosen anew.
-                    None if is_new => self.protect(posture),
-                    change => change,
-                }
-            }
-            Some(_) => {
-                self.protecting = None;
-                // To keep no CPU free is what can always be done.
-                _ = self.holder.protect(Posture::Open);
-                None
-            }
-            None if wanted => {
-                let protecting = self.protecting.insert(Protecting::new(ladder, now));
-                let posture = protecting.posture();
-                self.protect(posture)
-            }
-            None => None,
-        };
-        self.take(change);
+        let change = self.following.follow(wanted, &*self.holder, cpus(), self.began.elapsed());
+        self.tell(change);
     }
 
     /// What follows from a trial.
     fn weigh(&mut self, compared: &[Compared], cores: f64, budgets: &Budgets) {
         let now = self.began.elapsed();
-        let change = self.protecting.as_mut().and_then(|protecting| protecting.trial(now, compared, cores, budgets));
-        self.take(change);
+        let change = self.following.trial(&Taken { compared, cores, budgets }, &*self.holder, cpus(), now);
+        self.tell(change);
     }
 
-    /// Puts a change of posture in force, or the one that is possible instead, and makes an event of it.
-    fn take(&mut self, change: Option<Change>) {
-        let Some(mut change) = change else { return };
-        while let Some(instead) = self.protect(change.to) {
-            change = Change { from: change.from, ..instead };
-        }
-        if change.from == change.to {
-            return;
-        }
-        let reason = change.to_string();
-        tracing::info!(reason, "how the volunteer is held has changed");
+    /// Makes an event of a change of posture.
+    fn tell(&self, change: Option<Change>) {
+        let Some(change) = change else { return };
         let mut state = self.shared.lock();
         if state.events.len() < EVENTS {
-            let (spare_cpus, share_percent) = (change.to.spare_cpus(), f64::from(change.to.share_percent()));
-            state.events.push(Event::ProtectionChanged { spare_cpus, share_percent, reason });
+            state.events.push(changed(&change));
         }
-    }
-
-    /// Holds the volunteer so. Where that cannot be done after all, it is not counted on for a while; returns the posture that
-    /// is to hold at once instead.
-    #[must_use]
-    fn protect(&mut self, posture: Posture) -> Option<Change> {
-        let error = self.holder.protect(posture).err()?;
-        tracing::warn!(error = %Chain(&error), %posture, "the volunteer cannot be held so");
-        let (now, cpus) = (self.began.elapsed(), cpus());
-        match posture {
-            Posture::Spare { .. } => self.refused.spare = Some((now, cpus)),
-            Posture::Points => self.refused.points = Some(cpus),
-            _ => return None,
-        }
-        let ladder = Ladder::new(cpus, self.means(cpus, now));
-        self.protecting.as_mut()?.cannot(ladder, now)
     }
 
     /// One trial, and the CPUs that the volunteer used in it; it is let go in every case. `Err(None)`: it was interrupted, or
@@ -523,7 +442,7 @@ impl Worker {
             workloads: self.tracker.workloads(),
             budget_percent: settings.budgets.all_percent,
             paused_s: self.paused.as_secs_f64(),
-            protection: self.protecting.as_ref().map(|protecting| protection(&protecting.chosen())),
+            protection: self.following.protection(),
         };
         let mut state = self.shared.lock();
         state.harm = harm;
@@ -543,9 +462,17 @@ type Quadruple<'a> = (
     (&'a Result<Counted, Absence>, &'a Result<Counted, Absence>),
 );
 
+/// Below `/sys`: the CPUs that are there.
+pub(crate) const CPUS_ONLINE: &str = "devices/system/cpu/online";
+
 /// CPUs of this host, however many of them the agent itself may use.
 fn cpus() -> u32 {
-    let online = read_short(Path::new("/sys/devices/system/cpu/online")).ok();
+    cpus_of(&Path::new("/sys").join(CPUS_ONLINE))
+}
+
+/// CPUs in a list of the kernel's; 1 if that cannot be read.
+pub(crate) fn cpus_of(online: &Path) -> u32 {
+    let online = read_short(online).ok();
     let cpus = online.and_then(|text| parse_cpu_list(&text)).map_or(1, |cpus| cpus.len());
     u32::try_from(cpus).unwrap_or(u32::MAX)
 }
@@ -555,15 +482,6 @@ fn volunteer_share(from: &Snapshot, to: &Snapshot) -> Option<f64> {
     let used = to.volunteer_ns?.saturating_sub(from.volunteer_ns?);
     let window_s = to.at.duration_since(from.at).as_secs_f64();
     (window_s > 0.0).then(|| used as f64 / 1e9 / window_s)
-}
-
-/// What is in force, as a report says it.
-fn protection(chosen: &Chosen) -> Protection {
-    Protection {
-        spare_cpus: chosen.posture.spare_cpus(),
-        share_percent: f64::from(chosen.posture.share_percent()),
-        reason: chosen.to_string(),
-    }
 }
 
 fn event(crossing: Crossing, budget_percent: f64) -> Event {

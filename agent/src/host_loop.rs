@@ -23,8 +23,9 @@ use tracing::{debug, error};
 use crate::act::Actor;
 use crate::act::restore::RestoreReport;
 use crate::config::Config;
-use crate::guard::GuardStatus;
-use crate::harm::HarmMeter;
+use crate::guard::{GuardStatus, GuardView};
+pub use crate::harm::HarmByHand;
+use crate::harm::{CPUS_ONLINE, HarmMeter, cpus_of};
 use crate::hierarchies::Hierarchies;
 use crate::levers::catalogue::levers_of_all;
 use crate::metrics::{Status, Tick};
@@ -50,6 +51,8 @@ pub struct HostLoop {
     outbox: Arc<Outbox>,
     /// The harm meter, or the reason why there is none, for the report.
     harm: Result<HarmMeter, Reason>,
+    /// Holds the volunteer by its harm where the guard is stepped by hand.
+    harm_by_hand: Option<HarmByHand>,
     /// For metrics; `None` when nobody can ask.
     status: Option<Arc<Status>>,
     sequence: u64,
@@ -89,8 +92,13 @@ impl HostLoop {
             },
         };
         let queues = RunQueues::new(&roots.proc, hierarchies, mark);
+        let online = roots.sys.join(CPUS_ONLINE);
         let sensor = Sensor::open(config.sense_settings(roots), hierarchies, trace, groups)?;
         let harm = start_harm_meter(config, actor.as_mut(), queues, clock.now().0);
+        let stepped = actor.as_ref().and_then(Actor::guard_view).filter(GuardView::is_stepped_by_hand);
+        let harm_by_hand = stepped
+            .filter(|_| config.follow_harm)
+            .map(|guard| HarmByHand::new(config.harm_settings(), guard, cpus_of(&online)));
         let forecaster = ResidualForecaster::new(config.forecast_settings());
         let (config, hierarchies, status) = (config.clone(), hierarchies.clone(), None);
         Ok(Self {
@@ -102,6 +110,7 @@ impl HostLoop {
             forecaster,
             outbox,
             harm,
+            harm_by_hand,
             status,
             sequence: 0,
             drops_reported: 0,
@@ -190,6 +199,17 @@ impl HostLoop {
         }
     }
 
+    /// What holds the volunteer by its harm, where `guard.follow_harm` is set and the guard has no thread of its own.
+    #[must_use]
+    pub const fn harm_by_hand(&self) -> Option<&HarmByHand> {
+        self.harm_by_hand.as_ref()
+    }
+
+    /// The same to change.
+    pub const fn harm_by_hand_mut(&mut self) -> Option<&mut HarmByHand> {
+        self.harm_by_hand.as_mut()
+    }
+
     /// What acts, if anything does.
     #[must_use]
     pub const fn actor(&self) -> Option<&Actor> {
@@ -234,7 +254,7 @@ impl HostLoop {
     /// Ends leases that are over, and the like.
     fn tick_actor(&mut self) {
         let now = self.clock.now();
-        for event in self.harm.iter().flat_map(HarmMeter::take_events) {
+        for event in self.harm_events() {
             self.outbox.event(now, event);
         }
         for event in self.actor.iter_mut().flat_map(|actor| actor.tick(now)) {
@@ -247,6 +267,14 @@ impl HostLoop {
             && self.has_lost_cpus()
         {
             meter.check_holder();
+        }
+    }
+
+    fn harm_events(&mut self) -> Vec<Event> {
+        match (&self.harm, &mut self.harm_by_hand) {
+            (Ok(meter), _) => meter.take_events(),
+            (Err(_), Some(by_hand)) => by_hand.take_events(),
+            (Err(_), None) => Vec::new(),
         }
     }
 
@@ -306,7 +334,10 @@ impl HostLoop {
                 }
                 harm
             }
-            Err(reason) => HostHarm::because(reason.clone()),
+            Err(reason) => {
+                let by_hand = self.harm_by_hand.as_ref().map(HarmByHand::harm);
+                by_hand.unwrap_or_else(|| HostHarm::because(reason.clone()))
+            }
         }
     }
 
@@ -315,6 +346,7 @@ impl HostLoop {
     pub fn stop(mut self) -> RestoreReport {
         // First of all: it holds the volunteer.
         self.harm = Err(Reason::NoVolunteer);
+        self.harm_by_hand = None;
         let Some(mut actor) = self.actor.take() else { return RestoreReport::default() };
         let report = actor.restore_all();
         for failure in &report.failed {

@@ -218,7 +218,8 @@ impl<'s> World<'s> {
 }
 
 /// What a meter counts in a window in which the foreground ran for so long and was slower by so many percent.
-fn counted(used_core_s: f64, harm_percent: f64, random: &mut Random) -> RunTime {
+#[must_use]
+pub fn counted(used_core_s: f64, harm_percent: f64, random: &mut Random) -> RunTime {
     let own = OWN_WAIT * random.around_one(VARIATION);
     let added = harm_percent / 100.0 * (1.0 + OWN_WAIT) * random.around_one(VARIATION);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a window, not negative")]

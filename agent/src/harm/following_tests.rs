@@ -2,6 +2,7 @@
 //! held by its harm. A bed: it takes minutes, and its figures mean something only on an otherwise idle machine.
 
 use gleaner_planner::guard::GuardSettings;
+use gleaner_planner::protecting::{Ladder, Means};
 use gleaner_types::command::Quota;
 use gleaner_types::report::VolunteerKind;
 use gleaner_types::units::Fraction;

@@ -6,10 +6,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use gleaner_planner::protecting::{Ladder, Means, Protecting};
 use gleaner_types::command::Quota;
 use gleaner_types::harm::HarmInterval;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::following::{RETRY_INTERVAL, Refused};
 use super::*;
 use crate::act::tests::scene::{Burner, Scene, eventually};
 use crate::act::volunteer::SpareError;
@@ -395,13 +397,22 @@ fn about_to_spare(holder: Unmovable) -> (Worker, Change) {
         queues: queues(),
         schedule: Schedule::new(1, 0.1),
         tracker: HarmTracker::default(),
-        protecting: Some(protecting),
-        refused: Refused::default(),
+        following: Following { protecting: Some(protecting), refused: Refused::default() },
         began: Instant::now(),
         paused: Duration::ZERO,
         buffer: Vec::new(),
     };
     (worker, spare)
+}
+
+fn take(worker: &mut Worker, change: Change) {
+    let now = worker.began.elapsed();
+    let change = worker.following.take(Some(change), &*worker.holder, cpus(), now);
+    worker.tell(change);
+}
+
+fn can_spare(worker: &mut Worker, cpus: u32, now: Duration) -> bool {
+    worker.following.means(&*worker.holder, cpus, now).spare
 }
 
 #[test]
@@ -410,12 +421,12 @@ fn where_cpus_cannot_be_kept_free_after_all_another_posture_holds_at_once() {
     let ours = Arc::new(AtomicBool::new(true));
     let (mut worker, spare) = about_to_spare(Unmovable { wanted: Arc::clone(&wanted), moves: false, ours });
     let before = spare.from;
-    worker.take(Some(spare));
+    take(&mut worker, spare);
     let held = wanted.lock().unwrap().clone();
     let [refused, instead] = held[..] else { panic!("{held:?}") };
     assert!(refused.spare_cpus() > 0 && instead.spare_cpus() == 0, "{held:?}");
     assert!(instead.share_percent() < 100, "{held:?}");
-    assert_eq!(worker.protecting.as_ref().map(Protecting::posture), Some(instead));
+    assert_eq!(worker.following.posture(), instead);
     let events = worker.shared.lock().events.clone();
     match events.as_slice() {
         // What was in force before holds on: nothing has changed.
@@ -430,11 +441,11 @@ fn where_cpus_cannot_be_kept_free_after_all_another_posture_holds_at_once() {
     }
     // After a while it is tried again, and at once on another number of CPUs.
     let (now, cpus) = (worker.began.elapsed(), cpus());
-    assert!(!worker.means(cpus, now).spare && !worker.means(cpus, now + RETRY_INTERVAL / 2).spare);
-    let refused = worker.refused;
-    assert!(worker.means(cpus, now + RETRY_INTERVAL).spare && worker.means(cpus, now).spare);
-    worker.refused = refused;
-    assert!(worker.means(cpus + 1, now).spare);
+    assert!(!can_spare(&mut worker, cpus, now) && !can_spare(&mut worker, cpus, now + RETRY_INTERVAL / 2));
+    let refused = worker.following.refused;
+    assert!(can_spare(&mut worker, cpus, now + RETRY_INTERVAL) && can_spare(&mut worker, cpus, now));
+    worker.following.refused = refused;
+    assert!(can_spare(&mut worker, cpus + 1, now));
 }
 
 #[test]
@@ -443,7 +454,7 @@ fn foreign_cpu_sets_end_a_posture_before_the_next_trial() {
     let ours = Arc::new(AtomicBool::new(true));
     let holder = Unmovable { wanted: Arc::clone(&wanted), moves: true, ours: Arc::clone(&ours) };
     let (mut worker, spare) = about_to_spare(holder);
-    worker.take(Some(spare));
+    take(&mut worker, spare);
     assert!(wanted.lock().unwrap().last().is_some_and(|posture| posture.spare_cpus() > 0));
     ours.store(false, Ordering::Relaxed);
     let settings = HarmSettings { follow: true, ..OFTEN };

@@ -1,6 +1,8 @@
 //! The checks. In: the messages sent and the kernel's files. Out: violations. Called by [`crate::world`]. They share no
 //! code with what makes the plans.
 
+mod harm;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -10,9 +12,10 @@ use gleaner_aggregator::shell::MAX_UNLOGGED;
 use gleaner_types::command::{Command, Desired, Quota, Target, Version};
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
-use gleaner_types::report::{Capability, VolunteerKind};
+use gleaner_types::report::{Capability, Protection, VolunteerKind};
 use gleaner_types::time::Timestamp;
 
+pub use self::harm::{Followed, Tried};
 use crate::host::{FLOOR_PERCENT, Host, LIMITS, MEMORY_FLOOR};
 
 /// By how much what counters of a hundredth of a second say of CPU can be off, in percent of a core.
@@ -26,6 +29,9 @@ struct Observed {
     /// When what a command asked for runs out, by the agent's clock.
     leases: BTreeMap<Target, Timestamp>,
     newest: BTreeMap<Target, Version>,
+    machine: harm::Machine,
+    /// Reports its agent made.
+    reports: u64,
 }
 
 /// Everything seen, and every breach of a rule.
@@ -41,6 +47,12 @@ pub struct Checks {
     restored: BTreeSet<&'static str>,
     /// A volunteer ran under a lease.
     volunteer_ran: bool,
+    /// What each report says of the posture, by host, time and number.
+    protections: BTreeMap<(HostId, u64, u64), Option<Protection>>,
+    /// Changes of posture that an event has to tell of.
+    announced: BTreeSet<(HostId, String)>,
+    /// How volunteers were held by their harm.
+    pub followed: Followed,
     /// What was broken, in words.
     pub breaches: Vec<String>,
     /// Checks made.
@@ -220,9 +232,14 @@ impl Checks {
             };
             for line in &lines {
                 match EventRecord::from_json_line(line) {
-                    Ok(EventRecord { source: EventSource::Agent { host, incarnation, sequence }, .. }) => {
+                    Ok(EventRecord { source: EventSource::Agent { host, incarnation, sequence }, event, .. }) => {
                         let twice = !logged.entry((host.clone(), incarnation)).or_default().insert(sequence);
                         self.demand(!twice, || format!("event {sequence} of {host} is in the log twice"));
+                        if let Event::ProtectionChanged { reason, .. } = event {
+                            self.followed.logged += 1;
+                            let true_one = self.announced.contains(&(host.clone(), reason.clone()));
+                            self.demand(true_one, || format!("{host}: no change was like this: {reason}"));
+                        }
                     }
                     Ok(EventRecord { event: Event::PlanRejected { violation }, .. }) => {
                         self.demand(false, || format!("a plan was rejected: {violation}"));

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use gleaner_agent::act::{ActSettings, Actor, VolunteerChoice, restore_state_dir_on};
 use gleaner_agent::config::Config;
-use gleaner_agent::host_loop::HostLoop;
+use gleaner_agent::host_loop::{HarmByHand, HostLoop};
 use gleaner_agent::outbox::{Outbox, OutboxLimits};
 use gleaner_agent::probe;
 use gleaner_daemon::clock::ManualClock;
 use gleaner_daemon::config::Source;
+use gleaner_planner::protecting::Posture;
 use gleaner_simulator::random::Random;
 use gleaner_types::event::Event;
 use gleaner_types::id::{HostId, WorkloadId};
@@ -20,6 +21,7 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::Bytes;
 
 use crate::faults::Time;
+use crate::harm::Harm;
 use crate::machine::Machine;
 use crate::network::LinkId;
 
@@ -74,6 +76,17 @@ pub struct Agent {
     offset: i64,
 }
 
+/// What an agent that stopped leaves.
+#[derive(Debug, Default)]
+pub struct Stopped {
+    /// The connection it was on.
+    pub link: Option<LinkId>,
+    /// What could not be restored.
+    pub failed: Vec<String>,
+    /// The posture at its guard.
+    pub posture: Option<Posture>,
+}
+
 /// The host.
 #[derive(Debug)]
 pub struct Host {
@@ -95,6 +108,8 @@ pub struct Host {
     pub acting: bool,
     /// Which life of its agent this is; unique in a world.
     pub life: u64,
+    /// What its volunteer does to its foreground, if its agent follows the harm.
+    pub harm: Option<Harm>,
     config: Config,
     state: PathBuf,
     base: Instant,
@@ -106,16 +121,25 @@ impl Host {
     ///
     /// # Errors
     /// When a file cannot be written or the config is wrong.
-    pub fn new(number: usize, machine: Machine, acting: bool, disk: &Path, dial: Dial) -> anyhow::Result<Self> {
+    pub fn new(
+        number: usize,
+        machine: Machine,
+        acting: bool,
+        disk: &Path,
+        dial: Dial,
+        harm: Option<Harm>,
+    ) -> anyhow::Result<Self> {
         let id = HostId::new(format!("h{number}"))?;
         let state = disk.join(id.as_str());
         let text = format!(
             "state_dir = '{}'\n[host]\nname = '{id}'\n[act]\nenabled = {acting}\nrequire = []\n[foreground]\nqemu = false\n\
              cgroups = ['machine/*']\nfloor_percent = {FLOOR_PERCENT}\nmemory_floor_mib = {}\n[volunteer]\nkind = \
              'process-groups'\n[sense]\nmonitors = false\ncounters = false\nscan_period_s = 2\n[forecast]\nhistory_s = \
-             20\nlookahead_s = 10\n",
+             20\nlookahead_s = 10\n[guard]\nfollow_harm = {}\npause_share = {}\n",
             state.display(),
             MEMORY_FLOOR >> 20,
+            harm.is_some(),
+            harm.as_ref().map_or(0.0, |harm| harm.pause_share),
         );
         let config = Config::from_source(&Source::from_text(Path::new("agent.toml"), &text))?;
         let (agent, base) = (None, Instant::now());
@@ -129,6 +153,7 @@ impl Host {
             held_until: 0,
             acting,
             life: 0,
+            harm,
             config,
             state,
             base,
@@ -144,7 +169,9 @@ impl Host {
         Ok(WorkloadId::new(format!("machine/vm{number}"))?)
     }
 
-    fn instant(&self, now: Time) -> Instant {
+    /// The agent's monotonic clock at a time.
+    #[must_use]
+    pub fn instant(&self, now: Time) -> Instant {
         self.base + Duration::from_millis(self.dial.elapsed(now))
     }
 
@@ -205,6 +232,12 @@ impl Host {
         status.filter(|guard| guard.state == VolunteerState::Active).map_or(0.0, |guard| guard.allowance.percent())
     }
 
+    /// What holds the volunteer by its harm, if that is so.
+    #[must_use]
+    pub fn harm_by_hand(&self) -> Option<&HarmByHand> {
+        self.agent.as_ref()?.host_loop.harm_by_hand()
+    }
+
     /// The volunteer is not held latent.
     #[must_use]
     pub fn volunteer_runs(&self) -> bool {
@@ -244,12 +277,14 @@ impl Host {
         self.agent.take()?.link
     }
 
-    /// Stops the agent in an orderly way; says what could not be restored.
-    pub fn stop(&mut self, now: Time) -> (Option<LinkId>, Vec<String>) {
+    /// Stops the agent in an orderly way.
+    pub fn stop(&mut self, now: Time) -> Stopped {
         self.awake(now);
-        let Some(agent) = self.agent.take() else { return (None, Vec::new()) };
+        let Some(agent) = self.agent.take() else { return Stopped::default() };
+        let guard = agent.host_loop.actor().and_then(Actor::guard_view);
         let failed = agent.host_loop.stop().failed;
-        (agent.link, failed.into_iter().map(|failure| format!("{}: {}", failure.knob, failure.error)).collect())
+        let failed = failed.into_iter().map(|failure| format!("{}: {}", failure.knob, failure.error)).collect();
+        Stopped { link: agent.link, failed, posture: guard.map(|guard| guard.status().posture) }
     }
 
     /// What the keeper does when its agent is gone.

@@ -14,6 +14,7 @@ pub mod checks;
 pub mod disk;
 pub mod engine;
 pub mod faults;
+pub mod harm;
 pub mod host;
 pub mod machine;
 pub mod network;

@@ -47,6 +47,8 @@ struct Arguments {
 
 /// Seeds of a hundred that must have tried what they were to. Measured: 85 of 100; in the others no volunteer ran.
 const TRIED_PERCENT: u64 = 75;
+/// And in which a posture must have been tightened for the harm of a volunteer. Measured: 9 of 60; in most a volunteer does not run for long enough.
+const TIGHTENED_PERCENT: u64 = 4;
 
 /// What came of all seeds. What is counted in a seed is added up only where the seed tried what it was to.
 #[derive(Debug, Default)]
@@ -54,6 +56,9 @@ struct Sums {
     seeds: u64,
     /// Seeds that count: a volunteer ran, and the ceilings that the application asks for were written and put back.
     counted: u64,
+    /// Seeds in which harm changed a posture, and seeds in which it tightened one.
+    held: [u64; 2],
+    trials: u64,
     checks: u64,
     messages: u64,
     virtual_s: f64,
@@ -115,6 +120,9 @@ fn main() -> ExitCode {
                     sums.seeds += 1;
                     if let Some(outcome) = outcome.filter(|outcome| outcome.untried.is_empty()) {
                         sums.counted += 1;
+                        sums.held[0] += u64::from(outcome.followed.changes > 0);
+                        sums.held[1] += u64::from(outcome.followed.tightened > 0);
+                        sums.trials += outcome.followed.trials;
                         sums.checks += outcome.checks;
                         sums.messages += outcome.messages;
                         sums.virtual_s += outcome.lasted as f64 / 1e3;
@@ -132,9 +140,14 @@ fn main() -> ExitCode {
     bar.finish_and_clear();
     let sums = sums.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     report(&arguments, &sums, began.elapsed().as_secs_f64());
-    let enough = sums.counted >= sums.seeds * TRIED_PERCENT / 100 || arguments.seed.is_some();
+    let least = |percent: u64| sums.seeds * percent / 100;
+    let enough =
+        arguments.seed.is_some() || (sums.counted >= least(TRIED_PERCENT) && sums.held[1] >= least(TIGHTENED_PERCENT));
     if !enough {
-        eprintln!("fewer than {TRIED_PERCENT} % of the seeds tried what they were to");
+        eprintln!(
+            "fewer than {TRIED_PERCENT} % of the seeds tried what they were to, or fewer than {TIGHTENED_PERCENT} % \
+             tightened a posture"
+        );
     }
     if sums.failed.is_empty() && enough { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -145,7 +158,7 @@ fn report(arguments: &Arguments, sums: &Sums, took_s: f64) {
         let all = json!({
             "seeds": sums.seeds, "counted": sums.counted, "first_seed": arguments.seed.unwrap_or(arguments.from), "failed": failed,
             "checks": sums.checks, "messages": sums.messages, "virtual_s": sums.virtual_s, "took_s": took_s,
-            "faults": sums.faults,
+            "faults": sums.faults, "posture_changed": sums.held[0], "posture_tightened": sums.held[1], "trials": sums.trials,
         });
         println!("{all}");
         return;
@@ -161,6 +174,11 @@ fn report(arguments: &Arguments, sums: &Sums, took_s: f64) {
         sums.virtual_s / 3_600.0,
         sums.messages,
         sums.checks,
+    );
+    let [changed, tightened] = sums.held;
+    println!(
+        "{changed} seeds in which harm changed a posture, {tightened} of them tightened one; {} trials",
+        sums.trials
     );
     for (kind, count) in &sums.faults {
         println!("{count:>8} {kind}");

@@ -3,6 +3,7 @@
 
 mod demand;
 mod links;
+mod trials;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,13 +19,15 @@ use gleaner_wire::FromAggregator;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::aggregator::Aggregator;
-use crate::checks::Checks;
+use crate::checks::{Checks, Followed};
 use crate::disk::Disk;
 use crate::faults::{self, CALM, Fault, Time, Weather};
-use crate::host::{Dial, Host};
+use crate::harm::Harm;
+use crate::host::{Dial, Host, Stopped};
 use crate::machine::{Machine, Sensors};
 use crate::network::{Client, Down, Link, LinkId, Server, Up};
 use demand::{Batch, application, response};
+use trials::Step;
 
 /// When everything that can finish must have.
 const HORIZON: Time = 400_000;
@@ -48,6 +51,7 @@ enum Happening {
     /// Of one life of an agent, so that another's goes on alone.
     Tick(usize, u64),
     Guard(usize, u64),
+    Trial(usize, u64, Step),
     AggregatorTick,
     Engine,
     Operator,
@@ -78,6 +82,8 @@ pub struct Outcome {
     pub messages: u64,
     /// Virtual time, in milliseconds.
     pub lasted: Time,
+    /// How volunteers were held by their harm.
+    pub followed: Followed,
     /// A number that equal runs share.
     pub digest: u64,
 }
@@ -143,7 +149,7 @@ impl World {
             // The dedicated host is small, so that most jobs want volunteers.
             let cores = if number == 0 { 2 } else { 2 + u32::try_from(random.below(7))? };
             let machine = Machine::new(&folder.join(format!("h{number}")), cores, 2, quota)?;
-            hosts.push(Host::new(number, machine, acting, disk.folder(), *dial)?);
+            hosts.push(Host::new(number, machine, acting, disk.folder(), *dial, Harm::draw(seed, number))?);
         }
         let aggregator = Aggregator::new(Disk::new(&folder.join("aggregator"))?, dials[count])?;
         let batch = Batch::new(&hosts[0].id, &mut random)?;
@@ -247,6 +253,7 @@ impl World {
             untried: self.checks.untried(knobs),
             breaches: self.checks.breaches,
             checks: self.checks.made,
+            followed: self.checks.followed,
             faults: self.faults,
             messages: self.messages,
             lasted: self.now,
@@ -295,6 +302,7 @@ impl World {
             Happening::Keeper(number) => self.keeper(number),
             Happening::Tick(number, life) => self.tick(number, life)?,
             Happening::Guard(number, life) => self.guard(number, life)?,
+            Happening::Trial(number, life, step) => self.trial(number, life, step)?,
             Happening::AggregatorTick => {
                 self.tell_shell(Arrival::Tick);
                 let late = self.lateness();
@@ -452,6 +460,7 @@ impl World {
                 self.after(20, Happening::Tick(number, self.lives));
                 if self.hosts[number].acting {
                     self.after(GUARD, Happening::Guard(number, self.lives));
+                    self.after(30, Happening::Trial(number, self.lives, Step::Draw));
                 }
             }
             Err(error) => {
@@ -462,7 +471,8 @@ impl World {
     }
 
     fn stop_agent(&mut self, number: usize) {
-        let (link, failed) = self.hosts[number].stop(self.now);
+        let Stopped { link, failed, posture } = self.hosts[number].stop(self.now);
+        self.checks.lifted(number, posture);
         // On a full disk the record of what was changed stays; the knobs are put back all the same.
         let excused = self.agents_full;
         self.checks
@@ -551,6 +561,7 @@ impl World {
         self.hosts[number].tick(self.now);
         if let Some(time) = self.hosts[number].agent_time(self.now) {
             self.checks.leases(number, &self.hosts[number], time);
+            self.checks.reported(number, &self.hosts[number], time.0);
         }
         self.checks.floors(&self.hosts[number]);
         self.send_reports(number);
@@ -572,6 +583,7 @@ impl World {
             let slots = self.slots_on(number);
             self.hosts[number].advance(self.now, slots, &mut self.random)?;
             self.hosts[number].guard(self.now);
+            self.checks.protected(&self.hosts[number]);
             let good = self.hosts[number].machine.sensors == Sensors::Good;
             self.good_looks[number] = if good { self.good_looks[number] + 1 } else { 0 };
             // Two samples of counters that were bad before have to pass.

@@ -16,10 +16,12 @@ fn folder() -> PathBuf {
 #[test]
 fn every_rule_holds_under_faults() {
     println!("seeds {SEEDS:?}");
-    let mut tried = 0;
+    let (mut tried, mut changed, mut tightened) = (0, 0, 0);
     for seed in SEEDS {
         let outcome = world::run(seed, &folder(), false).unwrap();
         assert!(outcome.checks > 500, "seed {seed} checked next to nothing");
+        changed += u32::from(outcome.followed.changes > 0);
+        tightened += u32::from(outcome.followed.tightened > 0);
         match outcome.untried.is_empty() {
             true => tried += 1,
             false => println!("seed {seed}: {}", outcome.untried.join(", ")),
@@ -31,6 +33,8 @@ fn every_rule_holds_under_faults() {
         );
     }
     println!("{tried} seeds had limits and a volunteer in force, and every kind of knob written and put back");
+    println!("harm changed a posture in {changed} seeds, and tightened one in {tightened}");
+    assert!(tightened >= 4, "in {tightened} of 60 seeds alone a posture was tightened");
     assert!(tried >= 42, "in {tried} of 60 seeds alone something was tried");
 }
 
@@ -42,5 +46,6 @@ fn equal_seeds_give_equal_runs() {
         let one = world::run(seed, &folder(), false).unwrap();
         let other = world::run(seed, other_folder.path(), false).unwrap();
         assert_eq!((one.digest, one.lasted, one.checks), (other.digest, other.lasted, other.checks), "seed {seed}");
+        assert_eq!(one.followed, other.followed, "seed {seed}");
     }
 }

@@ -153,7 +153,14 @@ impl World {
                 }
                 self.tell_shell(Arrival::Events { host, connection: id, records });
             }
-            (Server::Open(_), Up::Report(report)) => self.tell_shell(Arrival::Report(report)),
+            (Server::Open(_), Up::Report(report)) => {
+                let sequence = report.sequence;
+                self.tell_shell(Arrival::Report(report));
+                let Some(core) = &self.aggregator.core else { return };
+                let stored = core.shell.controller().hosts().into_iter().find(|view| view.host == host);
+                let stored = stored.and_then(|view| view.report);
+                self.checks.stored(&self.hosts[number], sequence, stored.as_ref());
+            }
             // Before the hello or after the end nobody listens.
             _ => {}
         }
