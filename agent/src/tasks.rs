@@ -412,7 +412,8 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             return Err(StartError::UnknownJob(attempt.job.clone()));
         };
         // An agent that is not root refuses every user but its own.
-        if job.user.uid == 0 && !self.settings.root && geteuid().is_root() {
+        let of_root = job.user.uid == 0 || job.user.gid == 0;
+        if of_root && !self.settings.root && geteuid().is_root() {
             return Err(StartError::OfRoot);
         }
         if self.given_up.iter().any(|(job, shell)| *job == attempt.job && launch::is_there(shell)) {

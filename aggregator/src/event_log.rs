@@ -86,6 +86,9 @@ pub struct EventLog {
     excess: LineWriter,
     /// What hosts have of the first series.
     shares: Shares,
+    /// In which series the lines of each host are that may not be on the disk. They are synced before one of its goes to the
+    /// other: an event on the disk means that all before it are.
+    series_of: BTreeMap<HostId, Series>,
     /// Bytes of the second series behind its last line of the aggregator's own.
     since_own: u64,
     waiting: VecDeque<EventRecord>,
@@ -143,6 +146,7 @@ impl EventLog {
             main: LineWriter::new(LineFiles { folder: folder.clone(), stem: STEM, mode: 0o666, max_bytes, files }),
             excess: LineWriter::new(LineFiles { folder, stem: EXCESS_STEM, mode: 0o666, max_bytes, files }),
             shares,
+            series_of: BTreeMap::new(),
             since_own: u64::MAX,
             waiting: VecDeque::new(),
             lost: 0,
@@ -266,6 +270,7 @@ impl EventLog {
     fn commit(&mut self) -> Result<(), EventLogError> {
         let main = self.main.sync_earlier().and_then(|()| self.main.sync());
         let excess = self.excess.sync_earlier().and_then(|()| self.excess.sync());
+        self.series_of.clear();
         if main.is_err() || excess.is_err() {
             // What the other series has stays there. It is acknowledged with the rest, which may come before it.
             for Unsynced { series, record, counted } in self.unsynced.drain(..).rev() {
@@ -273,7 +278,10 @@ impl EventLog {
                     if let Some((host, bytes)) = counted {
                         self.shares.take_back(&host, bytes);
                     }
-                    self.waiting.push_front(record);
+                    // What says that a host's share is used up belongs to the place where it stood.
+                    if !matches!(record.event, Event::EventShareExceeded { .. }) {
+                        self.waiting.push_front(record);
+                    }
                 }
             }
             self.since_own = u64::MAX;
@@ -346,18 +354,18 @@ impl EventLog {
         let files = &self.main.files;
         let capacity = files.max_bytes.saturating_mul(files.files as u64 + 1);
         let Some(host) = concerns(&line) else { return self.put(Series::Main, record, line, None) };
-        if self.shares.fits(&host, line.len() as u64 + 1, capacity) {
+        if self.shares.take_in(&host, line.len() as u64 + 1, capacity) {
             return self.put(Series::Main, record, line, Some(host));
         }
         if self.since_own > OWN_LINE_EVERY {
-            let event = Event::EventShareExceeded { host };
+            let event = Event::EventShareExceeded { host: host.clone() };
             let exceeded = EventRecord { at: now, source: EventSource::Aggregator, event };
             let text = exceeded.to_json_line().map_err(|e| self.unwritable(e.into()))?;
             self.put(Series::Excess, &exceeded, text, None)?;
             self.since_own = 0;
         }
         self.since_own = self.since_own.saturating_add(line.len() as u64);
-        self.put(Series::Excess, record, line, None)
+        self.put(Series::Excess, record, line, Some(host))
     }
 
     fn put(
@@ -368,10 +376,11 @@ impl EventLog {
         host: Option<HostId>,
     ) -> Result<(), EventLogError> {
         let is_full = if series == Series::Main { self.main.is_full() } else { self.excess.is_full() };
-        if is_full || self.unsynced.len() >= MAX_UNSYNCED {
+        let changes = host.as_ref().and_then(|host| self.series_of.get(host)).is_some_and(|before| *before != series);
+        if is_full || changes || self.unsynced.len() >= MAX_UNSYNCED {
             self.commit()?;
         }
-        let counted = host.map(|host| (host, line.len() as u64 + 1));
+        let length = line.len() as u64 + 1;
         let writer = if series == Series::Main { &mut self.main } else { &mut self.excess };
         let rotations = writer.rotations();
         let appended = writer.append(line.into_bytes(), false);
@@ -380,8 +389,13 @@ impl EventLog {
             self.shares.begin_file(self.main.files.files);
         }
         appended.map_err(|source| EventLogError { file, source })?;
-        if let Some((host, bytes)) = &counted {
-            self.shares.add(host, *bytes);
+        let mut counted = None;
+        if let Some(host) = host {
+            if series == Series::Main {
+                self.shares.add(&host, length);
+                counted = Some((host.clone(), length));
+            }
+            self.series_of.insert(host, series);
         }
         self.unsynced.push(Unsynced { series, record: record.clone(), counted });
         self.appended.send_modify(|count| *count += 1);

@@ -2,7 +2,7 @@
 //! whether one more of a host's still has room there. Used by the log, which counts again what is there when it is opened.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gleaner_types::id::HostId;
 use serde::Deserialize;
@@ -40,12 +40,15 @@ pub(super) struct Shares {
     files: VecDeque<BTreeMap<HostId, u64>>,
     hosts: BTreeMap<HostId, u64>,
     all: u64,
+    /// Hosts with lines that did not fit since the present file was begun.
+    beyond: BTreeSet<HostId>,
 }
 
 impl Shares {
     /// A new file is begun; so many older ones are kept.
     pub(super) fn begin_file(&mut self, kept: usize) {
         self.files.push_back(BTreeMap::new());
+        self.beyond.clear();
         while self.files.len() > kept + 1 {
             for (host, bytes) in self.files.pop_front().into_iter().flatten() {
                 self.subtract(&host, bytes);
@@ -82,8 +85,18 @@ impl Shares {
         }
     }
 
+    /// A line of the host's goes into the present file: it fits, and so did all of its before. A host changes the series
+    /// once in a file, and not with every long line.
+    pub(super) fn take_in(&mut self, host: &HostId, bytes: u64, capacity: u64) -> bool {
+        let fits = !self.beyond.contains(host) && self.fits(host, bytes, capacity);
+        if !fits {
+            self.beyond.insert(host.clone());
+        }
+        fits
+    }
+
     /// A line of so many bytes leaves the host, and all hosts, within their parts of what the files hold.
-    pub(super) fn fits(&self, host: &HostId, bytes: u64, capacity: u64) -> bool {
+    fn fits(&self, host: &HostId, bytes: u64, capacity: u64) -> bool {
         let of_host = self.hosts.get(host).copied().unwrap_or(0).saturating_add(bytes);
         of_host <= capacity / OF_ONE && self.all.saturating_add(bytes) <= capacity / OF_ALL * (OF_ALL - 1)
     }
@@ -113,6 +126,13 @@ mod tests {
         shares.begin_file(1);
         shares.begin_file(1);
         assert_eq!((shares.all, shares.hosts.len()), (0, 0));
+        assert!(
+            !shares.take_in(&one, 11, 160) && !shares.take_in(&one, 1, 160),
+            "nothing behind a line that does not fit"
+        );
+        assert!(shares.take_in(&other, 1, 160), "of that host");
+        shares.begin_file(1);
+        assert!(shares.take_in(&one, 1, 160));
     }
 
     #[test]

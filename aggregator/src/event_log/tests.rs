@@ -450,3 +450,27 @@ fn hosts_that_flood_push_out_nothing_of_others_and_all_hosts_nothing_of_the_aggr
     let lines = read(folder.path(), None);
     assert_eq!((has(&lines, "aggregator_stopped"), has(&lines, "\"good\"")), (1, 1));
 }
+
+/// A loss of power may keep one file's last lines and not the other's.
+#[test]
+fn lines_of_a_host_wait_for_the_disk_in_one_series_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(EventLogSettings { max_bytes: 20_000, ..settings(folder.path()) });
+    let mut seen = [0, 0];
+    // Long and short lines in turn: near its share the long ones do not fit, and after a rotation all do again.
+    for sequence in 1..=400 {
+        let bytes = if sequence % 3 == 0 { 900 } else { 10 };
+        log.append_agents(Timestamp(sequence), &[of_host("h1", sequence, bytes)]).unwrap();
+        log.append(Timestamp(sequence), stopped());
+        let mut series: Vec<Series> = log
+            .unsynced
+            .iter()
+            .filter(|line| line.record.source != EventSource::Aggregator)
+            .map(|line| line.series)
+            .collect();
+        series.dedup();
+        assert!(series.len() <= 1, "event {sequence}: {series:?}");
+        series.iter().for_each(|series| seen[usize::from(*series == Series::Excess)] += 1);
+    }
+    assert!(seen.iter().all(|times| *times > 0), "{seen:?}");
+}

@@ -165,6 +165,7 @@ impl Runner {
             }
             if let Some(reason) = self.refused {
                 self.end_all(&Orders { cancelled: true, ..orders }).await;
+                self.sync().await;
                 self.end(EngineEnd::Broken { reason: reason.to_owned() }, None).await;
                 return;
             }
