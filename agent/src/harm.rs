@@ -13,6 +13,7 @@ mod disk_tests;
 mod following;
 #[cfg(test)]
 mod following_tests;
+mod holder;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use gleaner_types::report::{Absence, Reading, Reason, VolunteerState};
 
 pub use self::by_hand::HarmByHand;
 use self::following::{Following, Taken, changed};
+pub(crate) use self::holder::Holder;
 use crate::guard::{GuardView, ProtectError, VolunteerClock};
 use crate::kernel_file::read_short;
 use crate::sense::perf::parse_cpu_list;
@@ -43,29 +45,6 @@ const RUNS: f64 = 0.01;
 const EVENTS: usize = 64;
 /// While CPUs are kept free of the volunteer, that they still are is checked at least this often.
 const SPARE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The volunteer, as far as it must be held still.
-pub(crate) trait Holder: Send {
-    /// It may run now: active, and not frozen by the guard. The number changes when the guard freezes it.
-    fn runs(&self) -> (VolunteerState, u64);
-    /// CPU time it used so far, in ns; `None` if that cannot be read.
-    fn cpu_ns(&self) -> Option<u64>;
-    /// What [`Holder::cpu_ns`] counts is the volunteer's alone.
-    fn counts_alone(&self) -> bool;
-    /// Holds it still until told otherwise, or until then. False if it could not be held.
-    fn hold(&self, until: Instant) -> bool;
-    /// Lets it go.
-    fn release(&self);
-    /// CPUs can be kept free of it: nobody else has set them, as far as last seen.
-    fn can_spare(&self) -> bool;
-    /// Scheduling points can be forced beside it, and are not forced anyway.
-    fn can_force_points(&self) -> bool;
-    /// Holds it so from now on.
-    ///
-    /// # Errors
-    /// [`ProtectError`] when CPUs cannot be kept free, or points not forced.
-    fn protect(&self, posture: Posture) -> Result<(), ProtectError>;
-}
 
 /// The volunteer that a guard holds.
 #[derive(Debug)]

@@ -9,8 +9,9 @@ use gleaner_planner::protecting::{Change, Posture};
 use gleaner_types::event::Event;
 use gleaner_types::report::{HostHarm, Protection, Reason, VolunteerState};
 
+use super::HarmSettings;
 use super::following::{Following, Taken, changed};
-use super::{HarmSettings, Holder};
+use super::holder::Holder;
 use crate::guard::{GuardView, ProtectError};
 
 /// The machine and the guard it holds the volunteer by. Dropping it lifts the posture.

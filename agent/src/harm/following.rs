@@ -10,7 +10,7 @@ use gleaner_types::error::Chain;
 use gleaner_types::event::Event;
 use gleaner_types::report::Protection;
 
-use super::Holder;
+use super::holder::Holder;
 
 /// Where CPUs could not be kept free it is tried again after so long, or when the number of CPUs has changed. (Chosen.)
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(600);

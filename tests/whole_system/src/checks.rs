@@ -1,6 +1,7 @@
 //! The checks. In: the messages sent and the kernel's files. Out: violations. Called by [`crate::world`]. They share no
 //! code with what makes the plans.
 
+mod followed;
 mod harm;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ use gleaner_types::id::HostId;
 use gleaner_types::report::{Capability, Protection, VolunteerKind};
 use gleaner_types::time::Timestamp;
 
-pub use self::harm::{Followed, Tried};
+pub use self::followed::{Followed, Tried};
 use crate::host::{FLOOR_PERCENT, Host, LIMITS, MEMORY_FLOOR};
 
 /// By how much what counters of a hundredth of a second say of CPU can be off, in percent of a core.
@@ -29,7 +30,7 @@ struct Observed {
     /// When what a command asked for runs out, by the agent's clock.
     leases: BTreeMap<Target, Timestamp>,
     newest: BTreeMap<Target, Version>,
-    machine: harm::Machine,
+    machine: followed::Machine,
     /// Reports its agent made.
     reports: u64,
 }

@@ -4,13 +4,11 @@
 
 use std::time::Duration;
 
-use gleaner_planner::harm::{Compared, Comparison, RunTime, Schedule, Trial};
+use gleaner_planner::harm::{RunTime, Schedule, Trial};
 use gleaner_planner::protecting::Posture;
 use gleaner_simulator::protection::{Kernel, counted};
 use gleaner_simulator::random::Random;
-use gleaner_types::report::{Absence, AbsenceKind};
 
-use crate::host::Host;
 use crate::machine::Sensors;
 
 /// The parts of the time in which volunteers are held to measure: large, to learn within a seed's minute.
@@ -68,30 +66,4 @@ impl Harm {
         };
         demands.iter().map(of).collect()
     }
-}
-
-/// The CPU that each workload of a host wants and may have, in percent of a core.
-#[must_use]
-pub fn demands(host: &Host) -> Vec<f64> {
-    let of = |workload| {
-        let demand = host.machine.demand(workload);
-        host.machine.quota(workload).map_or(demand, |quota| demand.min(quota))
-    };
-    (0..host.machine.workloads()).map(of).collect()
-}
-
-/// A trial's two windows by workload. Counters that hold no numbers are absent.
-///
-/// # Errors
-/// Never for the names used here.
-pub fn compare(host: &Host, with: &[RunTime], without: &[RunTime]) -> anyhow::Result<Vec<Compared>> {
-    let absent = matches!(host.machine.sensors, Sensors::Garbage | Sensors::Empty | Sensors::Backwards);
-    let of = |(number, (with, without)): (usize, (&RunTime, &RunTime))| {
-        let result = match absent {
-            true => Err(Absence::described(AbsenceKind::Malformed, "its counters hold no numbers")),
-            false => Ok(Comparison { with: *with, without: *without }),
-        };
-        Ok((host.workload(number)?, result))
-    };
-    with.iter().zip(without).enumerate().map(of).collect()
 }

@@ -3,6 +3,7 @@
 
 mod demand;
 mod links;
+mod step;
 mod trials;
 
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ use crate::host::{Dial, Host, Stopped};
 use crate::machine::{Machine, Sensors};
 use crate::network::{Client, Down, Link, LinkId, Server, Up};
 use demand::{Batch, application, response};
-use trials::Step;
+use step::Step;
 
 /// When everything that can finish must have.
 const HORIZON: Time = 400_000;

@@ -2,7 +2,7 @@
 //! replaced so that a valid pair is on disk at every moment. Called by both daemons and `gleaner pki`.
 
 use std::fmt;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -126,7 +126,16 @@ impl IdentityFiles {
         write_new(&key, &issued.key, 0o600)?;
         write_new(&certificate, &issued.certificate, 0o644)?;
         rename(&key, &self.key)?;
-        rename(&certificate, &self.certificate)
+        match rename(&certificate, &self.certificate) {
+            // A process that loads the pair in between has put it in order.
+            Err(TlsError::File { source, .. }) if source.kind() == ErrorKind::NotFound && self.has(issued) => Ok(()),
+            renamed => renamed,
+        }
+    }
+
+    /// The certificate in force is this one.
+    fn has(&self, issued: &Issued) -> bool {
+        std::fs::read_to_string(&self.certificate).is_ok_and(|text| text == issued.certificate)
     }
 }
 
@@ -229,6 +238,20 @@ mod tests {
         files.load().unwrap();
         assert!(!beside(&files.certificate).exists());
         assert_eq!(std::fs::read_to_string(&files.certificate).unwrap(), next.certificate);
+
+        // A process that loads pairs all the time finishes what another one begins.
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    _ = files.load();
+                }
+            });
+            let issued: Vec<Issued> = (0..20).map(|_| authority.issue_agent(&host).unwrap()).collect();
+            let replaced: Vec<_> = issued.iter().cycle().take(300).map(|issued| files.replace(issued)).collect();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            replaced.into_iter().for_each(|replaced| replaced.unwrap());
+        });
 
         // A key of another certificate is reported.
         let other = authority.issue_agent(&host).unwrap();

@@ -4,10 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use gleaner_planner::harm::{Budgets, Compared};
+use gleaner_planner::harm::Budgets;
 use gleaner_planner::protecting::{Conclusion, Evidence, Posture};
 use gleaner_types::report::{HostReport, Protection};
 
+use super::followed::Tried;
 use super::{Checks, DRIFT};
 use crate::host::Host;
 
@@ -17,43 +18,6 @@ const TOLERATED: Duration = Duration::from_secs(10);
 const BUDGET: f64 = 1.0;
 /// What a volunteer has at most before anything is measured, where nothing but shares can be set.
 const AT_FIRST: Posture = Posture::Share { percent: 75 };
-
-/// What was seen of the machine of one agent.
-#[derive(Debug, Default)]
-pub(super) struct Machine {
-    evidence: Evidence,
-    over_since: Option<Instant>,
-    /// Its agent's first instant.
-    began: Option<Instant>,
-}
-
-/// How often what happened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Followed {
-    /// Trials of volunteers held by their harm.
-    pub trials: u64,
-    /// Changes of posture.
-    pub changes: u64,
-    /// Those that tightened.
-    pub tightened: u64,
-    /// Those that the log tells of.
-    pub logged: u64,
-}
-
-/// A trial, and the posture before and after.
-#[derive(Debug)]
-pub struct Tried<'a> {
-    /// The agent's time.
-    pub now: Instant,
-    /// What its counters said.
-    pub compared: &'a [Compared],
-    /// CPUs that the volunteer used.
-    pub cores: f64,
-    /// The posture it was made under.
-    pub before: Posture,
-    /// The posture from now on.
-    pub after: Posture,
-}
 
 /// The most a posture leaves the volunteer, in percent of the machine. No CPUs can be kept free of process groups.
 fn share(posture: Posture) -> f64 {

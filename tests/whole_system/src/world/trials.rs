@@ -1,42 +1,21 @@
 //! The trials of hosts whose volunteer is held by its harm, as the agent's meter makes them: it waits, looks at a window
 //! with the volunteer, holds it, and looks at another. In: the time. Out: postures, and their checks. Called by [`super`].
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gleaner_planner::harm::{RunTime, SETTLING_TIME, Trial};
+use gleaner_planner::harm::{Compared, Comparison, RunTime, SETTLING_TIME, Trial};
 use gleaner_planner::protecting::Posture;
-use gleaner_types::report::VolunteerState;
+use gleaner_types::report::{Absence, AbsenceKind, VolunteerState};
 
+use super::step::{Step, Windows};
 use super::{Happening, World};
 use crate::checks::Tried;
 use crate::faults::Time;
-use crate::harm::{compare, demands};
+use crate::host::Host;
+use crate::machine::Sensors;
 
 /// The guard lets a volunteer go so long after a trial should have.
 const LATENESS: Duration = Duration::from_millis(400);
-
-/// Where a trial is.
-#[derive(Debug)]
-pub(super) enum Step {
-    /// The next one is drawn.
-    Draw,
-    /// The window with the volunteer begins.
-    Begin(Trial),
-    /// It ends, and the volunteer is held. With how often the guard had frozen it.
-    Hold(Trial, u64),
-    /// The window without the volunteer ends.
-    End(Windows),
-}
-
-/// What is known at the end of a trial.
-#[derive(Debug)]
-pub(super) struct Windows {
-    trial: Trial,
-    freezes: u64,
-    until: Instant,
-    with: Vec<RunTime>,
-    cores: f64,
-}
 
 fn milliseconds(duration: Duration) -> Time {
     Time::try_from(duration.as_millis()).unwrap_or(Time::MAX).max(1)
@@ -149,4 +128,26 @@ impl World {
         self.say(|| format!("h{number}: {reason}"));
         self.digest(&reason);
     }
+}
+
+/// The CPU that each workload of a host wants and may have, in percent of a core.
+fn demands(host: &Host) -> Vec<f64> {
+    let of = |workload| {
+        let demand = host.machine.demand(workload);
+        host.machine.quota(workload).map_or(demand, |quota| demand.min(quota))
+    };
+    (0..host.machine.workloads()).map(of).collect()
+}
+
+/// A trial's two windows by workload. Counters that hold no numbers are absent.
+fn compare(host: &Host, with: &[RunTime], without: &[RunTime]) -> anyhow::Result<Vec<Compared>> {
+    let absent = matches!(host.machine.sensors, Sensors::Garbage | Sensors::Empty | Sensors::Backwards);
+    let of = |(number, (with, without)): (usize, (&RunTime, &RunTime))| {
+        let result = match absent {
+            true => Err(Absence::described(AbsenceKind::Malformed, "its counters hold no numbers")),
+            false => Ok(Comparison { with: *with, without: *without }),
+        };
+        Ok((host.workload(number)?, result))
+    };
+    with.iter().zip(without).enumerate().map(of).collect()
 }
