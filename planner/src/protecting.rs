@@ -2,11 +2,12 @@
 //! harm meter, what the volunteer harvested in it, and the budget. Out: a posture when it changes, with its reason. The
 //! agent's meter calls it after every trial and carries the posture out; the fast law of `guard` holds beside it.
 //!
-//! Caution comes first: the machine starts in a posture of [`START`], and asks for more trials while it knows little of one. It tightens when the harm is surely above the budget, loosens one
-//! step when it has surely been below for a while, and does nothing while it cannot tell. What a posture did is remembered
-//! for some hours: one that went over the budget is not tried again for ten minutes, then for twenty and so on, and when it
-//! has to tighten it returns to the posture that kept to the budget at the greatest harvest. Which kind of protection is
-//! better differs from kernel to kernel, so nothing is assumed of one kind by what the other did.
+//! Caution comes first: the machine starts in a posture of [`START`], and asks for more trials while it knows little of
+//! one. It tightens when the harm is surely above the budget, loosens one step when it has surely been below for a
+//! while, and does nothing while it cannot tell. What a posture did is remembered for some hours: one that went over
+//! the budget is not tried again for ten minutes, then for twenty and so on, and when it has to tighten it returns to
+//! the posture that kept to the budget at the greatest harvest. Which kind of protection is better differs from kernel
+//! to kernel, so nothing is assumed of one kind by what the other did.
 
 mod evidence;
 mod learnt;
@@ -25,9 +26,9 @@ pub use self::posture::{Ladder, Means, Posture};
 pub use self::reason::{Cause, Change, Chosen};
 use crate::harm::{Budgets, Compared, LEAST_TRIALS};
 
-/// The postures to begin with: the first that this host has, or else the next tighter than the last. Measured on two CPUs of
-/// one kernel (docs/harm.md): forced scheduling points took four fifths of the harm of loops in the idle class at no loss of
-/// harvest, a quota of three quarters took a quarter of it, and a CPU kept free cost half of the harvest.
+/// The postures to begin with: the first where this host has it, or else the second or the next tighter. In one run on two CPUs
+/// of one kernel (docs/harm.md) forced scheduling points had the least harm of all at no loss of harvest, a quota of three
+/// quarters could not be told from none, and a CPU kept free cost half of the harvest.
 pub const START: [Posture; 2] = [Posture::Points, Posture::Share { percent: 75 }];
 /// Harm is surely above the budget for so long, from the first trial that says so, before something is tightened.
 pub const OVER_FOR: Duration = Duration::from_secs(10);
