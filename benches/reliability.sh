@@ -5,12 +5,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { echo; echo "== $*"; }
-# A boot cuts power some seven times: as many boots, each with a seed of its own, as it takes to reach DEVICE_CUTS.
+# A boot cuts power at most CUTS_A_BOOT times: as many boots, each with a seed of its own, as it takes to reach DEVICE_CUTS.
+CUTS_A_BOOT=50
 device_cuts() {
   local wanted=${DEVICE_CUTS:-1} cuts=0 boots=0 seed=${GLEANER_FAULT_SEED:-1} log here
   log=$(mktemp)
   while ((cuts < wanted)); do
-    GLEANER_BEDS=1 GLEANER_FAULT_SEED=$((seed + boots)) cargo test -q -p gleaner --test faults -- --nocapture block_device 2>&1 | tee "$log"
+    here=$((wanted - cuts > CUTS_A_BOOT ? CUTS_A_BOOT : wanted - cuts))
+    GLEANER_BEDS=1 GLEANER_DEVICE_CUTS=$here GLEANER_FAULT_SEED=$((seed + boots)) cargo test -q -p gleaner --test faults -- --nocapture block_device 2>&1 | tee "$log"
     here=$(grep -c '^cut [0-9]*: ' "$log" || true)
     ((here > 0)) || { echo "the boot with seed $((seed + boots)) cut nothing"; rm "$log"; return 1; }
     cuts=$((cuts + here)) boots=$((boots + 1))

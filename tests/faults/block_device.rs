@@ -6,7 +6,8 @@
 //! Two things survive these cuts, which is harsher than a reboot: limits and cgroups, which the next agent must find in
 //! its ledger; and the files in which tasks record that they ran.
 //!
-//! `GLEANER_FAULT_SEED` repeats a run as far as real processes allow.
+//! `GLEANER_FAULT_SEED` repeats a run as far as real processes allow. `GLEANER_DEVICE_CUTS` is how often one boot cuts power;
+//! without it, as often as it can in [`CUTTING`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,10 +30,16 @@ use crate::random::{Random, seed};
 const TEST: &str = "power_cut_on_a_block_device_loses_nothing_that_was_acknowledged";
 /// Set inside the booted host: the disk, whose content is lost.
 const DISK: &str = "GLEANER_CUT_DISK";
-/// Tasks of the job.
+/// Set inside the booted host: how often power is cut there, if not as often as [`CUTTING`] allows.
+const CUTS: &str = "GLEANER_DEVICE_CUTS";
+/// Tasks of the job, without [`CUTS`]; with it, for each cut. A cut comes some five tasks after the one before.
 const TASKS: u32 = 80;
+const TASKS_PER_CUT: u32 = 8;
+/// For how long a boot may take, in seconds: the usual one, and what each cut adds beyond it.
+const BOOT_S: u32 = 600;
+const CUT_S: u32 = 40;
 /// Power is cut no more when fewer tasks than this are left, so that each cut comes while tasks run.
-const LAST_TASKS: usize = 12;
+const LAST_TASKS: u32 = 12;
 /// For how long power is cut again and again, and at least how often.
 const CUTTING: Duration = Duration::from_secs(80);
 const LEAST_CUTS: usize = 3;
@@ -72,13 +79,26 @@ fn in_a_host() {
     };
     let gleaner = stripped("gleaner", Path::new(env!("CARGO_BIN_EXE_gleaner")));
     let tests = stripped("faults-tests", &std::env::current_exe().unwrap());
-    let seed_file = lab::cache("seed");
-    std::fs::write(&seed_file, seed.to_string()).unwrap();
-    let options = ["-m", "1200", "-T", "600"];
-    let output = lab::on_host(&images, &options, "kvm/power-tests.sh", &[&gleaner, &tests, &seed_file]);
+    let written = |name: &str, content: String| {
+        let file = lab::cache(name);
+        std::fs::write(&file, content).unwrap();
+        file
+    };
+    let cuts = cuts_wanted();
+    let seed_file = written("seed", seed.to_string());
+    let cuts_file = written("cuts", cuts.map(|cuts| cuts.to_string()).unwrap_or_default());
+    let limit = (BOOT_S + CUT_S * cuts.unwrap_or(0)).to_string();
+    let options = ["-m", "1200", "-T", &limit];
+    let output = lab::on_host(&images, &options, "kvm/power-tests.sh", &[&gleaner, &tests, &seed_file, &cuts_file]);
     let said = text(&output.stdout);
     assert!(output.status.success() && said.contains(SUMMARY), "{}\n{said}{}", output.status, text(&output.stderr));
     said.lines().filter(|line| line.starts_with("cut")).for_each(say);
+}
+
+/// How often power is to be cut, if that was said.
+fn cuts_wanted() -> Option<u32> {
+    let wanted = std::env::var(CUTS).ok().filter(|wanted| !wanted.is_empty())?;
+    Some(wanted.parse().unwrap_or_else(|_| panic!("{CUTS}={wanted} is no number of cuts")))
 }
 
 /// What was acknowledged.
@@ -142,10 +162,12 @@ struct Site {
     pair: Pair,
     dir: PathBuf,
     random: Random,
+    /// Tasks of the job.
+    tasks: u32,
 }
 
 impl Site {
-    fn new(disk: &str, seed: u64) -> Self {
+    fn new(disk: &str, seed: u64, tasks: u32) -> Self {
         let pair = Pair::new(&[HOST]);
         let dir = pair.bench.folder.path().canonicalize().unwrap();
         let device = Device::make(disk, &dir.join("disk"));
@@ -158,7 +180,7 @@ impl Site {
             pair.bench.write(file, &format!("{before}state_dir = '{}'{rest}", folder.display()));
         }
         let random = Random::new(seed, 0);
-        Self { daemons: Vec::new(), starts: 0, acknowledged_before: BTreeMap::new(), device, pair, dir, random }
+        Self { daemons: Vec::new(), starts: 0, acknowledged_before: BTreeMap::new(), device, pair, dir, random, tasks }
     }
 
     fn disk(&self) -> PathBuf {
@@ -198,7 +220,7 @@ impl Site {
     fn submit(&self) {
         let dir = self.dir.display();
         let task = |task| format!("echo {task} >>{dir}/started; [ -e {dir}/enough ] || sleep 0.3\n");
-        let list: String = (0..TASKS).map(task).collect();
+        let list: String = (0..self.tasks).map(task).collect();
         self.pair.bench.write("tasks.txt", &list);
         let arguments = ["job", "submit", "tasks.txt", "--name", "j", "--slots", "3", "--dedicated-slots", "3"];
         let submitted = self.pair.ask(&arguments);
@@ -374,12 +396,15 @@ impl Control {
 
 fn cut_repeatedly(disk: &str) {
     let seed = seed();
-    let mut site = Site::new(disk, seed);
+    let wanted = cuts_wanted();
+    let tasks = wanted.map_or(TASKS, |cuts| cuts * TASKS_PER_CUT + LAST_TASKS);
+    let mut site = Site::new(disk, seed, tasks);
     site.start();
     site.submit();
     let (begun, mut cuts) = (Instant::now(), Vec::new());
-    let enough_left = |site: &Site| TASKS as usize - site.done().len() > LAST_TASKS;
-    while cuts.len() < LEAST_CUTS || begun.elapsed() < CUTTING && enough_left(&site) {
+    let enough_left = |site: &Site| site.done().len() + (LAST_TASKS as usize) < tasks as usize;
+    let go_on = |cuts: usize| wanted.map_or_else(|| begun.elapsed() < CUTTING, |wanted| cuts < wanted as usize);
+    while cuts.len() < LEAST_CUTS || go_on(cuts.len()) && enough_left(&site) {
         site.wait_for_work();
         let mut cut = site.cut(cuts.len());
         // Before the daemons are started: on what is broken they might not.
@@ -391,7 +416,7 @@ fn cut_repeatedly(disk: &str) {
     let seconds = begun.elapsed().as_secs_f64();
     let progress = site.finish();
     let group = site.group();
-    judge(&cuts, &site.started(), &progress, &group);
+    judge(&cuts, tasks, &site.started(), &progress, &group);
     let replays = Device::replays();
     assert_eq!(replays, cuts.len(), "every cut leaves a file system whose journal has to be replayed");
     let refused = cuts.iter().filter(|cut| cut.fate == Fate::Refused).count();
@@ -400,7 +425,7 @@ fn cut_repeatedly(disk: &str) {
     let last = cuts.last().map(|cut| &cut.promised).unwrap();
     say(&format!(
         "{SUMMARY}{} with GLEANER_FAULT_SEED={seed} in {seconds:.0} s, {refused} of them with writes refused, {bitten} with files of \
-         the daemons that had not reached the disk; {} events and {} ends of tasks promised by the last one; {TASKS} tasks ran \
+         the daemons that had not reached the disk; {} events and {} ends of tasks promised by the last one; {tasks} tasks ran \
          {runs} times; 0 problems",
         cuts.len(),
         last.events.values().sum::<u64>(),
@@ -409,7 +434,7 @@ fn cut_repeatedly(disk: &str) {
 }
 
 /// Fails if anything that had been acknowledged before a cut is not so after it.
-fn judge(cuts: &[Cut], started: &[u32], progress: &Value, group: &Path) {
+fn judge(cuts: &[Cut], tasks: u32, started: &[u32], progress: &Value, group: &Path) {
     for cut in cuts {
         assert!(cut.problems.is_empty(), "cut {}: {:#?}", cut.number, cut.problems);
         assert!(
@@ -421,9 +446,9 @@ fn judge(cuts: &[Cut], started: &[u32], progress: &Value, group: &Path) {
         assert!(again.is_empty(), "cut {}: tasks whose good ends were reported ran again: {again:?}", cut.number);
     }
     assert!(cuts.iter().any(|cut| !cut.lost.is_empty()), "no cut took anything from the daemons");
-    assert_eq!((&progress["tasks_done"], &progress["tasks_failed"]), (&TASKS.into(), &0.into()), "{progress}");
+    assert_eq!((&progress["tasks_done"], &progress["tasks_failed"]), (&tasks.into(), &0.into()), "{progress}");
     let ran: BTreeSet<u32> = started.iter().copied().collect();
-    assert_eq!(ran.len(), TASKS as usize, "every task ran");
+    assert_eq!(ran.len(), tasks as usize, "every task ran");
     assert!(!group.exists(), "{} stays behind: some ledger did not know it", group.display());
 }
 
