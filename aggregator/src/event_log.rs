@@ -1,5 +1,6 @@
-//! The event log. In: events of the aggregator and of agents. Out: one JSON object per line, in files rotated by size: a
-//! first series for all, and a second one for what concerns hosts that have their share of the first.
+//! The event log. In: events of the aggregator and of agents. Out: one JSON object per line, in files rotated by size. There
+//! are three series of them: the aggregator's own lines, those that hosts say or cause, and those of everybody who has had a
+//! day's share of the first two. So whoever logs a lot pushes out his own kind, and what others say only slowly.
 //! An appended line survives a kill. A synced line survives a loss of power; one sync covers many lines. Only a synced
 //! event counts as being in the log. Called by the shell.
 //!
@@ -24,8 +25,7 @@ use gleaner_types::time::Timestamp;
 use tokio::sync::watch;
 
 pub use self::reader::EventReader;
-use self::reader::{EXCESS_STEM, STEM};
-use self::shares::{Shares, concerns};
+use self::shares::{Fit, Shares, Subject};
 use crate::line_files::{LineFiles, LineWriter, oldest_first};
 
 /// Own events that wait while the log cannot be written.
@@ -48,15 +48,36 @@ pub struct EventLogSettings {
     pub files: usize,
 }
 
-/// In the second series there is a line of the aggregator's own at least once in so many bytes, so that a reader finds its
-/// place there by time as in the first. Chosen: half of how far the reader looks.
-const OWN_LINE_EVERY: u64 = reader::PART / 2;
-
 /// Which series of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Series {
-    Main,
+    /// What the aggregator did, and what orders it was given.
+    Own,
+    /// What hosts said or caused.
+    Hosts,
+    /// What had no room in the other two.
     Excess,
+}
+
+impl Series {
+    const ALL: [Self; 3] = [Self::Own, Self::Hosts, Self::Excess];
+
+    /// Name of the files: `events.jsonl` is a current one, older ones are `events.1.jsonl`, `events.2.jsonl`, …
+    const fn stem(self) -> &'static str {
+        match self {
+            Self::Own => "events",
+            Self::Hosts => "events-hosts",
+            Self::Excess => "events-excess",
+        }
+    }
+
+    /// Where lines are within their subject's share.
+    const fn of(subject: &Subject) -> Self {
+        match subject {
+            Subject::Host(_) => Self::Hosts,
+            Subject::User(_) | Subject::Strangers | Subject::Decisions => Self::Own,
+        }
+    }
 }
 
 /// A line that was written and may not be on the disk.
@@ -65,7 +86,7 @@ struct Unsynced {
     series: Series,
     record: EventRecord,
     /// What it was counted as.
-    counted: Option<(HostId, u64)>,
+    counted: Option<(Subject, u64)>,
 }
 
 /// The log cannot be written.
@@ -82,15 +103,13 @@ type Through = BTreeMap<(HostId, u64), u64>;
 /// The event log; one owner writes it.
 #[derive(Debug)]
 pub struct EventLog {
-    main: LineWriter,
-    excess: LineWriter,
-    /// What hosts have of the first series.
+    /// As of [`Series::ALL`].
+    writers: [LineWriter; 3],
+    /// What subjects have of the first two series.
     shares: Shares,
-    /// In which series the lines of each host are that may not be on the disk. They are synced before one of its goes to the
-    /// other: an event on the disk means that all before it are.
-    series_of: BTreeMap<HostId, Series>,
-    /// Bytes of the second series behind its last line of the aggregator's own.
-    since_own: u64,
+    /// In which series the lines of each subject are that may not be on the disk. They are synced before one of its goes to
+    /// another: an event on the disk means that all of its host's before it are.
+    series_of: BTreeMap<Subject, Series>,
     waiting: VecDeque<EventRecord>,
     lost: u64,
     /// Lost before the log was last written again.
@@ -126,28 +145,29 @@ impl EventLog {
             }
             _ => {}
         };
-        for file in oldest_first(&settings.folder, EXCESS_STEM) {
-            each_line(&file, &mut learn);
-        }
-        for file in oldest_first(&settings.folder, STEM) {
-            shares.begin_file(settings.files);
-            each_line(&file, |line| {
-                learn(line);
-                if let Some(host) = concerns(line) {
-                    shares.add(&host, line.len() as u64 + 1);
-                }
-            });
+        for series in Series::ALL {
+            for file in oldest_first(&settings.folder, series.stem()) {
+                each_line(&file, |line| {
+                    learn(line);
+                    if series != Series::Excess
+                        && let Some((subject, logged)) = Subject::of(line)
+                    {
+                        shares.add(&subject, logged, line.len() as u64 + 1);
+                    }
+                });
+            }
         }
         if let Some((lines, format)) = newer {
             tracing::warn!(lines, folder = %settings.folder.display(), "the event log has lines of a newer version: {format}");
         }
         let EventLogSettings { folder, max_bytes, files } = settings;
+        let writer = |series: Series| {
+            LineWriter::new(LineFiles { folder: folder.clone(), stem: series.stem(), mode: 0o666, max_bytes, files })
+        };
         let mut log = Self {
-            main: LineWriter::new(LineFiles { folder: folder.clone(), stem: STEM, mode: 0o666, max_bytes, files }),
-            excess: LineWriter::new(LineFiles { folder, stem: EXCESS_STEM, mode: 0o666, max_bytes, files }),
+            writers: Series::ALL.map(writer),
             shares,
             series_of: BTreeMap::new(),
-            since_own: u64::MAX,
             waiting: VecDeque::new(),
             lost: 0,
             lost_before: 0,
@@ -158,16 +178,16 @@ impl EventLog {
             synced: Through::new(),
             appended: watch::Sender::new(0),
         };
-        match log.main.sync_earlier().and_then(|()| log.excess.sync_earlier()) {
+        match Series::ALL.into_iter().try_for_each(|series| log.act_on(series, LineWriter::sync_earlier)) {
             Ok(()) => log.synced = log.written.clone(),
-            Err(error) => log.failed(&log.unwritable(error)),
+            Err(error) => log.failed(&error),
         }
         log
     }
 
     /// Keeps this much from now on.
     pub fn set_size(&mut self, max_bytes: u64, files: usize) {
-        for writer in [&mut self.main, &mut self.excess] {
+        for writer in &mut self.writers {
             (writer.files.max_bytes, writer.files.files) = (max_bytes, files);
         }
     }
@@ -201,7 +221,7 @@ impl EventLog {
     /// Folder of the files.
     #[must_use]
     pub fn folder(&self) -> &Path {
-        &self.main.files.folder
+        &self.writer(Series::Own).files.folder
     }
 
     /// Changes with every line appended.
@@ -245,7 +265,7 @@ impl EventLog {
                 continue;
             }
             if !self.recover(now) {
-                return Err(self.unwritable(io::ErrorKind::StorageFull.into()));
+                return Err(self.unwritable(Series::Hosts, io::ErrorKind::StorageFull.into()));
             }
             if let Err(error) = self.write(now, record) {
                 self.failed(&error);
@@ -268,26 +288,21 @@ impl EventLog {
     }
 
     fn commit(&mut self) -> Result<(), EventLogError> {
-        let main = self.main.sync_earlier().and_then(|()| self.main.sync());
-        let excess = self.excess.sync_earlier().and_then(|()| self.excess.sync());
+        let sync = |writer: &mut LineWriter| writer.sync_earlier().and_then(|()| writer.sync());
+        let synced = Series::ALL.map(|series| self.act_on(series, sync));
         self.series_of.clear();
-        if main.is_err() || excess.is_err() {
-            // What the other series has stays there. It is acknowledged with the rest, which may come before it.
+        if synced.iter().any(Result::is_err) {
+            // What the other series have stays there. It is acknowledged with the rest, which may come before it.
             for Unsynced { series, record, counted } in self.unsynced.drain(..).rev() {
-                if if series == Series::Main { main.is_err() } else { excess.is_err() } {
-                    if let Some((host, bytes)) = counted {
-                        self.shares.take_back(&host, bytes);
+                if synced[series as usize].is_err() {
+                    if let Some((subject, bytes)) = counted {
+                        self.shares.take_back(&subject, bytes);
                     }
-                    // What says that a host's share is used up belongs to the place where it stood.
-                    if !matches!(record.event, Event::EventShareExceeded { .. }) {
-                        self.waiting.push_front(record);
-                    }
+                    self.waiting.push_front(record);
                 }
             }
-            self.since_own = u64::MAX;
-            main.map_err(|error| self.unwritable(error))?;
-            return excess.map_err(|source| EventLogError { file: self.excess.files.current(), source });
         }
+        synced.into_iter().collect::<Result<(), _>>()?;
         for Unsynced { record, .. } in self.unsynced.drain(..) {
             if let EventSource::Agent { host, incarnation, sequence } = record.source {
                 self.synced.insert((host, incarnation), sequence);
@@ -299,8 +314,22 @@ impl EventLog {
 
     /// Writes to this file from now on: for tests of disks that fail.
     #[cfg(test)]
-    pub(crate) fn write_to(&mut self, file: File) {
-        self.main.write_to(file);
+    pub(crate) fn write_to(&mut self, file: &File) {
+        for writer in &mut self.writers {
+            writer.write_to(file.try_clone().unwrap());
+        }
+    }
+
+    fn writer(&self, series: Series) -> &LineWriter {
+        &self.writers[series as usize]
+    }
+
+    fn act_on(
+        &mut self,
+        series: Series,
+        act: impl FnOnce(&mut LineWriter) -> io::Result<()>,
+    ) -> Result<(), EventLogError> {
+        act(&mut self.writers[series as usize]).map_err(|source| self.unwritable(series, source))
     }
 
     /// Writes what waits; `true` if nothing waits any more.
@@ -345,27 +374,29 @@ impl EventLog {
         self.error = Some(text);
     }
 
-    fn unwritable(&self, source: io::Error) -> EventLogError {
-        EventLogError { file: self.main.files.current(), source }
+    fn unwritable(&self, series: Series, source: io::Error) -> EventLogError {
+        EventLogError { file: self.writer(series).files.current(), source }
     }
 
     fn write(&mut self, now: Timestamp, record: &EventRecord) -> Result<(), EventLogError> {
-        let line = record.to_json_line().map_err(|e| self.unwritable(e.into()))?;
-        let files = &self.main.files;
-        let capacity = files.max_bytes.saturating_mul(files.files as u64 + 1);
-        let Some(host) = concerns(&line) else { return self.put(Series::Main, record, line, None) };
-        if self.shares.take_in(&host, line.len() as u64 + 1, capacity) {
-            return self.put(Series::Main, record, line, Some(host));
+        let line = record.to_logged_line(now).map_err(|error| self.unwritable(Series::Own, error.into()))?;
+        let Some((subject, _)) = Subject::of(&line) else { return self.put(Series::Own, record, line, None) };
+        let (length, of_file) = (line.len() as u64 + 1, self.writer(Series::Own).files.max_bytes);
+        let fit = self.shares.fit(&subject, now, length, of_file);
+        if fit == Fit::Within {
+            self.put(Series::of(&subject), record, line, Some(subject.clone()))?;
+            self.shares.add(&subject, now, length);
+            return Ok(());
         }
-        if self.since_own > OWN_LINE_EVERY {
-            let event = Event::EventShareExceeded { host: host.clone() };
+        if fit == Fit::FirstBeyond {
+            let host = if let Subject::Host(host) = &subject { Some(host.clone()) } else { None };
+            let event = Event::EventShareExceeded { of: subject.to_string(), host };
             let exceeded = EventRecord { at: now, source: EventSource::Aggregator, event };
-            let text = exceeded.to_json_line().map_err(|e| self.unwritable(e.into()))?;
-            self.put(Series::Excess, &exceeded, text, None)?;
-            self.since_own = 0;
+            let text = exceeded.to_json_line().map_err(|error| self.unwritable(Series::Own, error.into()))?;
+            self.put(Series::Own, &exceeded, text, None)?;
+            self.shares.exceeded(&subject, now);
         }
-        self.since_own = self.since_own.saturating_add(line.len() as u64);
-        self.put(Series::Excess, record, line, Some(host))
+        self.put(Series::Excess, record, line, Some(subject))
     }
 
     fn put(
@@ -373,30 +404,19 @@ impl EventLog {
         series: Series,
         record: &EventRecord,
         line: String,
-        host: Option<HostId>,
+        subject: Option<Subject>,
     ) -> Result<(), EventLogError> {
-        let is_full = if series == Series::Main { self.main.is_full() } else { self.excess.is_full() };
-        let changes = host.as_ref().and_then(|host| self.series_of.get(host)).is_some_and(|before| *before != series);
-        if is_full || changes || self.unsynced.len() >= MAX_UNSYNCED {
+        let is_full = self.writer(series).is_full();
+        let before = subject.as_ref().and_then(|subject| self.series_of.get(subject));
+        if is_full || before.is_some_and(|before| *before != series) || self.unsynced.len() >= MAX_UNSYNCED {
             self.commit()?;
         }
         let length = line.len() as u64 + 1;
-        let writer = if series == Series::Main { &mut self.main } else { &mut self.excess };
-        let rotations = writer.rotations();
-        let appended = writer.append(line.into_bytes(), false);
-        let (rotated, file) = (writer.rotations() != rotations, writer.files.current());
-        if rotated && series == Series::Main {
-            self.shares.begin_file(self.main.files.files);
+        self.act_on(series, |writer| writer.append(line.into_bytes(), false))?;
+        if let Some(subject) = &subject {
+            self.series_of.insert(subject.clone(), series);
         }
-        appended.map_err(|source| EventLogError { file, source })?;
-        let mut counted = None;
-        if let Some(host) = host {
-            if series == Series::Main {
-                self.shares.add(&host, length);
-                counted = Some((host.clone(), length));
-            }
-            self.series_of.insert(host, series);
-        }
+        let counted = subject.filter(|_| series != Series::Excess).map(|subject| (subject, length));
         self.unsynced.push(Unsynced { series, record: record.clone(), counted });
         self.appended.send_modify(|count| *count += 1);
         Ok(())

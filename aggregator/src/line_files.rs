@@ -141,13 +141,12 @@ impl LineFile {
 pub(crate) struct LineWriter {
     pub(crate) files: LineFiles,
     open: Option<LineFile>,
-    rotations: u64,
 }
 
 impl LineWriter {
     /// A writer that opens the current file with the first line.
     pub(crate) const fn new(files: LineFiles) -> Self {
-        Self { files, open: None, rotations: 0 }
+        Self { files, open: None }
     }
 
     /// Puts on the disk what an earlier run wrote; it may have been killed before it could.
@@ -172,11 +171,6 @@ impl LineWriter {
         Ok(self.open.insert(open))
     }
 
-    /// How often a file was set aside.
-    pub(crate) const fn rotations(&self) -> u64 {
-        self.rotations
-    }
-
     /// The next line begins a new file. What is in this one must be on the disk by then.
     pub(crate) fn is_full(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.length >= self.files.max_bytes)
@@ -194,7 +188,6 @@ impl LineWriter {
             self.sync()?;
             self.open = None;
             self.files.rotate()?;
-            self.rotations += 1;
         }
         self.open_current()?.append(&line)?;
         if sync { self.sync() } else { Ok(()) }

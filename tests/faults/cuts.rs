@@ -225,7 +225,7 @@ impl Bed {
         let mut logged = BTreeMap::new();
         for (path, content) in left.range(format!("{}/state/events/", self.dir)..format!("{}/state/events0", self.dir))
         {
-            assert!(path.contains("/events/events."), "{path}");
+            assert!(path.contains("/events/events"), "{path}");
             for line in text(content.as_deref().unwrap_or_default()).lines() {
                 let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
                 if event["agent"] == HOST && event["incarnation"] == 1 {

@@ -1,36 +1,31 @@
-//! Readers of the event log. In: the files of both series, which another thread writes. Out: lines in the order of their
-//! times. Used by the local API.
+//! Readers of the event log. In: the files of all series, which another thread writes. Out: lines in the order in which they
+//! were logged. Used by the local API.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use gleaner_types::event::{EventLineError, EventSource, EventStamp};
+use gleaner_types::event::{EventLineError, EventStamp};
 use gleaner_types::time::Timestamp;
 
+use super::Series;
 use crate::line_files::oldest_first;
 
-/// Name of the files: `events.jsonl` is the current one, older ones are `events.1.jsonl`, `events.2.jsonl`, …
-pub(super) const STEM: &str = "events";
-
-/// The same of the second series.
-pub(super) const EXCESS_STEM: &str = "events-excess";
-
 /// Reads the log from its oldest line on and then follows it as it grows, through rotations. For readers
-/// other than the log's owner; each has its own place. The lines of both series come in the order of their times, as far as
-/// each series has its own in that order.
+/// other than the log's owner; each has its own place. The lines of all series come in the order in which they were logged, as
+/// far as each series has its own in that order.
 #[derive(Debug)]
 pub struct EventReader {
-    series: [SeriesReader; 2],
+    series: [SeriesReader; Series::ALL.len()],
     /// The next line of each, where it is known.
-    next: [Option<Line>; 2],
+    next: [Option<Line>; Series::ALL.len()],
 }
 
-/// A line, and when it happened.
+/// A line, and when it was logged: of old lines of agents, when it happened.
 #[derive(Debug)]
 struct Line {
-    at: Timestamp,
+    logged: Timestamp,
     text: String,
 }
 
@@ -39,7 +34,8 @@ impl EventReader {
     /// clock is more than an hour ahead may be left out with it.
     #[must_use]
     pub fn open(folder: &Path, since: Option<Timestamp>) -> Self {
-        Self { series: [STEM, EXCESS_STEM].map(|stem| SeriesReader::open(folder, stem, since)), next: [None, None] }
+        let series = Series::ALL.map(|series| SeriesReader::open(folder, series.stem(), since));
+        Self { series, next: Default::default() }
     }
 
     /// Up to `most` further lines; none when everything has been read for now.
@@ -54,11 +50,13 @@ impl EventReader {
                     *next = series.next_line()?;
                 }
             }
-            let is_second = match &self.next {
-                [Some(main), Some(excess)] => excess.at < main.at,
-                [main, _] => main.is_none(),
-            };
-            match self.next[usize::from(is_second)].take() {
+            // Of lines logged at once, the first series' comes first.
+            let earliest = self
+                .next
+                .iter_mut()
+                .filter(|line| line.is_some())
+                .min_by_key(|line| line.as_ref().map(|line| line.logged));
+            match earliest.and_then(Option::take) {
                 Some(line) => lines.push(line.text),
                 None => break,
             }
@@ -85,16 +83,16 @@ struct SeriesReader {
 
 /// How far ahead of the aggregator's clock an agent's may be. Chosen: clocks that anybody looks after are closer.
 const CLOCKS_APART_MS: u64 = 3_600_000;
-/// A file's part that is read from its beginning rather than searched; and how far a line of the aggregator is looked for.
+/// A file's part that is read from its beginning rather than searched; and how far a line that says when it was logged is looked for.
 pub(super) const PART: u64 = 64 << 10;
 
-/// The start of a line before everything that was logged at or after `from`. The aggregator's own lines are in the order of
-/// their times; agents' are not, because theirs are of when something happened.
+/// The start of a line before everything that was logged at or after `from`. Lines are in the order in which they were logged;
+/// older versions did not say when that was of agents' lines, and times of when something happened are in no order.
 fn logged_from(reader: &mut BufReader<File>, from: Timestamp) -> io::Result<u64> {
     let (mut before, mut end) = (0, reader.get_ref().metadata()?.len());
     while end - before > PART {
         let middle = before + (end - before) / 2;
-        match next_of_aggregator(reader, middle, end)? {
+        match next_timed(reader, middle, end)? {
             Some((place, at)) if at < from => before = place,
             _ => end = middle,
         }
@@ -102,12 +100,8 @@ fn logged_from(reader: &mut BufReader<File>, from: Timestamp) -> io::Result<u64>
     Ok(before)
 }
 
-/// The first line of the aggregator that begins after `start`, and its time; `None` where there is none nearby.
-pub(super) fn next_of_aggregator(
-    reader: &mut BufReader<File>,
-    start: u64,
-    end: u64,
-) -> io::Result<Option<(u64, Timestamp)>> {
+/// The first line that begins after `start` and says when it was logged, and that time; `None` where there is none nearby.
+pub(super) fn next_timed(reader: &mut BufReader<File>, start: u64, end: u64) -> io::Result<Option<(u64, Timestamp)>> {
     let mut place = reader.seek(SeekFrom::Start(start))?;
     let mut line = Vec::new();
     // What is left of the line there.
@@ -116,8 +110,8 @@ pub(super) fn next_of_aggregator(
         line.clear();
         let length = reader.read_until(b'\n', &mut line)? as u64;
         let stamp = std::str::from_utf8(&line).ok().and_then(|line| EventStamp::from_json_line(line).ok());
-        if let Some(EventStamp { at, source: EventSource::Aggregator }) = stamp {
-            return Ok(Some((place, at)));
+        if let Some(logged) = stamp.and_then(|stamp| stamp.logged) {
+            return Ok(Some((place, logged)));
         }
         if length == 0 {
             break;
@@ -186,8 +180,8 @@ impl SeriesReader {
         text.truncate(text.trim_end().len());
         match (EventStamp::from_json_line(&text), self.since) {
             (Ok(stamp), Some(since)) if stamp.at < since => None,
-            (Ok(stamp), _) => Some(Line { at: stamp.at, text }),
-            (Err(EventLineError::Newer(_)), _) => Some(Line { at: Timestamp::default(), text }),
+            (Ok(stamp), _) => Some(Line { logged: stamp.logged.unwrap_or(stamp.at), text }),
+            (Err(EventLineError::Newer(_)), _) => Some(Line { logged: Timestamp::default(), text }),
             (Err(_), _) => None,
         }
     }

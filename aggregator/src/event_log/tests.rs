@@ -2,7 +2,7 @@
 
 use std::io::BufReader;
 
-use super::reader::{PART, next_of_aggregator};
+use super::reader::{PART, next_timed};
 use super::*;
 
 fn settings(folder: &Path) -> EventLogSettings {
@@ -101,7 +101,7 @@ fn an_event_cut_before_its_end_is_logged_once() {
     let mut log = EventLog::open(settings(folder.path()));
     log.append_agents(Timestamp(9), &agents(1..=2)).unwrap();
     drop(log);
-    let file = folder.path().join("events.jsonl");
+    let file = folder.path().join("events-hosts.jsonl");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.trim_end()).unwrap();
     let mut log = EventLog::open(settings(folder.path()));
@@ -135,7 +135,7 @@ fn rotates_and_keeps_order() {
     for at in 0..40 {
         log.append(Timestamp(at), stopped());
     }
-    assert_eq!(oldest_first(folder.path(), STEM).len(), 4);
+    assert_eq!(oldest_first(folder.path(), "events").len(), 4);
     let times: Vec<u64> =
         read(folder.path(), None).iter().map(|line| EventRecord::from_json_line(line).unwrap().at.0).collect();
     assert!(times.is_sorted() && times.last() == Some(&39) && times.len() < 40, "{times:?}");
@@ -186,22 +186,26 @@ fn a_reader_of_the_end_does_not_read_the_rest() {
         };
         assert!(sorted(reader.next_lines(100_000).unwrap()) == sorted(wanted), "{since}");
         let lines = 20_000 - since.0.min(20_000 * MINUTE) / MINUTE;
-        assert!(ahead < 8 * 2 * PART + (lines + 120) * 200, "{since}: {ahead} bytes to read");
+        assert!(ahead < 8 * 3 * PART + (lines + 120) * 220, "{since}: {ahead} bytes to read");
     }
 }
 
+/// Older versions had all in one series, and did not say when an agent's line was logged.
 #[test]
-fn the_aggregators_next_line_is_found_behind_those_of_agents_and_only_nearby() {
+fn the_next_line_of_known_time_is_found_behind_others_and_only_nearby() {
     let folder = tempfile::tempdir().unwrap();
-    let mut log = EventLog::open(settings(folder.path()));
-    log.append(Timestamp(1), stopped());
-    log.append_agents(Timestamp(1), &agents(1..=3)).unwrap();
-    log.append(Timestamp(2), stopped());
-    log.append_agents(Timestamp(2), &agents(4..=1_000)).unwrap();
-    log.append(Timestamp(3), stopped());
-    let text = std::fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
-    let mut reader = BufReader::new(File::open(folder.path().join("events.jsonl")).unwrap());
-    let mut next = |start: usize| next_of_aggregator(&mut reader, start as u64, text.len() as u64).unwrap();
+    let own = |at| EventRecord { at: Timestamp(at), source: EventSource::Aggregator, event: stopped() };
+    let mut records = vec![own(1)];
+    records.extend(agents(1..=3));
+    records.push(own(2));
+    records.extend(agents(4..=1_000));
+    let line = |record: &EventRecord| record.to_json_line().unwrap() + "\n";
+    let mut text: String = records.iter().map(line).collect();
+    text += &(agents(7..=7)[0].to_logged_line(Timestamp(3)).unwrap() + "\n");
+    let file = folder.path().join("events.jsonl");
+    std::fs::write(&file, &text).unwrap();
+    let mut reader = BufReader::new(File::open(&file).unwrap());
+    let mut next = |start: usize| next_timed(&mut reader, start as u64, text.len() as u64).unwrap();
     let begin = |number: usize| text.split_inclusive('\n').take(number).map(str::len).sum::<usize>();
     // From within the first line, from its last byte, and from within an agent's.
     for start in [5, begin(1) - 1, begin(2) + 5] {
@@ -211,6 +215,25 @@ fn the_aggregators_next_line_is_found_behind_those_of_agents_and_only_nearby() {
     assert!(last > begin(4) + 10 + usize::try_from(PART).unwrap());
     assert_eq!(next(begin(4) + 10), None, "it is further away");
     assert_eq!(next(last - 1_000), Some((last as u64, Timestamp(3))));
+    assert_eq!(read(folder.path(), None).len(), 1_003);
+    assert_eq!(EventLog::open(settings(folder.path())).through(&HostId::new("h1").unwrap(), 5), 1_000);
+}
+
+#[test]
+fn lines_come_in_the_order_in_which_they_were_logged_whatever_clocks_agents_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(settings(folder.path()));
+    for (minute, clock) in [(1, 90), (2, 3), (3, 50), (4, 0)] {
+        let mut records = agents(minute..=minute);
+        records[0].at = Timestamp(clock);
+        log.append(Timestamp(minute), stopped());
+        log.append_agents(Timestamp(minute), &records).unwrap();
+    }
+    let expected: Vec<(u64, bool)> = (1..=4).flat_map(|minute| [(minute, true), (minute, false)]).collect();
+    let lines = read(folder.path(), None);
+    let stamps = lines.iter().map(|line| EventStamp::from_json_line(line).unwrap());
+    let found = stamps.map(|stamp| (stamp.logged.unwrap().0, stamp.source == EventSource::Aggregator));
+    assert_eq!(found.collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -221,7 +244,7 @@ fn events_that_did_not_reach_the_disk_are_written_again() {
     log.sync();
     assert_eq!(log.error(), None);
     // A device without storage takes lines but refuses to be synced.
-    log.write_to(File::options().write(true).open("/dev/null").unwrap());
+    log.write_to(&File::options().write(true).open("/dev/null").unwrap());
     log.append(Timestamp(2), stopped());
     assert_eq!(logged(&mut log, &agents(1..=2)), 0);
     assert!(log.error().is_some_and(|error| error.contains("cannot be written")), "{:?}", log.error());
@@ -274,12 +297,12 @@ fn own_events_that_find_no_room_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = EventLog::open(settings(folder.path()));
     let appended = log.appended();
-    log.write_to(device("full"));
+    log.write_to(&device("full"));
     for at in 0..MAX_WAITING as u64 + 5 {
         log.append(Timestamp(at), stopped());
     }
     assert_eq!((log.waiting(), log.lost()), (MAX_WAITING, 5));
-    log.write_to(File::options().create(true).append(true).open(folder.path().join("events.jsonl")).unwrap());
+    log.write_to(&File::options().create(true).append(true).open(folder.path().join("events.jsonl")).unwrap());
     let before = *appended.borrow();
     log.retry(Timestamp(9));
     assert_eq!((log.error(), log.waiting(), log.lost()), (None, 0, 5));
@@ -295,10 +318,10 @@ fn own_events_that_find_no_room_are_counted() {
 fn events_that_only_agents_could_not_write_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = EventLog::open(settings(folder.path()));
-    log.write_to(device("full"));
+    log.write_to(&device("full"));
     assert!(log.append_agents(Timestamp(1), &agents(1..=1)).is_err());
     assert!(log.error().is_some() && log.waiting() == 0);
-    log.write_to(File::options().create(true).append(true).open(folder.path().join("events.jsonl")).unwrap());
+    log.write_to(&File::options().create(true).append(true).open(folder.path().join("events.jsonl")).unwrap());
     assert_eq!(logged(&mut log, &agents(1..=1)), 1);
     assert_eq!(log.error(), None);
     let lines = read(folder.path(), None);
@@ -308,10 +331,9 @@ fn events_that_only_agents_could_not_write_are_reported() {
 #[test]
 fn a_file_is_set_aside_only_with_all_of_it_on_the_disk() {
     let folder = tempfile::tempdir().unwrap();
-    // So many files that the host's share is several of them.
-    let mut log = EventLog::open(EventLogSettings { max_bytes: 250, files: 63, ..settings(folder.path()) });
+    let mut log = EventLog::open(EventLogSettings { max_bytes: 250, ..settings(folder.path()) });
     // It takes lines but no sync, so that the first file cannot be finished.
-    log.write_to(device("null"));
+    log.write_to(&device("null"));
     assert!(log.append_agents(Timestamp(1), &agents(1..=10)).is_err());
     assert!(log.waiting() > 1, "those that were written wait");
     log.set_size(u64::MAX, 3);
@@ -395,12 +417,12 @@ fn a_new_size_holds_from_the_next_line_on() {
     for at in 0..20 {
         log.append(Timestamp(at), stopped());
     }
-    assert_eq!(oldest_first(folder.path(), STEM).len(), 1);
+    assert_eq!(oldest_first(folder.path(), "events").len(), 1);
     log.set_size(1, 2);
     for at in 20..25 {
         log.append(Timestamp(at), stopped());
     }
-    assert_eq!(oldest_first(folder.path(), STEM).len(), 3);
+    assert_eq!(oldest_first(folder.path(), "events").len(), 3);
     assert_eq!(read(folder.path(), None).len(), 3);
     assert_eq!(EventReader::open(folder.path(), None).next_lines(2).unwrap().len(), 2, "no more than asked for");
 }
@@ -411,57 +433,81 @@ fn of_host(host: &str, sequence: u64, bytes: usize) -> EventRecord {
     EventRecord { at: Timestamp(sequence), source, event }
 }
 
-/// Each writes several times what the log holds, with restarts of the aggregator in between.
+const DAY_MS: u64 = 24 * 3_600_000;
+
+/// Each writes more in a day than the log holds, with restarts of the aggregator in between.
 #[test]
 fn hosts_that_flood_push_out_nothing_of_others_and_all_hosts_nothing_of_the_aggregators() {
     let folder = tempfile::tempdir().unwrap();
     let small = || EventLogSettings { max_bytes: 100_000, ..settings(folder.path()) };
     let mut log = EventLog::open(small());
+    let has = |part: &str| read(folder.path(), None).iter().filter(|line| line.contains(part)).count();
     log.append(Timestamp(1), stopped());
     log.append_agents(Timestamp(1), &[of_host("good", 1, 10)]).unwrap();
-    let bad = HostId::new("bad-0").unwrap();
-    for sequence in 1..=800 {
-        // Its connections are its own doing too.
-        log.append(Timestamp(sequence), Event::HostLost { host: bad.clone(), reason: "y".repeat(500) });
-        log.append_agents(Timestamp(sequence), &[of_host("bad-0", sequence, 1_000)]).unwrap();
-        if sequence % 100 == 0 {
-            log.sync();
-            log = EventLog::open(small());
+    let flood = |log: &mut EventLog, name: &str, now: Timestamp, sequences: std::ops::RangeInclusive<u64>| {
+        for sequence in sequences {
+            // Its connections are its own doing too.
+            let host = HostId::new(name).unwrap();
+            log.append(now, Event::HostLost { host, reason: "y".repeat(500) });
+            log.append_agents(now, &[of_host(name, sequence, 1_000)]).unwrap();
         }
+    };
+    // Many on one day.
+    for host in 0..40 {
+        let name = format!("bad-{host}");
+        flood(&mut log, &name, Timestamp(1), 1..=60);
+        log.sync();
+        let through = log.through(&HostId::new(name).unwrap(), 5);
+        assert_eq!(through, 60, "what is logged beside is acknowledged too");
+        log = EventLog::open(small());
     }
-    assert_eq!(log.through(&bad, 5), 800, "what is logged beside is acknowledged too");
-    let has = |lines: &[String], part: &str| lines.iter().filter(|line| line.contains(part)).count();
-    let lines = read(folder.path(), None);
-    assert_eq!((has(&lines, "aggregator_stopped"), has(&lines, "\"good\"")), (1, 1));
-    assert!(has(&lines, "event_share_exceeded") > 0);
-    // A host that has joined since has room, and its events stay.
+    assert_eq!(has("event_share_exceeded"), 40);
+    // A host that joins after all that has room.
     log.append_agents(Timestamp(1), &[of_host("late", 1, 10)]).unwrap();
-    for sequence in 801..=1_600 {
-        log.append_agents(Timestamp(sequence), &[of_host("bad-0", sequence, 1_000)]).unwrap();
+    flood(&mut log, "bad-0", Timestamp(1), 61..=400);
+    assert_eq!((has("aggregator_stopped"), has("\"good\""), has("\"late\"")), (1, 1, 1));
+    // One on many days: it would have filled the log four times in each.
+    let mut after = 400;
+    for day in 1..=10 {
+        flood(&mut log, "bad-0", Timestamp(day * DAY_MS), after + 1..=after + 300);
+        after += 300;
+        log.sync();
+        log = EventLog::open(small());
     }
-    assert_eq!(has(&read(folder.path(), None), "\"late\""), 1);
-    // Many hosts: they share the rest.
-    for host in 1..40 {
-        for sequence in 1..=60 {
-            log.append_agents(Timestamp(sequence), &[of_host(&format!("bad-{host}"), sequence, 1_000)]).unwrap();
-        }
+    assert_eq!((has("aggregator_stopped"), has("\"good\""), has("\"late\"")), (1, 1, 1));
+}
+
+#[test]
+fn what_decisions_users_and_strangers_fill_pushes_out_no_order_and_is_kept_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::open(EventLogSettings { max_bytes: 20_000, ..settings(folder.path()) });
+    let order =
+        |uid| Event::OperatorRequest { uid, user: "somebody".into(), request: "z".repeat(200), outcome: "done".into() };
+    log.append(Timestamp(1), order(0));
+    for second in 1..=1_000 {
+        let now = Timestamp(second * 1_000);
+        log.append(now, Event::GoalBackInReach { job: gleaner_types::id::JobId::new("j").unwrap() });
+        log.append(now, order(1_000));
+        log.append(now, Event::PeerRefused { peer: "p".repeat(200), reason: String::new() });
     }
-    drop(log);
     let lines = read(folder.path(), None);
-    assert_eq!((has(&lines, "aggregator_stopped"), has(&lines, "\"good\"")), (1, 1));
+    let has = |part: &str| lines.iter().filter(|line| line.contains(part)).count();
+    assert_eq!((has("\"uid\":0"), has("event_share_exceeded")), (1, 3));
+    assert!(has("\"uid\":1000") > 50 && has("goal_back_in_reach") > 50 && has("peer_refused") > 50);
+    assert!(lines.last().unwrap().contains("peer_refused"), "the latest are there");
 }
 
 /// A loss of power may keep one file's last lines and not the other's.
 #[test]
 fn lines_of_a_host_wait_for_the_disk_in_one_series_only() {
     let folder = tempfile::tempdir().unwrap();
-    let mut log = EventLog::open(EventLogSettings { max_bytes: 20_000, ..settings(folder.path()) });
+    let mut log = EventLog::open(EventLogSettings { max_bytes: 40_000, ..settings(folder.path()) });
     let mut seen = [0, 0];
-    // Long and short lines in turn: near its share the long ones do not fit, and after a rotation all do again.
+    // Ten a day, which is more than its share of one.
     for sequence in 1..=400 {
-        let bytes = if sequence % 3 == 0 { 900 } else { 10 };
-        log.append_agents(Timestamp(sequence), &[of_host("h1", sequence, bytes)]).unwrap();
-        log.append(Timestamp(sequence), stopped());
+        let now = Timestamp(sequence * DAY_MS / 10);
+        log.append_agents(now, &[of_host("h1", sequence, 500)]).unwrap();
+        log.append(now, stopped());
         let mut series: Vec<Series> = log
             .unsynced
             .iter()

@@ -129,7 +129,7 @@ async fn events_are_acknowledged_once_a_sync_has_reached_them() {
     shell.take(Arrival::Tick);
     assert_eq!(through(&mut outgoing), [5], "one sync for all");
     // The disk does not take the next ones.
-    shell.events.write_to(std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap());
+    shell.events.write_to(&std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap());
     shell.agent_events(host.clone(), 1, records(5, 6..=7));
     shell.take(Arrival::Tick);
     assert_eq!((through(&mut outgoing), logged(folder.path())), (vec![], 5));

@@ -56,6 +56,9 @@ pub const LINE_FORMAT: u64 = 1;
 pub struct EventStamp {
     /// When it happened, by the clock of its source.
     pub at: Timestamp,
+    /// When it was logged, by the aggregator's clock. `None` where it is not known: a line of an agent that an
+    /// older version wrote.
+    pub logged: Option<Timestamp>,
     /// Its source.
     pub source: EventSource,
 }
@@ -513,11 +516,13 @@ pub enum Event {
         /// Why, in a sentence.
         reason: String,
     },
-    /// A host has more events than its share of the log: what else concerns it is kept beside, where the oldest of such hosts go
-    /// first.
+    /// Somebody has more events than a day's share of the log: until the day ends, the rest is kept beside, where the oldest
+    /// of all such go first.
     EventShareExceeded {
-        /// The host.
-        host: HostId,
+        /// Whose share: a host's name, `user` and a number, `strangers` or `decisions`.
+        of: String,
+        /// The host, where it is one.
+        host: Option<HostId>,
     },
     /// An agent of a newer release sent an event that this release does not know. Nothing else of it is known.
     UnknownEvent {
@@ -561,9 +566,24 @@ impl EventRecord {
     /// # Errors
     /// Never for records made by Gleaner; serde's error if a field cannot be expressed.
     pub fn to_json_line(&self) -> Result<String, serde_json::Error> {
+        self.to_line(None)
+    }
+
+    /// The same line for the log, with the time when it was logged where that is not the event's own.
+    ///
+    /// # Errors
+    /// As of [`EventRecord::to_json_line`].
+    pub fn to_logged_line(&self, logged: Timestamp) -> Result<String, serde_json::Error> {
+        self.to_line(Some(logged).filter(|logged| self.source != EventSource::Aggregator || *logged != self.at))
+    }
+
+    fn to_line(&self, logged: Option<Timestamp>) -> Result<String, serde_json::Error> {
         let mut line = Map::new();
         line.insert("time".into(), Value::String(self.at.to_string()));
         line.insert("at_ms".into(), self.at.0.into());
+        if let Some(logged) = logged {
+            line.insert("logged_ms".into(), logged.0.into());
+        }
         line.insert("format".into(), LINE_FORMAT.into());
         match &self.source {
             EventSource::Aggregator => {
@@ -595,7 +615,7 @@ impl EventRecord {
         let Value::Object(mut line) = serde_json::from_str(text)? else {
             return Err(EventLineError::Shape("not an object"));
         };
-        let (EventStamp { at, source }, name) = EventStamp::take(&mut line)?;
+        let (EventStamp { at, source, .. }, name) = EventStamp::take(&mut line)?;
         let event = serde_json::from_value(Value::Object(Map::from_iter([(name, Value::Object(line))])))?;
         Ok(Self { at, source, event })
     }
@@ -620,6 +640,7 @@ impl EventStamp {
         UnknownFormat::unless_within("line", 1..=LINE_FORMAT, format, None)?;
         let at = line.remove("at_ms").and_then(|v| v.as_u64()).ok_or(EventLineError::Shape("no `at_ms`"))?;
         line.remove("time");
+        let logged = line.remove("logged_ms").and_then(|v| v.as_u64());
         let source = match line.remove("source").as_ref().and_then(Value::as_str) {
             Some("aggregator") => EventSource::Aggregator,
             Some("agent") => EventSource::Agent {
@@ -630,7 +651,10 @@ impl EventStamp {
             _ => return Err(EventLineError::Shape("no known `source`")),
         };
         match line.remove("event") {
-            Some(Value::String(name)) => Ok((Self { at: Timestamp(at), source }, name)),
+            Some(Value::String(name)) => {
+                let logged = logged.or((source == EventSource::Aggregator).then_some(at)).map(Timestamp);
+                Ok((Self { at: Timestamp(at), logged, source }, name))
+            }
             _ => Err(EventLineError::Shape("no `event`")),
         }
     }
@@ -659,6 +683,20 @@ mod tests {
             assert!(!line.contains('\n'));
             assert_eq!(EventRecord::from_json_line(&line).unwrap(), record, "{line}");
         }
+    }
+
+    #[test]
+    fn a_line_says_when_it_was_logged_if_that_is_not_its_own_time() {
+        let own = EventRecord { at: Timestamp(7), source: EventSource::Aggregator, event: Event::AggregatorStopped {} };
+        let source = EventSource::Agent { host: HostId::new("h1").unwrap(), incarnation: 3, sequence: 9 };
+        let agents = EventRecord { source, ..own.clone() };
+        for (record, logged, says) in [(&own, 7, false), (&own, 8, true), (&agents, 7, true), (&agents, 8, true)] {
+            let line = record.to_logged_line(Timestamp(logged)).unwrap();
+            assert_eq!(line.contains("\"logged_ms\""), says, "{line}");
+            assert_eq!(EventStamp::from_json_line(&line).unwrap().logged, Some(Timestamp(logged)), "{line}");
+            assert_eq!(EventRecord::from_json_line(&line).unwrap(), *record, "{line}");
+        }
+        assert_eq!(EventStamp::from_json_line(&agents.to_json_line().unwrap()).unwrap().logged, None);
     }
 
     #[test]
@@ -719,7 +757,7 @@ mod tests {
             r#"{"at_ms":6,"source":"agent","agent":"h1","incarnation":2,"sequence":3,"event":"host_dreams","of":1}"#;
         assert!(EventRecord::from_json_line(new).is_err());
         let source = EventSource::Agent { host: HostId::new("h1").unwrap(), incarnation: 2, sequence: 3 };
-        assert_eq!(EventStamp::from_json_line(new).unwrap(), EventStamp { at: Timestamp(6), source });
+        assert_eq!(EventStamp::from_json_line(new).unwrap(), EventStamp { at: Timestamp(6), logged: None, source });
         for bad in ["", "[]", "{}", r#"{"at_ms":1,"source":"aggregator"}"#] {
             assert!(EventStamp::from_json_line(bad).is_err(), "{bad}");
         }

@@ -143,8 +143,8 @@ const NAMED: [Named; 13] = [
     Named {
         name: "a host has no share of the event log",
         file: "aggregator/src/event_log.rs",
-        old: "if self.shares.take_in(&host, line.len() as u64 + 1, capacity) {",
-        new: "if capacity > 0 {",
+        old: "if fit == Fit::Within {",
+        new: "if fit == Fit::Within || matches!(subject, Subject::Host(_)) {",
         package: "gleaner-aggregator",
         test: "hosts_that_flood_push_out_nothing_of_others",
         bed: None,
