@@ -85,8 +85,8 @@ impl Series {
 struct Unsynced {
     series: Series,
     record: EventRecord,
-    /// What it was counted as.
-    counted: Option<(Subject, u64)>,
+    /// What it was counted as, and when.
+    counted: Option<(Subject, Timestamp, u64)>,
 }
 
 /// The log cannot be written.
@@ -295,8 +295,8 @@ impl EventLog {
             // What the other series have stays there. It is acknowledged with the rest, which may come before it.
             for Unsynced { series, record, counted } in self.unsynced.drain(..).rev() {
                 if synced[series as usize].is_err() {
-                    if let Some((subject, bytes)) = counted {
-                        self.shares.take_back(&subject, bytes);
+                    if let Some((subject, then, bytes)) = counted {
+                        self.shares.take_back(&subject, then, bytes);
                     }
                     self.waiting.push_front(record);
                 }
@@ -380,27 +380,26 @@ impl EventLog {
 
     fn write(&mut self, now: Timestamp, record: &EventRecord) -> Result<(), EventLogError> {
         let line = record.to_logged_line(now).map_err(|error| self.unwritable(Series::Own, error.into()))?;
-        let Some((subject, _)) = Subject::of(&line) else { return self.put(Series::Own, record, line, None) };
+        let Some((subject, _)) = Subject::of(&line) else { return self.put(now, Series::Own, record, line, None) };
         let (length, of_file) = (line.len() as u64 + 1, self.writer(Series::Own).files.max_bytes);
         let fit = self.shares.fit(&subject, now, length, of_file);
         if fit == Fit::Within {
-            self.put(Series::of(&subject), record, line, Some(subject.clone()))?;
-            self.shares.add(&subject, now, length);
-            return Ok(());
+            return self.put(now, Series::of(&subject), record, line, Some(subject));
         }
         if fit == Fit::FirstBeyond {
             let host = if let Subject::Host(host) = &subject { Some(host.clone()) } else { None };
             let event = Event::EventShareExceeded { of: subject.to_string(), host };
             let exceeded = EventRecord { at: now, source: EventSource::Aggregator, event };
             let text = exceeded.to_json_line().map_err(|error| self.unwritable(Series::Own, error.into()))?;
-            self.put(Series::Own, &exceeded, text, None)?;
+            self.put(now, Series::Own, &exceeded, text, None)?;
             self.shares.exceeded(&subject, now);
         }
-        self.put(Series::Excess, record, line, Some(subject))
+        self.put(now, Series::Excess, record, line, Some(subject))
     }
 
     fn put(
         &mut self,
+        now: Timestamp,
         series: Series,
         record: &EventRecord,
         line: String,
@@ -416,7 +415,10 @@ impl EventLog {
         if let Some(subject) = &subject {
             self.series_of.insert(subject.clone(), series);
         }
-        let counted = subject.filter(|_| series != Series::Excess).map(|subject| (subject, length));
+        let counted = subject.filter(|_| series != Series::Excess).map(|subject| (subject, now, length));
+        if let Some((subject, ..)) = &counted {
+            self.shares.add(subject, now, length);
+        }
         self.unsynced.push(Unsynced { series, record: record.clone(), counted });
         self.appended.send_modify(|count| *count += 1);
         Ok(())

@@ -466,7 +466,8 @@ impl Site {
 
     /// An aggregator's event log, whether it runs or not.
     pub(crate) fn own_events(&self, name: &str) -> String {
-        std::fs::read_to_string(self.bench.path(&format!("state-{name}/events/events.jsonl"))).unwrap_or_default()
+        let file = |stem| self.bench.path(&format!("state-{name}/events/{stem}.jsonl"));
+        ["events", "events-hosts"].map(|stem| std::fs::read_to_string(file(stem)).unwrap_or_default()).concat()
     }
 
     /// Epochs of the commands that `host-1` carried out, in order.

@@ -41,13 +41,17 @@ impl EventReader {
     /// Up to `most` further lines; none when everything has been read for now.
     ///
     /// # Errors
-    /// When a file cannot be read.
+    /// When a file cannot be read, and there are no lines of the other series.
     pub fn next_lines(&mut self, most: usize) -> io::Result<Vec<String>> {
         let mut lines = Vec::new();
+        let mut unreadable = None;
         while lines.len() < most {
             for (series, next) in self.series.iter_mut().zip(&mut self.next) {
                 if next.is_none() {
-                    *next = series.next_line()?;
+                    *next = series.next_line().unwrap_or_else(|error| {
+                        unreadable = Some(error);
+                        None
+                    });
                 }
             }
             // Of lines logged at once, the first series' comes first.
@@ -61,7 +65,7 @@ impl EventReader {
                 None => break,
             }
         }
-        Ok(lines)
+        unreadable.filter(|_| lines.is_empty()).map_or(Ok(lines), Err)
     }
 
     /// Bytes that are still to be read.

@@ -25,7 +25,7 @@ const BY_HOSTS: [&str; 6] =
 const BY_STRANGERS: [&str; 2] = ["peer_refused", "join_refused"];
 
 /// Those that the loops log as often as what hosts, jobs and services say makes them decide.
-const DECISIONS: [&str; 14] = [
+const DECISIONS: [&str; 15] = [
     "job_submitted",
     "job_waiting",
     "job_profiling",
@@ -40,6 +40,7 @@ const DECISIONS: [&str; 14] = [
     "shares_moved",
     "target_missed",
     "target_met",
+    "plan_rejected",
 ];
 
 /// Whose doings a line tells of, beside the aggregator's own.
@@ -137,9 +138,9 @@ impl Shares {
         self.day(subject, now).bytes += bytes;
     }
 
-    /// A line was taken back.
-    pub(super) fn take_back(&mut self, subject: &Subject, bytes: u64) {
-        if let Some(day) = self.0.get_mut(subject) {
+    /// A line that was written at `then` was taken back.
+    pub(super) fn take_back(&mut self, subject: &Subject, then: Timestamp, bytes: u64) {
+        if let Some(day) = self.0.get_mut(subject).filter(|day| day.day == then.0 / DAY_MS) {
             day.bytes = day.bytes.saturating_sub(bytes);
         }
     }
@@ -188,7 +189,8 @@ mod tests {
         let (today, tomorrow) = (Timestamp(DAY_MS - 1), Timestamp(DAY_MS));
         shares.add(&one, today, 6);
         shares.add(&one, today, 3);
-        shares.take_back(&one, 3);
+        shares.take_back(&one, today, 3);
+        shares.take_back(&one, tomorrow, 6);
         assert_eq!(shares.fit(&one, today, 4, 160), Fit::Within, "a sixteenth");
         assert_eq!(shares.fit(&one, today, 5, 160), Fit::FirstBeyond);
         shares.exceeded(&one, today);

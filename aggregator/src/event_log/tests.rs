@@ -386,6 +386,9 @@ fn an_older_file_that_the_disk_does_not_give_hides_no_other() {
     std::fs::create_dir(folder.path().join("events.7.jsonl")).unwrap();
     assert_eq!(read(folder.path(), None).len(), 1);
     assert_eq!(read(folder.path(), Some(Timestamp(1))).len(), 1);
+    // The current one of another series.
+    std::fs::create_dir(folder.path().join("events-excess.jsonl")).unwrap();
+    assert_eq!(read(folder.path(), None).len(), 1);
 }
 
 #[test]
