@@ -31,8 +31,7 @@ use gleaner_types::report::{Absence, Reading, Reason, VolunteerState};
 
 pub use self::by_hand::HarmByHand;
 use self::following::{Following, Taken, changed};
-pub(crate) use self::holder::Holder;
-use crate::guard::{GuardView, ProtectError, VolunteerClock};
+pub(crate) use self::holder::{GuardedVolunteer, Holder};
 use crate::kernel_file::read_short;
 use crate::sense::perf::parse_cpu_list;
 use crate::sense::run_queue::{Counted, OpenCounters, QueueSource, RunQueues, compare};
@@ -45,48 +44,6 @@ const RUNS: f64 = 0.01;
 const EVENTS: usize = 64;
 /// While CPUs are kept free of the volunteer, that they still are is checked at least this often.
 const SPARE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The volunteer that a guard holds.
-#[derive(Debug)]
-pub(crate) struct GuardedVolunteer {
-    pub(crate) guard: GuardView,
-    pub(crate) clock: VolunteerClock,
-}
-
-impl Holder for GuardedVolunteer {
-    fn runs(&self) -> (VolunteerState, u64) {
-        let status = self.guard.status();
-        (status.state, status.freezes)
-    }
-
-    fn cpu_ns(&self) -> Option<u64> {
-        self.clock.read_ns().ok()
-    }
-
-    fn counts_alone(&self) -> bool {
-        self.clock.is_its_own()
-    }
-
-    fn hold(&self, until: Instant) -> bool {
-        self.guard.hold(until)
-    }
-
-    fn release(&self) {
-        self.guard.release();
-    }
-
-    fn can_spare(&self) -> bool {
-        self.guard.can_spare()
-    }
-
-    fn can_force_points(&self) -> bool {
-        self.guard.can_force_points()
-    }
-
-    fn protect(&self, posture: Posture) -> Result<(), ProtectError> {
-        self.guard.protect(posture)
-    }
-}
 
 /// What is measured, how often, and what follows.
 #[derive(Debug, Clone, PartialEq)]

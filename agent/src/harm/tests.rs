@@ -15,7 +15,7 @@ use super::following::{RETRY_INTERVAL, Refused};
 use super::*;
 use crate::act::tests::scene::{Burner, Scene, eventually};
 use crate::act::volunteer::SpareError;
-use crate::guard::{Guard, Meter, MeterPaths};
+use crate::guard::{Guard, Meter, MeterPaths, ProtectError, VolunteerClock};
 use crate::hierarchies::Hierarchies;
 use crate::sense::run_queue::VolunteerMark;
 
@@ -611,7 +611,7 @@ fn a_guarded_volunteer_is_held_and_let_go() {
     let meter = Meter::open(&MeterPaths::fixture(counters.path()), &usage).unwrap();
     let law = GuardSettings { growth_per_s: Fraction::clamped(2.0), ..GuardSettings::default() };
     let guard = Guard::start(&ActSettings { guard: law, ..scene.settings() }, volunteer, meter).unwrap();
-    let held = GuardedVolunteer { guard: guard.view(), clock };
+    let held = GuardedVolunteer { guard: guard.view(), clock: Some(clock) };
     assert!(!held.hold(Instant::now() + Duration::from_secs(60)), "a latent volunteer is not held");
     let _hog = Burner::start(&procs_files);
     guard.set_cap(Some(Quota::Unlimited)).unwrap();
