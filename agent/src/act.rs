@@ -19,7 +19,7 @@ pub mod plan;
 mod refused;
 pub mod restore;
 mod settings;
-mod trust;
+pub(crate) mod trust;
 pub mod volunteer;
 
 #[cfg(test)]

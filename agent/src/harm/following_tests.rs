@@ -78,8 +78,14 @@ fn run(scene: &Scene, loops: &Loops, held: Held, windows: u32) {
     }
     let volunteer = GuardedVolunteer { guard: guard.view(), clock: Some(clock) };
     let budgets = Budgets { all_percent: 1.0, ..Budgets::default() };
-    let meter =
-        HarmMeter::start(HarmSettings { pause_share: 0.2, budgets, follow }, Box::new(volunteer), queues(), 7).unwrap();
+    let meter = HarmMeter::start(
+        HarmSettings { pause_share: 0.2, budgets, follow },
+        Box::new(volunteer),
+        queues(),
+        7,
+        Recalled::default(),
+    )
+    .unwrap();
     meter.set_sources(own());
     thread::sleep(Duration::from_secs(3));
     for _ in 0..windows {
