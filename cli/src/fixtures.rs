@@ -1,4 +1,4 @@
-//! What several of this crate's tests show: a host as an aggregator sees it.
+//! What several of this crate's tests show: a host as an aggregator sees it. In: its report. Out: its view. Called by tests.
 
 use gleaner_planner::controller::HostView;
 use gleaner_types::report::HostReport;
