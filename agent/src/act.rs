@@ -19,7 +19,7 @@ pub mod plan;
 mod refused;
 pub mod restore;
 mod settings;
-mod trust;
+pub(crate) mod trust;
 pub mod volunteer;
 
 #[cfg(test)]
@@ -402,7 +402,7 @@ impl Actor {
     /// The volunteer for the harm meter to hold, once; `None` without one whose guard has a thread of its own.
     pub(crate) fn take_held_volunteer(&mut self) -> Option<GuardedVolunteer> {
         let guard = self.guard.as_ref().filter(|_| !self.settings.guard_by_hand)?.view();
-        Some(GuardedVolunteer { guard, clock: self.clock.take()? })
+        Some(GuardedVolunteer { guard, clock: Some(self.clock.take()?) })
     }
 
     /// For another thread to read.

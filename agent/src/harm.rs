@@ -14,6 +14,7 @@ mod following;
 #[cfg(test)]
 mod following_tests;
 mod holder;
+mod record;
 #[cfg(test)]
 mod tests;
 
@@ -31,8 +32,9 @@ use gleaner_types::report::{Absence, Reading, Reason, VolunteerState};
 
 pub use self::by_hand::HarmByHand;
 use self::following::{Following, Taken, changed};
-pub(crate) use self::holder::Holder;
-use crate::guard::{GuardView, ProtectError, VolunteerClock};
+pub(crate) use self::holder::{GuardedVolunteer, Holder};
+pub(crate) use self::record::{Circumstances, Recalled};
+use self::record::{Record, since_boot};
 use crate::kernel_file::read_short;
 use crate::sense::perf::parse_cpu_list;
 use crate::sense::run_queue::{Counted, OpenCounters, QueueSource, RunQueues, compare};
@@ -45,48 +47,6 @@ const RUNS: f64 = 0.01;
 const EVENTS: usize = 64;
 /// While CPUs are kept free of the volunteer, that they still are is checked at least this often.
 const SPARE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The volunteer that a guard holds.
-#[derive(Debug)]
-pub(crate) struct GuardedVolunteer {
-    pub(crate) guard: GuardView,
-    pub(crate) clock: VolunteerClock,
-}
-
-impl Holder for GuardedVolunteer {
-    fn runs(&self) -> (VolunteerState, u64) {
-        let status = self.guard.status();
-        (status.state, status.freezes)
-    }
-
-    fn cpu_ns(&self) -> Option<u64> {
-        self.clock.read_ns().ok()
-    }
-
-    fn counts_alone(&self) -> bool {
-        self.clock.is_its_own()
-    }
-
-    fn hold(&self, until: Instant) -> bool {
-        self.guard.hold(until)
-    }
-
-    fn release(&self) {
-        self.guard.release();
-    }
-
-    fn can_spare(&self) -> bool {
-        self.guard.can_spare()
-    }
-
-    fn can_force_points(&self) -> bool {
-        self.guard.can_force_points()
-    }
-
-    fn protect(&self, posture: Posture) -> Result<(), ProtectError> {
-        self.guard.protect(posture)
-    }
-}
 
 /// What is measured, how often, and what follows.
 #[derive(Debug, Clone, PartialEq)]
@@ -148,7 +108,7 @@ pub(crate) struct HarmMeter {
 }
 
 impl HarmMeter {
-    /// Starts the thread. Equal seeds draw equal moments.
+    /// Starts the thread, which goes on with what an earlier agent learnt. Equal seeds draw equal moments.
     ///
     /// # Errors
     /// The system's error when no thread can be started.
@@ -157,7 +117,9 @@ impl HarmMeter {
         holder: Box<dyn Holder>,
         queues: RunQueues,
         seed: u64,
+        recalled: Recalled,
     ) -> std::io::Result<Self> {
+        let Recalled { record, remembered, warning } = recalled;
         let pause_share = settings.pause_share;
         let state = State {
             quit: false,
@@ -165,7 +127,7 @@ impl HarmMeter {
             generation: 0,
             sources: Vec::new(),
             harm: HostHarm::because(Reason::VolunteerNeverRan),
-            events: Vec::new(),
+            events: warning.into_iter().collect(),
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let mut worker = Worker {
@@ -174,8 +136,8 @@ impl HarmMeter {
             queues,
             schedule: Schedule::new(seed, pause_share),
             tracker: HarmTracker::default(),
-            following: Following::default(),
-            began: Instant::now(),
+            following: Following { recalled: remembered, ..Following::default() },
+            record,
             paused: Duration::ZERO,
             buffer: Vec::new(),
         };
@@ -242,7 +204,8 @@ struct Worker {
     tracker: HarmTracker,
     /// How the volunteer is held, where that follows the harm.
     following: Following,
-    began: Instant,
+    /// Where what is learnt is stored, if it is.
+    record: Option<Record>,
     paused: Duration,
     buffer: Vec<u8>,
 }
@@ -257,16 +220,18 @@ struct Snapshot {
 impl Worker {
     fn run(&mut self) {
         loop {
-            let settings = {
+            let (settings, quit) = {
                 let state = self.shared.lock();
-                if state.quit {
-                    return;
-                }
-                state.settings.clone()
+                (state.settings.clone(), state.quit)
             };
+            if quit {
+                self.remember(&settings, true);
+                return;
+            }
             self.follow(&settings);
-            self.schedule.set_pause_share(settings.pause_share * self.following.pace(self.began.elapsed()));
+            self.schedule.set_pause_share(settings.pause_share * self.following.pace(since_boot()));
             self.publish(&settings);
+            self.remember(&settings, false);
             let Some(trial) = self.schedule.next_trial() else {
                 self.shared.sleep(Duration::from_secs(3_600));
                 continue;
@@ -277,12 +242,12 @@ impl Worker {
             match self.trial(trial) {
                 Ok((compared, cores)) => {
                     self.weigh(&compared, cores, &settings.budgets);
-                    self.tracker.record(self.began.elapsed(), compared);
+                    self.tracker.record(since_boot(), compared);
                 }
                 Err(Some(skipped)) => self.tracker.skip(skipped),
                 Err(None) => {}
             }
-            self.tracker.forget(self.began.elapsed());
+            self.tracker.forget(since_boot());
         }
     }
 
@@ -310,15 +275,25 @@ impl Worker {
     fn follow(&mut self, settings: &HarmSettings) {
         // Without trials nothing would ever be learnt.
         let wanted = settings.follow && settings.pause_share > 0.0;
-        let change = self.following.follow(wanted, &*self.holder, cpus(), self.began.elapsed());
+        let change = self.following.follow(wanted, &*self.holder, cpus(), since_boot());
         self.tell(change);
     }
 
     /// What follows from a trial.
     fn weigh(&mut self, compared: &[Compared], cores: f64, budgets: &Budgets) {
-        let now = self.began.elapsed();
+        let now = since_boot();
         let change = self.following.trial(&Taken { compared, cores, budgets }, &*self.holder, cpus(), now);
         self.tell(change);
+    }
+
+    /// Stores what is learnt. What no longer applies to this host is removed, and nothing more is stored until the next start.
+    fn remember(&mut self, settings: &HarmSettings, at_end: bool) {
+        if let Some(record) = self.record.take_if(|record| !record.applies(cpus(), &settings.budgets)) {
+            record.remove();
+        }
+        if let (Some(record), Some(remembered)) = (&mut self.record, self.following.to_remember()) {
+            record.save(&remembered, since_boot(), at_end);
+        }
     }
 
     /// Makes an event of a change of posture.
@@ -445,7 +420,7 @@ type Quadruple<'a> = (
 pub(crate) const CPUS_ONLINE: &str = "devices/system/cpu/online";
 
 /// CPUs of this host, however many of them the agent itself may use.
-fn cpus() -> u32 {
+pub(crate) fn cpus() -> u32 {
     cpus_of(&Path::new("/sys").join(CPUS_ONLINE))
 }
 

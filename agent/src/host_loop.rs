@@ -3,6 +3,7 @@
 //! network. Started by the daemon.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,8 +26,9 @@ use crate::act::restore::RestoreReport;
 use crate::config::Config;
 use crate::guard::{GuardStatus, GuardView};
 pub use crate::harm::HarmByHand;
-use crate::harm::{CPUS_ONLINE, HarmMeter, cpus_of};
+use crate::harm::{CPUS_ONLINE, Circumstances, HarmMeter, Recalled, cpus, cpus_of};
 use crate::hierarchies::Hierarchies;
+use crate::kernel_file::read_short;
 use crate::levers::catalogue::levers_of_all;
 use crate::metrics::{Status, Tick};
 use crate::order::{Order, Orders};
@@ -373,10 +375,30 @@ fn start_harm_meter(
         return Err(Reason::NoVolunteer);
     }
     let held = actor.take_held_volunteer().ok_or(Reason::Simulated)?;
-    HarmMeter::start(config.harm_settings(), Box::new(held), queues, seed).map_err(|error| {
+    let recalled = recall(config, actor.volunteer_kind());
+    HarmMeter::start(config.harm_settings(), Box::new(held), queues, seed, recalled).map_err(|error| {
         error!(error = %error, "harm is not measured: its thread cannot be started");
         Reason::Described(format!("the meter's thread cannot be started: {error}").into())
     })
+}
+
+/// What an earlier agent learnt of this volunteer's harm in this boot.
+fn recall(config: &Config, volunteer: &VolunteerKind) -> Recalled {
+    let boot_id = match read_short(Path::new("/proc/sys/kernel/random/boot_id")) {
+        Ok(text) => text.trim().to_owned(),
+        Err(error) => {
+            tracing::warn!(%error, "the boot cannot be told, so what is learnt of the volunteer's harm is not stored");
+            return Recalled::default();
+        }
+    };
+    let circumstances = Circumstances {
+        boot_id,
+        cpus: cpus(),
+        volunteer: format!("{volunteer:?}"),
+        budgets: Circumstances::text_of(&config.harm_settings().budgets),
+        scheduling_points: config.scheduling_points,
+    };
+    Recalled::open(&config.state_dir, circumstances)
 }
 
 /// What is in force where the CPUs to be kept free are not.

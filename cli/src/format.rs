@@ -517,6 +517,7 @@ mod tests {
     use gleaner_types::time::Timestamp;
 
     use super::*;
+    use crate::fixtures::host_view;
 
     #[test]
     fn tables_line_up() {
@@ -552,19 +553,7 @@ mod tests {
         assert!(shown.ends_with("\non h the volunteer has at most 50 % of the machine, because"), "{shown}");
         let mut report = gleaner_test_support::report::report(&host, 1);
         report.harm = harm;
-        let view = HostView {
-            host,
-            connected: true,
-            incarnation: 1,
-            facts: gleaner_test_support::report::facts(true),
-            reported: None,
-            report: Some(report),
-            targets: Vec::new(),
-            job: None,
-            held_until: None,
-            unreadable: None,
-        };
-        let shown = hosts(&[view], 0);
+        let shown = hosts(&[host_view(report)], 0);
         let said = "] the volunteer has at most 50 % of the machine, because";
         let note = shown.lines().find(|line| line.ends_with(said)).unwrap();
         let mark = note.split(' ').next().unwrap();

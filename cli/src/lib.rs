@@ -10,6 +10,8 @@ mod commands;
 mod demo;
 mod documents;
 mod exit;
+#[cfg(test)]
+mod fixtures;
 mod foreground_load;
 mod format;
 mod plots;

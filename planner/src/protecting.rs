@@ -15,6 +15,9 @@ mod posture;
 #[cfg(test)]
 mod properties;
 mod reason;
+mod remembered;
+#[cfg(test)]
+mod remembered_tests;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +27,7 @@ pub use self::evidence::{Conclusion, Evidence, RECENT};
 pub use self::learnt::{FORGET, Known, Learnt, Standing};
 pub use self::posture::{Ladder, Means, Posture};
 pub use self::reason::{Cause, Change, Chosen};
+pub use self::remembered::{NotRemembered, Remembered};
 use crate::harm::{Budgets, Compared, LEAST_TRIALS};
 
 /// The postures to begin with: the first where this host has it, or else the second or the next tighter. In one run on two CPUs
@@ -63,6 +67,8 @@ pub struct Protecting {
     /// Why that posture.
     cause: Cause,
     since: Duration,
+    /// The last trial or change.
+    seen: Duration,
     evidence: Evidence,
     lasting: Option<Lasting>,
     learnt: Learnt,
@@ -74,18 +80,67 @@ impl Protecting {
     /// The machine at its start.
     #[must_use]
     pub fn new(ladder: Ladder, now: Duration) -> Self {
-        let [first, or] = START;
-        let posture = if ladder.running().contains(&first) { first } else { ladder.at_most(or) };
+        let posture = start(&ladder);
         Self {
             ladder,
             posture,
             before: Posture::Hold,
             cause: Cause::Begins,
             since: now,
+            seen: now,
             evidence: Evidence::default(),
             lasting: None,
             learnt: Learnt::default(),
             holds: 0,
+        }
+    }
+
+    /// The machine that goes on with what an earlier one learnt, by the same clock, on the same host. It begins no looser than
+    /// that one ended, and no looser than [`START`], in a posture that is not known to be over the budget; where that leaves
+    /// none, or the volunteer was held, it is held. Nothing but new trials loosens it further.
+    ///
+    /// This is safe in both directions. That a posture harms is taken up whole: it only keeps the volunteer from it. That one
+    /// keeps to the budget may be no longer true, as the foreground may be another one by now: it decides only between
+    /// postures that are tight enough anyway, and it is proven again from the first trial on, at the pace of a new one.
+    /// Whatever is older than a running machine would forget it for ([`FORGET`]) does not count.
+    #[must_use]
+    pub fn resume(ladder: Ladder, remembered: &Remembered, now: Duration) -> Self {
+        let mut machine = Self::new(ladder, now);
+        machine.learnt = Learnt::recall(&remembered.learnt, now);
+        let is_stale = remembered.is_stale(now);
+        if is_stale && machine.learnt.is_empty() {
+            return machine;
+        }
+        let last = if is_stale { machine.posture } else { machine.ladder.at_most(remembered.posture) };
+        if last == Posture::Hold {
+            // The time that it was held counts, so that an agent that is started again and again tries it at last.
+            machine.since = remembered.since.min(now);
+            machine.posture = last;
+        } else {
+            let is_tighter = machine.ladder.room(last) <= machine.ladder.room(machine.posture);
+            let loosest = if is_tighter { last } else { machine.posture };
+            let may = machine.ladder.from(loosest).iter().filter(|posture| !machine.learnt.went_over(**posture, now));
+            machine.posture = machine.best_of(&may.copied().collect::<Vec<_>>(), now);
+        }
+        machine.holds = match (is_stale, machine.posture) {
+            (false, Posture::Hold) => remembered.holds.max(1),
+            (false, _) => remembered.holds,
+            (true, posture) => u32::from(posture == Posture::Hold),
+        };
+        machine.cause = Cause::Resumed { last: remembered.posture };
+        machine
+    }
+
+    /// What the next machine may go on with.
+    #[must_use]
+    pub fn to_remember(&self) -> Remembered {
+        let is_unproven_try = matches!(self.cause, Cause::HeldLongEnough { .. }) && self.holds > 0;
+        Remembered {
+            posture: if is_unproven_try { Posture::Hold } else { self.posture },
+            since: self.since,
+            at: self.seen,
+            holds: self.holds,
+            learnt: self.learnt.to_remember(),
         }
     }
 
@@ -145,6 +200,7 @@ impl Protecting {
         harvest_cores: f64,
         budgets: &Budgets,
     ) -> Option<Change> {
+        self.seen = now;
         self.evidence.add(now, compared, harvest_cores, budgets);
         let weighed = self.evidence.weigh(budgets);
         let over = match weighed {
@@ -200,7 +256,13 @@ impl Protecting {
         if matches!(self.cause, Cause::HeldLongEnough { .. }) {
             return Posture::Hold;
         }
-        let running = || self.ladder.after(self.posture).iter().filter(|posture| !self.is_barred(**posture, now));
+        self.best_of(self.ladder.after(self.posture), now)
+    }
+
+    /// Of some postures, loosest first: the one that is known to have kept to the budget at the greatest harvest, or the first
+    /// that is not known to be over it, or at last none.
+    fn best_of(&self, postures: &[Posture], now: Duration) -> Posture {
+        let running = || postures.iter().filter(|posture| !self.is_barred(**posture, now));
         let known = running().filter_map(|posture| Some((*posture, self.learnt.within(*posture, now)?.harvest_cores)));
         let best = known.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(posture, _)| posture);
         let untried = || running().next().copied();
@@ -239,12 +301,19 @@ impl Protecting {
     fn change(&mut self, next: Posture, cause: Cause, now: Duration) -> Change {
         let from = std::mem::replace(&mut self.posture, next);
         self.before = from;
-        self.holds += u32::from(next == Posture::Hold);
+        self.holds = self.holds.saturating_add(u32::from(next == Posture::Hold));
         self.since = now;
+        self.seen = now;
         self.lasting = None;
         // What was seen under another posture says nothing of this one.
         self.evidence = Evidence::default();
         self.cause = cause.clone();
         Change { from, to: next, cause }
     }
+}
+
+/// The posture to begin with on a host of which nothing is known.
+fn start(ladder: &Ladder) -> Posture {
+    let [first, or] = START;
+    if ladder.running().contains(&first) { first } else { ladder.at_most(or) }
 }

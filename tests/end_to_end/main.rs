@@ -6,6 +6,7 @@ mod access;
 mod daemons;
 mod jobs;
 mod kills;
+mod learnt;
 mod monitoring;
 mod openmetrics;
 mod plans;

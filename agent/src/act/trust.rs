@@ -1,7 +1,7 @@
 //! Checks the agent's state folder before it is used. The agent, mostly as root, ends processes, writes control files
 //! and removes folders that its ledger names. So the ledger must be the agent's own, and may only name what the agent
-//! can have written there. In: paths and open files. Out: why one is not to be trusted, in a sentence. The ledger calls
-//! it, when it opens the state folder and reads what is in it.
+//! can have written there. In: paths and open files. Out: why one is not to be trusted, in a sentence. The ledger and
+//! the record of learnt postures call it, when they open the state folder and read what is in it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -34,7 +34,7 @@ pub(super) fn open_folder(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// As [`open_folder`].
-pub(super) fn open_file(path: &Path) -> io::Result<File> {
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let open = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     let file = open.map_err(|error| no_link(path, error))?;
     if !file.metadata()?.is_file() {

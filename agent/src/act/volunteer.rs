@@ -143,7 +143,7 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
     sentences.push(foreseen_spare(settings, hierarchies));
     let controller = settings.volunteer != VolunteerChoice::ProcessGroups;
     let controller = controller.then(|| hierarchies.of("blkio").or_else(|| hierarchies.of("io"))).flatten();
-    let controller = controller.filter(|_| no_disk_weight.is_none());
+    let controller = controller.filter(|_| no_disk_weight.is_none_or(NoDiskWeight::has_controller));
     let controller = controller.map(|(_, unified)| if unified { CgroupVersion::V2 } else { CgroupVersion::V1 });
     sentences.push(super::disks::foreseen(settings.disk_ceiling, &settings.roots, controller));
     match settings.volunteer {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use gleaner_planner::disk_floor::DiskFloorSettings;
-use gleaner_types::report::VolunteerKind;
-use gleaner_types::units::{Bytes, Fraction};
+use gleaner_types::report::{Reason, VolunteerKind};
+use gleaner_types::units::{Bytes, CoreShare, Fraction};
 use rustix::fs::statvfs;
 
 use super::tests::{Counters, leave_idle_class};

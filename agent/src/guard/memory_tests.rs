@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_types::report::VolunteerKind;

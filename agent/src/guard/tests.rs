@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use gleaner_types::report::VolunteerKind;
-use gleaner_types::units::Fraction;
+use gleaner_types::units::{CoreShare, Fraction};
 
 use super::*;
 use crate::act::ledger::Ledger;

@@ -11,14 +11,14 @@ use gleaner_types::report::{HostHarm, Protection, Reason, VolunteerState};
 
 use super::HarmSettings;
 use super::following::{Following, Taken, changed};
-use super::holder::Holder;
-use crate::guard::{GuardView, ProtectError};
+use super::holder::{GuardedVolunteer, Holder};
+use crate::guard::GuardView;
 
 /// The machine and the guard it holds the volunteer by. Dropping it lifts the posture.
 #[derive(Debug)]
 pub struct HarmByHand {
     settings: HarmSettings,
-    holder: SteppedVolunteer,
+    holder: GuardedVolunteer,
     cpus: u32,
     following: Following,
     /// The time of the first call.
@@ -29,7 +29,7 @@ pub struct HarmByHand {
 impl HarmByHand {
     /// Of a host with so many CPUs; no posture is chosen yet.
     pub(crate) fn new(settings: HarmSettings, guard: GuardView, cpus: u32) -> Self {
-        let (following, holder) = (Following::default(), SteppedVolunteer(guard));
+        let (following, holder) = (Following::default(), GuardedVolunteer { guard, clock: None });
         Self { settings, holder, cpus, following, began: None, events: Vec::new() }
     }
 
@@ -103,44 +103,5 @@ impl HarmByHand {
 impl Drop for HarmByHand {
     fn drop(&mut self) {
         _ = self.holder.protect(Posture::Open);
-    }
-}
-
-/// The volunteer of a guard that is stepped by hand. It has no CPU time of its own.
-#[derive(Debug)]
-struct SteppedVolunteer(GuardView);
-
-impl Holder for SteppedVolunteer {
-    fn runs(&self) -> (VolunteerState, u64) {
-        let status = self.0.status();
-        (status.state, status.freezes)
-    }
-
-    fn cpu_ns(&self) -> Option<u64> {
-        None
-    }
-
-    fn counts_alone(&self) -> bool {
-        false
-    }
-
-    fn hold(&self, until: Instant) -> bool {
-        self.0.hold(until)
-    }
-
-    fn release(&self) {
-        self.0.release();
-    }
-
-    fn can_spare(&self) -> bool {
-        self.0.can_spare()
-    }
-
-    fn can_force_points(&self) -> bool {
-        self.0.can_force_points()
-    }
-
-    fn protect(&self, posture: Posture) -> Result<(), ProtectError> {
-        self.0.protect(posture)
     }
 }

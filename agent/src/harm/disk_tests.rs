@@ -90,7 +90,9 @@ fn a_wait_for_the_disk_is_harm() {
     let seed = u64::from(std::process::id());
     let run = |hierarchies: &Hierarchies| {
         let queues = RunQueues::new(Path::new("/proc"), hierarchies, VolunteerMark::default());
-        let meter = HarmMeter::start(OFTEN, Box::new(Signalled(Arc::clone(&volunteer))), queues, seed).unwrap();
+        let meter =
+            HarmMeter::start(OFTEN, Box::new(Signalled(Arc::clone(&volunteer))), queues, seed, Recalled::default())
+                .unwrap();
         measured(&meter, &sources, 24)
     };
     let differs = || {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gleaner_planner::harm::{Budgets, Compared};
-use gleaner_planner::protecting::{Change, Ladder, Means, Posture, Protecting};
+use gleaner_planner::protecting::{Change, Ladder, Means, Posture, Protecting, Remembered};
 use gleaner_types::error::Chain;
 use gleaner_types::event::Event;
 use gleaner_types::report::Protection;
@@ -20,6 +20,8 @@ pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 pub(super) struct Following {
     pub(super) protecting: Option<Protecting>,
     pub(super) refused: Refused,
+    /// What an earlier agent left, until the volunteer is first held by its harm.
+    pub(super) recalled: Option<Remembered>,
 }
 
 /// Means that failed, each with how many CPUs there were.
@@ -59,6 +61,11 @@ impl Following {
         self.protecting.as_ref().map_or(Posture::Open, Protecting::posture)
     }
 
+    /// What the next agent may go on with.
+    pub(super) fn to_remember(&self) -> Option<Remembered> {
+        self.protecting.as_ref().map(Protecting::to_remember)
+    }
+
     /// What is in force, as a report says it.
     pub(super) fn protection(&self) -> Option<Protection> {
         let chosen = self.protecting.as_ref()?.chosen();
@@ -90,7 +97,12 @@ impl Following {
                 None
             }
             None if wanted => {
-                let posture = self.protecting.insert(Protecting::new(ladder, now)).posture();
+                let machine = match self.recalled.take() {
+                    Some(recalled) => Protecting::resume(ladder, &recalled, now),
+                    None => Protecting::new(ladder, now),
+                };
+                tracing::info!(reason = %machine.chosen(), "the volunteer is held by its harm");
+                let posture = self.protecting.insert(machine).posture();
                 self.protect(posture, holder, cpus, now)
             }
             None => None,

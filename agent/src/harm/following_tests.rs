@@ -14,7 +14,7 @@ use crate::act::ledger::Ledger;
 use crate::act::restore::restore_all;
 use crate::act::tests::scene::{Burner, Scene};
 use crate::act::volunteer::{Volunteer, VolunteerUsage};
-use crate::guard::{Guard, Meter, MeterPaths};
+use crate::guard::{Guard, Meter, MeterPaths, VolunteerClock};
 
 /// What the loops and the volunteer did in a while.
 struct While {
@@ -76,10 +76,16 @@ fn run(scene: &Scene, loops: &Loops, held: Held, windows: u32) {
     if let Held::By(posture) = held {
         guard.view().protect(posture).unwrap();
     }
-    let volunteer = GuardedVolunteer { guard: guard.view(), clock };
+    let volunteer = GuardedVolunteer { guard: guard.view(), clock: Some(clock) };
     let budgets = Budgets { all_percent: 1.0, ..Budgets::default() };
-    let meter =
-        HarmMeter::start(HarmSettings { pause_share: 0.2, budgets, follow }, Box::new(volunteer), queues(), 7).unwrap();
+    let meter = HarmMeter::start(
+        HarmSettings { pause_share: 0.2, budgets, follow },
+        Box::new(volunteer),
+        queues(),
+        7,
+        Recalled::default(),
+    )
+    .unwrap();
     meter.set_sources(own());
     thread::sleep(Duration::from_secs(3));
     for _ in 0..windows {

@@ -1,12 +1,13 @@
 //! What the harm meter and the posture do to a volunteer. In: holds, releases, postures. Out: whether they are in force.
-//! Implemented by the guard's volunteer and by tests' ones.
+//! The volunteer of a guard is one, and so are
+//! tests' ones.
 
 use std::time::Instant;
 
 use gleaner_planner::protecting::Posture;
 use gleaner_types::report::VolunteerState;
 
-use crate::guard::ProtectError;
+use crate::guard::{GuardView, ProtectError, VolunteerClock};
 
 /// The volunteer, as far as it must be held still.
 pub(crate) trait Holder: Send {
@@ -29,4 +30,47 @@ pub(crate) trait Holder: Send {
     /// # Errors
     /// [`ProtectError`] when CPUs cannot be kept free, or points not forced.
     fn protect(&self, posture: Posture) -> Result<(), ProtectError>;
+}
+
+/// The volunteer that a guard holds.
+#[derive(Debug)]
+pub(crate) struct GuardedVolunteer {
+    pub(crate) guard: GuardView,
+    /// Its CPU time; `None` where that is made up, as in simulations.
+    pub(crate) clock: Option<VolunteerClock>,
+}
+
+impl Holder for GuardedVolunteer {
+    fn runs(&self) -> (VolunteerState, u64) {
+        let status = self.guard.status();
+        (status.state, status.freezes)
+    }
+
+    fn cpu_ns(&self) -> Option<u64> {
+        self.clock.as_ref()?.read_ns().ok()
+    }
+
+    fn counts_alone(&self) -> bool {
+        self.clock.as_ref().is_some_and(VolunteerClock::is_its_own)
+    }
+
+    fn hold(&self, until: Instant) -> bool {
+        self.guard.hold(until)
+    }
+
+    fn release(&self) {
+        self.guard.release();
+    }
+
+    fn can_spare(&self) -> bool {
+        self.guard.can_spare()
+    }
+
+    fn can_force_points(&self) -> bool {
+        self.guard.can_force_points()
+    }
+
+    fn protect(&self, posture: Posture) -> Result<(), ProtectError> {
+        self.guard.protect(posture)
+    }
 }

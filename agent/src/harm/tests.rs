@@ -11,11 +11,11 @@ use gleaner_types::command::Quota;
 use gleaner_types::harm::HarmInterval;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::following::{RETRY_INTERVAL, Refused};
+use super::following::RETRY_INTERVAL;
 use super::*;
 use crate::act::tests::scene::{Burner, Scene, eventually};
 use crate::act::volunteer::SpareError;
-use crate::guard::{Guard, Meter, MeterPaths};
+use crate::guard::{Guard, Meter, MeterPaths, ProtectError, VolunteerClock};
 use crate::hierarchies::Hierarchies;
 use crate::sense::run_queue::VolunteerMark;
 
@@ -225,7 +225,9 @@ fn compare() -> Result<(), String> {
     let run = |idle: bool| {
         let hogs = Arc::new(Hogs::start(idle, cpus * 2));
         let before = loops.read();
-        let meter = HarmMeter::start(OFTEN, Box::new(Signalled(Arc::clone(&hogs))), queues(), seed).unwrap();
+        let meter =
+            HarmMeter::start(OFTEN, Box::new(Signalled(Arc::clone(&hogs))), queues(), seed, Recalled::default())
+                .unwrap();
         let harm = measured(&meter, &own(), 14);
         let stretch = loops.stretch(before);
         let events = meter.take_events();
@@ -302,7 +304,9 @@ fn a_volunteer_that_harms_is_held_tighter_and_let_go_when_that_is_switched_off()
     let postures = Arc::new(Mutex::new(Vec::new()));
     let holder = Recorded(Signalled(hogs), Arc::clone(&postures));
     let follow = HarmSettings { follow: true, ..OFTEN };
-    let meter = HarmMeter::start(follow, Box::new(holder), queues(), u64::from(std::process::id())).unwrap();
+    let meter =
+        HarmMeter::start(follow, Box::new(holder), queues(), u64::from(std::process::id()), Recalled::default())
+            .unwrap();
     meter.set_sources(own());
     let held = || postures.lock().unwrap().clone();
     eventually("a start", || !held().is_empty());
@@ -397,8 +401,8 @@ fn about_to_spare(holder: Unmovable) -> (Worker, Change) {
         queues: queues(),
         schedule: Schedule::new(1, 0.1),
         tracker: HarmTracker::default(),
-        following: Following { protecting: Some(protecting), refused: Refused::default() },
-        began: Instant::now(),
+        following: Following { protecting: Some(protecting), ..Following::default() },
+        record: None,
         paused: Duration::ZERO,
         buffer: Vec::new(),
     };
@@ -406,7 +410,7 @@ fn about_to_spare(holder: Unmovable) -> (Worker, Change) {
 }
 
 fn take(worker: &mut Worker, change: Change) {
-    let now = worker.began.elapsed();
+    let now = since_boot();
     let change = worker.following.take(Some(change), &*worker.holder, cpus(), now);
     worker.tell(change);
 }
@@ -440,7 +444,7 @@ fn where_cpus_cannot_be_kept_free_after_all_another_posture_holds_at_once() {
         _ => panic!("{events:?}"),
     }
     // After a while it is tried again, and at once on another number of CPUs.
-    let (now, cpus) = (worker.began.elapsed(), cpus());
+    let (now, cpus) = (since_boot(), cpus());
     assert!(!can_spare(&mut worker, cpus, now) && !can_spare(&mut worker, cpus, now + RETRY_INTERVAL / 2));
     let refused = worker.following.refused;
     assert!(can_spare(&mut worker, cpus, now + RETRY_INTERVAL) && can_spare(&mut worker, cpus, now));
@@ -523,7 +527,8 @@ fn without_a_volunteer_the_interval_holds_zero() {
     let _loops = Loops::start(1);
     let holds_zero = |round: u64| {
         let seed = u64::from(std::process::id()) + round;
-        let meter = HarmMeter::start(OFTEN, Box::new(Nothing(Instant::now())), queues(), seed).unwrap();
+        let meter =
+            HarmMeter::start(OFTEN, Box::new(Nothing(Instant::now())), queues(), seed, Recalled::default()).unwrap();
         let harm = measured(&meter, &own(), 14);
         eprintln!("seed {seed}: {harm} ({:.2} to {:.2} %)", harm.low_percent, harm.high_percent);
         harm.low_percent <= 0.0 && harm.high_percent >= 0.0
@@ -561,7 +566,7 @@ fn a_volunteer_that_does_not_run_or_cannot_be_held_is_not_compared() {
         }
     }
     let reason = |odd: Odd, wanted: Reason| {
-        let meter = HarmMeter::start(OFTEN, Box::new(odd), queues(), 1).unwrap();
+        let meter = HarmMeter::start(OFTEN, Box::new(odd), queues(), 1, Recalled::default()).unwrap();
         meter.set_sources(own());
         eventually(
             &format!("{wanted:?}"),
@@ -573,7 +578,8 @@ fn a_volunteer_that_does_not_run_or_cannot_be_held_is_not_compared() {
     reason(Odd(VolunteerState::Frozen, Some(Instant::now())), Reason::VolunteerHeldByGuard);
     reason(Odd(VolunteerState::Active, Some(Instant::now())), Reason::VolunteerNotHeld);
     let off = HarmSettings { pause_share: 0.0, ..OFTEN };
-    let meter = HarmMeter::start(off, Box::new(Odd(VolunteerState::Active, None)), queues(), 1).unwrap();
+    let meter =
+        HarmMeter::start(off, Box::new(Odd(VolunteerState::Active, None)), queues(), 1, Recalled::default()).unwrap();
     eventually(
         "off",
         || matches!(meter.harm().foreground, Reading::Absent(absence) if absence.reason == Reason::PausesSwitchedOff),
@@ -611,7 +617,7 @@ fn a_guarded_volunteer_is_held_and_let_go() {
     let meter = Meter::open(&MeterPaths::fixture(counters.path()), &usage).unwrap();
     let law = GuardSettings { growth_per_s: Fraction::clamped(2.0), ..GuardSettings::default() };
     let guard = Guard::start(&ActSettings { guard: law, ..scene.settings() }, volunteer, meter).unwrap();
-    let held = GuardedVolunteer { guard: guard.view(), clock };
+    let held = GuardedVolunteer { guard: guard.view(), clock: Some(clock) };
     assert!(!held.hold(Instant::now() + Duration::from_secs(60)), "a latent volunteer is not held");
     let _hog = Burner::start(&procs_files);
     guard.set_cap(Some(Quota::Unlimited)).unwrap();

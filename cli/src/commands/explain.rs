@@ -133,6 +133,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::fixtures::host_view;
 
     fn view(name: &str, job: Option<&str>) -> HostView {
         let host = HostId::new(name).unwrap();
@@ -140,18 +141,7 @@ mod tests {
         report.harm.foreground = Reading::Value(HarmInterval::new(0.4, 0.1, 0.7, 40).unwrap());
         report.harm.budget_percent = 1.0;
         report.harm.paused_s = 70.25;
-        HostView {
-            host,
-            connected: true,
-            incarnation: 1,
-            facts: gleaner_test_support::report::facts(true),
-            reported: None,
-            report: Some(report),
-            targets: Vec::new(),
-            job: job.map(|job| JobId::new(job).unwrap()),
-            held_until: None,
-            unreadable: None,
-        }
+        HostView { job: job.map(|job| JobId::new(job).unwrap()), ..host_view(report) }
     }
 
     fn names(hosts: &[HostView]) -> Vec<&str> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gleaner_types::harm::HarmInterval;
+use serde::{Deserialize, Serialize};
 
 use super::posture::Posture;
 
@@ -16,7 +17,8 @@ const BARRED_FOR: Duration = Duration::from_secs(600);
 const WEIGHT: f64 = 0.2;
 
 /// How a posture did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// The harm was surely below the budget.
     Within,
@@ -25,7 +27,8 @@ pub enum Standing {
 }
 
 /// What is known of one posture.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Known {
     /// How it did last.
     pub standing: Standing,
@@ -55,6 +58,22 @@ impl Learnt {
     #[must_use]
     pub fn of(&self, posture: Posture) -> Option<&Known> {
         self.0.get(&posture)
+    }
+
+    /// What an earlier machine learnt, by the same clock. What is too old even for the length of a bar is left out.
+    pub(super) fn recall(known: &[(Posture, Known)], now: Duration) -> Self {
+        let counts = |known: &Known| now < known.barred_until().saturating_add(FORGET);
+        Self(known.iter().filter(|(_, known)| counts(known)).copied().collect())
+    }
+
+    /// All of it.
+    pub(super) fn to_remember(&self) -> Vec<(Posture, Known)> {
+        self.0.iter().map(|(posture, known)| (*posture, *known)).collect()
+    }
+
+    /// Nothing is known of any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// It went over the budget.

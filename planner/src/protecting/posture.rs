@@ -135,6 +135,12 @@ impl Ladder {
         place.and_then(|place| self.running.get(place + 1..)).unwrap_or_default()
     }
 
+    /// A posture, and those after it.
+    pub(super) fn from(&self, posture: Posture) -> &[Posture] {
+        let place = self.running.iter().position(|one| *one == posture);
+        place.and_then(|place| self.running.get(place..)).unwrap_or_default()
+    }
+
     /// The tightest posture in which the volunteer still runs.
     pub(super) fn tightest_running(&self) -> Posture {
         self.running.last().copied().unwrap_or(Posture::Open)

@@ -125,7 +125,7 @@ proptest! {
                 }
                 Cause::NoForeground => prop_assert!(trials >= LEAST_TRIALS && lasted >= WITHIN_FOR, "{said} after {lasted:?}"),
                 Cause::HeldLongEnough { .. } => prop_assert!(lasted >= HELD_FOR.0, "{said} after {lasted:?}"),
-                Cause::Begins | Cause::HostChanged => prop_assert!(false, "{said}"),
+                Cause::Begins | Cause::Resumed { .. } | Cause::HostChanged => prop_assert!(false, "{said}"),
             }
             if change.from != Posture::Hold && change.to != Posture::Hold {
                 let last = went_over.iter().rev().find(|(posture, _)| *posture == change.to);

@@ -12,6 +12,11 @@ use super::posture::Posture;
 pub enum Cause {
     /// Nothing was measured yet.
     Begins,
+    /// An earlier agent left what it had learnt.
+    Resumed {
+        /// The posture that was in force when that was stored.
+        last: Posture,
+    },
     /// The harm was surely above the budget.
     Over {
         /// The harm.
@@ -80,6 +85,9 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Begins => f.write_str("a volunteer begins so, before anything is measured"),
+            Self::Resumed { last } => {
+                write!(f, "the agent before this one learnt so much of this host (it ended with {last})")
+            }
             Self::Over { harm, budget_percent, workload, returns } => {
                 match workload {
                     Some(workload) => write!(f, "{workload} was {harm} slower")?,

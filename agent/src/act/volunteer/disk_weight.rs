@@ -1,4 +1,4 @@
-//! Whether the volunteer can have the least weight on the disks, on version 2 of cgroups. In: its cgroup, or where it
+//! Whether the volunteer can have the least weight on the disks. In: its cgroup, or where it
 //! would be. Out: a sentence for the operator where it cannot. Called by the volunteer and by `gleaner-agent doctor`.
 
 use std::path::Path;
@@ -25,9 +25,21 @@ pub(super) enum NoDiskWeight {
     /// The controller has no such file.
     #[error("the kernel has neither io.cost nor BFQ")]
     NoFile,
+    /// The same of version 1, where the first kernels had another scheduler with weights.
+    #[error("the kernel has neither BFQ nor CFQ with weights for cgroups of version 1")]
+    NoFileOnV1,
 }
 
+/// Files of the root of version 1 that schedulers with weights for cgroups have there: BFQ, and CFQ before Linux 5.0. The root
+/// itself has no weight.
+const ROOT_OF_V1: [&str; 2] = ["blkio.bfq.io_service_bytes", "blkio.leaf_weight"];
+
 impl NoDiskWeight {
+    /// It would be in a cgroup with the controller, which can set ceilings without a weight.
+    pub(super) const fn has_controller(self) -> bool {
+        matches!(self, Self::NoFile | Self::NoFileOnV1)
+    }
+
     /// What that costs and what to do, in a sentence.
     pub(super) fn lacking(self) -> String {
         let enable = match self {
@@ -37,6 +49,9 @@ impl NoDiskWeight {
                  the volunteer's that is there already, or DefaultIOAccounting=yes in systemd's system.conf"
             }
             Self::NoFile => "take a kernel with CONFIG_BLK_CGROUP_IOCOST or CONFIG_BFQ_GROUP_IOSCHED",
+            Self::NoFileOnV1 => {
+                "load the module bfq before the agent starts (CONFIG_BFQ_GROUP_IOSCHED), and give the disks that scheduler"
+            }
         };
         format!(
             "the volunteer has no least weight on the disks, because {self}; it competes for them evenly with the foreground \
@@ -45,12 +60,15 @@ impl NoDiskWeight {
     }
 }
 
-/// Of a volunteer's cgroup for disks. Version 1 has weights of other schedulers and is passed over.
+/// Of a volunteer's cgroup for disks.
 pub(super) fn check(io: Option<(&Path, CgroupVersion)>) -> Result<(), NoDiskWeight> {
     let Some((dir, version)) = io else { return Err(NoDiskWeight::NoController) };
     let has = |kind: &CgroupFile| AnyLever::new(dir, version, *kind).exists();
-    if version == CgroupVersion::V1 || WEIGHTS.iter().any(has) {
+    if WEIGHTS.iter().any(has) {
         return Ok(());
+    }
+    if version == CgroupVersion::V1 {
+        return Err(NoDiskWeight::NoFileOnV1);
     }
     // The controller's own file, whatever else the kernel has.
     Err(if dir.join("io.stat").exists() { NoDiskWeight::NoFile } else { NoDiskWeight::NotSwitchedOn })
@@ -58,8 +76,9 @@ pub(super) fn check(io: Option<(&Path, CgroupVersion)>) -> Result<(), NoDiskWeig
 
 /// Of a cgroup volunteer that does not exist yet. Nothing is changed.
 pub(super) fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Result<(), NoDiskWeight> {
-    if hierarchies.v1.contains_key("blkio") {
-        return Ok(());
+    if let Some(mount) = hierarchies.v1.get("blkio") {
+        let has_weights = ROOT_OF_V1.iter().any(|file| mount.join(file).exists());
+        return if has_weights { Ok(()) } else { Err(NoDiskWeight::NoFileOnV1) };
     }
     let Some((mount, true)) = hierarchies.of("io") else { return Err(NoDiskWeight::NoController) };
     let leaf = mount.join(&settings.volunteer_cgroup);
@@ -95,13 +114,16 @@ mod tests {
     #[test]
     fn what_a_cgroup_lacks_is_known_by_its_files() {
         use CgroupVersion::{V1, V2};
-        let cases: [(&[&str], CgroupVersion, Result<(), NoDiskWeight>); 6] = [
+        let cases: [(&[&str], CgroupVersion, Result<(), NoDiskWeight>); 9] = [
             (&["io.stat", "io.max", "io.weight"], V2, Ok(())),
             (&["io.stat", "io.bfq.weight"], V2, Ok(())),
             (&["io.stat", "io.max"], V2, Err(NoDiskWeight::NoFile)),
             (&["io.pressure"], V2, Err(NoDiskWeight::NotSwitchedOn)),
             (&[], V2, Err(NoDiskWeight::NotSwitchedOn)),
-            (&[], V1, Ok(())),
+            (&["blkio.weight"], V1, Ok(())),
+            (&["blkio.bfq.weight"], V1, Ok(())),
+            (&["blkio.throttle.write_bps_device"], V1, Err(NoDiskWeight::NoFileOnV1)),
+            (&[], V1, Err(NoDiskWeight::NoFileOnV1)),
         ];
         for (files, version, expected) in cases {
             let dir = tempfile::tempdir().unwrap();
@@ -140,8 +162,13 @@ mod tests {
         switch("machine.slice", "io\n");
         assert_eq!(foreseen(&settings, &hierarchies), Ok(()));
         let mut hybrid = with(&[]);
-        hybrid.v1.insert("blkio".to_owned(), root.path().join("blkio"));
-        assert_eq!(foreseen(&settings, &hybrid), Ok(()), "version 1");
+        let blkio = root.path().join("blkio");
+        fs::create_dir(&blkio).unwrap();
+        hybrid.v1.insert("blkio".to_owned(), blkio.clone());
+        fs::write(blkio.join("blkio.throttle.write_bps_device"), "").unwrap();
+        assert_eq!(foreseen(&settings, &hybrid), Err(NoDiskWeight::NoFileOnV1));
+        fs::write(blkio.join("blkio.bfq.io_service_bytes"), "").unwrap();
+        assert_eq!(foreseen(&settings, &hybrid), Ok(()), "version 1 with BFQ");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 use gleaner_api::Overview;
-use gleaner_test_support::report::{facts, report, residual, share};
+use gleaner_test_support::report::{report, residual, share};
 use gleaner_types::application::{ApplicationSpec, ResponseSource, ResponseTime};
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
@@ -12,6 +12,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::super::state::{News, Snapshot};
 use super::*;
+use crate::fixtures::host_view;
 
 fn host(name: &str, expected: f64) -> HostView {
     let id = HostId::new(name).unwrap();
@@ -20,18 +21,7 @@ fn host(name: &str, expected: f64) -> HostView {
     report.machine.cpu_foreground = share(110.0);
     report.volunteer.cpu = share(80.0);
     report.volunteer.allowance = share(150.0);
-    HostView {
-        host: id,
-        connected: true,
-        incarnation: 1,
-        facts: facts(true),
-        reported: Some(Timestamp(1_000)),
-        report: Some(report),
-        targets: Vec::new(),
-        job: None,
-        held_until: None,
-        unreadable: None,
-    }
+    HostView { reported: Some(Timestamp(1_000)), ..host_view(report) }
 }
 
 fn job(name: &str, phase: JobPhase) -> JobStatus {
