@@ -228,26 +228,50 @@ impl Fluid {
                 }
             }
             self.now_s = end_s;
-            for (job, at_s) in ended {
-                self.end(workload, job, at_s);
-            }
+            self.end(workload, &ended);
         }
         if to_s.is_finite() {
             self.now_s = self.now_s.max(to_s);
         }
     }
 
-    fn end(&mut self, workload: &Workload, job: usize, at_s: f64) {
-        if let Some(place) = self.present.iter().position(|&other| other == job) {
-            self.present.remove(place);
-            self.claims.remove(place);
+    /// Stages of these jobs end at these times. Claims move once for all of them; their order is as if they ended one by one.
+    fn end(&mut self, workload: &Workload, ended: &[(usize, f64)]) {
+        if ended.is_empty() {
+            return;
         }
-        let own = &mut self.jobs[job];
-        own.done += self.products[job][own.stage];
-        self.ends_s[job][own.stage] = at_s;
-        own.stage += 1;
-        own.left = 0.0;
-        self.enter(workload, job);
+        let mut entered: Vec<(Claim, usize)> = Vec::new();
+        for &(job, at_s) in ended {
+            let own = &mut self.jobs[job];
+            own.done += self.products[job][own.stage];
+            self.ends_s[job][own.stage] = at_s;
+            own.stage += 1;
+            own.left = self.products[job].get(own.stage).copied().unwrap_or(0.0);
+            let stage = workload.jobs()[job].stages.get(own.stage);
+            entered.extend(stage.map(|stage| (claim(workload, stage), job)));
+        }
+        // Of equals the last to enter comes first.
+        entered.reverse();
+        entered.sort_by(|a, b| a.0.most.total_cmp(&b.0.most));
+        let mut entered = entered.into_iter().peekable();
+        let (claims, present) = (std::mem::take(&mut self.claims), std::mem::take(&mut self.present));
+        let mut left = ended.iter().map(|(job, _)| *job).peekable();
+        for (own, job) in claims.into_iter().zip(present) {
+            // Both are in the order of the claims.
+            if left.next_if_eq(&job).is_some() {
+                continue;
+            }
+            while let Some(new) = entered.next_if(|new| new.0.most <= own.most) {
+                self.put(new);
+            }
+            self.put((own, job));
+        }
+        entered.for_each(|new| self.put(new));
+    }
+
+    fn put(&mut self, (claim, job): (Claim, usize)) {
+        self.claims.push(claim);
+        self.present.push(job);
     }
 
     /// The jobs that use the network up now, with their shares, if any do.
@@ -331,5 +355,58 @@ impl FairTimes {
         let intensive = workload.jobs()[job].stages.iter().any(|stage| workload.network_intensive(stage));
         let lent = self.full[job].iter().map(|piece| piece.share * (piece.to_s - piece.from_s.max(now_s)).max(0.0));
         intensive.then(|| lent.sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_types::id::{HostId, JobId};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sharing::input::{Cluster, Job, Node};
+
+    /// Jobs with two stages of so many tasks, which is the order of their claims.
+    fn workload(tasks: &[(u32, u32)]) -> Workload {
+        let capacity = Resources { cpu: 100.0, ..Resources::default() };
+        let node = Node { name: HostId::new("n").unwrap(), capacity, rack: 0 };
+        let stage = |tasks| Stage { tasks, demand: Resources { cpu: 1.0, ..capacity }, duration_s: 1.0, input: None };
+        let job = |(index, &(first, second)): (usize, &(u32, u32))| Job {
+            name: JobId::new(format!("j{index}")).unwrap(),
+            release_s: 0.0,
+            stages: vec![stage(first), stage(second)],
+        };
+        Workload::new(Cluster { nodes: vec![node], switch: 0.0 }, tasks.iter().enumerate().map(job).collect()).unwrap()
+    }
+
+    proptest! {
+        /// Stages that end together leave claims in the order in which they were if they ended one by one; some end twice.
+        #[test]
+        fn stages_that_end_together_are_as_if_one_by_one(
+            jobs in proptest::collection::vec(((1..5_u32, 1..5_u32), any::<bool>(), any::<bool>()), 1..12),
+        ) {
+            let tasks: Vec<(u32, u32)> = jobs.iter().map(|own| own.0).collect();
+            let workload = workload(&tasks);
+            let mut together = Fluid::new(&workload);
+            (0..jobs.len()).for_each(|job| together.add(&workload, job));
+            let mut single = together.clone();
+            for round in 0..2 {
+                let ends = |job: &usize| if round == 0 { jobs[*job].1 } else { jobs[*job].1 && jobs[*job].2 };
+                let ended: Vec<(usize, f64)> =
+                    together.present.iter().copied().filter(ends).map(|job| (job, 1.0)).collect();
+                together.end(&workload, &ended);
+                for one in &ended {
+                    // As it was done before.
+                    let place = single.present.iter().position(|job| *job == one.0).unwrap();
+                    single.present.remove(place);
+                    single.claims.remove(place);
+                    single.jobs[one.0].stage += 1;
+                    single.enter(&workload, one.0);
+                }
+                prop_assert_eq!(&together.present, &single.present);
+                let most = |own: &Fluid| own.claims.iter().map(|claim| claim.most).collect::<Vec<_>>();
+                prop_assert_eq!(most(&together), most(&single));
+            }
+        }
     }
 }
