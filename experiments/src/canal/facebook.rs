@@ -285,7 +285,8 @@ mod tests {
             let parts = stage.demand.over(workload.capacity()).parts();
             std::array::from_fn(|index| sum[index] + f64::from(stage.tasks) * stage.duration_s * parts[index])
         });
-        let rounded = work_s.map(|work_s| (work_s / 10.0).round() * 10.0);
-        assert_eq!(rounded, [1_360.0, 830.0, 1_240.0, 590.0]); // CPU, memory, disk, network
+        let close = |(own, said): (f64, f64)| (own - said).abs() < 5.0;
+        let said_s = [1_360.0, 830.0, 1_240.0, 590.0]; // CPU, memory, disk, network
+        assert!(work_s.into_iter().zip(said_s).all(close), "{work_s:?}");
     }
 }

@@ -31,6 +31,8 @@ struct Head {
 pub(super) struct Heads {
     list: Vec<Head>,
     needs: Vec<Need>,
+    /// The least that any of them takes of each resource: what a full node is asked first.
+    least: Option<Resources>,
     /// Which needs fit the node that is looked at, as far as was asked.
     fits: Vec<Option<bool>>,
     /// Asks the state each time instead: what tests compare with.
@@ -41,12 +43,12 @@ impl Heads {
     /// Those of these jobs that have tasks to start, in their order.
     pub(super) fn new(state: &State<'_>, jobs: impl Iterator<Item = usize>, plain: bool) -> Self {
         let (mut list, mut needs) = (Vec::new(), Vec::new());
-        let mut known: BTreeMap<[u64; 6], usize> = BTreeMap::new();
+        let mut known: BTreeMap<[u64; 5], usize> = BTreeMap::new();
         for job in jobs {
             let Some((stage, _)) = state.ready(job) else { continue };
             let need = stage.need(Locality::Node);
             let [cpu, memory, disk, network] = need.demand.parts();
-            let key = [cpu, memory, disk, network, need.switch, need.duration_s].map(f64::to_bits);
+            let key = [cpu, memory, disk, network, need.switch].map(f64::to_bits);
             let next = needs.len();
             let index = *known.entry(key).or_insert(next);
             if index == next {
@@ -54,7 +56,12 @@ impl Heads {
             }
             list.push(Head { job, need: index });
         }
-        Self { list, fits: vec![None; needs.len()], needs, plain }
+        let smaller = |a: Resources, b: Resources| {
+            let (a, b) = (a.parts(), b.parts());
+            Resources::from_parts(std::array::from_fn(|index| a[index].min(b[index])))
+        };
+        let least = needs.iter().map(|need| need.demand).reduce(smaller);
+        Self { list, fits: vec![None; needs.len()], needs, least, plain }
     }
 
     /// Forgets what fits: another node is looked at, or a task has started.
@@ -80,7 +87,9 @@ impl Heads {
 
     /// Whether a task of any of the needs fits the node.
     pub(super) fn any_fits(&mut self, state: &State<'_>, node: usize) -> bool {
-        self.plain || (0..self.needs.len()).any(|need| self.need_fits(state, node, need))
+        let capacity = state.workload.cluster().nodes[node].capacity;
+        let may_fit = self.least.is_some_and(|least| least.fits(state.free(node), capacity));
+        self.plain || (may_fit && (0..self.needs.len()).any(|need| self.need_fits(state, node, need)))
     }
 
     fn need_fits(&mut self, state: &State<'_>, node: usize, need: usize) -> bool {

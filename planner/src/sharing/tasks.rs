@@ -211,12 +211,12 @@ impl Near {
 
     pub(super) fn has(&self, job: usize, node: usize) -> bool {
         let word = self.bits[node * self.width + job / 64] | self.anywhere[job / 64];
-        word >> (job % 64) & 1 == 1
+        (word >> (job % 64)) & 1 == 1
     }
 
     /// The job's queue has changed by a task with its input on these nodes, or without input.
     pub(super) fn update(&mut self, job: usize, queue: &Queue, nodes: Option<&[usize]>) {
-        let set = |word: &mut u64, value: bool| *word = *word & !(1 << (job % 64)) | u64::from(value) << (job % 64);
+        let set = |word: &mut u64, value: bool| *word = (*word & !(1 << (job % 64))) | (u64::from(value) << (job % 64));
         match nodes {
             Some(nodes) => {
                 for &node in nodes {
