@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::input::{Need, Stage, Workload};
 use super::resources::{ROUNDING, Resources};
 use super::tasks::{Locality, Near, Queue};
+use super::weights::Weights;
 
 /// Part of a time by which sums of durations may be off.
 pub(super) const TIME_ROUNDING: f64 = 1e-12;
@@ -179,6 +180,11 @@ impl<'a> State<'a> {
     #[must_use]
     pub fn present(&self) -> &[usize] {
         &self.present
+    }
+
+    /// The weights of the jobs that have arrived and not ended.
+    pub(super) fn weights(&self) -> Weights {
+        Weights::new(self.workload.tree(), &self.present)
     }
 
     /// What has run until now.

@@ -9,6 +9,7 @@
 use super::engine::TIME_ROUNDING;
 use super::input::{Stage, Workload};
 use super::resources::{ROUNDING, Resources};
+use super::weights::Weights;
 
 /// What a job wants at one time, in parts of the cluster.
 #[derive(Debug, Clone, Copy)]
@@ -17,10 +18,19 @@ pub(super) struct Claim {
     pub(super) direction: Resources,
     /// The dominant share at which all tasks of its stage run.
     pub(super) most: f64,
+    /// Its dominant share grows by so much of the common level.
+    pub(super) weight: f64,
 }
 
-/// Equal dominant shares, as large as they can be. A job that needs nothing more of what is used up keeps on growing, so
-/// that what one job cannot use goes to the others. Claims have to be in the order of their `most`; `available` is what there
+impl Claim {
+    /// The level at which it has its most.
+    fn full_at(&self) -> f64 {
+        self.most / self.weight
+    }
+}
+
+/// Dominant shares that are equal for their weights, as large as they can be. A job that needs nothing more of what is used up keeps on growing, so
+/// that what one job cannot use goes to the others. Claims have to be in the order of the levels at which they have their most; `available` is what there
 /// is, in parts of the cluster.
 pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f64>) {
     let parts = |index: usize| claims[index].direction.parts();
@@ -28,16 +38,16 @@ pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f6
     let mut used_up = free.map(|free| free <= 0.0);
     for claim in claims {
         for (rate, part) in rate.iter_mut().zip(claim.direction.parts()) {
-            *rate += part;
+            *rate += claim.weight * part;
         }
     }
     shares.clear();
     shares.resize(claims.len(), f64::NAN);
     let (mut level, mut next) = (0.0, 0);
-    let stop = |index: usize, level: f64, shares: &mut [f64], rate: &mut [f64; 4]| {
-        shares[index] = level;
+    let stop = |index: usize, share: f64, shares: &mut [f64], rate: &mut [f64; 4]| {
+        shares[index] = share;
         for (rate, part) in rate.iter_mut().zip(parts(index)) {
-            *rate -= part;
+            *rate -= claims[index].weight * part;
         }
     };
     loop {
@@ -48,12 +58,12 @@ pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f6
         // Rates below this are what rounding leaves of jobs that have stopped.
         let of = |r: usize| if used_up[r] || rate[r] < 1e-12 { f64::INFINITY } else { free[r] / rate[r] };
         let until_full = (0..4).map(of).fold(f64::INFINITY, f64::min).max(0.0);
-        let step = until_full.min(claim.most - level).max(0.0);
+        let step = until_full.min(claim.full_at() - level).max(0.0);
         level += step;
         for (free, rate) in free.iter_mut().zip(rate) {
             *free -= rate.max(0.0) * step;
         }
-        if claim.most - level <= ROUNDING * claim.most {
+        if claim.full_at() - level <= ROUNDING * claim.full_at() {
             stop(next, claim.most, shares, &mut rate);
             continue;
         }
@@ -62,13 +72,13 @@ pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f6
         }
         for index in next..claims.len() {
             if shares[index].is_nan() && (0..4).any(|r| used_up[r] && parts(index)[r] > 0.0) {
-                stop(index, level, shares, &mut rate);
+                stop(index, level * claims[index].weight, shares, &mut rate);
             }
         }
     }
 }
 
-/// Divides the network that is left evenly among network-intensive jobs that the nodes have stopped, as long as their shares of
+/// Divides the network that is left by weight among network-intensive jobs that the nodes have stopped, as long as their shares of
 /// a node's resources are at most what their dominant shares were (§5.3.3). Their small tasks fit where others do not: what they use
 /// more of the nodes is taken from nobody, so shares may come to a little more than the nodes, and fair completions are that much
 /// earlier than a schedule can be.
@@ -82,12 +92,15 @@ fn spread_network(claims: &[Claim], mut free: f64, shares: &mut [f64]) {
         let intensive = claim.direction.network >= 1.0 - ROUNDING;
         (intensive && most > shares[index]).then_some((most - shares[index], index))
     };
+    let weight = |index: usize| claims[index].weight;
     let mut rooms: Vec<(f64, usize)> = claims.iter().enumerate().filter_map(room).collect();
-    rooms.sort_by(|a, b| a.0.total_cmp(&b.0));
-    for (place, &(room, index)) in rooms.iter().enumerate() {
-        let more = room.min(free / (rooms.len() - place) as f64);
+    rooms.sort_by(|a, b| (a.0 / weight(a.1)).total_cmp(&(b.0 / weight(b.1))));
+    let mut weights: f64 = rooms.iter().map(|&(_, index)| weight(index)).sum();
+    for (room, index) in rooms {
+        let more = room.min(free * weight(index) / weights);
         shares[index] += more;
         free -= more;
+        weights -= weight(index);
     }
 }
 
@@ -136,7 +149,7 @@ pub(super) struct Fluid {
     jobs: Vec<Advance>,
     /// Dominant product of each stage of each job.
     products: Vec<Vec<f64>>,
-    /// Of each job that is there, in the order of `most`; and its position.
+    /// Of each job that is there, in the order of the levels at which it has its most; and its position.
     claims: Vec<Claim>,
     present: Vec<usize>,
     ends_s: Vec<Vec<f64>>,
@@ -150,7 +163,7 @@ fn claim(workload: &Workload, stage: &Stage) -> Claim {
     let demand = stage.demand.over(workload.capacity());
     let share = demand.largest();
     let direction = Resources::from_parts(demand.parts().map(|part| part / share));
-    Claim { direction, most: f64::from(stage.tasks) * share }
+    Claim { direction, most: f64::from(stage.tasks) * share, weight: 1.0 }
 }
 
 impl Fluid {
@@ -200,9 +213,23 @@ impl Fluid {
         let Some(stage) = workload.jobs()[job].stages.get(self.jobs[job].stage) else { return };
         self.jobs[job].left = self.products[job][self.jobs[job].stage];
         let claim = claim(workload, stage);
-        let place = self.claims.partition_point(|other| other.most < claim.most);
+        let place = self.claims.partition_point(|other| other.full_at() < claim.full_at());
         self.claims.insert(place, claim);
         self.present.insert(place, job);
+        self.weigh(workload);
+    }
+
+    /// Other jobs are there than before, so weights are others, and with them the order.
+    fn weigh(&mut self, workload: &Workload) {
+        if workload.tree().is_none() {
+            return;
+        }
+        let weights = Weights::new(workload.tree(), &self.present);
+        let weighed = |(claim, job): (Claim, usize)| (Claim { weight: weights.of(job), ..claim }, job);
+        let claims = std::mem::take(&mut self.claims).into_iter();
+        let mut all: Vec<(Claim, usize)> = claims.zip(std::mem::take(&mut self.present)).map(weighed).collect();
+        all.sort_by(|a, b| a.0.full_at().total_cmp(&b.0.full_at()));
+        all.into_iter().for_each(|own| self.put(own));
     }
 
     /// Goes on to a time without arrivals, or until all is done; `note` is told each time in which the network is used up.
@@ -252,7 +279,7 @@ impl Fluid {
         }
         // Of equals the last to enter comes first.
         entered.reverse();
-        entered.sort_by(|a, b| a.0.most.total_cmp(&b.0.most));
+        entered.sort_by(|a, b| a.0.full_at().total_cmp(&b.0.full_at()));
         let mut entered = entered.into_iter().peekable();
         let (claims, present) = (std::mem::take(&mut self.claims), std::mem::take(&mut self.present));
         let mut left = ended.iter().map(|(job, _)| *job).peekable();
@@ -261,12 +288,13 @@ impl Fluid {
             if left.next_if_eq(&job).is_some() {
                 continue;
             }
-            while let Some(new) = entered.next_if(|new| new.0.most <= own.most) {
+            while let Some(new) = entered.next_if(|new| new.0.full_at() <= own.full_at()) {
                 self.put(new);
             }
             self.put((own, job));
         }
         entered.for_each(|new| self.put(new));
+        self.weigh(workload);
     }
 
     fn put(&mut self, (claim, job): (Claim, usize)) {
@@ -404,7 +432,7 @@ mod tests {
                     single.enter(&workload, one.0);
                 }
                 prop_assert_eq!(&together.present, &single.present);
-                let most = |own: &Fluid| own.claims.iter().map(|claim| claim.most).collect::<Vec<_>>();
+                let most = |own: &Fluid| own.claims.iter().map(|claim| claim.most.to_bits()).collect::<Vec<_>>();
                 prop_assert_eq!(most(&together), most(&single));
             }
         }
