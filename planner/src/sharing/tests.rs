@@ -264,8 +264,10 @@ fn weighed(workload: Workload, weights: &[f64]) -> Workload {
 #[test]
 fn three_times_the_weight_is_three_times_the_share() {
     let one = stage(48, demand(1.0, 1.0, 0.0), 10.0);
-    let workload =
-        Workload::new(cluster(1, demand(16.0, 16.0, 4.0), 4.0), vec![job("a", &[one.clone()]), job("b", &[one])]);
+    let workload = Workload::new(
+        cluster(1, demand(16.0, 16.0, 4.0), 4.0),
+        vec![job("a", std::slice::from_ref(&one)), job("b", std::slice::from_ref(&one))],
+    );
     let shares =
         Shares { groups: Vec::new(), jobs: vec![Member { job: JobId::new("b").unwrap(), weight: 3.0, group: None }] };
     let workload = workload.unwrap().with_shares(&shares).unwrap();
