@@ -1,10 +1,14 @@
 //! Credit sharing between jobs (Wei, chapter 5): the worked example, and Simulation 1 under CANAL and the schedulers that it is
-//! compared with. In: options and seeds. Out: the paper's figures, ours beside them.
+//! compared with; packing by inputs and by the network alone (§5.5.3); wrong estimates and lost nodes. In: options and seeds. Out: the
+//! paper's figures, ours beside them.
 //!
 //! Fair completions are those of DRF with whole tasks on the same cluster, every input being on every node. All schedulers
 //! get the same workload of a seed, and no constant of any was chosen by these figures.
 
+mod curves;
 mod facebook;
+mod packing;
+mod rows;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +20,7 @@ use gleaner_planner::snapshot::share::SharePolicy;
 use gleaner_types::id::{HostId, JobId};
 
 pub use self::facebook::Size;
-use self::facebook::{Submission, submission};
+use self::facebook::{FACEBOOK, Submission, submission};
 use crate::{Detail, Figure, Reproduction};
 
 /// Beyond its fair completion by more than this a job counts as late (§5.5.2).
@@ -56,7 +60,9 @@ struct Outcome {
     makespan_s: f64,
     /// Of each job, beyond its fair completion; negative before it.
     late_s: Vec<f64>,
-    /// Mean time from release to completion of the jobs of a bin.
+    /// Times from release to completion of the jobs of a bin.
+    times_s: BTreeMap<u32, Vec<f64>>,
+    /// Their mean.
     mean_s: BTreeMap<u32, f64>,
 }
 
@@ -70,7 +76,8 @@ fn outcome(seed: u64, submission: &Submission, fair: &Schedule, schedule: &Sched
         seed,
         makespan_s: schedule.makespan_s(),
         late_s: (0..jobs.len()).map(|job| schedule.completion_s(job) - fair.completion_s(job)).collect(),
-        mean_s: times_s.into_iter().map(|(bin, times_s)| (bin, mean(&times_s))).collect(),
+        mean_s: times_s.iter().map(|(&bin, times_s)| (bin, mean(times_s))).collect(),
+        times_s,
     }
 }
 
@@ -86,24 +93,35 @@ pub fn reproduce(options: &Options, progress: &(dyn Fn(&str, usize, usize) + Syn
     let mut out = Reproduction::default();
     example(&mut out);
     let seeds: Vec<u64> = (0..options.runs.max(1)).map(|run| options.seed.wrapping_add(run)).collect();
-    let mut outcomes = Outcomes::new();
-    let (all, mut done) = (seeds.len() * POLICIES.len(), 0);
+    let mut submissions = Vec::new();
     for &seed in &seeds {
-        let Some(submission) = submission(seed, options.size) else {
-            out.skipped.push(format!("the workload of seed {seed} is not valid"));
-            continue;
-        };
+        match submission(FACEBOOK, seed, options.size) {
+            Some(own) => submissions.push((seed, own)),
+            None => out.skipped.push(format!("the workload of seed {seed} is not valid")),
+        }
+    }
+    let mut outcomes = Outcomes::new();
+    let (all, mut done) = (submissions.len() * POLICIES.len(), 0);
+    for (seed, submission) in &submissions {
         let workload = &submission.workload;
         let fair = play(&workload.without_inputs(), &mut Drf, f64::INFINITY);
         for (name, policy) in POLICIES {
-            let schedule = play(workload, policy.policy(workload.mean_task_s(), seed).as_mut(), f64::INFINITY);
-            outcomes.entry(name).or_default().push(outcome(seed, &submission, &fair, &schedule));
+            let schedule = play(workload, policy.policy(workload.mean_task_s(), *seed).as_mut(), f64::INFINITY);
+            let own = outcomes.entry(name).or_default();
+            if own.is_empty() {
+                curves::utilisation(&mut out, name, workload, &schedule);
+            }
+            own.push(outcome(*seed, submission, &fair, &schedule));
             done += 1;
             progress("Facebook jobs", done, all);
         }
     }
     simulation(&mut out, &outcomes);
     details(&mut out, &outcomes);
+    curves::completions(&mut out, &outcomes);
+    rows::rows(&mut out, &submissions, &|done, all| progress("wrong estimates and lost nodes", done, all));
+    packing::packing(&mut out, options, &seeds, progress);
+    out.series.sort_by(|a, b| a.plot.cmp(&b.plot));
     out.skipped.push("canal.sched_round_ms: time is measured by `cargo bench --workspace --bench sharing`".to_owned());
     out
 }
@@ -279,7 +297,7 @@ mod tests {
     fn the_example_is_exact_and_every_figure_is_there() {
         let found = reproduce(&small(), &|_, _, _| {});
         let ids: Vec<&str> = found.figures.iter().map(|figure| figure.id).collect();
-        assert_eq!(ids.len(), 9, "{ids:?}");
+        assert_eq!(ids.len(), 17, "{ids:?}");
         assert!(found.figures[0].holds, "{:?}", found.figures[0]);
         assert!(found.figures.iter().all(|figure| figure.ours.is_some()));
         assert_eq!(found, reproduce(&small(), &|_, _, _| {}));
@@ -292,6 +310,7 @@ mod tests {
             makespan_s,
             late_s: late_s.to_vec(),
             mean_s: mean_s.iter().copied().collect(),
+            ..Outcome::default()
         };
         let canal = [of(100.0, &[-5.0, 40.0, 41.0], &[(4, 10.0), (5, 20.0)])];
         let other = [of(112.0, &[90.0], &[(4, 15.0), (5, 24.0)])];
@@ -302,7 +321,7 @@ mod tests {
 
     #[test]
     fn the_paper_s_workload_has_its_jobs() {
-        let found = submission(1_001, Size::PAPER).unwrap();
+        let found = submission(FACEBOOK, 1_001, Size::PAPER).unwrap();
         let maps: u32 = found.workload.jobs().iter().map(|job| job.stages[0].tasks).sum();
         assert_eq!((found.workload.jobs().len(), maps), (200, 65_814));
         assert_eq!(found.workload.cluster().nodes.len(), 200);

@@ -13,11 +13,13 @@ pub mod drf;
 pub mod engine;
 pub mod fair;
 pub mod input;
+pub mod multifactor;
 mod network;
 mod packing;
 pub mod resources;
 pub mod tasks;
 pub mod tetris;
+pub mod weights;
 
 #[cfg(test)]
 mod tests;

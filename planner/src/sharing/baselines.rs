@@ -4,9 +4,10 @@
 
 use std::cmp::Reverse;
 
-use super::drf::{by_share, ordered};
+use super::drf::{by_share, entry, ordered};
 use super::engine::{Policy, State};
 use super::tasks::Locality;
+use super::weights::Weights;
 
 /// Jobs in the order of their arrival.
 #[derive(Debug, Default, Clone, Copy)]
@@ -17,7 +18,7 @@ pub struct Fifo;
 pub struct Srjf;
 
 /// Fills each node with tasks of the first job that fits, by these keys.
-fn fill(state: &mut State<'_>, key: impl Fn(&State<'_>, usize) -> f64) {
+pub(super) fn fill(state: &mut State<'_>, key: impl Fn(&State<'_>, usize) -> f64) {
     let mut jobs: Vec<(u64, usize)> = state
         .present()
         .iter()
@@ -84,8 +85,8 @@ impl Delay {
     }
 
     /// Starts tasks on a node; whether a job was passed over.
-    fn offer(&mut self, state: &mut State<'_>, node: usize) -> bool {
-        let mut jobs = by_share(state);
+    fn offer(&mut self, state: &mut State<'_>, weights: &Weights, node: usize) -> bool {
+        let mut jobs = by_share(state, weights);
         let mut passed_over = false;
         while let Some(Reverse((_, job))) = jobs.pop() {
             let Some((locality, _)) = state.option(job, node) else { continue };
@@ -93,7 +94,7 @@ impl Delay {
                 passed_over = true;
             } else if state.start(job, node) {
                 self.started(job, locality, state.now_s);
-                jobs.push(Reverse((ordered(state.share(job)), job)));
+                jobs.push(entry(state, weights, job));
             }
         }
         passed_over
@@ -108,8 +109,9 @@ impl Policy for Delay {
     fn schedule(&mut self, state: &mut State<'_>) {
         self.since_s.resize(state.workload.jobs().len(), None);
         self.wake_s = None;
+        let weights = state.weights();
         for node in state.take_fresh() {
-            if self.offer(state, node) {
+            if self.offer(state, &weights, node) {
                 state.ask_again(node);
             }
         }

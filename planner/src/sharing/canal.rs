@@ -22,7 +22,7 @@ use super::engine::{Policy, State, TIME_ROUNDING, Truth, play_in};
 use super::fair::{FairTimes, Fluid};
 use super::input::{Stage, Workload};
 use super::network::{EpochEnd, FULL};
-use super::packing::{Away, Head, pack};
+use super::packing::{Away, Heads, pack};
 use super::resources::Resources;
 use super::tasks::Locality;
 
@@ -206,6 +206,8 @@ pub struct Canal {
     supplements: Vec<f64>,
     last: Vec<Last>,
     switch_product: f64,
+    /// Finds what fits without shortcuts: what tests compare with.
+    plain: bool,
 }
 
 impl Canal {
@@ -223,7 +225,14 @@ impl Canal {
             supplements: Vec::new(),
             last: Vec::new(),
             switch_product: 0.0,
+            plain: false,
         }
+    }
+
+    /// The same without the shortcuts of [`Heads`].
+    #[cfg(test)]
+    pub(super) fn plain(self) -> Self {
+        Self { plain: true, ..self }
     }
 
     fn start(&mut self, state: &mut State<'_>, job: usize, node: usize, short: Option<f64>) -> bool {
@@ -327,22 +336,24 @@ impl Canal {
         nodes: &[usize],
         wanted: &dyn Fn(&Self, usize) -> bool,
     ) {
-        if jobs.is_empty() {
-            return;
-        }
-        let heads: Vec<Head> = jobs.iter().filter_map(|&job| head(state, job)).collect();
-        let Some(least) = least_demand(&heads) else { return };
+        let mut heads = Heads::new(state, jobs.iter().copied(), self.plain);
         let aware = self.aware.locality;
         let farthest = [Locality::Node, Locality::Rack, Locality::OffRack];
         for farthest in &farthest[if aware { 0 } else { 2 }..] {
             for &node in nodes {
-                let capacity = state.workload.cluster().nodes[node].capacity;
-                for &job in jobs {
-                    if !least.fits(state.free(node), capacity) {
-                        break;
+                heads.forget();
+                if !heads.any_fits(state, node) {
+                    continue;
+                }
+                for place in 0..heads.len() {
+                    let Some(job) = heads.fitting(state, node, place) else { continue };
+                    if *farthest == Locality::Node && !heads.is_near(state, job, node) {
+                        continue;
                     }
                     let near = |state: &State<'_>| state.option(job, node).is_some_and(|(own, _)| own <= *farthest);
-                    while wanted(self, job) && near(state) && self.start(state, job, node, None) {}
+                    while wanted(self, job) && near(state) && self.start(state, job, node, None) {
+                        heads.forget();
+                    }
                 }
             }
         }
@@ -357,12 +368,11 @@ impl Canal {
     }
 
     fn fill(&mut self, state: &mut State<'_>, fair: &Fair, nodes: &[usize], away: bool) {
-        let mut heads: Vec<Head> = fair.ranks.iter().filter_map(|&job| head(state, job)).collect();
-        let mut least = least_demand(&heads);
+        let mut heads = Heads::new(state, fair.ranks.iter().copied(), self.plain);
         for &node in nodes {
             loop {
-                let capacity = state.workload.cluster().nodes[node].capacity;
-                if !least.is_some_and(|least| least.fits(state.free(node), capacity)) {
+                heads.forget();
+                if heads.len() == 0 || !heads.any_fits(state, node) {
                     break;
                 }
                 let away = match (away, self.aware.locality) {
@@ -370,7 +380,7 @@ impl Canal {
                     (true, true) => Away::Chance(&mut self.random),
                     (true, false) => Away::Yes,
                 };
-                let (packed, discarded) = pack(state, node, &heads, away);
+                let (packed, discarded) = pack(state, node, &mut heads, away);
                 let mut started = false;
                 for &(job, count) in &packed {
                     for _ in 0..count {
@@ -385,25 +395,11 @@ impl Canal {
                     break;
                 }
                 if packed.iter().any(|&(job, _)| state.ready(job).is_none()) {
-                    heads.retain(|head| state.ready(head.job).is_some());
-                    least = least_demand(&heads);
+                    heads.keep_ready(state);
                 }
             }
         }
     }
-}
-
-fn head(state: &State<'_>, job: usize) -> Option<Head> {
-    state.ready(job).map(|(stage, _)| Head { job, need: stage.need(Locality::Node) })
-}
-
-/// The least that any task needs of each resource.
-fn least_demand(heads: &[Head]) -> Option<Resources> {
-    let smaller = |a: Resources, b: Resources| {
-        let (a, b) = (a.parts(), b.parts());
-        Resources::from_parts(std::array::from_fn(|index| a[index].min(b[index])))
-    };
-    heads.iter().map(|head| head.need.demand).reduce(smaller)
 }
 
 impl Policy for Canal {

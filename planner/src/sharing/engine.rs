@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use super::input::{Need, Stage, Workload};
 use super::resources::{ROUNDING, Resources};
-use super::tasks::{Locality, Queue};
+use super::tasks::{Locality, Near, Queue};
+use super::weights::Weights;
 
 /// Part of a time by which sums of durations may be off.
 pub(super) const TIME_ROUNDING: f64 = 1e-12;
@@ -149,6 +150,7 @@ pub struct State<'a> {
     factors: BTreeMap<(usize, usize), f64>,
     losses: Vec<(f64, usize)>,
     lost: usize,
+    near: Near,
 }
 
 impl<'a> State<'a> {
@@ -178,6 +180,11 @@ impl<'a> State<'a> {
     #[must_use]
     pub fn present(&self) -> &[usize] {
         &self.present
+    }
+
+    /// The weights of the jobs that have arrived and not ended.
+    pub(super) fn weights(&self) -> Weights {
+        Weights::new(self.workload.tree(), &self.present)
     }
 
     /// What has run until now.
@@ -271,6 +278,11 @@ impl<'a> State<'a> {
         self.jobs[job].queue.local(node)
     }
 
+    /// Whether the job has a waiting task whose input is on the node: [`Self::local`] is more than 0.
+    pub(super) fn is_near(&self, job: usize, node: usize) -> bool {
+        self.near.has(job, node)
+    }
+
     /// The same of the node's rack, the node's own among them.
     #[must_use]
     pub fn in_rack(&self, job: usize, node: usize) -> u32 {
@@ -331,6 +343,7 @@ impl<'a> State<'a> {
     fn begin(&mut self, job: usize, node: usize, locality: Locality, need: Need) -> bool {
         let (holders, rack) = (self.workload.holders(job, self.jobs[job].stage), self.workload.rack(node));
         let Some(task) = self.jobs[job].queue.take(holders, node, rack) else { return false };
+        self.near.update(job, &self.jobs[job].queue, holders.map(|holders| holders.nodes.of(task)));
         let place = &mut self.places[node];
         place.free = place.free.minus(need.demand);
         place.running += 1;
@@ -423,6 +436,9 @@ impl<'a> State<'a> {
         let tasks = self.workload.jobs()[job].stages.get(stage).map_or(0, |stage| stage.tasks);
         let holders = self.workload.holders(job, stage);
         self.jobs[job].queue = Queue::new(tasks, holders, self.places.len(), self.workload.racks());
+        for task in 0..if holders.is_some() { tasks as usize } else { 1 } {
+            self.near.update(job, &self.jobs[job].queue, holders.map(|holders| holders.nodes.of(task)));
+        }
         self.all_fresh |= tasks > 0;
     }
 
@@ -483,6 +499,7 @@ impl<'a> State<'a> {
                 (noted.end_s, noted.lost) = (self.now_s, true);
                 let holders = self.workload.holders(run.job, run.stage);
                 self.jobs[run.job].queue.put_back(holders, run.task);
+                self.near.update(run.job, &self.jobs[run.job].queue, holders.map(|holders| holders.nodes.of(run.task)));
                 let stage = &self.workload.jobs()[run.job].stages[run.stage];
                 let held_s = self.now_s - run.start_s;
                 let had = (self.workload.task_share(stage) * held_s, self.workload.node_share(stage) * held_s);
@@ -570,6 +587,7 @@ impl<'a> Play<'a> {
             factors: truth.factors.iter().map(|&(job, stage, factor)| ((job, stage), factor)).collect(),
             losses,
             lost: 0,
+            near: Near::new(nodes.len(), jobs.len()),
         };
         Self { state }
     }

@@ -9,6 +9,7 @@
 use super::engine::TIME_ROUNDING;
 use super::input::{Stage, Workload};
 use super::resources::{ROUNDING, Resources};
+use super::weights::Weights;
 
 /// What a job wants at one time, in parts of the cluster.
 #[derive(Debug, Clone, Copy)]
@@ -17,10 +18,19 @@ pub(super) struct Claim {
     pub(super) direction: Resources,
     /// The dominant share at which all tasks of its stage run.
     pub(super) most: f64,
+    /// Its dominant share grows by so much of the common level.
+    pub(super) weight: f64,
 }
 
-/// Equal dominant shares, as large as they can be. A job that needs nothing more of what is used up keeps on growing, so
-/// that what one job cannot use goes to the others. Claims have to be in the order of their `most`; `available` is what there
+impl Claim {
+    /// The level at which it has its most.
+    fn full_at(&self) -> f64 {
+        self.most / self.weight
+    }
+}
+
+/// Dominant shares that are equal for their weights, as large as they can be. A job that needs nothing more of what is used up keeps on growing, so
+/// that what one job cannot use goes to the others. Claims have to be in the order of the levels at which they have their most; `available` is what there
 /// is, in parts of the cluster.
 pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f64>) {
     let parts = |index: usize| claims[index].direction.parts();
@@ -28,16 +38,16 @@ pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f6
     let mut used_up = free.map(|free| free <= 0.0);
     for claim in claims {
         for (rate, part) in rate.iter_mut().zip(claim.direction.parts()) {
-            *rate += part;
+            *rate += claim.weight * part;
         }
     }
     shares.clear();
     shares.resize(claims.len(), f64::NAN);
     let (mut level, mut next) = (0.0, 0);
-    let stop = |index: usize, level: f64, shares: &mut [f64], rate: &mut [f64; 4]| {
-        shares[index] = level;
+    let stop = |index: usize, share: f64, shares: &mut [f64], rate: &mut [f64; 4]| {
+        shares[index] = share;
         for (rate, part) in rate.iter_mut().zip(parts(index)) {
-            *rate -= part;
+            *rate -= claims[index].weight * part;
         }
     };
     loop {
@@ -48,12 +58,12 @@ pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f6
         // Rates below this are what rounding leaves of jobs that have stopped.
         let of = |r: usize| if used_up[r] || rate[r] < 1e-12 { f64::INFINITY } else { free[r] / rate[r] };
         let until_full = (0..4).map(of).fold(f64::INFINITY, f64::min).max(0.0);
-        let step = until_full.min(claim.most - level).max(0.0);
+        let step = until_full.min(claim.full_at() - level).max(0.0);
         level += step;
         for (free, rate) in free.iter_mut().zip(rate) {
             *free -= rate.max(0.0) * step;
         }
-        if claim.most - level <= ROUNDING * claim.most {
+        if claim.full_at() - level <= ROUNDING * claim.full_at() {
             stop(next, claim.most, shares, &mut rate);
             continue;
         }
@@ -62,13 +72,13 @@ pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f6
         }
         for index in next..claims.len() {
             if shares[index].is_nan() && (0..4).any(|r| used_up[r] && parts(index)[r] > 0.0) {
-                stop(index, level, shares, &mut rate);
+                stop(index, level * claims[index].weight, shares, &mut rate);
             }
         }
     }
 }
 
-/// Divides the network that is left evenly among network-intensive jobs that the nodes have stopped, as long as their shares of
+/// Divides the network that is left by weight among network-intensive jobs that the nodes have stopped, as long as their shares of
 /// a node's resources are at most what their dominant shares were (§5.3.3). Their small tasks fit where others do not: what they use
 /// more of the nodes is taken from nobody, so shares may come to a little more than the nodes, and fair completions are that much
 /// earlier than a schedule can be.
@@ -82,12 +92,15 @@ fn spread_network(claims: &[Claim], mut free: f64, shares: &mut [f64]) {
         let intensive = claim.direction.network >= 1.0 - ROUNDING;
         (intensive && most > shares[index]).then_some((most - shares[index], index))
     };
+    let weight = |index: usize| claims[index].weight;
     let mut rooms: Vec<(f64, usize)> = claims.iter().enumerate().filter_map(room).collect();
-    rooms.sort_by(|a, b| a.0.total_cmp(&b.0));
-    for (place, &(room, index)) in rooms.iter().enumerate() {
-        let more = room.min(free / (rooms.len() - place) as f64);
+    rooms.sort_by(|a, b| (a.0 / weight(a.1)).total_cmp(&(b.0 / weight(b.1))));
+    let mut weights: f64 = rooms.iter().map(|&(_, index)| weight(index)).sum();
+    for (room, index) in rooms {
+        let more = room.min(free * weight(index) / weights);
         shares[index] += more;
         free -= more;
+        weights -= weight(index);
     }
 }
 
@@ -136,7 +149,7 @@ pub(super) struct Fluid {
     jobs: Vec<Advance>,
     /// Dominant product of each stage of each job.
     products: Vec<Vec<f64>>,
-    /// Of each job that is there, in the order of `most`; and its position.
+    /// Of each job that is there, in the order of the levels at which it has its most; and its position.
     claims: Vec<Claim>,
     present: Vec<usize>,
     ends_s: Vec<Vec<f64>>,
@@ -150,7 +163,7 @@ fn claim(workload: &Workload, stage: &Stage) -> Claim {
     let demand = stage.demand.over(workload.capacity());
     let share = demand.largest();
     let direction = Resources::from_parts(demand.parts().map(|part| part / share));
-    Claim { direction, most: f64::from(stage.tasks) * share }
+    Claim { direction, most: f64::from(stage.tasks) * share, weight: 1.0 }
 }
 
 impl Fluid {
@@ -200,9 +213,23 @@ impl Fluid {
         let Some(stage) = workload.jobs()[job].stages.get(self.jobs[job].stage) else { return };
         self.jobs[job].left = self.products[job][self.jobs[job].stage];
         let claim = claim(workload, stage);
-        let place = self.claims.partition_point(|other| other.most < claim.most);
+        let place = self.claims.partition_point(|other| other.full_at() < claim.full_at());
         self.claims.insert(place, claim);
         self.present.insert(place, job);
+        self.weigh(workload);
+    }
+
+    /// Other jobs are there than before, so weights are others, and with them the order.
+    fn weigh(&mut self, workload: &Workload) {
+        if workload.tree().is_none() {
+            return;
+        }
+        let weights = Weights::new(workload.tree(), &self.present);
+        let weighed = |(claim, job): (Claim, usize)| (Claim { weight: weights.of(job), ..claim }, job);
+        let claims = std::mem::take(&mut self.claims).into_iter();
+        let mut all: Vec<(Claim, usize)> = claims.zip(std::mem::take(&mut self.present)).map(weighed).collect();
+        all.sort_by(|a, b| a.0.full_at().total_cmp(&b.0.full_at()));
+        all.into_iter().for_each(|own| self.put(own));
     }
 
     /// Goes on to a time without arrivals, or until all is done; `note` is told each time in which the network is used up.
@@ -228,26 +255,51 @@ impl Fluid {
                 }
             }
             self.now_s = end_s;
-            for (job, at_s) in ended {
-                self.end(workload, job, at_s);
-            }
+            self.end(workload, &ended);
         }
         if to_s.is_finite() {
             self.now_s = self.now_s.max(to_s);
         }
     }
 
-    fn end(&mut self, workload: &Workload, job: usize, at_s: f64) {
-        if let Some(place) = self.present.iter().position(|&other| other == job) {
-            self.present.remove(place);
-            self.claims.remove(place);
+    /// Stages of these jobs end at these times. Claims move once for all of them; their order is as if they ended one by one.
+    fn end(&mut self, workload: &Workload, ended: &[(usize, f64)]) {
+        if ended.is_empty() {
+            return;
         }
-        let own = &mut self.jobs[job];
-        own.done += self.products[job][own.stage];
-        self.ends_s[job][own.stage] = at_s;
-        own.stage += 1;
-        own.left = 0.0;
-        self.enter(workload, job);
+        let mut entered: Vec<(Claim, usize)> = Vec::new();
+        for &(job, at_s) in ended {
+            let own = &mut self.jobs[job];
+            own.done += self.products[job][own.stage];
+            self.ends_s[job][own.stage] = at_s;
+            own.stage += 1;
+            own.left = self.products[job].get(own.stage).copied().unwrap_or(0.0);
+            let stage = workload.jobs()[job].stages.get(own.stage);
+            entered.extend(stage.map(|stage| (claim(workload, stage), job)));
+        }
+        // Of equals the last to enter comes first.
+        entered.reverse();
+        entered.sort_by(|a, b| a.0.full_at().total_cmp(&b.0.full_at()));
+        let mut entered = entered.into_iter().peekable();
+        let (claims, present) = (std::mem::take(&mut self.claims), std::mem::take(&mut self.present));
+        let mut left = ended.iter().map(|(job, _)| *job).peekable();
+        for (own, job) in claims.into_iter().zip(present) {
+            // Both are in the order of the claims.
+            if left.next_if_eq(&job).is_some() {
+                continue;
+            }
+            while let Some(new) = entered.next_if(|new| new.0.full_at() <= own.full_at()) {
+                self.put(new);
+            }
+            self.put((own, job));
+        }
+        entered.for_each(|new| self.put(new));
+        self.weigh(workload);
+    }
+
+    fn put(&mut self, (claim, job): (Claim, usize)) {
+        self.claims.push(claim);
+        self.present.push(job);
     }
 
     /// The jobs that use the network up now, with their shares, if any do.
@@ -331,5 +383,58 @@ impl FairTimes {
         let intensive = workload.jobs()[job].stages.iter().any(|stage| workload.network_intensive(stage));
         let lent = self.full[job].iter().map(|piece| piece.share * (piece.to_s - piece.from_s.max(now_s)).max(0.0));
         intensive.then(|| lent.sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_types::id::{HostId, JobId};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sharing::input::{Cluster, Job, Node};
+
+    /// Jobs with two stages of so many tasks, which is the order of their claims.
+    fn workload(tasks: &[(u32, u32)]) -> Workload {
+        let capacity = Resources { cpu: 100.0, ..Resources::default() };
+        let node = Node { name: HostId::new("n").unwrap(), capacity, rack: 0 };
+        let stage = |tasks| Stage { tasks, demand: Resources { cpu: 1.0, ..capacity }, duration_s: 1.0, input: None };
+        let job = |(index, &(first, second)): (usize, &(u32, u32))| Job {
+            name: JobId::new(format!("j{index}")).unwrap(),
+            release_s: 0.0,
+            stages: vec![stage(first), stage(second)],
+        };
+        Workload::new(Cluster { nodes: vec![node], switch: 0.0 }, tasks.iter().enumerate().map(job).collect()).unwrap()
+    }
+
+    proptest! {
+        /// Stages that end together leave claims in the order in which they were if they ended one by one; some end twice.
+        #[test]
+        fn stages_that_end_together_are_as_if_one_by_one(
+            jobs in proptest::collection::vec(((1..5_u32, 1..5_u32), any::<bool>(), any::<bool>()), 1..12),
+        ) {
+            let tasks: Vec<(u32, u32)> = jobs.iter().map(|own| own.0).collect();
+            let workload = workload(&tasks);
+            let mut together = Fluid::new(&workload);
+            (0..jobs.len()).for_each(|job| together.add(&workload, job));
+            let mut single = together.clone();
+            for round in 0..2 {
+                let ends = |job: &usize| if round == 0 { jobs[*job].1 } else { jobs[*job].1 && jobs[*job].2 };
+                let ended: Vec<(usize, f64)> =
+                    together.present.iter().copied().filter(ends).map(|job| (job, 1.0)).collect();
+                together.end(&workload, &ended);
+                for one in &ended {
+                    // As it was done before.
+                    let place = single.present.iter().position(|job| *job == one.0).unwrap();
+                    single.present.remove(place);
+                    single.claims.remove(place);
+                    single.jobs[one.0].stage += 1;
+                    single.enter(&workload, one.0);
+                }
+                prop_assert_eq!(&together.present, &single.present);
+                let most = |own: &Fluid| own.claims.iter().map(|claim| claim.most.to_bits()).collect::<Vec<_>>();
+                prop_assert_eq!(most(&together), most(&single));
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::resources::Resources;
 use super::tasks::{Holders, Lists, Locality};
+use super::weights::{Shares, Tree};
 
 /// Most nodes, jobs, stages of a job, and tasks of all jobs. Chosen.
 const MOST: [usize; 4] = [10_000, 2_000, 20, 200_000];
@@ -160,6 +161,8 @@ pub struct Workload {
     racks: usize,
     /// Of each stage of each job.
     holders: Vec<Vec<Option<Holders>>>,
+    /// Of jobs that are not all equal.
+    tree: Option<Tree>,
 }
 
 /// Collects what is wrong.
@@ -235,9 +238,22 @@ impl Workload {
         let holders = |stage: &Stage| stage.input.as_ref().map(|input| holders(input, &cluster, &known));
         let holders = jobs.iter().map(|job| job.stages.iter().map(holders).collect()).collect();
         let racks = cluster.nodes.iter().map(|node| node.rack as usize + 1).max().unwrap_or(1);
-        let own = Self { capacity: cluster.capacity(), racks, holders, cluster, jobs };
+        let own = Self { capacity: cluster.capacity(), racks, holders, cluster, jobs, tree: None };
         own.extra_is_bounded().map_err(|problem| vec![problem])?;
         Ok(own)
+    }
+
+    /// The same with jobs of users and groups that do not all have the same weight.
+    ///
+    /// # Errors
+    /// Every field that is wrong, 20 at most.
+    pub fn with_shares(self, shares: &Shares) -> Result<Self, Vec<Invalid>> {
+        let tree = Tree::new(shares, &self.jobs)?;
+        Ok(Self { tree: Some(tree), ..self })
+    }
+
+    pub(super) const fn tree(&self) -> Option<&Tree> {
+        self.tree.as_ref()
     }
 
     /// Policies wake once an epoch, whose length is the mean duration of tasks; what inputs add must not be out of proportion.

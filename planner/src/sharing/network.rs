@@ -50,12 +50,14 @@ impl EpochEnd<'_, '_> {
     /// Q by rank (Eq. 5.13): the fair part of this job and all behind it, less what is given back to them and what the job
     /// uses anyway.
     fn quotas(&self) -> Vec<f64> {
-        let jobs = self.ranks.len();
-        let mut compensated = 0.0;
-        let mut quotas = vec![0.0; jobs];
+        let weights = self.state.weights();
+        let all: f64 = self.ranks.iter().map(|&job| weights.of(job)).sum();
+        let (mut compensated, mut behind) = (0.0, 0.0);
+        let mut quotas = vec![0.0; self.ranks.len()];
         for (rank, &job) in self.ranks.iter().enumerate().rev() {
             compensated += self.gaps[job];
-            quotas[rank] = (jobs - rank) as f64 / jobs as f64 * self.epoch_s - self.last[job] - compensated;
+            behind += weights.of(job);
+            quotas[rank] = behind / all * self.epoch_s - self.last[job] - compensated;
         }
         quotas
     }

@@ -2,6 +2,8 @@
 //! two, four, …, by what they waste of the node and by how much work their jobs have left.
 //! In: a node and the jobs at the head of the queue. Out: tasks for it. Called by [`canal`](super::canal).
 
+use std::collections::BTreeMap;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::RngCore;
 
@@ -18,10 +20,89 @@ const MOST_NEAR: usize = 64;
 
 /// A job with tasks to start, in a round.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Head {
-    pub(super) job: usize,
-    /// Of a task beside its input.
-    pub(super) need: Need,
+struct Head {
+    job: usize,
+    /// Which of the needs a task beside its input has.
+    need: usize,
+}
+
+/// The jobs with tasks to start, in a round. Many have tasks of equal needs, so what fits a node is asked once for each need.
+#[derive(Debug)]
+pub(super) struct Heads {
+    list: Vec<Head>,
+    needs: Vec<Need>,
+    /// The least that any of them takes of each resource: what a full node is asked first.
+    least: Option<Resources>,
+    /// Which needs fit the node that is looked at, as far as was asked.
+    fits: Vec<Option<bool>>,
+    /// Asks the state each time instead: what tests compare with.
+    plain: bool,
+}
+
+impl Heads {
+    /// Those of these jobs that have tasks to start, in their order.
+    pub(super) fn new(state: &State<'_>, jobs: impl Iterator<Item = usize>, plain: bool) -> Self {
+        let (mut list, mut needs) = (Vec::new(), Vec::new());
+        let mut known: BTreeMap<[u64; 5], usize> = BTreeMap::new();
+        for job in jobs {
+            let Some((stage, _)) = state.ready(job) else { continue };
+            let need = stage.need(Locality::Node);
+            let [cpu, memory, disk, network] = need.demand.parts();
+            let key = [cpu, memory, disk, network, need.switch].map(f64::to_bits);
+            let next = needs.len();
+            let index = *known.entry(key).or_insert(next);
+            if index == next {
+                needs.push(need);
+            }
+            list.push(Head { job, need: index });
+        }
+        let smaller = |a: Resources, b: Resources| {
+            let (a, b) = (a.parts(), b.parts());
+            Resources::from_parts(std::array::from_fn(|index| a[index].min(b[index])))
+        };
+        let least = needs.iter().map(|need| need.demand).reduce(smaller);
+        Self { list, fits: vec![None; needs.len()], needs, least, plain }
+    }
+
+    /// Forgets what fits: another node is looked at, or a task has started.
+    pub(super) fn forget(&mut self) {
+        self.fits.fill(None);
+    }
+
+    /// Forgets the jobs that have no more tasks to start.
+    pub(super) fn keep_ready(&mut self, state: &State<'_>) {
+        self.list.retain(|head| state.ready(head.job).is_some());
+    }
+
+    /// How many jobs there are.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// A job by its place, if a task of it that is beside its input fits the node.
+    pub(super) fn fitting(&mut self, state: &State<'_>, node: usize, place: usize) -> Option<usize> {
+        let Head { job, need } = self.list[place];
+        self.need_fits(state, node, need).then_some(job)
+    }
+
+    /// Whether a task of any of the needs fits the node.
+    pub(super) fn any_fits(&mut self, state: &State<'_>, node: usize) -> bool {
+        let capacity = state.workload.cluster().nodes[node].capacity;
+        let may_fit = self.least.is_some_and(|least| least.fits(state.free(node), capacity));
+        self.plain || (may_fit && (0..self.needs.len()).any(|need| self.need_fits(state, node, need)))
+    }
+
+    fn need_fits(&mut self, state: &State<'_>, node: usize, need: usize) -> bool {
+        if self.plain {
+            return state.fits(&self.needs[need], node);
+        }
+        *self.fits[need].get_or_insert_with(|| state.fits(&self.needs[need], node))
+    }
+
+    /// Whether the job has a waiting task whose input is on the node.
+    pub(super) fn is_near(&self, state: &State<'_>, job: usize, node: usize) -> bool {
+        if self.plain { state.local(job, node) > 0 } else { state.is_near(job, node) }
+    }
 }
 
 /// Tasks of a job that fit the node.
@@ -79,32 +160,32 @@ fn remaining(state: &State<'_>, job: usize, capacity: Resources) -> f64 {
 }
 
 /// Candidates of the first jobs that fit.
-fn choose(state: &State<'_>, node: usize, heads: &[Head], room: Room, away_by: Away<'_>) -> Choice {
+fn choose(state: &State<'_>, node: usize, heads: &mut Heads, room: Room, away_by: Away<'_>) -> Choice {
     let capacity = state.workload.cluster().nodes[node].capacity;
     let mut local: Vec<Candidate> = Vec::new();
     let mut away: Vec<(usize, Candidate, f64)> = Vec::new();
     let only_near = matches!(away_by, Away::No);
     let (mut jobs, mut seen) = (0, 0);
-    for head in heads {
+    for place in 0..heads.len() {
         if jobs == MOST || (only_near && seen == MOST_NEAR) {
             break;
         }
-        let Some((stage, waiting)) = state.fits(&head.need, node).then(|| state.ready(head.job)).flatten() else {
-            continue;
-        };
+        let Some(job) = heads.fitting(state, node, place) else { continue };
         seen += 1;
-        let here = state.local(head.job, node);
-        if only_near && here == 0 {
+        let near = heads.is_near(state, job, node);
+        if only_near && !near {
             continue;
         }
+        let Some((stage, waiting)) = state.ready(job) else { continue };
+        let here = if near { state.local(job, node) } else { 0 };
         let mut own = Candidate {
-            job: head.job,
-            demand: head.need.demand.over(capacity),
+            job,
+            demand: stage.demand.over(capacity),
             waiting: here,
-            remaining: remaining(state, head.job, capacity),
+            remaining: remaining(state, job, capacity),
             waste: 0.0,
         };
-        let locality = if state.in_rack(head.job, node) > here { Locality::Rack } else { Locality::OffRack };
+        let locality = if state.in_rack(job, node) > here { Locality::Rack } else { Locality::OffRack };
         let need = stage.need(locality);
         let is_away = !only_near && waiting > here && state.fits(&need, node);
         jobs += usize::from(here > 0 || is_away);
@@ -198,7 +279,7 @@ impl Room {
 /// also tried as the first ones, and the packing that leaves the smallest fragment counts for a level (of equals the one
 /// with the least remaining work). w of a packing is the mean of its tasks' jobs. Fragments and work leave the network out.
 /// A non-local fragment counts as the part that it is of its task.
-pub(super) fn pack(state: &State<'_>, node: usize, heads: &[Head], away: Away<'_>) -> (Vec<(usize, u32)>, bool) {
+pub(super) fn pack(state: &State<'_>, node: usize, heads: &mut Heads, away: Away<'_>) -> (Vec<(usize, u32)>, bool) {
     let capacity = state.workload.cluster().nodes[node].capacity;
     let room = Room { free: state.free(node).over(capacity), whole: capacity.over(capacity) };
     let Choice { candidates, discarded } = choose(state, node, heads, room, away);

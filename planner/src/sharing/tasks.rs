@@ -34,7 +34,7 @@ impl Lists {
         all
     }
 
-    fn of(&self, index: usize) -> &[usize] {
+    pub(super) fn of(&self, index: usize) -> &[usize] {
         &self.members[self.begins[index]..self.begins[index + 1]]
     }
 
@@ -189,6 +189,41 @@ impl Queue {
         if let (Some(placed), Some(holders)) = (&mut self.placed, holders) {
             placed.nodes.returned(holders.nodes.of(task));
             placed.racks.returned(holders.racks.of(task));
+        }
+    }
+}
+
+/// Which jobs have a waiting task whose input is on a node, as one bit each: a round asks for this of many jobs on every node.
+#[derive(Debug, Clone)]
+pub(super) struct Near {
+    /// Words for each node.
+    width: usize,
+    bits: Vec<u64>,
+    /// Jobs whose waiting tasks have no input.
+    anywhere: Vec<u64>,
+}
+
+impl Near {
+    pub(super) fn new(nodes: usize, jobs: usize) -> Self {
+        let width = jobs.div_ceil(64);
+        Self { width, bits: vec![0; nodes * width], anywhere: vec![0; width] }
+    }
+
+    pub(super) fn has(&self, job: usize, node: usize) -> bool {
+        let word = self.bits[node * self.width + job / 64] | self.anywhere[job / 64];
+        (word >> (job % 64)) & 1 == 1
+    }
+
+    /// The job's queue has changed by a task with its input on these nodes, or without input.
+    pub(super) fn update(&mut self, job: usize, queue: &Queue, nodes: Option<&[usize]>) {
+        let set = |word: &mut u64, value: bool| *word = (*word & !(1 << (job % 64))) | (u64::from(value) << (job % 64));
+        match nodes {
+            Some(nodes) => {
+                for &node in nodes {
+                    set(&mut self.bits[node * self.width + job / 64], queue.local(node) > 0);
+                }
+            }
+            None => set(&mut self.anywhere[job / 64], queue.waiting > 0),
         }
     }
 }

@@ -14,8 +14,10 @@ use super::drf::Drf;
 use super::engine::{Policy, Run, Schedule, play};
 use super::fair::{self, Claim, FairTimes};
 use super::input::{Cluster, Job, Node, Stage, Workload};
+use super::multifactor::Multifactor;
 use super::resources::Resources;
 use super::tetris::Tetris;
+use super::weights::{Group, Member, Shares};
 
 /// The length of a task of the example.
 const T: f64 = 60.0;
@@ -97,7 +99,7 @@ fn divisible_shares_by_hand() {
         fair::shares(claims, Resources::from_parts([1.0; 4]), &mut own);
         own
     };
-    let claim = |cpu, memory, most| Claim { direction: demand(cpu, memory, 0.0), most };
+    let claim = |cpu, memory, most| Claim { direction: demand(cpu, memory, 0.0), most, weight: 1.0 };
     // A of DRF's own paper in parts: one wants CPU by memory 1:1/3, the other 1/3:1. Equal until a resource is used up.
     close(&shares(&[claim(1.0, 1.0 / 3.0, 9.0), claim(1.0 / 3.0, 1.0, 9.0)]), &[0.75, 0.75]);
     // The first cannot use more than a tenth; the others get what it leaves.
@@ -105,10 +107,14 @@ fn divisible_shares_by_hand() {
     // What uses no CPU grows when the CPU is used up.
     close(&shares(&[claim(1.0, 0.0, 9.0), claim(1.0, 0.0, 9.0), claim(0.0, 1.0, 9.0)]), &[0.5, 0.5, 1.0]);
     // 4 + 2/10 on the CPU: all have 1/4.2. What is left of the network goes to those that use little else, evenly.
-    let sorter = |cpu, most| Claim { direction: demand(cpu, 0.0, 1.0), most };
+    let sorter = |cpu, most| Claim { direction: demand(cpu, 0.0, 1.0), most, weight: 1.0 };
     let busy = [claim(1.0, 0.0, 9.0); 4];
     let both = |first: Claim, second: Claim| shares(&[&[first, second], &busy[..]].concat());
     close(&both(sorter(0.1, 0.9), sorter(0.1, 0.9))[..3], &[0.5, 0.5, 1.0 / 4.2]);
+    // Twice the weight is twice the share; what one cannot use goes to the others by weight.
+    let weighed = |weight, most| Claim { weight, ..claim(1.0, 0.0, most) };
+    close(&shares(&[weighed(1.0, 9.0), weighed(2.0, 18.0), weighed(1.0, 9.0)]), &[0.25, 0.5, 0.25]);
+    close(&shares(&[weighed(2.0, 0.2), weighed(1.0, 9.0), weighed(3.0, 27.0)]), &[0.2, 0.2, 0.6]);
     // No more than all its tasks, and no more of the CPU than its dominant share was.
     close(&both(sorter(0.1, 0.4), sorter(0.1, 0.9))[..2], &[0.4, 0.6]);
     close(&shares(&[&[sorter(0.5, 0.9)], &busy[..]].concat())[..1], &[2.0 / 4.5]);
@@ -240,6 +246,38 @@ fn worst_delay(workload: &Workload, actual: &Schedule, epochs: f64) -> f64 {
     delays.fold(0.0, f64::max) / allowed_s
 }
 
+/// Jobs with these weights, each in a group of its own and half of the groups in another.
+fn weighed(workload: Workload, weights: &[f64]) -> Workload {
+    let group =
+        |name: String, weight: f64, parent: Option<&str>| Group { name, weight, parent: parent.map(str::to_owned) };
+    let named = workload.jobs().iter().zip(weights).enumerate();
+    let own = named
+        .map(|(index, (job, weight))| group(job.name.to_string(), *weight, index.is_multiple_of(2).then_some("half")));
+    let groups = std::iter::once(group("half".to_owned(), 2.0, None)).chain(own).collect();
+    let member = |job: &Job| Member { job: job.name.clone(), weight: 1.0, group: Some(job.name.to_string()) };
+    let jobs = workload.jobs().iter().map(member).collect();
+    workload.with_shares(&Shares { groups, jobs }).unwrap()
+}
+
+/// Two jobs of equal tasks on 16 cores, the second of three times the weight: it has 12 of them under DRF until it ends, at its
+/// fair completion, and ends no later under CANAL.
+#[test]
+fn three_times_the_weight_is_three_times_the_share() {
+    let one = stage(48, demand(1.0, 1.0, 0.0), 10.0);
+    let workload = Workload::new(
+        cluster(1, demand(16.0, 16.0, 4.0), 4.0),
+        vec![job("a", std::slice::from_ref(&one)), job("b", std::slice::from_ref(&one))],
+    );
+    let shares =
+        Shares { groups: Vec::new(), jobs: vec![Member { job: JobId::new("b").unwrap(), weight: 3.0, group: None }] };
+    let workload = workload.unwrap().with_shares(&shares).unwrap();
+    let fair = drf(&workload);
+    close(&[fair.completion_s(0), fair.completion_s(1)], &[60.0, 40.0]);
+    close(&[FairTimes::new(&workload, f64::INFINITY).completion_s(1)], &[40.0]);
+    let own = canal(&workload);
+    assert!(own.completion_s(0) < 60.0 + 1e-9 && own.completion_s(1) < 40.0 + 1e-9, "{own:?}");
+}
+
 /// Tasks of up to half a node and all of a node's part of the switch: jobs that end more than the longest task and an
 /// epoch after their fair completion are rare, and much rarer than with Tetris.
 #[test]
@@ -270,6 +308,21 @@ proptest! {
         for mut policy in policies {
             check(&workload, &play(&workload, policy.as_mut(), f64::INFINITY));
         }
+    }
+
+    /// The same where jobs have weights: fair completions are those of DRF with these.
+    #[test]
+    fn no_job_with_a_weight_ends_much_after_its_fair_completion(
+        workload in workloads(2, 8.0),
+        weights in proptest::collection::vec(0.25..4.0_f64, 5),
+    ) {
+        let workload = weighed(workload, &weights);
+        let delay = worst_delay(&workload, &canal(&workload), 2.0);
+        prop_assert!(delay <= 1.0, "{delay}");
+        for mut policy in [Box::new(Drf) as Box<dyn Policy>, Box::new(Tetris), Box::new(Multifactor::default())] {
+            check(&workload, &play(&workload, policy.as_mut(), f64::INFINITY));
+        }
+        check(&workload, &canal(&workload));
     }
 
     /// Tasks of up to an eighth of a node are nearly divisible. "There is a delay of one epoch on average, and two epochs at

@@ -5,6 +5,7 @@ use super::engine::{Policy, State};
 use super::input::Stage;
 use super::resources::Resources;
 use super::tasks::Locality;
+use super::weights::Weights;
 
 /// Part of the jobs, those with the smallest dominant shares, that may start a task: its fairness knob at the value that
 /// the paper calls best practice.
@@ -40,7 +41,7 @@ pub(super) fn remaining(state: &State<'_>, job: usize) -> f64 {
     later + work(&stages[current], tasks)
 }
 
-fn best(state: &State<'_>, node: usize) -> Option<usize> {
+fn best(state: &State<'_>, weights: &Weights, node: usize) -> Option<usize> {
     let capacity = state.workload.cluster().nodes[node].capacity;
     let free: Resources = state.free(node).over(capacity);
     let mut candidates: Vec<Candidate> = state
@@ -51,7 +52,12 @@ fn best(state: &State<'_>, node: usize) -> Option<usize> {
             let (stage, _) = state.ready(job)?;
             let kept = if locality == Locality::Node { 1.0 } else { 1.0 - REMOTE_PENALTY };
             let alignment = kept * stage.demand.over(capacity).dot(free);
-            Some(Candidate { job, share: state.share(job), alignment, remaining: remaining(state, job) })
+            Some(Candidate {
+                job,
+                share: state.share(job) / weights.of(job),
+                alignment,
+                remaining: remaining(state, job),
+            })
         })
         .collect();
     candidates.sort_by(|a, b| a.share.total_cmp(&b.share));
@@ -66,8 +72,9 @@ fn best(state: &State<'_>, node: usize) -> Option<usize> {
 
 impl Policy for Tetris {
     fn schedule(&mut self, state: &mut State<'_>) {
+        let weights = state.weights();
         for node in state.take_fresh() {
-            while let Some(job) = best(state, node) {
+            while let Some(job) = best(state, &weights, node) {
                 if !state.start(job, node) {
                     break;
                 }

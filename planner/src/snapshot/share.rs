@@ -14,8 +14,10 @@ use crate::sharing::drf::Drf;
 use crate::sharing::engine::{Policy, Schedule, play};
 use crate::sharing::fair::FairTimes;
 use crate::sharing::input::{Cluster, Job, Workload};
+use crate::sharing::multifactor::Multifactor;
 use crate::sharing::tasks::Locality;
 use crate::sharing::tetris::Tetris;
+use crate::sharing::weights::Shares;
 
 /// Most rows of the credit table, and most credits in all of them.
 const MOST_ROWS: u32 = 1_000;
@@ -37,6 +39,9 @@ pub struct ShareQuestion {
     pub cluster: Cluster,
     /// The jobs.
     pub jobs: Vec<Job>,
+    /// Weights of jobs, users and groups; all jobs are equal where it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<Shares>,
 }
 
 /// How tasks are chosen.
@@ -60,6 +65,8 @@ pub enum SharePolicy {
     Srjf,
     /// First in, first out.
     Fifo,
+    /// Age and fair share of the past, as Slurm's plugin `priority/multifactor`.
+    Multifactor,
 }
 
 impl SharePolicy {
@@ -76,6 +83,7 @@ impl SharePolicy {
             Self::Delay => Box::new(Delay::default()),
             Self::Srjf => Box::new(Srjf),
             Self::Fifo => Box::new(Fifo),
+            Self::Multifactor => Box::new(Multifactor::default()),
         }
     }
 }
@@ -152,7 +160,12 @@ pub fn share(question: &ShareQuestion) -> Result<ShareAnswer, Problems> {
     let mut problems = Problems::default();
     problems.version(question.version);
     problems.clone().end()?;
-    let workload = Workload::new(question.cluster.clone(), question.jobs.clone()).map_err(|invalid| {
+    let workload = Workload::new(question.cluster.clone(), question.jobs.clone());
+    let workload = workload.and_then(|workload| match &question.shares {
+        Some(shares) => workload.with_shares(shares),
+        None => Ok(workload),
+    });
+    let workload = workload.map_err(|invalid| {
         invalid.iter().for_each(|invalid| problems.push(invalid.to_string()));
         problems
     })?;

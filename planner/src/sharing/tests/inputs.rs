@@ -157,6 +157,23 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Shortcuts of a round change no choice: the same schedule comes of asking every job on every node, with inputs, without
+    /// awareness of them, after losses and with wrong estimates.
+    #[test]
+    fn shortcuts_choose_what_asking_everything_chooses(
+        workload in prop_oneof![workloads_with_inputs(), workloads(8, 2.0)],
+        locality in any::<bool>(),
+        factor in prop_oneof![Just(1.0), 0.3..3.0_f64],
+        loss_s in proptest::option::of(1.0..60.0_f64),
+    ) {
+        let truth = Truth { factors: vec![(0, 0, factor)], losses: loss_s.map(|at_s| (at_s, 0)).into_iter().collect() };
+        let canal = || Canal::new(workload.mean_task_s(), Awareness { locality, network: true }, 7);
+        let play = |mut policy: Canal| play_in(&workload, &mut policy, &truth, f64::INFINITY);
+        prop_assert_eq!(play(canal()), play(canal().plain()));
+    }
+}
+
 /// Four nodes in two racks with room for two tasks each, and a job whose eight inputs are on two nodes of one rack.
 fn crowded() -> Workload {
     let cluster = cluster(4, demand(2.0, 2.0, 10.0), 10.0);
