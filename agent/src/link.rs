@@ -6,7 +6,8 @@ mod jitter;
 mod renewal;
 mod session;
 
-pub use session::Introduction;
+pub use renewal::Renewal;
+pub use session::{Greeting, Introduction, SessionEnd, greeting, receive};
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,8 +26,7 @@ use crate::order::OrderSender;
 use crate::outbox::Outbox;
 use crate::tasks::TaskInput;
 use jitter::jittered;
-use renewal::Renewal;
-use session::{Answer, Session, SessionEnd};
+use session::{Answer, Session};
 
 /// First and longest pause between two rounds of attempts to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(15));

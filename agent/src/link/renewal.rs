@@ -21,7 +21,7 @@ const FIRST_ATTEMPT: Duration = Duration::from_secs(600);
 
 /// The renewal of one connection's certificate.
 #[derive(Debug)]
-pub(super) struct Renewal<'a> {
+pub struct Renewal<'a> {
     files: &'a IdentityFiles,
     host: &'a HostId,
     validity: Validity,
@@ -37,7 +37,9 @@ struct State {
 }
 
 impl<'a> Renewal<'a> {
-    pub(super) fn new(files: &'a IdentityFiles, host: &'a HostId, validity: Validity) -> Self {
+    /// Of a connection of this host, whose certificate in `files` is valid that long.
+    #[must_use]
+    pub fn new(files: &'a IdentityFiles, host: &'a HostId, validity: Validity) -> Self {
         // A fleet that joined in one day does not renew in one second.
         let lifetime = validity.until.since(validity.from);
         let spread = lifetime / 30 - jittered(lifetime / 30);
@@ -63,7 +65,10 @@ impl<'a> Renewal<'a> {
     }
 
     /// A request with a new key, to be sent now.
-    pub(super) fn ask(&self) -> Result<Vec<u8>, TlsError> {
+    ///
+    /// # Errors
+    /// When no key can be made.
+    pub fn ask(&self) -> Result<Vec<u8>, TlsError> {
         let mut state = self.lock();
         let left = self.validity.until.since(wall());
         state.next = wall().after((left / 4).clamp(Duration::from_secs(5), PAUSE));

@@ -1,5 +1,6 @@
 //! One connection to the aggregator. In: the outbox, and messages of the aggregator. Out: the hello, then reports,
-//! events and acknowledgements; commands and task orders to the rest of the agent. Called by the link.
+//! events and acknowledgements; commands and task orders to the rest of the agent. Called by the link; what reads messages
+//! ([`greeting`], [`receive`]) also by the fuzz target of a hostile aggregator.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use gleaner_wire::{
     Welcome, can_encode,
 };
 
+use tokio::io::AsyncRead;
 use tokio::sync::mpsc;
 
 use super::renewal::Renewal;
@@ -56,8 +58,18 @@ pub(super) enum Answer {
     StandsBy(StandsBy),
 }
 
+/// The same, as it was sent.
+#[derive(Debug)]
+pub enum Greeting {
+    /// It takes this agent.
+    Welcome(Welcome),
+    /// Another one does.
+    StandsBy(StandsBy),
+}
+
 /// Why a session ended.
-pub(super) enum SessionEnd {
+#[derive(Debug)]
+pub enum SessionEnd {
     /// The rest of the agent no longer takes commands: it is stopping.
     AgentGone,
     /// This host has a new certificate; the connection, with the old one, is still there.
@@ -65,7 +77,12 @@ pub(super) enum SessionEnd {
     /// This aggregator does not lead.
     StandsBy(StandsBy),
     /// The connection could not be made or was lost.
-    Lost { welcomed: bool, error: anyhow::Error },
+    Lost {
+        /// There was a welcome.
+        welcomed: bool,
+        /// Why.
+        error: anyhow::Error,
+    },
 }
 
 /// Says hello and waits for the welcome.
@@ -90,17 +107,32 @@ pub(super) async fn hello(
     };
     write_message(&mut send, version, &FromAgent::Hello(Box::new(hello))).await?;
     let mut unknown = Unknowns::default();
-    let answer = read_counting(&mut receive, version, MAX_FRAME, &mut unknown);
+    let answer = greeting(&mut receive, version, &mut unknown);
     let answer = tokio::time::timeout(WELCOME_TIMEOUT, answer).await.context("the aggregator sends no welcome")??;
     match answer {
-        Some(FromAggregator::Welcome(welcome)) => {
+        Greeting::Welcome(welcome) => {
             let session = Session { endpoint, connection, version, send, receive, reports: None, unknown };
             Ok(Answer::Welcome(Box::new(session), welcome))
         }
-        Some(FromAggregator::StandsBy(stands_by)) => {
+        Greeting::StandsBy(stands_by) => {
             connection.close(0u8.into(), b"bye");
             Ok(Answer::StandsBy(stands_by))
         }
+    }
+}
+
+/// Reads what answers a hello.
+///
+/// # Errors
+/// When it is a refusal, anything else than an answer to a hello, or not readable.
+pub async fn greeting<R: AsyncRead + Unpin>(
+    control: &mut R,
+    version: ProtocolVersion,
+    unknown: &mut Unknowns,
+) -> anyhow::Result<Greeting> {
+    match read_counting(control, version, MAX_FRAME, unknown).await? {
+        Some(FromAggregator::Welcome(welcome)) => Ok(Greeting::Welcome(welcome)),
+        Some(FromAggregator::StandsBy(stands_by)) => Ok(Greeting::StandsBy(stands_by)),
         Some(FromAggregator::Refused(reason)) => bail!("the aggregator refuses this host: {reason}"),
         Some(_) => bail!("the aggregator sends something else than a welcome"),
         None => bail!("the aggregator closed the connection without a welcome"),
@@ -230,34 +262,53 @@ async fn receive_all(
     let mut pace = Pace::new();
     loop {
         pace.keep().await;
-        let mut unknown = Unknowns::default();
-        let message = read_counting(control, version, MAX_FRAME, &mut unknown).await?;
-        outbox.not_understood(unknown);
-        match message {
-            Some(FromAggregator::Command(command)) => {
-                if orders.command(command).is_err() {
-                    return Ok(SessionEnd::AgentGone);
-                }
-            }
-            Some(FromAggregator::EventsThrough(through)) => outbox.acknowledged(through),
-            Some(FromAggregator::Certificate(certificate)) => match renewal.accept(certificate).await {
-                Ok(()) => return Ok(SessionEnd::Renewed),
-                Err(error) => {
-                    outbox.event(Clock::start().now(), renewal.failed(chain(&*error)));
-                }
-            },
-            Some(FromAggregator::CertificateRefused(reason)) => {
-                outbox.event(Clock::start().now(), renewal.failed(reason));
-            }
-            Some(FromAggregator::Refused(reason)) => bail!("the aggregator ends the connection: {reason}"),
-            Some(FromAggregator::Welcome(_)) => bail!("the aggregator sends a second welcome"),
-            Some(FromAggregator::StandsBy(_)) => bail!("the aggregator stands by now"),
-            // Without a runner of tasks, while the agent ends, their orders are not carried out and not answered.
-            Some(FromAggregator::TaskJob(job)) => _ = tasks.send(TaskInput::Job(job)).await,
-            Some(FromAggregator::Tasks(orders)) => _ = tasks.send(TaskInput::Orders(orders)).await,
-            // Skipped, and counted above. A command among them is not answered, so the aggregator knows it is not done.
-            Some(FromAggregator::Unknown { .. }) => {}
-            None => bail!("the aggregator closed the connection"),
+        if let Some(end) = receive(control, version, outbox, orders, tasks, renewal).await? {
+            return Ok(end);
         }
     }
+}
+
+/// Reads the next message of an aggregator that has welcomed this agent, and gives it to whom it is for. `Some` ends the
+/// session.
+///
+/// # Errors
+/// When the message cannot be read or ends the connection.
+pub async fn receive<R: AsyncRead + Unpin>(
+    control: &mut R,
+    version: ProtocolVersion,
+    outbox: &Outbox,
+    orders: &OrderSender,
+    tasks: &mpsc::Sender<TaskInput>,
+    renewal: &Renewal<'_>,
+) -> anyhow::Result<Option<SessionEnd>> {
+    let mut unknown = Unknowns::default();
+    let message = read_counting(control, version, MAX_FRAME, &mut unknown).await?;
+    outbox.not_understood(unknown);
+    match message {
+        Some(FromAggregator::Command(command)) => {
+            if orders.command(command).is_err() {
+                return Ok(Some(SessionEnd::AgentGone));
+            }
+        }
+        Some(FromAggregator::EventsThrough(through)) => outbox.acknowledged(through),
+        Some(FromAggregator::Certificate(certificate)) => match renewal.accept(certificate).await {
+            Ok(()) => return Ok(Some(SessionEnd::Renewed)),
+            Err(error) => {
+                outbox.event(Clock::start().now(), renewal.failed(chain(&*error)));
+            }
+        },
+        Some(FromAggregator::CertificateRefused(reason)) => {
+            outbox.event(Clock::start().now(), renewal.failed(reason));
+        }
+        Some(FromAggregator::Refused(reason)) => bail!("the aggregator ends the connection: {reason}"),
+        Some(FromAggregator::Welcome(_)) => bail!("the aggregator sends a second welcome"),
+        Some(FromAggregator::StandsBy(_)) => bail!("the aggregator stands by now"),
+        // Without a runner of tasks, while the agent ends, their orders are not carried out and not answered.
+        Some(FromAggregator::TaskJob(job)) => _ = tasks.send(TaskInput::Job(job)).await,
+        Some(FromAggregator::Tasks(orders)) => _ = tasks.send(TaskInput::Orders(orders)).await,
+        // Skipped, and counted above. A command among them is not answered, so the aggregator knows it is not done.
+        Some(FromAggregator::Unknown { .. }) => {}
+        None => bail!("the aggregator closed the connection"),
+    }
+    Ok(None)
 }

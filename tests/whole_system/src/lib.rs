@@ -16,6 +16,7 @@ pub mod engine;
 pub mod faults;
 pub mod harm;
 pub mod host;
+pub mod hostile;
 pub mod machine;
 pub mod network;
 pub mod world;
