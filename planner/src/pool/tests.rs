@@ -291,7 +291,7 @@ fn a_job_that_wants_nothing_takes_nothing_from_anybody() {
         [1, 2].map(|job| (standings[&job].fair, standings[&job].credit, allotted[&job]))
     };
     assert_eq!(shares(true), shares(false));
-    assert_eq!(shares(true).map(|(fair, ..)| fair), [2.0, 6.0]);
+    assert!(shares(true).iter().zip([2.0, 6.0]).all(|((fair, ..), right)| (fair - right).abs() < 1e-9));
 }
 
 /// Two jobs of four workers for 100 s and 25 s: the short one goes first, and the long one is done no later for it.
