@@ -20,6 +20,7 @@ pub mod io_model;
 pub mod memory_bound;
 pub mod network_bound;
 pub mod policy;
+pub mod pool;
 pub mod power;
 pub mod productivity;
 pub mod progress;

@@ -1,0 +1,508 @@
+//! Who may have how many workers of a pool that several jobs want, by credit (CANAL, Wei §5.3). In: what each job holds,
+//! wants at most and has done, and the time. Out: its fair share, its credit, when it would be done under fair sharing
+//! alone, and how many workers it may have until the next epoch. Nothing calls it yet; it is for the controller's jobs.
+//!
+//! Workers of a pool are alike, so a dominant share is a part of the pool. The ledger runs weighted max-min fair sharing in
+//! which work can be cut at will beside what really happens (DRF of one resource, §5.3.3). A job's fair completion is when it is
+//! done there. Jobs are ranked by it, and the first may borrow what the others can do without until their own.
+//!
+//! What a job cannot do without is found from the end: all that is left is put as late as it can be, each job before its
+//! fair completion and never on more workers than it can use. What does not fit after the coming epoch has to be done in it.
+//! This stands for §5.3.4's largest gap G, whose cases are about the same: that the first ranks together never lend (Eq. 5.2),
+//! and that credit cannot be returned faster than a job has tasks for. The theorem of §5.3.2 is about work that can be
+//! divided; tests hold whole tasks to twice the longest task and an epoch after a job's fair completion.
+//!
+//! A job of which no progress is known yet neither lends nor borrows. One that has ended early stays in the fair schedule
+//! until it would have had there what it really had, so what it borrowed is paid back.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Least part of a job that has to be done before its work is estimated from it. Chosen.
+const LEAST_DONE: f64 = 0.01;
+/// Part of a quantity that is rounding.
+const ROUNDING: f64 = 1e-9;
+/// Halvings in which the level of a piece is found.
+const HALVINGS: u32 = 60;
+
+/// What a job wants of a pool, in workers.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    /// How much of the pool it has when all want more, relative to the others; more than 0.
+    pub weight: f64,
+    /// What it always has: its dedicated capacity.
+    pub least: f64,
+    /// The most that is of use to it. One that wants nothing claims 0.
+    pub most: f64,
+}
+
+impl Claim {
+    /// The same, with bounds that a ledger can count on.
+    fn sane(self) -> Self {
+        let finite = |value: f64, least: f64| if value.is_finite() { value.max(least) } else { least };
+        let least = finite(self.least, 0.0);
+        Self { weight: finite(self.weight, 1e-3), least, most: finite(self.most, least) }
+    }
+}
+
+/// One job in the ledger; sums are in worker-seconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Account {
+    claim: Claim,
+    /// The most it has claimed so far: in the fair schedule, where it has more left, its last tasks have not come yet.
+    widest: f64,
+    /// What it holds now.
+    held: f64,
+    /// What it has had.
+    had: f64,
+    /// What it would have had.
+    fair: f64,
+    /// All that it takes to its end, once that can be told.
+    work: Option<f64>,
+    ended: bool,
+}
+
+impl Account {
+    /// Left under fair sharing; endless where its work is not known.
+    fn fair_left(&self) -> f64 {
+        self.work.map_or(f64::INFINITY, |work| work - self.fair)
+    }
+
+    fn is_done_fairly(&self) -> bool {
+        self.work.is_some_and(|work| self.fair >= work * (1.0 - ROUNDING))
+    }
+
+    fn credit(&self) -> f64 {
+        self.had - self.fair
+    }
+}
+
+/// How a job stands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Standing {
+    /// Workers it would have now under fair sharing.
+    pub fair: f64,
+    /// Worker-seconds it has had beyond its fair share (Eq. 5.6); less than 0 was lent.
+    pub credit: f64,
+    /// Seconds until it would be done under fair sharing alone, if nobody came; 0 if it would be already. `None` while its
+    /// work is not known.
+    pub fair_completion_in_s: Option<f64>,
+}
+
+/// The ledger of one pool. Jobs are named by their numbers in the order of their submission, which also breaks ties.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    capacity: f64,
+    /// Until when it is kept, in seconds.
+    at_s: f64,
+    accounts: BTreeMap<u64, Account>,
+}
+
+/// The fair schedule from now on, if nobody comes.
+struct Ahead {
+    /// Of each job that is not done in it: its share now.
+    shares: BTreeMap<u64, f64>,
+    /// Seconds until each is done; endless where that is not known.
+    ends_in_s: BTreeMap<u64, f64>,
+}
+
+impl Ledger {
+    /// Nobody has anything to do with it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.accounts.is_empty()
+    }
+
+    /// Jobs that have not ended.
+    pub fn jobs(&self) -> impl Iterator<Item = u64> {
+        self.present().map(|(job, _)| job)
+    }
+
+    /// Jobs that have not ended and want something.
+    #[must_use]
+    pub fn claimants(&self) -> usize {
+        self.present().filter(|(_, account)| account.claim.most > 0.0).count()
+    }
+
+    /// The pool, in workers.
+    #[must_use]
+    pub fn capacity(&self) -> f64 {
+        self.capacity
+    }
+
+    /// From now on there is so much.
+    pub fn set_capacity(&mut self, capacity: f64) {
+        self.capacity = if capacity.is_finite() { capacity.max(0.0) } else { 0.0 };
+    }
+
+    /// What a job wants from now on. The first claim is its arrival.
+    pub fn claim(&mut self, job: u64, claim: Claim) {
+        let claim = claim.sane();
+        let new = || Account { claim, widest: 0.0, held: 0.0, had: 0.0, fair: 0.0, work: None, ended: false };
+        let account = self.accounts.entry(job).or_insert_with(new);
+        if !account.ended {
+            account.claim = claim;
+            account.widest = account.widest.max(claim.most);
+        }
+    }
+
+    /// What a job holds from now on.
+    pub fn hold(&mut self, job: u64, workers: f64) {
+        if let Some(account) = self.accounts.get_mut(&job).filter(|account| !account.ended && workers.is_finite()) {
+            account.held = workers.max(0.0);
+        }
+    }
+
+    /// So much of a job is done, in 0..=1: its work is learned from what it had for that.
+    pub fn progressed(&mut self, job: u64, done: f64) {
+        if let Some(account) = self.accounts.get_mut(&job).filter(|account| !account.ended)
+            && done >= LEAST_DONE
+            && account.had > 0.0
+        {
+            account.work = Some(account.had / done.min(1.0));
+        }
+    }
+
+    /// A job has ended, well or not. It has had all that it will.
+    pub fn end(&mut self, job: u64) {
+        if let Some(account) = self.accounts.get_mut(&job).filter(|account| !account.ended) {
+            account.ended = true;
+            account.held = 0.0;
+            account.claim.least = 0.0;
+            account.work = Some(account.had);
+        }
+        self.forget();
+    }
+
+    /// Accounts of jobs that have ended in truth and in the fair schedule.
+    fn forget(&mut self) {
+        self.accounts.retain(|_, account| !account.ended || !account.is_done_fairly());
+    }
+
+    /// What has passed until a time, in seconds, counts for nobody: nothing was shared.
+    pub fn skip(&mut self, to_s: f64) {
+        self.at_s = self.at_s.max(to_s);
+    }
+
+    /// Keeps the ledger up to a time, in seconds. An earlier one changes nothing.
+    pub fn pass(&mut self, to_s: f64) {
+        let mut left_s = to_s - self.at_s;
+        if !(left_s > 0.0 && left_s.is_finite()) {
+            return;
+        }
+        self.at_s = to_s;
+        for account in self.accounts.values_mut() {
+            account.had += account.held * left_s;
+        }
+        // At most one job ends in each round but the last.
+        for _ in 0..=self.accounts.len() {
+            let shares = self.shares();
+            let end_s = |(job, share): (&u64, &f64)| {
+                let left = self.accounts.get(job).map_or(f64::INFINITY, Account::fair_left);
+                if *share > 0.0 { left / share } else { f64::INFINITY }
+            };
+            let first_s = shares.iter().map(end_s).fold(f64::INFINITY, f64::min);
+            let step_s = first_s.min(left_s);
+            for (job, share) in &shares {
+                if let Some(account) = self.accounts.get_mut(job) {
+                    account.fair += share * step_s;
+                }
+            }
+            left_s -= step_s;
+            if left_s <= 0.0 {
+                break;
+            }
+        }
+        self.forget();
+    }
+
+    fn present(&self) -> impl Iterator<Item = (u64, &Account)> {
+        self.accounts.iter().filter(|(_, account)| !account.ended).map(|(job, account)| (*job, account))
+    }
+
+    /// Fair shares now, of those that are not done fairly.
+    fn shares(&self) -> BTreeMap<u64, f64> {
+        let sharing = || self.accounts.iter().filter(|(_, account)| !account.is_done_fairly());
+        let claims: Vec<Claim> =
+            sharing().map(|(_, account)| Claim { most: account.widest, ..account.claim }).collect();
+        sharing().map(|(job, _)| *job).zip(water_fill(self.capacity, &claims)).collect()
+    }
+
+    /// The fair schedule from now on.
+    fn ahead(&self) -> Ahead {
+        let mut fluid = self.clone();
+        let shares = fluid.shares();
+        let mut ends_in_s: BTreeMap<u64, f64> = self.accounts.keys().map(|job| (*job, f64::INFINITY)).collect();
+        for (job, account) in &self.accounts {
+            if account.is_done_fairly() {
+                ends_in_s.insert(*job, 0.0);
+            }
+        }
+        let (mut now_s, mut current) = (0.0, shares.clone());
+        for _ in 0..self.accounts.len() {
+            let left_s = |(job, share): (&u64, &f64)| {
+                let left = fluid.accounts.get(job).map_or(f64::INFINITY, Account::fair_left);
+                if *share > 0.0 { left / share } else { f64::INFINITY }
+            };
+            let step_s = current.iter().map(left_s).fold(f64::INFINITY, f64::min);
+            if !step_s.is_finite() {
+                break;
+            }
+            now_s += step_s;
+            for (job, share) in &current {
+                let Some(account) = fluid.accounts.get_mut(job) else { continue };
+                account.fair += share * step_s;
+                if account.is_done_fairly() {
+                    ends_in_s.insert(*job, now_s);
+                }
+            }
+            current = fluid.shares();
+        }
+        Ahead { shares, ends_in_s }
+    }
+
+    /// How every job stands that has not ended.
+    #[must_use]
+    pub fn standings(&self) -> BTreeMap<u64, Standing> {
+        let ahead = self.ahead();
+        let of = |(job, account): (u64, &Account)| {
+            let end_in_s = ahead.ends_in_s.get(&job).copied().filter(|end_s| end_s.is_finite());
+            let standing = Standing {
+                fair: ahead.shares.get(&job).copied().unwrap_or(0.0),
+                credit: account.credit(),
+                fair_completion_in_s: end_in_s,
+            };
+            (job, standing)
+        };
+        self.present().map(of).collect()
+    }
+
+    /// Whole workers that each job may have in the coming epoch. Together they fit into the pool, unless what jobs always have
+    /// alone does not. Nothing stays free that a job can use.
+    #[must_use]
+    pub fn allot(&self, epoch_s: f64) -> BTreeMap<u64, u32> {
+        let ahead = self.ahead();
+        let mut ranks: Vec<Rank<'_>> = self.present().map(|(job, account)| Rank::new(job, account, &ahead)).collect();
+        ranks.sort_by(|a, b| a.end_in_s.total_cmp(&b.end_in_s).then(a.job.cmp(&b.job)));
+        let unknown: f64 = ranks.iter().filter(|rank| !rank.is_known()).map(|rank| rank.fair).sum();
+        put_late(&mut ranks, self.capacity - unknown, epoch_s);
+        let mut round = Round::new(self.capacity, &ranks);
+        for (place, rank) in ranks.iter().enumerate().filter(|(_, rank)| rank.is_known()) {
+            round.give_up_to(place, (rank.must - ROUNDING).ceil());
+        }
+        for (place, rank) in ranks.iter().enumerate().filter(|(_, rank)| !rank.is_known()) {
+            round.give_up_to(place, (rank.fair + ROUNDING).floor());
+        }
+        // A part of a worker that none of them can have is lent until it is a whole one for an epoch.
+        for (place, rank) in ranks.iter().enumerate().filter(|(_, rank)| !rank.is_known()) {
+            if rank.account.credit() <= -epoch_s {
+                round.give_up_to(place, (rank.fair).floor() + 1.0);
+            }
+        }
+        for (place, _) in ranks.iter().enumerate().filter(|(_, rank)| rank.is_known()) {
+            round.give_up_to(place, f64::INFINITY);
+        }
+        while let Some(place) = round.furthest_behind() {
+            round.give_up_to(place, round.workers[place] + 1.0);
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+        ranks.iter().zip(round.workers).map(|(rank, workers)| (rank.job, workers as u32)).collect()
+    }
+}
+
+/// A job in the order of fair completions.
+struct Rank<'a> {
+    job: u64,
+    account: &'a Account,
+    /// Seconds until its fair completion; endless where its work is not known.
+    end_in_s: f64,
+    /// Its fair share now.
+    fair: f64,
+    /// What it cannot do without in the coming epoch.
+    must: f64,
+}
+
+impl<'a> Rank<'a> {
+    fn new(job: u64, account: &'a Account, ahead: &Ahead) -> Self {
+        let end_in_s = ahead.ends_in_s.get(&job).copied().unwrap_or(f64::INFINITY);
+        Self { job, account, end_in_s, fair: ahead.shares.get(&job).copied().unwrap_or(0.0), must: 0.0 }
+    }
+
+    fn is_known(&self) -> bool {
+        self.account.work.is_some() && self.end_in_s.is_finite()
+    }
+
+    /// Workers it can use beside those it always has.
+    fn more(&self) -> f64 {
+        self.account.claim.most - self.account.claim.least
+    }
+}
+
+/// How jobs are put into a piece of time, the last piece first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Put {
+    /// The last of the ranks first, so that the first ranks come to run now; but each as much as it needs so that its workers
+    /// are enough for the rest of it.
+    LastFirst,
+    /// The longest way to go first. What is left then is the least there can be in all.
+    LongestFirst,
+}
+
+/// Puts what is left of each job as late as it can be. What does not fit after the coming epoch is `must`, in workers
+/// over the epoch, with what the job always has.
+fn put_late(ranks: &mut [Rank<'_>], capacity: f64, epoch_s: f64) {
+    let known = ranks.iter().position(|rank| !rank.is_known()).unwrap_or(ranks.len());
+    let ranks = &mut ranks[..known];
+    let mut lefts = left_after_epoch(ranks, capacity, epoch_s, Put::LastFirst);
+    let least: f64 = ranks.iter().map(|rank| rank.account.claim.least).sum();
+    let fits = |(rank, left): (&Rank<'_>, &f64)| *left <= rank.more() * epoch_s * (1.0 + ROUNDING);
+    let sum: f64 = lefts.iter().sum();
+    if sum > (capacity - least).max(0.0) * epoch_s * (1.0 + ROUNDING) || !ranks.iter().zip(&lefts).all(fits) {
+        lefts = left_after_epoch(ranks, capacity, epoch_s, Put::LongestFirst);
+    }
+    for (rank, left) in ranks.iter_mut().zip(lefts) {
+        rank.must = (rank.account.claim.least + left / epoch_s).min(rank.account.claim.most);
+    }
+}
+
+fn left_after_epoch(ranks: &[Rank<'_>], capacity: f64, epoch_s: f64, put: Put) -> Vec<f64> {
+    let left = |rank: &Rank<'_>| {
+        let work = rank.account.work.unwrap_or(0.0) - rank.account.had;
+        // What it always has works on until then.
+        (work - rank.account.claim.least * rank.end_in_s.max(epoch_s)).max(0.0)
+    };
+    let mut lefts: Vec<f64> = ranks.iter().map(left).collect();
+    let mut to_s = ranks.last().map_or(0.0, |rank| rank.end_in_s);
+    // In each piece the jobs from `first` on have not come to their fair completions.
+    for first in (0..ranks.len()).rev() {
+        let from_s = if first == 0 { epoch_s } else { ranks[first - 1].end_in_s.max(epoch_s) };
+        let length_s = to_s - from_s;
+        if length_s <= 0.0 {
+            continue;
+        }
+        to_s = from_s;
+        let least: f64 = ranks[first..].iter().map(|rank| rank.account.claim.least).sum();
+        let room = (capacity - least).max(0.0) * length_s;
+        let mores: Vec<f64> = ranks[first..].iter().map(Rank::more).collect();
+        match put {
+            Put::LastFirst => fill_last_first(&mut lefts[first..], &mores, from_s, length_s, room),
+            Put::LongestFirst => fill_longest_first(&mut lefts[first..], &mores, length_s, room),
+        }
+    }
+    lefts
+}
+
+/// Takes from what is left of each job what fits into a piece of time: what its workers cannot do before the piece, then the
+/// rest of the last jobs.
+fn fill_last_first(lefts: &mut [f64], mores: &[f64], from_s: f64, length_s: f64, mut room: f64) {
+    let mut taken = vec![0.0; lefts.len()];
+    for part in [from_s, 0.0] {
+        for (place, more) in mores.iter().enumerate().rev() {
+            let needed = (lefts[place] - more * part).max(0.0).min(more * length_s - taken[place]).min(room).max(0.0);
+            lefts[place] -= needed;
+            taken[place] += needed;
+            room -= needed;
+        }
+    }
+}
+
+/// Takes from what is left of each job what fits into a piece of time, so that the longest time left on all workers that a job
+/// can use becomes as short as it can.
+fn fill_longest_first(lefts: &mut [f64], mores: &[f64], length_s: f64, room: f64) {
+    let taken = |left: f64, more: f64, level_s: f64| (left - more * level_s).clamp(0.0, more * length_s);
+    let sum = |lefts: &[f64], level_s: f64| -> f64 {
+        lefts.iter().zip(mores).map(|(left, more)| taken(*left, *more, level_s)).sum()
+    };
+    let longest = |(left, more): (&f64, &f64)| if *more > 0.0 { left / more } else { 0.0 };
+    let (mut low, mut high) = (0.0, lefts.iter().zip(mores).map(longest).fold(0.0, f64::max));
+    if sum(lefts, low) > room {
+        for _ in 0..HALVINGS {
+            let middle = f64::midpoint(low, high);
+            if sum(lefts, middle) > room { low = middle } else { high = middle }
+        }
+    } else {
+        high = 0.0;
+    }
+    for (left, more) in lefts.iter_mut().zip(mores) {
+        *left -= taken(*left, *more, high);
+    }
+}
+
+/// Whole workers as they are given.
+struct Round<'a> {
+    free: f64,
+    workers: Vec<f64>,
+    ranks: &'a [Rank<'a>],
+}
+
+impl<'a> Round<'a> {
+    /// Each job has what it always has.
+    fn new(capacity: f64, ranks: &'a [Rank<'a>]) -> Self {
+        let workers: Vec<f64> = ranks.iter().map(|rank| (rank.account.claim.least + ROUNDING).floor()).collect();
+        let used: f64 = ranks.iter().map(|rank| rank.account.claim.least).sum();
+        Self { free: (capacity - used).max(0.0), workers, ranks }
+    }
+
+    /// Gives a job workers up to a number, as far as it can use them and the pool has them.
+    fn give_up_to(&mut self, place: usize, workers: f64) {
+        let most = (self.ranks[place].account.claim.most + ROUNDING).floor().min(workers);
+        let more = (most - self.workers[place]).min((self.free + ROUNDING).floor());
+        if more > 0.0 {
+            self.workers[place] += more;
+            self.free -= more;
+        }
+    }
+
+    /// The job without known work that has least for its weight and can have one more; the lowest credit breaks ties.
+    fn furthest_behind(&self) -> Option<usize> {
+        let can = |place: &usize| {
+            let most = self.ranks[*place].account.claim.most;
+            !self.ranks[*place].is_known()
+                && self.workers[*place] + 1.0 <= most + ROUNDING
+                && self.free + ROUNDING >= 1.0
+        };
+        let behind = |place: usize| {
+            let weight = self.ranks[place].account.claim.weight;
+            (self.workers[place] / weight, self.ranks[place].account.credit() / weight)
+        };
+        (0..self.ranks.len()).filter(can).min_by(|&a, &b| {
+            let ((held_a, credit_a), (held_b, credit_b)) = (behind(a), behind(b));
+            held_a.total_cmp(&held_b).then(credit_a.total_cmp(&credit_b)).then(a.cmp(&b))
+        })
+    }
+}
+
+/// Weighted max-min shares: everybody has its least, nobody more than its most, and between them as much for its weight as
+/// the others. Where all of the least does not fit it is cut in proportion.
+#[must_use]
+pub fn water_fill(capacity: f64, claims: &[Claim]) -> Vec<f64> {
+    let (least, most) = claims.iter().fold((0.0, 0.0), |(least, most), claim| (least + claim.least, most + claim.most));
+    if most <= capacity {
+        return claims.iter().map(|claim| claim.most).collect();
+    }
+    if least >= capacity {
+        return claims.iter().map(|claim| claim.least * capacity / least.max(f64::MIN_POSITIVE)).collect();
+    }
+    // Where a share begins to grow with the level, and where it stops.
+    let bends =
+        |claim: &Claim| [(claim.least / claim.weight, claim.weight), (claim.most / claim.weight, -claim.weight)];
+    let mut bends: Vec<(f64, f64)> = claims.iter().flat_map(bends).collect();
+    bends.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
+    let (mut level, mut slope, mut sum) = (0.0, 0.0, least);
+    for (at, change) in bends {
+        let until = sum + slope * (at - level);
+        if until >= capacity {
+            break;
+        }
+        (level, sum) = (at, until);
+        slope += change;
+    }
+    if slope > 0.0 {
+        level += (capacity - sum) / slope;
+    }
+    claims.iter().map(|claim| (claim.weight * level).clamp(claim.least, claim.most)).collect()
+}
+
+#[cfg(test)]
+mod tests;
