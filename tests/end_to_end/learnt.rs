@@ -74,14 +74,14 @@ fn an_agent_that_is_killed_leaves_what_it_learnt_to_the_next() {
     let text = left.to_string();
     fs::write(&file, &text).unwrap();
     let (share, reason) = start(&mut pair);
-    assert!(share == 25.0 && reason.contains("the agent before this one learnt"), "{share}: {reason}");
+    assert!((share - 25.0).abs() < 1e-9 && reason.contains("the agent before this one learnt"), "{share}: {reason}");
     kill_agent(&mut pair, &folder);
 
     // And once more: the second agent has stored what it took up.
     let stored: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     assert_eq!(stored["remembered"]["learnt"].as_array().unwrap().len(), 3, "{stored}");
     let (share, reason) = start(&mut pair);
-    assert!(share == 25.0 && reason.contains("the agent before this one learnt"), "{share}: {reason}");
+    assert!((share - 25.0).abs() < 1e-9 && reason.contains("the agent before this one learnt"), "{share}: {reason}");
     kill_agent(&mut pair, &folder);
 
     // Of another boot.
