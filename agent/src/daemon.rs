@@ -394,13 +394,14 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
         metrics.is_some().then(|| Arc::new(Status::new(config.sample_period, leftovers.failed.len(), refused)));
     let (orders, orders_to_loop) = orders();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let introduction = Introduction { host: config.host.clone(), incarnation, facts };
     let files = aggregator.files.clone();
     let task_settings = TaskSettings {
         scratch: actor.scratch(),
         root: config.tasks_of_root,
         ..TaskSettings::new(config.tasks, config.tasks_folder(), actor.volunteer_kind().clone())
     };
+    let tasks_of_root = task_settings.of_root();
+    let introduction = Introduction { host: config.host.clone(), incarnation, facts, tasks_of_root };
     let tasks = run_tasks(task_settings, clock, Arc::clone(&outbox))?;
     let settings = LinkSettings { addresses: aggregator.addresses.clone(), files, introduction, tasks };
     let network = {

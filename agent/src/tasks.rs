@@ -97,6 +97,12 @@ pub struct TaskSettings {
 }
 
 impl TaskSettings {
+    /// Whether tasks of root's may be started. `None` where the agent is not root, because then only the user counts.
+    #[must_use]
+    pub fn of_root(&self) -> Option<bool> {
+        geteuid().is_root().then_some(self.root)
+    }
+
     /// Tasks in this volunteer, none of them root's, with their records in this folder, and the limits as chosen.
     #[must_use]
     pub fn new(enabled: bool, folder: PathBuf, volunteer: VolunteerKind) -> Self {
@@ -412,8 +418,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
             return Err(StartError::UnknownJob(attempt.job.clone()));
         };
         // An agent that is not root refuses every user but its own.
-        let of_root = job.user.uid == 0 || job.user.gid == 0;
-        if of_root && !self.settings.root && geteuid().is_root() {
+        if job.user.is_root() && self.settings.of_root() == Some(false) {
             return Err(StartError::OfRoot);
         }
         if self.given_up.iter().any(|(job, shell)| *job == attempt.job && launch::is_there(shell)) {

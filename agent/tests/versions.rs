@@ -61,7 +61,8 @@ impl Site {
         let limits = OutboxLimits { reports: 10, events: 10 };
         let outbox = Arc::new(Outbox::new(limits, self.host.clone(), 7));
         let (orders, taken) = order::orders();
-        let introduction = Introduction { host: self.host.clone(), incarnation: 7, facts: report::facts(true) };
+        let (host, facts) = (self.host.clone(), report::facts(true));
+        let introduction = Introduction { host, incarnation: 7, facts, tasks_of_root: Some(false) };
         let (tasks, _) = tokio::sync::mpsc::channel(1);
         let (addresses, files) = (vec![self.address.to_string()], self.files.clone());
         let settings = LinkSettings { addresses, files, introduction, tasks };

@@ -125,6 +125,8 @@ pub struct Joined {
     pub incarnation: u64,
     /// What the host is and offers.
     pub facts: Box<HostFacts>,
+    /// Whether it starts tasks of root's, if its agent says.
+    pub tasks_of_root: Option<bool>,
     /// Unique among connections.
     pub connection: u64,
     /// The version of the protocol that it speaks.

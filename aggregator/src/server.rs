@@ -374,6 +374,7 @@ impl HandshakePeer {
             host: hello.host,
             incarnation: hello.incarnation,
             facts: Box::new(hello.facts),
+            tasks_of_root: hello.tasks_of_root,
             connection: id,
             version,
             certificate,

@@ -389,8 +389,8 @@ impl Shell {
     }
 
     fn joined(&mut self, joined: Joined) {
-        let Joined { host, incarnation, facts, connection, version, certificate, sender, closer, events_through } =
-            joined;
+        let Joined { host, incarnation, facts, tasks_of_root, connection, version, certificate, .. } = joined;
+        let Joined { sender, closer, events_through, .. } = joined;
         if let Some(reason) = self.enrolment.admissions.revoked(&host, certificate) {
             // The connection's task refuses the peer and says so in the log.
             _ = events_through.send(Err(Declined::Refused(reason)));
@@ -399,7 +399,7 @@ impl Shell {
         self.enrolment.known(&host, certificate);
         _ = events_through.send(Ok(self.events.through(&host, incarnation)));
         if host == self.local_host {
-            self.engines.tasks().connected(connection, version, &sender);
+            self.engines.tasks().connected(connection, version, tasks_of_root, &sender);
         }
         let newer = Connection { id: connection, incarnation, sender, closer, renewed: false };
         if let Some(older) = self.connections.insert(host.clone(), newer) {

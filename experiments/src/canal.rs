@@ -7,24 +7,23 @@
 
 mod curves;
 mod facebook;
+mod outcome;
 mod packing;
 mod rows;
 
-use std::collections::BTreeMap;
-
 use gleaner_planner::sharing::drf::Drf;
-use gleaner_planner::sharing::engine::{Schedule, play};
+use gleaner_planner::sharing::engine::play;
 use gleaner_planner::sharing::input::{Cluster, Job, Node, Stage, Workload};
 use gleaner_planner::sharing::resources::Resources;
 use gleaner_planner::snapshot::share::SharePolicy;
 use gleaner_types::id::{HostId, JobId};
 
 pub use self::facebook::Size;
-use self::facebook::{FACEBOOK, Submission, submission};
-use crate::{Detail, Figure, Reproduction};
-
-/// Beyond its fair completion by more than this a job counts as late (§5.5.2).
-const LATE_S: f64 = 40.0;
+use self::facebook::{FACEBOOK, submission};
+use self::outcome::{
+    LATE_S, Outcomes, POLICIES, figure, late_jobs, latest_s, makespan_gain, mean, outcome, speed_up, worst,
+};
+use crate::{Detail, Reproduction};
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,51 +41,6 @@ impl Default for Options {
         Self { seed: 1_001, runs: 5, size: Size::PAPER }
     }
 }
-
-/// The schedulers of §5.5.1, and ours first.
-const POLICIES: [(&str, SharePolicy); 6] = [
-    ("CANAL", SharePolicy::Canal),
-    ("LAO", SharePolicy::Lao),
-    ("NAO", SharePolicy::Nao),
-    ("Tetris", SharePolicy::Tetris),
-    ("Delay", SharePolicy::Delay),
-    ("SRJF", SharePolicy::Srjf),
-];
-
-/// What one scheduler did with one workload.
-#[derive(Debug, Clone, Default)]
-struct Outcome {
-    seed: u64,
-    makespan_s: f64,
-    /// Of each job, beyond its fair completion; negative before it.
-    late_s: Vec<f64>,
-    /// Times from release to completion of the jobs of a bin.
-    times_s: BTreeMap<u32, Vec<f64>>,
-    /// Their mean.
-    mean_s: BTreeMap<u32, f64>,
-}
-
-fn outcome(seed: u64, submission: &Submission, fair: &Schedule, schedule: &Schedule) -> Outcome {
-    let jobs = submission.workload.jobs();
-    let mut times_s: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
-    for (job, (own, bin)) in jobs.iter().zip(&submission.bins).enumerate() {
-        times_s.entry(*bin).or_default().push(schedule.completion_s(job) - own.release_s);
-    }
-    Outcome {
-        seed,
-        makespan_s: schedule.makespan_s(),
-        late_s: (0..jobs.len()).map(|job| schedule.completion_s(job) - fair.completion_s(job)).collect(),
-        mean_s: times_s.iter().map(|(&bin, times_s)| (bin, mean(times_s))).collect(),
-        times_s,
-    }
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
-/// Outcomes of a policy with every workload.
-type Outcomes = BTreeMap<&'static str, Vec<Outcome>>;
 
 /// Runs everything. `progress` is told the stage, and how many of its runs are done.
 pub fn reproduce(options: &Options, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> Reproduction {
@@ -120,22 +74,10 @@ pub fn reproduce(options: &Options, progress: &(dyn Fn(&str, usize, usize) + Syn
     details(&mut out, &outcomes);
     curves::completions(&mut out, &outcomes);
     rows::rows(&mut out, &submissions, &|done, all| progress("wrong estimates and lost nodes", done, all));
-    packing::packing(&mut out, options, &seeds, progress);
+    packing::packing(&mut out, options.size, &seeds, progress);
     out.series.sort_by(|a, b| a.plot.cmp(&b.plot));
     out.skipped.push("canal.sched_round_ms: time is measured by `cargo bench --workspace --bench sharing`".to_owned());
     out
-}
-
-fn figure(
-    id: &'static str,
-    paper: f64,
-    ours: f64,
-    unit: &'static str,
-    (target, holds): (String, bool),
-    note: &str,
-) -> Figure {
-    let ours = ours.is_finite().then_some(ours);
-    Figure { id, paper: Some(paper), ours, unit, target, holds: holds && ours.is_some(), note: note.to_owned() }
 }
 
 /// The example of §5.2.1 with tasks of 60 s; `None` would be a mistake in it.
@@ -178,34 +120,6 @@ fn example(out: &mut Reproduction) {
     let equal = equal.filter(|equal| *equal).count() as f64;
     let note = "completions of Table 5.5 that are exact, of 12 (Tetris, CANAL, DRF)";
     out.figures.push(figure("canal.example_exact", 12.0, equal, "cells", ("12".to_owned(), equal > 11.5), note));
-}
-
-/// Worst over the workloads of what a policy's outcomes are.
-fn worst(outcomes: &[Outcome], of: impl Fn(&Outcome) -> f64) -> f64 {
-    outcomes.iter().map(of).fold(f64::NEG_INFINITY, f64::max)
-}
-
-fn late_jobs(outcome: &Outcome) -> f64 {
-    outcome.late_s.iter().filter(|late_s| **late_s > LATE_S).count() as f64
-}
-
-fn latest_s(outcome: &Outcome) -> f64 {
-    outcome.late_s.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-}
-
-/// By how many percent the mean makespan of another is longer than CANAL's.
-fn makespan_gain(canal: &[Outcome], other: &[Outcome]) -> f64 {
-    let sum = |outcomes: &[Outcome]| outcomes.iter().map(|outcome| outcome.makespan_s).sum::<f64>();
-    100.0 * (sum(other) / sum(canal) - 1.0)
-}
-
-/// The largest ratio of another's mean time to CANAL's, over these bins; times are means over the workloads.
-fn speed_up(canal: &[Outcome], other: &[Outcome], bins: std::ops::RangeInclusive<u32>) -> f64 {
-    let of = |outcomes: &[Outcome], bin: u32| {
-        let times_s: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.mean_s.get(&bin).copied()).collect();
-        mean(&times_s)
-    };
-    bins.map(|bin| of(other, bin) / of(canal, bin)).fold(f64::NEG_INFINITY, f64::max)
 }
 
 fn simulation(out: &mut Reproduction, outcomes: &Outcomes) {
@@ -286,6 +200,7 @@ fn details(out: &mut Reproduction, outcomes: &Outcomes) {
 
 #[cfg(test)]
 mod tests {
+    use super::outcome::Outcome;
     use super::*;
 
     /// Two racks and a tenth of the jobs, seed 1.

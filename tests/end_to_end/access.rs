@@ -388,3 +388,29 @@ fn a_hostile_guests_name_reaches_no_terminal() {
     assert!(log.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "no line is forged");
     drop(guest);
 }
+
+#[test]
+fn a_job_of_root_is_refused_when_it_is_submitted_where_its_tasks_would_be() {
+    if !rustix::process::geteuid().is_root() {
+        gleaner_test_support::skip!("only root can submit as root");
+    }
+    let mut pair = Pair::new(&[HOST]);
+    let config = pair.bench.path("agent.toml");
+    let allowing = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, allowing.replace("root = true", "root = false")).unwrap();
+    pair.start_aggregator();
+    pair.start_agent(&["--act"]);
+    pair.bench.write("tasks.txt", "true\n");
+    let submit = |pair: &Pair| pair.ask(&["job", "submit", "tasks.txt", "--name", "j", "--deadline", "1h"]);
+    let refused = submit(&pair);
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("`tasks.root`") && said.contains("another user"), "{said}");
+    assert!(pair.job("j").is_null(), "it is no job");
+    // The agent that comes next says otherwise.
+    drop(pair.agent.take());
+    std::fs::write(&config, allowing).unwrap();
+    until("the host is away", || pair.hosts().iter().all(|host| host["connected"] != true));
+    pair.start_agent(&["--act"]);
+    let taken = submit(&pair);
+    assert!(taken.status.success(), "{}", text(&taken.stderr));
+}

@@ -388,7 +388,8 @@ async fn run_part(part: Part) {
         certificate: file(format!("{HOST}.crt")),
         key: file(format!("{HOST}.key")),
     };
-    let introduction = Introduction { host: host.clone(), incarnation: part.incarnation, facts: hello.facts };
+    let (incarnation, facts) = (part.incarnation, hello.facts);
+    let introduction = Introduction { host: host.clone(), incarnation, facts, tasks_of_root: None };
     let addresses = vec![format!("127.0.0.1:{}", part.port)];
     let (to_loop, _orders) = orders();
     tokio::spawn(link::run(

@@ -32,6 +32,8 @@ pub struct Introduction {
     pub incarnation: u64,
     /// Static facts.
     pub facts: HostFacts,
+    /// Whether it starts tasks of root's, where that can be said.
+    pub tasks_of_root: Option<bool>,
 }
 
 /// Longest wait for the handshake and for the welcome.
@@ -104,6 +106,7 @@ pub(super) async fn hello(
         software: env!("CARGO_PKG_VERSION").to_owned(),
         now: clock.now(),
         facts: introduction.facts.clone(),
+        tasks_of_root: introduction.tasks_of_root,
     };
     write_message(&mut send, version, &FromAgent::Hello(Box::new(hello))).await?;
     let mut unknown = Unknowns::default();

@@ -82,7 +82,7 @@ impl LocalEngine {
 
 impl Engine for LocalEngine {
     fn check(&self, options: &Value, problems: &mut Problems) {
-        submission::check(options, problems);
+        submission::check(options, self.setting.tasks.refuses_root(), problems);
     }
 
     /// Blocks on the disk.

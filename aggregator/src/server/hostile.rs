@@ -1,7 +1,7 @@
 //! Frames of a hostile agent, for the fuzz target and the tests. In: frames, decoded and checked as the server does and
-//! given to a controller with a job. Out: how many were taken and refused. It panics where the rest suffers: when the
-//! controller's output is refused by its checker, a counter goes back, or the output for operators and monitoring
-//! cannot be read. Called by `fuzzing` and by its own test.
+//! given to a controller with a job, or to the link of tasks. Out: how many were taken and refused. It panics where the
+//! rest suffers: when the controller's output is refused by its checker, a counter goes back, an attempt that no job knows
+//! is not ended, or the output for operators and monitoring cannot be read. Called by `fuzzing` and by its own test.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,9 +13,11 @@ use gleaner_types::engine::EngineSpec;
 use gleaner_types::event::{EventRecord, EventSource};
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{Goal, JobSpec, Prices, SlotSpec, Workers};
+use gleaner_types::task::{TaskAttempt, TaskDesired};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::Bytes;
-use gleaner_wire::{AgentEvents, FromAgent, ProtocolVersion, Unknowns, decode};
+use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, ProtocolVersion, TaskStates, Unknowns, decode, encode};
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use super::{Peer, Sent};
@@ -36,6 +38,8 @@ pub(crate) struct Tally {
     pub(crate) taken: u32,
     /// Refused by the decoder or by the server's checks.
     pub(crate) refused: u32,
+    /// States of tasks among those taken.
+    pub(crate) states: u32,
 }
 
 struct Scene {
@@ -45,12 +49,18 @@ struct Scene {
     history: History,
     now: Timestamp,
     harvested: f64,
+    runtime: Runtime,
+    /// What the agent is sent about tasks; both ends, as the link keeps none.
+    outgoing: (mpsc::Sender<FromAggregator>, mpsc::Receiver<FromAggregator>),
+    /// Attempts that it told of, none of which was ordered, and that were not ended yet.
+    foreign: Vec<TaskAttempt>,
     tally: Tally,
 }
 
 /// Takes all of the frames, each on the stream it belongs to, as from one agent. Panics where the rest suffers.
 pub(crate) fn take_all(version: ProtocolVersion, frames: &[Vec<u8>]) -> Tally {
     let Ok(host) = HostId::new(HOST) else { return Tally::default() };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return Tally::default() };
     let (arrivals, _) = mpsc::channel(1);
     let peer = Peer {
         tasks: TaskLink::new(host.clone(), PathBuf::from("/nonexistent")),
@@ -69,8 +79,12 @@ pub(crate) fn take_all(version: ProtocolVersion, frames: &[Vec<u8>]) -> Tally {
         history: History::new(),
         now: BEGIN,
         harvested: 0.0,
+        runtime,
+        outgoing: mpsc::channel(64),
+        foreign: Vec::new(),
         tally: Tally::default(),
     };
+    scene.peer.tasks.connected(1, version, None, &scene.outgoing.0);
     scene.submit();
     for frame in frames {
         scene.take(frame);
@@ -121,6 +135,13 @@ impl Scene {
                 }
                 self.peer.control_stream(FromAgent::Events(AgentEvents { events })).map_err(drop)
             }
+            // As the server does, past the core loop.
+            Ok(Some((FromAgent::Tasks(TaskStates { states }), _))) => {
+                self.tally.states += u32::try_from(states.len()).unwrap_or(u32::MAX);
+                self.foreign.extend(states.iter().map(|state| state.attempt.clone()));
+                self.runtime.block_on(self.peer.tasks.states(states));
+                Ok(None)
+            }
             Ok(Some((message @ FromAgent::Report(_), _))) => self.peer.report_stream(message).map_err(drop),
             Ok(Some((message, _))) => self.peer.control_stream(message).map_err(drop),
         };
@@ -153,6 +174,17 @@ impl Scene {
     fn tick(&mut self) {
         self.now = self.now.after(Duration::from_secs(30));
         self.decide(Input::Tick);
+        self.peer.tasks.renew(self.now);
+        while let Ok(message) = self.outgoing.1.try_recv() {
+            assert!(encode(self.peer.version, &message).is_ok(), "{message:?} cannot be sent");
+            assert!(matches!(message, FromAggregator::Tasks(_)), "{message:?} is nothing about tasks");
+            let FromAggregator::Tasks(orders) = message else { continue };
+            for order in orders.orders {
+                assert_eq!(order.desired, TaskDesired::Forget, "nothing was to run");
+                self.foreign.retain(|attempt| *attempt != order.attempt);
+            }
+        }
+        assert_eq!(self.foreign, [], "attempts that no job knows are ended");
         assert!(self.counters.harvested_core_s() >= self.harvested, "the counter went back");
         self.harvested = self.counters.harvested_core_s();
         let most = 65_536.0 * (self.now.seconds_since(BEGIN) + 3_600.0);
@@ -193,7 +225,7 @@ mod tests {
             let version = ProtocolVersion::SUPPORTED[spoken];
             let mut entropy = Entropy::of_seed(seed);
             let made = |kind: usize, entropy: &mut Entropy<'_>| of_agent(kind, version, entropy).and_then(Result::ok);
-            let kinds = [0, 1, 1, 2, 3, 1, 0, 1].into_iter();
+            let kinds = [0, 1, 1, 2, 3, 1, 0, 1, 4, 4].into_iter();
             let messages: Vec<Framed> = kinds.filter_map(|kind| made(kind % OF_AGENTS, &mut entropy)).collect();
             // First as they are, so that the controller has something; then altered.
             let plain = messages.iter().map(|message| message.frame.clone());
@@ -201,8 +233,9 @@ mod tests {
             let frames: Vec<Vec<u8>> = plain.chain(altered).collect();
             let tally = take_all(version, &frames);
             (all.taken, all.refused) = (all.taken + tally.taken, all.refused + tally.refused);
+            all.states += tally.states;
         }
         eprintln!("{all:?}");
-        assert!(all.taken > 500 && all.refused > 500, "{all:?}");
+        assert!(all.taken > 500 && all.refused > 500 && all.states > 100, "{all:?}");
     }
 }

@@ -80,7 +80,14 @@ async fn a_hello_longer_than_any_host_needs_is_refused() {
     tokio::spawn(serve(endpoint, 1, Clock::start(), arrivals, LeaderLease::alone(), task_link()));
     let levers = Levers::without_volunteer(true, vec!["it pushes everything else out of the log".to_owned(); 1_000]);
     let facts = HostFacts { levers, ..gleaner_test_support::report::facts(true) };
-    let hello = Hello { host: host("h1"), incarnation: 1, software: String::new(), now: Timestamp(1), facts };
+    let hello = Hello {
+        host: host("h1"),
+        incarnation: 1,
+        software: String::new(),
+        now: Timestamp(1),
+        facts,
+        tasks_of_root: None,
+    };
     let client = transport::client_endpoint(address, &agent).unwrap();
     let connection = transport::connect(&client, address).unwrap().await.unwrap();
     let (mut send, _receive) = connection.open_bi().await.unwrap();

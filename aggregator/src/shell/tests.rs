@@ -216,8 +216,18 @@ async fn a_certificate_dated_ahead_is_revoked_with_the_others() {
         let facts = Box::new(facts.clone());
         let (host, incarnation) = (host.clone(), 1);
         let version = ProtocolVersion::CURRENT;
-        let joined =
-            Joined { host, incarnation, facts, connection, version, certificate, sender, closer, events_through };
+        let joined = Joined {
+            host,
+            incarnation,
+            facts,
+            tasks_of_root: None,
+            connection,
+            version,
+            certificate,
+            sender,
+            closer,
+            events_through,
+        };
         shell.joined(joined);
         answer.try_recv().unwrap()
     };

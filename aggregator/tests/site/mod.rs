@@ -166,6 +166,7 @@ pub(crate) fn hello(host: &str) -> FromAgent {
         software: "test".into(),
         now: Timestamp(1),
         facts: report::facts(false),
+        tasks_of_root: None,
     }))
 }
 

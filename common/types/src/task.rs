@@ -21,6 +21,14 @@ pub struct TaskUser {
     pub gid: u32,
 }
 
+impl TaskUser {
+    /// The user or its group is root's.
+    #[must_use]
+    pub const fn is_root(self) -> bool {
+        self.uid == 0 || self.gid == 0
+    }
+}
+
 /// Why an agent starts no task of a job that is root's, as long as its config does not say that it may. An aggregator that
 /// is answered this ends the job instead of trying again. It is sent, so it never changes.
 pub const ROOT_REFUSED: &str = "the job is root's, and this host runs no task as root; submit it as another user, or \

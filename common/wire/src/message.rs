@@ -30,6 +30,9 @@ pub struct Hello {
     pub now: Timestamp,
     /// What does not change.
     pub facts: HostFacts,
+    /// Whether tasks of root's are started there; `None` where the agent does not say, as that of an older release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks_of_root: Option<bool>,
 }
 
 /// Answer to a [`Hello`]; only now is the agent connected.

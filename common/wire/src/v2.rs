@@ -111,7 +111,7 @@ macro_rules! messages {
 
 messages! {
     FromAgent, encode_from_agent, decode_from_agent {
-        1 => Hello, report::Hello<'_>, boxed;
+        1 => Hello, report::Hello<'_> [report::HelloAppended], boxed;
         2 => Report, report::HostReport<'_>, boxed;
         3 => Ack, command::Ack<'_>;
         4 => Events, event::AgentEvents<'_>;
@@ -171,6 +171,42 @@ mod tests {
         let mut unknown = Unknowns::default();
         let welcome = decode::<_, Before<'_>, More>(101, bytes, &mut unknown).unwrap().unwrap();
         (welcome, unknown)
+    }
+
+    #[test]
+    fn an_agent_of_an_older_release_does_not_say_whether_it_starts_tasks_of_root() {
+        let said = |tasks_of_root| {
+            let mut hello = crate::message::Hello {
+                host: gleaner_types::id::HostId::new("h1").unwrap(),
+                incarnation: 1,
+                software: "0.1.0".to_owned(),
+                now: gleaner_types::time::Timestamp(7),
+                facts: gleaner_types::report::HostFacts {
+                    cpu_model: String::new(),
+                    cores: 1,
+                    memory: gleaner_types::units::Bytes(1),
+                    kernel: String::new(),
+                    cgroups: gleaner_types::report::CgroupMode::V2,
+                    offers: Vec::new(),
+                    levers: gleaner_types::report::Levers::without_volunteer(false, Vec::new()),
+                },
+                tasks_of_root,
+            };
+            let mut bytes = Vec::new();
+            encode::<_, report::Hello<'_>, report::HelloAppended>(1, &hello, &mut bytes).unwrap();
+            let mut unknown = Unknowns::default();
+            let read = decode::<_, report::Hello<'_>, report::HelloAppended>(1, &bytes, &mut unknown).unwrap().unwrap();
+            assert_eq!((&read, unknown), (&hello, Unknowns::default()));
+            // An older release reads the rest.
+            let older = decode::<_, report::Hello<'_>, Nothing>(1, &bytes, &mut unknown).unwrap().unwrap();
+            hello.tasks_of_root = None;
+            assert_eq!(older, hello);
+            bytes
+        };
+        let silent = said(None);
+        for says in [false, true] {
+            assert!(said(Some(says)).starts_with(&silent), "what an older release sends is only added to");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use gleaner_planner::sharing::engine::Schedule;
 use gleaner_planner::sharing::input::Workload;
 use gleaner_planner::sharing::tasks::Locality;
 
-use super::{Outcome, Outcomes, mean};
+use super::outcome::{Outcome, Outcomes, mean};
 use crate::{Reproduction, Series};
 
 /// Width of a step of a curve over time.

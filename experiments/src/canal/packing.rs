@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::facebook::{Jobs, LOCALITY, NETWORK, Submission, submission};
-use super::{Options, Outcome, Outcomes, POLICIES, figure, makespan_gain, mean, outcome, speed_up};
+use super::facebook::{Jobs, LOCALITY, NETWORK, Size, Submission, submission};
+use super::outcome::{Outcome, Outcomes, POLICIES, figure, makespan_gain, mean, outcome, speed_up};
 use crate::{Detail, Reproduction};
 use gleaner_planner::sharing::drf::Drf;
 use gleaner_planner::sharing::engine::play;
@@ -29,7 +29,7 @@ const OTHERS: [&str; 3] = ["Tetris", "Delay", "SRJF"];
 /// Runs both experiments.
 pub(super) fn packing(
     out: &mut Reproduction,
-    options: &Options,
+    size: Size,
     seeds: &[u64],
     progress: &(dyn Fn(&str, usize, usize) + Sync),
 ) {
@@ -37,7 +37,7 @@ pub(super) fn packing(
         let mut outcomes = Outcomes::new();
         let (all, mut done) = (seeds.len() * POLICIES.len(), 0);
         for &seed in seeds {
-            let Some(own) = submission(experiment.jobs, seed, options.size) else {
+            let Some(own) = submission(experiment.jobs, seed, size) else {
                 out.skipped.push(format!("{}: the workload of seed {seed} is not valid", experiment.name));
                 continue;
             };
@@ -129,7 +129,6 @@ fn details(out: &mut Reproduction, experiment: &Experiment, outcomes: &Outcomes)
 
 #[cfg(test)]
 mod tests {
-    use super::super::facebook::Size;
     use super::*;
 
     /// With nothing that is network-intensive CANAL and LAO are one scheduler (§5.5.3).

@@ -9,7 +9,7 @@ use gleaner_planner::snapshot::share::SharePolicy;
 use gleaner_simulator::random::Random;
 
 use super::facebook::Submission;
-use super::{Outcome, late_jobs, mean, outcome, worst};
+use super::outcome::{Outcome, late_jobs, latest_s, mean, outcome, worst};
 use crate::{Detail, Reproduction};
 
 /// Schedulers of these rows.
@@ -90,7 +90,7 @@ fn row(out: &mut Reproduction, experiment: &str, case: &str, found: &[(Outcome, 
     let makespans_s: Vec<f64> = outcomes.iter().map(|outcome| outcome.makespan_s).collect();
     let quantities = [
         ("jobs late by more than 40 s", late, "%"),
-        ("latest", worst(&outcomes, super::latest_s), "s"),
+        ("latest", worst(&outcomes, latest_s), "s"),
         ("mean makespan", mean(&makespans_s), "s"),
         ("tasks that ran again", again.iter().sum(), "tasks"),
     ];

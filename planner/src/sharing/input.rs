@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gleaner_types::id::{HostId, JobId};
 use serde::{Deserialize, Serialize};
 
+pub use super::invalid::Invalid;
 use super::resources::Resources;
 use super::tasks::{Holders, Lists, Locality};
 use super::weights::{Shares, Tree};
@@ -22,18 +23,6 @@ const MOST_EXTRA_EPOCHS: f64 = 1e6;
 /// Least part of the cluster that a task uses of some resource. Chosen.
 const LEAST_SHARE: f64 = 1e-12;
 const LARGEST: f64 = 1e12;
-
-/// A field is wrong.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: is {value}; it must be {rule}")]
-pub struct Invalid {
-    /// Where it is; it names the job.
-    pub field: String,
-    /// What it is.
-    pub value: String,
-    /// What is allowed.
-    pub rule: String,
-}
 
 /// The machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -248,7 +237,7 @@ impl Workload {
     /// # Errors
     /// Every field that is wrong, 20 at most.
     pub fn with_shares(self, shares: &Shares) -> Result<Self, Vec<Invalid>> {
-        let tree = Tree::new(shares, &self.jobs)?;
+        let tree = Tree::new(shares, self.jobs.iter().map(|job| &job.name))?;
         Ok(Self { tree: Some(tree), ..self })
     }
 

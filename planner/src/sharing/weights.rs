@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use gleaner_types::id::JobId;
 use serde::{Deserialize, Serialize};
 
-use super::input::{Invalid, Job};
+use super::invalid::Invalid;
 
 /// Least and largest weight; most groups. Chosen.
 const LEAST: f64 = 1e-3;
@@ -85,7 +85,7 @@ impl Tree {
     ///
     /// # Errors
     /// Every field that is wrong, 20 at most.
-    pub(super) fn new(shares: &Shares, jobs: &[Job]) -> Result<Self, Vec<Invalid>> {
+    pub(super) fn new<'a>(shares: &Shares, jobs: impl Iterator<Item = &'a JobId>) -> Result<Self, Vec<Invalid>> {
         let mut problems = Vec::new();
         if shares.groups.len() > MOST_GROUPS {
             let rule = format!("at most {MOST_GROUPS}");
@@ -110,8 +110,8 @@ impl Tree {
             }
             groups.push((parent.map(|(parent, _)| parent), group.weight));
         }
-        let names: BTreeMap<&JobId, usize> = jobs.iter().enumerate().map(|(index, job)| (&job.name, index)).collect();
-        let mut own: Vec<Option<(Option<usize>, f64)>> = vec![None; jobs.len()];
+        let names: BTreeMap<&JobId, usize> = jobs.enumerate().map(|(index, name)| (name, index)).collect();
+        let mut own: Vec<Option<(Option<usize>, f64)>> = vec![None; names.len()];
         for (index, member) in shares.jobs.iter().enumerate() {
             let field = format!("shares.jobs[{index}] ({})", member.job);
             check_weight(format!("{field}.weight"), member.weight, &mut problems);
@@ -200,13 +200,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sharing::input::Stage;
-    use crate::sharing::resources::Resources;
 
-    fn jobs(count: usize) -> Vec<Job> {
-        let stage = Stage { tasks: 1, demand: Resources::default(), duration_s: 1.0, input: None };
-        let job = |index: usize| JobId::new(format!("j{index}")).unwrap();
-        (0..count).map(|index| Job { name: job(index), release_s: 0.0, stages: vec![stage.clone()] }).collect()
+    fn jobs(count: usize) -> Vec<JobId> {
+        (0..count).map(|index| JobId::new(format!("j{index}")).unwrap()).collect()
     }
 
     fn group(name: &str, weight: f64, parent: Option<&str>) -> Group {
@@ -236,7 +232,7 @@ mod tests {
     }
 
     fn parts(present: &[usize]) -> Vec<f64> {
-        let tree = Tree::new(&departments(), &jobs(5)).unwrap();
+        let tree = Tree::new(&departments(), jobs(5).iter()).unwrap();
         let weights = Weights::new(Some(&tree), present);
         present.iter().map(|&job| weights.of(job) / present.len() as f64).collect()
     }
@@ -261,7 +257,8 @@ mod tests {
         let wrong = |change: &dyn Fn(&mut Shares), part: &str| {
             let mut shares = departments();
             change(&mut shares);
-            let said: Vec<String> = Tree::new(&shares, &jobs(5)).unwrap_err().iter().map(ToString::to_string).collect();
+            let said: Vec<String> =
+                Tree::new(&shares, jobs(5).iter()).unwrap_err().iter().map(ToString::to_string).collect();
             assert!(said.iter().any(|line| line.contains(part)), "{part} not in {said:?}");
         };
         wrong(&|own| own.groups[0].weight = 0.0, "shares.groups[0] (a).weight: is 0");
@@ -298,7 +295,7 @@ mod tests {
             };
             let present: Vec<usize> = (0..members.len()).filter(|&job| members[job].2).collect();
             let weights = |factor: f64| {
-                Weights::new(Some(&Tree::new(&shares(factor), &jobs(members.len())).unwrap()), &present)
+                Weights::new(Some(&Tree::new(&shares(factor), jobs(members.len()).iter()).unwrap()), &present)
             };
             let (own, other) = (weights(1.0), weights(factor));
             let sum: f64 = present.iter().map(|&job| own.of(job)).sum();

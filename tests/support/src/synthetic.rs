@@ -34,7 +34,8 @@ pub fn hello(host: &HostId, incarnation: u64) -> FromAgent {
         levers,
     };
     let now = Timestamp(1_795_132_799_123);
-    FromAgent::Hello(Box::new(Hello { host: host.clone(), incarnation, software: "synthetic".into(), now, facts }))
+    let software = "synthetic".into();
+    FromAgent::Hello(Box::new(Hello { host: host.clone(), incarnation, software, now, facts, tasks_of_root: None }))
 }
 
 /// A report of a host with some guests.

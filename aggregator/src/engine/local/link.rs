@@ -53,6 +53,8 @@ struct Inner {
 #[derive(Debug)]
 struct Agent {
     version: ProtocolVersion,
+    /// Whether it starts tasks of root's, if it says.
+    tasks_of_root: Option<bool>,
     /// Weak: whoever drops the connection ends it.
     sender: mpsc::WeakSender<FromAggregator>,
 }
@@ -102,9 +104,15 @@ impl TaskLink {
         self.lock().may_order = Box::new(may_order);
     }
 
-    /// The agent is connected.
-    pub(crate) fn connected(&self, connection: u64, version: ProtocolVersion, sender: &mpsc::Sender<FromAggregator>) {
-        self.lock().agent = Some(Agent { version, sender: sender.downgrade() });
+    /// The agent is connected. `tasks_of_root` is whether it starts tasks of root's, if it says.
+    pub(crate) fn connected(
+        &self,
+        connection: u64,
+        version: ProtocolVersion,
+        tasks_of_root: Option<bool>,
+        sender: &mpsc::Sender<FromAggregator>,
+    ) {
+        self.lock().agent = Some(Agent { version, tasks_of_root, sender: sender.downgrade() });
         self.connection.send_replace(Some(connection));
     }
 
@@ -152,6 +160,11 @@ impl TaskLink {
             )),
             Some(_) => None,
         }
+    }
+
+    /// The connected agent has said that it starts no task of root's. Not known, and false, while none is connected.
+    pub(super) fn refuses_root(&self) -> bool {
+        self.lock().agent.as_ref().is_some_and(|agent| agent.tasks_of_root == Some(false))
     }
 
     /// Tells the agent what a job's tasks have in common, in the current epoch.

@@ -7,7 +7,7 @@ use std::path::Path;
 use gleaner_api::MAX_TASKS;
 use gleaner_types::engine::EngineOptions;
 use gleaner_types::id::JobId;
-use gleaner_types::task::{TaskUser, variable_problem};
+use gleaner_types::task::{ROOT_REFUSED, TaskUser, variable_problem};
 use rustix::process::{getegid, geteuid};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -105,9 +105,10 @@ pub(super) fn prepare(job: &JobId, folder: &Path, options: &Value) -> Result<Pre
     Ok(Prepared { options: EngineOptions::new(&options)?, tasks: count })
 }
 
-/// Adds every mistake.
-pub(super) fn check(options: &Value, problems: &mut Problems) {
+/// Adds every mistake. `refuses_root`: the host starts no task of root's.
+pub(super) fn check(options: &Value, refuses_root: bool, problems: &mut Problems) {
     let Some(submit) = problems.read::<Submitted>("", options) else { return };
+    problems.check(!(refuses_root && submit.user.is_root()), || format!("user: {ROOT_REFUSED}"));
     let mut check = |good: bool, problem: String| problems.check(good, || problem);
     let tasks = submit.tasks.len();
     check((1..=MAX_TASKS).contains(&tasks), format!("tasks: there are {tasks}; it must be 1 to {MAX_TASKS}"));

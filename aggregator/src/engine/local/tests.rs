@@ -12,7 +12,7 @@ use gleaner_types::engine::EngineSpec;
 use gleaner_types::event::Event;
 use gleaner_types::job::{EngineEnd, EngineProgress, Goal, JobSpec, Prices, SlotSpec, Workers};
 use gleaner_types::report::VolunteerKind;
-use gleaner_types::task::{TaskState, TaskUser};
+use gleaner_types::task::{ROOT_REFUSED, TaskState, TaskUser};
 use gleaner_types::units::Bytes;
 use gleaner_wire::{FromAggregator, ProtocolVersion};
 use tokio::sync::mpsc;
@@ -83,7 +83,7 @@ impl Agent {
         self.connections += 1;
         let (sender, mut outgoing) = mpsc::channel(256);
         link.set_epoch(Clock::start().now().0 + self.connections);
-        link.connected(self.connections, ProtocolVersion::CURRENT, &sender);
+        link.connected(self.connections, ProtocolVersion::CURRENT, None, &sender);
         self.connection = Some(sender);
         let (tell, mut states) = mpsc::unbounded_channel();
         *self.states.lock().unwrap() = Some(tell);
@@ -230,6 +230,31 @@ async fn a_job_of_root_ends_with_what_to_do_where_no_task_runs_as_root() {
     }
 }
 
+#[test]
+fn a_job_of_root_is_refused_at_once_where_the_agent_has_said_that_it_starts_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (link, _reports, engine) = Bench::engine(folder.path());
+    let (sender, _outgoing) = mpsc::channel(1);
+    let problems = |uid: u32, gid: u32| {
+        let mut problems = Problems::default();
+        engine.check(&options_of(submission(&["true"]), TaskUser { uid, gid }), &mut problems);
+        problems.none().err().map(|error| error.to_string())
+    };
+    // Not known before it is connected, nor of an older release.
+    assert_eq!(problems(0, 0), None);
+    for says in [None, Some(true)] {
+        link.connected(1, ProtocolVersion::CURRENT, says, &sender);
+        assert_eq!(problems(0, 0), None, "{says:?}");
+    }
+    link.connected(2, ProtocolVersion::CURRENT, Some(false), &sender);
+    for (uid, gid) in [(0, 0), (0, 1_000), (1_000, 0)] {
+        assert_eq!(problems(uid, gid), Some(format!("user: {ROOT_REFUSED}")), "{uid}:{gid}");
+    }
+    assert_eq!(problems(1_000, 1_000), None);
+    link.disconnected(2);
+    assert_eq!(problems(0, 0), None);
+}
+
 /// A submission as the shell hands it in.
 fn take(engine: &mut LocalEngine, folder: &Path, job: &str, submit: SubmitJob) -> Result<JobSpec, SubmissionError> {
     let id = JobId::new(job).unwrap();
@@ -351,7 +376,7 @@ async fn without_an_agent_that_runs_tasks_the_job_waits_and_says_why() {
         let EngineReport::Event(Event::JobWaiting { reason, .. }) = bench.next().await else { continue };
         waiting.push(reason);
         let (old, _) = mpsc::channel(1);
-        bench.link.connected(7, ProtocolVersion::V1, &old);
+        bench.link.connected(7, ProtocolVersion::V1, None, &old);
     }
     assert!(waiting[0].contains("the agent of this machine, host h1, is not connected"), "{waiting:?}");
     assert!(waiting[1].contains("speaks version 1 of the protocol, in which it runs no tasks"), "{waiting:?}");

@@ -194,7 +194,7 @@ schema! {
         software: &'a str,
         now: u64,
         facts: HostFacts<'a>,
-    }
+    } lacks { tasks_of_root: None }
 }
 schema! {
     DiskSample<'a> = report::DiskSample {

@@ -88,7 +88,11 @@ schema! {
         software: &'a str,
         now: u64,
         facts: Block<'a, HostFacts<'a>>,
-    }
+    } lacks { tasks_of_root: None }
+}
+appended! {
+    /// What was appended to a hello.
+    HelloAppended<'a> = message::Hello { tasks_of_root: Option<bool> }
 }
 schema! {
     DiskSample<'a> = report::DiskSample {

@@ -122,6 +122,7 @@ fn hello(cgroups: CgroupMode, volunteer: VolunteerKind, offers: Vec<Offer>) -> F
         software: "0.1.0".to_owned(),
         now: Timestamp(1_795_132_800_456),
         facts,
+        tasks_of_root: None,
     }))
 }
 

@@ -176,6 +176,7 @@ impl World {
             host: self.hosts[number].id.clone(),
             incarnation: agent.incarnation,
             facts: Box::new(agent.facts.clone()),
+            tasks_of_root: None,
             connection: id,
             version: ProtocolVersion::CURRENT,
             certificate: Validity { from: Timestamp(0), until: Timestamp(u64::MAX) },
