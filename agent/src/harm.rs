@@ -225,13 +225,14 @@ impl Worker {
                 (state.settings.clone(), state.quit)
             };
             if quit {
-                self.remember(&settings, true);
+                self.remember(true);
                 return;
             }
+            self.forget_what_does_not_apply(&settings);
             self.follow(&settings);
             self.schedule.set_pause_share(settings.pause_share * self.following.pace(since_boot()));
             self.publish(&settings);
-            self.remember(&settings, false);
+            self.remember(false);
             let Some(trial) = self.schedule.next_trial() else {
                 self.shared.sleep(Duration::from_secs(3_600));
                 continue;
@@ -286,11 +287,17 @@ impl Worker {
         self.tell(change);
     }
 
-    /// Stores what is learnt. What no longer applies to this host is removed, and nothing more is stored until the next start.
-    fn remember(&mut self, settings: &HarmSettings, at_end: bool) {
+    /// What an earlier agent learnt and no longer applies to this host is not used any more. Its file is removed, and nothing
+    /// more is stored until the next start.
+    fn forget_what_does_not_apply(&mut self, settings: &HarmSettings) {
         if let Some(record) = self.record.take_if(|record| !record.applies(cpus(), &settings.budgets)) {
             record.remove();
+            self.following.forget_recalled();
         }
+    }
+
+    /// Stores what is learnt.
+    fn remember(&mut self, at_end: bool) {
         if let (Some(record), Some(remembered)) = (&mut self.record, self.following.to_remember()) {
             record.save(&remembered, since_boot(), at_end);
         }

@@ -105,8 +105,11 @@ async fn an_agent_of_a_newer_version_speaks_ours_and_what_we_do_not_know_is_coun
     let version = ProtocolVersion::V2;
     assert_eq!(transport::purpose(&connection), Some(Purpose::Agent(version)));
     let (mut send, mut receive) = connection.open_bi().await.unwrap();
-    // A hello with fields that were appended.
-    let payload = encode(version, &hello("new")).unwrap()[6..].to_vec();
+    // A hello with all that it may have, and fields that were appended.
+    let mut said = hello("new");
+    let FromAgent::Hello(content) = &mut said else { panic!("{said:?}") };
+    content.tasks_of_root = Some(true);
+    let payload = encode(version, &said).unwrap()[6..].to_vec();
     send.write_all(&frame(1, &[&payload[..], b"more"].concat())).await.unwrap();
     let welcome = read_message(&mut receive, version).await.unwrap();
     assert!(matches!(welcome, Some(FromAggregator::Welcome(_))), "{welcome:?}");

@@ -113,8 +113,11 @@ impl Protecting {
         }
         let last = if is_stale { machine.posture } else { machine.ladder.at_most(remembered.posture) };
         if last == Posture::Hold {
-            // The time that it was held counts, so that an agent that is started again and again tries it at last.
-            machine.since = remembered.since.min(now);
+            // The time that it was held counts, so that an agent that is started again and again tries it at last. That in
+            // another posture, which is not possible any more, does not.
+            if remembered.posture == Posture::Hold {
+                machine.since = remembered.since.min(now);
+            }
             machine.posture = last;
         } else {
             let is_tighter = machine.ladder.room(last) <= machine.ladder.room(machine.posture);

@@ -66,6 +66,11 @@ impl Following {
         self.protecting.as_ref().map(Protecting::to_remember)
     }
 
+    /// What an earlier agent learnt is not used any more.
+    pub(super) fn forget_recalled(&mut self) {
+        self.recalled = None;
+    }
+
     /// What is in force, as a report says it.
     pub(super) fn protection(&self) -> Option<Protection> {
         let chosen = self.protecting.as_ref()?.chosen();

@@ -117,7 +117,7 @@ pub(crate) struct Recalled {
 pub(super) struct Record {
     path: PathBuf,
     circumstances: Circumstances,
-    stored: Option<Remembered>,
+    last: Option<Remembered>,
     /// When it was last tried to store something.
     tried: Option<Duration>,
     failed: bool,
@@ -144,7 +144,7 @@ impl Recalled {
         });
         // Only a newer version could still use it.
         let keeps = matches!(error, Some(Unusable::Newer { .. }));
-        let record = Record { path, circumstances, stored: None, tried: None, failed: false };
+        let record = Record { path, circumstances, last: None, tried: None, failed: false };
         Self { record: (!keeps).then_some(record), remembered, warning }
     }
 }
@@ -195,13 +195,12 @@ impl Record {
             return;
         }
         self.tried = Some(now);
+        self.last = Some(remembered.clone());
         match self.write(remembered) {
             Ok(()) => {
-                self.stored = Some(remembered.clone());
                 self.failed = false;
             }
             Err(error) => {
-                self.stored = None;
                 if !std::mem::replace(&mut self.failed, true) {
                     let file = self.path.display();
                     tracing::warn!(%error, %file, "what is learnt of the volunteer's harm cannot be stored");
@@ -212,10 +211,10 @@ impl Record {
 
     fn is_due(&self, remembered: &Remembered, now: Duration, at_end: bool) -> bool {
         let lately = self.tried.is_some_and(|tried| now.saturating_sub(tried) < SAVE_INTERVAL);
-        match &self.stored {
-            Some(stored) if stored == remembered => false,
-            Some(stored) => at_end || !lately || gist(stored) != gist(remembered),
-            None => at_end || !lately,
+        match &self.last {
+            Some(last) if last == remembered && !self.failed => false,
+            Some(last) => at_end || !lately || gist(last) != gist(remembered),
+            None => true,
         }
     }
 
@@ -234,7 +233,8 @@ impl Record {
 fn gist(remembered: &Remembered) -> impl PartialEq {
     let standing = |standing: Standing| standing == Standing::Over;
     let learnt = remembered.learnt.iter().map(|(posture, known)| (*posture, standing(known.standing), known.overs));
-    (remembered.posture, remembered.holds, learnt.collect::<Vec<_>>())
+    // When the posture began, too: one that is tried after hold counts as hold, which then has begun anew.
+    (remembered.posture, remembered.since, remembered.holds, learnt.collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -263,7 +263,7 @@ mod tests {
     fn remembered(posture: Posture, at: Duration) -> Remembered {
         let harm = HarmInterval::new(0.1 + 0.2, 0.1, 0.7, 20).unwrap();
         let known = Known { standing: Standing::Within, harm, harvest_cores: 0.9, at, overs: 1 };
-        Remembered { posture, since: at, at, holds: 1, learnt: vec![(HALF, known)] }
+        Remembered { posture, since: NOW, at, holds: 1, learnt: vec![(HALF, known)] }
     }
 
     fn open(dir: &Path) -> Recalled {
@@ -378,11 +378,32 @@ mod tests {
         assert_eq!(stored(), remembered(Posture::Hold, soon));
         record.save(&remembered(Posture::Hold, later + soon), later + soon, false);
         assert_eq!(stored(), remembered(Posture::Hold, later + soon));
+        // A posture that is tried after hold counts as hold, and this hold has begun anew.
+        let anew = Remembered { since: later + soon, ..remembered(Posture::Hold, later + soon) };
+        record.save(&anew, later + soon, false);
+        assert_eq!(stored(), anew);
         let end = later + soon + Duration::from_secs(1);
         record.save(&remembered(Posture::Hold, end), end, true);
         assert_eq!(stored(), remembered(Posture::Hold, end));
         record.remove();
         assert!(!file.exists());
+    }
+
+    #[test]
+    fn a_change_is_tried_at_once_after_one_that_could_not_be_stored() {
+        let (dir, file) = left();
+        let mut record = open(dir.path()).record.unwrap();
+        // A folder is in the way of what is written beside it.
+        let beside = dir.path().join(format!("{FILE}.new"));
+        fs::create_dir(&beside).unwrap();
+        fs::write(beside.join("something"), "").unwrap();
+        let (first, second) = (NOW + Duration::from_secs(1), NOW + Duration::from_secs(2));
+        record.save(&remembered(Posture::Points, first), first, false);
+        assert!(record.failed && open_later(dir.path()) == remembered(HALF, NOW));
+        fs::remove_dir_all(&beside).unwrap();
+        record.save(&remembered(Posture::Hold, second), second, false);
+        assert_eq!(open_later(dir.path()), remembered(Posture::Hold, second));
+        assert!(file.exists());
     }
 
     fn open_later(dir: &Path) -> Remembered {

@@ -99,6 +99,16 @@ fn a_held_volunteer_stays_held_for_the_rest_of_its_time() {
     assert_eq!((left.posture, left.holds), (QUARTER, 0));
 }
 
+/// Its time in a posture that is not possible any more was no hold.
+#[test]
+fn a_volunteer_that_is_held_because_its_posture_is_gone_is_held_for_the_whole_time() {
+    let without_spare = Ladder::new(8, Means { spare: false, points: false });
+    let mut machine = Protecting::resume(without_spare, &left(Posture::Spare { cpus: 7 }, 60, &[]), NOW);
+    assert_eq!(machine.posture(), Posture::Hold);
+    assert_eq!(machine.tick(NOW + Duration::from_secs(299)), None);
+    assert!(machine.tick(NOW + Duration::from_secs(300)).is_some());
+}
+
 #[test]
 fn what_no_machine_of_this_host_can_have_left_is_refused() {
     let good = left(SPARE, 1, &[(SPARE, known(Standing::Within, 0.9, ago(1)))]);

@@ -125,8 +125,8 @@ const NAMED: [Named; 13] = [
     Named {
         name: "a task runs as root without a second word",
         file: "agent/src/tasks.rs",
-        old: "of_root && !self.settings.root",
-        new: "of_root && false",
+        old: "job.user.is_root() && self.settings.of_root() == Some(false)",
+        new: "job.user.is_root() && false",
         package: "gleaner-agent",
         test: "a_task_runs_as_root_only_where_the_config_says_so",
         bed: None,

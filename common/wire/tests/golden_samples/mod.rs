@@ -603,6 +603,12 @@ pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     all.push(("from_agent.report.reasons_with_details".to_owned(), Sample::FromAgent(detailed())));
     tasks(&mut all);
     all.push(("from_agent.hello.fixed_reasons".to_owned(), Sample::FromAgent(fixed_reasons())));
+    // What an older release does not say.
+    let mut says = hello(CgroupMode::V2, VolunteerKind::None, Vec::new());
+    if let FromAgent::Hello(hello) = &mut says {
+        hello.tasks_of_root = Some(false);
+    }
+    all.push(("from_agent.hello.no_tasks_of_root".to_owned(), Sample::FromAgent(says)));
     // A method that has no number in version 1.
     let named = report("exponential_smoothing", VolunteerState::Active, vec![]);
     all.push(("from_agent.report.harm".to_owned(), Sample::FromAgent(harmed())));
