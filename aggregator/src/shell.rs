@@ -389,8 +389,18 @@ impl Shell {
     }
 
     fn joined(&mut self, joined: Joined) {
-        let Joined { host, incarnation, facts, tasks_of_root, connection, version, certificate, .. } = joined;
-        let Joined { sender, closer, events_through, .. } = joined;
+        let Joined {
+            host,
+            incarnation,
+            facts,
+            tasks_of_root,
+            connection,
+            version,
+            certificate,
+            sender,
+            closer,
+            events_through,
+        } = joined;
         if let Some(reason) = self.enrolment.admissions.revoked(&host, certificate) {
             // The connection's task refuses the peer and says so in the log.
             _ = events_through.send(Err(Declined::Refused(reason)));
