@@ -7,7 +7,7 @@ use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, Res
 use gleaner_types::event::{EventRecord, EventSource};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::HostId;
-use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus};
+use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus, PoolShare};
 use gleaner_types::report::{Absence, Bounded, Reading, VolunteerState};
 use gleaner_types::report::{HostHarm, WorkloadHarm};
 use gleaner_types::text::harmless;
@@ -240,12 +240,15 @@ pub(crate) fn jobs(jobs: &[JobStatus]) -> String {
             progress.map_or_else(|| "-".into(), |p| format!("{:.0} %", p.fraction_done.value() * 100.0)),
             progress.map_or_else(|| "-".into(), |p| p.tasks_failed.to_string()),
             job.volunteers.to_string(),
+            job.share.as_ref().map_or_else(|| "-".into(), share),
+            job.share.as_ref().map_or_else(|| "-".into(), ahead),
             job.cost.to_string(),
             format!("{:.1}", job.harvested_core_s),
         ]
     };
     let rows: Vec<_> = jobs.iter().map(row).collect();
-    let head = ["JOB", "PHASE", "GOAL", "TASKS", "DONE", "FAILED", "VOLUNTEERS", "COST", "CORE-SECONDS"];
+    let head =
+        ["JOB", "PHASE", "GOAL", "TASKS", "DONE", "FAILED", "VOLUNTEERS", "SHARE", "AHEAD", "COST", "CORE-SECONDS"];
     if rows.is_empty() { "no jobs".into() } else { table(&head, &rows) }
 }
 
@@ -387,6 +390,9 @@ pub(crate) fn job(job: &JobStatus) -> String {
         }
     }
     line("volunteers", job.volunteers.to_string());
+    if let Some(share) = &job.share {
+        line("share", pool_share(share));
+    }
     line("cost", job.cost.to_string());
     // Above all of it, the idle time is not known of every interval that was harvested in.
     let known = job.idle_core_s > 0.0 && job.harvested_core_s <= job.idle_core_s;
@@ -406,6 +412,35 @@ pub(crate) fn job(job: &JobStatus) -> String {
         line("output", clean(&output_dir));
     }
     lines.join("\n")
+}
+
+/// Hosts that a job may have, of those it wants.
+pub(crate) fn share(share: &PoolShare) -> String {
+    format!("{} of {}", share.allotted, share.wanted)
+}
+
+/// How far a job is ahead of fair sharing.
+pub(crate) fn ahead(share: &PoolShare) -> String {
+    let sign = if share.ahead_s < 0.0 { "-" } else { "+" };
+    format!("{sign}{}", seconds(share.ahead_s.abs()))
+}
+
+/// What a job has of hosts that several jobs want, in a sentence.
+pub(crate) fn pool_share(of: &PoolShare) -> String {
+    let by = match of.fair_completion {
+        Some(at) => format!("; by fair sharing alone it would be done at {at}"),
+        None => "; when it would be done by fair sharing alone is not known yet".into(),
+    };
+    let credit = match of.credit_s {
+        had if had >= 0.0 => format!("{had:.0} host-seconds borrowed"),
+        lent => format!("{:.0} host-seconds lent", -lent),
+    };
+    format!(
+        "{} hosts it wants, fair would be {:.1}; {credit} ({} against fair sharing){by}",
+        share(of),
+        of.fair,
+        ahead(of)
+    )
 }
 
 fn phase(phase: &JobPhase) -> String {

@@ -1,6 +1,6 @@
 //! Who may have how many workers of a pool that several jobs want, by credit (CANAL, Wei §5.3). In: what each job holds,
 //! wants at most and has done, and the time. Out: its fair share, its credit, when it would be done under fair sharing
-//! alone, and how many workers it may have until the next epoch. Nothing calls it yet; it is for the controller's jobs.
+//! alone, and how many workers it may have until the next epoch. Called by the controller's jobs on clusters.
 //!
 //! Workers of a pool are alike, so a dominant share is a part of the pool. The ledger runs weighted max-min fair sharing in
 //! which work can be cut at will beside what really happens (DRF of one resource, §5.3.3). A job's fair completion is when it is
@@ -10,10 +10,11 @@
 //! fair completion and never on more workers than it can use. What does not fit after the coming epoch has to be done in it.
 //! This stands for §5.3.4's largest gap G, whose cases are about the same: that the first ranks together never lend (Eq. 5.2),
 //! and that credit cannot be returned faster than a job has tasks for. The theorem of §5.3.2 is about work that can be
-//! divided; tests hold whole tasks to twice the longest task and an epoch after a job's fair completion.
+//! divided; tests hold whole tasks to three times the longest task and an epoch after a job's fair completion.
 //!
 //! A job of which no progress is known yet neither lends nor borrows. One that has ended early stays in the fair schedule
-//! until it would have had there what it really had, so what it borrowed is paid back.
+//! until it would have had there what it really had, so what it borrowed is paid back. One that turns out to need less than
+//! it was given there gives the rest to the others, as if they had had it: they lent it.
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,9 @@ use serde::{Deserialize, Serialize};
 
 /// Least part of a job that has to be done before its work is estimated from it. Chosen.
 const LEAST_DONE: f64 = 0.01;
+/// Jobs that are ranked. The ranks of so many take some milliseconds, and grow with the square; of more, each has its fair
+/// share alone. Chosen.
+const MOST_RANKED: usize = 100;
 /// Part of a quantity that is rounding.
 const ROUNDING: f64 = 1e-9;
 /// Halvings in which the level of a piece is found.
@@ -58,6 +62,8 @@ struct Account {
     had: f64,
     /// What it would have had.
     fair: f64,
+    /// What it had had, and how much of it was done in 0..=1, when both began to be known together.
+    begun: Option<(f64, f64)>,
     /// All that it takes to its end, once that can be told.
     work: Option<f64>,
     ended: bool,
@@ -103,7 +109,7 @@ pub struct Ledger {
 struct Ahead {
     /// Of each job that is not done in it: its share now.
     shares: BTreeMap<u64, f64>,
-    /// Seconds until each is done; endless where that is not known.
+    /// Seconds until each is done; endless where that is not known, and of all where they are too many.
     ends_in_s: BTreeMap<u64, f64>,
 }
 
@@ -131,6 +137,12 @@ impl Ledger {
         self.capacity
     }
 
+    /// What jobs that have not ended always have, together.
+    #[must_use]
+    pub fn reserved(&self) -> f64 {
+        self.present().map(|(_, account)| account.claim.least).sum()
+    }
+
     /// From now on there is so much.
     pub fn set_capacity(&mut self, capacity: f64) {
         self.capacity = if capacity.is_finite() { capacity.max(0.0) } else { 0.0 };
@@ -139,12 +151,19 @@ impl Ledger {
     /// What a job wants from now on. The first claim is its arrival.
     pub fn claim(&mut self, job: u64, claim: Claim) {
         let claim = claim.sane();
-        let new = || Account { claim, widest: 0.0, held: 0.0, had: 0.0, fair: 0.0, work: None, ended: false };
+        let new =
+            || Account { claim, widest: 0.0, held: 0.0, had: 0.0, fair: 0.0, begun: None, work: None, ended: false };
         let account = self.accounts.entry(job).or_insert_with(new);
         if !account.ended {
             account.claim = claim;
             account.widest = account.widest.max(claim.most);
         }
+    }
+
+    /// What a job wants, as it last said; `None` of one that is not known, or has ended.
+    #[must_use]
+    pub fn claimed(&self, job: u64) -> Option<Claim> {
+        self.accounts.get(&job).filter(|account| !account.ended).map(|account| account.claim)
     }
 
     /// What a job holds from now on.
@@ -154,13 +173,17 @@ impl Ledger {
         }
     }
 
-    /// So much of a job is done, in 0..=1: its work is learned from what it had for that.
+    /// So much of a job is done, in 0..=1: what is left of it is learned from what it had for that.
     pub fn progressed(&mut self, job: u64, done: f64) {
-        if let Some(account) = self.accounts.get_mut(&job).filter(|account| !account.ended)
-            && done >= LEAST_DONE
-            && account.had > 0.0
-        {
-            account.work = Some(account.had / done.min(1.0));
+        let Some(account) = self.accounts.get_mut(&job).filter(|account| !account.ended && done.is_finite()) else {
+            return;
+        };
+        let done = done.clamp(0.0, 1.0);
+        let (had, done_before) = *account.begun.get_or_insert((account.had, done));
+        let (spent, more) = (account.had - had, done - done_before);
+        if more >= LEAST_DONE && spent > 0.0 {
+            account.work = Some(account.had + (1.0 - done) * spent / more);
+            self.give_back(job);
         }
     }
 
@@ -171,8 +194,30 @@ impl Ledger {
             account.held = 0.0;
             account.claim.least = 0.0;
             account.work = Some(account.had);
+            self.give_back(job);
         }
         self.forget();
+    }
+
+    /// What a job was given in the fair schedule beyond all its work goes to the others, by their shares.
+    fn give_back(&mut self, job: u64) {
+        let Some(account) = self.accounts.get_mut(&job) else { return };
+        let over = account.fair - account.work.unwrap_or(f64::INFINITY);
+        if over <= 0.0 {
+            return;
+        }
+        account.fair -= over;
+        let shares = self.shares();
+        let others = || shares.iter().filter(|(other, share)| **other != job && **share > 0.0);
+        let left = |other: &u64| self.accounts.get(other).map_or(0.0, Account::fair_left);
+        let claims: Vec<Claim> =
+            others().map(|(other, share)| Claim { weight: *share, least: 0.0, most: left(other) }).collect();
+        let given: Vec<(u64, f64)> = others().map(|(other, _)| *other).zip(water_fill(over, &claims)).collect();
+        for (other, more) in given {
+            if let Some(account) = self.accounts.get_mut(&other) {
+                account.fair += more;
+            }
+        }
     }
 
     /// Accounts of jobs that have ended in truth and in the fair schedule.
@@ -180,9 +225,11 @@ impl Ledger {
         self.accounts.retain(|_, account| !account.ended || !account.is_done_fairly());
     }
 
-    /// What has passed until a time, in seconds, counts for nobody: nothing was shared.
+    /// What has passed until a time, in seconds, counts for nobody: it is not known what was shared. Nor does what jobs have
+    /// done meanwhile teach anything about their work.
     pub fn skip(&mut self, to_s: f64) {
         self.at_s = self.at_s.max(to_s);
+        self.accounts.values_mut().for_each(|account| account.begun = None);
     }
 
     /// Keeps the ledger up to a time, in seconds. An earlier one changes nothing.
@@ -224,8 +271,9 @@ impl Ledger {
     /// Fair shares now, of those that are not done fairly.
     fn shares(&self) -> BTreeMap<u64, f64> {
         let sharing = || self.accounts.iter().filter(|(_, account)| !account.is_done_fairly());
-        let claims: Vec<Claim> =
-            sharing().map(|(_, account)| Claim { most: account.widest, ..account.claim }).collect();
+        // One that wants nothing is no part of it, until it wants something again.
+        let most = |account: &Account| if account.ended || account.claim.most > 0.0 { account.widest } else { 0.0 };
+        let claims: Vec<Claim> = sharing().map(|(_, account)| Claim { most: most(account), ..account.claim }).collect();
         sharing().map(|(job, _)| *job).zip(water_fill(self.capacity, &claims)).collect()
     }
 
@@ -240,7 +288,8 @@ impl Ledger {
             }
         }
         let (mut now_s, mut current) = (0.0, shares.clone());
-        for _ in 0..self.accounts.len() {
+        let rounds = if self.accounts.len() > MOST_RANKED { 0 } else { self.accounts.len() };
+        for _ in 0..rounds {
             let left_s = |(job, share): (&u64, &f64)| {
                 let left = fluid.accounts.get(job).map_or(f64::INFINITY, Account::fair_left);
                 if *share > 0.0 { left / share } else { f64::INFINITY }

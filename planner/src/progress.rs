@@ -33,6 +33,12 @@ impl ProcessingRate {
         (self.completed > 0.0 && self.cpu_percent_s > 0.0).then(|| self.completed / self.cpu_percent_s)
     }
 
+    /// J_completed, in 0..=1.
+    #[must_use]
+    pub const fn done(self) -> f64 {
+        self.completed
+    }
+
     /// J_remaining.
     #[must_use]
     pub fn remaining(self) -> Fraction {

@@ -230,6 +230,22 @@ impl Sizing<'_> {
         Choice { size: chosen.size, bound, candidates, chosen, considered: free.considered }
     }
 
+    /// A choice among more hosts than these, of which other jobs have some: so many of these are taken.
+    #[must_use]
+    pub fn limited(&self, choice: Choice, size: u32) -> Choice {
+        let Some(chosen) = self.assess(size) else { return choice };
+        if chosen == choice.chosen {
+            return choice;
+        }
+        let bound = Bound::Share;
+        let mut candidates = choice.candidates;
+        match candidates.binary_search_by_key(&size, |candidate| candidate.size) {
+            Ok(place) => candidates[place] = chosen.clone(),
+            Err(place) => candidates.insert(place, chosen.clone()),
+        }
+        Choice { size, bound, candidates, chosen, considered: choice.considered }
+    }
+
     /// Keeps the present size where leaving it is not worth the transition (RHIC §4.4, "damping"): a smaller
     /// one must still finish a task's length before the time planned for, so that the next decision does not take
     /// the worker again. Shortly before the deadline a smaller size saves almost nothing and leaves no time to
@@ -317,6 +333,9 @@ impl Sizing<'_> {
             Bound::PoolExhausted => format!("all {size} volunteers there are: {done_in} for {cost}"),
             Bound::PoolEmpty => format!("no volunteer to be had: {done_in} for {cost}"),
             Bound::TasksLeft => format!("{size} volunteers: {done_in} for {cost}; there are no tasks for more"),
+            Bound::Share => {
+                format!("{size} volunteers are what it has of hosts that several jobs want: {done_in} for {cost}")
+            }
             Bound::Transition if self.deadline_in_s.is_some() => {
                 format!("{size} volunteers are kept: {done_in}; fewer would barely be in time")
             }

@@ -13,3 +13,4 @@ mod plans;
 mod runs;
 mod screen;
 mod service;
+mod sharing;

@@ -110,8 +110,9 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         "hogs_of_the_normal_class_do_several_times",
         "without_a_volunteer_the_interval_holds_zero",
     ];
-    const PROGRAMS: [(&str, &[&str], &[&str]); 10] = [
+    const PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
+        ("sharing between jobs", &["--test", "end_to_end"], &["sharing::"]),
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
         ("postgres", &["--test", "postgres"], &[]),

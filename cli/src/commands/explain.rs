@@ -1,5 +1,5 @@
-//! `gleaner explain`. In: a job or an application. Out: the last decision about it, and the harm on its hosts, as text
-//! or JSON. Called by [`super`].
+//! `gleaner explain`. In: a job or an application. Out: the last decision about it, what it has of hosts that jobs share, and
+//! the harm on its hosts, as text or JSON. Called by [`super`].
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,6 +9,7 @@ use gleaner_api::{Client, JobDetail, Request, Response};
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_types::id::{HostId, JobId};
+use gleaner_types::job::PoolShare;
 use gleaner_types::report::HostHarm;
 use serde::Serialize;
 
@@ -40,7 +41,7 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
         print(&format!("{}\nno decision has been taken about it yet", format::job(&detail.status)))?;
         return Ok(End::Failed);
     };
-    show(decision, format::decision, &hosts, json)?;
+    show(decision, format::decision, &hosts, detail.status.share.as_ref(), json)?;
     Ok(End::Good)
 }
 
@@ -50,7 +51,7 @@ async fn application_decision(client: &Client, status: &ApplicationStatus, json:
         return Ok(End::Failed);
     };
     let hosts = of_application(hosts_now(client).await, &status.spec);
-    show(decision, format::balance, &hosts, json)?;
+    show(decision, format::balance, &hosts, None, json)?;
     Ok(End::Good)
 }
 
@@ -73,11 +74,13 @@ fn of_application(hosts: Vec<HostView>, spec: &ApplicationSpec) -> Vec<HostView>
     hosts.into_iter().filter(|host| own.contains(&host.host)).collect()
 }
 
-/// A decision as JSON: itself, and beside it the harm on its hosts.
+/// A decision as JSON: itself, and beside it a job's share and the harm on its hosts.
 #[derive(Serialize)]
 struct Explained<'a, D> {
     #[serde(flatten)]
     decision: &'a D,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    share: Option<&'a PoolShare>,
     harm: Vec<HarmOn<'a>>,
 }
 
@@ -90,22 +93,29 @@ struct HarmOn<'a> {
     volunteer_held: Option<String>,
 }
 
-fn as_json<D: Serialize>(decision: &D, hosts: &[HostView]) -> serde_json::Result<String> {
+fn as_json<D: Serialize>(decision: &D, hosts: &[HostView], share: Option<&PoolShare>) -> serde_json::Result<String> {
     let harm = hosts.iter().filter_map(|view| {
         let harm = &view.report.as_ref()?.harm;
         Some(HarmOn { host: &view.host, harm, volunteer_held: format::volunteer_held(view) })
     });
-    serde_json::to_string_pretty(&Explained { decision, harm: harm.collect() })
+    serde_json::to_string_pretty(&Explained { decision, share, harm: harm.collect() })
 }
 
-fn as_text<D>(decision: &D, words: fn(&D) -> String, hosts: &[HostView]) -> String {
+fn as_text<D>(decision: &D, words: fn(&D) -> String, hosts: &[HostView], share: Option<&PoolShare>) -> String {
+    let share = share.map(|share| format!("share now: {}", format::pool_share(share)));
     let harm = hosts.iter().filter_map(|view| Some(format::host_harm(&view.host, &view.report.as_ref()?.harm)));
     let held = hosts.iter().filter_map(format::volunteer_held);
-    std::iter::once(words(decision)).chain(harm).chain(held).collect::<Vec<_>>().join("\n")
+    std::iter::once(words(decision)).chain(share).chain(harm).chain(held).collect::<Vec<_>>().join("\n")
 }
 
-fn show<D: Serialize>(decision: &D, words: fn(&D) -> String, hosts: &[HostView], json: bool) -> anyhow::Result<()> {
-    print(&if json { as_json(decision, hosts)? } else { as_text(decision, words, hosts) })
+fn show<D: Serialize>(
+    decision: &D,
+    words: fn(&D) -> String,
+    hosts: &[HostView],
+    share: Option<&PoolShare>,
+    json: bool,
+) -> anyhow::Result<()> {
+    print(&if json { as_json(decision, hosts, share)? } else { as_text(decision, words, hosts, share) })
 }
 
 fn saved(folder: &Path, job: &JobId) -> anyhow::Result<JobDetail> {
@@ -152,7 +162,7 @@ mod tests {
     fn json_has_the_decision_as_it_was_and_the_harm_of_its_hosts() {
         let decision = json!({"number": 3, "reason": "because"});
         let silent = HostView { report: None, ..view("silent", Some("j")) };
-        let text = as_json(&decision, &[view("h1", Some("j")), silent]).unwrap();
+        let text = as_json(&decision, &[view("h1", Some("j")), silent], None).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&value["number"], &value["reason"]), (&json!(3), &json!("because")));
         let [harm] = value["harm"].as_array().unwrap().as_slice() else { panic!("{text}") };
@@ -164,13 +174,17 @@ mod tests {
     }
 
     #[test]
-    fn text_ends_with_the_harm_and_what_measuring_it_cost() {
-        let text = as_text(&(), |()| "a decision".to_owned(), &[view("h1", None)]);
+    fn text_ends_with_the_share_the_harm_and_what_measuring_it_cost() {
+        let share =
+            PoolShare { wanted: 5, allotted: 2, fair: 3.0, credit_s: -120.0, ahead_s: -30.0, fair_completion: None };
+        let text = as_text(&(), |()| "a decision".to_owned(), &[view("h1", None)], Some(&share));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines,
             [
                 "a decision",
+                "share now: 2 of 5 hosts it wants, fair would be 3.0; 120 host-seconds lent (-30 s against fair sharing); \
+                 when it would be done by fair sharing alone is not known yet",
                 "harm on h1: foreground 0.4 % ± 0.3 % slower (40 pauses); budget 1 %",
                 "  pauses to measure it cost the volunteer 1 min 10 s so far"
             ]

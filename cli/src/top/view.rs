@@ -14,7 +14,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, TableState, Tabs, Wrap};
 
 use super::state::{State, Tab};
-use crate::format::{clean, goal, response_time, seconds, word};
+use crate::format::{clean, goal, pool_share, response_time, seconds, share, word};
 
 const KEYS: &str = "q quit  tab next  1-5 tab  ↑↓ select  / filter  p pause  ? help";
 
@@ -280,6 +280,7 @@ fn jobs(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
             Cell::from(progress.map_or_else(|| "-".into(), |p| format!("{:.0} %", p.fraction_done.value() * 100.0))),
             Cell::from(progress.map_or_else(|| "-".into(), |p| format!("{}/{}", p.tasks_done, p.tasks_total))),
             Cell::from(job.volunteers.to_string()),
+            Cell::from(job.share.as_ref().map_or_else(|| "-".into(), share)),
             Cell::from(time(job.deadline)),
             Cell::from(time(job.completion_estimate)).style(if late { BAD } else { Style::new() }),
         ])
@@ -290,6 +291,7 @@ fn jobs(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
         ("DONE", Constraint::Length(5)),
         ("TASKS", Constraint::Length(9)),
         ("SIZE", Constraint::Length(4)),
+        ("SHARE", Constraint::Length(9)),
         ("DEADLINE IN", Constraint::Length(12)),
         ("DONE IN", Constraint::Length(12)),
     ];
@@ -297,7 +299,7 @@ fn jobs(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
     let detail = |job: &&JobStatus| {
         let why = match &job.phase {
             JobPhase::Waiting { reason } | JobPhase::Failed { reason } => format!("; {}", clean(reason)),
-            _ => String::new(),
+            _ => job.share.as_ref().map(|share| format!("; {}", pool_share(share))).unwrap_or_default(),
         };
         format!(
             "{}: {}, {} so far, {:.0} core-s{why}",
@@ -308,7 +310,7 @@ fn jobs(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
         )
     };
     let detail = state.selected().and_then(|selected| jobs.get(selected)).map(detail);
-    let height = if detail.is_some() { 2 } else { 0 };
+    let height = if detail.is_some() { 3 } else { 0 };
     let [table_area, detail_area] = Layout::vertical([Constraint::Min(0), Constraint::Length(height)]).areas(area);
     table(state, frame, table_area, &columns, jobs.iter().map(row).collect(), "no jobs");
     if let Some(detail) = detail {

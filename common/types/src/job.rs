@@ -326,6 +326,28 @@ pub struct JobStatus {
     pub energy_wh: Option<f64>,
     /// Decisions taken.
     pub decisions: u32,
+    /// What it has of the interactive hosts that several jobs want, as of its last decision; `None` while it is the only one
+    /// on a cluster, and of jobs on one machine.
+    #[serde(default)]
+    pub share: Option<PoolShare>,
+}
+
+/// What a job may have of the interactive hosts that jobs on clusters share by credit (Wei §5.3): at a decision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PoolShare {
+    /// Interactive hosts it would take if nobody else wanted any.
+    pub wanted: u32,
+    /// Interactive hosts it may have until its next decision.
+    pub allotted: u32,
+    /// Interactive hosts it would have now under fair sharing; a part of one counts.
+    pub fair: f64,
+    /// Host-seconds it has had beyond its fair share so far, its dedicated hosts among them (Eq. 5.6); what it has lent is
+    /// less than 0.
+    pub credit_s: f64,
+    /// The same in seconds of its fair share now: how far it is ahead of fair sharing.
+    pub ahead_s: f64,
+    /// When it would be done under fair sharing alone, if nobody came; `None` while that cannot be told.
+    pub fair_completion: Option<Timestamp>,
 }
 
 /// One candidate size in a decision.
@@ -383,6 +405,8 @@ pub enum Bound {
     Exploring,
     /// The job's sizing policy leaves no choice.
     Policy,
+    /// Other jobs want the same hosts: its share of them is less, or they have not given them back yet.
+    Share,
 }
 
 /// A point of an I/O model's curve.

@@ -209,8 +209,8 @@ pub fn decision(decision: &Decision) -> Result<(), Violation> {
     let (job, size) = (|| decision.job.clone(), decision.size);
     let chosen = decision.candidates.iter().find(|candidate| candidate.size == size);
     let chosen = chosen.ok_or_else(|| Violation::NoCandidate { job: job(), size })?;
-    // A step to learn from, or a size by decree, need not be the best.
-    let free = !matches!(decision.bound, Bound::Exploring | Bound::Policy);
+    // A step to learn from, a size by decree, or what other jobs leave need not be the best.
+    let free = !matches!(decision.bound, Bound::Exploring | Bound::Policy | Bound::Share);
     if free && !chosen.meets_goal && decision.candidates.iter().any(|candidate| candidate.meets_goal) {
         return Err(Violation::MissesGoal { job: job(), size });
     }

@@ -358,6 +358,8 @@ fn a_decision_holds_together() {
     assert_eq!(decision(&record), Err(Violation::MissesGoal { job: job("cluster"), size: 0 }));
     record.bound = Bound::Exploring;
     assert_eq!(decision(&record), Ok(()), "a step to learn from");
+    record.bound = Bound::Share;
+    assert_eq!(decision(&record), Ok(()), "what other jobs leave");
     (record.size, record.selection) = (2, [(host("acting"), 1)].into());
     assert_eq!(decision(&record), Err(Violation::TooFewSlots { job: job("cluster"), size: 2, slots: 1 }));
 }

@@ -1,6 +1,8 @@
 //! What jobs may know of hosts: what each offers a volunteer once operators and applications have had theirs. In: hosts
 //! and applications, as they are. Out: facts, reports and residuals. Called by the jobs.
 
+use std::collections::BTreeSet;
+
 use gleaner_types::id::HostId;
 use gleaner_types::units::{Bytes, CoreShare};
 
@@ -28,6 +30,12 @@ impl<'a> Capacity<'a> {
     /// Names of the hardware of all hosts.
     pub(super) fn classes(&self) -> impl Iterator<Item = &'a str> {
         self.hosts.iter().map(|(_, host)| host.facts().cpu_model.as_str())
+    }
+
+    /// How many hosts have a volunteer that can work, whether it does or not, but for some.
+    pub(super) fn usable_but(&self, named: &BTreeSet<HostId>) -> usize {
+        let others = self.hosts.iter().filter(|(id, _)| !named.contains(*id));
+        others.filter(|(id, _)| self.residual(id).is_ok()).count()
     }
 
     /// Hosts whose volunteers do nothing, by name.

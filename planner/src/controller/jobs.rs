@@ -2,11 +2,13 @@
 //! refusals, the time, and what hosts offer. Out: engine orders, events, and which job has the volunteer of which host.
 //! Called by the controller.
 //!
-//! Jobs move on one after another, in order of submission. Each sees the others as they are then.
+//! Jobs move on one after another, in order of submission. Each sees the others as they are then. Those on clusters share
+//! interactive hosts by credit: `pool.rs` keeps the account.
 
 mod cluster;
 mod job;
 mod others;
+mod pool;
 mod slots;
 
 use gleaner_types::event::Event;
@@ -21,8 +23,10 @@ use super::hosts::Hosts;
 use super::interface::{Settings, seconds};
 use super::outputs::Outputs;
 use crate::sizing::policy::SizingPolicy;
+use cluster::Deciders;
 use job::Job;
 use others::Others;
+use pool::Pool;
 
 /// After a host refused a job's commands the job waits this long before it tries again.
 const RETRY_AFTER_S: f64 = 30.0;
@@ -34,6 +38,9 @@ const LONGEST_INTERVAL_S: f64 = 120.0;
 pub(super) struct Jobs {
     /// In order of submission.
     list: Vec<Job>,
+    /// Of the interactive hosts that jobs on clusters share.
+    #[serde(default)]
+    pool: Pool,
 }
 
 impl Jobs {
@@ -119,7 +126,11 @@ impl Jobs {
         if let Some(cluster) = job.cluster_mut() {
             cluster.progress(&progress, |id| hosts.get(id));
         }
+        let (number, done) = (job.cluster().and_then(|cluster| cluster.number), job.rate.done());
         job.status.progress = Some(progress);
+        if let Some(number) = number {
+            self.pool.progressed(number, done, now);
+        }
     }
 
     pub(super) fn engine_ended(
@@ -147,6 +158,7 @@ impl Jobs {
     /// After a restart engines hold nothing; what was learned stays, and so do the volunteers of clusters, which may not
     /// have noticed.
     pub(super) fn resumed(&mut self, now: Timestamp) {
+        self.pool.skip(now);
         for job in self.unfinished() {
             job.status.phase = JobPhase::Waiting { reason: "the aggregator was restarted".into() };
             job.status.volunteers = 0;
@@ -200,8 +212,15 @@ impl Jobs {
         now: Timestamp,
         outputs: &mut Outputs,
     ) {
-        for index in 0..self.list.len() {
-            let (before, rest) = self.list.split_at_mut(index);
+        let Self { list, pool } = self;
+        if pool.keep(list, now) && list.iter().any(|job| !job.is_over() && job.is_on_cluster()) {
+            // What it had is for the others at once.
+            let named = Others { before: list, after: &[] }.named();
+            let shares = pool.shares(capacity.usable_but(&named), settings.evaluation_interval_s, now);
+            list.iter_mut().for_each(|job| job.may_have(&shares));
+        }
+        for index in 0..list.len() {
+            let (before, rest) = list.split_at_mut(index);
             let Some((job, after)) = rest.split_first_mut() else { return };
             if job.is_over() || (!job.is_active() && now < job.retry_at) {
                 continue;
@@ -211,11 +230,16 @@ impl Jobs {
                 job.advance_slots(others, capacity, settings, now, outputs);
                 continue;
             }
+            let mut shares = None;
             if job.advance_cluster(others, capacity, settings, now, outputs) {
-                job.evaluate_cluster(others, capacity, settings, &mut *policy, now, outputs);
+                let deciders = Deciders { policy: &mut *policy, pool: &mut *pool };
+                shares = job.evaluate_cluster(others, capacity, settings, deciders, now, outputs);
             }
             if job.is_active() {
                 job.update_engine(capacity, outputs);
+            }
+            if let Some(shares) = shares {
+                before.iter_mut().chain(after).for_each(|job| job.may_have(&shares));
             }
         }
     }

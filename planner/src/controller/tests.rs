@@ -19,6 +19,7 @@ use crate::sizing::policy::Situation;
 mod applications;
 mod clusters;
 mod recorded;
+mod sharing;
 
 fn id() -> HostId {
     HostId::new("h1").unwrap()

@@ -51,6 +51,7 @@ fn job(name: &str, phase: JobPhase) -> JobStatus {
         harm: None,
         energy_wh: None,
         decisions: 0,
+        share: None,
     }
 }
 

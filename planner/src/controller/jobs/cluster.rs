@@ -6,6 +6,8 @@ mod evaluation;
 mod life;
 mod observed;
 
+pub(super) use evaluation::Deciders;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::id::HostId;
@@ -39,7 +41,7 @@ pub(super) struct Cluster {
     draining: BTreeMap<HostId, u32>,
     /// Hosts that refused, until when they are not asked again.
     refused: BTreeMap<HostId, Timestamp>,
-    /// Volunteers by the last decision.
+    /// Volunteers by the last decision: those it has, and those it waits for.
     target: u32,
     io: IoModel,
     exploration: Exploration,
@@ -58,6 +60,10 @@ pub(super) struct Cluster {
     losses: (u32, f64),
     /// Until when volunteers that are not connected may still come back after a restart.
     awaited_until: Timestamp,
+    /// Its number in the account of the pool.
+    pub(super) number: Option<u64>,
+    /// Volunteers it would have taken at the last decision if nobody else had wanted any.
+    wanted: u32,
 }
 
 impl Cluster {
@@ -98,6 +104,7 @@ impl Cluster {
         self.draining.clear();
         self.engine_slots.clear();
         self.target = 0;
+        self.wanted = 0;
     }
 
     /// The aggregator was restarted: hosts run on what they were commanded, and come back one by one.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use gleaner_types::event::Event;
 use gleaner_types::id::HostId;
 use gleaner_types::job::{
-    Candidate, ClusterSpec, Decision, EngineAction, Goal, JobPhase, JobSpec, JobStatus, SlotSpec, Workers,
+    Bound, Candidate, ClusterSpec, Decision, EngineAction, Goal, JobPhase, JobSpec, JobStatus, SlotSpec, Workers,
 };
 use gleaner_types::report::HostReport;
 use gleaner_types::time::Timestamp;
@@ -89,6 +89,7 @@ impl Job {
             harm: None,
             energy_wh,
             decisions: 0,
+            share: None,
         };
         Self {
             status,
@@ -245,6 +246,7 @@ impl Job {
         self.status.ended = Some(now);
         self.status.volunteers = 0;
         self.status.completion_estimate = None;
+        self.status.share = None;
     }
 
     pub(super) fn wait(&mut self, reason: String, now: Timestamp, outputs: &mut Outputs) {
@@ -262,6 +264,7 @@ impl Job {
         }
         self.status.volunteers = 0;
         self.status.completion_estimate = None;
+        self.status.share = None;
     }
 
     /// What a decision about its size goes by.
@@ -302,7 +305,14 @@ impl Job {
         let before = self.status.volunteers;
         self.status.decisions += 1;
         self.status.volunteers = choice.size;
-        self.status.completion_estimate = Some(now.after(seconds(choice.chosen.completion_s)));
+        let estimate = now.after(seconds(choice.chosen.completion_s));
+        // What it lends comes back in time for it to be done as under fair sharing.
+        let lent = self.status.share.as_ref().filter(|_| choice.bound == Bound::Share);
+        let fairly = lent.and_then(|share| share.fair_completion);
+        let estimate = fairly.map_or(estimate, |fairly| fairly.min(estimate));
+        let in_time = fairly.zip(self.status.deadline).is_some_and(|(fairly, deadline)| fairly <= deadline);
+        let meets_goal = choice.chosen.meets_goal || in_time;
+        self.status.completion_estimate = Some(estimate);
         let decision = Decision {
             job: self.status.spec.id.clone(),
             number: self.status.decisions,
@@ -335,7 +345,7 @@ impl Job {
         if news {
             outputs.event(Event::JobSized { decision: decision.clone() });
         }
-        self.report_risk(choice.chosen.meets_goal, &decision.reason, outputs);
+        self.report_risk(meets_goal, &decision.reason, outputs);
         self.decision = Some(decision);
     }
 

@@ -1,5 +1,5 @@
-//! The other jobs, as one of them sees them while it moves on: who holds which host, and whose turn it is. In: the jobs
-//! submitted before it and after it. Out: hosts it must leave alone, its place in the round. Called by a job.
+//! The other jobs, as one of them sees them while it moves on: who holds which host. In: the jobs submitted before it and
+//! after it. Out: hosts it must leave alone, and hosts that it could have of them. Called by a job.
 
 use std::collections::BTreeSet;
 
@@ -33,15 +33,13 @@ impl<'a> Others<'a> {
         self.unfinished().flat_map(Job::named).cloned().collect()
     }
 
-    /// Hosts that other jobs name or work on.
-    pub(super) fn taken(self) -> impl Iterator<Item = &'a HostId> {
-        self.unfinished().flat_map(|job| job.named().chain(job.volunteers()))
+    /// Hosts that other jobs on clusters work on, or that drain for them.
+    pub(super) fn volunteers(self) -> BTreeSet<&'a HostId> {
+        self.unfinished().flat_map(Job::volunteers).collect()
     }
 
-    /// The place of this job among those on clusters, and how many they are with it.
-    pub(super) fn turn(self) -> (usize, usize) {
-        let active = |jobs: &[Job]| jobs.iter().filter(|job| job.is_on_cluster() && !job.is_over()).count();
-        let place = active(self.before);
-        (place, place + 1 + active(self.after))
+    /// No other job is on a cluster.
+    pub(super) fn is_alone(self) -> bool {
+        !self.unfinished().any(Job::is_on_cluster)
     }
 }

@@ -6,11 +6,11 @@ use gleaner_types::job::{ClusterSpec, DedicatedHost, WorkerProgress};
 
 use super::*;
 
-fn host(name: &str) -> HostId {
+pub(super) fn host(name: &str) -> HostId {
     HostId::new(name).unwrap()
 }
 
-fn cluster(name: &str, dedicated: &[&str]) -> JobSpec {
+pub(super) fn cluster(name: &str, dedicated: &[&str]) -> JobSpec {
     let dedicated = dedicated.iter().map(|name| DedicatedHost { host: host(name), disk: 1.0 }).collect();
     let workers = Workers::Hosts(ClusterSpec { dedicated, max_volunteers: None, max_slots_per_host: None });
     JobSpec { engine: EngineSpec::without_options("simulated"), workers, ..spec(name, Goal::Cost { budget: None }) }
@@ -175,14 +175,14 @@ fn held_and_refusing_hosts_are_left_alone() {
 }
 
 #[test]
-fn jobs_share_the_pool_without_sharing_a_host_and_free_hosts_go_round() {
+fn jobs_share_the_pool_without_sharing_a_host() {
     let mut room = Room::new(&["d1", "d2", "i1", "i2", "i3", "i4", "i5", "i6"]);
     room.submit_sized(cluster("a", &["d1"]), 1);
     room.submit_sized(cluster("b", &["d2"]), 5);
     room.seconds(200);
     let (a, b) = (room.volunteers("a"), room.volunteers("b"));
     assert!(a.is_disjoint(&b), "{a:?} {b:?}");
-    // What `a` leaves unused comes round to `b`.
+    // What `a` leaves unused is for `b`.
     assert_eq!((a.len(), b.len()), (1, 5), "{a:?} {b:?}");
     room.send(Input::JobCancelled { job: JobId::new("b").unwrap() });
     room.second();

@@ -28,8 +28,6 @@ use crate::sizing::input::VolunteerFacts;
 const FULL: f64 = 0.97;
 /// Seconds after a change, set-up not included, that say nothing about the new size yet. Chosen.
 const TRANSIENT_S: f64 = 5.0;
-/// Evaluations after which free hosts go to the next job (RHIC §4.8: "after several periods").
-const ROTATE_AFTER: f64 = 2.0;
 
 /// What a worker could do and did in the last second, in common units.
 struct WorkerNow {
@@ -136,11 +134,15 @@ impl Job {
         if !self.is_active() {
             if let Some(reason) = self.missing_dedicated(capacity) {
                 self.wait(reason, now, outputs);
+                // What it had before a restart is for others after a while.
+                if let Some(cluster) = self.cluster_mut().filter(|cluster| now >= cluster.awaited_until) {
+                    cluster.stop();
+                }
                 return false;
             }
             self.start_cluster(capacity, settings.profile_period_s, now, outputs);
         }
-        self.replace_lost(others, capacity, settings.evaluation_interval_s, now);
+        self.replace_lost(others, capacity, now);
         if self.status.phase == JobPhase::Profiling && self.profile_is_over(now) {
             self.end_cluster_profile(capacity, now);
         }
@@ -187,9 +189,10 @@ impl Job {
         self.next_evaluation = now;
     }
 
-    /// Volunteers that are gone are replaced by the best free ones, up to the last decision's number; those on hosts
-    /// that another job names drain.
-    fn replace_lost(&mut self, others: Others<'_>, capacity: Capacity<'_>, interval_s: f64, now: Timestamp) {
+    /// Volunteers that are gone are replaced by the best free ones, up to the last decision's number, as are those that
+    /// another job has yet to give back; those on hosts that another job names drain, and so do the worst of those that it
+    /// may no longer have.
+    fn replace_lost(&mut self, others: Others<'_>, capacity: Capacity<'_>, now: Timestamp) {
         let WorkerState::Hosts(cluster) = &mut self.workers else { return };
         let awaited = |id: &HostId| now < cluster.awaited_until && capacity.is_away(id);
         let gone: Vec<HostId> =
@@ -197,9 +200,19 @@ impl Job {
         cluster.refused.retain(|_, until| *until > now);
         cluster.drain(&others.named(), now);
         cluster.lose(&gone, now);
-        let missing = (cluster.target as usize).saturating_sub(cluster.volunteers.len());
+        let (target, present) = (cluster.target as usize, cluster.volunteers.len());
+        if present > target && self.status.phase == JobPhase::Running {
+            let used = cluster.volunteers.keys().cloned().collect::<Vec<_>>();
+            let used = ranked(used.iter().filter_map(|id| self.offer(id, capacity)).collect());
+            let kept: BTreeSet<HostId> = used.into_iter().take(target).map(|offer| offer.host).collect();
+            if let Some(cluster) = self.cluster_mut() {
+                let surplus = cluster.volunteers.keys().filter(|id| !kept.contains(*id)).cloned().collect();
+                cluster.drain(&surplus, now);
+            }
+        }
+        let missing = target.saturating_sub(present);
         if missing > 0 && self.status.phase == JobPhase::Running {
-            let best = self.free_offers(others, capacity, interval_s, now).into_iter().take(missing);
+            let best = self.free_offers(others, capacity).into_iter().take(missing);
             if let Some(cluster) = self.cluster_mut() {
                 for offer in best {
                     cluster.volunteers.insert(offer.host, offer.slots);
@@ -220,25 +233,24 @@ impl Job {
         }
     }
 
-    /// Offers of interactive hosts that no job has, and that are this one's turn: with several jobs every free host goes
-    /// round, so that one which a job does not use is offered to the next (RHIC §4.8). The best first.
-    pub(super) fn free_offers(
-        &self,
-        others: Others<'_>,
-        capacity: Capacity<'_>,
-        interval_s: f64,
-        now: Timestamp,
-    ) -> Vec<Offer> {
+    /// Offers of interactive hosts that no job has. The best first.
+    pub(super) fn free_offers(&self, others: Others<'_>, capacity: Capacity<'_>) -> Vec<Offer> {
         let Some(cluster) = self.cluster() else { return Vec::new() };
-        let (place, jobs) = others.turn();
-        let period_s = (interval_s * ROTATE_AFTER).max(1.0);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
-        let turn = (now.seconds_since(Timestamp(0)) / period_s) as usize;
-        let taken: BTreeSet<&HostId> = others.taken().chain(self.named()).chain(cluster.taken()).collect();
-        let free = capacity.latent().filter(|id| !taken.contains(id)).enumerate();
-        let turns = free.filter(|(position, _)| (position + turn) % jobs == place).map(|(_, id)| id);
-        let asked = turns.filter(|id| !cluster.refused.contains_key(*id));
+        let (named, working) = (others.named(), others.volunteers());
+        let taken: BTreeSet<&HostId> =
+            working.into_iter().chain(&named).chain(self.named()).chain(cluster.taken()).collect();
+        let free = capacity.latent().filter(|id| !taken.contains(id));
+        let asked = free.filter(|id| !cluster.refused.contains_key(*id));
         ranked(asked.filter_map(|id| self.offer(id, capacity)).collect())
+    }
+
+    /// Offers of interactive hosts that other jobs have, which it could have in time.
+    pub(super) fn lent_offers(&self, others: Others<'_>, capacity: Capacity<'_>) -> Vec<Offer> {
+        let Some(cluster) = self.cluster() else { return Vec::new() };
+        let named: BTreeSet<HostId> = others.named().into_iter().chain(self.named().cloned()).collect();
+        let lent =
+            others.volunteers().into_iter().filter(|id| !named.contains(*id) && !cluster.refused.contains_key(*id));
+        lent.filter_map(|id| self.offer(id, capacity)).collect()
     }
 
     /// What a host offers it.

@@ -1,0 +1,105 @@
+//! The account of interactive hosts that several jobs on clusters want: what each holds, wants and has done, second by second,
+//! and how many it may have by credit ([`crate::pool`]). In: the jobs, what one of them wants, how many hosts there are. Out:
+//! its share. Called by the owner of the jobs and by a job that is sized.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gleaner_types::job::PoolShare;
+use gleaner_types::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::job::Job;
+use crate::controller::interface::seconds;
+use crate::pool::{Claim, Ledger, Standing};
+
+/// All jobs weigh the same.
+const WEIGHT: f64 = 1.0;
+
+/// Who has had how much of the hosts that jobs share. A job's dedicated hosts are part of what it has: whoever brings more
+/// of them needs less of the others (DRF's dominant share over all it holds).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Pool {
+    ledger: Ledger,
+    /// The last number that was given to a job.
+    last: u64,
+}
+
+impl Pool {
+    /// Books the time since the last call, and what each job on a cluster holds from now on. Says whether one is gone.
+    pub(super) fn keep(&mut self, jobs: &mut [Job], now: Timestamp) -> bool {
+        self.ledger.pass(at_s(now));
+        let mut present = BTreeSet::new();
+        for job in jobs.iter_mut().filter(|job| !job.is_over()) {
+            let (active, dedicated) = (job.is_active(), f64::from(job.dedicated()));
+            let Some(cluster) = job.cluster_mut() else { continue };
+            if active && cluster.number.is_none() {
+                self.last += 1;
+                cluster.number = Some(self.last);
+                self.ledger.claim(self.last, claim(dedicated, 0));
+            }
+            let Some(number) = cluster.number else { continue };
+            present.insert(number);
+            if active {
+                self.ledger.hold(number, dedicated + cluster.taken().count() as f64);
+            } else {
+                self.ledger.hold(number, 0.0);
+                self.ledger.claim(number, claim(0.0, 0));
+            }
+        }
+        let gone: Vec<u64> = self.ledger.jobs().filter(|number| !present.contains(number)).collect();
+        gone.iter().for_each(|number| self.ledger.end(*number));
+        !gone.is_empty()
+    }
+
+    /// So much of a job is done, in 0..=1.
+    pub(super) fn progressed(&mut self, number: u64, done: f64, now: Timestamp) {
+        self.ledger.pass(at_s(now));
+        self.ledger.progressed(number, done);
+    }
+
+    /// No aggregator ran until now, and nobody knows what jobs had meanwhile.
+    pub(super) fn skip(&mut self, now: Timestamp) {
+        self.ledger.skip(at_s(now));
+    }
+
+    /// Takes how many interactive hosts a job would have if nobody else wanted any. Says whether that is news.
+    pub(super) fn claim(&mut self, number: u64, dedicated: u32, wanted: u32) -> bool {
+        let claim = claim(f64::from(dedicated), wanted);
+        let news = self.ledger.claimed(number) != Some(claim);
+        self.ledger.claim(number, claim);
+        news
+    }
+
+    /// What each job may have of so many interactive hosts for so many seconds, by its number.
+    pub(super) fn shares(&mut self, hosts: usize, epoch_s: f64, now: Timestamp) -> BTreeMap<u64, PoolShare> {
+        self.ledger.set_capacity(self.ledger.reserved() + hosts as f64);
+        let (allotted, standings) = (self.ledger.allot(epoch_s), self.ledger.standings());
+        let of = |(number, standing): (&u64, &Standing)| {
+            let claim = self.ledger.claimed(*number)?;
+            let workers = f64::from(allotted.get(number).copied().unwrap_or(0));
+            let share = PoolShare {
+                wanted: whole(claim.most - claim.least),
+                allotted: whole(workers - claim.least),
+                fair: (standing.fair - claim.least).max(0.0),
+                credit_s: standing.credit,
+                ahead_s: if standing.fair > 0.0 { standing.credit / standing.fair } else { 0.0 },
+                fair_completion: standing.fair_completion_in_s.map(|in_s| now.after(seconds(in_s))),
+            };
+            Some((*number, share))
+        };
+        standings.iter().filter_map(of).collect()
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+const fn whole(hosts: f64) -> u32 {
+    hosts as u32
+}
+
+fn claim(dedicated: f64, wanted: u32) -> Claim {
+    Claim { weight: WEIGHT, least: dedicated, most: dedicated + f64::from(wanted) }
+}
+
+fn at_s(now: Timestamp) -> f64 {
+    now.seconds_since(Timestamp(0))
+}
