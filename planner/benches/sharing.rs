@@ -6,6 +6,7 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use gleaner_planner::pool::{Claim, Ledger};
 use gleaner_planner::sharing::canal::{Awareness, Canal};
 use gleaner_planner::sharing::engine::{Play, Policy, Truth};
 use gleaner_planner::sharing::input::{Cluster, Input, Job, Node, Stage, Workload};
@@ -82,9 +83,43 @@ fn rounds(criterion: &mut Criterion) {
     }
 }
 
+/// Jobs of the pool's ledger that hold, want and have done different amounts, a few hours in.
+fn ledger(jobs: u64) -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.set_capacity(1_000.0);
+    for job in 0..jobs {
+        let most = 5.0 + (job * 37 % 200) as f64;
+        ledger.claim(job, Claim { weight: 1.0, least: 1.0, most });
+        ledger.progressed(job, 0.0);
+        ledger.hold(job, 1.0 + (job * 11 % 20) as f64);
+    }
+    ledger.pass(600.0);
+    (0..jobs).for_each(|job| ledger.progressed(job, 0.1 + (job * 13 % 80) as f64 / 100.0));
+    ledger
+}
+
+fn pool(criterion: &mut Criterion) {
+    for jobs in [2, 8, 30, 100, 400] {
+        let ledger = ledger(jobs);
+        criterion.bench_function(&format!("pool of 1,000 hosts allotted to {jobs} jobs"), |bencher| {
+            bencher.iter(|| black_box(ledger.allot(10.0)));
+        });
+        criterion.bench_function(&format!("a second of the pool of {jobs} jobs"), |bencher| {
+            bencher.iter_batched(
+                || ledger.clone(),
+                |mut ledger| {
+                    ledger.pass(601.0);
+                    black_box(ledger)
+                },
+                BatchSize::SmallInput,
+            );
+        });
+    }
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(10).measurement_time(std::time::Duration::from_secs(2));
-    targets = rounds
+    targets = rounds, pool
 }
 criterion_main!(benches);

@@ -300,47 +300,48 @@ impl Sizing<'_> {
     #[must_use]
     pub fn reason(&self, choice: &Choice) -> String {
         let Choice { size, chosen, .. } = choice;
+        let volunteers = if *size == 1 { "1 volunteer".to_owned() } else { format!("{size} volunteers") };
         let done_in = format!("done in {:.0} s", chosen.completion_s);
         let cost = chosen.cost;
         let deadline_s = self.deadline_in_s.unwrap_or(0.0);
         match choice.bound {
             Bound::Profiling | Bound::NoRateYet => "there is no rate to extrapolate yet".into(),
             Bound::Deadline => {
-                format!("{size} volunteers: {done_in}, deadline in {deadline_s:.0} s; fewer would be late")
+                format!("{volunteers}: {done_in}, deadline in {deadline_s:.0} s; fewer would be late")
             }
             Bound::DeadlineWithDedicatedAlone => {
                 format!("the dedicated workers alone are {done_in}, deadline in {deadline_s:.0} s")
             }
             Bound::DeadlineOutOfReach if chosen.completion_s <= deadline_s => {
                 format!(
-                    "{size} volunteers come closest: {done_in}, deadline in {deadline_s:.0} s: less than the margin is left"
+                    "closest with {volunteers}: {done_in}, deadline in {deadline_s:.0} s: less than the margin is left"
                 )
             }
             Bound::DeadlineOutOfReach => {
-                format!("{size} volunteers come closest: {done_in}, but the deadline is in {deadline_s:.0} s")
+                format!("closest with {volunteers}: {done_in}, but the deadline is in {deadline_s:.0} s")
             }
-            Bound::Cost => format!("{size} volunteers: {done_in} for {cost}; more would cost more"),
+            Bound::Cost => format!("{volunteers}: {done_in} for {cost}; more would cost more"),
             Bound::Energy => {
                 let energy_wh = chosen.energy_wh.unwrap_or(0.0);
-                format!("{size} volunteers: {done_in} for {energy_wh:.0} Wh; more would take more")
+                format!("{volunteers}: {done_in} for {energy_wh:.0} Wh; more would take more")
             }
             Bound::Exploring => {
-                format!("{size} volunteers for now, to find where the dedicated hosts' disks are saturated")
+                format!("{volunteers} for now, to find where the dedicated hosts' disks are saturated")
             }
-            Bound::Policy => format!("{size} volunteers, as the job's sizing policy says: {done_in} for {cost}"),
-            Bound::Budget => format!("{size} volunteers: {done_in} for {cost}; more would exceed the budget"),
-            Bound::BudgetOutOfReach => format!("{size} volunteers are cheapest: {cost}, but that exceeds the budget"),
-            Bound::PoolExhausted => format!("all {size} volunteers there are: {done_in} for {cost}"),
+            Bound::Policy => format!("{volunteers}, as the job's sizing policy says: {done_in} for {cost}"),
+            Bound::Budget => format!("{volunteers}: {done_in} for {cost}; more would exceed the budget"),
+            Bound::BudgetOutOfReach => format!("cheapest with {volunteers}: {cost}, but that exceeds the budget"),
+            Bound::PoolExhausted => format!("{volunteers}, and there are no more: {done_in} for {cost}"),
             Bound::PoolEmpty => format!("no volunteer to be had: {done_in} for {cost}"),
-            Bound::TasksLeft => format!("{size} volunteers: {done_in} for {cost}; there are no tasks for more"),
+            Bound::TasksLeft => format!("{volunteers}: {done_in} for {cost}; there are no tasks for more"),
             Bound::Share => {
-                format!("{size} volunteers are what it has of hosts that several jobs want: {done_in} for {cost}")
+                format!("{volunteers} for now, because several jobs want the same hosts: {done_in} for {cost}")
             }
             Bound::Transition if self.deadline_in_s.is_some() => {
-                format!("{size} volunteers are kept: {done_in}; fewer would barely be in time")
+                format!("still {volunteers}: {done_in}; fewer would barely be in time")
             }
             Bound::Transition => {
-                format!("{size} volunteers are kept: {done_in} for {cost}; a change would save next to nothing")
+                format!("still {volunteers}: {done_in} for {cost}; a change would save next to nothing")
             }
         }
     }

@@ -272,6 +272,7 @@ impl<'s, S: SizingChoice> Cluster<'s, S> {
                     .collect(),
                 max_volunteers: None,
                 max_slots_per_host: None,
+                weight: 1.0,
             }),
             goal: self.scenario.goal,
             prices: self.scenario.prices,

@@ -41,7 +41,7 @@ fn a_job_on_a_standing_pair_from_submit_to_explain() {
     let ended = pair.ask(&["job", "cancel", "j"]);
     assert!(text(&ended.stderr).contains("has ended"), "{}", text(&ended.stderr));
     let missing = pair.ask(&["explain", "nobody"]);
-    assert!(text(&missing.stderr).contains("there is no job nobody"), "{}", text(&missing.stderr));
+    assert!(text(&missing.stderr).contains("there is no job and no application nobody"), "{}", text(&missing.stderr));
 }
 
 /// Speaks for a batch system whose only worker on `host-1` is a busy loop in that host's volunteer: the files after the

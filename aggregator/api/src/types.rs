@@ -202,6 +202,9 @@ pub struct SubmitCluster {
     /// Most slots on a host.
     #[serde(default)]
     pub max_slots_per_host: Option<u32>,
+    /// How much of the hosts that several jobs want is its fair share, relative to the others; `None` is 1.
+    #[serde(default)]
+    pub weight: Option<f64>,
     /// Memory a slot needs, in MiB.
     #[serde(default)]
     pub memory_per_slot_mib: u64,

@@ -1,6 +1,8 @@
 //! Submissions. In: requests of operators' tools. Out: the specification of a job. The fields that all engines share
 //! are checked here, the others by the named engine. Called by the shell.
 
+use std::ops::RangeInclusive;
+
 use gleaner_types::engine::EngineName;
 use gleaner_types::error::chain;
 use gleaner_types::id::{HostId, JobId};
@@ -14,6 +16,8 @@ use super::runners::MOST_HOSTS;
 use super::{Engines, registry};
 use gleaner_api::{ApiError, ErrorCode, SubmitCluster, SubmitJob};
 
+/// Weights of jobs that want the same hosts. Chosen.
+const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 /// Most slots of a job on one machine.
 const MAX_SLOTS: u32 = 1_024;
 /// Longest time until a deadline.
@@ -116,6 +120,10 @@ impl Engines {
         let set_up_s = submit.set_up_s;
         problems
             .check((0.0..=86_400.0).contains(&set_up_s), || format!("set_up_s: is {set_up_s}; it must be 0 to 86400"));
+        let weight = submit.weight.unwrap_or(1.0);
+        problems.check(WEIGHTS.contains(&weight), || {
+            format!("weight: is {weight}; it must be {} to {}", WEIGHTS.start(), WEIGHTS.end())
+        });
         check_goal(submit.goal, &mut problems);
         let powered = submit.goal != Goal::Energy || submit.power.is_some();
         problems.check(powered, || "power: the goal `energy` needs power models".into());
@@ -128,6 +136,7 @@ impl Engines {
                 dedicated: submit.dedicated.clone(),
                 max_volunteers: submit.max_volunteers,
                 max_slots_per_host: submit.max_slots_per_host,
+                weight,
             }),
             goal: submit.goal,
             prices: submit.prices,

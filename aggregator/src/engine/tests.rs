@@ -82,6 +82,7 @@ fn cluster(engine: Value) -> SubmitCluster {
         engine,
         max_volunteers: None,
         max_slots_per_host: None,
+        weight: Some(f64::NAN),
         memory_per_slot_mib: 0,
         set_up_s: -1.0,
         goal: Goal::Energy,
@@ -106,7 +107,15 @@ fn deadlines_have_the_same_bounds_everywhere() {
 #[test]
 fn every_wrong_field_of_a_submission_is_named() {
     let said = wrong_cluster(&cluster(json!({ "program": ["relative"], "working_dir": "nowhere" })));
-    for part in ["program", "working_dir", "set_up_s: is -1", "dedicated[1].disk", "named twice", "power"] {
+    for part in [
+        "program",
+        "working_dir",
+        "set_up_s: is -1",
+        "weight: is NaN; it must be 0.01 to 100",
+        "dedicated[1].disk",
+        "named twice",
+        "power",
+    ] {
         assert!(said.contains(part), "{part} in {said}");
     }
 }

@@ -155,6 +155,7 @@ fn cluster(engine: EngineSpec, dedicated: &str) -> (EngineSpec, Workers) {
         dedicated: vec![DedicatedHost { host: host(dedicated), disk: 1.0 }],
         max_volunteers: Some(4),
         max_slots_per_host: None,
+        weight: 1.0,
     };
     (engine, Workers::Hosts(workers))
 }

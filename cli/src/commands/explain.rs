@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Context;
-use gleaner_api::{Client, JobDetail, Request, Response};
+use gleaner_api::{Client, ClientError, ErrorCode, JobDetail, Request, Response};
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_types::id::{HostId, JobId};
@@ -33,7 +33,7 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
         Some(folder) => (saved(folder, &job)?, Saved::host(folder).into_iter().collect()),
         None => {
             let client = Client::connect(socket).await?;
-            let detail = watch::job(&client, &job).await?;
+            let detail = watch::job(&client, &job).await.map_err(|error| nobody(&job, error))?;
             (detail, of_job(hosts_now(&client).await, &job))
         }
     };
@@ -43,6 +43,16 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
     };
     show(decision, format::decision, &hosts, detail.status.share.as_ref(), json)?;
     Ok(End::Good)
+}
+
+/// What is neither a job nor an application.
+fn nobody(name: &JobId, error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<ClientError>() {
+        Some(ClientError::Refused(refusal)) if refusal.code == ErrorCode::NotFound => anyhow::anyhow!(
+            "there is no job and no application {name}; `gleaner job list` and `gleaner app list` show them"
+        ),
+        _ => error,
+    }
 }
 
 async fn application_decision(client: &Client, status: &ApplicationStatus, json: bool) -> anyhow::Result<End> {

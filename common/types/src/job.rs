@@ -152,6 +152,9 @@ pub struct ClusterSpec {
     pub max_volunteers: Option<u32>,
     /// Most slots on a host; `None` is the number of its CPUs.
     pub max_slots_per_host: Option<u32>,
+    /// How much of the hosts that several jobs want is its fair share, relative to the others; more than 0, usually 1.
+    #[serde(default = "one")]
+    pub weight: f64,
 }
 
 /// A dedicated host of a job.

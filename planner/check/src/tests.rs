@@ -81,6 +81,7 @@ impl World {
             dedicated: vec![DedicatedHost { host: host("dedicated"), disk: 1.0 }],
             max_volunteers: None,
             max_slots_per_host: Some(2),
+            weight: 1.0,
         };
         Self {
             facts: [(host("acting"), facts(true)), (host("observing"), facts(false))].into(),

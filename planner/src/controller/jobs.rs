@@ -216,7 +216,8 @@ impl Jobs {
         if pool.keep(list, now) && list.iter().any(|job| !job.is_over() && job.is_on_cluster()) {
             // What it had is for the others at once.
             let named = Others { before: list, after: &[] }.named();
-            let shares = pool.shares(capacity.usable_but(&named), settings.evaluation_interval_s, now);
+            pool.count(capacity.usable_but(&named));
+            let shares = pool.shares(settings.evaluation_interval_s, now);
             list.iter_mut().for_each(|job| job.may_have(&shares));
         }
         for index in 0..list.len() {

@@ -63,7 +63,7 @@ pub(super) struct Cluster {
     /// Its number in the account of the pool.
     pub(super) number: Option<u64>,
     /// Volunteers it would have taken at the last decision if nobody else had wanted any.
-    wanted: u32,
+    pub(super) wanted: u32,
 }
 
 impl Cluster {

@@ -12,14 +12,13 @@ use super::job::Job;
 use crate::controller::interface::seconds;
 use crate::pool::{Claim, Ledger, Standing};
 
-/// All jobs weigh the same.
-const WEIGHT: f64 = 1.0;
-
 /// Who has had how much of the hosts that jobs share. A job's dedicated hosts are part of what it has: whoever brings more
 /// of them needs less of the others (DRF's dominant share over all it holds).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Pool {
     ledger: Ledger,
+    /// Interactive hosts that jobs can share, as last counted.
+    hosts: u32,
     /// The last number that was given to a job.
     last: u64,
 }
@@ -30,24 +29,31 @@ impl Pool {
         self.ledger.pass(at_s(now));
         let mut present = BTreeSet::new();
         for job in jobs.iter_mut().filter(|job| !job.is_over()) {
-            let (active, dedicated) = (job.is_active(), f64::from(job.dedicated()));
+            let active = job.is_active();
             let Some(cluster) = job.cluster_mut() else { continue };
             if active && cluster.number.is_none() {
                 self.last += 1;
                 cluster.number = Some(self.last);
-                self.ledger.claim(self.last, claim(dedicated, 0));
             }
-            let Some(number) = cluster.number else { continue };
+            let (Some(number), wanted, taken) = (cluster.number, cluster.wanted, cluster.taken().count()) else {
+                continue;
+            };
+            let Some(own) = job.claim(wanted) else { continue };
             present.insert(number);
-            if active {
-                self.ledger.hold(number, dedicated + cluster.taken().count() as f64);
-            } else {
+            if !active {
+                self.ledger.claim(number, Claim { least: 0.0, most: 0.0, ..own });
                 self.ledger.hold(number, 0.0);
-                self.ledger.claim(number, claim(0.0, 0));
+                continue;
             }
+            // It begins, or goes on after it has waited.
+            if self.ledger.claimed(number).is_none_or(|claim| claim.most <= 0.0) {
+                self.ledger.claim(number, own);
+            }
+            self.ledger.hold(number, own.least + taken as f64);
         }
         let gone: Vec<u64> = self.ledger.jobs().filter(|number| !present.contains(number)).collect();
         gone.iter().for_each(|number| self.ledger.end(*number));
+        self.ledger.set_capacity(self.ledger.reserved() + f64::from(self.hosts));
         !gone.is_empty()
     }
 
@@ -62,17 +68,21 @@ impl Pool {
         self.ledger.skip(at_s(now));
     }
 
-    /// Takes how many interactive hosts a job would have if nobody else wanted any. Says whether that is news.
-    pub(super) fn claim(&mut self, number: u64, dedicated: u32, wanted: u32) -> bool {
-        let claim = claim(f64::from(dedicated), wanted);
+    /// Takes what a job would have if nobody else wanted any. Says whether that is news.
+    pub(super) fn claim(&mut self, number: u64, claim: Claim) -> bool {
         let news = self.ledger.claimed(number) != Some(claim);
         self.ledger.claim(number, claim);
         news
     }
 
-    /// What each job may have of so many interactive hosts for so many seconds, by its number.
-    pub(super) fn shares(&mut self, hosts: usize, epoch_s: f64, now: Timestamp) -> BTreeMap<u64, PoolShare> {
-        self.ledger.set_capacity(self.ledger.reserved() + hosts as f64);
+    /// So many interactive hosts can be shared from now on.
+    pub(super) fn count(&mut self, hosts: usize) {
+        self.hosts = u32::try_from(hosts).unwrap_or(u32::MAX);
+        self.ledger.set_capacity(self.ledger.reserved() + f64::from(self.hosts));
+    }
+
+    /// What each job may have for so many seconds, by its number.
+    pub(super) fn shares(&self, epoch_s: f64, now: Timestamp) -> BTreeMap<u64, PoolShare> {
         let (allotted, standings) = (self.ledger.allot(epoch_s), self.ledger.standings());
         let of = |(number, standing): (&u64, &Standing)| {
             let claim = self.ledger.claimed(*number)?;
@@ -96,8 +106,12 @@ const fn whole(hosts: f64) -> u32 {
     hosts as u32
 }
 
-fn claim(dedicated: f64, wanted: u32) -> Claim {
-    Claim { weight: WEIGHT, least: dedicated, most: dedicated + f64::from(wanted) }
+impl Job {
+    /// What it has always, and what it would have if nobody else wanted any; `None` of jobs on one machine.
+    pub(super) fn claim(&self, wanted: u32) -> Option<Claim> {
+        let (weight, least) = (self.cluster_spec()?.weight, f64::from(self.dedicated()));
+        Some(Claim { weight, least, most: least + f64::from(wanted) })
+    }
 }
 
 fn at_s(now: Timestamp) -> f64 {

@@ -12,7 +12,8 @@ pub(super) fn host(name: &str) -> HostId {
 
 pub(super) fn cluster(name: &str, dedicated: &[&str]) -> JobSpec {
     let dedicated = dedicated.iter().map(|name| DedicatedHost { host: host(name), disk: 1.0 }).collect();
-    let workers = Workers::Hosts(ClusterSpec { dedicated, max_volunteers: None, max_slots_per_host: None });
+    let workers =
+        Workers::Hosts(ClusterSpec { dedicated, max_volunteers: None, max_slots_per_host: None, weight: 1.0 });
     JobSpec { engine: EngineSpec::without_options("simulated"), workers, ..spec(name, Goal::Cost { budget: None }) }
 }
 

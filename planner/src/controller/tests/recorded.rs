@@ -13,14 +13,14 @@ use gleaner_test_support::report::{nothing, workload};
 
 /// Digest of the outputs of each seed.
 const RECORDED: [u64; 8] = [
-    4_489_692_370_746_742_881,
-    1_162_852_966_703_672_214,
-    7_051_955_481_182_315_744,
-    11_558_474_275_966_871_893,
-    17_506_584_114_680_033_966,
-    12_602_191_777_234_428_239,
-    16_417_909_755_664_342_172,
-    400_578_172_278_259_338,
+    1_886_663_199_856_016_451,
+    12_116_924_439_426_541_057,
+    18_252_709_751_797_950_296,
+    6_759_925_909_349_261_229,
+    9_486_433_606_849_256_757,
+    7_571_541_730_114_953_849,
+    12_415_911_438_425_344_473,
+    2_322_039_687_441_564_288,
 ];
 const SECONDS: u32 = 500;
 
@@ -167,6 +167,7 @@ impl Life {
             dedicated: dedicated.iter().map(|name| DedicatedHost { host: host(name), disk: 1.0 }).collect(),
             max_volunteers: *self.random.pick(&[None, Some(3)]),
             max_slots_per_host: *self.random.pick(&[None, Some(2)]),
+            weight: 1.0,
         });
         let power = Some(PowerModels { dedicated: watts, interactive: watts });
         JobSpec { workers, power, set_up_s: 2.0, ..spec(name, goal) }

@@ -85,6 +85,8 @@ struct Plant {
     hosts: Vec<HostId>,
     jobs: Vec<(Work, Playing)>,
     by: By,
+    /// Weights of jobs; 1 of the others.
+    weights: BTreeMap<usize, f64>,
     now_s: u32,
 }
 
@@ -97,7 +99,7 @@ impl Plant {
             bench.send(Input::HostJoined { host: id, incarnation: 1, facts: Box::new(facts(true)) });
         }
         let jobs = jobs.iter().map(|work| (*work, Playing { waiting: work.tasks, ..Playing::default() }));
-        Self { bench, hosts, jobs: jobs.collect(), by, now_s: 0 }
+        Self { bench, hosts, jobs: jobs.collect(), by, weights: BTreeMap::new(), now_s: 0 }
     }
 
     fn send(&mut self, input: Input) {
@@ -142,7 +144,10 @@ impl Plant {
             let id = host(&format!("d{job}"));
             self.hosts.push(id.clone());
             self.send(Input::HostJoined { host: id, incarnation: 1, facts: Box::new(facts(true)) });
-            let spec = cluster(&format!("j{job}"), &[&format!("d{job}")]);
+            let mut spec = cluster(&format!("j{job}"), &[&format!("d{job}")]);
+            if let (Workers::Hosts(cluster), Some(weight)) = (&mut spec.workers, self.weights.get(&job)) {
+                cluster.weight = *weight;
+            }
             self.send(Input::JobSubmitted(Box::new(spec)));
         }
         self.give_sizes();
@@ -270,7 +275,21 @@ fn by_credit_jobs_are_done_sooner_in_the_mean_and_none_much_later_than_fairly() 
     }
 }
 
-/// Two jobs of 40 and 400 tasks: the short one has what it needs, and the long one gets back what it lent.
+/// Of eight hosts, two of them dedicated, a job of thrice the weight has six fairly. With equal work it goes first.
+#[test]
+fn a_job_has_as_many_hosts_fairly_as_it_weighs() {
+    let job = Work { arrives_s: 0, tasks: 400, task_s: 5 };
+    let mut plant = Plant::new(&[job, job], 6, 10.0, By::Credit);
+    plant.weights.insert(1, 3.0);
+    plant.seconds(40);
+    let (light, heavy) = (plant.share(0), plant.share(1));
+    assert!((light.fair - 1.0).abs() < 1e-6 && (heavy.fair - 5.0).abs() < 1e-6, "{light:?} {heavy:?}");
+    assert!(heavy.allotted > light.allotted, "{light:?} {heavy:?}");
+    let ends_s = plant.play();
+    assert!(ends_s[1] < ends_s[0] - 30.0, "{ends_s:?}");
+}
+
+/// Two jobs of 100 and 800 tasks: the short one has what it needs, and the long one gets back what it lent.
 #[test]
 fn the_short_job_borrows_from_the_long_one() {
     let jobs = [Work { arrives_s: 0, tasks: 800, task_s: 5 }, Work { arrives_s: 60, tasks: 100, task_s: 5 }];
@@ -307,10 +326,27 @@ fn a_restart_goes_on_with_the_account() {
     for id in plant.hosts.clone() {
         plant.send(Input::HostJoined { host: id, incarnation: 1, facts: Box::new(facts(true)) });
     }
-    plant.seconds(15);
+    plant.seconds(5);
+    for _ in 0..10 {
+        plant.second();
+        let at_work = plant.status(0).volunteers + plant.status(1).volunteers;
+        assert_eq!(at_work, 6, "no host is given back to nobody");
+    }
     let after = plant.share(1);
     assert!((after.credit_s - before.credit_s).abs() < 25.0 * 6.0, "{before:?} {after:?}");
     assert_eq!(plant.play().len(), 2);
+}
+
+/// What a job had while it was alone was its fair share.
+#[test]
+fn a_job_that_was_alone_has_borrowed_nothing() {
+    let jobs = [Work { arrives_s: 0, tasks: 6_000, task_s: 5 }, Work { arrives_s: 500, tasks: 2_000, task_s: 5 }];
+    let mut plant = Plant::new(&jobs, 6, 10.0, By::Credit);
+    plant.seconds(515);
+    let (first, second) = (plant.share(0), plant.share(1));
+    // Some seconds of its profile, when nobody had counted the hosts yet.
+    assert!(first.credit_s.abs() < 40.0, "{first:?} {second:?}");
+    assert!(second.fair_completion < first.fair_completion, "{first:?} {second:?}");
 }
 
 /// After a restart a job without its dedicated host keeps its hosts for a while only.

@@ -40,8 +40,12 @@ impl Batch {
             _ => Goal::Cost { budget: None },
         };
         let dedicated = DedicatedHost { host: dedicated.clone(), disk: 1.0 };
-        let workers =
-            Workers::Hosts(ClusterSpec { dedicated: vec![dedicated], max_volunteers: None, max_slots_per_host: None });
+        let workers = Workers::Hosts(ClusterSpec {
+            dedicated: vec![dedicated],
+            max_volunteers: None,
+            max_slots_per_host: None,
+            weight: 1.0,
+        });
         let spec = JobSpec {
             id: JobId::new("crawl")?,
             engine: EngineSpec::without_options(crate::engine::NAME),

@@ -53,15 +53,15 @@ impl Job {
         let choice = self.choose_size(&input, capacity, deciders.policy);
         let wanted = choice.size;
         let number = self.cluster()?.number?;
-        let news = deciders.pool.claim(number, self.dedicated(), wanted);
+        let news = deciders.pool.claim(number, self.claim(wanted)?);
+        let named = others.named().into_iter().chain(self.named().cloned()).collect();
+        deciders.pool.count(capacity.usable_but(&named));
         if others.is_alone() {
             self.status.share = None;
             self.take_size(&input, choice, wanted, capacity, now, outputs);
             return None;
         }
-        let named = others.named().into_iter().chain(self.named().cloned()).collect();
-        let hosts = capacity.usable_but(&named);
-        let shares = deciders.pool.shares(hosts, settings.evaluation_interval_s, now);
+        let shares = deciders.pool.shares(settings.evaluation_interval_s, now);
         let share = shares.get(&number)?;
         let allotted = share.allotted.min(wanted);
         self.status.share = Some(share.clone());
