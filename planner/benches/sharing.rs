@@ -89,9 +89,9 @@ fn ledger(jobs: u64) -> Ledger {
     ledger.set_capacity(1_000.0);
     for job in 0..jobs {
         let most = 5.0 + (job * 37 % 200) as f64;
-        ledger.claim(job, Claim { weight: 1.0, least: 1.0, most });
+        ledger.claim(job, Claim { weight: 1.0, least: 1.0, most, change_s: 5.0 });
         ledger.progressed(job, 0.0);
-        ledger.hold(job, 1.0 + (job * 11 % 20) as f64);
+        ledger.hold(job, 1.0 + (job * 11 % 20) as f64, 0.0);
     }
     ledger.pass(600.0);
     (0..jobs).for_each(|job| ledger.progressed(job, 0.1 + (job * 13 % 80) as f64 / 100.0));
@@ -102,7 +102,7 @@ fn pool(criterion: &mut Criterion) {
     for jobs in [2, 8, 30, 100, 400] {
         let ledger = ledger(jobs);
         criterion.bench_function(&format!("pool of 1,000 hosts allotted to {jobs} jobs"), |bencher| {
-            bencher.iter(|| black_box(ledger.allot(10.0)));
+            bencher.iter(|| black_box(ledger.outlook(10.0)));
         });
         criterion.bench_function(&format!("a second of the pool of {jobs} jobs"), |bencher| {
             bencher.iter_batched(

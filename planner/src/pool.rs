@@ -25,6 +25,8 @@ const LEAST_DONE: f64 = 0.01;
 /// Jobs that are ranked. The ranks of so many take some milliseconds, and grow with the square; of more, each has its fair
 /// share alone. Chosen.
 const MOST_RANKED: usize = 100;
+/// Epochs by which a job must be ahead of another to borrow what that works on, beside what the change costs. Chosen.
+const EPOCHS_TO_SETTLE: f64 = 1.0;
 /// Part of a quantity that is rounding.
 const ROUNDING: f64 = 1e-9;
 /// Halvings in which the level of a piece is found.
@@ -39,6 +41,8 @@ pub struct Claim {
     pub least: f64,
     /// The most that is of use to it. One that wants nothing claims 0.
     pub most: f64,
+    /// What it costs to move a worker from it or to it, in seconds: the rest of a task, and setting up.
+    pub change_s: f64,
 }
 
 impl Claim {
@@ -46,7 +50,8 @@ impl Claim {
     fn sane(self) -> Self {
         let finite = |value: f64, least: f64| if value.is_finite() { value.max(least) } else { least };
         let least = finite(self.least, 0.0);
-        Self { weight: finite(self.weight, 1e-3), least, most: finite(self.most, least) }
+        let change_s = finite(self.change_s, 0.0);
+        Self { weight: finite(self.weight, 1e-3), least, most: finite(self.most, least), change_s }
     }
 }
 
@@ -58,6 +63,8 @@ struct Account {
     widest: f64,
     /// What it holds now.
     held: f64,
+    /// Of that, what it gives back as soon as its tasks have ended.
+    leaving: f64,
     /// What it has had.
     had: f64,
     /// What it would have had.
@@ -131,6 +138,12 @@ impl Ledger {
         self.present().filter(|(_, account)| account.claim.most > 0.0).count()
     }
 
+    /// Until when it is kept, in seconds.
+    #[must_use]
+    pub const fn at_s(&self) -> f64 {
+        self.at_s
+    }
+
     /// The pool, in workers.
     #[must_use]
     pub fn capacity(&self) -> f64 {
@@ -151,8 +164,17 @@ impl Ledger {
     /// What a job wants from now on. The first claim is its arrival.
     pub fn claim(&mut self, job: u64, claim: Claim) {
         let claim = claim.sane();
-        let new =
-            || Account { claim, widest: 0.0, held: 0.0, had: 0.0, fair: 0.0, begun: None, work: None, ended: false };
+        let new = || Account {
+            claim,
+            widest: 0.0,
+            held: 0.0,
+            leaving: 0.0,
+            had: 0.0,
+            fair: 0.0,
+            begun: None,
+            work: None,
+            ended: false,
+        };
         let account = self.accounts.entry(job).or_insert_with(new);
         if !account.ended {
             account.claim = claim;
@@ -166,10 +188,12 @@ impl Ledger {
         self.accounts.get(&job).filter(|account| !account.ended).map(|account| account.claim)
     }
 
-    /// What a job holds from now on.
-    pub fn hold(&mut self, job: u64, workers: f64) {
-        if let Some(account) = self.accounts.get_mut(&job).filter(|account| !account.ended && workers.is_finite()) {
+    /// What a job holds from now on, and what of that it gives back as soon as its tasks have ended.
+    pub fn hold(&mut self, job: u64, workers: f64, leaving: f64) {
+        let finite = workers.is_finite() && leaving.is_finite();
+        if let Some(account) = self.accounts.get_mut(&job).filter(|account| !account.ended && finite) {
             account.held = workers.max(0.0);
+            account.leaving = leaving.clamp(0.0, account.held);
         }
     }
 
@@ -191,7 +215,7 @@ impl Ledger {
     pub fn end(&mut self, job: u64) {
         if let Some(account) = self.accounts.get_mut(&job).filter(|account| !account.ended) {
             account.ended = true;
-            account.held = 0.0;
+            (account.held, account.leaving) = (0.0, 0.0);
             account.claim.least = 0.0;
             account.work = Some(account.had);
             self.give_back(job);
@@ -210,8 +234,9 @@ impl Ledger {
         let shares = self.shares();
         let others = || shares.iter().filter(|(other, share)| **other != job && **share > 0.0);
         let left = |other: &u64| self.accounts.get(other).map_or(0.0, Account::fair_left);
-        let claims: Vec<Claim> =
-            others().map(|(other, share)| Claim { weight: *share, least: 0.0, most: left(other) }).collect();
+        let claims: Vec<Claim> = others()
+            .map(|(other, share)| Claim { weight: *share, least: 0.0, most: left(other), change_s: 0.0 })
+            .collect();
         let given: Vec<(u64, f64)> = others().map(|(other, _)| *other).zip(water_fill(over, &claims)).collect();
         for (other, more) in given {
             if let Some(account) = self.accounts.get_mut(&other) {
@@ -288,7 +313,7 @@ impl Ledger {
             }
         }
         let (mut now_s, mut current) = (0.0, shares.clone());
-        let rounds = if self.accounts.len() > MOST_RANKED { 0 } else { self.accounts.len() };
+        let rounds = if self.present().count() > MOST_RANKED { 0 } else { self.accounts.len() };
         for _ in 0..rounds {
             let left_s = |(job, share): (&u64, &f64)| {
                 let left = fluid.accounts.get(job).map_or(f64::INFINITY, Account::fair_left);
@@ -311,10 +336,22 @@ impl Ledger {
         Ahead { shares, ends_in_s }
     }
 
+    /// How every job stands that has not ended, and whole workers that it may have in the coming epoch.
+    #[must_use]
+    pub fn outlook(&self, epoch_s: f64) -> BTreeMap<u64, (Standing, u32)> {
+        let ahead = self.ahead();
+        let (standings, allotted) = (self.standings_by(&ahead), self.allot_by(&ahead, epoch_s));
+        let of = |(job, standing): (u64, Standing)| (job, (standing, allotted.get(&job).copied().unwrap_or(0)));
+        standings.into_iter().map(of).collect()
+    }
+
     /// How every job stands that has not ended.
     #[must_use]
     pub fn standings(&self) -> BTreeMap<u64, Standing> {
-        let ahead = self.ahead();
+        self.standings_by(&self.ahead())
+    }
+
+    fn standings_by(&self, ahead: &Ahead) -> BTreeMap<u64, Standing> {
         let of = |(job, account): (u64, &Account)| {
             let end_in_s = ahead.ends_in_s.get(&job).copied().filter(|end_s| end_s.is_finite());
             let standing = Standing {
@@ -331,14 +368,20 @@ impl Ledger {
     /// alone does not. Nothing stays free that a job can use.
     #[must_use]
     pub fn allot(&self, epoch_s: f64) -> BTreeMap<u64, u32> {
-        let ahead = self.ahead();
-        let mut ranks: Vec<Rank<'_>> = self.present().map(|(job, account)| Rank::new(job, account, &ahead)).collect();
+        self.allot_by(&self.ahead(), epoch_s)
+    }
+
+    fn allot_by(&self, ahead: &Ahead, epoch_s: f64) -> BTreeMap<u64, u32> {
+        let mut ranks: Vec<Rank<'_>> = self.present().map(|(job, account)| Rank::new(job, account, ahead)).collect();
         ranks.sort_by(|a, b| a.end_in_s.total_cmp(&b.end_in_s).then(a.job.cmp(&b.job)));
         let unknown: f64 = ranks.iter().filter(|rank| !rank.is_known()).map(|rank| rank.fair).sum();
         put_late(&mut ranks, self.capacity - unknown, epoch_s);
         let mut round = Round::new(self.capacity, &ranks);
-        for (place, rank) in ranks.iter().enumerate().filter(|(_, rank)| rank.is_known()) {
-            round.give_up_to(place, (rank.must - ROUNDING).ceil());
+        // Of two that are about as far, first the one that has more already.
+        let mut known: Vec<usize> = (0..ranks.len()).filter(|place| ranks[*place].is_known()).collect();
+        known.sort_by(|&a, &b| ranks[a].settled_s(epoch_s).total_cmp(&ranks[b].settled_s(epoch_s)).then(a.cmp(&b)));
+        for place in &known {
+            round.give_up_to(*place, (ranks[*place].must - ROUNDING).ceil());
         }
         for (place, rank) in ranks.iter().enumerate().filter(|(_, rank)| !rank.is_known()) {
             round.give_up_to(place, (rank.fair + ROUNDING).floor());
@@ -349,7 +392,8 @@ impl Ledger {
                 round.give_up_to(place, (rank.fair).floor() + 1.0);
             }
         }
-        for (place, _) in ranks.iter().enumerate().filter(|(_, rank)| rank.is_known()) {
+        // What is left goes to the first, whole.
+        for place in known {
             round.give_up_to(place, f64::INFINITY);
         }
         while let Some(place) = round.furthest_behind() {
@@ -380,6 +424,15 @@ impl<'a> Rank<'a> {
 
     fn is_known(&self) -> bool {
         self.account.work.is_some() && self.end_in_s.is_finite()
+    }
+
+    /// Its fair completion for the order in which it borrows: earlier by what changes cost, as far as it works on what it can
+    /// use. Estimates differ by a task or so from one epoch to the next, and jobs that are alike would change places.
+    fn settled_s(&self, epoch_s: f64) -> f64 {
+        let account = self.account;
+        let working = account.held - account.leaving - account.claim.least;
+        let part = if self.more() > 0.0 { (working / self.more()).clamp(0.0, 1.0) } else { 0.0 };
+        self.end_in_s - part * (EPOCHS_TO_SETTLE * epoch_s + account.claim.change_s)
     }
 
     /// Workers it can use beside those it always has.

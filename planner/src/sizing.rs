@@ -234,10 +234,8 @@ impl Sizing<'_> {
     #[must_use]
     pub fn limited(&self, choice: Choice, size: u32) -> Choice {
         let Some(chosen) = self.assess(size) else { return choice };
-        if chosen == choice.chosen {
-            return choice;
-        }
-        let bound = Bound::Share;
+        let as_wanted = size == choice.size && (chosen.meets_goal || !choice.chosen.meets_goal);
+        let bound = if as_wanted { choice.bound } else { Bound::Share };
         let mut candidates = choice.candidates;
         match candidates.binary_search_by_key(&size, |candidate| candidate.size) {
             Ok(place) => candidates[place] = chosen.clone(),

@@ -184,7 +184,7 @@ fn options_are_written_under_the_engines_name_or_as_they_are() {
     with_empty["spark"] = Value::Null;
     let empty_beside = json!({ "exec": options, "program": [], "working_dir": "", "spark": null });
     for engine in [options.clone(), json!({ "exec": options }), with_empty, empty_beside] {
-        let good = SubmitCluster { set_up_s: 1.0, goal: Goal::Cost { budget: None }, ..cluster(engine) };
+        let good = SubmitCluster { set_up_s: 1.0, weight: None, goal: Goal::Cost { budget: None }, ..cluster(engine) };
         let good = SubmitCluster { dedicated: good.dedicated[..1].to_vec(), ..good };
         let spec = engines(folder.path()).prepare_cluster(&JobId::new("j").unwrap(), &good).unwrap();
         assert_eq!(spec.engine.name, EngineName::of("exec"));

@@ -11,7 +11,7 @@ use super::*;
 const EPOCH_S: f64 = 10.0;
 
 fn claim(weight: f64, most: f64) -> Claim {
-    Claim { weight, least: 0.0, most }
+    Claim { weight, least: 0.0, most, change_s: 0.0 }
 }
 
 /// A job of equal tasks.
@@ -145,7 +145,7 @@ fn play(jobs: &[Work], workers: u32, policy: Policy) -> Played {
                 own.running.push(jobs[job].task_s);
                 busy += 1;
             }
-            ledger.hold(job as u64, own.running.len() as f64);
+            ledger.hold(job as u64, own.running.len() as f64, 0.0);
         }
         played.most_used = played.most_used.max(busy);
         played.wasted_s += u32::from(busy < workers as usize && alive.iter().any(|&job| tasks[job].waiting > 0));
@@ -188,7 +188,7 @@ proptest! {
         claims in prop::collection::vec((0.1..5.0_f64, 0.0..5.0_f64, 0.0..20.0_f64), 1..9),
     ) {
         let claims: Vec<Claim> = claims.into_iter()
-            .map(|(weight, least, more)| Claim { weight, least, most: least + more }).collect();
+            .map(|(weight, least, more)| Claim { weight, least, most: least + more, change_s: 0.0 }).collect();
         let shares = water_fill(capacity, &claims);
         let sum = |of: fn(&Claim) -> f64| claims.iter().map(of).sum::<f64>();
         let (least, most) = (sum(|claim| claim.least), sum(|claim| claim.most));
@@ -242,7 +242,7 @@ proptest! {
             for &job in &order {
                 ledger.claim(job as u64, claim(1.0, f64::from(wants[job].0)));
                 ledger.progressed(job as u64, 0.0);
-                ledger.hold(job as u64, f64::from(wants[job].0) / 4.0);
+                ledger.hold(job as u64, f64::from(wants[job].0) / 4.0, 0.0);
             }
             ledger.pass(10.0);
             order.iter().for_each(|&job| ledger.progressed(job as u64, wants[job].1 / 100.0));
@@ -261,9 +261,9 @@ proptest! {
         ledger.set_capacity(f64::from(capacity));
         for (job, (more, least, _, weight)) in wants.iter().enumerate() {
             let (least, most) = (f64::from(*least), f64::from(least + more));
-            ledger.claim(job as u64, Claim { weight: f64::from(*weight), least, most });
+            ledger.claim(job as u64, Claim { weight: f64::from(*weight), least, most, change_s: 0.0 });
             ledger.progressed(job as u64, 0.0);
-            ledger.hold(job as u64, least + 0.5);
+            ledger.hold(job as u64, least + 0.5, 0.0);
         }
         ledger.pass(30.0);
         wants.iter().enumerate().for_each(|(job, (_, _, done, _))| ledger.progressed(job as u64, f64::from(*done) / 100.0));
@@ -316,7 +316,7 @@ fn no_job_starves_before_anything_is_known_of_it() {
     let mut held = [0.0; 7];
     for epoch in 1..=70 {
         for (job, workers) in ledger.allot(EPOCH_S) {
-            ledger.hold(job, f64::from(workers));
+            ledger.hold(job, f64::from(workers), 0.0);
             held[job as usize] += f64::from(workers);
         }
         ledger.pass(f64::from(epoch) * EPOCH_S);
@@ -331,10 +331,10 @@ fn what_a_job_borrowed_is_paid_back_when_it_is_cancelled() {
     ledger.set_capacity(4.0);
     ledger.claim(0, claim(1.0, 4.0));
     ledger.claim(1, claim(1.0, 4.0));
-    ledger.hold(0, 4.0);
+    ledger.hold(0, 4.0, 0.0);
     ledger.pass(10.0);
     ledger.end(0);
-    ledger.hold(1, 4.0);
+    ledger.hold(1, 4.0, 0.0);
     assert!((ledger.standings()[&1].credit + 20.0).abs() < 1e-9);
     ledger.pass(20.0);
     assert!((ledger.standings()[&1].credit).abs() < 1e-9, "{ledger:?}");

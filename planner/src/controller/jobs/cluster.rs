@@ -61,8 +61,10 @@ pub(super) struct Cluster {
     /// Until when volunteers that are not connected may still come back after a restart.
     awaited_until: Timestamp,
     /// Its number in the account of the pool.
+    #[serde(default)]
     pub(super) number: Option<u64>,
     /// Volunteers it would have taken at the last decision if nobody else had wanted any.
+    #[serde(default)]
     pub(super) wanted: u32,
 }
 
@@ -78,6 +80,11 @@ impl Cluster {
     /// Hosts that work for it or drain.
     pub(super) fn taken(&self) -> impl Iterator<Item = &HostId> {
         self.volunteers.keys().chain(self.draining.keys())
+    }
+
+    /// It has fewer volunteers than it may.
+    pub(super) fn is_short(&self) -> bool {
+        self.volunteers.len() < self.target as usize
     }
 
     /// How many hosts drain.

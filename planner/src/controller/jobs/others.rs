@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use gleaner_types::id::HostId;
 
+use super::cluster::Cluster;
 use super::job::Job;
 
 /// All jobs but one.
@@ -36,6 +37,11 @@ impl<'a> Others<'a> {
     /// Hosts that other jobs on clusters work on, or that drain for them.
     pub(super) fn volunteers(self) -> BTreeSet<&'a HostId> {
         self.unfinished().flat_map(Job::volunteers).collect()
+    }
+
+    /// Those on clusters that have fewer hosts than they may.
+    pub(super) fn short(self) -> impl Iterator<Item = &'a Job> {
+        self.unfinished().filter(|job| job.cluster().is_some_and(Cluster::is_short))
     }
 
     /// No other job is on a cluster.

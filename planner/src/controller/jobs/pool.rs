@@ -12,6 +12,9 @@ use super::job::Job;
 use crate::controller::interface::seconds;
 use crate::pool::{Claim, Ledger, Standing};
 
+/// Longest time between two inputs that counts, in seconds; they come every second. Chosen.
+const LONGEST_STEP_S: f64 = 120.0;
+
 /// Who has had how much of the hosts that jobs share. A job's dedicated hosts are part of what it has: whoever brings more
 /// of them needs less of the others (DRF's dominant share over all it holds).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -26,7 +29,7 @@ pub(super) struct Pool {
 impl Pool {
     /// Books the time since the last call, and what each job on a cluster holds from now on. Says whether one is gone.
     pub(super) fn keep(&mut self, jobs: &mut [Job], now: Timestamp) -> bool {
-        self.ledger.pass(at_s(now));
+        self.pass(now);
         let mut present = BTreeSet::new();
         for job in jobs.iter_mut().filter(|job| !job.is_over()) {
             let active = job.is_active();
@@ -38,18 +41,19 @@ impl Pool {
             let (Some(number), wanted, taken) = (cluster.number, cluster.wanted, cluster.taken().count()) else {
                 continue;
             };
+            let leaving = cluster.draining() as f64;
             let Some(own) = job.claim(wanted) else { continue };
             present.insert(number);
             if !active {
                 self.ledger.claim(number, Claim { least: 0.0, most: 0.0, ..own });
-                self.ledger.hold(number, 0.0);
+                self.ledger.hold(number, 0.0, 0.0);
                 continue;
             }
             // It begins, or goes on after it has waited.
             if self.ledger.claimed(number).is_none_or(|claim| claim.most <= 0.0) {
                 self.ledger.claim(number, own);
             }
-            self.ledger.hold(number, own.least + taken as f64);
+            self.ledger.hold(number, own.least + taken as f64, leaving);
         }
         let gone: Vec<u64> = self.ledger.jobs().filter(|number| !present.contains(number)).collect();
         gone.iter().for_each(|number| self.ledger.end(*number));
@@ -59,8 +63,14 @@ impl Pool {
 
     /// So much of a job is done, in 0..=1.
     pub(super) fn progressed(&mut self, number: u64, done: f64, now: Timestamp) {
-        self.ledger.pass(at_s(now));
+        self.pass(now);
         self.ledger.progressed(number, done);
+    }
+
+    /// Books the time until now. After a leap of the clock, or a long sleep, nobody knows what jobs had meanwhile.
+    fn pass(&mut self, now: Timestamp) {
+        let now_s = at_s(now);
+        if now_s - self.ledger.at_s() > LONGEST_STEP_S { self.ledger.skip(now_s) } else { self.ledger.pass(now_s) }
     }
 
     /// No aggregator ran until now, and nobody knows what jobs had meanwhile.
@@ -70,7 +80,8 @@ impl Pool {
 
     /// Takes what a job would have if nobody else wanted any. Says whether that is news.
     pub(super) fn claim(&mut self, number: u64, claim: Claim) -> bool {
-        let news = self.ledger.claimed(number) != Some(claim);
+        let before = self.ledger.claimed(number);
+        let news = before.is_none_or(|before| (before.least, before.most) != (claim.least, claim.most));
         self.ledger.claim(number, claim);
         news
     }
@@ -83,10 +94,9 @@ impl Pool {
 
     /// What each job may have for so many seconds, by its number.
     pub(super) fn shares(&self, epoch_s: f64, now: Timestamp) -> BTreeMap<u64, PoolShare> {
-        let (allotted, standings) = (self.ledger.allot(epoch_s), self.ledger.standings());
-        let of = |(number, standing): (&u64, &Standing)| {
-            let claim = self.ledger.claimed(*number)?;
-            let workers = f64::from(allotted.get(number).copied().unwrap_or(0));
+        let of = |(number, (standing, workers)): (u64, (Standing, u32))| {
+            let claim = self.ledger.claimed(number)?;
+            let workers = f64::from(workers);
             let share = PoolShare {
                 wanted: whole(claim.most - claim.least),
                 allotted: whole(workers - claim.least),
@@ -95,9 +105,9 @@ impl Pool {
                 ahead_s: if standing.fair > 0.0 { standing.credit / standing.fair } else { 0.0 },
                 fair_completion: standing.fair_completion_in_s.map(|in_s| now.after(seconds(in_s))),
             };
-            Some((*number, share))
+            Some((number, share))
         };
-        standings.iter().filter_map(of).collect()
+        self.ledger.outlook(epoch_s).into_iter().filter_map(of).collect()
     }
 }
 
@@ -110,7 +120,9 @@ impl Job {
     /// What it has always, and what it would have if nobody else wanted any; `None` of jobs on one machine.
     pub(super) fn claim(&self, wanted: u32) -> Option<Claim> {
         let (weight, least) = (self.cluster_spec()?.weight, f64::from(self.dedicated()));
-        Some(Claim { weight, least, most: least + f64::from(wanted) })
+        let mean_task_s = self.status.progress.as_ref().and_then(|progress| progress.mean_task_s).unwrap_or(0.0);
+        let change_s = self.status.spec.set_up_s + mean_task_s;
+        Some(Claim { weight, least, most: least + f64::from(wanted), change_s })
     }
 }
 

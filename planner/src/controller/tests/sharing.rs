@@ -24,9 +24,11 @@ struct Work {
 /// How hosts are shared.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum By {
-    /// What ships.
+    /// What ships, for jobs that want all they can use.
     Credit,
-    /// Every job is given as many, rounded down; the oldest ones the rest.
+    /// What ships, for jobs that find their size: by the goal `cost`, exploring step by step.
+    CreditExploring,
+    /// Every job is given as many, as far as it can use them: max-min fair, in whole hosts.
     EqualParts,
     /// The oldest job is given all it can use, then the next.
     Submission,
@@ -87,6 +89,10 @@ struct Plant {
     by: By,
     /// Weights of jobs; 1 of the others.
     weights: BTreeMap<usize, f64>,
+    /// Memory of a slot, of jobs that need much.
+    memory: BTreeMap<usize, Bytes>,
+    /// Interactive hosts that have little of it.
+    small: Vec<&'static str>,
     now_s: u32,
 }
 
@@ -99,7 +105,16 @@ impl Plant {
             bench.send(Input::HostJoined { host: id, incarnation: 1, facts: Box::new(facts(true)) });
         }
         let jobs = jobs.iter().map(|work| (*work, Playing { waiting: work.tasks, ..Playing::default() }));
-        Self { bench, hosts, jobs: jobs.collect(), by, weights: BTreeMap::new(), now_s: 0 }
+        Self {
+            bench,
+            hosts,
+            jobs: jobs.collect(),
+            by,
+            weights: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            small: Vec::new(),
+            now_s: 0,
+        }
     }
 
     fn send(&mut self, input: Input) {
@@ -119,19 +134,34 @@ impl Plant {
     fn give_sizes(&mut self) {
         let present = self.present();
         let mut left = self.hosts.iter().filter(|id| id.as_str().starts_with('i')).count() as u32;
-        let (part, mut rest) = (left / present.len().max(1) as u32, left % present.len().max(1) as u32);
-        for job in present {
-            let (work, playing) = &self.jobs[job];
-            let useful = (work.tasks - playing.done).div_ceil(SLOTS).saturating_sub(1);
-            let size = match self.by {
-                By::Credit => continue,
-                By::EqualParts => part + u32::from(rest > 0),
-                By::Submission => useful.min(left),
-            };
-            rest = rest.saturating_sub(1);
-            left -= size;
-            self.bench.sizes.0.insert(format!("j{job}"), size);
+        let useful = |job: &usize| {
+            let (work, playing) = &self.jobs[*job];
+            (work.tasks - playing.done).div_ceil(SLOTS).saturating_sub(1)
+        };
+        let mut sizes: BTreeMap<usize, u32> = present.iter().map(|job| (*job, 0)).collect();
+        match self.by {
+            By::CreditExploring => return,
+            By::Credit => present.iter().for_each(|job| _ = sizes.insert(*job, useful(job))),
+            By::Submission => {
+                for job in &present {
+                    let size = useful(job).min(left);
+                    left -= size;
+                    sizes.insert(*job, size);
+                }
+            }
+            // One by one to the one that has least.
+            By::EqualParts => {
+                while let Some((job, size)) =
+                    sizes.iter_mut().filter(|(job, size)| **size < useful(job)).min_by_key(|(_, size)| **size)
+                    && left > 0
+                {
+                    debug_assert!(present.contains(job));
+                    *size += 1;
+                    left -= 1;
+                }
+            }
         }
+        sizes.into_iter().for_each(|(job, size)| _ = self.bench.sizes.0.insert(format!("j{job}"), size));
     }
 
     fn second(&mut self) {
@@ -148,6 +178,7 @@ impl Plant {
             if let (Workers::Hosts(cluster), Some(weight)) = (&mut spec.workers, self.weights.get(&job)) {
                 cluster.weight = *weight;
             }
+            spec.memory_per_slot = self.memory.get(&job).copied().unwrap_or(spec.memory_per_slot);
             self.send(Input::JobSubmitted(Box::new(spec)));
         }
         self.give_sizes();
@@ -159,6 +190,10 @@ impl Plant {
             let mut report = HostReport { host: id, ..report(self.bench.sequence, 400.0, used) };
             report.machine.cpu_busy = Reading::Value(CoreShare::clamped(used));
             report.machine.cpu_foreground = Reading::Value(CoreShare::ZERO);
+            if self.small.contains(&report.host.as_str()) {
+                let some = Bytes::from_mib(512);
+                report.residual.memory = Reading::Value(Bounded { expected: some, safe: some });
+            }
             self.send(Input::Report(Box::new(report)));
         }
         for job in self.present() {
@@ -169,6 +204,10 @@ impl Plant {
                 self.jobs[job].1.slots.clear();
                 let end = EngineEnd::Completed;
                 self.send(Input::EngineEnded { job: id, end, progress: Some(progress) });
+                // Its dedicated host is no interactive one.
+                let dedicated = host(&format!("d{job}"));
+                self.hosts.retain(|id| *id != dedicated);
+                self.send(Input::HostLost { host: dedicated, reason: "its job has ended".into() });
             } else {
                 self.send(Input::Progress { job: id, progress });
             }
@@ -252,7 +291,7 @@ fn by_credit_jobs_are_done_sooner_in_the_mean_and_none_much_later_than_fairly() 
     println!("interval, mixes of 8 jobs: mean completion (s), jobs later than fairly by > 40 s, the latest");
     for interval_s in [10.0, 60.0] {
         let mut means = Vec::new();
-        for by in [By::Credit, By::EqualParts, By::Submission] {
+        for by in [By::Credit, By::EqualParts, By::Submission, By::CreditExploring] {
             let (mut sum, mut late, mut latest) = (0.0, 0, 0.0_f64);
             for seed in 0..20 {
                 let jobs = mix(seed, 8);
@@ -265,7 +304,8 @@ fn by_credit_jobs_are_done_sooner_in_the_mean_and_none_much_later_than_fairly() 
                     latest = latest.max(by_s);
                     // A profile, in which it has its dedicated host alone, comes first.
                     let bound_s = 10.0 + 3.0 * (longest + interval_s);
-                    assert!(by != By::Credit || by_s <= bound_s, "seed {seed}: {by_s} s later than fairly, {job:?}");
+                    let shipped = matches!(by, By::Credit | By::CreditExploring);
+                    assert!(!shipped || by_s <= bound_s, "seed {seed}: {by_s} s later than fairly, {job:?}");
                 }
             }
             println!("{interval_s} s, {by:?}: {:.1}, {late} of 160, {latest:.0} s", sum / 160.0);
@@ -335,6 +375,39 @@ fn a_restart_goes_on_with_the_account() {
     let after = plant.share(1);
     assert!((after.credit_s - before.credit_s).abs() < 25.0 * 6.0, "{before:?} {after:?}");
     assert_eq!(plant.play().len(), 2);
+}
+
+/// Their estimates differ by a task or so, now this way and now that: no reason to move hosts.
+#[test]
+fn jobs_that_are_alike_do_not_change_places_again_and_again() {
+    for task_s in [10, 20, 60] {
+        let job = Work { arrives_s: 0, tasks: 10_000 / task_s, task_s };
+        let mut plant = Plant::new(&[job, job], 9, 10.0, By::Credit);
+        plant.seconds(40);
+        let (mut before, mut given_up) = ([0; 2], 0);
+        for _ in 0..250 {
+            plant.second();
+            let now = [0, 1].map(|job| plant.status(job).volunteers);
+            given_up +=
+                before.iter().zip(now).map(|(before, now): (&u32, u32)| before.saturating_sub(now)).sum::<u32>();
+            before = now;
+        }
+        println!("tasks of {task_s} s: {given_up} hosts given up in 250 s");
+        // 24 and 27 of the longer ones without a margin.
+        assert!(given_up <= 18, "tasks of {task_s} s: {given_up} hosts given up");
+    }
+}
+
+/// A job whose slots need much memory can use two of four hosts: the other gives up those, and keeps the rest.
+#[test]
+fn hosts_are_given_to_a_job_that_can_use_them() {
+    let jobs = [Work { arrives_s: 0, tasks: 4_000, task_s: 5 }, Work { arrives_s: 60, tasks: 2_000, task_s: 5 }];
+    let mut plant = Plant::new(&jobs, 4, 10.0, By::CreditExploring);
+    plant.memory.insert(1, Bytes::from_mib(1_500));
+    plant.small = vec!["i2", "i3"];
+    plant.seconds(250);
+    let held = [0, 1].map(|job| plant.status(job).volunteers);
+    assert_eq!(held, [2, 2], "{:?} {:?}", plant.share(0), plant.share(1));
 }
 
 /// What a job had while it was alone was its fair share.

@@ -46,7 +46,10 @@ impl Job {
     ) -> Option<BTreeMap<u64, PoolShare>> {
         self.next_evaluation = now.after(seconds(settings.evaluation_interval_s));
         self.accrue(now);
-        let free = self.free_offers(others, capacity);
+        let mut free = self.free_offers(others, capacity);
+        if !others.is_alone() {
+            free.extend(self.draining_offers(others, capacity));
+        }
         let lent = self.lent_offers(others, capacity);
         let all = free.iter().cloned().chain(lent).collect();
         let input = self.cluster_input(all, capacity, settings, now)?;
@@ -65,6 +68,7 @@ impl Job {
         let share = shares.get(&number)?;
         let allotted = share.allotted.min(wanted);
         self.status.share = Some(share.clone());
+        self.give_back_to(allotted as usize, others, capacity, now);
         // Hosts that others have yet to give back are not there now.
         let input = self.cluster_input(free, capacity, settings, now)?;
         let there = u32::try_from(input.offers().len()).unwrap_or(u32::MAX);

@@ -201,14 +201,8 @@ impl Job {
         cluster.drain(&others.named(), now);
         cluster.lose(&gone, now);
         let (target, present) = (cluster.target as usize, cluster.volunteers.len());
-        if present > target && self.status.phase == JobPhase::Running {
-            let used = cluster.volunteers.keys().cloned().collect::<Vec<_>>();
-            let used = ranked(used.iter().filter_map(|id| self.offer(id, capacity)).collect());
-            let kept: BTreeSet<HostId> = used.into_iter().take(target).map(|offer| offer.host).collect();
-            if let Some(cluster) = self.cluster_mut() {
-                let surplus = cluster.volunteers.keys().filter(|id| !kept.contains(*id)).cloned().collect();
-                cluster.drain(&surplus, now);
-            }
+        if self.status.phase == JobPhase::Running {
+            self.give_back_to(target, others, capacity, now);
         }
         let missing = target.saturating_sub(present);
         if missing > 0 && self.status.phase == JobPhase::Running {
@@ -221,6 +215,19 @@ impl Job {
             }
         }
         self.count_volunteers(now);
+    }
+
+    /// Keeps so many volunteers; the others drain: first those that a job which has fewer than it may can use, then the worst.
+    pub(super) fn give_back_to(&mut self, target: usize, others: Others<'_>, capacity: Capacity<'_>, now: Timestamp) {
+        let Some(cluster) = self.cluster().filter(|cluster| cluster.volunteers.len() > target) else { return };
+        let awaited = |id: &HostId| others.short().any(|job| job.offer(id, capacity).is_some());
+        let mut used = ranked(cluster.volunteers.keys().filter_map(|id| self.offer(id, capacity)).collect());
+        used.sort_by_key(|offer| awaited(&offer.host));
+        let kept: BTreeSet<HostId> = used.into_iter().take(target).map(|offer| offer.host).collect();
+        if let Some(cluster) = self.cluster_mut() {
+            let surplus = cluster.volunteers.keys().filter(|id| !kept.contains(*id)).cloned().collect();
+            cluster.drain(&surplus, now);
+        }
     }
 
     /// What is paid for is what there is.
@@ -242,6 +249,13 @@ impl Job {
         let free = capacity.latent().filter(|id| !taken.contains(id));
         let asked = free.filter(|id| !cluster.refused.contains_key(*id));
         ranked(asked.filter_map(|id| self.offer(id, capacity)).collect())
+    }
+
+    /// Offers of its own hosts that drain: it can have them back at once.
+    pub(super) fn draining_offers(&self, others: Others<'_>, capacity: Capacity<'_>) -> Vec<Offer> {
+        let named = others.named();
+        let draining = self.cluster().into_iter().flat_map(|cluster| cluster.draining.keys());
+        draining.filter(|id| !named.contains(*id)).filter_map(|id| self.offer(id, capacity)).collect()
     }
 
     /// Offers of interactive hosts that other jobs have, which it could have in time.
