@@ -362,15 +362,17 @@ fn jobs(page: &mut Page, controller: &Controller, now: Timestamp) {
         Some(job.progress.as_ref()?.fraction_done.value())
     });
     of_each("gleaner_job_volunteers", "Volunteers that a job has.", &|job| Some(f64::from(job.volunteers)));
-    of_each("gleaner_job_allotted_volunteers", "Volunteers a job may have of those that several jobs want.", &|job| {
-        Some(f64::from(job.share.as_ref()?.allotted))
-    });
-    of_each("gleaner_job_fair_volunteers", "Volunteers a job would have under fair sharing.", &|job| {
+    of_each(
+        "gleaner_job_allotted_volunteers",
+        "Interactive hosts a job may have, where several jobs want the same.",
+        &|job| Some(f64::from(job.share.as_ref()?.allotted)),
+    );
+    of_each("gleaner_job_fair_volunteers", "Interactive hosts a job would have under fair sharing.", &|job| {
         Some(job.share.as_ref()?.fair)
     });
     of_each(
         "gleaner_job_credit_host_seconds",
-        "What a job has had of hosts beyond its fair share; negative when it has lent.",
+        "Host-seconds a job has had beyond its fair share, dedicated hosts among them; negative when it has lent.",
         &|job| Some(job.share.as_ref()?.credit_s),
     );
     of_each("gleaner_job_deadline_seconds", "Time left to a job's deadline; negative when it has passed.", &|job| {

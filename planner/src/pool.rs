@@ -10,7 +10,7 @@
 //! fair completion and never on more workers than it can use. What does not fit after the coming epoch has to be done in it.
 //! This stands for §5.3.4's largest gap G, whose cases are about the same: that the first ranks together never lend (Eq. 5.2),
 //! and that credit cannot be returned faster than a job has tasks for. The theorem of §5.3.2 is about work that can be
-//! divided; tests hold whole tasks to three times the longest task and an epoch after a job's fair completion.
+//! divided; tests hold whole tasks to three times the sum of the longest task and an epoch after a job's fair completion.
 //!
 //! A job of which no progress is known yet neither lends nor borrows. One that has ended early stays in the fair schedule
 //! until it would have had there what it really had, so what it borrowed is paid back. One that turns out to need less than

@@ -329,13 +329,14 @@ pub struct JobStatus {
     pub energy_wh: Option<f64>,
     /// Decisions taken.
     pub decisions: u32,
-    /// What it has of the interactive hosts that several jobs want, as of its last decision; `None` while it is the only one
+    /// What it has of the interactive hosts that several jobs want, as last counted; `None` while it is the only one
     /// on a cluster, and of jobs on one machine.
     #[serde(default)]
     pub share: Option<PoolShare>,
 }
 
-/// What a job may have of the interactive hosts that jobs on clusters share by credit (Wei §5.3): at a decision.
+/// What a job may have of the interactive hosts that jobs on clusters share by credit (Wei §5.3): at a decision, or when another
+/// job wants more or less, or has ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PoolShare {
     /// Interactive hosts it would take if nobody else wanted any.
