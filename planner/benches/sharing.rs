@@ -83,7 +83,7 @@ fn rounds(criterion: &mut Criterion) {
     }
 }
 
-/// Jobs of the pool's ledger that hold, want and have done different amounts, a few hours in.
+/// Jobs of the pool's ledger that hold, want and have done different amounts, ten minutes in.
 fn ledger(jobs: u64) -> Ledger {
     let mut ledger = Ledger::default();
     ledger.set_capacity(1_000.0);

@@ -121,33 +121,15 @@ struct Ahead {
 }
 
 impl Ledger {
-    /// Nobody has anything to do with it.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.accounts.is_empty()
-    }
-
     /// Jobs that have not ended.
     pub fn jobs(&self) -> impl Iterator<Item = u64> {
         self.present().map(|(job, _)| job)
-    }
-
-    /// Jobs that have not ended and want something.
-    #[must_use]
-    pub fn claimants(&self) -> usize {
-        self.present().filter(|(_, account)| account.claim.most > 0.0).count()
     }
 
     /// Until when it is kept, in seconds.
     #[must_use]
     pub const fn at_s(&self) -> f64 {
         self.at_s
-    }
-
-    /// The pool, in workers.
-    #[must_use]
-    pub fn capacity(&self) -> f64 {
-        self.capacity
     }
 
     /// What jobs that have not ended always have, together.
@@ -346,8 +328,8 @@ impl Ledger {
     }
 
     /// How every job stands that has not ended.
-    #[must_use]
-    pub fn standings(&self) -> BTreeMap<u64, Standing> {
+    #[cfg(test)]
+    fn standings(&self) -> BTreeMap<u64, Standing> {
         self.standings_by(&self.ahead())
     }
 
@@ -364,13 +346,13 @@ impl Ledger {
         self.present().map(of).collect()
     }
 
-    /// Whole workers that each job may have in the coming epoch. Together they fit into the pool, unless what jobs always have
-    /// alone does not. Nothing stays free that a job can use.
-    #[must_use]
-    pub fn allot(&self, epoch_s: f64) -> BTreeMap<u64, u32> {
+    #[cfg(test)]
+    fn allot(&self, epoch_s: f64) -> BTreeMap<u64, u32> {
         self.allot_by(&self.ahead(), epoch_s)
     }
 
+    /// Whole workers that each job may have in the coming epoch. Together they fit into the pool, unless what jobs always have
+    /// alone does not. Nothing stays free that a job can use.
     fn allot_by(&self, ahead: &Ahead, epoch_s: f64) -> BTreeMap<u64, u32> {
         let mut ranks: Vec<Rank<'_>> = self.present().map(|(job, account)| Rank::new(job, account, ahead)).collect();
         ranks.sort_by(|a, b| a.end_in_s.total_cmp(&b.end_in_s).then(a.job.cmp(&b.job)));
