@@ -3,13 +3,15 @@
 //!
 //! `interface` defines what an engine is and `registry` lists the engines. Each engine has a file of its own. `local`
 //! runs a list of shell commands in this machine's volunteer, on one machine only. The workers of the others are hosts:
-//! `spark` works with Apache Spark, and `exec` with a program that represents any batch system.
+//! `spark` works with Apache Spark, `slurm` with the queue of a Slurm partition, and `exec` with a program that represents any
+//! batch system.
 
 mod exec;
 mod interface;
 mod local;
 mod registry;
 mod runners;
+mod slurm;
 mod spark;
 mod submission;
 
@@ -165,6 +167,7 @@ pub(crate) fn fuzz_submission(job: &JobId, submit: &gleaner_api::SubmitCluster) 
 pub(crate) fn fuzz(data: &[u8]) {
     exec::fuzz(data);
     local::fuzz(data);
+    slurm::fuzz(data);
     spark::fuzz(data);
 }
 

@@ -25,6 +25,7 @@ pub mod power;
 pub mod productivity;
 pub mod progress;
 pub mod protecting;
+pub mod queue;
 pub mod reclaim;
 pub mod search;
 pub mod selection;

@@ -14,3 +14,4 @@ mod runs;
 mod screen;
 mod service;
 mod sharing;
+mod slurm;

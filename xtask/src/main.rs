@@ -143,7 +143,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
 }
 
 fn seeds(steps: &mut Steps, count: Option<&OsString>) {
-    let mut command = cargo(&["run", "--release", "--quiet", "-p", "gleaner-whole-system", "--", "--seeds"]);
+    let mut command = cargo(&["run", "--release", "--quiet", "--bin", "whole-system", "--", "--seeds"]);
     command.arg(count.cloned().unwrap_or_else(|| "10000".into()));
     steps.run("whole-system", command);
 }

@@ -6,6 +6,7 @@ use gleaner_types::engine::EngineName;
 use super::exec::ExecEngine;
 use super::interface::{Engine, Setting, WorkerShape};
 use super::local::LocalEngine;
+use super::slurm::SlurmEngine;
 use super::spark::SparkEngine;
 
 /// An engine that can be opened.
@@ -31,6 +32,12 @@ pub(super) const ENGINES: &[Entry] = &[
         about: "a list of shell commands, run in this machine's volunteer",
         workers: WorkerShape::Slots,
         open: |setting| Box::new(LocalEngine::open(setting)),
+    },
+    Entry {
+        name: EngineName::of("slurm"),
+        about: "the queue of a Slurm partition, with all its users' job arrays",
+        workers: WorkerShape::Hosts,
+        open: |setting| Box::new(SlurmEngine::open(setting)),
     },
     Entry {
         name: EngineName::of("spark"),

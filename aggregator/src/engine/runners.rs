@@ -1,5 +1,5 @@
 //! The runners of an engine whose jobs span hosts: one task of the runtime per job. In: orders, over a channel that
-//! keeps only the newest. Out: runners, started; they send their reports themselves. Called by `exec` and `spark`.
+//! keeps only the newest. Out: runners, started; they send their reports themselves. Called by `exec`, `slurm` and `spark`.
 
 use std::collections::BTreeMap;
 

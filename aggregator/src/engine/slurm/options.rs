@@ -1,0 +1,109 @@
+//! The options of a submission to engine `slurm`. In: a document. Out: options, read and checked field by field. Called by
+//! the engine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use gleaner_types::id::HostId;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::tools::PROGRAMS;
+use crate::engine::interface::Problems;
+
+/// Longest time that a queue may be empty, in seconds.
+const LONGEST_EMPTY_S: f64 = 366.0 * 86_400.0;
+
+/// A partition of a Slurm cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SlurmOptions {
+    /// The partition whose queue is the job's work.
+    pub(super) partition: String,
+    /// Who decides how many tasks of an array run at once.
+    #[serde(default)]
+    pub(super) order: Order,
+    /// How long the queue may be empty before the job is over, in seconds.
+    #[serde(default = "a_minute")]
+    pub(super) empty_s: f64,
+    /// Fair shares of users relative to each other; 1 of those that are not named.
+    #[serde(default)]
+    pub(super) weights: BTreeMap<String, f64>,
+    /// What Slurm calls the nodes of hosts, where that is not the name of their agent.
+    #[serde(default)]
+    pub(super) nodes: BTreeMap<HostId, String>,
+    /// Folder of Slurm's tools.
+    #[serde(default = "usual_folder")]
+    pub(super) tools: PathBuf,
+    /// Slurm's configuration file, where that is not the one its tools look for by themselves.
+    #[serde(default)]
+    pub(super) conf: Option<PathBuf>,
+}
+
+/// Who decides how many tasks of an array run at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    /// Gleaner, by credit.
+    #[default]
+    Credit,
+    /// Slurm alone.
+    Slurm,
+}
+
+const fn a_minute() -> f64 {
+    60.0
+}
+
+fn usual_folder() -> PathBuf {
+    "/usr/bin".into()
+}
+
+impl SlurmOptions {
+    /// What Slurm calls a host's node.
+    pub(super) fn node_of<'a>(&'a self, host: &'a HostId) -> &'a str {
+        self.nodes.get(host).map_or(host.as_str(), String::as_str)
+    }
+
+    pub(super) fn weight_of(&self, user: &str) -> f64 {
+        self.weights.get(user).copied().unwrap_or(1.0)
+    }
+}
+
+/// A name as Slurm takes it for nodes and partitions, and nothing that its tools take for an option or a list.
+fn is_name(name: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=64).contains(&name.len()) && !name.starts_with('-') && name.bytes().all(good)
+}
+
+/// Adds every mistake.
+pub(super) fn check(options: &Value, problems: &mut Problems) {
+    let Some(options) = problems.read::<SlurmOptions>("slurm", options) else { return };
+    const NAMES: &str = "it must be 1 to 64 letters, digits, `-`, `_` and `.`";
+    let partition = &options.partition;
+    problems.check(is_name(partition), || format!("slurm.partition: is {partition:?}; {NAMES}"));
+    problems.check((1.0..=LONGEST_EMPTY_S).contains(&options.empty_s), || {
+        format!("slurm.empty_s: is {:?}; it must be 1 to {LONGEST_EMPTY_S}", options.empty_s)
+    });
+    for (user, weight) in &options.weights {
+        problems.check((0.01..=100.0).contains(weight), || {
+            format!("slurm.weights.{user}: is {weight:?}; it must be 0.01 to 100")
+        });
+    }
+    let mut names = BTreeSet::new();
+    for (host, node) in &options.nodes {
+        problems.check(is_name(node), || format!("slurm.nodes.{host}: is {node:?}; {NAMES}"));
+        problems.check(names.insert(node), || format!("slurm.nodes.{host}: {node:?} is another host's too"));
+    }
+    for program in PROGRAMS {
+        let file = options.tools.join(program);
+        problems.check(options.tools.is_absolute() && file.is_file(), || {
+            format!("slurm.tools: there is no {}; name the folder of Slurm's tools", file.display())
+        });
+    }
+    if let Some(conf) = &options.conf {
+        problems.check(conf.is_absolute() && Path::new(conf).is_file(), || {
+            format!("slurm.conf: {:?} is not an absolute path of a file", conf.display())
+        });
+    }
+}

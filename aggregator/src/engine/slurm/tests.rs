@@ -1,0 +1,229 @@
+//! The engine against tools that are shell scripts: they show a queue and nodes from files, and keep what they are told.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use gleaner_types::id::HostId;
+use serde_json::json;
+
+use super::options::SlurmOptions;
+use super::session::{Look, Session};
+use super::*;
+
+/// A cluster of files in a folder.
+struct Fake(tempfile::TempDir);
+
+impl Fake {
+    fn new() -> Self {
+        let fake = Self(tempfile::tempdir().unwrap());
+        let folder = fake.0.path().display();
+        for (name, script) in [
+            ("squeue", format!("cat {folder}/queue")),
+            ("sinfo", format!("cat {folder}/nodes")),
+            (
+                "scontrol",
+                format!(
+                    "[ -e {folder}/broken ] && {{ echo 'slurm_load: Unable to contact' >&2; exit 1; }}\necho \"$*\" >> {folder}/told"
+                ),
+            ),
+        ] {
+            let file = fake.0.path().join(name);
+            fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        fake.nodes("d1|mixed|0/2/0/2|none\ni1|drained|0/2/0/2|gleaner: not harvested now\ni2|idle|0/2/0/2|none\n");
+        fake.queue("");
+        fake
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn nodes(&self, text: &str) {
+        fs::write(self.path("nodes"), text).unwrap();
+    }
+
+    fn queue(&self, text: &str) {
+        fs::write(self.path("queue"), text).unwrap();
+    }
+
+    /// What `scontrol` was told since the last call.
+    fn told(&self) -> Vec<String> {
+        let told = fs::read_to_string(self.path("told")).unwrap_or_default();
+        _ = fs::remove_file(self.path("told"));
+        told.lines().map(str::to_owned).collect()
+    }
+
+    fn options(&self) -> SlurmOptions {
+        let options = json!({ "partition": "all", "tools": self.0.path(), "empty_s": 30.0 });
+        serde_json::from_value(options).unwrap()
+    }
+
+    fn session(&self) -> Session {
+        Session::open(self.options(), &[host("d1")], self.path("job")).unwrap()
+    }
+}
+
+fn host(name: &str) -> HostId {
+    HostId::new(name).unwrap()
+}
+
+fn slots(names: &[&str]) -> BTreeMap<HostId, u32> {
+    names.iter().map(|name| (host(name), 2)).collect()
+}
+
+async fn look(session: &mut Session, names: &[&str], now_s: f64) -> Look {
+    let look = session.look(&slots(names), now_s).await.unwrap();
+    session.said(&look.progress);
+    look
+}
+
+/// Two arrays of two users, both waiting with all their tasks.
+const TWO: &str = "1|0-19|PD|alice|1|N/A|N/A|0|\n2|0-9%3|PD|bob|1|N/A|N/A|7|\n";
+
+#[test]
+fn every_wrong_option_is_named() {
+    let options = json!({
+        "partition": "a,b", "empty_s": 0.0, "weights": { "bob": 0.0 }, "nodes": { "h1": "-x", "h2": "n", "h3": "n" },
+        "tools": "bin", "conf": "slurm.conf",
+    });
+    let mut problems = Problems::default();
+    options::check(&options, &mut problems);
+    let said = problems.none().unwrap_err().to_string();
+    for part in [
+        "slurm.partition: is \"a,b\"",
+        "slurm.empty_s: is 0",
+        "slurm.weights.bob: is 0",
+        "slurm.nodes.h1: is \"-x\"",
+        "slurm.nodes.h3: \"n\" is another host's too",
+        "slurm.tools: there is no bin/squeue",
+        "slurm.conf: \"slurm.conf\" is not an absolute path",
+    ] {
+        assert!(said.contains(part), "{part}\nnot in\n{said}");
+    }
+    let mut problems = Problems::default();
+    options::check(&json!({ "partition": "p", "order": "random" }), &mut problems);
+    assert!(problems.none().unwrap_err().to_string().contains("slurm.order: unknown variant `random`"));
+}
+
+#[tokio::test]
+async fn nodes_are_resumed_and_drained_and_others_drains_are_left() {
+    let fake = Fake::new();
+    let mut session = fake.session();
+    look(&mut session, &["d1"], 0.0).await;
+    assert!(fake.told().is_empty(), "i1 and i2 were never wanted");
+    look(&mut session, &["d1", "i1", "i2"], 2.0).await;
+    assert_eq!(fake.told(), ["update NodeName=i1 State=RESUME"]);
+    look(&mut session, &["d1"], 4.0).await;
+    let drain = "update NodeName=i2 State=DRAIN Reason=gleaner: not harvested now";
+    assert_eq!(fake.told(), [drain], "i1 is drained still");
+    // A restart knows which nodes it had.
+    let mut session = fake.session();
+    look(&mut session, &["d1"], 6.0).await;
+    assert_eq!(fake.told(), [drain]);
+    fake.nodes("d1|mixed|0/2/0/2|none\ni1|drained|0/2/0/2|bad disk\n");
+    let seen = look(&mut session, &["d1", "i1"], 8.0).await;
+    assert!(fake.told().is_empty());
+    assert_eq!(seen.trouble.as_deref(), Some("node i1 was drained by somebody else"));
+    let seen = look(&mut session, &["d1", "i3"], 8.0).await;
+    assert_eq!(seen.trouble.as_deref(), Some("partition all has no node i3"));
+}
+
+#[tokio::test]
+async fn arrays_are_bound_by_credit_and_have_their_own_bounds_back() {
+    let fake = Fake::new();
+    fake.nodes("d1|idle|0/8/0/8|none\n");
+    fake.queue(TWO);
+    let mut session = fake.session();
+    look(&mut session, &["d1"], 2_000.0).await;
+    // Bob's bound leaves the other five to Alice.
+    let told = fake.told();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].starts_with("update JobId=1 Nice=0 AdminComment=Gleaner, by credit: 5 tasks at once; "),
+        "{told:?}"
+    );
+    assert!(told[0].ends_with(" ArrayTaskThrottle=5"), "{told:?}");
+    // Slurm did it, and no more is to be said.
+    fake.queue(&TWO.replace("0-19", "0-19%5"));
+    look(&mut session, &["d1"], 2_002.0).await;
+    assert!(fake.told().is_empty());
+    // What an aggregator set before it was killed is not taken for what Alice wants.
+    let mut session = fake.session();
+    look(&mut session, &["d1"], 2_004.0).await;
+    assert!(fake.told().is_empty());
+    session.give_back().await.unwrap();
+    assert_eq!(fake.told(), ["update JobId=1 Nice=0 AdminComment= ArrayTaskThrottle=0"]);
+    // A user's new bound is the user's.
+    fake.queue(&TWO.replace("0-19", "0-19%2"));
+    look(&mut session, &["d1"], 2_006.0).await;
+    assert!(fake.told().is_empty(), "2 and 3 of 8 CPUs: nobody has to be bound");
+}
+
+#[tokio::test]
+async fn what_slurm_did_not_do_is_tried_again_and_not_taken_for_the_users_wish() {
+    let fake = Fake::new();
+    fake.nodes("d1|idle|0/8/0/8|none\n");
+    fake.queue(TWO);
+    let mut session = fake.session();
+    fs::write(fake.path("broken"), "").unwrap();
+    for now_s in [2_000.0, 2_002.0] {
+        let seen = look(&mut session, &["d1"], now_s).await;
+        assert!(seen.trouble.unwrap().contains("Unable to contact"));
+    }
+    // Slurm's way to say that it has changed all tasks that have not ended.
+    let script = "#!/bin/sh\nprintf '1_1: Job has already finished\\n1_2-19: No error\\n' >&2\nexit 1\n";
+    let usual = fs::read(fake.path("scontrol")).unwrap();
+    fs::write(fake.path("scontrol"), script).unwrap();
+    assert_eq!(look(&mut session, &["d1"], 2_003.0).await.trouble, None);
+    fs::write(fake.path("scontrol"), usual).unwrap();
+    fs::remove_file(fake.path("broken")).unwrap();
+    look(&mut session, &["d1"], 2_004.0).await;
+    assert!(fake.told()[0].ends_with("ArrayTaskThrottle=5"));
+    session.give_back().await.unwrap();
+    assert!(fake.told()[0].ends_with("ArrayTaskThrottle=0"));
+}
+
+#[tokio::test]
+async fn progress_counts_tasks_by_their_work_and_never_becomes_less() {
+    let fake = Fake::new();
+    fake.nodes("d1|idle|0/8/0/8|none\n");
+    // What ended before is no part of it.
+    fake.queue("9|3|CD|carol|1|900|990|0|d1\n3|0-3|PD|alice|2|N/A|N/A|0|\n");
+    let mut session = fake.session();
+    let seen = look(&mut session, &["d1"], 2_000.0).await.progress;
+    assert_eq!((seen.tasks_total, seen.tasks_done, seen.fraction_done.value()), (4, 0, 0.0));
+    let half = "3|3|PD|alice|2|N/A|N/A|0|\n3|2|R|alice|2|2010|N/A|0|d1\n\
+                3|0|CD|alice|2|2000|2010|0|d1\n3|1|F|alice|2|2000|2010|0|d1\n";
+    fake.queue(half);
+    let seen = look(&mut session, &["d1"], 2_015.0).await.progress;
+    assert_eq!((seen.tasks_total, seen.tasks_done, seen.tasks_failed, seen.tasks_running), (4, 1, 1, 1));
+    assert_eq!(seen.mean_task_s, Some(10.0));
+    assert!((seen.fraction_done.value() - 2.5 / 4.0).abs() < 1e-9, "{seen:?}");
+    assert!((seen.workers[&host("d1")].done.value() - 0.25).abs() < 1e-9, "{seen:?}");
+    // A new array makes more work; what was done stays done.
+    fake.queue(&format!("{half}4|0-39|PD|bob|1|N/A|N/A|0|\n"));
+    let more = look(&mut session, &["d1"], 2_017.0).await.progress;
+    assert_eq!((more.tasks_total, more.fraction_done), (44, seen.fraction_done));
+    // It is over when nothing was left for as long as was said.
+    fake.queue("3|2|CD|alice|2|2010|2018|0|d1\n3|3|CD|alice|2|2010|2018|0|d1\n");
+    assert!(!look(&mut session, &["d1"], 2_020.0).await.is_over);
+    assert!(!look(&mut session, &["d1"], 2_040.0).await.is_over);
+    let last = look(&mut session, &["d1"], 2_050.0).await;
+    assert!(last.is_over);
+    assert_eq!((last.progress.fraction_done.value(), last.progress.tasks_total), (1.0, 44));
+}
+
+#[tokio::test]
+async fn a_tool_that_complains_or_says_nonsense_is_quoted() {
+    let fake = Fake::new();
+    fake.queue("what?\n");
+    let mut session = fake.session();
+    let error = session.look(&slots(&["d1"]), 1.0).await.unwrap_err();
+    assert_eq!(error.to_string(), "squeue: line 1: has 1 fields instead of 9");
+    let script = "#!/bin/sh\necho 'squeue: error: Invalid partition' >&2\nexit 1\n";
+    fs::write(fake.path("squeue"), script).unwrap();
+    let error = session.look(&slots(&["d1"]), 1.0).await.unwrap_err();
+    assert!(error.to_string().ends_with("squeue: error: Invalid partition"), "{error}");
+}
