@@ -65,3 +65,28 @@ pub fn xen(data: &[u8]) {
 pub fn ledger(data: &[u8]) {
     crate::act::ledger::fuzz(data);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use gleaner_daemon::config::Source;
+    use gleaner_test_support::kept::replay;
+
+    use super::*;
+
+    #[test]
+    fn kept_inputs_and_mutations_of_them_make_nothing_panic() {
+        replay("proc_files", proc_files);
+        replay("cgroup_files", cgroup_files);
+        replay("qemu", qemu);
+        replay("netlink", netlink);
+        replay("device_mapper", device_mapper);
+        replay("xen", xen);
+        replay("ledger", ledger);
+        replay("config", |data| {
+            let text = String::from_utf8_lossy(data);
+            _ = crate::config::Config::from_source(&Source::from_text(Path::new("kept.toml"), &text));
+        });
+    }
+}

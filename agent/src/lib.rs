@@ -16,7 +16,7 @@ mod device_mapper;
 pub mod discover;
 pub mod doctor;
 pub mod facts;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod guard;
 mod harm;

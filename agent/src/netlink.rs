@@ -367,7 +367,7 @@ fn police_rate(options: &[u8]) -> Option<u64> {
 }
 
 /// Every parser here, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(data: &[u8]) {
     let (mut datagram, mut controls) = (data, Vec::new());
     _ = collect(&mut datagram, &mut controls);

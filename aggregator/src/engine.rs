@@ -153,7 +153,7 @@ impl Engines {
 }
 
 /// The checks of submissions, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz_submission(job: &JobId, submit: &gleaner_api::SubmitCluster) {
     let (reports, _) = mpsc::channel(1);
     if let Ok(host) = "host".parse() {
@@ -163,7 +163,7 @@ pub(crate) fn fuzz_submission(job: &JobId, submit: &gleaner_api::SubmitCluster) 
 }
 
 /// The parsers of what engines say, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(data: &[u8]) {
     exec::fuzz(data);
     local::fuzz(data);

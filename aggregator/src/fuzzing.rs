@@ -49,3 +49,44 @@ pub fn response_times(data: &[u8]) {
 pub fn etcd(data: &[u8]) {
     standby::fuzz(data);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use gleaner_daemon::config::Source;
+    use gleaner_test_support::generate::{Entropy, of_agent};
+    use gleaner_test_support::kept::replay;
+
+    use super::*;
+
+    #[test]
+    fn kept_inputs_and_mutations_of_them_make_nothing_panic() {
+        replay("requests", requests);
+        replay("journal", journal);
+        replay("engines", engines);
+        replay("response_times", response_times);
+        replay("etcd", etcd);
+        replay("config", |data| {
+            let text = String::from_utf8_lossy(data);
+            _ = crate::config::Config::from_source(&Source::from_text(Path::new("kept.toml"), &text));
+        });
+        replay("documents", |data| {
+            if let Ok(spec) = serde_json::from_slice(data) {
+                application(&spec);
+            }
+        });
+        replay("agents", |data| {
+            let mut entropy = Entropy::of_bytes(data);
+            let version = ProtocolVersion::SUPPORTED[entropy.below(2)];
+            let mut frames = Vec::new();
+            while entropy.is_left() && frames.len() < 16 {
+                let kind = entropy.below(256);
+                if let Some(Ok(framed)) = of_agent(kind, version, &mut entropy) {
+                    frames.push(framed.altered_by(&mut entropy));
+                }
+            }
+            agent(version, &frames);
+        });
+    }
+}

@@ -265,7 +265,7 @@ pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
 }
 
 /// The decoder of records and what follows from them, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(data: &[u8]) {
     let reader = Reader { file: "fuzz".into(), input: data, offset: 0, torn: false };
     _ = replay_from(reader);

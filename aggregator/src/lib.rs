@@ -15,7 +15,7 @@ pub mod engine;
 pub mod enrolment;
 pub mod event_log;
 mod formats;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod http;
 mod joining;

@@ -125,7 +125,7 @@ async fn blocking(read: impl FnOnce() -> ResponseTime + Send + 'static) -> Respo
 }
 
 /// The parsers of sources' answers, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(data: &[u8]) {
     exec::fuzz(data);
     http::fuzz(data);

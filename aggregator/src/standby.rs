@@ -149,7 +149,7 @@ pub(crate) async fn stand_by(
 }
 
 /// Answers of etcd and a state from it, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(data: &[u8]) {
     etcd::fuzz(data);
     replica::fuzz(data);

@@ -22,8 +22,8 @@ cargo xtask VERB [ARGUMENTS]
 
   check              formatting and clippy over everything, fuzz targets too: before every commit
   test [ARGUMENTS]   `cargo test --workspace`: minutes; no root, no beds, no network but the loopback
-  beds [FILTER]      the real beds: booted KVM and Xen hosts, Spark, PostgreSQL, etcd, kills, network namespaces;
-                     root and the machine to itself. FILTER is a part of a test's name
+  beds [FILTER]      the real beds: booted KVM and Xen hosts, Spark, PostgreSQL, etcd, Slurm, kills,
+                     network namespaces; root and the machine to itself. FILTER is a part of a test's name
   seeds [N]          the whole system under faults, seeds 0 to N - 1 (10000)
   bench [NAME]       Criterion benches, or the one named; --smoke runs each body once, unmeasured
   repro [WHICH...]   the papers' experiments: rhic, stfc, bconf, canal (all)
@@ -34,7 +34,7 @@ cargo xtask VERB [ARGUMENTS]
   fuzz [SECONDS]     every fuzz target (10 s each)
   docs               the documentation of all crates, warnings denied
   deps               licences, banned crates, sources; what the pure crates may not depend on
-  ci                 what a change has to pass: all of these but repro, deb and mutants, benches once; a skip that
+  ci                 what a change has to pass: all of these but repro, deb, fuzz and mutants, benches once; a skip that
                      is not expected is a failure as root; the last line counts the tests
 ";
 
@@ -90,7 +90,7 @@ fn check(steps: &mut Steps) {
         steps.run(folder, program("rustfmt").args(["--edition", "2024", "--check"]).args(files));
     }
     steps.run("clippy", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]));
-    // They are no members of the workspace, so a renamed item would be missed until their own steps run.
+    // They are no members of the workspace, so a renamed item would be missed.
     let fuzz = ["clippy", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target", "--locked", "--quiet"];
     steps.run("clippy of the fuzz targets", cargo(&fuzz).args(["--", "-D", "warnings"]));
 }
@@ -112,7 +112,8 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
     ];
     const PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
-        ("sharing between jobs", &["--test", "end_to_end"], &["sharing::"]),
+        // Their tasks sleep, so they may run at the same time.
+        ("sharing, and slurm", &["--test", "end_to_end"], &["sharing::", "slurm::"]),
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
         ("postgres", &["--test", "postgres"], &[]),
@@ -193,7 +194,8 @@ fn xen_helper(steps: &mut Steps) {
     steps.tests("xen-helper tests", cargo(&["test"]).args(helper).args(["--quiet", "--locked"]));
 }
 
-/// What has to hold before a change lands.
+/// What has to hold before a change lands. Tests of the crates run the kept inputs of the fuzz targets; the targets, which take
+/// minutes to build, are for `fuzz`.
 fn ci(steps: &mut Steps) {
     packages::install(steps);
     check(steps);
@@ -201,8 +203,6 @@ fn ci(steps: &mut Steps) {
     beds(steps, &[]);
     bench(steps, &["--smoke".into()]);
     xen_helper(steps);
-    // A minute in all: the kept inputs, and mutations of them.
-    fuzz(steps, "4".into());
     demo(steps);
     // Ten thousand are for a quiet hour.
     seeds(steps, Some(&"1000".into()));

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::steps::{Steps, is_root, program};
 
-const WANTED: [&str; 20] = [
+const WANTED: [&str; 22] = [
     "qemu-system-x86",
     "busybox-static",
     "cpio",
@@ -27,6 +27,8 @@ const WANTED: [&str; 20] = [
     "python3-prometheus-client",
     "postgresql",
     "etcd-server",
+    "slurmctld",
+    "slurmd",
 ];
 
 /// Installs what is missing, as root; otherwise packages stay as they are.

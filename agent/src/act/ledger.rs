@@ -344,7 +344,7 @@ pub(super) fn put_in_place(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), L
 }
 
 /// The parser of the ledger, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         _ = newer(text);

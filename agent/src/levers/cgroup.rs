@@ -77,7 +77,7 @@ pub struct CgroupLever {
 }
 
 /// The parsers of lines per device, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(data: &[u8]) {
     let device = DeviceNumber { major: 8, minor: 0 };
     let lever = CgroupLever { cgroup: PathBuf::new(), version: CgroupVersion::V2, kind: CgroupFile::Disk(device) };

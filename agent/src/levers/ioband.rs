@@ -37,7 +37,7 @@ pub struct IobandLever {
 }
 
 /// Both policies on a table, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(lines: &[TableLine]) {
     for policy in [IobandPolicy::Weight, IobandPolicy::Bandwidth] {
         _ = IobandLever { device: String::new(), pid: 1, policy }.of(lines);

@@ -76,7 +76,7 @@ fn start(job: &Job<'_>, setting: &Setting, orders: watch::Receiver<Orders>) -> O
 }
 
 /// The parser of progress, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     runner::fuzz(data);
 }

@@ -129,7 +129,7 @@ impl Engine for LocalEngine {
 }
 
 /// The parser of results, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     records::fuzz(data);
 }

@@ -59,6 +59,11 @@ impl Runners {
         }
     }
 
+    /// Whether a job has a runner that goes on.
+    pub(super) fn is_running(&self, job: &JobId) -> bool {
+        self.running.get(job).is_some_and(|running| !running.task.is_finished())
+    }
+
     /// Has the batch system know that a job is over. Where the job had no slots here it may run on from before a restart, or
     /// was begun by another aggregator: `start` makes a runner for that alone.
     pub(super) fn cancel(

@@ -14,9 +14,10 @@ mod session;
 mod tools;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use gleaner_types::error::Chain;
-use gleaner_types::id::HostId;
+use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::Workers;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -33,20 +34,46 @@ use runner::SlurmRunner;
 pub(super) struct SlurmEngine {
     setting: Setting,
     runners: Runners,
+    /// The partitions of jobs that began: two would take each other's bounds for the users'.
+    taken: BTreeMap<JobId, Partition>,
 }
+
+/// A partition of a cluster: its name, and the cluster's configuration file.
+type Partition = (String, Option<PathBuf>);
 
 impl SlurmEngine {
     pub(super) fn open(setting: &Setting) -> Self {
-        Self { setting: setting.clone(), runners: Runners::default() }
+        Self { setting: setting.clone(), runners: Runners::default(), taken: BTreeMap::new() }
+    }
+
+    /// The job that has a partition now.
+    fn owner(&self, partition: &Partition) -> Option<&JobId> {
+        let own = |(job, taken): &(&JobId, &Partition)| *taken == partition && self.runners.is_running(job);
+        self.taken.iter().find(own).map(|(job, _)| job)
     }
 }
 
 impl Engine for SlurmEngine {
     fn check(&self, options: &Value, problems: &mut Problems) {
-        options::check(options, problems);
+        let Some(options) = options::check(options, problems) else { return };
+        if let Some(other) = self.owner(&options.partition()) {
+            problems.add(format!("slurm.partition: {} is job {other}'s now", options.partition));
+        }
     }
 
     fn set_slots(&mut self, job: &Job<'_>, slots: BTreeMap<HostId, u32>) {
+        let id = &job.spec.id;
+        if !self.runners.is_running(id) {
+            self.taken.remove(id);
+            if let Ok(options) = job.spec.engine.options.read::<SlurmOptions>() {
+                let partition = options.partition();
+                if let Some(other) = self.owner(&partition) {
+                    let reason = format!("partition {} is job {other}'s now", options.partition);
+                    return self.setting.report_broken(id, reason);
+                }
+                self.taken.insert(id.clone(), partition);
+            }
+        }
         self.runners.set_slots(job, slots, |orders| start(job, &self.setting, orders));
     }
 
@@ -79,7 +106,7 @@ fn start(job: &Job<'_>, setting: &Setting, orders: watch::Receiver<Orders>) -> O
 }
 
 /// The parsers of what Slurm's tools say, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     _ = queue::parse(&text);

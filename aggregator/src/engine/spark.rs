@@ -76,7 +76,7 @@ fn start(job: &Job<'_>, setting: &Setting, orders: watch::Receiver<Orders>) -> O
 }
 
 /// The parsers of Spark's documents, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     let Ok(root) = serde_json::from_slice(data) else { return };
     let document = json::Document::new("http://fuzz".to_owned(), root);

@@ -172,7 +172,7 @@ fn end_remains(pid: Option<Pid>) {
 }
 
 /// The parser of what a program prints, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         _ = parsed(text);

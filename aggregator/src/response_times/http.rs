@@ -173,7 +173,7 @@ const fn milliseconds(unit: TimeUnit) -> f64 {
 }
 
 /// The parser of an answer, for the fuzz targets: the first line points into the rest.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (pointer, body) = text.split_once('\n').unwrap_or(("/mean", text));

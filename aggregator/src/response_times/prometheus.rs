@@ -131,7 +131,7 @@ fn sample(root: &Value) -> Result<(f64, f64), SampleError> {
 }
 
 /// The parser of a sample, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     if let Ok(root) = serde_json::from_slice(data) {
         _ = sample(&root);

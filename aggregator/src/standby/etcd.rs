@@ -346,7 +346,7 @@ fn ask(agent: &ureq::Agent, url: &str, body: &str, time_limit: Duration) -> Resu
     Ok((status, http::body(&mut answer, LONGEST_ANSWER)?))
 }
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     if let Ok(answer) = serde_json::from_slice(data) {
         _ = outcome(&answer);

@@ -250,7 +250,7 @@ fn read_all(etcd: &mut Etcd, keys: &Keys) -> Result<Option<(Controller, Admissio
     Ok(Some(formats::read(Document::Replicated, head.format, &state)?))
 }
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     _ = read_head(data);
     let head = Head {

@@ -144,7 +144,8 @@ fn by_credit_arrays_end_sooner_than_by_submission_or_in_equal_parts() {
             *sum += mean_s(&works, played) / 20.0;
         }
         for (count, played) in later.iter_mut().zip([&credit, &equal, &fifo]) {
-            let late = |at: &usize| played.ends_s[*at] > equal.ends_s[*at] + works[*at].task_s + EPOCH_S as u32;
+            let late =
+                |at: &usize| f64::from(played.ends_s[*at]) > f64::from(equal.ends_s[*at] + works[*at].task_s) + EPOCH_S;
             *count += (0..works.len()).filter(late).count();
         }
     }

@@ -3,7 +3,7 @@
 //! In: what a test asks for. Out: a host's facts and reports ([`report`]) and an agent's messages with them
 //! ([`synthetic`]), or any message of the protocol ([`generate`]); a folder with the built `gleaner` and the processes
 //! it starts ([`mod@bench`]); an aggregator with an agent ([`pair`]); the machine's speed ([`pace`]); booted hosts
-//! ([`lab`]); which of them run ([`beds`]); how one is skipped ([`mod@skip`]). Called by tests, benches and fuzz
+//! ([`lab`]); which of them run ([`beds`]); how one is skipped ([`mod@skip`]); kept inputs of fuzz targets ([`kept`]). Called by tests, benches and fuzz
 //! targets.
 //!
 //! What must not be here: an agent's, the aggregator's or the planner's code.
@@ -12,6 +12,7 @@
 pub mod beds;
 pub mod bench;
 pub mod generate;
+pub mod kept;
 pub mod lab;
 pub mod pace;
 pub mod pair;

@@ -320,7 +320,7 @@ impl ExecRunner {
 }
 
 /// The parser of progress, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     if let Ok(answer) = serde_json::from_slice(data) {
         _ = parse_progress(answer);

@@ -300,7 +300,7 @@ fn parse_result(line: &str) -> Option<(u32, Outcome)> {
 }
 
 /// The parser of results, for the fuzz targets.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     String::from_utf8_lossy(data).lines().for_each(|line| _ = parse_result(line));
 }

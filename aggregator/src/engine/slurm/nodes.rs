@@ -19,6 +19,8 @@ pub(super) struct Node {
     /// Its slurmd answers, and nothing else is the matter with it.
     pub(super) is_up: bool,
     pub(super) allocated: u32,
+    /// CPUs that tasks could have now.
+    pub(super) idle: u32,
     pub(super) cpus: u32,
     /// As Slurm has it.
     pub(super) state: String,
@@ -37,7 +39,7 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, Node>, SlurmError> {
             return Err(wrong(format!("has {} fields instead of 4", fields.len())));
         };
         let counts: Option<Vec<u32>> = cpus.split('/').map(|count| count.parse().ok()).collect();
-        let Some(&[allocated, _, _, cpus]) = counts.as_deref() else {
+        let Some(&[allocated, idle, _, cpus]) = counts.as_deref() else {
             let cpus: String = cpus.chars().take(40).collect();
             return Err(wrong(format!("CPUs: {cpus:?} is not of the form 1/1/0/2")));
         };
@@ -46,7 +48,8 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, Node>, SlurmError> {
             && matches!(word, "idle" | "mixed" | "allocated" | "completing" | "draining" | "drained");
         let drains = word.starts_with("drain");
         let is_ours = drains && reason.starts_with(REASON);
-        nodes.insert(name.to_owned(), Node { drains, is_ours, is_up, allocated, cpus, state: state.to_owned() });
+        let idle = if is_up && !drains { idle } else { 0 };
+        nodes.insert(name.to_owned(), Node { drains, is_ours, is_up, allocated, idle, cpus, state: state.to_owned() });
     }
     Ok(nodes)
 }
@@ -62,6 +65,7 @@ mod tests {
         let nodes = parse(text).unwrap();
         let of = |name: &str| (nodes[name].is_up, nodes[name].drains, nodes[name].is_ours, nodes[name].allocated);
         assert_eq!(of("h1"), (true, false, false, 1));
+        assert_eq!(["h1", "h2", "h4"].map(|name| nodes[name].idle), [1, 0, 0]);
         assert_eq!(of("h2"), (true, true, true, 2));
         assert_eq!(of("h3"), (false, true, false, 0));
         assert_eq!(of("h4"), (false, false, false, 0));

@@ -65,6 +65,11 @@ impl SlurmOptions {
         self.nodes.get(host).map_or(host.as_str(), String::as_str)
     }
 
+    /// What no two jobs can work on at the same time.
+    pub(super) fn partition(&self) -> (String, Option<PathBuf>) {
+        (self.partition.clone(), self.conf.clone())
+    }
+
     pub(super) fn weight_of(&self, user: &str) -> f64 {
         self.weights.get(user).copied().unwrap_or(1.0)
     }
@@ -76,9 +81,9 @@ fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && !name.starts_with('-') && name.bytes().all(good)
 }
 
-/// Adds every mistake.
-pub(super) fn check(options: &Value, problems: &mut Problems) {
-    let Some(options) = problems.read::<SlurmOptions>("slurm", options) else { return };
+/// Reads options, and adds every mistake.
+pub(super) fn check(options: &Value, problems: &mut Problems) -> Option<SlurmOptions> {
+    let options = problems.read::<SlurmOptions>("slurm", options)?;
     const NAMES: &str = "it must be 1 to 64 letters, digits, `-`, `_` and `.`";
     let partition = &options.partition;
     problems.check(is_name(partition), || format!("slurm.partition: is {partition:?}; {NAMES}"));
@@ -106,4 +111,5 @@ pub(super) fn check(options: &Value, problems: &mut Problems) {
             format!("slurm.conf: {:?} is not an absolute path of a file", conf.display())
         });
     }
+    Some(options)
 }

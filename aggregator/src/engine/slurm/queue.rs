@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 
 use super::tools::SlurmError;
 
-/// The fields of a line, for `squeue -o`: array, task, state, user, CPUs, start, end, nice value, node.
-pub(super) const FORMAT: &str = "%F|%K|%t|%u|%C|%S|%e|%y|%N";
+/// The fields of a line, for `squeue -o`: array, task, state, user, CPUs, start, end, nice value, node, why it waits.
+pub(super) const FORMAT: &str = "%F|%K|%t|%u|%C|%S|%e|%y|%N|%r";
+/// Why tasks wait that Slurm would start on free CPUs. All others wait for something else.
+const STARTABLE: [&str; 4] = ["None", "Priority", "Resources", "JobArrayTaskLimit"];
 /// Most tasks of one array; Slurm's own limit is some four million.
 const MOST_TASKS: u32 = 4_000_001;
 /// Arrays that are taken of one queue.
@@ -24,6 +26,8 @@ pub(super) struct QueuedArray {
     /// It has several tasks, so that a bound can be set.
     pub(super) is_array: bool,
     pub(super) waiting: u32,
+    /// Waiting tasks that Slurm would start on free CPUs: not held, and waiting for no other job or time.
+    pub(super) startable: u32,
     /// When each running task began, in seconds since 1970.
     pub(super) running: Vec<u64>,
 }
@@ -72,9 +76,9 @@ pub(super) fn parse(text: &str) -> Result<Queue, SlurmError> {
 }
 
 fn read(line: &str, queue: &mut Queue) -> Result<(), String> {
-    let fields: Vec<&str> = line.split('|').map(str::trim).collect();
-    let &[array, tasks, state, user, cpus, start, end, nice, node] = fields.as_slice() else {
-        return Err(format!("has {} fields instead of 9", fields.len()));
+    let fields: Vec<&str> = line.splitn(10, '|').map(str::trim).collect();
+    let &[array, tasks, state, user, cpus, start, end, nice, node, reason] = fields.as_slice() else {
+        return Err(format!("has {} fields instead of 10", fields.len()));
     };
     let array: u64 = number("array", array)?;
     let cpus: u32 = number::<u32>("CPUs", cpus)?.max(1);
@@ -84,6 +88,9 @@ fn read(line: &str, queue: &mut Queue) -> Result<(), String> {
             let (waiting, bound) = if is_array { waiting_tasks(tasks)? } else { (1, None) };
             let entry = entry(queue, array, user, cpus, nice)?;
             entry.waiting = entry.waiting.saturating_add(waiting);
+            if STARTABLE.contains(&reason) {
+                entry.startable = entry.startable.saturating_add(waiting);
+            }
             entry.is_array |= is_array;
             entry.bound = bound.or(entry.bound);
         }
@@ -127,6 +134,7 @@ fn entry<'a>(
         bound: None,
         is_array: false,
         waiting: 0,
+        startable: 0,
         running: Vec::new(),
     }))
 }
@@ -171,13 +179,13 @@ mod tests {
 
     #[test]
     fn arrays_are_counted_by_what_waits_runs_and_has_ended() {
-        let text = "12|5-9,20%3|PD|alice|2|N/A|N/A|0|\n\
-                    12|1|R|alice|2|1700000010|N/A|0|h1\n\
-                    12|2|CG|alice|2|1700000011|1700000012|0|h2\n\
-                    12|3|CD|alice|2|1700000010|1700000019|0|h1\n\
-                    12|4|F|alice|2|1700000010|1700000012|0|h1\n\
-                    13|N/A|PD|bob|1|N/A|N/A|-50|\n\
-                    14|[1-10:3]|CA|bob|1|N/A|1700000020|0|\n\n";
+        let text = "12|5-9,20%3|PD|alice|2|N/A|N/A|0||JobArrayTaskLimit\n\
+                    12|1|R|alice|2|1700000010|N/A|0|h1|None\n\
+                    12|2|CG|alice|2|1700000011|1700000012|0|h2|None\n\
+                    12|3|CD|alice|2|1700000010|1700000019|0|h1|None\n\
+                    12|4|F|alice|2|1700000010|1700000012|0|h1|NonZeroExitCode\n\
+                    13|N/A|PD|bob|1|N/A|N/A|-50||Dependency | none\n\
+                    14|[1-10:3]|CA|bob|1|N/A|1700000020|0||None\n\n";
         let queue = parse(text).unwrap();
         let alice = QueuedArray {
             user: "alice".into(),
@@ -186,9 +194,11 @@ mod tests {
             bound: Some(3),
             is_array: true,
             waiting: 6,
+            startable: 6,
             running: vec![1_700_000_010, 1_700_000_011],
         };
         assert_eq!(queue.arrays[&12], alice);
+        assert_eq!(queue.arrays[&13].startable, 0);
         assert_eq!((queue.arrays[&13].waiting, queue.arrays[&13].is_array, queue.arrays[&13].nice), (1, false, -50));
         assert!(!queue.arrays.contains_key(&14), "nothing of it is left");
         let ended: Vec<(u64, u32, How, u64)> =
@@ -213,16 +223,16 @@ mod tests {
     #[test]
     fn what_cannot_be_right_is_named() {
         for (text, why) in [
-            ("12|1|R", "line 1: has 3 fields instead of 9"),
-            ("\nx|1|R|a|1|1|1|0|h1", "line 2: array: \"x\""),
-            ("12|5-1|PD|a|1|N/A|N/A|0|", "tasks: \"5-1\" ends before it begins"),
-            ("12|1-...|PD|a|1|N/A|N/A|0|", "task: \"...\""),
-            ("12|0-9999999999|PD|a|1|N/A|N/A|0|", "task: \"9999999999\""),
-            ("12|0-4294967295|PD|a|1|N/A|N/A|0|", "are more than 4000001"),
-            ("12|1%x|PD|a|1|N/A|N/A|0|", "bound: \"x\""),
-            ("12|1|R|a|1|N/A|N/A|0|h1", "start: \"N/A\""),
-            ("12|1|??|a|1|1|1|0|h1", "state: \"??\" is not known"),
-            ("12|1|R|a|one|1|1|0|h1", "CPUs: \"one\""),
+            ("12|1|R", "line 1: has 3 fields instead of 10"),
+            ("\nx|1|R|a|1|1|1|0|h1|", "line 2: array: \"x\""),
+            ("12|5-1|PD|a|1|N/A|N/A|0||", "tasks: \"5-1\" ends before it begins"),
+            ("12|1-...|PD|a|1|N/A|N/A|0||", "task: \"...\""),
+            ("12|0-9999999999|PD|a|1|N/A|N/A|0||", "task: \"9999999999\""),
+            ("12|0-4294967295|PD|a|1|N/A|N/A|0||", "are more than 4000001"),
+            ("12|1%x|PD|a|1|N/A|N/A|0||", "bound: \"x\""),
+            ("12|1|R|a|1|N/A|N/A|0|h1|", "start: \"N/A\""),
+            ("12|1|??|a|1|1|1|0|h1|", "state: \"??\" is not known"),
+            ("12|1|R|a|one|1|1|0|h1|", "CPUs: \"one\""),
         ] {
             let said = parse(text).unwrap_err().to_string();
             assert!(said.starts_with("squeue: line") && said.contains(why), "{text}: {said}");

@@ -22,6 +22,9 @@ const MOST_CHANGES: usize = 20;
 /// What is added to the nice value of an array that should have nothing now: Slurm's least bound is one task. It is more than
 /// what ages and sizes of jobs usually come to. Chosen.
 const LAST: i64 = 1_000_000;
+/// Looks in a row at which CPUs may be free that an array's bound keeps from it. Then some of those that were given to others are
+/// of no use to them: a constraint, or memory, keeps them away. Chosen: Slurm starts tasks within that time.
+const MOST_IDLE_LOOKS: u32 = 4;
 /// The most of a running task that counts as done.
 const MOST_RUNNING: f64 = 0.95;
 /// The most that is done while anything is left.
@@ -49,6 +52,7 @@ pub(super) struct Session {
     is_first: bool,
     recorded_s: f64,
     empty_since_s: Option<f64>,
+    idle_looks: u32,
 }
 
 impl Session {
@@ -67,6 +71,7 @@ impl Session {
             record: record.unwrap_or_default(),
             recorded_s: f64::NEG_INFINITY,
             empty_since_s: None,
+            idle_looks: 0,
         })
     }
 
@@ -84,14 +89,17 @@ impl Session {
         let hosts = self.record.hosts.len();
         self.record.hosts.extend(wanted.keys().cloned());
         if hosts < self.record.hosts.len() || now_s - self.recorded_s >= RECORD_EVERY_S {
-            self.write();
+            self.write().await;
             self.recorded_s = now_s;
         }
         let mut trouble = self.set_nodes(wanted, &nodes).await;
         if self.options.order == Order::Credit {
             let turns = self.turns(&queue, &nodes, now_s);
-            let bound = self.set_bounds(&queue, &turns).await;
-            trouble = trouble.or(bound);
+            // Without a node there is nothing to share.
+            if nodes.values().any(|node| node.is_up) {
+                let bound = self.set_bounds(&queue, &turns).await;
+                trouble = trouble.or(bound);
+            }
         }
         let is_empty = queue.arrays.is_empty();
         let since_s = if is_empty { *self.empty_since_s.get_or_insert(now_s) } else { now_s };
@@ -203,7 +211,7 @@ impl Session {
             let array = Array {
                 weight: self.options.weight_of(&seen.user) / of_user.get(seen.user.as_str()).copied().unwrap_or(1.0),
                 cpus: seen.cpus,
-                waiting: seen.waiting,
+                waiting: seen.startable,
                 running: u32::try_from(seen.running.len()).unwrap_or(u32::MAX),
                 done: known.done(seen, mean_task_s.unwrap_or(f64::INFINITY), now_s),
                 own_bound: known.own_bound,
@@ -215,7 +223,14 @@ impl Session {
         // Tasks on nodes that drain are still somebody's.
         let cpus = |node: &Node| if node.is_up && !node.drains { node.cpus } else { node.allocated };
         let cpus = nodes.values().map(cpus).fold(0_u32, u32::saturating_add);
-        self.record.account.turns(&arrays, cpus, now_s)
+        let idle = nodes.values().map(|node| node.idle).fold(0_u32, u32::saturating_add);
+        let is_kept_back = |(number, seen): (&u64, &QueuedArray)| {
+            let bound = self.record.arrays.get(number).and_then(|known| known.set).map_or(0, |set| set.0);
+            seen.startable > 0 && seen.cpus <= idle && bound > 0 && seen.running.len() >= bound as usize
+        };
+        self.idle_looks = if queue.arrays.iter().any(is_kept_back) { self.idle_looks.saturating_add(1) } else { 0 };
+        let more = if self.idle_looks >= MOST_IDLE_LOOKS { idle } else { 0 };
+        self.record.account.turns(&arrays, cpus.saturating_add(more), now_s)
     }
 
     /// Bounds arrays, as far as that is news.
@@ -235,7 +250,7 @@ impl Session {
         }
         if !changes.is_empty() {
             // Before it is so: otherwise a restart would take it for what the user wants.
-            self.write();
+            self.write().await;
         }
         let mut trouble = None;
         for (number, set, comment) in changes {
@@ -293,8 +308,11 @@ impl Session {
         self.record.fraction = self.record.fraction.max(progress.fraction_done.value());
     }
 
-    fn write(&self) {
-        if let Err(error) = self.record.write(&self.folder) {
+    /// Writes the record. The disk may hang.
+    async fn write(&self) {
+        let (record, folder) = (self.record.clone(), self.folder.clone());
+        let written = tokio::task::spawn_blocking(move || record.write(&folder)).await;
+        if let Err(error) = written.map_err(std::io::Error::other).and_then(|written| written) {
             let folder = self.folder.display();
             tracing::warn!(%folder, %error, "what users' arrays had is not on record: a restart may not give it back");
         }
@@ -317,7 +335,7 @@ impl Session {
             }
             (known.set_before, known.set) = (known.set, None);
         }
-        self.write();
+        self.write().await;
         Ok(())
     }
 

@@ -36,7 +36,7 @@ impl Fake {
         fake
     }
 
-    fn path(&self, name: &str) -> std::path::PathBuf {
+    fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
@@ -80,7 +80,7 @@ async fn look(session: &mut Session, names: &[&str], now_s: f64) -> Look {
 }
 
 /// Two arrays of two users, both waiting with all their tasks.
-const TWO: &str = "1|0-19|PD|alice|1|N/A|N/A|0|\n2|0-9%3|PD|bob|1|N/A|N/A|7|\n";
+const TWO: &str = "1|0-19|PD|alice|1|N/A|N/A|0||None\n2|0-9%3|PD|bob|1|N/A|N/A|7||JobArrayTaskLimit\n";
 
 #[test]
 fn every_wrong_option_is_named() {
@@ -162,6 +162,91 @@ async fn arrays_are_bound_by_credit_and_have_their_own_bounds_back() {
 }
 
 #[tokio::test]
+async fn cpus_that_only_bounds_keep_free_are_given_away() {
+    let fake = Fake::new();
+    fake.nodes("d1|mixed|4/4/0/8|none\n");
+    fake.queue("1|0-19|PD|alice|1|N/A|N/A|0||None\n2|0-9|PD|bob|1|N/A|N/A|0||None\n");
+    let mut session = fake.session();
+    look(&mut session, &["d1"], 2_000.0).await;
+    let told = fake.told();
+    assert!(told.len() == 2 && told.iter().all(|told| told.ends_with("ArrayTaskThrottle=4")), "{told:?}");
+    // Bob's tasks fit on no node: they need what the free CPUs' memory is too little for.
+    let running: String = (0..4).map(|task| format!("1|{task}|R|alice|1|2001|N/A|0|d1|None\n")).collect();
+    fake.queue(&format!(
+        "{running}1|4-19%4|PD|alice|1|N/A|N/A|0||JobArrayTaskLimit\n2|0-9%4|PD|bob|1|N/A|N/A|0||Resources\n"
+    ));
+    for now_s in [2_002.0, 2_004.0, 2_006.0] {
+        look(&mut session, &["d1"], now_s).await;
+        assert!(fake.told().is_empty());
+    }
+    look(&mut session, &["d1"], 2_008.0).await;
+    let told = fake.told();
+    assert!(told.iter().any(|told| told.contains("JobId=1 ") && told.ends_with("ArrayTaskThrottle=6")), "{told:?}");
+}
+
+#[tokio::test]
+async fn what_waits_for_something_else_keeps_no_cpus_free() {
+    let fake = Fake::new();
+    fake.nodes("d1|idle|0/8/0/8|none\n");
+    fake.queue("1|0-19|PD|alice|1|N/A|N/A|0||None\n2|0-9|PD|bob|1|N/A|N/A|0||Dependency\n");
+    let mut session = fake.session();
+    look(&mut session, &["d1"], 2_000.0).await;
+    let told = fake.told();
+    assert!(told.iter().any(|told| told.contains("JobId=1 ") && told.ends_with("ArrayTaskThrottle=8")), "{told:?}");
+    // Nor is anything bound while there is no node.
+    fake.nodes("d1|down*|0/0/8/8|Not responding\n");
+    fake.queue("1|0-19|PD|alice|1|N/A|N/A|0||None\n");
+    look(&mut session, &["d1"], 2_002.0).await;
+    assert!(fake.told().is_empty());
+}
+
+#[tokio::test]
+async fn a_partition_is_one_jobs() {
+    use crate::engine::local::link::TaskLink;
+    use gleaner_types::engine::{EngineName, EngineOptions, EngineSpec};
+    use gleaner_types::job::{ClusterSpec, DedicatedHost, EngineEnd, Goal, JobSpec, Prices};
+    use gleaner_types::units::Bytes;
+
+    let fake = Fake::new();
+    let (reports, mut received) = tokio::sync::mpsc::channel(64);
+    let tasks = TaskLink::new(host("d1"), fake.path("jobs"));
+    let mut engine = SlurmEngine::open(&Setting { host: host("d1"), reports, tasks });
+    let options = json!({ "partition": "all", "tools": fake.0.path() });
+    let spec = |name: &str| JobSpec {
+        id: JobId::new(name).unwrap(),
+        engine: EngineSpec { name: EngineName::of("slurm"), options: EngineOptions::new(&options).unwrap() },
+        workers: Workers::Hosts(ClusterSpec {
+            dedicated: vec![DedicatedHost { host: host("d1"), disk: 1.0 }],
+            max_volunteers: None,
+            max_slots_per_host: None,
+            weight: 1.0,
+        }),
+        goal: Goal::Cost { budget: None },
+        prices: Prices::default(),
+        memory_per_slot: Bytes::from_mib(1),
+        set_up_s: 0.0,
+        power: None,
+    };
+    let (first, second) = (spec("first"), spec("second"));
+    let job = |spec| Job { spec, folder: fake.0.path(), epoch: 1 };
+    engine.set_slots(&job(&first), slots(&["d1"]));
+    let mut problems = Problems::default();
+    engine.check(&options, &mut problems);
+    assert_eq!(problems.none().unwrap_err().to_string(), "slurm.partition: all is job first's now");
+    engine.set_slots(&job(&second), slots(&["d1"]));
+    loop {
+        if let crate::engine::EngineReport::Ended { job, end, .. } = received.recv().await.unwrap() {
+            assert_eq!(end, EngineEnd::Broken { reason: "partition all is job first's now".into() });
+            assert_eq!(job, second.id);
+            break;
+        }
+    }
+    for stopped in engine.stop() {
+        stopped.await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn what_slurm_did_not_do_is_tried_again_and_not_taken_for_the_users_wish() {
     let fake = Fake::new();
     fake.nodes("d1|idle|0/8/0/8|none\n");
@@ -190,12 +275,12 @@ async fn progress_counts_tasks_by_their_work_and_never_becomes_less() {
     let fake = Fake::new();
     fake.nodes("d1|idle|0/8/0/8|none\n");
     // What ended before is no part of it.
-    fake.queue("9|3|CD|carol|1|900|990|0|d1\n3|0-3|PD|alice|2|N/A|N/A|0|\n");
+    fake.queue("9|3|CD|carol|1|900|990|0|d1|None\n3|0-3|PD|alice|2|N/A|N/A|0||None\n");
     let mut session = fake.session();
     let seen = look(&mut session, &["d1"], 2_000.0).await.progress;
     assert_eq!((seen.tasks_total, seen.tasks_done, seen.fraction_done.value()), (4, 0, 0.0));
-    let half = "3|3|PD|alice|2|N/A|N/A|0|\n3|2|R|alice|2|2010|N/A|0|d1\n\
-                3|0|CD|alice|2|2000|2010|0|d1\n3|1|F|alice|2|2000|2010|0|d1\n";
+    let half = "3|3|PD|alice|2|N/A|N/A|0||None\n3|2|R|alice|2|2010|N/A|0|d1|None\n\
+                3|0|CD|alice|2|2000|2010|0|d1|None\n3|1|F|alice|2|2000|2010|0|d1|None\n";
     fake.queue(half);
     let seen = look(&mut session, &["d1"], 2_015.0).await.progress;
     assert_eq!((seen.tasks_total, seen.tasks_done, seen.tasks_failed, seen.tasks_running), (4, 1, 1, 1));
@@ -203,11 +288,11 @@ async fn progress_counts_tasks_by_their_work_and_never_becomes_less() {
     assert!((seen.fraction_done.value() - 2.5 / 4.0).abs() < 1e-9, "{seen:?}");
     assert!((seen.workers[&host("d1")].done.value() - 0.25).abs() < 1e-9, "{seen:?}");
     // A new array makes more work; what was done stays done.
-    fake.queue(&format!("{half}4|0-39|PD|bob|1|N/A|N/A|0|\n"));
+    fake.queue(&format!("{half}4|0-39|PD|bob|1|N/A|N/A|0||None\n"));
     let more = look(&mut session, &["d1"], 2_017.0).await.progress;
     assert_eq!((more.tasks_total, more.fraction_done), (44, seen.fraction_done));
     // It is over when nothing was left for as long as was said.
-    fake.queue("3|2|CD|alice|2|2010|2018|0|d1\n3|3|CD|alice|2|2010|2018|0|d1\n");
+    fake.queue("3|2|CD|alice|2|2010|2018|0|d1|None\n3|3|CD|alice|2|2010|2018|0|d1|None\n");
     assert!(!look(&mut session, &["d1"], 2_020.0).await.is_over);
     assert!(!look(&mut session, &["d1"], 2_040.0).await.is_over);
     let last = look(&mut session, &["d1"], 2_050.0).await;
@@ -221,7 +306,7 @@ async fn a_tool_that_complains_or_says_nonsense_is_quoted() {
     fake.queue("what?\n");
     let mut session = fake.session();
     let error = session.look(&slots(&["d1"]), 1.0).await.unwrap_err();
-    assert_eq!(error.to_string(), "squeue: line 1: has 1 fields instead of 9");
+    assert_eq!(error.to_string(), "squeue: line 1: has 1 fields instead of 10");
     let script = "#!/bin/sh\necho 'squeue: error: Invalid partition' >&2\nexit 1\n";
     fs::write(fake.path("squeue"), script).unwrap();
     let error = session.look(&slots(&["d1"]), 1.0).await.unwrap_err();
