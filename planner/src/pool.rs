@@ -126,6 +126,17 @@ impl Ledger {
         self.present().map(|(job, _)| job)
     }
 
+    /// Jobs that have an account: also those that have ended, while the others still have a right to what they borrowed.
+    pub fn accounts(&self) -> impl Iterator<Item = u64> {
+        self.accounts.keys().copied()
+    }
+
+    /// What all jobs hold now.
+    #[must_use]
+    pub fn held(&self) -> f64 {
+        self.present().map(|(_, account)| account.held).sum()
+    }
+
     /// Until when it is kept, in seconds.
     #[must_use]
     pub const fn at_s(&self) -> f64 {
@@ -189,6 +200,14 @@ impl Ledger {
         let (spent, more) = (account.had - had, done - done_before);
         if more >= LEAST_DONE && spent > 0.0 {
             account.work = Some(account.had + (1.0 - done) * spent / more);
+            self.give_back(job);
+        }
+    }
+
+    /// So much of a job is left, in worker-seconds, where that is known by other means than its progress.
+    pub fn left(&mut self, job: u64, left: f64) {
+        if let Some(account) = self.accounts.get_mut(&job).filter(|account| !account.ended && left.is_finite()) {
+            account.work = Some(account.had + left.max(0.0));
             self.give_back(job);
         }
     }
@@ -328,8 +347,8 @@ impl Ledger {
     }
 
     /// How every job stands that has not ended.
-    #[cfg(test)]
-    fn standings(&self) -> BTreeMap<u64, Standing> {
+    #[must_use]
+    pub fn standings(&self) -> BTreeMap<u64, Standing> {
         self.standings_by(&self.ahead())
     }
 

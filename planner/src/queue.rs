@@ -2,8 +2,13 @@
 //! In: the arrays as the batch system shows them, its CPUs, and the time. Out: for each array its place, its bound where it
 //! needs one, and why. Called by engine `slurm`, whose batch system starts the tasks.
 //!
-//! An array has what its running tasks have: their CPUs. The account is that of [`crate::pool`], so memory, disk and network
-//! do not count; where tasks of two arrays differ much in those, CPUs alone share them badly.
+//! An array has what its running tasks have: their CPUs. The account of fair sharing beside what really happens is that of
+//! [`crate::pool`]. Unlike hosts, tasks come and go by themselves, and how much is left of an array is known by its tasks. So
+//! the order alone decides: the array that would be done first under fair sharing goes first, with all it can use (the
+//! earliest deadline first, which meets all deadlines that can be met). Only an array that could not be done in time even with
+//! all it can use, because its tasks or its user's bound are few, has a part before its turn.
+//!
+//! Memory, disk and network do not count; where tasks of two arrays differ much in those, CPUs alone share them badly.
 
 use std::collections::BTreeMap;
 
@@ -11,28 +16,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::pool::{Claim, Ledger, Standing};
 
-/// For how long bounds are made: what an array cannot do without is counted over it. Chosen: some ten looks at a queue.
+/// For how long turns are made. Chosen: Slurm starts a task within some seconds, and looks are two seconds apart.
 const EPOCH_S: f64 = 10.0;
 /// Longest time between two looks that counts, in seconds. Chosen, as for hosts.
 const LONGEST_STEP_S: f64 = 120.0;
+/// Rounds in which the order of one look is followed up in the next.
+const MOST_ROUNDS: usize = 50;
+/// Where fair completions are not known, beyond [`crate::pool`]'s most, arrays come after all others, the one that is furthest
+/// behind its fair share first.
+const NOT_RANKED_S: f64 = 1e12;
 
 /// An array that has tasks left, as the batch system shows it.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Array {
-    /// Its fair share, relative to the others'; more than 0.
-    pub weight: f64,
+    /// Whose it is. All arrays of a user together have the user's fair share.
+    pub user: String,
+    /// The user's fair share, relative to the others'; more than 0.
+    pub user_weight: f64,
     /// CPUs of each task.
     pub cpus: u32,
-    /// Tasks that have not begun.
+    /// Tasks that would begin if there were CPUs.
     pub waiting: u32,
     /// Tasks that run.
     pub running: u32,
-    /// The part of it that is done, in 0..=1, running tasks in part.
-    pub done: f64,
+    /// All that is left of it, by the best estimate, in CPU seconds.
+    pub left_cpu_s: f64,
+    /// Wall time of a task, likewise, in seconds.
+    pub task_s: f64,
     /// Tasks that its user lets run at once; `None` without a bound.
     pub own_bound: Option<u32>,
-    /// Mean wall time of its finished tasks, in seconds; 0 before there are any.
-    pub mean_task_s: f64,
 }
 
 impl Array {
@@ -43,6 +55,15 @@ impl Array {
 
     fn cpus_of(&self, tasks: u32) -> f64 {
         f64::from(tasks) * f64::from(self.cpus.max(1))
+    }
+
+    /// Tasks that it cannot do without in the coming epoch, if it is to be done in so many seconds.
+    fn must(&self, end_s: f64) -> u32 {
+        let later_s = (end_s - EPOCH_S - self.task_s).max(0.0);
+        let now_cpu_s = self.left_cpu_s - self.cpus_of(self.useful()) * later_s;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+        let tasks = (now_cpu_s / EPOCH_S / self.cpus_of(1)).ceil().max(0.0) as u32;
+        tasks.min(self.useful())
     }
 }
 
@@ -61,54 +82,100 @@ pub struct Turn {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct QueueAccount {
     ledger: Ledger,
+    /// The users of all arrays that the ledger knows.
+    users: BTreeMap<u64, String>,
+    /// The order of the last look.
+    order: Vec<u64>,
 }
 
 impl QueueAccount {
     /// Books the time since the last look, takes what the queue shows now, and says what each array may do. Of arrays that
     /// are missing all tasks have ended. `cpus` is what the tasks of all arrays together can have.
     pub fn turns(&mut self, arrays: &BTreeMap<u64, Array>, cpus: u32, now_s: f64) -> BTreeMap<u64, Turn> {
+        self.book(arrays, now_s);
+        self.ledger.set_capacity(f64::from(cpus));
+        let standings = self.ledger.standings();
+        self.follow(arrays, &standings);
+        let mut free = cpus;
+        let mut tasks: BTreeMap<u64, u32> = BTreeMap::new();
+        // First what arrays cannot do without, then all they can use.
+        for only_must in [true, false] {
+            for number in &self.order {
+                let (Some(array), Some(standing)) = (arrays.get(number), standings.get(number)) else { continue };
+                let most = match (only_must, standing.fair_completion_in_s) {
+                    (true, Some(end_s)) => array.must(end_s),
+                    (true, None) => 0,
+                    (false, _) => array.useful(),
+                };
+                let given = tasks.entry(*number).or_default();
+                let more = most.saturating_sub(*given).min(free / array.cpus.max(1));
+                *given += more;
+                free -= more * array.cpus.max(1);
+            }
+        }
+        let turn = |(place, number): (usize, &u64)| {
+            let (array, standing, given) = (arrays.get(number)?, standings.get(number)?, *tasks.get(number)?);
+            Some((*number, Turn { place, at_once: (given < array.useful()).then_some(given), standing: *standing }))
+        };
+        self.order.iter().enumerate().filter_map(turn).collect()
+    }
+
+    fn book(&mut self, arrays: &BTreeMap<u64, Array>, now_s: f64) {
         let ledger = &mut self.ledger;
         // After a leap of the clock, or a long absence, nobody knows what ran meanwhile.
         if now_s - ledger.at_s() > LONGEST_STEP_S {
-            ledger.skip(now_s)
+            ledger.skip(now_s);
         } else {
-            ledger.pass(now_s)
+            // No more is shared than what really ran: a batch system always leaves some CPUs idle between two tasks, and nobody
+            // could give that back.
+            ledger.set_capacity(ledger.held());
+            ledger.pass(now_s);
         }
         let gone: Vec<u64> = ledger.jobs().filter(|number| !arrays.contains_key(number)).collect();
         gone.into_iter().for_each(|number| ledger.end(number));
-        ledger.set_capacity(f64::from(cpus));
-        for (number, array) in arrays {
-            let most = array.cpus_of(array.useful());
-            ledger.claim(*number, Claim { weight: array.weight, least: 0.0, most, change_s: array.mean_task_s });
-            ledger.hold(*number, array.cpus_of(array.running), 0.0);
-            ledger.progressed(*number, array.done);
+        self.users.extend(arrays.iter().map(|(number, array)| (*number, array.user.clone())));
+        let known: Vec<u64> = ledger.accounts().collect();
+        self.users.retain(|number, _| known.binary_search(number).is_ok() || arrays.contains_key(number));
+        let mut of_user: BTreeMap<&str, f64> = BTreeMap::new();
+        for user in self.users.values() {
+            *of_user.entry(user).or_default() += 1.0;
         }
-        let outlook = ledger.outlook(EPOCH_S);
-        let mut order: Vec<(u64, &Array, Standing, u32)> = arrays
-            .iter()
-            .filter_map(|(number, array)| {
-                outlook.get(number).map(|(standing, cpus)| (*number, array, *standing, *cpus))
-            })
-            .collect();
-        // Who has less than it may have comes first, then the one that would be done first.
-        let is_short = |array: &Array, cpus: u32| array.cpus_of(array.running) < f64::from(cpus);
-        let end_s = |standing: &Standing| standing.fair_completion_in_s.unwrap_or(f64::INFINITY);
-        order.sort_by(|a, b| {
-            let short = is_short(b.1, b.3).cmp(&is_short(a.1, a.3));
-            short.then(end_s(&a.2).total_cmp(&end_s(&b.2))).then(a.0.cmp(&b.0))
-        });
-        let whole = |array: &Array, cpus: u32| (cpus / array.cpus.max(1)).min(array.useful());
-        let given: u32 = order.iter().map(|(_, array, _, cpus)| whole(array, *cpus) * array.cpus.max(1)).sum();
-        // CPUs that are too few for a task of the one that was given them.
-        let mut rest = cpus.saturating_sub(given);
-        let turn = |(place, (number, array, standing, cpus)): (usize, (u64, &Array, Standing, u32))| {
-            let tasks = whole(array, cpus);
-            let more = (rest / array.cpus.max(1)).min(array.useful() - tasks);
-            rest -= more * array.cpus.max(1);
-            let at_once = (tasks + more < array.useful()).then_some(tasks + more);
-            (number, Turn { place, at_once, standing })
+        for (number, array) in arrays {
+            let weight = array.user_weight / of_user.get(array.user.as_str()).copied().unwrap_or(1.0);
+            let most = array.cpus_of(array.useful());
+            ledger.claim(*number, Claim { weight, least: 0.0, most, change_s: array.task_s });
+            ledger.hold(*number, array.cpus_of(array.running), 0.0);
+            ledger.left(*number, array.left_cpu_s);
+        }
+    }
+
+    /// The order by fair completions, as far as they differ by more than estimates do from one look to the next.
+    fn follow(&mut self, arrays: &BTreeMap<u64, Array>, standings: &BTreeMap<u64, Standing>) {
+        self.order.retain(|number| standings.contains_key(number));
+        let before: Vec<u64> = self.order.clone();
+        self.order.extend(standings.keys().filter(|number| !before.contains(number)));
+        let end_s = |number: &u64| {
+            let standing = standings.get(number);
+            let not_ranked = || NOT_RANKED_S + standing.map_or(0.0, |standing| standing.credit);
+            standing.and_then(|standing| standing.fair_completion_in_s).unwrap_or_else(not_ranked)
         };
-        order.into_iter().enumerate().map(turn).collect()
+        let task_s = |number: &u64| arrays.get(number).map_or(0.0, |array| array.task_s);
+        for _ in 0..MOST_ROUNDS {
+            let mut changed = false;
+            for place in 1..self.order.len() {
+                let (first, second) = (self.order[place - 1], self.order[place]);
+                // A new array has no place to keep.
+                let margin_s =
+                    if before.contains(&second) { EPOCH_S + task_s(&first).max(task_s(&second)) } else { 0.0 };
+                if end_s(&second) + margin_s < end_s(&first) {
+                    self.order.swap(place - 1, place);
+                    changed = true;
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
     }
 }
 

@@ -14,6 +14,7 @@ struct Work {
     task_s: u32,
     cpus: u32,
     own_bound: Option<u32>,
+    user: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -58,18 +59,25 @@ fn play(works: &[Work], cpus: u32, policy: Policy) -> Played {
         if here.is_empty() && works.iter().all(|work| work.arrives_s <= now) {
             return played;
         }
+        // Before the first task of an array has ended, its tasks are taken to be like all others.
+        let finished = |at: usize| works[at].tasks - waiting[at] - u32::try_from(running[at].len()).unwrap();
+        let all: u32 = (0..works.len()).map(finished).sum();
+        let sum: u32 = (0..works.len()).map(|at| finished(at) * works[at].task_s).sum();
+        let usual_s = if all > 0 { f64::from(sum) / f64::from(all) } else { 1.0 };
         let array = |at: usize| {
             let work = works[at];
-            let left: u32 = running[at].iter().sum::<u32>() + waiting[at] * work.task_s;
-            let finished = work.tasks - waiting[at] - u32::try_from(running[at].len()).unwrap();
+            let task_s = if finished(at) > 0 { f64::from(work.task_s) } else { usual_s };
+            let begun: f64 = running[at].iter().map(|left| f64::from(work.task_s - left).min(task_s)).sum();
+            let left = f64::from(work.tasks - finished(at)) * task_s - begun;
             let array = Array {
-                weight: 1.0,
+                user: work.user.to_string(),
+                user_weight: 1.0,
                 cpus: work.cpus,
                 waiting: waiting[at],
                 running: u32::try_from(running[at].len()).unwrap(),
-                done: 1.0 - f64::from(left) / f64::from(work.tasks * work.task_s),
+                left_cpu_s: left * f64::from(work.cpus),
+                task_s,
                 own_bound: work.own_bound,
-                mean_task_s: if finished > 0 { f64::from(work.task_s) } else { 0.0 },
             };
             (at as u64, array)
         };
@@ -127,7 +135,7 @@ fn mix(seed: u64) -> Vec<Work> {
     let work = |_| {
         arrives_s += below(20);
         let tasks = if below(4) == 0 { 60 + below(60) } else { 5 + below(20) };
-        Work { arrives_s, tasks, task_s: 3 + below(13), cpus: 1, own_bound: None }
+        Work { arrives_s, tasks, task_s: 3 + below(13), cpus: 1, own_bound: None, user: arrives_s }
     };
     (0..8).map(work).collect()
 }
@@ -164,8 +172,16 @@ fn by_credit_arrays_end_sooner_than_by_submission_or_in_equal_parts() {
 #[test]
 fn an_array_that_is_alone_needs_no_bound_and_an_own_one_stays() {
     let mut account = QueueAccount::default();
-    let array =
-        |own_bound| Array { weight: 1.0, cpus: 1, waiting: 50, running: 0, done: 0.0, own_bound, mean_task_s: 0.0 };
+    let array = |own_bound| Array {
+        user: "alice".into(),
+        user_weight: 1.0,
+        cpus: 1,
+        waiting: 50,
+        running: 0,
+        left_cpu_s: 500.0,
+        task_s: 10.0,
+        own_bound,
+    };
     let alone = account.turns(&[(7, array(None))].into(), 60, 0.0)[&7];
     assert_eq!((alone.place, alone.at_once), (0, None));
     let few = account.turns(&[(7, array(None))].into(), 8, 1.0)[&7];
@@ -175,11 +191,50 @@ fn an_array_that_is_alone_needs_no_bound_and_an_own_one_stays() {
     assert_eq!((both[&7].at_once, both[&8].at_once), (Some(6), None));
 }
 
+/// Two arrays that are alike: one after the other is as good for the second, and better for the first.
+#[test]
+fn alike_arrays_have_their_turns_and_keep_them() {
+    let work = Work { arrives_s: 0, tasks: 40, task_s: 4, cpus: 1, own_bound: None, user: 0 };
+    let works = [work, Work { user: 1, ..work }];
+    let [credit, equal, fifo] = [Policy::Credit, Policy::Equal, Policy::Fifo].map(|policy| play(&works, 8, policy));
+    println!("{:?} {:?} {:?}", credit.ends_s, equal.ends_s, fifo.ends_s);
+    assert!(mean_s(&works, &credit) <= 1.1 * mean_s(&works, &fifo), "{:?}", credit.ends_s);
+    assert!(credit.ends_s.iter().all(|end| *end <= 44), "{:?}", credit.ends_s);
+}
+
+/// Many arrays of one user are no more than one array of another.
+#[test]
+fn users_have_alike_shares_however_many_arrays_they_have() {
+    let many = Work { arrives_s: 0, tasks: 20, task_s: 5, cpus: 1, own_bound: None, user: 0 };
+    let works = [many, many, many, many, many, Work { tasks: 100, user: 1, ..many }];
+    let credit = play(&works, 10, Policy::Credit);
+    // All of it takes 100 s. Fairly each user has half of the CPUs until both are done.
+    let first = works.len() - 1;
+    println!("{:?}", credit.ends_s);
+    assert!(credit.ends_s[..first].iter().all(|end| *end <= 110) && credit.ends_s[first] <= 110);
+}
+
+#[test]
+fn tasks_of_several_cpus_have_their_turn() {
+    let wide = Work { arrives_s: 0, tasks: 5, task_s: 4, cpus: 2, own_bound: None, user: 0 };
+    let long = Work { tasks: 60, cpus: 1, user: 1, ..wide };
+    let works = [long, Work { tasks: 30, user: 2, ..long }, wide];
+    let credit = play(&works, 8, Policy::Credit);
+    println!("{:?}", credit.ends_s);
+    assert!(credit.ends_s[2] <= 24, "{:?}", credit.ends_s);
+}
+
 fn works() -> impl Strategy<Value = Vec<Work>> {
     let bound = prop::sample::select(vec![None, None, Some(1), Some(3)]);
     let work = (0..60_u32, 1..30_u32, 1..12_u32, 1..4_u32, bound);
-    let work =
-        work.prop_map(|(arrives_s, tasks, task_s, cpus, own_bound)| Work { arrives_s, tasks, task_s, cpus, own_bound });
+    let work = work.prop_map(|(arrives_s, tasks, task_s, cpus, own_bound)| Work {
+        arrives_s,
+        tasks,
+        task_s,
+        cpus,
+        own_bound,
+        user: tasks % 3,
+    });
     prop::collection::vec(work, 1..7)
 }
 

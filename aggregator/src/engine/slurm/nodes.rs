@@ -45,7 +45,7 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, Node>, SlurmError> {
         };
         let word = state.trim_end_matches(|sign: char| !sign.is_ascii_alphabetic());
         let is_up = !state.ends_with('*')
-            && matches!(word, "idle" | "mixed" | "allocated" | "completing" | "draining" | "drained");
+            && matches!(word, "idle" | "mixed" | "allocated" | "completing" | "planned" | "draining" | "drained");
         let drains = word.starts_with("drain");
         let is_ours = drains && reason.starts_with(REASON);
         let idle = if is_up && !drains { idle } else { 0 };

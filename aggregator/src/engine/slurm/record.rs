@@ -1,6 +1,6 @@
-//! A job's record on disk, `slurm.json`: what users' arrays had before Gleaner bound them, what was counted of them, and the
-//! account of their shares. In: a folder. Out: a record, or why it cannot be read; then the job must not start, because the
-//! users' own bounds would be lost. Called by the session.
+//! A partition's record on disk: what users' arrays had before Gleaner bound them, what was counted of them, and the account of
+//! their shares. It outlives the job, because arrays may not have been given back all they had. In: a file. Out: a record, or
+//! why it cannot be read; then the job must not start, because the users' own bounds would be lost. Called by the session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use gleaner_daemon::durable::{make_folders, replace};
 use gleaner_planner::queue::QueueAccount;
 use gleaner_types::format::UnknownFormat;
-use gleaner_types::id::HostId;
+use gleaner_types::id::{HostId, JobId};
 use serde::{Deserialize, Serialize};
 
 use super::queue::{EndedTask, How};
@@ -81,9 +81,13 @@ impl Ended {
     }
 }
 
-/// The record of a job.
+/// The record of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Record {
+    /// The job that has or had it last.
+    pub(super) job: Option<JobId>,
+    /// Arrays that have left the queue while they were bound.
+    pub(super) departed: BTreeMap<u64, KnownArray>,
     pub(super) arrays: BTreeMap<u64, KnownArray>,
     /// Tasks of arrays that are gone.
     pub(super) gone: Gone,
@@ -154,12 +158,12 @@ struct Written<'a> {
 }
 
 impl Record {
-    /// The record in a folder; `None` where there is none.
+    /// The record in a file; `None` where there is none.
     ///
     /// # Errors
     /// [`RecordError`].
-    pub(super) fn read(folder: &Path) -> Result<Option<Self>, RecordError> {
-        let file = folder.join("slurm.json");
+    pub(super) fn read(file: &Path) -> Result<Option<Self>, RecordError> {
+        let file = file.to_owned();
         let text = match std::fs::read(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -172,14 +176,31 @@ impl Record {
         serde_json::from_slice(&text).map(Some).map_err(damaged)
     }
 
-    /// Writes it to a folder, to last.
+    /// The same for a job that begins: what arrays had before they were bound, and nothing of what was counted before.
+    pub(super) fn begun_by(self, job: &JobId) -> Self {
+        let own = |(number, known): (u64, KnownArray)| {
+            (number, KnownArray { tasks: 0, left: 0, ended: Ended::default(), ..known })
+        };
+        Self {
+            job: Some(job.clone()),
+            arrays: self.arrays.into_iter().map(own).collect(),
+            departed: self.departed,
+            hosts: self.hosts,
+            counted: self.counted,
+            ..Self::default()
+        }
+    }
+
+    /// Writes it to a file, to last.
     ///
     /// # Errors
     /// The disk does not take it; the record written before is still there.
-    pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
-        make_folders(folder, 0o777)?;
+    pub(super) fn write(&self, file: &Path) -> io::Result<()> {
+        if let Some(folder) = file.parent() {
+            make_folders(folder, 0o777)?;
+        }
         let record = Written { format: FORMAT, software: env!("CARGO_PKG_VERSION"), record: self };
-        replace(&folder.join("slurm.json"), &serde_json::to_vec(&record)?, 0o600)
+        replace(file, &serde_json::to_vec(&record)?, 0o600)
     }
 }
 
@@ -190,7 +211,8 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Record::read(folder.path()).unwrap(), None);
+        let file = folder.path().join("j/slurm.json");
+        assert_eq!(Record::read(&file).unwrap(), None);
         let array = KnownArray { own_bound: Some(4), set: Some((2, 1_000)), tasks: 9, ..KnownArray::default() };
         let record = Record {
             arrays: [(12, array)].into(),
@@ -199,8 +221,11 @@ mod tests {
             fraction: 0.5,
             ..Record::default()
         };
-        record.write(&folder.path().join("j")).unwrap();
-        assert_eq!(Record::read(&folder.path().join("j")).unwrap(), Some(record));
+        record.write(&file).unwrap();
+        assert_eq!(Record::read(&file).unwrap().as_ref(), Some(&record));
+        // The next job of the partition takes what users had, and counts anew.
+        let next = record.begun_by(&"next".parse().unwrap());
+        assert_eq!((next.arrays[&12].own_bound, next.arrays[&12].tasks, next.fraction), (Some(4), 0, 0.0));
     }
 
     #[test]
@@ -213,7 +238,7 @@ mod tests {
             (r#"{"format":1}"#, "is damaged"),
         ] {
             std::fs::write(&file, text).unwrap();
-            let said = gleaner_types::error::chain(&Record::read(folder.path()).unwrap_err());
+            let said = gleaner_types::error::chain(&Record::read(&file).unwrap_err());
             assert!(said.contains(why), "{said}");
             assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
         }

@@ -28,7 +28,7 @@ pub(super) struct SlurmRunner {
     pub(super) job: JobId,
     pub(super) options: SlurmOptions,
     pub(super) dedicated: Vec<HostId>,
-    /// Where its record is kept.
+    /// Where records of partitions are kept.
     pub(super) folder: PathBuf,
     pub(super) reports: mpsc::Sender<EngineReport>,
     pub(super) orders: watch::Receiver<Orders>,
@@ -37,8 +37,7 @@ pub(super) struct SlurmRunner {
 impl SlurmRunner {
     /// Runs the job to its end, or until it is ordered to leave it.
     pub(super) async fn run(mut self) {
-        let (options, folder) = (self.options.clone(), self.folder.clone());
-        let mut session = match Session::open(options, &self.dedicated, folder) {
+        let mut session = match Session::open(&self.job, self.options.clone(), &self.dedicated, &self.folder) {
             Ok(session) => session,
             Err(error) => {
                 let end = EngineEnd::Broken { reason: chain(&error) };

@@ -2,29 +2,33 @@
 //! Out: progress; nodes resumed and drained; arrays bound by credit. Called by the runner.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use gleaner_planner::queue::{Array, Turn};
-use gleaner_types::id::HostId;
+use gleaner_planner::queue::{Array, QueueAccount, Turn};
+use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{EngineProgress, WorkerProgress};
 use gleaner_types::units::Fraction;
 
 use super::nodes::{self, Node};
 use super::options::{Order, SlurmOptions};
 use super::queue::{self, How, Queue, QueuedArray};
-use super::record::{Gone, KnownArray, Record, RecordError};
+use super::record::{Ended, Gone, KnownArray, Record, RecordError};
 use super::tools::{SlurmError, Tools};
 
 /// Time between two records of what only changes figures, in seconds.
 const RECORD_EVERY_S: f64 = 10.0;
 /// Arrays that are changed in one look; the others have their turn in the next.
 const MOST_CHANGES: usize = 20;
+/// Arrays and jobs of a queue that are shared. Of more, the account would take seconds. Chosen.
+const MOST_SHARED: usize = 1_000;
 /// What is added to the nice value of an array that should have nothing now: Slurm's least bound is one task. It is more than
 /// what ages and sizes of jobs usually come to. Chosen.
 const LAST: i64 = 1_000_000;
 /// Looks in a row at which CPUs may be free that an array's bound keeps from it. Then some of those that were given to others are
 /// of no use to them: a constraint, or memory, keeps them away. Chosen: Slurm starts tasks within that time.
 const MOST_IDLE_LOOKS: u32 = 4;
+/// What a task takes at least, in seconds: Slurm's own times are whole seconds.
+const LEAST_TASK_S: f64 = 0.5;
 /// The most of a running task that counts as done.
 const MOST_RUNNING: f64 = 0.95;
 /// The most that is done while anything is left.
@@ -45,33 +49,45 @@ pub(super) struct Look {
 pub(super) struct Session {
     options: SlurmOptions,
     dedicated: BTreeSet<HostId>,
-    folder: PathBuf,
+    /// The record's.
+    file: PathBuf,
     tools: Tools,
     record: Record,
     /// What Slurm shows as ended at the first look ended before this job began.
     is_first: bool,
     recorded_s: f64,
     empty_since_s: Option<f64>,
-    idle_looks: u32,
+    /// Of arrays with tasks that could have run on free CPUs and did not: in how many looks in a row, and how many ran.
+    stuck: BTreeMap<u64, (u32, usize)>,
 }
 
 impl Session {
-    /// Goes on with what is on record, or begins.
+    /// Goes on with what is on record, or begins. Records of all partitions are in `folder`.
     ///
     /// # Errors
     /// [`RecordError`].
-    pub(super) fn open(options: SlurmOptions, dedicated: &[HostId], folder: PathBuf) -> Result<Self, RecordError> {
-        let record = Record::read(&folder)?;
+    pub(super) fn open(
+        job: &JobId,
+        options: SlurmOptions,
+        dedicated: &[HostId],
+        folder: &Path,
+    ) -> Result<Self, RecordError> {
+        // No job's folder begins with a dot.
+        let conf = options.conf.as_ref().map_or(0, |conf| crc32fast::hash(conf.as_os_str().as_encoded_bytes()));
+        let file = folder.join(format!(".slurm-{}-{conf:08x}.json", options.partition));
+        let record = Record::read(&file)?;
+        let is_first = record.as_ref().is_none_or(|record| record.job.as_ref() != Some(job));
+        let record = record.unwrap_or_default();
         Ok(Self {
             tools: Tools::new(&options),
             options,
             dedicated: dedicated.iter().cloned().collect(),
-            folder,
-            is_first: record.is_none(),
-            record: record.unwrap_or_default(),
+            file,
+            is_first,
+            record: if is_first { record.begun_by(job) } else { record },
             recorded_s: f64::NEG_INFINITY,
             empty_since_s: None,
-            idle_looks: 0,
+            stuck: BTreeMap::new(),
         })
     }
 
@@ -93,13 +109,11 @@ impl Session {
             self.recorded_s = now_s;
         }
         let mut trouble = self.set_nodes(wanted, &nodes).await;
+        let departed = self.give_back_departed().await;
+        trouble = trouble.or(departed);
         if self.options.order == Order::Credit {
-            let turns = self.turns(&queue, &nodes, now_s);
-            // Without a node there is nothing to share.
-            if nodes.values().any(|node| node.is_up) {
-                let bound = self.set_bounds(&queue, &turns).await;
-                trouble = trouble.or(bound);
-            }
+            let bound = self.bind(&queue, &nodes, now_s).await;
+            trouble = trouble.or(bound);
         }
         let is_empty = queue.arrays.is_empty();
         let since_s = if is_empty { *self.empty_since_s.get_or_insert(now_s) } else { now_s };
@@ -116,7 +130,9 @@ impl Session {
         for (number, seen) in &queue.arrays {
             let known = self.record.arrays.get(number);
             if known.is_none_or(|known| known.user != seen.user) {
-                self.record.arrays.insert(*number, KnownArray::of(seen));
+                // One that comes back is still bound as it was.
+                let back = self.record.departed.remove(number).filter(|known| known.user == seen.user);
+                self.record.arrays.insert(*number, back.unwrap_or_else(|| KnownArray::of(seen)));
             }
             if let Some(known) = self.record.arrays.get_mut(number) {
                 known.follow(seen);
@@ -152,9 +168,27 @@ impl Session {
             known.tasks = known.tasks.max(known.left.saturating_add(known.ended.good + known.ended.bad));
         }
         let gone = self.record.arrays.extract_if(.., |number, _| !queue.arrays.contains_key(number));
-        for (_, known) in gone {
+        for (number, known) in gone {
             self.record.gone.add(&known, mean_s);
+            // It may have gone elsewhere, with its bound.
+            if known.set.is_some() {
+                let known = KnownArray { tasks: 0, left: 0, ended: Ended::default(), ..known };
+                self.record.departed.insert(number, known);
+            }
         }
+    }
+
+    /// Gives back what arrays had that were bound and are no longer in the queue. Most have ended, and Slurm says so.
+    async fn give_back_departed(&mut self) -> Option<String> {
+        let some: Vec<u64> = self.record.departed.keys().take(MOST_CHANGES).copied().collect();
+        for number in some {
+            let Some(known) = self.record.departed.get(&number) else { continue };
+            match set_array(&self.tools, number, known.is_array, known.own()).await {
+                Err(error) if !error.is_of_nothing() => return Some(error.to_string()),
+                _ => drop(self.record.departed.remove(&number)),
+            }
+        }
+        None
     }
 
     /// Mean wall time of all good tasks, in seconds.
@@ -183,7 +217,8 @@ impl Session {
                     trouble.get_or_insert(format!("node {name} was drained by somebody else"));
                     continue;
                 }
-                (false, false) if !self.dedicated.contains(host) => "State=DRAIN",
+                // What is down, or whatever else, is somebody's or Slurm's business until it is up.
+                (false, false) if node.is_up && !self.dedicated.contains(host) => "State=DRAIN",
                 _ => continue,
             };
             tracing::info!(node = name, state = node.state, change, "a node of Slurm is changed");
@@ -194,71 +229,128 @@ impl Session {
             }
             if let Err(error) = self.tools.run("scontrol", &arguments).await {
                 trouble.get_or_insert(error.to_string());
+                if !error.is_answer() {
+                    break;
+                }
             }
         }
         trouble
     }
 
-    /// How many tasks of each array may run at once.
-    fn turns(&mut self, queue: &Queue, nodes: &BTreeMap<String, Node>, now_s: f64) -> BTreeMap<u64, Turn> {
-        let mut of_user: BTreeMap<&str, f64> = BTreeMap::new();
-        for array in queue.arrays.values() {
-            *of_user.entry(&array.user).or_default() += 1.0;
+    /// Bounds arrays by credit, where there are nodes to share and the queue can be taken in.
+    async fn bind(&mut self, queue: &Queue, nodes: &BTreeMap<String, Node>, now_s: f64) -> Option<String> {
+        if !nodes.values().any(|node| node.is_up) {
+            return None;
         }
-        let array = |(number, seen): (&u64, &QueuedArray)| {
-            let known = self.record.arrays.get(number)?;
-            let mean_task_s = known.ended.mean_s();
-            let array = Array {
-                weight: self.options.weight_of(&seen.user) / of_user.get(seen.user.as_str()).copied().unwrap_or(1.0),
-                cpus: seen.cpus,
-                waiting: seen.startable,
-                running: u32::try_from(seen.running.len()).unwrap_or(u32::MAX),
-                done: known.done(seen, mean_task_s.unwrap_or(f64::INFINITY), now_s),
-                own_bound: known.own_bound,
-                mean_task_s: mean_task_s.unwrap_or(0.0),
-            };
-            Some((*number, array))
-        };
-        let arrays = queue.arrays.iter().filter_map(array).collect();
+        if queue.arrays.len() > MOST_SHARED {
+            self.record.account = QueueAccount::default();
+            let arrays = queue.arrays.len();
+            return Some(format!(
+                "{arrays} arrays and jobs are in the queue: of more than {MOST_SHARED} none is bound anew"
+            ));
+        }
+        let arrays = self.arrays(queue, nodes, now_s);
         // Tasks on nodes that drain are still somebody's.
         let cpus = |node: &Node| if node.is_up && !node.drains { node.cpus } else { node.allocated };
         let cpus = nodes.values().map(cpus).fold(0_u32, u32::saturating_add);
+        let mut account = std::mem::take(&mut self.record.account);
+        // It takes its time where arrays are many.
+        let turns = tokio::task::spawn_blocking(move || {
+            let turns = account.turns(&arrays, cpus, now_s);
+            (account, turns)
+        });
+        let Ok((account, turns)) = turns.await else { return Some("the account of shares broke off".to_owned()) };
+        self.record.account = account;
+        self.set_bounds(queue, &turns).await
+    }
+
+    /// The arrays as they are to be shared.
+    fn arrays(&mut self, queue: &Queue, nodes: &BTreeMap<String, Node>, now_s: f64) -> BTreeMap<u64, Array> {
         let idle = nodes.values().map(|node| node.idle).fold(0_u32, u32::saturating_add);
-        let is_kept_back = |(number, seen): (&u64, &QueuedArray)| {
+        let mut stuck = BTreeMap::new();
+        for (number, seen) in &queue.arrays {
             let bound = self.record.arrays.get(number).and_then(|known| known.set).map_or(0, |set| set.0);
-            seen.startable > 0 && seen.cpus <= idle && bound > 0 && seen.running.len() >= bound as usize
+            let may = bound == 0 || seen.running.len() < bound as usize;
+            if seen.startable > 0 && may && seen.cpus <= idle {
+                let (looks, ran) = self.stuck.get(number).copied().unwrap_or((0, seen.running.len()));
+                stuck
+                    .insert(*number, if seen.running.len() > ran { (0, seen.running.len()) } else { (looks + 1, ran) });
+            } else if let Some((looks, ran)) = self.stuck.get(number)
+                && *looks >= MOST_IDLE_LOOKS
+                && seen.running.len() <= *ran
+            {
+                // Others use the CPUs by now.
+                stuck.insert(*number, (*looks, *ran));
+            }
+        }
+        self.stuck = stuck;
+        let usual_s = self.mean_s();
+        let array = |(number, seen): (&u64, &QueuedArray)| {
+            let known = self.record.arrays.get(number)?;
+            let task_s = known.task_s(seen, usual_s, now_s);
+            let begun: f64 = seen.running.iter().map(|began_s| (now_s - *began_s as f64).clamp(0.0, task_s)).sum();
+            let array = Array {
+                user: seen.user.clone(),
+                user_weight: self.options.weight_of(&seen.user),
+                cpus: seen.cpus,
+                waiting: if self.is_stuck(*number) { seen.startable.min(1) } else { seen.startable },
+                running: u32::try_from(seen.running.len()).unwrap_or(u32::MAX),
+                left_cpu_s: (f64::from(known.left) * task_s - begun) * f64::from(seen.cpus),
+                task_s,
+                own_bound: known.own_bound,
+            };
+            Some((*number, array))
         };
-        self.idle_looks = if queue.arrays.iter().any(is_kept_back) { self.idle_looks.saturating_add(1) } else { 0 };
-        let more = if self.idle_looks >= MOST_IDLE_LOOKS { idle } else { 0 };
-        self.record.account.turns(&arrays, cpus.saturating_add(more), now_s)
+        queue.arrays.iter().filter_map(array).collect()
+    }
+
+    /// CPUs were free for it, again and again, and its tasks did not start: a constraint, or memory, keeps them away.
+    fn is_stuck(&self, number: u64) -> bool {
+        self.stuck.get(&number).is_some_and(|(looks, _)| *looks >= MOST_IDLE_LOOKS)
     }
 
     /// Bounds arrays, as far as that is news.
     async fn set_bounds(&mut self, queue: &Queue, turns: &BTreeMap<u64, Turn>) -> Option<String> {
         let mut changes = Vec::new();
-        for (number, turn) in turns {
+        let mut in_order: Vec<(&u64, &Turn)> = turns.iter().collect();
+        in_order.sort_by_key(|(_, turn)| turn.place);
+        for (number, turn) in in_order {
             let (Some(seen), Some(known)) = (queue.arrays.get(number), self.record.arrays.get_mut(number)) else {
                 continue;
             };
-            let shown = (seen.bound.unwrap_or(0), seen.nice);
+            let shown = (seen.bound.unwrap_or_else(|| known.last().0), seen.nice);
             let set = known.wanted(turn);
             // Where no task waits, nothing is left to hold back.
             if seen.waiting > 0 && set != shown && changes.len() < MOST_CHANGES {
-                (known.set_before, known.set) = (Some(shown), Some(set));
-                changes.push((*number, set, in_words(turn)));
+                changes.push((*number, shown, set, in_words(turn)));
             }
         }
-        if !changes.is_empty() {
-            // Before it is so: otherwise a restart would take it for what the user wants.
-            self.write().await;
+        if changes.is_empty() {
+            return None;
+        }
+        for (number, shown, set, _) in &changes {
+            if let Some(known) = self.record.arrays.get_mut(number) {
+                (known.set_before, known.set) = (Some(*shown), Some(*set));
+            }
+        }
+        // Before it is so: otherwise a restart would take it for what the user wants.
+        if !self.write().await {
+            return Some(format!("{} cannot be written, and no array is bound anew without it", self.file.display()));
         }
         let mut trouble = None;
-        for (number, set, comment) in changes {
-            let is_array = self.record.arrays.get(&number).is_some_and(|known| known.is_array);
-            // An array that has ended meanwhile is gone at the next look.
-            if let Err(error) = set_array(&self.tools, number, is_array, set, &comment).await {
-                tracing::debug!(array = number, %error, "an array could not be bound");
-                trouble = trouble.or(Some(error.to_string()));
+        for (number, _, set, why) in changes {
+            let Some(known) = self.record.arrays.get(&number) else { continue };
+            tracing::info!(array = number, user = known.user, bound = set.0, nice = set.1, why, "an array is bound");
+            match set_array(&self.tools, number, known.is_array, set).await {
+                Err(error) if !error.is_of_nothing() => {
+                    let silent = !error.is_answer();
+                    trouble = trouble.or(Some(error.to_string()));
+                    if silent {
+                        break;
+                    }
+                }
+                // An array that has ended meanwhile is gone at the next look.
+                _ => {}
             }
         }
         trouble
@@ -292,7 +384,7 @@ impl Session {
         EngineProgress {
             fraction_done: Fraction::clamped(fraction),
             tasks_total: tasks,
-            tasks_done: tasks.saturating_sub(left).saturating_sub(ended.bad),
+            tasks_done: ended.good,
             tasks_failed: ended.bad,
             tasks_retried: 0,
             tasks_running: u32::try_from(running).unwrap_or(u32::MAX),
@@ -309,12 +401,15 @@ impl Session {
     }
 
     /// Writes the record. The disk may hang.
-    async fn write(&self) {
-        let (record, folder) = (self.record.clone(), self.folder.clone());
-        let written = tokio::task::spawn_blocking(move || record.write(&folder)).await;
-        if let Err(error) = written.map_err(std::io::Error::other).and_then(|written| written) {
-            let folder = self.folder.display();
-            tracing::warn!(%folder, %error, "what users' arrays had is not on record: a restart may not give it back");
+    async fn write(&self) -> bool {
+        let (record, file) = (self.record.clone(), self.file.clone());
+        let written = tokio::task::spawn_blocking(move || record.write(&file)).await;
+        match written.map_err(std::io::Error::other).and_then(|written| written) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(file = %self.file.display(), %error, "a record cannot be written");
+                false
+            }
         }
     }
 
@@ -323,20 +418,25 @@ impl Session {
     /// # Errors
     /// Slurm cannot be asked. Arrays that it refuses to change are left.
     pub(super) async fn give_back(&mut self) -> Result<(), SlurmError> {
-        for (number, known) in &mut self.record.arrays {
+        let mut silence = None;
+        for (number, known) in self.record.arrays.iter_mut().chain(&mut self.record.departed) {
             if known.set.is_none() {
                 continue;
             }
-            let own = known.own();
-            match set_array(&self.tools, *number, known.is_array, own, "").await {
-                Err(error) if !error.is_refusal() => return Err(error),
-                Err(error) => tracing::debug!(array = number, %error, "an array could not be given back its bound"),
-                Ok(()) => {}
+            match set_array(&self.tools, *number, known.is_array, known.own()).await {
+                Err(error) if !error.is_of_nothing() => {
+                    let stop = !error.is_answer();
+                    silence = Some(error);
+                    if stop {
+                        break;
+                    }
+                }
+                _ => (known.set_before, known.set) = (known.set, None),
             }
-            (known.set_before, known.set) = (known.set, None);
         }
+        self.record.departed.retain(|_, known| known.set.is_some());
         self.write().await;
-        Ok(())
+        silence.map_or(Ok(()), Err)
     }
 
     /// The job is over: arrays are given back what they had, and the nodes of interactive hosts drain.
@@ -354,16 +454,9 @@ impl Session {
     }
 }
 
-async fn set_array(
-    tools: &Tools,
-    number: u64,
-    is_array: bool,
-    (bound, nice): (u32, i64),
-    comment: &str,
-) -> Result<(), SlurmError> {
+async fn set_array(tools: &Tools, number: u64, is_array: bool, (bound, nice): (u32, i64)) -> Result<(), SlurmError> {
     let (job, bound, nice) = (format!("JobId={number}"), format!("ArrayTaskThrottle={bound}"), format!("Nice={nice}"));
-    let comment = format!("AdminComment={comment}");
-    let mut arguments = vec!["update", &job, &nice, &comment];
+    let mut arguments = vec!["update", &job, &nice];
     if is_array {
         arguments.push(&bound);
     }
@@ -373,22 +466,16 @@ async fn set_array(
     }
 }
 
-/// What a user reads of a bound.
+/// Why an array is bound as it is.
 fn in_words(turn: &Turn) -> String {
     let standing = &turn.standing;
-    let tasks = match turn.at_once {
-        Some(tasks) => format!("{tasks} tasks at once"),
-        None => "no bound".to_owned(),
-    };
-    let ahead = if standing.credit < 0.0 { "behind" } else { "ahead" };
-    let end = match standing.fair_completion_in_s {
-        Some(end_s) => format!(", which would be done in {end_s:.0} s"),
-        None => String::new(),
-    };
+    let ahead = if standing.credit < 0.0 { "behind" } else { "ahead of" };
+    let end = standing
+        .fair_completion_in_s
+        .map_or(String::new(), |end_s| format!(", by which it would be done in {end_s:.0} s"));
+    let (place, credit, fair) = (turn.place + 1, standing.credit.abs(), standing.fair);
     format!(
-        "Gleaner, by credit: {tasks}; {:.0} CPU seconds {ahead} of its fair share of {:.1} CPUs{end}",
-        standing.credit.abs(),
-        standing.fair
+        "number {place} by fair completion; {credit:.0} CPU seconds {ahead} its fair share, now {fair:.1} CPUs{end}"
     )
 }
 
@@ -396,7 +483,7 @@ impl KnownArray {
     fn of(seen: &QueuedArray) -> Self {
         Self {
             user: seen.user.clone(),
-            own_bound: seen.bound,
+            own_bound: seen.bound.filter(|bound| *bound > 0),
             own_nice: seen.nice,
             cpus: seen.cpus,
             is_array: seen.is_array,
@@ -414,14 +501,20 @@ impl KnownArray {
         if seen.waiting == 0 {
             return;
         }
-        let shown = (seen.bound.unwrap_or(0), seen.nice);
         let ours = [self.set, self.set_before, Some(self.own())];
-        if !ours.iter().flatten().any(|ours| ours.0 == shown.0) {
-            self.own_bound = seen.bound;
+        if let Some(bound) = seen.bound
+            && !ours.iter().flatten().any(|ours| ours.0 == bound)
+        {
+            self.own_bound = Some(bound).filter(|bound| *bound > 0);
         }
-        if !ours.iter().flatten().any(|ours| ours.1 == shown.1) {
+        if !ours.iter().flatten().any(|ours| ours.1 == seen.nice) {
             self.own_nice = seen.nice;
         }
+    }
+
+    /// What it should show: what was set last, or its user's own.
+    fn last(&self) -> (u32, i64) {
+        self.set.unwrap_or_else(|| self.own())
     }
 
     /// The bound, 0 for none, and the nice value that its user wants.
@@ -444,9 +537,16 @@ impl KnownArray {
         (done / f64::from(self.tasks.max(1))).clamp(0.0, 1.0)
     }
 
+    /// Wall time of a task: the mean of those that have ended. Before there are any, that of all arrays, or what its running tasks
+    /// have had.
+    fn task_s(&self, seen: &QueuedArray, usual_s: f64, now_s: f64) -> f64 {
+        let longest_s = seen.running.iter().map(|began_s| now_s - *began_s as f64).fold(0.0, f64::max);
+        self.ended.mean_s().unwrap_or_else(|| usual_s.max(longest_s)).max(LEAST_TASK_S)
+    }
+
     /// CPU seconds of all its tasks.
     fn work(&self, mean_s: f64) -> f64 {
-        f64::from(self.tasks) * f64::from(self.cpus.max(1)) * self.ended.mean_s().unwrap_or(mean_s).max(0.5)
+        f64::from(self.tasks) * f64::from(self.cpus.max(1)) * self.ended.mean_s().unwrap_or(mean_s).max(LEAST_TASK_S)
     }
 }
 

@@ -60,9 +60,17 @@ pub(super) enum SlurmError {
 }
 
 impl SlurmError {
-    /// The same would be said again.
-    pub(super) const fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused { .. })
+    /// There is nothing to change any more: the array has ended, or never was.
+    pub(super) fn is_of_nothing(&self) -> bool {
+        let Self::Refused { said, .. } = self else { return false };
+        let gone = ["Invalid job id specified", "Job has already finished", "already completing or completed"];
+        gone.iter().any(|gone| said.contains(gone))
+    }
+
+    /// Slurm answered. Otherwise the next call would have to wait as long.
+    pub(super) fn is_answer(&self) -> bool {
+        let silence = ["Unable to contact", "Socket timed out", "authentication error", "Zero Bytes"];
+        matches!(self, Self::Refused { said, .. } if !silence.iter().any(|silence| said.contains(silence)))
     }
 
     /// An array was changed, but not its tasks that have ended: `scontrol` complains of these, and then says of the others that
