@@ -100,9 +100,7 @@ fn start(job: &Job<'_>, setting: &Setting, orders: watch::Receiver<Orders>) -> O
         Workers::Slots(_) => Vec::new(),
     };
     let span = tracing::info_span!("job", job = %id, engine = "slurm");
-    // Beside the jobs' own folders, which go with them.
-    let folder = job.folder.parent().unwrap_or(job.folder).to_owned();
-    let reports = setting.reports.clone();
+    let (folder, reports) = (job.folder.to_owned(), setting.reports.clone());
     let runner = SlurmRunner { job: id, options, dedicated, folder, reports, orders };
     Some(tokio::spawn(runner.run().instrument(span)))
 }

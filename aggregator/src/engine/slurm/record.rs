@@ -122,6 +122,14 @@ pub(super) enum RecordError {
         /// Why not.
         source: io::Error,
     },
+    /// The job's folder cannot be made.
+    #[error("failed to make {}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// It is no record.
     #[error(
         "{} is damaged: put the arrays' bounds and nice values right with scontrol, and remove the file", file.display()

@@ -28,7 +28,7 @@ pub(super) struct SlurmRunner {
     pub(super) job: JobId,
     pub(super) options: SlurmOptions,
     pub(super) dedicated: Vec<HostId>,
-    /// Where records of partitions are kept.
+    /// The job's own; records of partitions are beside it.
     pub(super) folder: PathBuf,
     pub(super) reports: mpsc::Sender<EngineReport>,
     pub(super) orders: watch::Receiver<Orders>,

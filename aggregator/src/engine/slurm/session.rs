@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use gleaner_daemon::durable::make_folders;
 use gleaner_planner::queue::{Array, QueueAccount, Turn};
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{EngineProgress, WorkerProgress};
@@ -62,7 +63,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Goes on with what is on record, or begins. Records of all partitions are in `folder`.
+    /// Goes on with what is on record, or begins. `folder` is the job's own: it is there once the job has begun, and goes with the
+    /// job. The partition's record is beside it.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -74,10 +76,10 @@ impl Session {
     ) -> Result<Self, RecordError> {
         // No job's folder begins with a dot.
         let conf = options.conf.as_ref().map_or(0, |conf| crc32fast::hash(conf.as_os_str().as_encoded_bytes()));
-        let file = folder.join(format!(".slurm-{}-{conf:08x}.json", options.partition));
-        let record = Record::read(&file)?;
-        let is_first = record.as_ref().is_none_or(|record| record.job.as_ref() != Some(job));
-        let record = record.unwrap_or_default();
+        let file = folder.with_file_name(format!(".slurm-{}-{conf:08x}.json", options.partition));
+        let record = Record::read(&file)?.unwrap_or_default();
+        let is_first = !folder.is_dir() || record.job.as_ref() != Some(job);
+        make_folders(folder, 0o777).map_err(|source| RecordError::Folder { folder: folder.to_owned(), source })?;
         Ok(Self {
             tools: Tools::new(&options),
             options,

@@ -61,7 +61,7 @@ impl Fake {
     }
 
     fn session(&self) -> Session {
-        Session::open(&JobId::new("job").unwrap(), self.options(), &[host("d1")], &self.path("jobs")).unwrap()
+        Session::open(&JobId::new("job").unwrap(), self.options(), &[host("d1")], &self.path("jobs/job")).unwrap()
     }
 }
 
@@ -269,7 +269,7 @@ async fn what_slurm_did_not_do_is_tried_again_and_not_taken_for_the_users_wish()
     fs::remove_file(fake.path("broken")).unwrap();
     // The next job of the partition gives it back, if need be.
     let mut next =
-        Session::open(&JobId::new("next").unwrap(), fake.options(), &[host("d1")], &fake.path("jobs")).unwrap();
+        Session::open(&JobId::new("next").unwrap(), fake.options(), &[host("d1")], &fake.path("jobs/next")).unwrap();
     next.give_back().await.unwrap();
     assert!(fake.told()[0].ends_with("ArrayTaskThrottle=0"));
 }
@@ -290,15 +290,35 @@ async fn an_array_that_goes_elsewhere_has_its_bound_back() {
 }
 
 #[tokio::test]
+async fn another_job_of_the_same_name_counts_anew() {
+    let fake = Fake::new();
+    fake.queue(TWO);
+    let mut session = fake.session();
+    look(&mut session, &["d1"], 2_000.0).await;
+    fake.queue("");
+    for now_s in [2_002.0, 2_040.0] {
+        look(&mut session, &["d1"], now_s).await;
+    }
+    session.leave().await.unwrap();
+    // It has ended, and what was kept of it is gone.
+    fs::remove_dir_all(fake.path("jobs/job")).unwrap();
+    fake.queue("5|0-3|PD|alice|1|N/A|N/A|0||None\n");
+    let mut session = fake.session();
+    let seen = look(&mut session, &["d1"], 3_000.0).await.progress;
+    assert_eq!((seen.tasks_total, seen.fraction_done.value()), (4, 0.0));
+}
+
+#[tokio::test]
 async fn nothing_is_bound_without_a_record() {
     let fake = Fake::new();
     fake.nodes("d1|idle|0/8/0/8|none\n");
     fake.queue(TWO);
     fs::write(fake.path("jobs"), "no folder").unwrap();
-    let mut session = Session::open(&JobId::new("job").unwrap(), fake.options(), &[host("d1")], &fake.path("jobs/x"));
+    let mut session = Session::open(&JobId::new("job").unwrap(), fake.options(), &[host("d1")], &fake.path("jobs/job"));
     assert!(session.is_err(), "and an unreadable one begins nothing");
     fs::remove_file(fake.path("jobs")).unwrap();
-    session = Session::open(&JobId::new("job").unwrap(), fake.options(), &[host("d1")], &fake.path("jobs/x"));
+    session = Session::open(&JobId::new("job").unwrap(), fake.options(), &[host("d1")], &fake.path("jobs/job"));
+    fs::remove_dir_all(fake.path("jobs")).unwrap();
     fs::write(fake.path("jobs"), "no folder").unwrap();
     let seen = look(&mut session.unwrap(), &["d1"], 2_000.0).await;
     assert!(seen.trouble.unwrap().ends_with("cannot be written, and no array is bound anew without it"));
