@@ -20,7 +20,7 @@ use crate::pool::{Claim, Ledger, Standing};
 const EPOCH_S: f64 = 10.0;
 /// Longest time between two looks that counts, in seconds. Chosen, as for hosts.
 const LONGEST_STEP_S: f64 = 120.0;
-/// Rounds in which the order of one look is followed up in the next.
+/// Most places that an array can move forward from one look to the next.
 const MOST_ROUNDS: usize = 50;
 /// Where fair completions are not known, beyond [`crate::pool`]'s most, arrays come after all others, the one that is furthest
 /// behind its fair share first.

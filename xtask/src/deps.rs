@@ -24,7 +24,8 @@ pub(crate) fn check(steps: &mut Steps) {
     let deny_is_here = cargo(&["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     if !deny_is_here.is_ok_and(|status| status.success()) {
         // It runs for seconds: built without optimisation it is there in a third of the time.
-        let mut install = cargo(&["install", "cargo-deny", "--locked", "--version", DENY_VERSION, "--quiet", "--debug"]);
+        let mut install =
+            cargo(&["install", "cargo-deny", "--locked", "--version", DENY_VERSION, "--quiet", "--debug"]);
         install.env("CARGO_PROFILE_DEV_DEBUG", "0");
         steps.run("install cargo-deny", install);
     }

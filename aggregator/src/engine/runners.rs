@@ -36,7 +36,7 @@ struct Running {
 pub(super) struct Runners {
     running: BTreeMap<JobId, Running>,
     /// Runners of cancelled jobs, until their batch systems know.
-    cancelled: Vec<Running>,
+    cancelled: Vec<(JobId, Running)>,
 }
 
 impl Runners {
@@ -59,9 +59,10 @@ impl Runners {
         }
     }
 
-    /// Whether a job has a runner that goes on.
+    /// Whether a job has a runner that goes on, and be it to let the batch system know that the job is over.
     pub(super) fn is_running(&self, job: &JobId) -> bool {
-        self.running.get(job).is_some_and(|running| !running.task.is_finished())
+        let cancelled = self.cancelled.iter().filter(|(cancelled, _)| cancelled == job).map(|(_, running)| running);
+        self.running.get(job).into_iter().chain(cancelled).any(|running| !running.task.is_finished())
     }
 
     /// Has the batch system know that a job is over. Where the job had no slots here it may run on from before a restart, or
@@ -71,7 +72,7 @@ impl Runners {
         job: &Job<'_>,
         start: impl FnOnce(watch::Receiver<Orders>) -> Option<JoinHandle<()>>,
     ) {
-        self.cancelled.retain(|running| !running.task.is_finished());
+        self.cancelled.retain(|(_, running)| !running.task.is_finished());
         let running = match self.running.remove(&job.spec.id) {
             Some(running) => {
                 running.orders.send_modify(|orders| orders.cancelled = true);
@@ -79,7 +80,7 @@ impl Runners {
             }
             None => begin(Orders { cancelled: true, epoch: job.epoch, ..Orders::default() }, start),
         };
-        self.cancelled.extend(running);
+        self.cancelled.extend(running.map(|running| (job.spec.id.clone(), running)));
     }
 
     /// Orders every runner to stop: the aggregator ends.
@@ -88,7 +89,8 @@ impl Runners {
             running.orders.send_modify(|orders| orders.stopping = true);
         }
         let running = std::mem::take(&mut self.running).into_values();
-        running.chain(std::mem::take(&mut self.cancelled)).map(|running| running.task).collect()
+        let cancelled = std::mem::take(&mut self.cancelled).into_iter().map(|(_, running)| running);
+        running.chain(cancelled).map(|running| running.task).collect()
     }
 }
 

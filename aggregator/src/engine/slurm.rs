@@ -56,7 +56,7 @@ impl SlurmEngine {
 impl Engine for SlurmEngine {
     fn check(&self, options: &Value, problems: &mut Problems) {
         let Some(options) = options::check(options, problems) else { return };
-        if let Some(other) = self.owner(&options.partition()) {
+        if let Some(other) = self.owner(&options.identity()) {
             problems.add(format!("slurm.partition: {} is job {other}'s now", options.partition));
         }
     }
@@ -66,7 +66,7 @@ impl Engine for SlurmEngine {
         if !self.runners.is_running(id) {
             self.taken.remove(id);
             if let Ok(options) = job.spec.engine.options.read::<SlurmOptions>() {
-                let partition = options.partition();
+                let partition = options.identity();
                 if let Some(other) = self.owner(&partition) {
                     let reason = format!("partition {} is job {other}'s now", options.partition);
                     return self.setting.report_broken(id, reason);

@@ -201,10 +201,10 @@ async fn a_job_of_an_engine_that_is_not_there_fails_with_the_reason() {
     let mut engines = Engines::new(folder.path().join("jobs"), tasks(folder.path()), reports);
     let submit = SubmitJob { output_dir: Some(folder.path().display().to_string()), ..submission(&["true"]) };
     let mut spec = engines.prepare(HostId::new("h1").unwrap(), &JobId::new("j").unwrap(), submit, own()).unwrap();
-    spec.engine.name = EngineName::of("slurm");
+    spec.engine.name = EngineName::of("no-such");
     engines.act(&spec, EngineAction::SetSlots(BTreeMap::new()));
     let Some(EngineReport::Ended { end, .. }) = reported.recv().await else { panic!("no end") };
-    assert!(format!("{end:?}").contains("no engine `slurm`"), "{end:?}");
+    assert!(format!("{end:?}").contains("no engine `no-such`"), "{end:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(super) struct Node {
     pub(super) drains: bool,
     /// Gleaner drained it.
     pub(super) is_ours: bool,
-    /// Its slurmd answers, and nothing else is the matter with it.
+    /// Its slurmd answers, and it is up, apart from draining.
     pub(super) is_up: bool,
     pub(super) allocated: u32,
     /// CPUs that tasks could have now.

@@ -65,8 +65,8 @@ impl SlurmOptions {
         self.nodes.get(host).map_or(host.as_str(), String::as_str)
     }
 
-    /// What no two jobs can work on at the same time.
-    pub(super) fn partition(&self) -> (String, Option<PathBuf>) {
+    /// What no two jobs can work on at the same time: a partition of a cluster.
+    pub(super) fn identity(&self) -> (String, Option<PathBuf>) {
         (self.partition.clone(), self.conf.clone())
     }
 

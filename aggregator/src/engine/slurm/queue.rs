@@ -9,6 +9,8 @@ use super::tools::SlurmError;
 pub(super) const FORMAT: &str = "%F|%K|%t|%u|%C|%S|%e|%y|%N|%r";
 /// Why tasks wait that Slurm would start on free CPUs. All others wait for something else.
 const STARTABLE: [&str; 4] = ["None", "Priority", "Resources", "JobArrayTaskLimit"];
+/// The same while too few nodes are up; what follows differs.
+const TOO_FEW_NODES: &str = "Nodes required for job are DOWN";
 /// Most tasks of one array; Slurm's own limit is some four million.
 const MOST_TASKS: u32 = 4_000_001;
 /// Arrays that are taken of one queue.
@@ -21,8 +23,8 @@ pub(super) struct QueuedArray {
     /// CPUs of a task.
     pub(super) cpus: u32,
     pub(super) nice: i64,
-    /// Tasks at once that Slurm allows, 0 without a bound. `None` where no line tells: only several waiting tasks on one line
-    /// show it for certain.
+    /// Tasks at once that Slurm allows, 0 without a bound. `None` where no line tells: one with a single waiting task shows
+    /// a bound at most, and not that there is none.
     pub(super) bound: Option<u32>,
     /// It has several tasks, so that a bound can be set.
     pub(super) is_array: bool,
@@ -110,7 +112,7 @@ fn read(line: &str, queue: &mut Queue) -> Result<(), String> {
             let (waiting, bound) = if is_array { waiting_tasks(tasks)? } else { (1, None) };
             let entry = entry(queue, array, user, cpus, nice)?;
             entry.waiting = entry.waiting.saturating_add(waiting);
-            if state == "PD" && STARTABLE.contains(&reason) {
+            if state == "PD" && (STARTABLE.contains(&reason) || reason.starts_with(TOO_FEW_NODES)) {
                 entry.startable = entry.startable.saturating_add(waiting);
             }
             entry.is_array |= is_array;

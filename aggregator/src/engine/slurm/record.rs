@@ -27,8 +27,8 @@ pub(super) struct KnownArray {
     pub(super) own_nice: i64,
     /// What Gleaner set instead: the bound, 0 for none, and the nice value.
     pub(super) set: Option<(u32, i64)>,
-    /// The same before the last change, of which it may not be known whether Slurm made it.
-    pub(super) set_before: Option<(u32, i64)>,
+    /// What was shown before the last change, of which it may not be known whether Slurm made it.
+    pub(super) shown_before: Option<(u32, i64)>,
     pub(super) cpus: u32,
     /// It has several tasks, so that a bound can be set.
     pub(super) is_array: bool,
@@ -111,7 +111,7 @@ pub(super) struct Gone {
     pub(super) work: f64,
 }
 
-/// A record cannot be read.
+/// A job cannot begin: its record cannot be read, or its folder not be made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RecordError {
     /// It is there, and the disk does not give it.
@@ -184,8 +184,9 @@ impl Record {
         serde_json::from_slice(&text).map(Some).map_err(damaged)
     }
 
-    /// The same for a job that begins: what arrays had before they were bound, and nothing of what was counted before.
-    pub(super) fn begun_by(self, job: &JobId) -> Self {
+    /// The record with which a new job begins: with what arrays had before they were bound, and without what the last job
+    /// counted, its account of shares included.
+    pub(super) fn for_new_job(self, job: &JobId) -> Self {
         let own = |(number, known): (u64, KnownArray)| {
             (number, KnownArray { tasks: 0, left: 0, ended: Ended::default(), ..known })
         };
@@ -232,7 +233,7 @@ mod tests {
         record.write(&file).unwrap();
         assert_eq!(Record::read(&file).unwrap().as_ref(), Some(&record));
         // The next job of the partition takes what users had, and counts anew.
-        let next = record.begun_by(&"next".parse().unwrap());
+        let next = record.for_new_job(&"next".parse().unwrap());
         assert_eq!((next.arrays[&12].own_bound, next.arrays[&12].tasks, next.fraction), (Some(4), 0, 0.0));
     }
 

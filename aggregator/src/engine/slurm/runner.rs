@@ -66,18 +66,17 @@ impl SlurmRunner {
                     Ok(look) => {
                         session.said(&look.progress);
                         let (job, progress) = (self.job.clone(), look.progress);
-                        let report = if look.is_over {
-                            if let Err(error) = session.leave().await {
-                                tracing::warn!(job = %self.job, %error, "nodes of a job that is over were not drained");
-                            }
+                        let left = if look.is_over { session.leave().await } else { Ok(()) };
+                        let is_over = look.is_over && left.is_ok();
+                        let report = if is_over {
                             EngineReport::Ended { job, end: EngineEnd::Completed, progress: Some(progress) }
                         } else {
                             EngineReport::Progress { job, progress }
                         };
-                        if self.reports.send(report).await.is_err() || look.is_over {
+                        if self.reports.send(report).await.is_err() || is_over {
                             return;
                         }
-                        look.trouble
+                        look.trouble.or(left.err().map(|error| error.to_string()))
                     }
                     // The last bounds stay; Slurm goes on by itself.
                     Err(error) => Some(self.as_trouble(&error)),

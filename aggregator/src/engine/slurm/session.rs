@@ -54,7 +54,7 @@ pub(super) struct Session {
     file: PathBuf,
     tools: Tools,
     record: Record,
-    /// What Slurm shows as ended at the first look ended before this job began.
+    /// No look was made yet: what is shown as ended is not this job's.
     is_first: bool,
     recorded_s: f64,
     empty_since_s: Option<f64>,
@@ -86,7 +86,7 @@ impl Session {
             dedicated: dedicated.iter().cloned().collect(),
             file,
             is_first,
-            record: if is_first { record.begun_by(job) } else { record },
+            record: if is_first { record.for_new_job(job) } else { record },
             recorded_s: f64::NEG_INFINITY,
             empty_since_s: None,
             stuck: BTreeMap::new(),
@@ -113,10 +113,12 @@ impl Session {
         let mut trouble = self.set_nodes(wanted, &nodes).await;
         let departed = self.give_back_departed().await;
         trouble = trouble.or(departed);
-        if self.options.order == Order::Credit {
-            let bound = self.bind(&queue, &nodes, now_s).await;
-            trouble = trouble.or(bound);
-        }
+        let bound = match self.options.order {
+            Order::Credit => self.bind(&queue, &nodes, now_s).await,
+            // A job before this one may have left some.
+            Order::Slurm => self.give_back().await.err().map(|error| error.to_string()),
+        };
+        trouble = trouble.or(bound);
         let is_empty = queue.arrays.is_empty();
         let since_s = if is_empty { *self.empty_since_s.get_or_insert(now_s) } else { now_s };
         if !is_empty {
@@ -193,7 +195,7 @@ impl Session {
         None
     }
 
-    /// Mean wall time of all good tasks, in seconds.
+    /// Mean wall time of all good tasks, in seconds; a second before there are any.
     fn mean_s(&self) -> f64 {
         let all = self.record.arrays.values().map(|known| known.ended).chain([self.record.gone.ended]);
         let (good, seconds) = all.fold((0, 0.0), |(good, sum), own| (good + own.good, sum + own.seconds));
@@ -332,7 +334,7 @@ impl Session {
         }
         for (number, shown, set, _) in &changes {
             if let Some(known) = self.record.arrays.get_mut(number) {
-                (known.set_before, known.set) = (Some(*shown), Some(*set));
+                (known.shown_before, known.set) = (Some(*shown), Some(*set));
             }
         }
         // Before it is so: otherwise a restart would take it for what the user wants.
@@ -378,6 +380,7 @@ impl Session {
         let worker = |host: &HostId| {
             let name = self.options.node_of(host);
             let part = self.record.by_node.get(name).map_or(0.0, |work| work / all.max(f64::MIN_POSITIVE));
+            // Its CPUs, of all partitions: none is free of tasks before that.
             let tasks_running = nodes.get(name).map_or(0, |node| node.allocated);
             (host.clone(), WorkerProgress { tasks_running, done: Fraction::clamped(part) })
         };
@@ -418,9 +421,12 @@ impl Session {
     /// Gives arrays back what their users had set.
     ///
     /// # Errors
-    /// Slurm cannot be asked. Arrays that it refuses to change are left.
+    /// The last array that could not be changed; call it again.
     pub(super) async fn give_back(&mut self) -> Result<(), SlurmError> {
-        let mut silence = None;
+        if !self.record.arrays.values().chain(self.record.departed.values()).any(|known| known.set.is_some()) {
+            return Ok(());
+        }
+        let mut failure = None;
         for (number, known) in self.record.arrays.iter_mut().chain(&mut self.record.departed) {
             if known.set.is_none() {
                 continue;
@@ -428,31 +434,31 @@ impl Session {
             match set_array(&self.tools, *number, known.is_array, known.own()).await {
                 Err(error) if !error.is_of_nothing() => {
                     let stop = !error.is_answer();
-                    silence = Some(error);
+                    failure = Some(error);
                     if stop {
                         break;
                     }
                 }
-                _ => (known.set_before, known.set) = (known.set, None),
+                _ => (known.shown_before, known.set) = (known.set, None),
             }
         }
         self.record.departed.retain(|_, known| known.set.is_some());
         self.write().await;
-        silence.map_or(Ok(()), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     /// The job is over: arrays are given back what they had, and the nodes of interactive hosts drain.
     ///
     /// # Errors
-    /// Slurm cannot be asked.
+    /// Slurm cannot be asked, or an array could not be changed; call it again.
     pub(super) async fn leave(&mut self) -> Result<(), SlurmError> {
-        self.give_back().await?;
+        let given_back = self.give_back().await;
         let arguments = ["-h", "-N", "-p", &self.options.partition.clone(), "-o", nodes::FORMAT];
         let nodes = nodes::parse(&self.tools.run("sinfo", &arguments).await?)?;
         if let Some(trouble) = self.set_nodes(&BTreeMap::new(), &nodes).await {
             tracing::warn!(trouble, "a node was not drained");
         }
-        Ok(())
+        given_back
     }
 }
 
@@ -503,7 +509,7 @@ impl KnownArray {
         if seen.waiting == 0 {
             return;
         }
-        let ours = [self.set, self.set_before, Some(self.own())];
+        let ours = [self.set, self.shown_before, Some(self.own())];
         if let Some(bound) = seen.bound
             && !ours.iter().flatten().any(|ours| ours.0 == bound)
         {

@@ -17,8 +17,10 @@ pub(super) const PROGRAMS: [&str; 3] = ["squeue", "sinfo", "scontrol"];
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Longest output that is read: a queue of some hundred thousand tasks.
 const LONGEST: u64 = 32 << 20;
-/// Most of what a tool complains about that is passed on.
-const LONGEST_COMPLAINT: usize = 500;
+/// Most of what a tool complains about that is read: a line for each part of an array.
+const LONGEST_COMPLAINT: u64 = 1 << 20;
+/// Most of it that is shown, in characters.
+const LONGEST_SHOWN: usize = 500;
 
 /// A tool did not do what it was called for.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +40,7 @@ pub(super) enum SlurmError {
         program: &'static str,
     },
     /// It says no.
-    #[error("{program} {call}: {said}")]
+    #[error("{program} {call}: {}", said.chars().take(LONGEST_SHOWN).collect::<String>())]
     Refused {
         /// The tool.
         program: &'static str,
@@ -47,12 +49,18 @@ pub(super) enum SlurmError {
         /// Its complaint.
         said: String,
     },
+    /// It says too much.
+    #[error("{program} says more than {LONGEST} bytes")]
+    TooLong {
+        /// The tool.
+        program: &'static str,
+    },
     /// Its output cannot be used.
     #[error("{program}: line {line}: {why}")]
     Line {
         /// The tool.
         program: &'static str,
-        /// Which line, from 1; 0 is all of it.
+        /// Which line, from 1.
         line: usize,
         /// What is wrong with it.
         why: String,
@@ -120,7 +128,7 @@ impl Tools {
             };
             let read_complaints = async {
                 match complaints {
-                    Some(complaints) => complaints.take(LONGEST).read_to_end(&mut complained).await,
+                    Some(complaints) => complaints.take(LONGEST_COMPLAINT).read_to_end(&mut complained).await,
                     None => Ok(0),
                 }
             };
@@ -128,7 +136,7 @@ impl Tools {
             output?;
             complaints?;
             if said.len() as u64 > LONGEST {
-                return Ok(Err(SlurmError::Line { program, line: 0, why: format!("says more than {LONGEST} bytes") }));
+                return Ok(Err(SlurmError::TooLong { program }));
             }
             let status = child.wait().await?;
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -137,7 +145,7 @@ impl Tools {
             }
             let said = match text(&complained).trim() {
                 "" => status.to_string(),
-                complaint => complaint.chars().take(LONGEST_COMPLAINT).collect(),
+                complaint => complaint.to_owned(),
             };
             Ok(Err(SlurmError::Refused { program, call: arguments.join(" "), said }))
         };
