@@ -155,15 +155,18 @@ impl Slurm {
         Submitted { user, tasks, id: id.trim().parse().unwrap(), at: now_s() }
     }
 
-    /// The tasks of an array that have ended: when, and on which node.
+    /// The tasks of an array that have ended: when, and on which node. One may have ended on a host that was lost before Slurm was
+    /// told, and once more elsewhere.
     fn ended(&self, array: &Submitted) -> Vec<(f64, String)> {
         let mut ended = Vec::new();
         for task in 1..=array.tasks {
             let file = self.folder.path().join(format!("out/{}.{task}", array.id));
             let said = fs::read_to_string(file).unwrap_or_default();
-            assert!(said.lines().count() <= 1, "task {task} of {} ended twice: {said}", array.user);
-            if let Some((at, node)) = said.trim().split_once(' ') {
-                ended.push((at.parse().unwrap(), node.to_owned()));
+            let lines: Vec<(&str, &str)> = said.lines().filter_map(|line| line.split_once(' ')).collect();
+            if let Some(((at, node), before)) = lines.split_last() {
+                let lost = before.iter().all(|(_, node)| INTERACTIVE.contains(node));
+                assert!(lost, "task {task} of {} ended twice: {said}", array.user);
+                ended.push((at.parse().unwrap(), (*node).to_owned()));
             }
         }
         ended

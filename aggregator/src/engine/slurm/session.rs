@@ -81,7 +81,7 @@ impl Session {
         let is_first = !folder.is_dir() || record.job.as_ref() != Some(job);
         make_folders(folder, 0o777).map_err(|source| RecordError::Folder { folder: folder.to_owned(), source })?;
         Ok(Self {
-            tools: Tools::new(&options),
+            tools: Tools::new(options.tools.clone(), options.conf.clone()),
             options,
             dedicated: dedicated.iter().cloned().collect(),
             file,

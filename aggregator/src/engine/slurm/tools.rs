@@ -9,8 +9,6 @@ use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::options::SlurmOptions;
-
 /// The tools that are called.
 pub(super) const PROGRAMS: [&str; 3] = ["squeue", "sinfo", "scontrol"];
 /// How long a tool may take. Without slurmctld it would try for minutes.
@@ -98,8 +96,9 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    pub(super) fn new(options: &SlurmOptions) -> Self {
-        Self { folder: options.tools.clone(), conf: options.conf.clone() }
+    /// Those in a folder, with a configuration file where they do not find theirs by themselves.
+    pub(super) const fn new(folder: PathBuf, conf: Option<PathBuf>) -> Self {
+        Self { folder, conf }
     }
 
     /// Runs one to its end, and gives its output.
