@@ -7,7 +7,7 @@
 # Programs among the FILEs bring their shared libraries. Exit 124: time limit; 125: the host broke.
 # Needs on Debian: qemu-system-x86, busybox-static, cpio, dmsetup, iproute2, e2fsprogs.
 set -euo pipefail
-mem=640 cpus=2 disk=256 limit=110 qemu=
+mem=640 cpus=2 disk=256 limit=110 silence=240 qemu=
 while getopts m:c:D:T:q option; do case $option in
   m) mem=$OPTARG;; c) cpus=$OPTARG;; D) disk=$OPTARG;; T) limit=$OPTARG;; q) qemu=yes;; *) exit 64;;
 esac; done; shift $((OPTIND - 1))
@@ -79,6 +79,10 @@ timeout -s KILL "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -sm
   -drive "file=$work/disk,format=raw,if=virtio,cache=unsafe" </dev/null >"$work/log" 2>&1 &
 machine=$! started=$SECONDS
 touch "$work/output"
+# An emulated host stands still now and then. No test waits for so long without a word.
+while sleep 5 >/dev/null 2>&1 && kill -0 "$machine" 2>/dev/null; do
+  [ $(($(date +%s) - $(stat -c %Y "$work/output"))) -le $silence ] || { echo "host.sh: silent for $silence s" >&2; kill "$machine"; }
+done &
 tail -n +1 -s 0.2 -f --pid=$machine "$work/output" 2>/dev/null | sed -u 's/\r$//; /^LAB-EXIT /d' &
 shown=$!
 ended=0; wait $machine || ended=$?
