@@ -290,31 +290,43 @@ fn arrays_of_three_users_share_a_real_slurm_cluster_by_credit() {
 
 /// Interactive hosts are resumed, held and lost; every task ends once, and users' own bounds are as they were.
 fn harvested(pair: &Pair, slurm: &Slurm) {
-    let arrays = [slurm.submit("daemon", 40, 2.0, &["--nice=30"]), slurm.submit("games", 30, 2.0, &[])];
+    let arrays = [slurm.submit("daemon", 100, 2.0, &["--nice=30"]), slurm.submit("games", 60, 2.0, &[])];
     slurm.ask("scontrol", &["update", &format!("JobId={}", arrays[1].id), "ArrayTaskThrottle=5"]);
     watch_queue(pair, slurm, "harvest", "credit", 2);
     let on = |node: &str| arrays.iter().flat_map(|array| slurm.ended(array)).filter(|(_, on)| on == node).count();
-    until("both interactive hosts have done tasks", || INTERACTIVE.iter().all(|node| on(node) > 0));
+    let is_done = || arrays.iter().all(|array| slurm.is_done(array));
+    until("an interactive host has done tasks, or none are left", || {
+        INTERACTIVE.iter().any(|node| on(node) > 0) || is_done()
+    });
+    if INTERACTIVE.iter().all(|node| on(node) == 0) && pair.events().contains("no volunteer to be had: done in") {
+        // All that others do on this machine is these hosts' foreground.
+        gleaner_test_support::skipped!("harvesting nodes of a real Slurm cluster: no interactive host was offered");
+        return;
+    }
+    let first = INTERACTIVE.into_iter().find(|node| on(node) > 0).unwrap();
+    let second = INTERACTIVE.into_iter().find(|node| *node != first).unwrap();
 
-    // A held host: its volunteer ends, and its tasks are run again.
-    assert!(pair.ask(&["host", "hold", "i1", "--for", "1h"]).status.success());
+    // A held host: its volunteer ends, its tasks are run again, and the other takes its place.
+    assert!(pair.ask(&["host", "hold", first, "--for", "1h"]).status.success());
     until("its node drains or is gone", || {
-        let state = slurm.ask("sinfo", &["-h", "-N", "-n", "i1", "-o", "%T"]);
+        let state = slurm.ask("sinfo", &["-h", "-N", "-n", first, "-o", "%T"]);
         !["idle", "mixed", "allocated"].contains(&state.trim())
     });
+    until("the other has done tasks, or none are left", || on(second) > 0 || is_done());
     // A slurmd that is killed: its agent starts it again.
-    let nodes = bench::processes(&["/usr/sbin/slurmd", "-N", "i2"]);
+    let nodes = bench::processes(&["/usr/sbin/slurmd", "-N", second]);
     nodes.iter().for_each(|pid| bench::kill(*pid, "KILL"));
     until("all arrays are done", || arrays.iter().all(|array| slurm.is_done(array)));
     completes(pair, "harvest");
-    assert!(pair.ask(&["host", "release", "i1"]).status.success());
+    assert!(pair.ask(&["host", "release", first]).status.success());
     let job = pair.job("harvest");
     println!("{}", job["status"]["progress"]);
-    assert_eq!(job["status"]["progress"]["tasks_total"], 70);
+    assert_eq!(job["status"]["progress"]["tasks_total"], 160);
     for node in INTERACTIVE {
         let state = slurm.ask("sinfo", &["-h", "-N", "-n", node, "-o", "%T|%E"]);
         println!("{node}: {} tasks; {}", on(node), state.trim());
-        assert!(state.contains("drain") && state.contains("gleaner: not harvested now"), "{node}: {state}");
+        let ours = state.contains("drain") && state.contains("gleaner: not harvested now");
+        assert!(ours || on(node) == 0, "{node}: {state}");
     }
     // An aggregator that ends gives arrays back what they had.
     let left = slurm.submit("games", 30, 2.0, &["--nice=30"]);
