@@ -42,7 +42,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("the helper is installed", "the test is of a host without it"),
     // What others do to the machine, and what is fetched from elsewhere.
     ("this machine was busy for a minute", "a measurement that needs the machine to itself"),
-    ("no interactive host was offered", "others use the machine"),
+    ("harvesting nodes of a real Slurm cluster: others use", "others use the machine"),
     ("times slower meanwhile", "a measurement that needs the machine to itself"),
     ("kB of free memory are too little", "others use the machine's memory"),
     ("pyspark cannot be fetched", "370 MB that come from no package of Debian's"),
