@@ -1,198 +1,24 @@
 //! The queue of a real Slurm cluster: munged, slurmctld and four slurmd of Debian's packages under a real aggregator and four
 //! real agents. Three users' arrays share nodes, first as Slurm starts them by itself, then by credit; then two interactive
-//! hosts are harvested, one is held, and one slurmd is killed.
+//! hosts are harvested, one is held, and one slurmd is killed. And beside a cluster that Slurm's own fair share has the same
+//! arrays to share out on.
 //!
 //! Agents on one machine take each other's volunteers for foreground, so the tasks sleep.
 
+mod cluster;
+
 use std::collections::BTreeMap;
-use std::fs;
-use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gleaner_test_support::beds::wanted;
 use gleaner_test_support::bench::{self, Running, text, until};
 use gleaner_test_support::pair::Pair;
 use gleaner_test_support::skip;
 
+use self::cluster::{Order, Slurm};
+
 const DEDICATED: [&str; 2] = ["d1", "d2"];
 const INTERACTIVE: [&str; 2] = ["i1", "i2"];
-/// CPUs of each node.
-const CPUS: u32 = 4;
-
-/// An array of one user: tasks that sleep for some seconds, and say so at their end.
-struct Submitted {
-    user: &'static str,
-    tasks: usize,
-    id: u64,
-    at: f64,
-}
-
-/// A cluster in a folder. All its daemons are children of this process.
-struct Slurm {
-    folder: tempfile::TempDir,
-    daemons: Vec<Running>,
-}
-
-fn now_s() -> f64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64()
-}
-
-impl Slurm {
-    /// # Errors
-    /// What is missing on this machine.
-    fn missing() -> Option<&'static str> {
-        let is_root = text(&Command::new("id").arg("-u").output().unwrap().stdout).trim() == "0";
-        if !is_root {
-            return Some("Slurm's daemons take root");
-        }
-        let programs =
-            ["/usr/sbin/munged", "/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/bin/sbatch", "/usr/bin/squeue"];
-        programs.into_iter().find(|program| !Path::new(program).exists())
-    }
-
-    /// Starts the controller and the nodes of dedicated hosts.
-    fn start() -> Self {
-        // Its users must be able to come here, and a volunteer has a /tmp of its own.
-        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-        let dir = folder.path().to_owned();
-        for (name, mode) in [("", 0o755), ("munge", 0o755), ("state", 0o755), ("spool", 0o755), ("out", 0o1777)] {
-            let folder = dir.join(name);
-            fs::create_dir_all(&folder).unwrap();
-            fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
-        }
-        let mut slurm = Self { folder, daemons: Vec::new() };
-        let key = dir.join("munge/key");
-        fs::write(&key, "a key that is no secret, of thirty-two bytes or more").unwrap();
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-        fs::write(dir.join("slurm.conf"), slurm.settings()).unwrap();
-        let own = |name: &str| format!("{}/munge/{name}", dir.display());
-        slurm.daemon(
-            "/usr/sbin/munged",
-            &[
-                "-F",
-                &format!("--socket={}", own("socket")),
-                &format!("--key-file={}", own("key")),
-                &format!("--pid-file={}", own("pid")),
-                &format!("--seed-file={}", own("seed")),
-                &format!("--log-file={}", own("log")),
-            ],
-        );
-        until("munged is there", || dir.join("munge/socket").exists());
-        slurm.daemon("/usr/sbin/slurmctld", &["-D", "-i"]);
-        // Tasks outlive their slurmd, unless it has a namespace of its own.
-        let own = ["--pid", "--fork", "--kill-child", "--mount-proc", "/usr/sbin/slurmd", "-D", "-N"];
-        for node in DEDICATED {
-            slurm.daemon("/usr/bin/unshare", &[&own[..], &[node]].concat());
-        }
-        until("the dedicated nodes are there", || {
-            slurm.ask("sinfo", &["-h", "-N", "-o", "%N %t"]).lines().filter(|line| line.ends_with(" idle")).count() == 2
-        });
-        slurm
-    }
-
-    /// As the docs have it, and quick.
-    fn settings(&self) -> String {
-        let dir = self.folder.path().display();
-        let listeners = [(); 5].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [port, ports @ ..] = listeners.map(|listener| listener.local_addr().unwrap().port());
-        let host = text(&Command::new("uname").arg("-n").output().unwrap().stdout);
-        let host = host.trim().split('.').next().unwrap_or_default().to_owned();
-        let names: Vec<&str> = DEDICATED.into_iter().chain(INTERACTIVE).collect();
-        let nodes: String = names
-            .iter()
-            .zip(ports)
-            .map(|(name, port)| {
-                format!("NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=1000\n")
-            })
-            .collect();
-        format!(
-            "ClusterName=bed\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={port}\nSlurmUser=root\n\
-             AuthType=auth/munge\nAuthInfo=socket={dir}/munge/socket,cred_expire=15\nCredType=cred/munge\n\
-             StateSaveLocation={dir}/state\nSlurmdSpoolDir={dir}/spool/%n\nSlurmctldPidFile={dir}/slurmctld.pid\n\
-             SlurmdPidFile={dir}/%n.pid\nSlurmctldLogFile={dir}/slurmctld.log\nSlurmdLogFile={dir}/%n.log\n\
-             SlurmdParameters=config_overrides\nSelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\n\
-             ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n\
-             AccountingStorageType=accounting_storage/none\nMpiDefault=none\nSwitchType=switch/none\nReturnToService=2\n\
-             SlurmdTimeout=20\nMessageTimeout=5\nTCPTimeout=2\nKillWait=2\n\
-             PriorityType=priority/multifactor\nPriorityWeightPartition=1000000\nSchedulerType=sched/backfill\n\
-             SchedulerParameters=sched_interval=1,sched_min_interval=2,batch_sched_delay=0,default_queue_depth=1000,\
-             bf_interval=1,bf_max_job_test=1000\n{nodes}PartitionName=all Nodes={} Default=YES MaxTime=INFINITE State=UP\n",
-            names.join(",")
-        )
-    }
-
-    fn conf(&self) -> PathBuf {
-        self.folder.path().join("slurm.conf")
-    }
-
-    fn daemon(&mut self, program: &str, arguments: &[&str]) {
-        let mut command = Command::new(program);
-        command.args(arguments).env("SLURM_CONF", self.conf()).stdin(Stdio::null());
-        self.daemons.push(Running::start(command));
-    }
-
-    fn ask(&self, program: &str, arguments: &[&str]) -> String {
-        let mut command = Command::new("/usr/bin/".to_owned() + program);
-        let output = command.args(arguments).env("SLURM_CONF", self.conf()).current_dir("/").output().unwrap();
-        assert!(output.status.success(), "{program} {arguments:?}: {}", text(&output.stderr));
-        text(&output.stdout)
-    }
-
-    /// Submits an array as a user would.
-    fn submit(&self, user: &'static str, tasks: usize, task_s: f64, more: &[&str]) -> Submitted {
-        let out = self.folder.path().join("out");
-        let script = format!(
-            "sleep {task_s}; echo $(date +%s.%N) $SLURMD_NODENAME >> {}/$SLURM_ARRAY_JOB_ID.$SLURM_ARRAY_TASK_ID",
-            out.display()
-        );
-        let (array, wrap) = (format!("--array=1-{tasks}"), format!("--wrap={script}"));
-        let uid = format!("--uid={user}");
-        let arguments = ["--parsable", &uid, &array, "--output=/dev/null", "--requeue", "--chdir=/", &wrap];
-        let id = self.ask("sbatch", &[&arguments[..], more].concat());
-        Submitted { user, tasks, id: id.trim().parse().unwrap(), at: now_s() }
-    }
-
-    /// The tasks of an array that have ended: when, and on which node. One may have ended on a host that was lost before Slurm was
-    /// told, and once more elsewhere.
-    fn ended(&self, array: &Submitted) -> Vec<(f64, String)> {
-        let mut ended = Vec::new();
-        for task in 1..=array.tasks {
-            let file = self.folder.path().join(format!("out/{}.{task}", array.id));
-            let said = fs::read_to_string(file).unwrap_or_default();
-            let lines: Vec<(&str, &str)> = said.lines().filter_map(|line| line.split_once(' ')).collect();
-            if let Some(((at, node), before)) = lines.split_last() {
-                let lost = before.iter().all(|(_, node)| INTERACTIVE.contains(node));
-                assert!(lost, "task {task} of {} ended twice: {said}", array.user);
-                ended.push((at.parse().unwrap(), (*node).to_owned()));
-            }
-        }
-        ended
-    }
-
-    fn is_done(&self, array: &Submitted) -> bool {
-        self.ended(array).len() == array.tasks
-    }
-
-    /// Seconds from its submission to its last task.
-    fn took_s(&self, array: &Submitted) -> f64 {
-        self.ended(array).iter().map(|(at, _)| at - array.at).fold(0.0, f64::max)
-    }
-
-    /// What users' arrays show of Gleaner: bounds and nice values, while tasks wait.
-    fn bounds(&self) -> String {
-        self.ask("squeue", &["-h", "-t", "PD", "-o", "%F %K %y"])
-    }
-}
-
-impl Drop for Slurm {
-    fn drop(&mut self) {
-        // The nodes first; each takes its tasks along.
-        self.daemons.iter().rev().for_each(|daemon| daemon.kill(daemon.0.id()));
-    }
-}
 
 fn agent(pair: &Pair, slurm: &Slurm, name: &str) -> Running {
     let file = format!("{name}.toml");
@@ -232,7 +58,7 @@ fn completes(pair: &Pair, name: &str) {
         }
         let goes_on = phase != "failed" && began.elapsed().as_secs() < 60;
         assert!(goes_on, "{job}\n{}", pair.events());
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(300));
     }
 }
 
@@ -262,7 +88,7 @@ fn arrays_of_three_users_share_a_real_slurm_cluster_by_credit() {
     if !wanted("arrays_of_three_users_share_a_real_slurm_cluster_by_credit") {
         return;
     }
-    if let Some(missing) = Slurm::missing() {
+    if let Some(missing) = Slurm::missing(Order::Submission) {
         skip!("a real Slurm cluster: {missing} is missing");
     }
     if !bench::cgroups_writable("a real Slurm cluster") {
@@ -270,7 +96,7 @@ fn arrays_of_three_users_share_a_real_slurm_cluster_by_credit() {
     }
     let hosts: Vec<&str> = DEDICATED.into_iter().chain(INTERACTIVE).collect();
     let mut pair = Pair::new(&hosts);
-    let slurm = Slurm::start();
+    let slurm = Slurm::start(Order::Submission);
     pair.start_aggregator();
     let _agents: Vec<Running> = hosts.iter().map(|name| agent(&pair, &slurm, name)).collect();
     until("all hosts report", || pair.hosts().iter().filter(|host| !host["report"].is_null()).count() == hosts.len());
@@ -286,6 +112,54 @@ fn arrays_of_three_users_share_a_real_slurm_cluster_by_credit() {
     assert!(longest < 1.5 * alone["daemon"] + 4.0, "{longest} s");
 
     harvested(&pair, &slurm);
+}
+
+/// Both clusters get the same arrays at the same time: one is shared by credit, one by Slurm's own fair share.
+#[test]
+fn arrays_end_sooner_by_credit_than_by_slurms_own_fair_share() {
+    if !wanted("arrays_end_sooner_by_credit_than_by_slurms_own_fair_share") {
+        return;
+    }
+    if let Some(missing) = Slurm::missing(Order::FairShare) {
+        skip!("Slurm's own fair share: {missing} is missing");
+    }
+    if !bench::cgroups_writable("Slurm's own fair share") {
+        return;
+    }
+    let mut pair = Pair::new(&DEDICATED);
+    let fair = Slurm::start(Order::FairShare);
+    let slurm = Slurm::start(Order::Submission);
+    pair.start_aggregator();
+    let _agents: Vec<Running> = DEDICATED.iter().map(|name| agent(&pair, &slurm, name)).collect();
+    until("all hosts report", || {
+        pair.hosts().iter().filter(|host| !host["report"].is_null()).count() == DEDICATED.len()
+    });
+
+    // The longest comes first, two short ones with it, and later one of a user who has had his share before.
+    let clusters = [&slurm, &fair];
+    let submit = |user: &'static str, tasks, task_s| clusters.map(|slurm| slurm.submit(user, tasks, task_s, &[]));
+    let began = Instant::now();
+    let mut arrays = vec![submit("daemon", 200, 6.0), submit("games", 40, 4.0), submit("nobody", 40, 3.0)];
+    watch_queue(&pair, &slurm, "queue", "credit", 0);
+    std::thread::sleep(Duration::from_secs(90).saturating_sub(began.elapsed()));
+    arrays.push(submit("games", 20, 4.0));
+    while !arrays.iter().all(|both| clusters.iter().zip(both).all(|(slurm, array)| slurm.is_done(array))) {
+        assert!(began.elapsed().as_secs() < 300, "{}", pair.events());
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let [credit, fair] =
+        [0, 1].map(|which| arrays.iter().map(|both| clusters[which].took_s(&both[which])).collect::<Vec<f64>>());
+    let mean = |took: &[f64]| took.iter().sum::<f64>() / took.len() as f64;
+    println!(
+        "by credit {credit:.1?}, mean {:.1} s; by Slurm's fair share {fair:.1?}, mean {:.1} s",
+        mean(&credit),
+        mean(&fair)
+    );
+    assert!(mean(&credit) < mean(&fair));
+    // Who ends last does so with the cluster, which Gleaner's bounds may leave a CPU short for a look.
+    for (own, other) in credit.iter().zip(&fair) {
+        assert!(*own < 1.05 * other + 6.0, "{credit:.1?} {fair:.1?}");
+    }
 }
 
 /// CPU that interactive hosts expect to have free, in percent of a CPU: that of the one which has most.

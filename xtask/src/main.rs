@@ -113,7 +113,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
     const PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
         // Their tasks sleep, so they may run at the same time.
-        ("sharing, and slurm", &["--test", "end_to_end"], &["sharing::", "slurm::"]),
+        ("sharing, and slurm", &["--test", "end_to_end"], &["--test-threads=3", "sharing::", "slurm::"]),
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
         ("postgres", &["--test", "postgres"], &[]),

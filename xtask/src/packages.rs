@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::steps::{Steps, is_root, program};
 
-const WANTED: [&str; 22] = [
+const WANTED: [&str; 24] = [
     "qemu-system-x86",
     "busybox-static",
     "cpio",
@@ -29,6 +29,8 @@ const WANTED: [&str; 22] = [
     "etcd-server",
     "slurmctld",
     "slurmd",
+    "slurmdbd",
+    "mariadb-server-core",
 ];
 
 /// Installs what is missing, as root; otherwise packages stay as they are.
