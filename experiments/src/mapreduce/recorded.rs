@@ -52,10 +52,15 @@ pub fn read(folder: &Path) -> Result<Option<Runs>, TraceError> {
     let mut text = String::new();
     let read = file.and_then(|file| file.take(LONGEST).read_to_string(&mut text));
     read.map_err(|source| TraceError::Read { path: path.clone(), source })?;
+    parse(&path, &text).map(Some)
+}
+
+/// The runs in the text of a file.
+fn parse(path: &Path, text: &str) -> Result<Runs, TraceError> {
     let mut runs = Runs::new();
     for (index, line) in text.lines().enumerate() {
         let malformed = |what| TraceError::Malformed {
-            path: path.clone(),
+            path: path.to_owned(),
             line: index + 1,
             what,
             text: line.chars().take(80).collect(),
@@ -81,7 +86,7 @@ pub fn read(folder: &Path) -> Result<Option<Runs>, TraceError> {
         let seconds = number(seconds, "elapsed_s must be a number above 0")?;
         runs.entry(workload.to_owned()).or_default().push(Run { nodes, seconds });
     }
-    Ok(Some(runs))
+    Ok(runs)
 }
 
 /// Predicts every run from the others of its workload.
@@ -104,26 +109,20 @@ mod tests {
 
     #[test]
     fn files_that_are_wrong_are_named_with_their_line() {
-        let folder = std::env::temp_dir().join(format!("gleaner-recorded-{}", std::process::id()));
-        let path = folder.join(FILE);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        assert_eq!(read(&folder.join("none")).unwrap(), None);
+        let path = Path::new(FILE);
+        assert_eq!(read(Path::new("no such folder")).unwrap(), None);
         let good = format!("{HEADER}\nsort,h,b,t,8,4,True,100.5\nsort,h,b,t,8,6,False,\n");
-        std::fs::write(&path, &good).unwrap();
-        let runs = read(&folder).unwrap().unwrap();
+        let runs = parse(path, &good).unwrap();
         assert_eq!(runs["sort"], [Run { nodes: 4.0, seconds: 100.5 }]);
         for (line, part) in [
             ("sort,h,b,t,8,0,True,5", "line 4: nodes must be"),
             ("sort,h,b,t,8,4,True,NaN", "line 4: elapsed_s must be"),
             ("sort,4", "line 4: there must be 8 fields"),
         ] {
-            std::fs::write(&path, format!("{good}{line}\n")).unwrap();
-            let said = read(&folder).unwrap_err().to_string();
+            let said = parse(path, &format!("{good}{line}\n")).unwrap_err().to_string();
             assert!(said.contains(part), "{said}");
         }
-        std::fs::write(&path, "a,b\n").unwrap();
-        assert!(read(&folder).unwrap_err().to_string().contains("line 1"));
-        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(parse(path, "a,b\n").unwrap_err().to_string().contains("line 1"));
     }
 
     #[test]
