@@ -177,6 +177,11 @@ pub(crate) enum PlanCommand {
         /// The question as JSON, or `-` for standard input; docs/plan.md describes its fields.
         question: PathBuf,
     },
+    /// How many nodes a running MapReduce job should get or give back to meet a deadline or a cost, by models of its stages.
+    Autoscale {
+        /// The question as JSON, or `-` for standard input; docs/autoscale.md describes its fields.
+        question: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -230,6 +235,25 @@ pub(crate) enum ReproduceCommand {
         /// How many workloads.
         #[arg(long, default_value_t = gleaner_experiments::canal::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
         runs: u64,
+        /// Shows every row behind the figures.
+        #[arg(long)]
+        details: bool,
+    },
+    /// Nodes added to and removed from MapReduce jobs by gray-box models: the paper's decisions, what comes of them on a simulated
+    /// Hadoop cluster, and the models' error. Takes seconds.
+    Mapreduce {
+        /// First seed of the clusters.
+        #[arg(long, default_value_t = gleaner_experiments::mapreduce::Options::default().seed)]
+        seed: u64,
+        /// How many clusters.
+        #[arg(long, default_value_t = gleaner_experiments::mapreduce::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
+        runs: u64,
+        /// Folder of real traces, for recorded runs.
+        #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
+        traces: Option<PathBuf>,
+        /// Writes plots as SVG into this folder.
+        #[arg(long, value_name = "DIR")]
+        plots: Option<PathBuf>,
         /// Shows every row behind the figures.
         #[arg(long)]
         details: bool,

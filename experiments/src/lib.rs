@@ -7,6 +7,7 @@ pub mod baselines;
 pub mod bconf;
 pub mod canal;
 pub mod jobs;
+pub mod mapreduce;
 pub mod pool;
 pub mod predictors;
 pub mod rhic;
@@ -14,6 +15,7 @@ pub mod stfc;
 
 use serde::Serialize;
 
+use self::mapreduce::error::BedError;
 use gleaner_simulator::cluster::ScenarioError;
 use gleaner_simulator::traces::TraceError;
 
@@ -90,4 +92,7 @@ pub enum ReproduceError {
     /// A recorded trace that is there and cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// A test bed of MapReduce that does not work, which is a bug.
+    #[error(transparent)]
+    MapReduce(#[from] BedError),
 }

@@ -17,6 +17,7 @@ pub mod guard;
 mod half_life;
 pub mod harm;
 pub mod io_model;
+pub mod mapreduce;
 pub mod memory_bound;
 pub mod network_bound;
 pub mod policy;

@@ -1,6 +1,7 @@
 //! Sizing as a question and an answer. In: one document with everything that a decision about a cluster depends on. Out:
 //! the decision of the controller's own code. For `gleaner plan size`, which needs no daemon.
 
+pub mod autoscale;
 pub mod balance;
 pub mod problems;
 pub mod share;

@@ -4,7 +4,10 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use gleaner_experiments::baselines::CONTROLLERS;
+use gleaner_planner::mapreduce::decide::Candidate;
+use gleaner_planner::mapreduce::estimate::When;
 use gleaner_planner::sharing::tasks::Locality;
+use gleaner_planner::snapshot::autoscale::{AutoscaleAnswer, autoscale};
 use gleaner_planner::snapshot::balance::{
     ArbitrateAnswer, ArbitrateQuestion, Asked, BalanceAnswer, BalancedShare, Contended, arbitrate_question,
     balance_question,
@@ -30,6 +33,7 @@ pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
         PlanCommand::Balance { question } => answer(question, json, balance_question, |_, answer| show_balance(answer)),
         PlanCommand::Arbitrate { question } => answer(question, json, arbitrate_question, show_arbitration),
         PlanCommand::Share { question } => answer(question, json, share, |_, answer| show_share(answer)),
+        PlanCommand::Autoscale { question } => answer(question, json, autoscale, |_, answer| show_autoscale(answer)),
     }
 }
 
@@ -190,8 +194,55 @@ fn show_share(answer: &ShareAnswer) -> anyhow::Result<()> {
     print(&format::table(&[&["CREDIT AT"], names.as_slice()].concat(), &rows))
 }
 
+/// Candidates on each side of the chosen one that are shown; `--json` has all.
+const NEIGHBOURS: usize = 5;
+
+fn show_autoscale(answer: &AutoscaleAnswer) -> anyhow::Result<()> {
+    let (decision, seconds) = (&answer.decision, format::seconds);
+    print(&decision.reason)?;
+    if !decision.remove.is_empty() {
+        let names: Vec<&str> = decision.remove.iter().map(|name| name.as_str()).collect();
+        print(&format!("nodes to remove: {}", names.join(", ")))?;
+    }
+    if let Some(lead_s) = decision.latest_lead_s {
+        print(&format!("the new nodes must take tasks within {}", seconds(lead_s)))?;
+    }
+    if let Some(fitted) = &answer.fitted {
+        let of = |name: &str, own: &gleaner_planner::mapreduce::fit::Quality| {
+            let (runs, r_squared, delta) = (own.runs, own.r_squared, own.delta_percent);
+            format!(
+                "{name}: {runs} runs, R² {r_squared:.3}, Δ {delta:.1} %, {:.1} % on runs left out",
+                own.left_out_percent
+            )
+        };
+        print(&of("map stage", &fitted.map))?;
+        fitted.reduce.as_ref().map_or(Ok(()), |own| print(&of("reduce stage", own)))?;
+    }
+    answer.notes.iter().try_for_each(|note| print(&format!("note: {note}")))?;
+    let chosen = decision.candidates.iter().position(|own| *own == decision.chosen).unwrap_or(0);
+    let signed = |added: u32, removed: u32| format!("{:+}", i64::from(added) - i64::from(removed));
+    let row = |(index, own): (usize, &Candidate)| {
+        let when = if own.remove_map + own.remove_reduce == 0 { String::new() } else { word(own.when) };
+        vec![
+            if index == chosen { "*" } else { "" }.to_owned(),
+            signed(own.add_map, own.remove_map),
+            signed(own.add_reduce, own.remove_reduce),
+            if own.when == When::SafePoint { when.replace('_', " ") } else { when },
+            seconds(own.completion_s),
+            own.lost_maps.to_string(),
+            format!("${:.2}", own.cost.amount()),
+            if own.meets_goal { "yes" } else { "no" }.to_owned(),
+        ]
+    };
+    let near = |index: &usize| index.abs_diff(chosen) <= NEIGHBOURS;
+    let rows = decision.candidates.iter().enumerate().filter(|(index, _)| near(index)).map(row);
+    let head = ["", "MAP NODES", "REDUCE NODES", "REMOVED", "ENDS", "RUN AGAIN", "COST", "MEETS GOAL"];
+    print(&format::table(&head, &rows.collect::<Vec<_>>()))
+}
+
 #[cfg(test)]
 mod tests {
+    use gleaner_planner::snapshot::autoscale::AutoscaleQuestion;
     use gleaner_planner::snapshot::share::ShareQuestion;
 
     use super::*;
@@ -219,5 +270,21 @@ mod tests {
         );
         wrong.version = 2;
         assert_eq!(share(&wrong).unwrap_err().to_string(), "version: is 2; it must be 1");
+    }
+
+    /// The example of docs/autoscale.md is WordCount of Gandhi et al., §V-B, with new nodes that take 45 s.
+    #[test]
+    fn the_autoscale_example_of_the_docs_is_answered_as_the_docs_say() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/autoscale.json"));
+        let mut question: AutoscaleQuestion = read_document(path).unwrap();
+        let answer = autoscale(&question).unwrap();
+        let chosen = &answer.decision.chosen;
+        assert_eq!((chosen.add_map, chosen.remove_map, chosen.lost_maps, chosen.meets_goal), (0, 1, 31, true));
+        for json in [true, false] {
+            run(&PlanCommand::Autoscale { question: path.to_owned() }, json).unwrap();
+        }
+        question.situation.nodes[0].maps_done = 400;
+        let said = autoscale(&question).unwrap_err().to_string();
+        assert!(said.starts_with("situation.nodes: map tasks done and running: is 497"), "{said}");
     }
 }

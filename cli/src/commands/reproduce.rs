@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::Context;
-use gleaner_experiments::{Reproduction, bconf, canal, rhic, stfc};
+use gleaner_experiments::{Reproduction, bconf, canal, mapreduce, rhic, stfc};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::ReproduceCommand;
@@ -17,6 +17,7 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
     let (plots, details) = match command {
         ReproduceCommand::Rhic { plots, details, .. }
         | ReproduceCommand::Stfc { plots, details, .. }
+        | ReproduceCommand::Mapreduce { plots, details, .. }
         | ReproduceCommand::Bconf { plots, details, .. } => (plots.as_deref(), *details),
         ReproduceCommand::Canal { details, .. } => (None, *details),
         ReproduceCommand::Harm(_) => (None, false),
@@ -44,6 +45,9 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         }
         ReproduceCommand::Bconf { seed, runs, traces, .. } => {
             bconf::reproduce(&bconf::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
+        }
+        ReproduceCommand::Mapreduce { seed, runs, traces, .. } => {
+            mapreduce::reproduce(&mapreduce::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
         }
         ReproduceCommand::Canal { seed, runs, .. } => {
             let options = canal::Options { seed: *seed, runs: *runs, ..canal::Options::default() };

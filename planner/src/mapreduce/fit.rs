@@ -1,0 +1,449 @@
+//! The coefficients of a workload from training runs (Gandhi et al., §IV-C). In: runs with their sizes, clusters and
+//! measured stages. Out: [`Coefficients`] with R² and Δ of both stages, or why the runs do not say them.
+//!
+//! Least squares of the relative error, as Δ is a relative one. Polynomials have the degree, up to the second, with the
+//! least error on runs left out one at a time; so a coefficient that the runs do not support is zero, as α₂ is in the paper. Of them
+//! only those count by which more input never takes less time, nor ever less the more there is: noise gives others, and beyond the
+//! training runs they would be absurd.
+
+use serde::{Deserialize, Serialize};
+
+use super::equations::{Coefficients, Layout, Polynomial, Work, tasks_per_core, waves};
+use crate::balance::least_squares::Normal;
+
+/// Largest number of seconds, MB, cores and tasks of a run. Chosen.
+const LARGEST: f64 = 1e12;
+/// A polynomial of a higher degree must be better by this part, on runs left out. Chosen.
+const BETTER: f64 = 0.02;
+
+/// A run of a workload on one cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingRun {
+    /// D, in MB.
+    pub input_mb: f64,
+    /// M.
+    pub maps: u32,
+    /// R.
+    #[serde(default)]
+    pub reduces: u32,
+    /// N_mc.
+    pub map_cores: f64,
+    /// n_ms.
+    #[serde(default = "one")]
+    pub map_slots_per_core: u32,
+    /// N_rc.
+    #[serde(default)]
+    pub reduce_cores: f64,
+    /// n_rs.
+    #[serde(default = "one")]
+    pub reduce_slots_per_core: u32,
+    /// T̂_ms: from the start of the first map task to the end of the last.
+    pub map_stage_s: f64,
+    /// T̂_rs: from there to the end of the last reduce task.
+    #[serde(default)]
+    pub reduce_stage_s: f64,
+    /// What the job took before its first map task.
+    #[serde(default)]
+    pub set_up_s: f64,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+impl TrainingRun {
+    const fn work(&self) -> Work {
+        Work { input_mb: self.input_mb, maps: self.maps, reduces: self.reduces }
+    }
+
+    const fn layout(&self) -> Layout {
+        Layout {
+            map_cores: self.map_cores,
+            map_slots_per_core: self.map_slots_per_core,
+            reduce_cores: self.reduce_cores,
+            reduce_slots_per_core: self.reduce_slots_per_core,
+        }
+    }
+}
+
+/// How well a stage was fitted.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Quality {
+    /// Runs.
+    pub runs: usize,
+    /// R².
+    pub r_squared: f64,
+    /// Δ of §IV-C: mean of |measured − model| / model, in percent.
+    pub delta_percent: f64,
+    /// The same with every run left out of the fit that predicts it.
+    pub left_out_percent: f64,
+    /// The least and the most MB of a task among the runs. Beyond them the polynomial is a guess.
+    pub task_mb: (f64, f64),
+}
+
+/// Coefficients and how well they fit.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Fitted {
+    /// The coefficients.
+    pub coefficients: Coefficients,
+    /// Of T_ms.
+    pub map: Quality,
+    /// Of T_rs; `None` where no run had reduce tasks.
+    pub reduce: Option<Quality>,
+}
+
+/// Runs do not give coefficients.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum FitError {
+    /// A field of a run.
+    #[error("[{run}].{field}: is {value}; it must be {rule}")]
+    Field {
+        /// Which run, from 0.
+        run: usize,
+        /// Which field.
+        field: &'static str,
+        /// What it is.
+        value: f64,
+        /// What is allowed.
+        rule: &'static str,
+    },
+    /// Too few of them.
+    #[error(": there are {runs} runs {of}; there must be at least {least}")]
+    TooFew {
+        /// How many there are.
+        runs: usize,
+        /// What kind of runs is meant.
+        of: &'static str,
+        /// How many it takes.
+        least: usize,
+    },
+    /// They are too much alike.
+    #[error(": the runs do not tell the coefficients of {stage} apart; {advice}")]
+    Singular {
+        /// Which stage.
+        stage: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
+}
+
+/// A term of a stage's time: what a coefficient is multiplied with.
+type Row = Vec<f64>;
+
+/// Rows of an equation and the measured values.
+struct Sample {
+    rows: Vec<Row>,
+    measured: Vec<f64>,
+}
+
+impl Sample {
+    /// Least squares of the relative error without the run `left_out`; `None` where that is singular. Columns are scaled, as their
+    /// units differ by orders.
+    fn solve(&self, left_out: Option<usize>) -> Option<Vec<f64>> {
+        let columns = self.rows.first()?.len();
+        let scale: Vec<f64> =
+            (0..columns).map(|at| self.rows.iter().fold(0.0, |most: f64, row| most.max(row[at].abs()))).collect();
+        if scale.iter().any(|most| *most <= 0.0) {
+            return None;
+        }
+        let mut normal = Normal::new(columns);
+        for (index, (row, measured)) in self.rows.iter().zip(&self.measured).enumerate() {
+            if Some(index) != left_out {
+                let scaled: Row = row.iter().zip(&scale).map(|(x, most)| x / most).collect();
+                normal.add(&scaled, *measured, 1.0 / (measured * measured));
+            }
+        }
+        let solution = normal.unconstrained()?;
+        Some(solution.iter().zip(&scale).map(|(x, most)| x / most).collect())
+    }
+
+    fn model(&self, index: usize, solution: &[f64]) -> f64 {
+        self.rows[index].iter().zip(solution).map(|(x, c)| x * c).sum()
+    }
+
+    /// Mean relative error in percent on runs left out one at a time.
+    fn left_out_percent(&self) -> Option<f64> {
+        let error = |index: usize| {
+            let model = self.model(index, &self.solve(Some(index))?);
+            Some((self.measured[index] - model).abs() / self.measured[index])
+        };
+        let errors: Option<Vec<f64>> = (0..self.rows.len()).map(error).collect();
+        errors.map(|errors| 100.0 * errors.iter().sum::<f64>() / errors.len() as f64)
+    }
+
+    fn quality(&self, solution: &[f64], left_out_percent: f64, task_mb: (f64, f64)) -> Quality {
+        let runs = self.measured.len();
+        let mean = self.measured.iter().sum::<f64>() / runs as f64;
+        let (mut off, mut spread, mut delta) = (0.0, 0.0, 0.0);
+        for (index, measured) in self.measured.iter().enumerate() {
+            let model = self.model(index, solution);
+            off += (measured - model).powi(2);
+            spread += (measured - mean).powi(2);
+            delta += (measured - model).abs() / model.abs() / runs as f64;
+        }
+        let r_squared = if spread > 0.0 { 1.0 - off / spread } else { 1.0 };
+        Quality { runs, r_squared, delta_percent: 100.0 * delta, left_out_percent, task_mb }
+    }
+}
+
+/// 1, x, x² up to a degree, times a factor.
+fn powers(x: f64, degree: usize, factor: f64) -> impl Iterator<Item = f64> {
+    (0..=degree).map(move |power| factor * x.powi(i32::try_from(power).unwrap_or(0)))
+}
+
+fn polynomial(coefficients: &[f64]) -> Polynomial {
+    let mut own = [0.0; 3];
+    own.iter_mut().zip(coefficients).for_each(|(own, given)| *own = *given);
+    Polynomial(own)
+}
+
+/// Time of a task is positive, and grows with its input at least linearly, from the least input of the training on. A millionth is rounding.
+fn plausible(coefficients: &[f64], (least, most): (f64, f64)) -> bool {
+    let own = polynomial(coefficients);
+    let ([_, c1, c2], slack) = (own.0, 1e-6 * own.at(most).abs());
+    own.at(least) > 0.0 && c2 * most * most >= -slack && (c1 + 2.0 * c2 * least) * least >= -slack
+}
+
+/// The plausible form with the least error on runs left out; a later one must be better by [`BETTER`]. With two runs of one form nothing
+/// can be left out; the first form that is not singular stands then.
+fn best<F: Copy>(
+    forms: &[F],
+    sample: impl Fn(F) -> Sample,
+    plausible: impl Fn(F, &[f64]) -> bool,
+) -> Option<(F, Sample, Vec<f64>, f64)> {
+    let mut best: Option<(F, Sample, Vec<f64>, f64)> = None;
+    for form in forms {
+        let own = sample(*form);
+        if own.rows.first().is_none_or(|row| row.len() > own.rows.len()) {
+            continue;
+        }
+        let Some(solution) = own.solve(None).filter(|solution| plausible(*form, solution)) else { continue };
+        let error = own.left_out_percent().unwrap_or(f64::INFINITY);
+        if best.as_ref().is_none_or(|(.., least)| error < *least * (1.0 - BETTER)) {
+            best = Some((*form, own, solution, error));
+        }
+    }
+    best
+}
+
+fn check(runs: &[TrainingRun]) -> Result<(), FitError> {
+    for (run, own) in runs.iter().enumerate() {
+        let positive = [
+            ("input_mb", own.input_mb),
+            ("maps", own.maps.into()),
+            ("map_cores", own.map_cores),
+            ("map_slots_per_core", own.map_slots_per_core.into()),
+            ("map_stage_s", own.map_stage_s),
+        ];
+        let of_reduce = [
+            ("reduce_cores", own.reduce_cores),
+            ("reduce_slots_per_core", own.reduce_slots_per_core.into()),
+            ("reduce_stage_s", own.reduce_stage_s),
+        ];
+        for (field, value) in positive.into_iter().chain(of_reduce.into_iter().filter(|_| own.reduces > 0)) {
+            if !(value > 0.0 && value <= LARGEST) {
+                return Err(FitError::Field { run, field, value, rule: "more than 0 and at most 1e12" });
+            }
+        }
+        if !(0.0..=LARGEST).contains(&own.set_up_s) {
+            return Err(FitError::Field { run, field: "set_up_s", value: own.set_up_s, rule: "0 to 1e12" });
+        }
+    }
+    Ok(())
+}
+
+/// Least and most.
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), x| (least.min(x), most.max(x)))
+}
+
+/// Fits the coefficients of Eq. 10.
+///
+/// Runs that give all map tasks the same MB fit a constant f. Where no run has a second wave of reduce tasks, g_s is g_f + λM/R
+/// at that size. λ is zero where the runs cannot tell it from g_f.
+///
+/// # Errors
+/// [`FitError`]; its text begins where the name of the list of runs ends.
+pub fn fit(runs: &[TrainingRun]) -> Result<Fitted, FitError> {
+    check(runs)?;
+    if runs.len() < 2 {
+        return Err(FitError::TooFew { runs: runs.len(), of: "in all", least: 2 });
+    }
+    let task_mb = |run: &TrainingRun| run.input_mb / f64::from(run.maps);
+    let map_sample = |degree: usize| {
+        let row = |run: &TrainingRun| {
+            let on = run.layout();
+            let waves = waves(run.maps, on.map_cores, on.map_slots_per_core);
+            let factor = waves * tasks_per_core(run.maps, on.map_cores, on.map_slots_per_core);
+            powers(task_mb(run), degree, factor).collect()
+        };
+        Sample { rows: runs.iter().map(row).collect(), measured: runs.iter().map(|run| run.map_stage_s).collect() }
+    };
+    let degrees: &[usize] = if varies(runs.iter().map(task_mb)) { &[0, 1, 2] } else { &[0] };
+    let singular = FitError::Singular { stage: "the map stage", advice: "vary the MB of a map task" };
+    let task_range = range(runs.iter().map(task_mb));
+    let map_plausible = |_, solution: &[f64]| plausible(solution, task_range);
+    let (_, sample, solution, left_out) = best(degrees, map_sample, map_plausible).ok_or(singular)?;
+    let mut coefficients = Coefficients { map: polynomial(&solution), ..Coefficients::default() };
+    let map = sample.quality(&solution, left_out, task_range);
+    coefficients.set_up_s = runs.iter().map(|run| run.set_up_s).sum::<f64>() / runs.len() as f64;
+    let with_reduce: Vec<TrainingRun> = runs.iter().filter(|run| run.reduces > 0).copied().collect();
+    let reduce = if with_reduce.is_empty() { None } else { Some(fit_reduce(&with_reduce, &mut coefficients)?) };
+    Ok(Fitted { coefficients, map, reduce })
+}
+
+fn varies(values: impl Iterator<Item = f64>) -> bool {
+    let (least, most) = range(values);
+    most > least * 1.01
+}
+
+/// A form of the reduce stage: degree of the polynomials, and whether λ is in it.
+type ReduceForm = (usize, bool);
+
+fn fit_reduce(runs: &[TrainingRun], coefficients: &mut Coefficients) -> Result<Quality, FitError> {
+    if runs.len() < 2 {
+        return Err(FitError::TooFew { runs: runs.len(), of: "with reduce tasks", least: 2 });
+    }
+    let task_mb = |run: &TrainingRun| run.input_mb / f64::from(run.reduces);
+    let later_waves = |run: &TrainingRun| {
+        let on = run.layout();
+        waves(run.reduces, on.reduce_cores, on.reduce_slots_per_core) - 1.0
+    };
+    let second_wave = runs.iter().any(|run| later_waves(run) > 0.5);
+    let sample = |(degree, with_shuffle): ReduceForm| {
+        let row = |run: &TrainingRun| {
+            let on = run.layout();
+            let shared = tasks_per_core(run.reduces, on.reduce_cores, on.reduce_slots_per_core);
+            let first = powers(task_mb(run), degree, shared);
+            let later = powers(task_mb(run), degree, shared * later_waves(run)).filter(|_| second_wave);
+            let shuffle = f64::from(run.maps) / f64::from(run.reduces);
+            first.chain(later).chain(Some(shuffle).filter(|_| with_shuffle)).collect()
+        };
+        Sample { rows: runs.iter().map(row).collect(), measured: runs.iter().map(|run| run.reduce_stage_s).collect() }
+    };
+    let all: [ReduceForm; 6] = [(0, false), (0, true), (1, false), (1, true), (2, false), (2, true)];
+    let forms: &[ReduceForm] = if varies(runs.iter().map(task_mb)) { &all } else { &all[..2] };
+    let advice = "vary the MB, the number and the waves of reduce tasks";
+    let singular = FitError::Singular { stage: "the reduce stage", advice };
+    let task_range = range(runs.iter().map(task_mb));
+    let later_range = range(runs.iter().filter(|run| later_waves(run) > 0.5).map(task_mb));
+    let reduce_plausible = |(degree, with_shuffle): ReduceForm, solution: &[f64]| {
+        let later = &solution[degree + 1..];
+        plausible(&solution[..=degree], task_range)
+            && (!second_wave || plausible(&later[..=degree], later_range))
+            && (!with_shuffle || solution[solution.len() - 1] >= 0.0)
+    };
+    let ((degree, with_shuffle), own, solution, left_out) = best(forms, sample, reduce_plausible).ok_or(singular)?;
+    coefficients.reduce_first = polynomial(&solution[..=degree]);
+    if with_shuffle {
+        coefficients.shuffle = solution[solution.len() - 1];
+    }
+    coefficients.reduce_later = if second_wave {
+        polynomial(&solution[degree + 1..=2 * degree + 1])
+    } else {
+        // Nothing was seen of later waves; they cost at least what the first does, with its shuffle.
+        let shuffle = runs.iter().map(|run| coefficients.shuffle_s(run.work())).sum::<f64>() / runs.len() as f64;
+        let [c0, c1, c2] = coefficients.reduce_first.0;
+        Polynomial([c0 + shuffle, c1, c2])
+    };
+    Ok(own.quality(&solution, left_out, task_range))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::equations::{TERA_SORT, WORD_COUNT};
+    use super::*;
+
+    /// Runs that take what the coefficients say, times a factor that alternates around one.
+    fn runs(of: &Coefficients, off: f64) -> Vec<TrainingRun> {
+        let mut all = Vec::new();
+        for (index, task_mb) in [50.0, 64.0, 96.0, 128.0].into_iter().enumerate() {
+            for (maps, reduces, cores) in [(20, 1, 1.0), (40, 4, 2.0), (60, 6, 2.0), (80, 9, 3.0), (30, 12, 4.0)] {
+                let input_mb = task_mb * f64::from(maps);
+                let work = Work { input_mb, maps, reduces };
+                let layout =
+                    Layout { map_cores: cores, map_slots_per_core: 2, reduce_cores: 2.0, reduce_slots_per_core: 1 };
+                let factor = if (index + all.len()) % 2 == 0 { 1.0 + off } else { 1.0 - off };
+                all.push(TrainingRun {
+                    input_mb,
+                    maps,
+                    reduces,
+                    map_cores: cores,
+                    map_slots_per_core: 2,
+                    reduce_cores: 2.0,
+                    reduce_slots_per_core: 1,
+                    map_stage_s: factor * of.map_stage_s(work, layout).unwrap(),
+                    reduce_stage_s: factor * of.reduce_stage_s(work, layout).unwrap(),
+                    set_up_s: 2.0,
+                });
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn exact_runs_give_the_tables_back() {
+        for table in [WORD_COUNT, TERA_SORT] {
+            let found = fit(&runs(&table, 0.0)).unwrap();
+            let close = |a: f64, b: f64| (a - b).abs() < 1e-6 * (1.0 + b.abs());
+            let (own, all) = (found.coefficients, [0, 1, 2]);
+            assert!(all.into_iter().all(|i| close(own.map.0[i], table.map.0[i])), "{own:?}");
+            assert!(all.into_iter().all(|i| close(own.reduce_first.0[i], table.reduce_first.0[i])), "{own:?}");
+            assert!(all.into_iter().all(|i| close(own.reduce_later.0[i], table.reduce_later.0[i])), "{own:?}");
+            assert!(close(own.shuffle, table.shuffle) && close(own.set_up_s, 2.0), "{own:?}");
+            let reduce = found.reduce.unwrap();
+            assert!(found.map.r_squared > 0.999_999 && reduce.r_squared > 0.999_999);
+            assert!(found.map.delta_percent < 1e-3 && reduce.delta_percent < 1e-3);
+            assert_eq!(found.map.task_mb, (50.0, 128.0));
+        }
+    }
+
+    #[test]
+    fn noisy_runs_give_about_the_same_and_delta_says_how_noisy() {
+        let found = fit(&runs(&WORD_COUNT, 0.03)).unwrap();
+        assert!((found.coefficients.map.at(64.0) - WORD_COUNT.map.at(64.0)).abs() < 0.04 * WORD_COUNT.map.at(64.0));
+        assert!((2.0..4.0).contains(&found.map.delta_percent), "{:?}", found.map);
+        assert!(found.map.left_out_percent >= found.map.delta_percent * 0.9);
+    }
+
+    #[test]
+    fn runs_that_do_not_say_it_are_errors() {
+        let all = runs(&WORD_COUNT, 0.0);
+        assert_eq!(fit(&all[..1]).unwrap_err().to_string(), ": there are 1 runs in all; there must be at least 2");
+        assert!(fit(&[]).is_err());
+        let mut wrong = all.clone();
+        wrong[3].map_stage_s = f64::NAN;
+        let said = fit(&wrong).unwrap_err().to_string();
+        assert_eq!(said, "[3].map_stage_s: is NaN; it must be more than 0 and at most 1e12");
+        for change in [
+            |run: &mut TrainingRun| run.input_mb = -5.0,
+            |run: &mut TrainingRun| run.maps = 0,
+            |run: &mut TrainingRun| run.map_cores = 0.0,
+            |run: &mut TrainingRun| run.reduce_cores = 0.0,
+            |run: &mut TrainingRun| run.set_up_s = -1.0,
+        ] {
+            let mut wrong = all.clone();
+            change(&mut wrong[2]);
+            assert!(matches!(fit(&wrong), Err(FitError::Field { run: 2, .. })));
+        }
+        // One run with reduce tasks among runs without.
+        let mut few = all.clone();
+        few.iter_mut().skip(1).for_each(|run| run.reduces = 0);
+        assert!(matches!(fit(&few), Err(FitError::TooFew { runs: 1, .. })));
+        // Two runs of two waves each tell nothing of the first wave.
+        let same = [all[4], all[4]];
+        let said = fit(&same).unwrap_err().to_string();
+        assert!(said.contains("the reduce stage apart; vary"), "{said}");
+    }
+
+    #[test]
+    fn runs_of_one_block_size_fit_a_constant() {
+        let one: Vec<TrainingRun> = runs(&WORD_COUNT, 0.0)
+            .into_iter()
+            .filter(|run| (run.input_mb / f64::from(run.maps) - 64.0).abs() < 1e-9)
+            .collect();
+        let found = fit(&one).unwrap();
+        assert!((found.coefficients.map.0[0] - 31.6).abs() < 1e-6 && found.coefficients.map.0[1] == 0.0);
+    }
+}

@@ -1,0 +1,236 @@
+//! How many nodes a running MapReduce job should have, as a question and an answer, for `gleaner plan autoscale`. In: a
+//! job and how far it is, its nodes, a goal, and coefficients or training runs. Out: the decision of [`crate::mapreduce`].
+
+use gleaner_types::job::Goal;
+use gleaner_types::units::Dollars;
+use serde::{Deserialize, Serialize};
+
+use super::problems::Problems;
+use super::problems::VERSION;
+use crate::mapreduce::decide::{Decision, Wanted, decide};
+use crate::mapreduce::equations::Coefficients;
+use crate::mapreduce::fit::{Fitted, TrainingRun, fit};
+use crate::mapreduce::situation::Situation;
+
+/// Most training runs. Chosen.
+const MOST_RUNS: usize = 1_000;
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AutoscaleQuestion {
+    /// [`VERSION`].
+    pub version: u32,
+    /// A deadline, from submission, or a cost.
+    pub goal: Goal,
+    /// Part of the remaining time that is kept in reserve when a deadline is judged.
+    #[serde(default)]
+    pub reserve: f64,
+    /// Dollars so far, for a budget.
+    #[serde(default)]
+    pub spent: f64,
+    /// Training runs that give the coefficients of the job; instead of `situation.job.workload`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub training: Vec<TrainingRun>,
+    /// The job, its nodes, and what could be added.
+    pub situation: Situation,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AutoscaleAnswer {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The decision.
+    #[serde(flatten)]
+    pub decision: Decision,
+    /// What the training runs gave.
+    pub fitted: Option<Fitted>,
+    /// What makes the answer less certain, in sentences.
+    pub notes: Vec<String>,
+}
+
+/// Answers a question.
+///
+/// # Errors
+/// Every field that is wrong.
+pub fn autoscale(question: &AutoscaleQuestion) -> Result<AutoscaleAnswer, Problems> {
+    let mut problems = Problems::default();
+    problems.version(question.version);
+    problems.clone().end()?;
+    problems.within("reserve", question.reserve, 0.0, 1.0);
+    problems.within("spent", question.spent, 0.0, 1e12);
+    if let Goal::Deadline { within_s } = question.goal {
+        problems.within("goal.deadline.within_s", within_s, f64::MIN_POSITIVE, 1e12);
+    }
+    let (mut situation, mut fitted) = (question.situation.clone(), None);
+    if !question.training.is_empty() {
+        if situation.job.workload != Coefficients::default() {
+            let runs = question.training.len();
+            problems
+                .push(format!("training: has {runs} runs beside situation.job.workload; it must be one of the two"));
+        }
+        if question.training.len() > MOST_RUNS {
+            let runs = question.training.len();
+            problems.push(format!("training: has {runs} runs; it must have at most {MOST_RUNS}"));
+            return Err(problems);
+        }
+        match fit(&question.training) {
+            Ok(found) => {
+                situation.job.workload = found.coefficients;
+                fitted = Some(found);
+            }
+            Err(error) => {
+                problems.push(format!("training{error}"));
+                return Err(problems);
+            }
+        }
+    }
+    if let Err(invalid) = situation.check() {
+        invalid.iter().for_each(|own| problems.push(format!("situation.{own}")));
+    }
+    if let Some(found) = fitted
+        && found.reduce.is_none()
+        && situation.job.reduces > 0
+    {
+        let reduces = situation.job.reduces;
+        problems.push(format!("training: has no run with reduce tasks for a job of {reduces}; it must have two"));
+    }
+    problems.clone().end()?;
+    let wanted = Wanted { goal: question.goal, reserve: question.reserve, spent: Dollars::clamped(question.spent) };
+    let decision = decide(&situation, wanted).map_err(|error| {
+        problems.push(error.to_string());
+        problems
+    })?;
+    let notes = notes(&situation, fitted.as_ref());
+    Ok(AutoscaleAnswer { version: VERSION, decision, fitted, notes })
+}
+
+/// Tasks of sizes that the training did not have.
+fn notes(situation: &Situation, fitted: Option<&Fitted>) -> Vec<String> {
+    let mut notes = Vec::new();
+    let Some(fitted) = fitted else { return notes };
+    let (job, maps) = (&situation.job, f64::from(situation.job.maps));
+    let stages = [
+        ("map", job.input_mb / maps, Some(fitted.map)),
+        ("reduce", job.input_mb / f64::from(job.reduces.max(1)), fitted.reduce.filter(|_| job.reduces > 0)),
+    ];
+    for (kind, own_mb, quality) in stages {
+        let Some(quality) = quality else { continue };
+        let (least, most) = quality.task_mb;
+        if !(least * 0.99..=most * 1.01).contains(&own_mb) {
+            notes.push(format!("a {kind} task has {own_mb:.1} MB; those of the training had {least:.1} to {most:.1}"));
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_types::id::{HostId, JobId};
+
+    use super::*;
+    use crate::mapreduce::equations::{Layout, WORD_COUNT, Work};
+    use crate::mapreduce::tests::word_count;
+
+    fn question() -> AutoscaleQuestion {
+        AutoscaleQuestion {
+            version: VERSION,
+            goal: Goal::Deadline { within_s: 3_000.0 },
+            reserve: 0.0,
+            spent: 0.0,
+            training: Vec::new(),
+            situation: word_count(1, 31, 0.4),
+        }
+    }
+
+    fn run(task_mb: f64, maps: u32) -> TrainingRun {
+        let work = Work { input_mb: task_mb * f64::from(maps), maps, reduces: 1 };
+        let layout = Layout { map_cores: 2.0, map_slots_per_core: 1, reduce_cores: 1.0, reduce_slots_per_core: 1 };
+        TrainingRun {
+            input_mb: work.input_mb,
+            maps,
+            reduces: 1,
+            map_cores: 2.0,
+            map_slots_per_core: 1,
+            reduce_cores: 1.0,
+            reduce_slots_per_core: 1,
+            map_stage_s: WORD_COUNT.map_stage_s(work, layout).unwrap(),
+            reduce_stage_s: WORD_COUNT.reduce_stage_s(work, layout).unwrap(),
+            set_up_s: 0.0,
+        }
+    }
+
+    #[test]
+    fn coefficients_and_training_runs_give_the_same_answer() {
+        let mut question = question();
+        let by_table = autoscale(&question).unwrap();
+        assert_eq!((by_table.decision.chosen.add_map, by_table.fitted), (2, None));
+        question.training =
+            [(32.0, 20), (64.0, 40), (64.0, 10), (96.0, 30), (80.0, 50)].map(|(mb, maps)| run(mb, maps)).to_vec();
+        assert!(autoscale(&question).unwrap_err().to_string().starts_with("training: has 5 runs beside"));
+        question.situation.job.workload = Coefficients::default();
+        let trained = autoscale(&question).unwrap();
+        assert_eq!(trained.decision.chosen.add_map, 2);
+        assert!((trained.decision.chosen.completion_s - by_table.decision.chosen.completion_s).abs() < 1.0);
+        assert_eq!(trained.notes.len(), 1, "the reduce task has more than any of the training: {:?}", trained.notes);
+        question.training.truncate(1);
+        let said = autoscale(&question).unwrap_err().to_string();
+        assert_eq!(said, "training: there are 1 runs in all; there must be at least 2");
+    }
+
+    #[test]
+    fn every_field_that_is_wrong_is_named() {
+        let name = |name: &str| HostId::new(name).unwrap();
+        let mut wrong = question();
+        wrong.reserve = f64::NAN;
+        wrong.situation.job.input_mb = -1.0;
+        wrong.situation.nodes[0].maps_done = 500;
+        wrong.situation.nodes[0].maps_running = vec![0.5, 1.5];
+        wrong.situation.nodes[0].only_for = Some(JobId::new("nobody").unwrap());
+        wrong.situation.nodes[1].cores = 0;
+        wrong.situation.nodes[1].speed = f64::NAN;
+        wrong.situation.nodes[1].name = name("map-1");
+        let said = autoscale(&wrong).unwrap_err().to_string();
+        for part in [
+            "reserve: is NaN",
+            "situation.job.input_mb: is -1; it must be more than 0",
+            "situation.nodes: map tasks done and running: is 502; it must be at most the job's 190",
+            "situation.nodes[0] (map-1).maps_running: is 1.5",
+            "situation.nodes[0] (map-1).maps_running: their number: is 2; it must be at most its 1 slots",
+            "situation.nodes[0] (map-1).only_for: is nobody; it must be the job or one of others",
+            "situation.nodes[1] (map-1).cores: is 0",
+            "situation.nodes[1] (map-1).speed: is NaN",
+            "situation.nodes[1].name: is map-1; it must be the only one of its name",
+        ] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        for (change, part) in [
+            ((|own| own.version = 3) as fn(&mut AutoscaleQuestion), "version: is 3; it must be 1"),
+            (|own| own.goal = Goal::Energy, "goal: is energy; it must be deadline or cost"),
+            (|own| own.goal = Goal::Deadline { within_s: -1.0 }, "goal.deadline.within_s: is -1"),
+            (|own| own.situation.nodes.clear(), "situation.nodes: their number: is 0; it must be 1 to 10000"),
+            (
+                |own| own.situation.job.reduces_done = 2,
+                "situation.job.reduces_done with those running: is 2; it must be at most the job's 1",
+            ),
+            (|own| own.situation.job.workload.map.0[0] = -40.0, "situation.job.workload: is a map task of 64.6"),
+            (
+                |own| own.situation.job.workload.shuffle = f64::INFINITY,
+                "situation.job.workload: is inf; it must be finite coefficients",
+            ),
+            (|own| own.situation.job.maps = 0, "situation.job.maps: is 0"),
+            (
+                |own| own.situation.map_node.as_mut().unwrap().map_slots_per_core = 0,
+                "situation.map_node: its slots of that kind per core: is 0",
+            ),
+            (|own| own.situation.map_node.as_mut().unwrap().lead_s = f64::NAN, "situation.map_node.lead_s: is NaN"),
+            (|own| own.situation.map_node.as_mut().unwrap().most = 20_000, "situation.map_node.most: is 20000"),
+        ] {
+            let mut wrong = question();
+            change(&mut wrong);
+            let said = autoscale(&wrong).unwrap_err().to_string();
+            assert!(said.contains(part), "{part} in {said}");
+        }
+    }
+}
