@@ -10,6 +10,7 @@ pub mod jobs;
 pub mod pool;
 pub mod predictors;
 pub mod rhic;
+pub mod sharing;
 pub mod stfc;
 
 use serde::Serialize;
