@@ -10,11 +10,14 @@
 //!
 //! Memory, disk and network do not count; where tasks of two arrays differ much in those, CPUs alone share them badly.
 
+mod tasks;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::pool::{Claim, Ledger, Standing};
+pub use tasks::{Starts, Stuck, left_cpu_s, task_s};
 
 /// For how long turns are made. Chosen: Slurm starts a task within some seconds, and looks are two seconds apart.
 const EPOCH_S: f64 = 10.0;
