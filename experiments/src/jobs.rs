@@ -62,7 +62,8 @@ impl PaperJob {
             Self::Pi => (24_000, 39.5, 0.1, 0.0, 0.0),
             Self::Cooccurrence => (5_280, 122.0, 0.3, 0.9, 0.0),
         };
-        JobProfile { name: self.name().into(), tasks, task_cpu_s, task_variation, read_mb_per_cpu_s, wait }
+        let name = self.name().into();
+        JobProfile { name, tasks, task_cpu_s, task_variation, read_mb_per_cpu_s, wait, ..JobProfile::default() }
     }
 }
 
@@ -95,6 +96,7 @@ impl HbaseJob {
             Self::Compress => (6_000, 30.0, 0.2, 2.8),
             Self::Raytrace => (12_000, 38.0, 0.3, 0.05),
         };
-        JobProfile { name: self.name().into(), tasks, task_cpu_s, task_variation, read_mb_per_cpu_s, wait: 0.0 }
+        let name = self.name().into();
+        JobProfile { name, tasks, task_cpu_s, task_variation, read_mb_per_cpu_s, ..JobProfile::default() }
     }
 }

@@ -11,6 +11,7 @@ pub mod mapreduce;
 pub mod pool;
 pub mod predictors;
 pub mod rhic;
+pub mod sharing;
 pub mod stfc;
 
 use serde::Serialize;

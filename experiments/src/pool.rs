@@ -1,20 +1,20 @@
 //! Runs many scenarios on all CPUs. In: scenarios. Out: their results, in the order of the scenarios whichever thread
-//! ran them. Called by [`crate::rhic`] and by the example `survey`.
+//! ran them. Called by [`crate::rhic`], by [`crate::sharing`] and by
+//! the example `survey`.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gleaner_simulator::cluster::{ClusterRun, ScenarioError, simulate};
-
-use crate::baselines::sizing::Scenario;
+use gleaner_simulator::scenario::{ClusterScenario, SizingChoice};
 
 /// Runs all scenarios; results in their order. `progress` is told how many are done, from any thread.
 ///
 /// # Errors
 /// The first [`ScenarioError`] by order.
-pub fn run_all(
-    scenarios: &[Scenario],
+pub fn run_all<S: SizingChoice + Sync>(
+    scenarios: &[ClusterScenario<S>],
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<ClusterRun>, ScenarioError> {
     let next = AtomicUsize::new(0);

@@ -10,11 +10,14 @@
 //!
 //! Memory, disk and network do not count; where tasks of two arrays differ much in those, CPUs alone share them badly.
 
-use std::collections::BTreeMap;
+mod tasks;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::pool::{Claim, Ledger, Standing};
+pub use tasks::{Starts, Stuck, left_cpu_s, task_s};
 
 /// For how long turns are made. Chosen: Slurm starts a task within some seconds, and looks are two seconds apart.
 const EPOCH_S: f64 = 10.0;
@@ -152,23 +155,26 @@ impl QueueAccount {
     /// The order by fair completions, as far as they differ by more than estimates do from one look to the next.
     fn follow(&mut self, arrays: &BTreeMap<u64, Array>, standings: &BTreeMap<u64, Standing>) {
         self.order.retain(|number| standings.contains_key(number));
-        let before: Vec<u64> = self.order.clone();
-        self.order.extend(standings.keys().filter(|number| !before.contains(number)));
-        let end_s = |number: &u64| {
+        let kept: BTreeSet<u64> = self.order.iter().copied().collect();
+        self.order.extend(standings.keys().filter(|number| !kept.contains(number)));
+        let place = |number: &u64| {
             let standing = standings.get(number);
             let not_ranked = || NOT_RANKED_S + standing.map_or(0.0, |standing| standing.credit);
-            standing.and_then(|standing| standing.fair_completion_in_s).unwrap_or_else(not_ranked)
+            Place {
+                number: *number,
+                end_s: standing.and_then(|standing| standing.fair_completion_in_s).unwrap_or_else(not_ranked),
+                task_s: arrays.get(number).map_or(0.0, |array| array.task_s),
+                is_new: !kept.contains(number),
+            }
         };
-        let task_s = |number: &u64| arrays.get(number).map_or(0.0, |array| array.task_s);
+        let mut places: Vec<Place> = self.order.iter().map(place).collect();
         for _ in 0..MOST_ROUNDS {
             let mut changed = false;
-            for place in 1..self.order.len() {
-                let (first, second) = (self.order[place - 1], self.order[place]);
-                // A new array has no place to keep.
-                let margin_s =
-                    if before.contains(&second) { EPOCH_S + task_s(&first).max(task_s(&second)) } else { 0.0 };
-                if end_s(&second) + margin_s < end_s(&first) {
-                    self.order.swap(place - 1, place);
+            for at in 1..places.len() {
+                let (first, second) = (&places[at - 1], &places[at]);
+                let margin_s = if second.is_new { 0.0 } else { EPOCH_S + first.task_s.max(second.task_s) };
+                if second.end_s + margin_s < first.end_s {
+                    places.swap(at - 1, at);
                     changed = true;
                 }
             }
@@ -176,7 +182,18 @@ impl QueueAccount {
                 break;
             }
         }
+        self.order = places.into_iter().map(|place| place.number).collect();
     }
+}
+
+/// An array in the order.
+struct Place {
+    number: u64,
+    /// Seconds until its fair completion.
+    end_s: f64,
+    task_s: f64,
+    /// It has no place to keep.
+    is_new: bool,
 }
 
 #[cfg(test)]

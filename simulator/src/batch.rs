@@ -79,11 +79,17 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(profile: &JobProfile, disks: Vec<f64>, speculation: bool, seed: u64) -> Self {
-        let mut random = Random::part(seed, 1);
+    /// Jobs of one scenario have numbers from 0.
+    pub(crate) fn new(profile: &JobProfile, disks: Vec<f64>, speculation: bool, seed: u64, number: u64) -> Self {
+        let mut random = Random::part(seed, 1 + (number << 33));
         let tasks = profile.tasks as usize;
-        let work: Vec<f64> =
-            (0..tasks).map(|_| profile.task_cpu_s * random.around_one(profile.task_variation)).collect();
+        let grown = |task: usize| match profile.task_growth {
+            0.0 => 1.0,
+            growth => 1.0 + growth * ((task as f64 + 0.5) / tasks as f64 - 0.5),
+        };
+        let work: Vec<f64> = (0..tasks)
+            .map(|task| profile.task_cpu_s * random.around_one(profile.task_variation) * grown(task))
+            .collect();
         let replicas = (0..tasks).map(|_| std::array::from_fn(|_| random.below(disks.len()))).collect();
         Self {
             profile: profile.clone(),
@@ -112,14 +118,29 @@ impl Batch {
         self.tasks_done
     }
 
-    /// Part of the job done, running tasks counted in part.
+    /// All of its work, in seconds of a core of speed 1.
+    pub(crate) const fn work_in_all(&self) -> f64 {
+        self.work_in_all
+    }
+
+    /// Part of the job done as its engine knows it, running tasks counted in part: of its work or, where tasks grow, of its
+    /// tasks, all alike.
     pub(crate) fn fraction<'w>(&self, workers: impl Iterator<Item = &'w Worker>) -> f64 {
+        let by_tasks = self.profile.task_growth != 0.0;
+        let done = |attempt: &Attempt| match by_tasks {
+            true => (attempt.done / self.work[attempt.task as usize]).min(1.0),
+            false => attempt.done,
+        };
         let running: f64 = workers
             .flat_map(|worker| &worker.running)
             .filter(|attempt| !self.finished[attempt.task as usize])
-            .map(|attempt| attempt.done)
+            .map(done)
             .sum();
-        if self.is_done() { 1.0 } else { ((self.work_done + running) / self.work_in_all).min(1.0) }
+        let (done, all) = match by_tasks {
+            true => (f64::from(self.tasks_done), f64::from(self.profile.tasks)),
+            false => (self.work_done, self.work_in_all),
+        };
+        if self.is_done() { 1.0 } else { ((done + running) / all).min(1.0) }
     }
 
     /// Part of the job that a worker has done.
@@ -290,7 +311,7 @@ mod tests {
             task_cpu_s: 10.0,
             task_variation: 0.0,
             read_mb_per_cpu_s: read,
-            wait: 0.0,
+            ..JobProfile::default()
         }
     }
 
@@ -311,7 +332,7 @@ mod tests {
 
     #[test]
     fn four_tasks_in_two_slots_take_two_rounds() {
-        let mut batch = Batch::new(&profile(4, 0.0), vec![100.0], true, 1);
+        let mut batch = Batch::new(&profile(4, 0.0), vec![100.0], true, 1, 0);
         assert_eq!(run(&mut batch, &mut [dedicated(2)], &[2.0]), 20);
         assert_eq!(batch.mean_task_s(), Some(10.0));
     }
@@ -319,7 +340,7 @@ mod tests {
     #[test]
     fn a_disk_serves_no_more_than_its_bandwidth() {
         // Ten slots want 20 MB/s each of a disk of 100: the work takes at least twice as long.
-        let mut batch = Batch::new(&profile(100, 20.0), vec![100.0], true, 1);
+        let mut batch = Batch::new(&profile(100, 20.0), vec![100.0], true, 1, 0);
         let mut workers = [dedicated(10)];
         let seconds = run(&mut batch, &mut workers, &[10.0]);
         assert!((200..=215).contains(&seconds), "{seconds}");
@@ -328,7 +349,7 @@ mod tests {
 
     #[test]
     fn lost_tasks_run_again_and_nothing_runs_twice() {
-        let mut batch = Batch::new(&profile(40, 0.0), vec![100.0], true, 1);
+        let mut batch = Batch::new(&profile(40, 0.0), vec![100.0], true, 1, 0);
         let mut workers = [dedicated(2), Worker { slots: 4, speed: 1.0, ..Worker::default() }];
         for _ in 0..15 {
             batch.assign(&mut workers);
@@ -342,14 +363,29 @@ mod tests {
         assert!((batch.fraction(workers.iter()) - 1.0).abs() < f64::EPSILON);
     }
 
+    /// The first half of its tasks is a quarter of the work: of two tasks as long as 5 and 15 s each counts as a half.
+    #[test]
+    fn tasks_that_grow_are_counted_alike() {
+        let growing = JobProfile { task_growth: 2.0, ..profile(2, 0.0) };
+        let mut batch = Batch::new(&growing, vec![100.0], true, 1, 0);
+        let mut workers = [dedicated(1)];
+        let mut at = [0.0; 20];
+        for seen in &mut at {
+            batch.assign(&mut workers);
+            batch.second(&mut workers, &[1.0]);
+            *seen = batch.fraction(workers.iter());
+        }
+        assert!((at[4] - 0.5).abs() < 1e-9 && (at[9] - 0.5 - 5.0 / 30.0).abs() < 1e-9 && at[19] >= 1.0, "{at:?}");
+    }
+
     #[test]
     fn stragglers_are_taken_over() {
         // One task is on a host that gives it almost no CPU.
-        let mut batch = Batch::new(&profile(2, 0.0), vec![100.0], true, 1);
+        let mut batch = Batch::new(&profile(2, 0.0), vec![100.0], true, 1, 0);
         let mut workers = [dedicated(1), Worker { slots: 1, speed: 1.0, ..Worker::default() }];
         let seconds = run(&mut batch, &mut workers, &[1.0, 0.01]);
         assert!((20..=35).contains(&seconds), "{seconds}");
-        let mut alone = Batch::new(&profile(2, 0.0), vec![100.0], false, 1);
+        let mut alone = Batch::new(&profile(2, 0.0), vec![100.0], false, 1, 0);
         let mut workers = [dedicated(1), Worker { slots: 1, speed: 1.0, ..Worker::default() }];
         assert!(run(&mut alone, &mut workers, &[1.0, 0.01]) >= 999);
     }

@@ -59,6 +59,19 @@ fn a_scenario_runs_and_runs_the_same_again() {
 }
 
 #[test]
+fn a_scenario_of_several_jobs_has_a_result_for_each() {
+    let bench = Bench::new();
+    let run = json(&bench, &["simulate", &format!("{EXAMPLES}/three-jobs.toml"), "--json"]);
+    assert_eq!(run["completed"], true);
+    let jobs = run["jobs"].as_array().unwrap();
+    let names: Vec<_> = jobs.iter().map(|job| job["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["nightly", "report", "query"]);
+    let [nightly, report, query] = &jobs[..] else { panic!("{run}") };
+    assert!(report["elapsed_s"].as_f64() < nightly["elapsed_s"].as_f64(), "{run}");
+    assert_eq!((query["deadline_met"].as_bool(), &nightly["deadline_met"]), (Some(true), &Value::Null));
+}
+
+#[test]
 fn a_power_model_is_fitted_to_samples() {
     let bench = Bench::new();
     let samples: String = (0..=10).map(|tenth| format!("{},,{}\n", f64::from(tenth) / 10.0, 100 + 8 * tenth)).collect();

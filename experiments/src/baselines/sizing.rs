@@ -2,9 +2,12 @@
 //! (RHIC §5.2 and §5.3): a fixed number, a threshold, and fuzzy control. In: what a scenario says of `sizing`. Out: a
 //! policy that the simulator gives to the controller. No job of an operator can name one.
 
+use std::collections::BTreeMap;
+
 use gleaner_planner::sizing::policy::{Adaptive, Situation, SizingPolicy};
 use gleaner_planner::sizing::{Choice, Sizing as Input};
 use gleaner_simulator::scenario::{ClusterScenario, SizingChoice};
+use gleaner_types::id::JobId;
 use gleaner_types::job::{Bound, Goal};
 use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
@@ -44,9 +47,7 @@ impl SizingChoice for Sizing {
             Self::Adaptive => Box::new(Adaptive),
             Self::Fixed { volunteers } => Box::new(Fixed { volunteers }),
             Self::Threshold { residual } => Box::new(Threshold { residual }),
-            Self::Fuzzy { step, start } => {
-                Box::new(FuzzyPolicy { step, start, fuzzy: Fuzzy::default(), mark: Mark::default() })
-            }
+            Self::Fuzzy { step, start } => Box::new(FuzzyPolicy { step, start, jobs: BTreeMap::new() }),
         }
     }
 
@@ -98,18 +99,18 @@ struct Mark {
 struct FuzzyPolicy {
     step: u32,
     start: Fraction,
-    fuzzy: Fuzzy,
-    mark: Mark,
+    jobs: BTreeMap<JobId, (Fuzzy, Mark)>,
 }
 
 impl SizingPolicy for FuzzyPolicy {
-    fn choose(&mut self, Situation { sizing, .. }: Situation<'_, '_>) -> Choice {
+    fn choose(&mut self, Situation { job, sizing, .. }: Situation<'_, '_>) -> Choice {
+        let (fuzzy, mark) = self.jobs.entry(job.clone()).or_default();
         let now = Mark {
             spent: sizing.spent.amount(),
             energy_wh: sizing.energy.map_or(0.0, |energy| energy.spent_wh),
             done: 1.0 - sizing.remaining.value(),
         };
-        let mark = std::mem::replace(&mut self.mark, now);
+        let mark = std::mem::replace(mark, now);
         let done = now.done - mark.done;
         let per_progress = |spent: f64| (done > 0.0).then(|| spent / done);
         let score = match sizing.goal {
@@ -122,7 +123,7 @@ impl SizingPolicy for FuzzyPolicy {
                 Some((done / sizing.evaluation_interval_s.max(1.0) - ideal).abs())
             }
         };
-        let size = self.fuzzy.next(score, sizing.current, pool(&sizing), self.step, self.start);
+        let size = fuzzy.next(score, sizing.current, pool(&sizing), self.step, self.start);
         sizing.forced(size, Bound::Policy)
     }
 }

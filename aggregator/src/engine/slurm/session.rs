@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use gleaner_daemon::durable::make_folders;
-use gleaner_planner::queue::{Array, QueueAccount, Turn};
+use gleaner_planner::queue::{Array, QueueAccount, Starts, Stuck, Turn, left_cpu_s, task_s};
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{EngineProgress, WorkerProgress};
 use gleaner_types::units::Fraction;
@@ -25,11 +25,6 @@ const MOST_SHARED: usize = 1_000;
 /// What is added to the nice value of an array that should have nothing now: Slurm's least bound is one task. It is more than
 /// what ages and sizes of jobs usually come to. Chosen.
 const LAST: i64 = 1_000_000;
-/// Looks in a row at which CPUs may be free that an array's bound keeps from it. Then some of those that were given to others are
-/// of no use to them: a constraint, or memory, keeps them away. Chosen: Slurm starts tasks within that time.
-const MOST_IDLE_LOOKS: u32 = 4;
-/// What a task takes at least, in seconds: Slurm's own times are whole seconds.
-const LEAST_TASK_S: f64 = 0.5;
 /// The most of a running task that counts as done.
 const MOST_RUNNING: f64 = 0.95;
 /// The most that is done while anything is left.
@@ -58,8 +53,7 @@ pub(super) struct Session {
     is_first: bool,
     recorded_s: f64,
     empty_since_s: Option<f64>,
-    /// Of arrays with tasks that could have run on free CPUs and did not: in how many looks in a row, and how many ran.
-    stuck: BTreeMap<u64, (u32, usize)>,
+    stuck: Stuck,
 }
 
 impl Session {
@@ -89,7 +83,7 @@ impl Session {
             record: if is_first { record.for_new_job(job) } else { record },
             recorded_s: f64::NEG_INFINITY,
             empty_since_s: None,
-            stuck: BTreeMap::new(),
+            stuck: Stuck::default(),
         })
     }
 
@@ -271,46 +265,30 @@ impl Session {
     /// The arrays as they are to be shared.
     fn arrays(&mut self, queue: &Queue, nodes: &BTreeMap<String, Node>, now_s: f64) -> BTreeMap<u64, Array> {
         let idle = nodes.values().map(|node| node.idle).fold(0_u32, u32::saturating_add);
-        let mut stuck = BTreeMap::new();
-        for (number, seen) in &queue.arrays {
+        let starts = |(number, seen): (&u64, &QueuedArray)| {
             let bound = self.record.arrays.get(number).and_then(|known| known.set).map_or(0, |set| set.0);
-            let may = bound == 0 || seen.running.len() < bound as usize;
-            if seen.startable > 0 && may && seen.cpus <= idle {
-                let (looks, ran) = self.stuck.get(number).copied().unwrap_or((0, seen.running.len()));
-                stuck
-                    .insert(*number, if seen.running.len() > ran { (0, seen.running.len()) } else { (looks + 1, ran) });
-            } else if let Some((looks, ran)) = self.stuck.get(number)
-                && *looks >= MOST_IDLE_LOOKS
-                && seen.running.len() <= *ran
-            {
-                // Others use the CPUs by now.
-                stuck.insert(*number, (*looks, *ran));
-            }
-        }
-        self.stuck = stuck;
+            let running = count(&seen.running);
+            let may = bound == 0 || running < bound;
+            (*number, Starts { running, could_more: seen.startable > 0 && may && seen.cpus <= idle })
+        };
+        self.stuck.look(queue.arrays.iter().map(starts));
         let usual_s = self.mean_s();
         let array = |(number, seen): (&u64, &QueuedArray)| {
             let known = self.record.arrays.get(number)?;
-            let task_s = known.task_s(seen, usual_s, now_s);
-            let begun: f64 = seen.running.iter().map(|began_s| (now_s - *began_s as f64).clamp(0.0, task_s)).sum();
+            let task_s = task_s(known.ended.mean_s(), usual_s, running_s(seen, now_s));
             let array = Array {
                 user: seen.user.clone(),
                 user_weight: self.options.weight_of(&seen.user),
                 cpus: seen.cpus,
-                waiting: if self.is_stuck(*number) { seen.startable.min(1) } else { seen.startable },
-                running: u32::try_from(seen.running.len()).unwrap_or(u32::MAX),
-                left_cpu_s: (f64::from(known.left) * task_s - begun) * f64::from(seen.cpus),
+                waiting: if self.stuck.is_stuck(*number) { seen.startable.min(1) } else { seen.startable },
+                running: count(&seen.running),
+                left_cpu_s: left_cpu_s(known.left, seen.cpus, task_s, running_s(seen, now_s)),
                 task_s,
                 own_bound: known.own_bound,
             };
             Some((*number, array))
         };
         queue.arrays.iter().filter_map(array).collect()
-    }
-
-    /// CPUs were free for it, again and again, and its tasks did not start: a constraint, or memory, keeps them away.
-    fn is_stuck(&self, number: u64) -> bool {
-        self.stuck.get(&number).is_some_and(|(looks, _)| *looks >= MOST_IDLE_LOOKS)
     }
 
     /// Bounds arrays, as far as that is news.
@@ -487,6 +465,15 @@ fn in_words(turn: &Turn) -> String {
     )
 }
 
+fn count(running: &[u64]) -> u32 {
+    u32::try_from(running.len()).unwrap_or(u32::MAX)
+}
+
+/// For how long each task of an array runs, in seconds.
+fn running_s(seen: &QueuedArray, now_s: f64) -> impl Iterator<Item = f64> {
+    seen.running.iter().map(move |began_s| now_s - *began_s as f64)
+}
+
 impl KnownArray {
     fn of(seen: &QueuedArray) -> Self {
         Self {
@@ -501,7 +488,7 @@ impl KnownArray {
 
     /// Takes what is left of it, and what its user has changed.
     fn follow(&mut self, seen: &QueuedArray) {
-        let running = u32::try_from(seen.running.len()).unwrap_or(u32::MAX);
+        let running = count(&seen.running);
         self.left = seen.waiting.saturating_add(running);
         self.tasks = self.tasks.max(self.left);
         self.is_array |= seen.is_array;
@@ -545,16 +532,10 @@ impl KnownArray {
         (done / f64::from(self.tasks.max(1))).clamp(0.0, 1.0)
     }
 
-    /// Wall time of a task: the mean of those that have ended. Before there are any, that of all arrays, or what its running tasks
-    /// have had.
-    fn task_s(&self, seen: &QueuedArray, usual_s: f64, now_s: f64) -> f64 {
-        let longest_s = seen.running.iter().map(|began_s| now_s - *began_s as f64).fold(0.0, f64::max);
-        self.ended.mean_s().unwrap_or_else(|| usual_s.max(longest_s)).max(LEAST_TASK_S)
-    }
-
     /// CPU seconds of all its tasks.
     fn work(&self, mean_s: f64) -> f64 {
-        f64::from(self.tasks) * f64::from(self.cpus.max(1)) * self.ended.mean_s().unwrap_or(mean_s).max(LEAST_TASK_S)
+        let task_s = task_s(self.ended.mean_s(), mean_s, std::iter::empty());
+        left_cpu_s(self.tasks, self.cpus.max(1), task_s, std::iter::empty())
     }
 }
 
