@@ -6,6 +6,7 @@
 pub mod baselines;
 pub mod bconf;
 pub mod canal;
+pub mod chisim;
 pub mod jobs;
 pub mod pool;
 pub mod predictors;
