@@ -320,6 +320,11 @@ impl Plant<'_> {
         self.at(self.now_s + step_s, Event::Decide);
         let (now_s, seed) = (self.now_s, self.seed());
         let filling = self.setting.filling;
+        if filling.vacates() {
+            // At the end of a slot what was taken from jobs and not used was in vain; the next slot keeps it, as nobody's.
+            let kept = self.held_from_jobs.iter_mut().filter(|held| **held);
+            self.out.unused += kept.map(|held| *held = false).count() as u64;
+        }
         // Leases that were made in advance and begin soon.
         let leases = &self.setting.trace.leases;
         let from = leases.partition_point(|lease| lease.start_s < now_s);

@@ -101,7 +101,7 @@ impl Filling {
                 let wanted = (expected as u64).saturating_add(booked).min(nodes.len() as u64) as usize;
                 let kept: Vec<usize> = (0..nodes.len()).filter(|&index| nodes[index].held == Held::Reserved).collect();
                 let missing = wanted.saturating_sub(kept.len());
-                let notice = Notice { given_s: now_s, wanted_s: now_s, until_s, probability: 1.0 };
+                let notice = Notice { given_s: now_s, wanted_s: now_s, latest_s: until_s, until_s, probability: 1.0 };
                 Reserve {
                     wanted,
                     given: preemption
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn noticed_nodes_go_first_and_free_ones_before_jobs() {
-        let notice = Some(Notice { given_s: 50.0, wanted_s: 60.0, until_s: 900.0, probability: 0.5 });
+        let notice = Some(Notice { given_s: 50.0, wanted_s: 60.0, latest_s: 60.0, until_s: 900.0, probability: 0.5 });
         let nodes = [
             filled(10.0),
             Node::free(2),
@@ -257,7 +257,13 @@ mod tests {
             Just(Held::Away)
         ];
         (held, 0.0..1_000.0, any::<bool>()).prop_map(|(held, at_s, noticed)| {
-            let notice = Notice { given_s: at_s, wanted_s: at_s + 100.0, until_s: 2_000.0, probability: 0.4 };
+            let notice = Notice {
+                given_s: at_s,
+                wanted_s: at_s + 100.0,
+                latest_s: at_s + 100.0,
+                until_s: 2_000.0,
+                probability: 0.4,
+            };
             Node { held, notice: (noticed && held == Held::Filled).then_some(notice), ..filled(at_s) }
         })
     }

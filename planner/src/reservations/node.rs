@@ -60,8 +60,10 @@ impl Running {
 pub struct Notice {
     /// When it was given.
     pub given_s: f64,
-    /// When the node is expected to be taken.
+    /// When the node is expected to be taken at the earliest.
     pub wanted_s: f64,
+    /// When at the latest.
+    pub latest_s: f64,
     /// When the notice ends if it has not been.
     pub until_s: f64,
     /// The probability that it is taken by then.

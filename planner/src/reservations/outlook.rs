@@ -1,21 +1,46 @@
 //! The distribution of the nodes that will be asked for soon, and when. In: the record of requests. Out: for the first, second, …
 //! node the probability that it is asked for within the horizon, and the time at which it is then likely to be. Ours; no paper's.
 //!
-//! Half of the weight has the same time of day on the days of the window, because what asks regularly asks at the same time. The other half has
-//! every hour of the window, because not everything does.
+//! It is made of three samples of equal weight: the same time of day on the days of the window, the same phase of the paper's slot of three hours
+//! in the last day, because what asks regularly asks at the same time, and every hour of the window, because not everything does.
 
 use super::history::{HOUR_S, History, Request, Unknown};
 
 /// Seconds of a day.
 const DAY_S: f64 = 24.0 * HOUR_S;
+/// The paper's slot, and how many of them are a day.
+const SLOT_S: f64 = 3.0 * HOUR_S;
+const SLOTS: u32 = 8;
+/// Parts of the probability at which the times of a need are told.
+const QUANTILES: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
 
 /// A node that is likely to be asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Need {
-    /// When, if it is.
-    pub at_s: f64,
+    /// When, if it is: the 10, 30, 50, 70 and 90 % quantiles.
+    pub times_s: [f64; 5],
     /// The probability that it is.
     pub probability: f64,
+}
+
+impl Need {
+    /// A node that is wanted for certain at one time.
+    #[must_use]
+    pub fn certain(at_s: f64) -> Self {
+        Self { times_s: [at_s; 5], probability: 1.0 }
+    }
+
+    /// When it is wanted at the earliest, but for a tenth of the probability.
+    #[must_use]
+    pub fn earliest_s(&self) -> f64 {
+        self.times_s[0]
+    }
+
+    /// When it is wanted at the latest, but for a tenth of the probability.
+    #[must_use]
+    pub fn latest_s(&self) -> f64 {
+        self.times_s[4]
+    }
 }
 
 /// What may be asked for.
@@ -52,11 +77,11 @@ impl Outlook {
         let hours = days.max(1) * 24;
         let span =
             |back_s: f64| (now_s - back_s, history.between(now_s - back_s, (now_s - back_s + horizon_s).min(now_s)));
-        let weighted = |count: u32, step_s: f64| {
-            (1..=count).map(move |back| (0.5 / f64::from(count), span(f64::from(back) * step_s)))
+        let sample = |count: u32, step_s: f64| {
+            (1..=count).map(move |back| (1.0 / 3.0 / f64::from(count), span(f64::from(back) * step_s)))
         };
-        let spans: Vec<(f64, (f64, &[Request]))> =
-            weighted(days.max(1), DAY_S).chain(weighted(hours, HOUR_S)).collect();
+        let samples = sample(days.max(1), DAY_S).chain(sample(SLOTS, SLOT_S)).chain(sample(hours, HOUR_S));
+        let spans: Vec<(f64, (f64, &[Request]))> = samples.collect();
         let mut needs = Vec::new();
         for nth in (0_u32..).take(most) {
             let mut found: Vec<(f64, f64)> = spans
@@ -68,13 +93,15 @@ impl Outlook {
                 break;
             }
             found.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let mut below = 0.0;
-            let median = found.iter().find(|(_, weight)| {
-                below += weight;
-                below >= probability / 2.0
-            });
-            let offset_s = median.or(found.last()).map_or(0.0, |(offset_s, _)| *offset_s);
-            needs.push(Need { at_s: now_s + offset_s, probability });
+            let quantile = |part: f64| {
+                let mut below = 0.0;
+                let reached = found.iter().find(|(_, weight)| {
+                    below += weight;
+                    below >= part * probability
+                });
+                now_s + reached.or(found.last()).map_or(0.0, |(offset_s, _)| *offset_s)
+            };
+            needs.push(Need { times_s: QUANTILES.map(quantile), probability });
         }
         let per_hour = history.wanted(now_s - window_s, now_s) / (window_s / HOUR_S);
         Ok(Self { needs, per_hour })
@@ -110,16 +137,16 @@ mod tests {
     fn what_asks_regularly_is_seen_coming() {
         let (history, now_s) = (week(), 7.0 * DAY_S);
         let outlook = Outlook::new(&history, now_s, HOUR_S, 7, (0.2, 50)).unwrap();
-        // Seven days of seven, and a third of all hours: 1/2 + 1/6; the 57th hour adds 1/336.
+        // Seven days of seven, eight slots of eight, and 57 of the 168 hours.
         assert_eq!(outlook.needs().len(), 1);
         let need = outlook.needs()[0];
-        assert!((need.probability - (0.5 + 0.5 * 57.0 / 168.0)).abs() < 1e-9, "{need:?}");
-        assert!((need.at_s - (now_s + 1_800.0)).abs() < 1e-9);
+        assert!((need.probability - (2.0 + 57.0 / 168.0) / 3.0).abs() < 1e-9, "{need:?}");
+        assert!(need.times_s.iter().all(|at_s| (at_s - (now_s + 1_800.0)).abs() < 1e-9));
         assert!((outlook.per_hour() - 76.0 / 168.0).abs() < 1e-9);
-        // Four in the morning: the 20 nodes are one day of seven and one hour of 168.
+        // Four in the morning: the 20 nodes are one day of six and one hour of 144.
         let four = Outlook::new(&history, now_s + 4.0 * HOUR_S - DAY_S, HOUR_S, 6, (0.05, 50)).unwrap();
         assert_eq!(four.needs().len(), 20);
-        assert!((four.needs()[19].probability - (0.5 / 6.0 + 0.5 / 144.0)).abs() < 1e-9);
+        assert!((four.needs()[19].probability - (1.0 / 6.0 + 1.0 / 144.0) / 3.0).abs() < 1e-9);
     }
 
     #[test]
