@@ -2,6 +2,7 @@
 //! the decision of the controller's own code. For `gleaner plan size`, which needs no daemon.
 
 pub mod balance;
+pub mod fill;
 pub mod problems;
 pub mod share;
 pub mod tune;

@@ -9,10 +9,12 @@ use gleaner_planner::snapshot::balance::{
     ArbitrateAnswer, ArbitrateQuestion, Asked, BalanceAnswer, BalancedShare, Contended, arbitrate_question,
     balance_question,
 };
+use gleaner_planner::snapshot::fill::{FillAnswer, FillQuestion, Noticed, Preempted, Started, fill};
 use gleaner_planner::snapshot::problems::Problems;
 use gleaner_planner::snapshot::share::{Credits, ShareAnswer, SharedJob, share};
 use gleaner_planner::snapshot::tune::{TuneAnswer, tune};
 use gleaner_planner::snapshot::{SizeAnswer, size};
+use gleaner_types::id::HostId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -20,6 +22,7 @@ use crate::args::PlanCommand;
 use crate::documents::{print, read_document};
 use crate::exit::End;
 use crate::format::{self, word};
+use crate::leases;
 
 pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
     match plan {
@@ -29,6 +32,13 @@ pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
         }
         PlanCommand::Balance { question } => answer(question, json, balance_question, |_, answer| show_balance(answer)),
         PlanCommand::Arbitrate { question } => answer(question, json, arbitrate_question, show_arbitration),
+        PlanCommand::Fill { question, leases } => {
+            let mut asked: FillQuestion = read_document(question)?;
+            if let Some(path) = leases {
+                asked.leases = leases::read(path)?;
+            }
+            decide(question, &asked, json, fill, |_, answer| show_fill(answer))
+        }
         PlanCommand::Share { question } => answer(question, json, share, |_, answer| show_share(answer)),
     }
 }
@@ -37,14 +47,25 @@ pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
 fn answer<Q: DeserializeOwned, A: Serialize>(
     path: &Path,
     json: bool,
-    decide: impl FnOnce(&Q) -> Result<A, Problems>,
+    by: impl FnOnce(&Q) -> Result<A, Problems>,
     show: impl FnOnce(&Q, &A) -> anyhow::Result<()>,
 ) -> anyhow::Result<End> {
     let question: Q = read_document(path)?;
-    let answer = decide(&question).map_err(|problems| anyhow!("{}: {problems}", path.display()))?;
+    decide(path, &question, json, by, show)
+}
+
+/// Answers a question and shows the answer.
+fn decide<Q, A: Serialize>(
+    path: &Path,
+    question: &Q,
+    json: bool,
+    by: impl FnOnce(&Q) -> Result<A, Problems>,
+    show: impl FnOnce(&Q, &A) -> anyhow::Result<()>,
+) -> anyhow::Result<End> {
+    let answer = by(question).map_err(|problems| anyhow!("{}: {problems}", path.display()))?;
     match json {
         true => print(&serde_json::to_string(&answer)?)?,
-        false => show(&question, &answer)?,
+        false => show(question, &answer)?,
     }
     Ok(End::Good)
 }
@@ -190,6 +211,46 @@ fn show_share(answer: &ShareAnswer) -> anyhow::Result<()> {
     print(&format::table(&[&["CREDIT AT"], names.as_slice()].concat(), &rows))
 }
 
+fn show_fill(answer: &FillAnswer) -> anyhow::Result<()> {
+    let seconds = format::seconds;
+    match &answer.unknown {
+        Some(unknown) => print(&format!("{}: no forecast: {unknown}", word(answer.policy)))?,
+        None => print(&format!("{}: {} nodes should have notice", word(answer.policy), answer.wanted))?,
+    }
+    for own in &answer.leases {
+        let hosts: Vec<&str> = own.hosts.iter().map(HostId::as_str).collect();
+        let missing = if own.missing > 0 { format!("; {} nodes are missing", own.missing) } else { String::new() };
+        print(&format!("lease {}: {}{missing}", own.lease, hosts.join(", ")))?;
+    }
+    let names = |own: &Preempted| own.jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let ended = |own: &Preempted| {
+        let lost = format!("{:.0} core s", own.lost_core_s);
+        vec![own.host.to_string(), names(own), seconds(own.at_s), seconds(own.notice_s), lost, own.reason.clone()]
+    };
+    let rows: Vec<Vec<String>> = answer.preempt.iter().map(ended).collect();
+    if !rows.is_empty() {
+        print(&format::table(&["PREEMPT ON", "JOBS", "AT", "NOTICE", "LOST", "WHY"], &rows))?;
+    }
+    let noticed = |own: &Noticed| {
+        let (from, to) = (seconds(own.notice.wanted_s), seconds(own.notice.latest_s));
+        vec![own.host.to_string(), from, to, percent(own.notice.probability), own.reason.clone()]
+    };
+    let rows: Vec<Vec<String>> = answer.notices.iter().map(noticed).collect();
+    if !rows.is_empty() {
+        print(&format::table(&["NOTICE TO", "WANTED FROM", "TO", "LIKELY", "WHY"], &rows))?;
+    }
+    for host in &answer.withdrawn {
+        print(&format!("notice to {host} is taken back"))?;
+    }
+    let row =
+        |own: &Started| vec![own.job.to_string(), own.host.to_string(), format!("{:.0} core s", own.waste_core_s)];
+    let rows: Vec<Vec<String>> = answer.start.iter().map(row).collect();
+    match rows.is_empty() {
+        true => print("nothing starts"),
+        false => print(&format::table(&["START", "ON", "EXPECTED WASTE"], &rows)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use gleaner_planner::snapshot::share::ShareQuestion;
@@ -219,5 +280,27 @@ mod tests {
         );
         wrong.version = 2;
         assert_eq!(share(&wrong).unwrap_err().to_string(), "version: is 2; it must be 1");
+    }
+
+    /// The example of docs/reservations.md.
+    #[test]
+    fn gaps_of_the_docs_are_filled_as_the_docs_say() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/fill.json"));
+        let question: FillQuestion = read_document(path).unwrap();
+        let answer = fill(&question).unwrap();
+        let noticed: Vec<(&str, f64)> =
+            answer.notices.iter().map(|own| (own.host.as_str(), own.notice.wanted_s)).collect();
+        assert_eq!(noticed, [("n4", 697_200.0), ("n2", 696_600.0)]);
+        let [ended] = answer.preempt.as_slice() else { panic!("{:?}", answer.preempt) };
+        assert_eq!(
+            (ended.jobs[0].as_str(), ended.at_s, ended.notice_s, ended.lost_core_s),
+            ("long-4", 697_200.0, 2_400.0, 200.0)
+        );
+        let started: Vec<(&str, &str)> = answer.start.iter().map(|own| (own.job.as_str(), own.host.as_str())).collect();
+        assert_eq!(started, [("wait-2", "n4")], "it ends before the lease begins; wait-1 would not");
+        assert_eq!(answer.unknown, None);
+        for json in [true, false] {
+            run(&PlanCommand::Fill { question: path.to_owned(), leases: None }, json).unwrap();
+        }
     }
 }
