@@ -37,7 +37,7 @@ pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
             if let Some(path) = leases {
                 asked.leases = leases::read(path)?;
             }
-            decide(question, &asked, json, fill, |_, answer| show_fill(answer))
+            decide(question, &asked, json, fill, |asked, answer| show_fill(asked.now_s, answer))
         }
         PlanCommand::Share { question } => answer(question, json, share, |_, answer| show_share(answer)),
     }
@@ -211,11 +211,16 @@ fn show_share(answer: &ShareAnswer) -> anyhow::Result<()> {
     print(&format::table(&[&["CREDIT AT"], names.as_slice()].concat(), &rows))
 }
 
-fn show_fill(answer: &FillAnswer) -> anyhow::Result<()> {
-    let seconds = format::seconds;
+/// Times are told from `now_s` on, as their zero is the user's.
+fn show_fill(now_s: f64, answer: &FillAnswer) -> anyhow::Result<()> {
+    let (seconds, from_now) = (format::seconds, |at_s: f64| format::seconds(at_s - now_s));
     match &answer.unknown {
         Some(unknown) => print(&format!("{}: no forecast: {unknown}", word(answer.policy)))?,
-        None => print(&format!("{}: {} nodes should have notice", word(answer.policy), answer.wanted))?,
+        None => print(&format!(
+            "{}: nodes to have notice beyond those that leases name: {}",
+            word(answer.policy),
+            answer.wanted
+        ))?,
     }
     for own in &answer.leases {
         let hosts: Vec<&str> = own.hosts.iter().map(HostId::as_str).collect();
@@ -225,19 +230,19 @@ fn show_fill(answer: &FillAnswer) -> anyhow::Result<()> {
     let names = |own: &Preempted| own.jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let ended = |own: &Preempted| {
         let lost = format!("{:.0} core s", own.lost_core_s);
-        vec![own.host.to_string(), names(own), seconds(own.at_s), seconds(own.notice_s), lost, own.reason.clone()]
+        vec![own.host.to_string(), names(own), from_now(own.at_s), seconds(own.notice_s), lost, own.reason.clone()]
     };
     let rows: Vec<Vec<String>> = answer.preempt.iter().map(ended).collect();
     if !rows.is_empty() {
-        print(&format::table(&["PREEMPT ON", "JOBS", "AT", "NOTICE", "LOST", "WHY"], &rows))?;
+        print(&format::table(&["PREEMPT ON", "JOBS", "IN", "NOTICE", "LOST", "WHY"], &rows))?;
     }
     let noticed = |own: &Noticed| {
-        let (from, to) = (seconds(own.notice.wanted_s), seconds(own.notice.latest_s));
+        let (from, to) = (from_now(own.notice.wanted_s), from_now(own.notice.latest_s));
         vec![own.host.to_string(), from, to, percent(own.notice.probability), own.reason.clone()]
     };
     let rows: Vec<Vec<String>> = answer.notices.iter().map(noticed).collect();
     if !rows.is_empty() {
-        print(&format::table(&["NOTICE TO", "WANTED FROM", "TO", "LIKELY", "WHY"], &rows))?;
+        print(&format::table(&["NOTICE TO", "WANTED IN", "AT THE LATEST", "LIKELY", "WHY"], &rows))?;
     }
     for host in &answer.withdrawn {
         print(&format!("notice to {host} is taken back"))?;

@@ -419,3 +419,65 @@ impl Plant<'_> {
         self.out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gleaner_planner::reservations::preemption::Preemption;
+    use gleaner_planner::reservations::surviving::Surviving;
+    use gleaner_simulator::leases::{CloudLease, CloudSize, HostChange, generate};
+
+    use super::*;
+
+    fn setting(trace: &CloudTrace, filling: Filling) -> Setting<'_> {
+        Setting { trace, filling, seed: 3, estimate_error: 0.0, leases_only: false }
+    }
+
+    /// Two hosts for ten hours; the second goes after eight.
+    fn by_hand() -> CloudTrace {
+        let host = |at_s, host, present| HostChange { at_s, host, present };
+        let lease = |from_h: f64, to_h: f64, nodes| CloudLease {
+            created_s: from_h * HOUR_S,
+            start_s: from_h * HOUR_S,
+            end_s: to_h * HOUR_S,
+            nodes,
+        };
+        CloudTrace {
+            leases: vec![lease(2.0, 4.0, 1), lease(5.0, 6.0, 3)],
+            hosts: vec![host(0.0, 0, true), host(0.0, 1, true), host(8.0 * HOUR_S, 1, false)],
+            length_s: 10.0 * HOUR_S,
+        }
+    }
+
+    #[test]
+    fn leases_alone_by_hand() {
+        let trace = by_hand();
+        let outcome = play(Setting { leases_only: true, ..setting(&trace, Filling::Greedy(Preemption::Random)) });
+        // 2 + 2 node hours of 18; at the ends of both leases nobody has a node.
+        assert!((outcome.utilisation.leased - 100.0 * 4.0 / 18.0).abs() < 1e-6, "{outcome:?}");
+        assert!(outcome.utilisation.leased_at_ends.abs() < 1e-9);
+        assert_eq!((outcome.taken, outcome.unmet, outcome.sudden, outcome.finished), (3, 1, 0, 0));
+    }
+
+    #[test]
+    fn greedy_filling_by_hand() {
+        let trace = by_hand();
+        let outcome = play(setting(&trace, Filling::Greedy(Preemption::RecentlyDeployed)));
+        assert_eq!((outcome.taken, outcome.unmet, outcome.sudden), (3, 1, 3));
+        assert!(outcome.utilisation.over_time > 99.0, "{outcome:?}");
+        assert!(outcome.finished > 0 && outcome.waste > 0.0);
+    }
+
+    #[test]
+    fn every_node_that_a_lease_gets_is_counted_once() {
+        let trace = generate(2, CloudSize { hosts: 30, days: 15 });
+        let outcome = play(setting(&trace, Filling::Surviving(Surviving::default())));
+        assert_eq!(
+            outcome.sudden + outcome.advanced,
+            outcome.taken,
+            "all nodes are filled, so each was noticed or not"
+        );
+        assert!(outcome.advanced > 0);
+        let all = [outcome.waste, outcome.waste_of_hours, outcome.utilisation.over_time, outcome.utilisation.at_ends];
+        assert!(all.iter().all(|percent| (0.0..=100.0).contains(percent)), "{all:?}");
+    }
+}

@@ -104,7 +104,7 @@ pub fn walk_forward(forecaster: Forecaster, history: &History, until_s: f64, sca
     let mut slot = 0_u32;
     loop {
         let now_s = history.since_s() + f64::from(slot) * slot_s;
-        if !(now_s + slot_s <= until_s) {
+        if now_s + slot_s > until_s || until_s.is_nan() {
             break;
         }
         slot += 1;

@@ -86,7 +86,8 @@ impl History {
             }
             least_s = request.at_s;
         }
-        match gaps.iter().enumerate().find(|(_, (from_s, to_s))| !(from_s < to_s)) {
+        let ends_after = |(from_s, to_s): &(f64, f64)| from_s < to_s;
+        match gaps.iter().enumerate().find(|(_, gap)| !ends_after(gap)) {
             Some((index, &(from_s, to_s))) => Err(InvalidHistory::Gap { index, from_s, to_s }),
             None => Ok(Self { since_s, requests, gaps }),
         }

@@ -598,12 +598,13 @@ fn check_leases(question: &FillQuestion, index: &BTreeMap<&HostId, usize>, probl
     let (mut least_s, mut spans) = (-LONGEST_S, BTreeMap::<&HostId, (f64, usize)>::new());
     for (position, lease) in question.leases.iter().enumerate() {
         let field = |name: &str| format!("leases[{position}] ({}).{name}", lease.lease);
-        if !(lease.start_s >= least_s) {
+        if lease.start_s < least_s || !lease.start_s.is_finite() {
             let (start_s, rule) = (lease.start_s, "leases must be in the order of their starts");
             problems.push(format!("{}: is {start_s}; it must be at least {least_s}: {rule}", field("start_s")));
         }
         least_s = least_s.max(lease.start_s);
-        if !(lease.end_s > lease.start_s && lease.end_s <= LONGEST_S) {
+        let ends = lease.end_s > lease.start_s && lease.end_s <= LONGEST_S;
+        if !ends {
             let (end_s, start_s) = (lease.end_s, lease.start_s);
             problems.push(format!("{}: is {end_s}; it must be after start_s, {start_s}", field("end_s")));
         }
@@ -680,3 +681,6 @@ fn check_jobs(question: &FillQuestion, index: &BTreeMap<&HostId, usize>, nodes: 
         times(problems, &field, [job.estimate_s, job.checkpoint_s]);
     }
 }
+
+#[cfg(test)]
+mod tests;
