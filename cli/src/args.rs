@@ -172,6 +172,14 @@ pub(crate) enum PlanCommand {
         /// The question as JSON, or `-` for standard input; docs/plan.md describes its fields.
         question: PathBuf,
     },
+    /// What to start in the gaps between leases of nodes, which nodes get notice, and which jobs are ended for which lease.
+    Fill {
+        /// The question as JSON, or `-` for standard input; docs/plan.md describes its fields.
+        question: PathBuf,
+        /// Takes the leases from this file in place of the question's: CSV with a head line, or JSON; docs/reservations.md describes both.
+        #[arg(long, value_name = "FILE")]
+        leases: Option<PathBuf>,
+    },
     /// How several jobs share a cluster: when each ends beside its fair completion, where its tasks run, and its credit.
     Share {
         /// The question as JSON, or `-` for standard input; docs/plan.md describes its fields.
@@ -258,6 +266,25 @@ pub(crate) enum ReproduceCommand {
         #[arg(long)]
         details: bool,
     },
+    /// Gaps between reservations filled with high-throughput jobs: greedy, CHISim's forecasts and preemption policies, and ours, on the
+    /// recorded leases of Chameleon. A run takes some ten seconds.
+    Chisim {
+        /// Jobs and chance are this seed's.
+        #[arg(long, default_value_t = gleaner_experiments::chisim::Options::default().seed)]
+        seed: u64,
+        /// Forecasters of the paper's predictive filling, with commas between.
+        #[arg(long, value_delimiter = ',', default_value = "mean,median")]
+        forecasters: Vec<ForecasterWord>,
+        /// Folder of real traces; without the leases of Chameleon in it a cloud is generated.
+        #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
+        traces: Option<PathBuf>,
+        /// Writes plots as SVG into this folder.
+        #[arg(long, value_name = "DIR")]
+        plots: Option<PathBuf>,
+        /// Shows every row behind the figures.
+        #[arg(long)]
+        details: bool,
+    },
     /// Several resources by response time: balanced configuration against AutoControl, on simulated TPC-W and TPC-C.
     Bconf {
         /// First seed of the noise.
@@ -276,6 +303,15 @@ pub(crate) enum ReproduceCommand {
         #[arg(long)]
         details: bool,
     },
+}
+
+/// A forecaster of `gleaner reproduce chisim`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ForecasterWord {
+    /// The rolling mean.
+    Mean,
+    /// The rolling median.
+    Median,
 }
 
 /// `gleaner reproduce harm`.

@@ -6,6 +6,7 @@
 pub mod baselines;
 pub mod bconf;
 pub mod canal;
+pub mod chisim;
 pub mod jobs;
 pub mod mapreduce;
 pub mod pool;

@@ -28,6 +28,7 @@ pub mod progress;
 pub mod protecting;
 pub mod queue;
 pub mod reclaim;
+pub mod reservations;
 pub mod search;
 pub mod selection;
 pub mod sharing;

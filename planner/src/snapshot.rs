@@ -3,6 +3,7 @@
 
 pub mod autoscale;
 pub mod balance;
+pub mod fill;
 pub mod problems;
 pub mod share;
 pub mod tune;

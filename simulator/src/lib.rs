@@ -7,6 +7,7 @@
 mod batch;
 pub mod cluster;
 pub mod foreground;
+pub mod leases;
 pub mod machine;
 pub mod protection;
 pub mod random;

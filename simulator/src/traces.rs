@@ -2,6 +2,7 @@
 //! slot) or `planetlab` (one line per VM), both of 300 s steps over a day, gzip-compressed. Out: CPU demand over time.
 //! No trace is shipped.
 
+pub mod leases;
 pub mod services;
 
 use std::collections::BTreeMap;

@@ -26,7 +26,7 @@ cargo xtask VERB [ARGUMENTS]
                      network namespaces; root and the machine to itself. FILTER is a part of a test's name
   seeds [N]          the whole system under faults, seeds 0 to N - 1 (10000)
   bench [NAME]       Criterion benches, or the one named; --smoke runs each body once, unmeasured
-  repro [WHICH...]   the papers' experiments: rhic, stfc, bconf, canal, mapreduce (all)
+  repro [WHICH...]   the papers' experiments: rhic, stfc, bconf, canal, mapreduce, chisim (all)
   demo               `gleaner demo`, as a first-time user runs it
   deb [ARGUMENTS]    Debian packages: packaging/build-debs.sh
   mutants [PART [ARGUMENTS]]   mutation testing of what protects and records (hours); ARGUMENTS go to
@@ -161,7 +161,7 @@ fn bench(steps: &mut Steps, rest: &[OsString]) {
 }
 
 fn reproduce(steps: &mut Steps, which: &[OsString]) {
-    let all: Vec<OsString> = ["rhic", "stfc", "bconf", "canal", "mapreduce"].map(OsString::from).into();
+    let all: Vec<OsString> = ["rhic", "stfc", "bconf", "canal", "mapreduce", "chisim"].map(OsString::from).into();
     for paper in if which.is_empty() { &all } else { which } {
         steps.run(&format!("reproduce {}", paper.display()), gleaner().arg("reproduce").arg(paper));
     }

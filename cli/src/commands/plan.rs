@@ -12,10 +12,12 @@ use gleaner_planner::snapshot::balance::{
     ArbitrateAnswer, ArbitrateQuestion, Asked, BalanceAnswer, BalancedShare, Contended, arbitrate_question,
     balance_question,
 };
+use gleaner_planner::snapshot::fill::{FillAnswer, FillQuestion, Noticed, Preempted, Started, fill};
 use gleaner_planner::snapshot::problems::Problems;
 use gleaner_planner::snapshot::share::{Credits, ShareAnswer, SharedJob, share};
 use gleaner_planner::snapshot::tune::{TuneAnswer, tune};
 use gleaner_planner::snapshot::{SizeAnswer, size};
+use gleaner_types::id::HostId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -23,6 +25,7 @@ use crate::args::PlanCommand;
 use crate::documents::{print, read_document};
 use crate::exit::End;
 use crate::format::{self, word};
+use crate::leases;
 
 pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
     match plan {
@@ -32,6 +35,13 @@ pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
         }
         PlanCommand::Balance { question } => answer(question, json, balance_question, |_, answer| show_balance(answer)),
         PlanCommand::Arbitrate { question } => answer(question, json, arbitrate_question, show_arbitration),
+        PlanCommand::Fill { question, leases } => {
+            let mut asked: FillQuestion = read_document(question)?;
+            if let Some(path) = leases {
+                asked.leases = leases::read(path)?;
+            }
+            decide(question, &asked, json, fill, |asked, answer| show_fill(asked.now_s, answer))
+        }
         PlanCommand::Share { question } => answer(question, json, share, |_, answer| show_share(answer)),
         PlanCommand::Autoscale { question } => answer(question, json, autoscale, |_, answer| show_autoscale(answer)),
     }
@@ -41,14 +51,25 @@ pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
 fn answer<Q: DeserializeOwned, A: Serialize>(
     path: &Path,
     json: bool,
-    decide: impl FnOnce(&Q) -> Result<A, Problems>,
+    by: impl FnOnce(&Q) -> Result<A, Problems>,
     show: impl FnOnce(&Q, &A) -> anyhow::Result<()>,
 ) -> anyhow::Result<End> {
     let question: Q = read_document(path)?;
-    let answer = decide(&question).map_err(|problems| anyhow!("{}: {problems}", path.display()))?;
+    decide(path, &question, json, by, show)
+}
+
+/// Answers a question and shows the answer.
+fn decide<Q, A: Serialize>(
+    path: &Path,
+    question: &Q,
+    json: bool,
+    by: impl FnOnce(&Q) -> Result<A, Problems>,
+    show: impl FnOnce(&Q, &A) -> anyhow::Result<()>,
+) -> anyhow::Result<End> {
+    let answer = by(question).map_err(|problems| anyhow!("{}: {problems}", path.display()))?;
     match json {
         true => print(&serde_json::to_string(&answer)?)?,
-        false => show(&question, &answer)?,
+        false => show(question, &answer)?,
     }
     Ok(End::Good)
 }
@@ -240,6 +261,51 @@ fn show_autoscale(answer: &AutoscaleAnswer) -> anyhow::Result<()> {
     print(&format::table(&head, &rows.collect::<Vec<_>>()))
 }
 
+/// Times are told from `now_s` on, as their zero is the user's.
+fn show_fill(now_s: f64, answer: &FillAnswer) -> anyhow::Result<()> {
+    let (seconds, from_now) = (format::seconds, |at_s: f64| format::seconds(at_s - now_s));
+    match &answer.unknown {
+        Some(unknown) => print(&format!("{}: no forecast: {unknown}", word(answer.policy)))?,
+        None => print(&format!(
+            "{}: nodes to have notice beyond those that leases name: {}",
+            word(answer.policy),
+            answer.wanted
+        ))?,
+    }
+    for own in &answer.leases {
+        let hosts: Vec<&str> = own.hosts.iter().map(HostId::as_str).collect();
+        let missing = if own.missing > 0 { format!("; {} nodes are missing", own.missing) } else { String::new() };
+        print(&format!("lease {}: {}{missing}", own.lease, hosts.join(", ")))?;
+    }
+    let names = |own: &Preempted| own.jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let ended = |own: &Preempted| {
+        let lost = format!("{:.0} core s", own.lost_core_s);
+        vec![own.host.to_string(), names(own), from_now(own.at_s), seconds(own.notice_s), lost, own.reason.clone()]
+    };
+    let rows: Vec<Vec<String>> = answer.preempt.iter().map(ended).collect();
+    if !rows.is_empty() {
+        print(&format::table(&["PREEMPT ON", "JOBS", "IN", "NOTICE", "LOST", "WHY"], &rows))?;
+    }
+    let noticed = |own: &Noticed| {
+        let (from, to) = (from_now(own.notice.wanted_s), from_now(own.notice.latest_s));
+        vec![own.host.to_string(), from, to, percent(own.notice.probability), own.reason.clone()]
+    };
+    let rows: Vec<Vec<String>> = answer.notices.iter().map(noticed).collect();
+    if !rows.is_empty() {
+        print(&format::table(&["NOTICE TO", "WANTED IN", "AT THE LATEST", "LIKELY", "WHY"], &rows))?;
+    }
+    for host in &answer.withdrawn {
+        print(&format!("notice to {host} is taken back"))?;
+    }
+    let row =
+        |own: &Started| vec![own.job.to_string(), own.host.to_string(), format!("{:.0} core s", own.waste_core_s)];
+    let rows: Vec<Vec<String>> = answer.start.iter().map(row).collect();
+    match rows.is_empty() {
+        true => print("nothing starts"),
+        false => print(&format::table(&["START", "ON", "EXPECTED WASTE"], &rows)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use gleaner_planner::snapshot::autoscale::AutoscaleQuestion;
@@ -286,5 +352,27 @@ mod tests {
         question.situation.nodes[0].maps_done = 400;
         let said = autoscale(&question).unwrap_err().to_string();
         assert!(said.starts_with("situation.nodes: map tasks done and running: is 497"), "{said}");
+    }
+
+    /// The example of docs/reservations.md.
+    #[test]
+    fn gaps_of_the_docs_are_filled_as_the_docs_say() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/fill.json"));
+        let question: FillQuestion = read_document(path).unwrap();
+        let answer = fill(&question).unwrap();
+        let noticed: Vec<(&str, f64)> =
+            answer.notices.iter().map(|own| (own.host.as_str(), own.notice.wanted_s)).collect();
+        assert_eq!(noticed, [("n4", 697_200.0), ("n2", 696_600.0)]);
+        let [ended] = answer.preempt.as_slice() else { panic!("{:?}", answer.preempt) };
+        assert_eq!(
+            (ended.jobs[0].as_str(), ended.at_s, ended.notice_s, ended.lost_core_s),
+            ("long-4", 697_200.0, 2_400.0, 200.0)
+        );
+        let started: Vec<(&str, &str)> = answer.start.iter().map(|own| (own.job.as_str(), own.host.as_str())).collect();
+        assert_eq!(started, [("wait-2", "n4")], "it ends before the lease begins; wait-1 would not");
+        assert_eq!(answer.unknown, None);
+        for json in [true, false] {
+            run(&PlanCommand::Fill { question: path.to_owned(), leases: None }, json).unwrap();
+        }
     }
 }

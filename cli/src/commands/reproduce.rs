@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::Context;
-use gleaner_experiments::{Reproduction, bconf, canal, mapreduce, rhic, stfc};
+use gleaner_experiments::{Reproduction, bconf, canal, chisim, mapreduce, rhic, stfc};
+use gleaner_planner::reservations::forecast::Forecaster;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::args::ReproduceCommand;
+use crate::args::{ForecasterWord, ReproduceCommand};
 use crate::documents::print;
 use crate::exit::End;
 use crate::{format, plots};
@@ -18,6 +19,7 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         ReproduceCommand::Rhic { plots, details, .. }
         | ReproduceCommand::Stfc { plots, details, .. }
         | ReproduceCommand::Mapreduce { plots, details, .. }
+        | ReproduceCommand::Chisim { plots, details, .. }
         | ReproduceCommand::Bconf { plots, details, .. } => (plots.as_deref(), *details),
         ReproduceCommand::Canal { details, .. } => (None, *details),
         ReproduceCommand::Harm(_) => (None, false),
@@ -52,6 +54,15 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         ReproduceCommand::Canal { seed, runs, .. } => {
             let options = canal::Options { seed: *seed, runs: *runs, ..canal::Options::default() };
             canal::reproduce(&options, &progress)
+        }
+        ReproduceCommand::Chisim { seed, forecasters, traces, .. } => {
+            let forecasters = forecasters.iter().map(|word| match word {
+                ForecasterWord::Mean => Forecaster::RollingMean,
+                ForecasterWord::Median => Forecaster::RollingMedian,
+            });
+            let (forecasters, traces) = (forecasters.collect(), traces.clone());
+            let options = chisim::Options { seed: *seed, forecasters, traces, ..chisim::Options::default() };
+            chisim::reproduce(&options, &progress)?
         }
         ReproduceCommand::Harm(args) => return super::harm::run(args, json),
     };

@@ -1,0 +1,174 @@
+//! How many nodes will be asked for in the next slot (CHISim, section 2). In: the record of requests. Out: a number of nodes, made of the past
+//! alone, or that it is not known. A strategy that reserves nodes calls it.
+//!
+//! The paper names its models and not their sizes; those are of its published simulator: it looks back a week (`window: 168`) and
+//! ahead three hours (`steps: 3`), and sums requests over that slot.
+
+use serde::{Deserialize, Serialize};
+
+use super::history::{HOUR_S, History, Unknown};
+
+/// Over what is forecast, in whole hours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scale {
+    /// How far back is looked.
+    pub window_h: u32,
+    /// How long the slot ahead is.
+    pub slot_h: u32,
+}
+
+impl Scale {
+    /// CHISim's: a week back, three hours ahead.
+    pub const PAPER: Self = Self { window_h: 168, slot_h: 3 };
+
+    /// Length of a slot.
+    #[must_use]
+    pub fn slot_s(self) -> f64 {
+        f64::from(self.slot_h.max(1)) * HOUR_S
+    }
+
+    /// Slots that are looked back at.
+    fn slots(self) -> u32 {
+        (self.window_h / self.slot_h.max(1)).max(1)
+    }
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self::PAPER
+    }
+}
+
+/// A model. One more is one more variant: what it learnt belongs into it as data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Forecaster {
+    /// The mean of the slots in the window.
+    RollingMean,
+    /// Their median, the mean of the middle two where they are even.
+    #[default]
+    RollingMedian,
+}
+
+impl Forecaster {
+    /// All, with the words by which an operator names them.
+    pub const ALL: [(&'static str, Self); 2] = [("mean", Self::RollingMean), ("median", Self::RollingMedian)];
+
+    /// Nodes that will be asked for in the slot that begins at `now_s`; not a whole number.
+    ///
+    /// # Errors
+    /// [`Unknown`] when the window is not all on record.
+    pub fn wanted(self, history: &History, now_s: f64, scale: Scale) -> Result<f64, Unknown> {
+        let (slots, slot_s) = (scale.slots(), scale.slot_s());
+        history.covers(now_s, f64::from(slots) * slot_s)?;
+        let slot = |back: u32| {
+            let from_s = now_s - f64::from(back) * slot_s;
+            history.wanted(from_s, from_s + slot_s)
+        };
+        let mut sums: Vec<f64> = (1..=slots).map(slot).collect();
+        Ok(match self {
+            Self::RollingMean => sums.iter().sum::<f64>() / f64::from(slots),
+            Self::RollingMedian => {
+                sums.sort_by(f64::total_cmp);
+                let middle = sums.len() / 2;
+                match sums.len() % 2 {
+                    0 => f64::midpoint(sums[middle - 1], sums[middle]),
+                    _ => sums[middle],
+                }
+            }
+        })
+    }
+}
+
+/// What a forecaster got wrong, slot by slot, each forecast being made of what was before its slot alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct WalkForward {
+    /// Slots with a forecast.
+    pub slots: u32,
+    /// Slots without one.
+    pub unknown: u32,
+    /// Mean of the amounts by which forecasts were off, in nodes.
+    pub mean_absolute: f64,
+    /// Mean of the nodes that were asked for beyond the forecast.
+    pub under: f64,
+    /// Mean of the nodes of the forecast that nobody asked for.
+    pub over: f64,
+}
+
+/// Evaluates a forecaster over all slots from the begin of the record to `until_s`.
+#[must_use]
+pub fn walk_forward(forecaster: Forecaster, history: &History, until_s: f64, scale: Scale) -> WalkForward {
+    let mut found = WalkForward::default();
+    let slot_s = scale.slot_s();
+    let mut slot = 0_u32;
+    loop {
+        let now_s = history.since_s() + f64::from(slot) * slot_s;
+        if now_s + slot_s > until_s || until_s.is_nan() {
+            break;
+        }
+        slot += 1;
+        let actual = history.wanted(now_s, now_s + slot_s);
+        match forecaster.wanted(history, now_s, scale) {
+            Ok(wanted) => {
+                found.slots += 1;
+                found.under += (actual - wanted).max(0.0);
+                found.over += (wanted - actual).max(0.0);
+            }
+            Err(_) => found.unknown += 1,
+        }
+    }
+    let slots = f64::from(found.slots.max(1));
+    found.under /= slots;
+    found.over /= slots;
+    found.mean_absolute = found.under + found.over;
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::history::Request;
+    use super::*;
+
+    const HOURLY: Scale = Scale { window_h: 4, slot_h: 1 };
+
+    fn hourly(nodes: &[u32]) -> History {
+        let requests = nodes.iter().enumerate().map(|(hour, &nodes)| Request { at_s: hour as f64 * HOUR_S, nodes });
+        History::new(0.0, requests.collect(), Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn mean_and_median_by_hand() {
+        let history = hourly(&[9, 1, 2, 3, 10, 99]);
+        let at = |forecaster: Forecaster| forecaster.wanted(&history, 5.0 * HOUR_S, HOURLY).unwrap();
+        assert!((at(Forecaster::RollingMean) - 4.0).abs() < 1e-12, "1, 2, 3, 10; the 99 is not past");
+        assert!((at(Forecaster::RollingMedian) - 2.5).abs() < 1e-12);
+        let paper = Forecaster::RollingMean.wanted(&history, 5.0 * HOUR_S, Scale::PAPER);
+        assert_eq!(paper, Err(Unknown::Short { has_s: 5.0 * HOUR_S, needs_s: 168.0 * HOUR_S }));
+    }
+
+    #[test]
+    fn walking_forward_by_hand() {
+        let found = walk_forward(Forecaster::RollingMean, &hourly(&[1, 1, 1, 1, 5, 0, 0]), 7.0 * HOUR_S, HOURLY);
+        // Forecasts 1, 2, 1.75 for 5, 0, 0.
+        assert_eq!((found.slots, found.unknown), (3, 4));
+        assert!((found.under - 4.0 / 3.0).abs() < 1e-12 && (found.over - 3.75 / 3.0).abs() < 1e-12);
+    }
+
+    proptest! {
+        /// What comes later changes no forecast.
+        #[test]
+        fn only_the_past_counts(nodes in prop::collection::vec(0_u32..20, 12..40), cut in 5_usize..12) {
+            let (whole, past) = (hourly(&nodes), hourly(&nodes[..cut]));
+            for (_, forecaster) in Forecaster::ALL {
+                let now_s = cut as f64 * HOUR_S;
+                let forecast = forecaster.wanted(&whole, now_s, HOURLY).unwrap();
+                prop_assert_eq!(forecast.to_bits(), forecaster.wanted(&past, now_s, HOURLY).unwrap().to_bits());
+                let most = nodes[cut - 4..cut].iter().copied().max().unwrap_or(0);
+                prop_assert!((0.0..=f64::from(most)).contains(&forecast));
+            }
+        }
+    }
+}
