@@ -230,6 +230,16 @@ pub(crate) enum ReproduceCommand {
         /// How many workloads.
         #[arg(long, default_value_t = gleaner_experiments::canal::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
         runs: u64,
+        /// Folder of recorded jobs: SWIM's (`swim-facebook`), or Google's cluster trace of 2011 (`machine_events`, `task_events`).
+        /// Without one the second simulation is skipped.
+        #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
+        traces: Option<PathBuf>,
+        /// Hours of the recorded day that are played, evenly apart; 24 is the whole day.
+        #[arg(long, default_value_t = gleaner_experiments::canal::Options::default().hours, value_parser = clap::value_parser!(u32).range(1..=i64::from(gleaner_experiments::canal::DAY)))]
+        hours: u32,
+        /// Writes plots as SVG into this folder.
+        #[arg(long, value_name = "DIR")]
+        plots: Option<PathBuf>,
         /// Shows every row behind the figures.
         #[arg(long)]
         details: bool,

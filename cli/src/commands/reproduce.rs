@@ -17,8 +17,8 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
     let (plots, details) = match command {
         ReproduceCommand::Rhic { plots, details, .. }
         | ReproduceCommand::Stfc { plots, details, .. }
-        | ReproduceCommand::Bconf { plots, details, .. } => (plots.as_deref(), *details),
-        ReproduceCommand::Canal { details, .. } => (None, *details),
+        | ReproduceCommand::Bconf { plots, details, .. }
+        | ReproduceCommand::Canal { plots, details, .. } => (plots.as_deref(), *details),
         ReproduceCommand::Harm(_) => (None, false),
     };
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
@@ -45,9 +45,10 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         ReproduceCommand::Bconf { seed, runs, traces, .. } => {
             bconf::reproduce(&bconf::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
         }
-        ReproduceCommand::Canal { seed, runs, .. } => {
-            let options = canal::Options { seed: *seed, runs: *runs, ..canal::Options::default() };
-            canal::reproduce(&options, &progress)
+        ReproduceCommand::Canal { seed, runs, traces, hours, .. } => {
+            let (traces, hours) = (traces.clone(), *hours);
+            let options = canal::Options { seed: *seed, runs: *runs, traces, hours, ..canal::Options::default() };
+            canal::reproduce(&options, &progress)?
         }
         ReproduceCommand::Harm(args) => return super::harm::run(args, json),
     };
