@@ -1,7 +1,6 @@
 //! Credit sharing between jobs (Wei, chapter 5): the worked example, and Simulation 1 under CANAL and the schedulers that it is
-//! compared with; packing by inputs and by the network alone (§5.5.3); Simulation 2, where there is a trace; wrong estimates and
-//! lost nodes. In: options and seeds. Out: the
-//! paper's figures, ours beside them.
+//! compared with; packing by inputs and by the network alone (§5.5.3); Simulation 2, where there is a trace; wrong estimates,
+//! lost nodes, and users of different weights. In: options and seeds. Out: the paper's figures, ours beside them.
 //!
 //! Fair completions are those of DRF with whole tasks on the same cluster, every input being on every node. All schedulers
 //! get the same workload of a seed, and no constant of any was chosen by these figures.
@@ -12,6 +11,7 @@ mod outcome;
 mod packing;
 mod recorded;
 mod rows;
+mod users;
 
 use std::path::PathBuf;
 
@@ -89,6 +89,7 @@ pub fn reproduce(
     details(&mut out, &outcomes);
     curves::completions(&mut out, ("canal", "seed"), &outcomes);
     rows::rows(&mut out, &submissions, &|done, all| progress("wrong estimates and lost nodes", done, all));
+    users::rows(&mut out, &submissions, &|done, all| progress("several users", done, all));
     packing::packing(&mut out, options.size, &seeds, progress);
     let recorded_jobs = |done, all| progress("recorded jobs", done, all);
     recorded::recorded(&mut out, options.traces.as_deref(), options.hours, options.seed, &recorded_jobs)?;
