@@ -222,7 +222,7 @@ pub(crate) enum ReproduceCommand {
     Harm(HarmArgs),
     /// A cluster shared between jobs: credit sharing (CANAL) against Tetris, delay scheduling and others, on jobs of Facebook's
     /// sizes. What their tasks need is chosen here, as the paper does not say it; most of its figures are not reached (docs/plan.md).
-    /// A run takes some seconds.
+    /// A run takes some seconds, and two minutes with a day of recorded jobs.
     Canal {
         /// First seed of the workloads.
         #[arg(long, default_value_t = gleaner_experiments::canal::Options::default().seed)]
