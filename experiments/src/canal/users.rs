@@ -28,6 +28,9 @@ const POLICIES: [(&str, SharePolicy); 5] = [
     ("SRJF", SharePolicy::Srjf),
 ];
 
+/// The part of each user.
+type Parts = [f64; WEIGHTS.len()];
+
 /// The stream of random numbers of who submits what.
 const STREAM: u64 = 3;
 
@@ -68,8 +71,8 @@ fn all_present(workload: &Workload, schedule: &Schedule, users: &[usize]) -> Vec
     times
 }
 
-/// What each user had of all dominant products in these times, as a part.
-fn parts(workload: &Workload, schedule: &Schedule, users: &[usize], times: &[(f64, f64)]) -> [f64; WEIGHTS.len()] {
+/// What each user had of all dominant products in these times, as a part; `None` where there are no such times.
+fn parts(workload: &Workload, schedule: &Schedule, users: &[usize], times: &[(f64, f64)]) -> Option<Parts> {
     let mut products = [0.0; WEIGHTS.len()];
     for run in &schedule.runs {
         let share = workload.task_share(&workload.jobs()[run.job].stages[run.stage]);
@@ -79,11 +82,11 @@ fn parts(workload: &Workload, schedule: &Schedule, users: &[usize], times: &[(f6
         products[users[run.job]] += share * together_s;
     }
     let all: f64 = products.iter().sum();
-    products.map(|product| product / all)
+    (all > 0.0).then(|| products.map(|product| product / all))
 }
 
 /// What one scheduler did with one workload: times of jobs, and the part of each user.
-type Found = (Outcome, [f64; WEIGHTS.len()]);
+type Found = (Outcome, Option<Parts>);
 
 /// Adds the rows.
 pub(super) fn rows(out: &mut Reproduction, submissions: &[(u64, Submission)], progress: &dyn Fn(usize, usize)) {
@@ -123,20 +126,18 @@ fn row(out: &mut Reproduction, case: &str, found: &[Found]) {
         ("jobs late by more than 40 s", late, "%"),
         ("latest", worst(&outcomes, latest_s), "s"),
     ];
+    let parts: Vec<Parts> = found.iter().filter_map(|own| own.1).collect();
     let weights: f64 = WEIGHTS.iter().sum();
+    let names =
+        ["part of weight 1 (10 %)", "part of weight 2 (20 %)", "part of weight 3 (30 %)", "part of weight 4 (40 %)"];
     let mut off = Vec::new();
-    for (user, weight) in WEIGHTS.iter().enumerate() {
-        let part = mean(&found.iter().map(|own| own.1[user]).collect::<Vec<_>>());
-        off.extend(found.iter().map(|own| 100.0 * (own.1[user] - weight / weights).abs()));
-        let quantity = [
-            "part of weight 1 (10 %)",
-            "part of weight 2 (20 %)",
-            "part of weight 3 (30 %)",
-            "part of weight 4 (40 %)",
-        ];
-        quantities.push((quantity[user], 100.0 * part, "%"));
+    for (user, (weight, name)) in WEIGHTS.iter().zip(names).enumerate().filter(|_| !parts.is_empty()) {
+        quantities.push((name, 100.0 * mean(&parts.iter().map(|own| own[user]).collect::<Vec<_>>()), "%"));
+        off.extend(parts.iter().map(|own| 100.0 * (own[user] - weight / weights).abs()));
     }
-    quantities.push(("parts off the weights, mean", mean(&off), "points"));
+    if !off.is_empty() {
+        quantities.push(("parts off the weights, mean", mean(&off), "points"));
+    }
     for (quantity, value, unit) in quantities {
         let (experiment, case) = ("several users".to_owned(), case.to_owned());
         out.details.push(Detail { experiment, case, quantity, value, unit });
@@ -148,15 +149,16 @@ mod tests {
     use super::super::facebook::{FACEBOOK, Size, submission};
     use super::*;
 
-    fn small() -> (Submission, Vec<usize>) {
-        of_users(&submission(FACEBOOK, 1, Size { racks: 2, part: 10, ..Size::PAPER }).unwrap(), 1).unwrap()
+    /// Jobs that come close together, so that all users are there at once.
+    fn crowd() -> Submission {
+        submission(FACEBOOK, 1, Size { racks: 2, part: 10, between_s: 0.1 }).unwrap()
     }
 
     /// A user is there from its first release to its last completion, all four from the latest to the earliest of these; what
     /// they had then is all there was.
     #[test]
     fn parts_are_the_whole_while_all_are_there() {
-        let (own, users) = small();
+        let (own, users) = of_users(&crowd(), 1).unwrap();
         let schedule = play(&own.workload, &mut Drf, f64::INFINITY);
         let times = all_present(&own.workload, &schedule, &users);
         assert!(!times.is_empty() && times.iter().all(|(from_s, to_s)| from_s < to_s));
@@ -170,17 +172,16 @@ mod tests {
                 assert!((0..users.len()).any(there), "{user} at {now_s}");
             }
         }
-        let found = parts(&own.workload, &schedule, &users, &times);
+        let found = parts(&own.workload, &schedule, &users, &times).unwrap();
         assert!((found.iter().sum::<f64>() - 1.0).abs() < 1e-9 && found.iter().all(|part| *part > 0.0), "{found:?}");
         // In no time at all there is nothing to have.
-        assert!(parts(&own.workload, &schedule, &users, &[]).iter().all(|part| part.is_nan()));
+        assert_eq!(parts(&own.workload, &schedule, &users, &[]), None);
     }
 
     #[test]
     fn every_scheduler_has_its_rows() {
-        let own = submission(FACEBOOK, 1, Size { racks: 2, part: 10, ..Size::PAPER }).unwrap();
         let mut out = Reproduction::default();
-        rows(&mut out, &[(1, own)], &|_, _| {});
+        rows(&mut out, &[(1, crowd())], &|_, _| {});
         assert_eq!((out.details.len(), out.skipped.len()), (8 * POLICIES.len(), 0));
         assert!(out.details.iter().all(|row| row.value.is_finite()), "{:?}", out.details);
     }
