@@ -235,7 +235,7 @@ pub(crate) enum ReproduceCommand {
     Harm(HarmArgs),
     /// A cluster shared between jobs: credit sharing (CANAL) against Tetris, delay scheduling and others, on jobs of Facebook's
     /// sizes. What their tasks need is chosen here, as the paper does not say it; most of its figures are not reached (docs/plan.md).
-    /// A run takes some seconds.
+    /// A run takes some seconds, and two minutes with a day of recorded jobs.
     Canal {
         /// First seed of the workloads.
         #[arg(long, default_value_t = gleaner_experiments::canal::Options::default().seed)]
@@ -243,6 +243,16 @@ pub(crate) enum ReproduceCommand {
         /// How many workloads.
         #[arg(long, default_value_t = gleaner_experiments::canal::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
         runs: u64,
+        /// Folder of recorded jobs: SWIM's (`swim-facebook`), or Google's cluster trace of 2011 (`machine_events`, `task_events`).
+        /// Without one the second simulation is skipped.
+        #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
+        traces: Option<PathBuf>,
+        /// Hours of the recorded day that are played, evenly apart; 24 is the whole day.
+        #[arg(long, default_value_t = gleaner_experiments::canal::Options::default().hours, value_parser = clap::value_parser!(u32).range(1..=i64::from(gleaner_experiments::canal::DAY)))]
+        hours: u32,
+        /// Writes plots as SVG into this folder.
+        #[arg(long, value_name = "DIR")]
+        plots: Option<PathBuf>,
         /// Shows every row behind the figures.
         #[arg(long)]
         details: bool,

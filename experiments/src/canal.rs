@@ -1,6 +1,6 @@
 //! Credit sharing between jobs (Wei, chapter 5): the worked example, and Simulation 1 under CANAL and the schedulers that it is
-//! compared with; packing by inputs and by the network alone (§5.5.3); wrong estimates and lost nodes. In: options and seeds. Out: the
-//! paper's figures, ours beside them.
+//! compared with; packing by inputs and by the network alone (§5.5.3); Simulation 2, where there is a trace; wrong estimates,
+//! lost nodes, and users of different weights. In: options and seeds. Out: the paper's figures, ours beside them.
 //!
 //! Fair completions are those of DRF with whole tasks on the same cluster, every input being on every node. All schedulers
 //! get the same workload of a seed, and no constant of any was chosen by these figures.
@@ -9,7 +9,11 @@ mod curves;
 mod facebook;
 mod outcome;
 mod packing;
+mod recorded;
 mod rows;
+mod users;
+
+use std::path::PathBuf;
 
 use gleaner_planner::sharing::drf::Drf;
 use gleaner_planner::sharing::engine::play;
@@ -23,7 +27,8 @@ use self::facebook::{FACEBOOK, submission};
 use self::outcome::{
     LATE_S, Outcomes, POLICIES, figure, late_jobs, latest_s, makespan_gain, mean, outcome, speed_up, worst,
 };
-use crate::{Detail, Reproduction};
+pub use self::recorded::DAY;
+use crate::{Detail, ReproduceError, Reproduction};
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,16 +39,26 @@ pub struct Options {
     pub runs: u64,
     /// How large they are.
     pub size: Size,
+    /// Folder of recorded traces, for Simulation 2.
+    pub traces: Option<PathBuf>,
+    /// How many hours of a recorded day are played, 1 to [`DAY`].
+    pub hours: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { seed: 1_001, runs: 5, size: Size::PAPER }
+        Self { seed: 1_001, runs: 5, size: Size::PAPER, traces: None, hours: DAY }
     }
 }
 
 /// Runs everything. `progress` is told the stage, and how many of its runs are done.
-pub fn reproduce(options: &Options, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> Reproduction {
+///
+/// # Errors
+/// [`ReproduceError`] where a recorded trace is there and cannot be read.
+pub fn reproduce(
+    options: &Options,
+    progress: &(dyn Fn(&str, usize, usize) + Sync),
+) -> Result<Reproduction, ReproduceError> {
     let mut out = Reproduction::default();
     example(&mut out);
     let seeds: Vec<u64> = (0..options.runs.max(1)).map(|run| options.seed.wrapping_add(run)).collect();
@@ -63,7 +78,7 @@ pub fn reproduce(options: &Options, progress: &(dyn Fn(&str, usize, usize) + Syn
             let schedule = play(workload, policy.policy(workload.mean_task_s(), *seed).as_mut(), f64::INFINITY);
             let own = outcomes.entry(name).or_default();
             if own.is_empty() {
-                curves::utilisation(&mut out, name, workload, &schedule);
+                curves::utilisation(&mut out, "canal", name, workload, &schedule);
             }
             own.push(outcome(*seed, submission, &fair, &schedule));
             done += 1;
@@ -72,12 +87,15 @@ pub fn reproduce(options: &Options, progress: &(dyn Fn(&str, usize, usize) + Syn
     }
     simulation(&mut out, &outcomes);
     details(&mut out, &outcomes);
-    curves::completions(&mut out, &outcomes);
+    curves::completions(&mut out, ("canal", "seed"), &outcomes);
     rows::rows(&mut out, &submissions, &|done, all| progress("wrong estimates and lost nodes", done, all));
+    users::rows(&mut out, &submissions, &|done, all| progress("several users", done, all));
     packing::packing(&mut out, options.size, &seeds, progress);
+    let recorded_jobs = |done, all| progress("recorded jobs", done, all);
+    recorded::recorded(&mut out, options.traces.as_deref(), options.hours, options.seed, &recorded_jobs)?;
     out.series.sort_by(|a, b| a.plot.cmp(&b.plot));
     out.skipped.push("canal.sched_round_ms: time is measured by `cargo bench --workspace --bench sharing`".to_owned());
-    out
+    Ok(out)
 }
 
 /// The example of §5.2.1 with tasks of 60 s; `None` would be a mistake in it.
@@ -205,17 +223,17 @@ mod tests {
 
     /// Two racks and a tenth of the jobs, seed 1.
     fn small() -> Options {
-        Options { seed: 1, runs: 1, size: Size { racks: 2, part: 10, ..Size::PAPER } }
+        Options { seed: 1, runs: 1, size: Size { racks: 2, part: 10, ..Size::PAPER }, ..Options::default() }
     }
 
     #[test]
     fn the_example_is_exact_and_every_figure_is_there() {
-        let found = reproduce(&small(), &|_, _, _| {});
+        let found = reproduce(&small(), &|_, _, _| {}).unwrap();
         let ids: Vec<&str> = found.figures.iter().map(|figure| figure.id).collect();
         assert_eq!(ids.len(), 17, "{ids:?}");
         assert!(found.figures[0].holds, "{:?}", found.figures[0]);
         assert!(found.figures.iter().all(|figure| figure.ours.is_some()));
-        assert_eq!(found, reproduce(&small(), &|_, _, _| {}));
+        assert_eq!(found, reproduce(&small(), &|_, _, _| {}).unwrap());
     }
 
     #[test]

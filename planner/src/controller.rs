@@ -308,6 +308,10 @@ impl View for Controller {
         self.job(id).map(|status| &status.spec)
     }
 
+    fn jobs_on(&self, host: &HostId) -> impl Iterator<Item = &JobId> {
+        self.jobs.sharing(host)
+    }
+
     fn tiers(&self, host: &HostId) -> impl Iterator<Item = &TierSpec> {
         let tiers = self.applications().flat_map(|application| &application.spec.tiers);
         tiers.filter(move |tier| tier.host == *host)

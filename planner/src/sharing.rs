@@ -17,6 +17,7 @@ mod invalid;
 pub mod multifactor;
 mod network;
 mod packing;
+mod progress;
 pub mod resources;
 pub mod tasks;
 pub mod tetris;

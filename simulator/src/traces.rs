@@ -1,7 +1,9 @@
-//! Loaders of recorded CPU traces. In: a folder that the user names, with `google-vm-cpu-mem` (one line per VM and
-//! slot) or `planetlab` (one line per VM), both of 300 s steps over a day, gzip-compressed. Out: CPU demand over time.
+//! Loaders of recorded traces: CPU here, services and jobs below. In: a folder that the user names, with `google-vm-cpu-mem`
+//! (one line per VM and slot) or `planetlab` (one line per VM), both of 300 s steps over a day, gzip-compressed. Out: CPU demand
+//! over time.
 //! No trace is shipped.
 
+pub mod jobs;
 pub mod leases;
 pub mod services;
 

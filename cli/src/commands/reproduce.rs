@@ -20,8 +20,8 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         | ReproduceCommand::Stfc { plots, details, .. }
         | ReproduceCommand::Mapreduce { plots, details, .. }
         | ReproduceCommand::Chisim { plots, details, .. }
-        | ReproduceCommand::Bconf { plots, details, .. } => (plots.as_deref(), *details),
-        ReproduceCommand::Canal { details, .. } => (None, *details),
+        | ReproduceCommand::Bconf { plots, details, .. }
+        | ReproduceCommand::Canal { plots, details, .. } => (plots.as_deref(), *details),
         ReproduceCommand::Harm(_) => (None, false),
     };
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
@@ -51,9 +51,10 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         ReproduceCommand::Mapreduce { seed, runs, traces, .. } => {
             mapreduce::reproduce(&mapreduce::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
         }
-        ReproduceCommand::Canal { seed, runs, .. } => {
-            let options = canal::Options { seed: *seed, runs: *runs, ..canal::Options::default() };
-            canal::reproduce(&options, &progress)
+        ReproduceCommand::Canal { seed, runs, traces, hours, .. } => {
+            let (traces, hours) = (traces.clone(), *hours);
+            let options = canal::Options { seed: *seed, runs: *runs, traces, hours, ..canal::Options::default() };
+            canal::reproduce(&options, &progress)?
         }
         ReproduceCommand::Chisim { seed, forecasters, traces, .. } => {
             let forecasters = forecasters.iter().map(|word| match word {

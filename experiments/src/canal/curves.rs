@@ -25,7 +25,8 @@ fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
 }
 
 /// Times of jobs, makespans, and times beyond fair completions, of all workloads together.
-pub(super) fn completions(out: &mut Reproduction, outcomes: &Outcomes) {
+/// Plots have names of this prefix; a workload is what `run` says.
+pub(super) fn completions(out: &mut Reproduction, (prefix, run): (&str, &'static str), outcomes: &Outcomes) {
     const PART: &str = "part of the jobs";
     for (range, bins) in RANGES {
         for (name, own) in outcomes {
@@ -33,7 +34,7 @@ pub(super) fn completions(out: &mut Reproduction, outcomes: &Outcomes) {
             let times_s =
                 times_s.filter(|(bin, _)| bins.contains(bin)).flat_map(|(_, times_s)| times_s.iter().copied());
             let points = distribution(times_s.collect());
-            out.series.push(line(format!("canal-jct-{range}"), name, ("completion time (s)", PART), points));
+            out.series.push(line(format!("{prefix}-jct-{range}"), name, ("completion time (s)", PART), points));
         }
     }
     let canal = outcomes.get("CANAL").map_or(&[][..], Vec::as_slice);
@@ -43,17 +44,17 @@ pub(super) fn completions(out: &mut Reproduction, outcomes: &Outcomes) {
     for (name, own) in outcomes {
         let points = (1..=9).map(|bin| (f64::from(bin), bin_s(own, bin) / bin_s(canal, bin))).collect();
         let axes = ("bin of Table 5.8", "mean completion time over CANAL's");
-        out.series.push(line("canal-jct-by-bin".to_owned(), name, axes, points));
+        out.series.push(line(format!("{prefix}-jct-by-bin"), name, axes, points));
     }
     for (name, own) in outcomes {
         let points = own.iter().zip(canal).map(|(own, canal)| (own.seed as f64, own.makespan_s / canal.makespan_s));
-        let axes = ("seed", "makespan over CANAL's");
-        let series = line("canal-makespan".to_owned(), name, axes, points.collect());
+        let axes = (run, "makespan over CANAL's");
+        let series = line(format!("{prefix}-makespan"), name, axes, points.collect());
         out.series.push(Series { points_only: true, ..series });
     }
     for (name, own) in outcomes {
         let points = distribution(own.iter().flat_map(|outcome| outcome.late_s.iter().copied()).collect());
-        out.series.push(line("canal-beyond-fair".to_owned(), name, ("time beyond FJCT (s)", PART), points));
+        out.series.push(line(format!("{prefix}-beyond-fair"), name, ("time beyond FJCT (s)", PART), points));
     }
 }
 
@@ -84,7 +85,7 @@ impl Steps {
 
 /// Use of the cluster switch and of the disks over time, of one workload. Reading a task's input from elsewhere is not
 /// effective (§5.2.2).
-pub(super) fn utilisation(out: &mut Reproduction, name: &str, workload: &Workload, schedule: &Schedule) {
+pub(super) fn utilisation(out: &mut Reproduction, prefix: &str, name: &str, workload: &Workload, schedule: &Schedule) {
     let steps = || Steps::over(schedule.makespan_s());
     let (mut network, mut wasted, mut disk) = (steps(), steps(), steps());
     for run in &schedule.runs {
@@ -98,12 +99,12 @@ pub(super) fn utilisation(out: &mut Reproduction, name: &str, workload: &Workloa
     }
     let (switch, disks) = (workload.capacity().network, workload.capacity().disk);
     let curves = [
-        ("canal-network", network, switch, "effective use of the switch (%)"),
-        ("canal-network-wasted", wasted, switch, "use of the switch by inputs from other racks (%)"),
-        ("canal-disk", disk, disks, "effective use of the disks (%)"),
+        ("network", network, switch, "effective use of the switch (%)"),
+        ("network-wasted", wasted, switch, "use of the switch by inputs from other racks (%)"),
+        ("disk", disk, disks, "effective use of the disks (%)"),
     ];
     for (plot, steps, whole, y) in curves {
-        out.series.push(line(plot.to_owned(), name, ("time (s)", y), steps.percent_of(whole)));
+        out.series.push(line(format!("{prefix}-{plot}"), name, ("time (s)", y), steps.percent_of(whole)));
     }
 }
 

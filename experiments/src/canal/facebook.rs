@@ -29,32 +29,33 @@ use gleaner_simulator::random::Random;
 use gleaner_types::id::{HostId, JobId};
 
 /// Nodes of a rack (§5.5.1).
-const RACK: u32 = 20;
+pub(super) const RACK: u32 = 20;
 /// Of a node: threads, GB, MB/s of three disks, Mb/s (§5.5.1).
 const NODE: Resources = Resources { cpu: 24.0, memory: 32.0, disk: 330.0, network: 1_000.0 };
 /// By how much all links of a rack have more bandwidth than its way to the cluster switch.
 const OVERSUBSCRIPTION: f64 = 10.0;
 /// How much longer a map task runs that reads its block from its rack, and from another. Chosen.
 const EXTRA: [f64; 2] = [0.1, 0.25];
-/// A block of 256 MB in Mb.
-const BLOCK_MB: f64 = 256.0 * 8.0;
+/// A block in MB (§5.5.1), and in Mb.
+pub(super) const BLOCK_MB: f64 = 256.0;
+const BLOCK_MBIT: f64 = BLOCK_MB * 8.0;
 
 /// Tasks of one kind: demand (threads, GB, MB/s, Mb/s) and seconds.
 #[derive(Debug, Clone, Copy)]
-struct Kind {
-    demand: [f64; 4],
-    duration_s: f64,
+pub(super) struct Kind {
+    pub(super) demand: [f64; 4],
+    pub(super) duration_s: f64,
 }
 
 /// An application of Table 5.7.
 #[derive(Debug, Clone, Copy)]
-struct Application {
-    name: &'static str,
+pub(super) struct Application {
+    pub(super) name: &'static str,
     map: Kind,
     /// Its map tasks read blocks.
     reads: bool,
     /// Map tasks for each reduce task.
-    reduce: Option<(u32, Kind)>,
+    pub(super) reduce: Option<(u32, Kind)>,
 }
 
 const fn kind(demand: [f64; 4], duration_s: f64) -> Kind {
@@ -71,7 +72,7 @@ const IO: f64 = 130.0;
 const RANDOM_WRITE: Application = application("RWrite", kind([2.4, 3.0, IO, 0.0], 40.0), false, None);
 const TERA_GEN: Application = application("TeraGen", kind([2.4, 3.0, IO, 0.0], 40.0), false, None);
 /// A reduce task sorts the output of four map tasks, 1 GB, most of which comes from other racks.
-const TERA_SORT: Application =
+pub(super) const TERA_SORT: Application =
     application("TeraSort", kind([2.4, 3.0, IO, 0.0], 40.0), true, Some((4, kind([1.0, 3.0, 30.0, 250.0], 35.0))));
 const WORD_COUNT: Application =
     application("WCount", kind([4.8, 3.0, IO, 0.0], 40.0), true, Some((20, kind([1.0, 2.0, 10.0, 5.0], 15.0))));
@@ -121,6 +122,22 @@ pub(super) const LOCALITY: Jobs = Jobs(&[(1, TERA_GEN, 400, 50), (2, PI, 100, 50
 /// Network-aware packing alone (§5.5.3): RWrite has no input. The bins are the kinds.
 pub(super) const NETWORK: Jobs = Jobs(&[(1, RANDOM_WRITE, 150, 80), (2, TERA_SORT, 600, 20)]);
 
+/// Most map tasks of a job of each bin of Table 5.8.
+pub(super) const BINS: [u32; 9] = [1, 2, 20, 60, 150, 300, 500, 1_500, u32::MAX];
+
+/// An application that has jobs of this bin in Table 5.8, but TeraSort: as likely as it is there.
+pub(super) fn application_of(bin: u32, random: &mut Random) -> Application {
+    let lines = || FACEBOOK.0.iter().filter(|line| line.0 == bin && line.1.name != TERA_SORT.name);
+    let all: u32 = lines().map(|line| line.3).sum();
+    let mut drawn = random.below(all as usize);
+    let found = lines().find(|line| {
+        let here = drawn < line.3 as usize;
+        drawn = drawn.saturating_sub(line.3 as usize);
+        here
+    });
+    found.map_or(WORD_COUNT, |line| line.1)
+}
+
 /// How large an experiment is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Size {
@@ -146,16 +163,23 @@ pub(super) struct Submission {
     pub(super) bins: Vec<u32>,
 }
 
-fn cluster(racks: u32) -> Option<Cluster> {
-    let node = |index: u32| {
-        let name = HostId::new(format!("node-{index:03}")).ok()?;
-        Some(Node { name, capacity: NODE, rack: index / RACK })
-    };
-    let nodes: Option<Vec<Node>> = (0..racks * RACK).map(node).collect();
-    Some(Cluster { nodes: nodes?, switch: f64::from(racks * RACK) * NODE.network / OVERSUBSCRIPTION })
+/// Nodes of the test bed, in racks of so many.
+pub(super) fn cluster(racks: u32, rack: u32) -> Option<Cluster> {
+    let capacities: Vec<Resources> = (0..racks * rack).map(|_| NODE).collect();
+    cluster_of(&capacities, rack)
 }
 
-fn stage(tasks: u32, kind: Kind) -> Stage {
+/// Nodes of these capacities, in racks of so many; each has the test bed's link.
+pub(super) fn cluster_of(capacities: &[Resources], rack: u32) -> Option<Cluster> {
+    let node = |(index, own): (u32, &Resources)| {
+        let name = HostId::new(format!("node-{index:03}")).ok()?;
+        Some(Node { name, capacity: Resources { network: NODE.network, ..*own }, rack: index / rack })
+    };
+    let nodes: Option<Vec<Node>> = (0..).zip(capacities).map(node).collect();
+    Some(Cluster { nodes: nodes?, switch: capacities.len() as f64 * NODE.network / OVERSUBSCRIPTION })
+}
+
+pub(super) fn stage(tasks: u32, kind: Kind) -> Stage {
     let [cpu, memory, disk, network] = kind.demand;
     let demand = Resources { cpu, memory, disk, network };
     Stage { tasks, demand, duration_s: kind.duration_s, input: None }
@@ -163,19 +187,25 @@ fn stage(tasks: u32, kind: Kind) -> Stage {
 
 /// The stages of a job; `inputs` are the nodes that hold each block.
 fn stages(application: Application, maps: u32, inputs: Option<Vec<Vec<HostId>>>) -> Vec<Stage> {
-    let mut map = stage(maps, application.map);
-    map.input = inputs.map(|nodes| Input {
-        nodes,
-        network: BLOCK_MB / application.map.duration_s,
-        rack_extra_s: EXTRA[0] * application.map.duration_s,
-        off_rack_extra_s: EXTRA[1] * application.map.duration_s,
-    });
+    let map = map_stage(application, maps, inputs);
     let reduce = application.reduce.map(|(each, kind)| stage(maps.div_ceil(each), kind));
     std::iter::once(map).chain(reduce).collect()
 }
 
+/// The map tasks of a job; `inputs` are the nodes that hold each block.
+pub(super) fn map_stage(application: Application, maps: u32, inputs: Option<Vec<Vec<HostId>>>) -> Stage {
+    let mut map = stage(maps, application.map);
+    map.input = inputs.map(|nodes| Input {
+        nodes,
+        network: BLOCK_MBIT / application.map.duration_s,
+        rack_extra_s: EXTRA[0] * application.map.duration_s,
+        off_rack_extra_s: EXTRA[1] * application.map.duration_s,
+    });
+    map
+}
+
 /// Three nodes for each block, as HDFS chooses them: one anywhere, two others of one other rack. A rack has so many nodes.
-fn blocks(tasks: u32, rack: u32, cluster: &Cluster, random: &mut Random) -> Vec<Vec<HostId>> {
+pub(super) fn blocks(tasks: u32, rack: u32, cluster: &Cluster, random: &mut Random) -> Vec<Vec<HostId>> {
     let (nodes, rack) = (cluster.nodes.len(), rack as usize);
     let racks = nodes / rack;
     let name = |index: usize| cluster.nodes.get(index).map(|node| node.name.clone());
@@ -192,7 +222,7 @@ fn blocks(tasks: u32, rack: u32, cluster: &Cluster, random: &mut Random) -> Vec<
 /// The jobs in a random order, at times with exponential distances.
 pub(super) fn submission(jobs: Jobs, seed: u64, size: Size) -> Option<Submission> {
     let mut random = Random::new(seed);
-    let cluster = cluster(size.racks)?;
+    let cluster = cluster(size.racks, RACK)?;
     let mut order: Vec<(u32, Application, u32)> = Vec::new();
     for &(bin, application, maps, jobs) in jobs.0 {
         for _ in 0..(jobs / size.part).max(1) {

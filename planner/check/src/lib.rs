@@ -23,6 +23,8 @@ pub trait View {
     fn is_held(&self, id: &HostId) -> bool;
     /// A job as submitted.
     fn job(&self, id: &JobId) -> Option<&JobSpec>;
+    /// The jobs on clusters that have a host which is not dedicated to them: it works for them, or still ends tasks of theirs.
+    fn jobs_on(&self, host: &HostId) -> impl Iterator<Item = &JobId>;
     /// The tiers of all applications on a host. Of those of one workload the last counts.
     fn tiers(&self, host: &HostId) -> impl Iterator<Item = &TierSpec>;
 }
@@ -170,7 +172,7 @@ pub fn engine(view: &impl View, job: &JobId, action: &EngineAction) -> Result<()
     let spec = view.job(job).ok_or_else(|| Violation::UnknownJob(job.clone()))?;
     slots.iter().try_for_each(|(host, slots)| match &spec.workers {
         Workers::Slots(local) => local_slots(view, job, local, host, *slots),
-        Workers::Hosts(cluster) => cluster_slots(view, cluster, host, *slots),
+        Workers::Hosts(cluster) => cluster_slots(view, (job, cluster), host, *slots),
     })
 }
 
@@ -185,7 +187,14 @@ fn local_slots(view: &impl View, job: &JobId, local: &SlotSpec, host: &HostId, s
 
 /// A cluster may have slots on its dedicated hosts, and on hosts that act and are not held. One that is not connected may
 /// be on its way back; what runs there is under the lease its agent was given.
-fn cluster_slots(view: &impl View, cluster: &ClusterSpec, host: &HostId, slots: u32) -> Result<(), Violation> {
+///
+/// No host is another job's at the same time: so what jobs share is never more than there is.
+fn cluster_slots(
+    view: &impl View,
+    (job, cluster): (&JobId, &ClusterSpec),
+    host: &HostId,
+    slots: u32,
+) -> Result<(), Violation> {
     if cluster.dedicated.iter().any(|dedicated| dedicated.host == *host) {
         return Ok(());
     }
@@ -195,6 +204,9 @@ fn cluster_slots(view: &impl View, cluster: &ClusterSpec, host: &HostId, slots: 
     }
     if view.is_held(host) {
         return Err(Violation::SlotsOnHeldHost(host.clone()));
+    }
+    if let Some(other) = view.jobs_on(host).find(|other| *other != job).filter(|_| slots > 0) {
+        return Err(Violation::HostOfAnother { job: job.clone(), host: host.clone(), other: other.clone() });
     }
     let most = cluster.max_slots_per_host.unwrap_or(facts.cores);
     if slots > most { Err(Violation::TooManySlotsOnHost { host: host.clone(), slots, most }) } else { Ok(()) }

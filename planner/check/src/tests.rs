@@ -18,6 +18,8 @@ struct World {
     held: Option<HostId>,
     jobs: Vec<JobSpec>,
     tiers: Vec<TierSpec>,
+    /// Hosts and the jobs on clusters that have them.
+    on: Vec<(HostId, JobId)>,
 }
 
 fn host(name: &str) -> HostId {
@@ -88,6 +90,7 @@ impl World {
             gone: None,
             held: None,
             jobs: vec![spec("local", Workers::Slots(local)), spec("cluster", Workers::Hosts(cluster))],
+            on: Vec::new(),
             tiers: vec![tier("db", Some((10.0, 200.0)), None, Some((1.0, 50.0)))],
         }
     }
@@ -115,6 +118,10 @@ impl View for World {
 
     fn job(&self, id: &JobId) -> Option<&JobSpec> {
         self.jobs.iter().find(|spec| spec.id == *id)
+    }
+
+    fn jobs_on(&self, host: &HostId) -> impl Iterator<Item = &JobId> {
+        self.on.iter().filter(move |(other, _)| other == host).map(|(_, job)| job)
     }
 
     fn tiers(&self, host: &HostId) -> impl Iterator<Item = &TierSpec> {
@@ -163,6 +170,18 @@ fn a_volunteer_runs_within_its_host_and_only_where_it_may() {
     world = World::new();
     world.facts.entry(host("acting")).and_modify(|facts| facts.levers.volunteer = VolunteerKind::None);
     assert!(world.says("acting", Target::Volunteer, run(100.0)).contains("has no volunteer"));
+}
+
+/// A host can be one job's alone, until it drains no more; nothing is asked of a host without slots.
+#[test]
+fn no_host_is_two_jobs_at_once() {
+    let mut world = World::new();
+    world.on = vec![(host("acting"), job("cluster"))];
+    assert_eq!(world.engine_says("cluster", "acting", 2), "fine");
+    world.on.push((host("acting"), job("other")));
+    assert_eq!(world.engine_says("cluster", "acting", 2), "job cluster would get host acting, which job other has");
+    assert_eq!(world.engine_says("cluster", "acting", 0), "fine");
+    assert_eq!(world.engine_says("cluster", "dedicated", 1), "fine");
 }
 
 #[test]

@@ -140,6 +140,16 @@ pub enum Violation {
     /// Slots on a host that an operator wants left alone.
     #[error("slots on host {0}, which an operator holds")]
     SlotsOnHeldHost(HostId),
+    /// Slots on a host that another job has: jobs would share more hosts than there are.
+    #[error("job {job} would get host {host}, which job {other} has")]
+    HostOfAnother {
+        /// The job.
+        job: JobId,
+        /// The host.
+        host: HostId,
+        /// The other job.
+        other: JobId,
+    },
     /// More slots on a host than the job may have there.
     #[error("{slots} slots on host {host}, at most {most}")]
     TooManySlotsOnHost {

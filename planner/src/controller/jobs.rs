@@ -68,6 +68,12 @@ impl Jobs {
         self.holder(host).map(|job| &job.status.spec.id)
     }
 
+    /// The jobs on clusters for which a host works or drains.
+    pub(super) fn sharing(&self, host: &HostId) -> impl Iterator<Item = &JobId> {
+        let has = move |job: &&Job| !job.is_over() && job.cluster().is_some_and(|cluster| cluster.uses(host));
+        self.list.iter().filter(has).map(|job| &job.status.spec.id)
+    }
+
     /// Slots in use or wanted in the volunteer of a host.
     pub(super) fn slots_on(&self, host: &HostId) -> Option<u32> {
         self.holder(host)?.slots_on(host)

@@ -83,6 +83,11 @@ impl Fair {
         for &job in &state.arrivals()[self.arrived..] {
             self.fluid.add(workload, job);
         }
+        let nodes = workload.cluster().nodes.len();
+        for lost in self.lost..state.lost().len() {
+            // Outputs lie on all nodes that were left.
+            self.fluid.lose(1.0 / (nodes - lost) as f64);
+        }
         self.fluid.available = self.available(state);
         self.arrived = state.arrived();
         self.lost = state.lost().len();
@@ -156,7 +161,7 @@ impl Fair {
         let Some(((_, waiting), (current, _))) = state.ready(job).zip(state.unfinished(job)) else { return false };
         let ends_s = &self.ends_s[job];
         let stage_s = |(index, stage): (usize, &Stage)| {
-            let tasks = if index == current { waiting } else { stage.tasks };
+            let tasks = if index == current { waiting } else { state.left(job, index) };
             state.duration_s(job, index) * (1.0 + f64::from(tasks) * state.workload.task_share(stage))
         };
         let left: f64 = state.workload.jobs()[job].stages.iter().enumerate().skip(current).map(stage_s).sum();

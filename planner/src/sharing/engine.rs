@@ -1,9 +1,11 @@
 //! Plays a schedule out on a cluster: events in the order of their times, no randomness. In: a workload, a policy, and where
 //! the truth differs from what the policy is told ([`Truth`]). Out: when and where each task ran.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::input::{Need, Stage, Workload};
+use super::progress::{Integral, Progress};
 use super::resources::{ROUNDING, Resources};
 use super::tasks::{Locality, Near, Queue};
 use super::weights::Weights;
@@ -46,7 +48,7 @@ pub struct Run {
     pub network: f64,
     /// Network of the cluster switch that it held.
     pub switch: f64,
-    /// Its node was lost before it ended; the task ran again.
+    /// Its node was lost before it ended, or before tasks that needed its output had read it; the task ran again.
     pub lost: bool,
 }
 
@@ -90,39 +92,6 @@ struct Place {
     lost: bool,
 }
 
-/// The integral over time of what changes by steps.
-#[derive(Debug, Clone, Copy, Default)]
-struct Integral {
-    sum: f64,
-    value: f64,
-    since_s: f64,
-}
-
-impl Integral {
-    fn at(&self, now_s: f64) -> f64 {
-        self.sum + self.value * (now_s - self.since_s)
-    }
-
-    fn set(&mut self, now_s: f64, value: f64) {
-        *self = Self { sum: self.at(now_s), value, since_s: now_s };
-    }
-}
-
-/// How far a job is.
-#[derive(Debug, Clone)]
-struct Progress {
-    released: bool,
-    stage: usize,
-    queue: Queue,
-    running: u32,
-    /// ∫ of its dominant share.
-    product: Integral,
-    /// ∫ of its node share.
-    node_product: Integral,
-    /// True durations of a stage over what the policy was told, for stages of which a task has ended.
-    learned: Vec<Option<f64>>,
-}
-
 /// A moment of the play.
 #[derive(Debug, Clone)]
 pub struct State<'a> {
@@ -159,15 +128,21 @@ impl<'a> State<'a> {
     pub fn ready(&self, job: usize) -> Option<(&'a Stage, u32)> {
         let progress = &self.jobs[job];
         let stage = self.workload.jobs()[job].stages.get(progress.stage)?;
-        (progress.released && progress.queue.waiting > 0).then_some((stage, progress.queue.waiting))
+        (progress.released && progress.waiting() > 0).then_some((stage, progress.waiting()))
     }
 
     /// The job's stage, and how many of its tasks have not ended; `None` when the job has ended or not arrived.
     #[must_use]
     pub fn unfinished(&self, job: usize) -> Option<(usize, u32)> {
         let progress = &self.jobs[job];
-        let present = progress.released && progress.stage < self.workload.jobs()[job].stages.len();
-        present.then_some((progress.stage, progress.queue.waiting + progress.running))
+        let unfinished = progress.unfinished(progress.stage).filter(|_| progress.released)?;
+        Some((progress.stage, unfinished))
+    }
+
+    /// How many tasks of a stage have not ended; after a loss a job can be at a stage while a later one is partly done.
+    #[must_use]
+    pub fn left(&self, job: usize, stage: usize) -> u32 {
+        self.jobs[job].unfinished(stage).unwrap_or(self.workload.jobs()[job].stages[stage].tasks)
     }
 
     /// Whether the job has arrived.
@@ -223,7 +198,7 @@ impl<'a> State<'a> {
         self.jobs[job].product.value
     }
 
-    /// ∫ of the dominant share that the job held until now, without that of tasks that were lost.
+    /// ∫ of the dominant share that the job held until now, without that of tasks that run again.
     #[must_use]
     pub fn product(&self, job: usize) -> f64 {
         self.jobs[job].product.at(self.now_s)
@@ -275,7 +250,7 @@ impl<'a> State<'a> {
     /// How many waiting tasks of the job have their input on the node; all of a stage without input.
     #[must_use]
     pub fn local(&self, job: usize, node: usize) -> u32 {
-        self.jobs[job].queue.local(node)
+        self.jobs[job].queue().map_or(0, |queue| queue.local(node))
     }
 
     /// Whether the job has a waiting task whose input is on the node: [`Self::local`] is more than 0.
@@ -286,7 +261,7 @@ impl<'a> State<'a> {
     /// The same of the node's rack, the node's own among them.
     #[must_use]
     pub fn in_rack(&self, job: usize, node: usize) -> u32 {
-        self.jobs[job].queue.in_rack(self.workload.rack(node))
+        self.jobs[job].queue().map_or(0, |queue| queue.in_rack(self.workload.rack(node)))
     }
 
     /// Where the job's next task would run on this node, seen from its input, and what it needs there; `None` where it has
@@ -294,7 +269,7 @@ impl<'a> State<'a> {
     #[must_use]
     pub fn option(&self, job: usize, node: usize) -> Option<(Locality, Need)> {
         let (stage, _) = self.ready(job)?;
-        let locality = self.jobs[job].queue.locality(node, self.workload.rack(node));
+        let locality = self.jobs[job].queue()?.locality(node, self.workload.rack(node));
         let need = stage.need(locality);
         self.fits(&need, node).then_some((locality, need))
     }
@@ -310,8 +285,8 @@ impl<'a> State<'a> {
         if self.start(job, node) {
             return true;
         }
-        let Some((stage, _)) = self.ready(job) else { return false };
-        let locality = self.jobs[job].queue.locality(node, self.workload.rack(node));
+        let Some(((stage, _), queue)) = self.ready(job).zip(self.jobs[job].queue()) else { return false };
+        let locality = queue.locality(node, self.workload.rack(node));
         let need = stage.need(locality);
         let part = part(self.places[node].free.network, need.demand.network).min(part(self.switch_free, need.switch));
         if part < LEAST_NETWORK || self.now_s + need.duration_s / part > freed_s + need.duration_s {
@@ -342,8 +317,9 @@ impl<'a> State<'a> {
 
     fn begin(&mut self, job: usize, node: usize, locality: Locality, need: Need) -> bool {
         let (holders, rack) = (self.workload.holders(job, self.jobs[job].stage), self.workload.rack(node));
-        let Some(task) = self.jobs[job].queue.take(holders, node, rack) else { return false };
-        self.near.update(job, &self.jobs[job].queue, holders.map(|holders| holders.nodes.of(task)));
+        let Some(queue) = self.jobs[job].queue_mut() else { return false };
+        let Some(task) = queue.take(holders, node, rack) else { return false };
+        self.near.update(job, queue, holders.map(|holders| holders.nodes.of(task)));
         let place = &mut self.places[node];
         place.free = place.free.minus(need.demand);
         place.running += 1;
@@ -352,7 +328,7 @@ impl<'a> State<'a> {
             self.use_switch(need.switch);
         }
         let stage = self.jobs[job].stage;
-        self.jobs[job].running += 1;
+        self.jobs[job].started();
         self.hold(job);
         let factor = self.factors.get(&(job, stage)).copied().unwrap_or(1.0);
         let run = Run {
@@ -374,11 +350,12 @@ impl<'a> State<'a> {
 
     /// The share that a job holds has changed.
     fn hold(&mut self, job: usize) {
-        let progress = &mut self.jobs[job];
-        let stage = self.workload.jobs()[job].stages.get(progress.stage);
-        let tasks = f64::from(progress.running);
-        let of = |share: fn(&Workload, &Stage) -> f64| stage.map_or(0.0, |stage| tasks * share(self.workload, stage));
-        let (share, node_share) = (of(Workload::task_share), of(Workload::node_share));
+        let (workload, progress) = (self.workload, &mut self.jobs[job]);
+        let (mut share, mut node_share) = (0.0, 0.0);
+        for (stage, running) in workload.jobs()[job].stages.iter().zip(progress.running()) {
+            share += f64::from(running) * workload.task_share(stage);
+            node_share += f64::from(running) * workload.node_share(stage);
+        }
         progress.product.set(self.now_s, share);
         progress.node_product.set(self.now_s, node_share);
     }
@@ -424,22 +401,37 @@ impl<'a> State<'a> {
             }
             self.arrived += 1;
             self.jobs[job].released = true;
-            self.enter(job);
+            self.go_to(job, 0);
             let place = self.present.partition_point(|&other| other < job);
             self.present.insert(place, job);
         }
     }
 
-    /// A job's stage begins.
-    fn enter(&mut self, job: usize) {
-        let stage = self.jobs[job].stage;
-        let tasks = self.workload.jobs()[job].stages.get(stage).map_or(0, |stage| stage.tasks);
-        let holders = self.workload.holders(job, stage);
-        self.jobs[job].queue = Queue::new(tasks, holders, self.places.len(), self.workload.racks());
-        for task in 0..if holders.is_some() { tasks as usize } else { 1 } {
-            self.near.update(job, &self.jobs[job].queue, holders.map(|holders| holders.nodes.of(task)));
+    /// Tasks of this stage of a job are due.
+    fn go_to(&mut self, job: usize, stage: usize) {
+        self.mark(job, false);
+        self.jobs[job].stage = stage;
+        let (workload, nodes) = (self.workload, self.places.len());
+        self.jobs[job].enter(|stage| {
+            let tasks = workload.jobs()[job].stages[stage].tasks;
+            Queue::new(tasks, workload.holders(job, stage), nodes, workload.racks())
+        });
+        self.mark(job, true);
+        self.all_fresh |= self.jobs[job].waiting() > 0;
+    }
+
+    /// Notes for all nodes whether they hold inputs of the job's waiting tasks; of none, where the stage is no longer due.
+    fn mark(&mut self, job: usize, due: bool) {
+        let progress = &self.jobs[job];
+        let none = Queue::default();
+        let Some(queue) = progress.queue() else { return };
+        let queue = if due { queue } else { &none };
+        let Some(holders) = self.workload.holders(job, progress.stage) else {
+            return self.near.update(job, queue, None);
+        };
+        for task in 0..self.workload.jobs()[job].stages[progress.stage].tasks as usize {
+            self.near.update(job, queue, Some(holders.nodes.of(task)));
         }
-        self.all_fresh |= tasks > 0;
     }
 
     fn leave(&mut self, run: &Run) {
@@ -457,7 +449,7 @@ impl<'a> State<'a> {
             self.use_switch(-run.switch);
             self.switch_freed = true;
         }
-        self.jobs[run.job].running -= 1;
+        self.jobs[run.job].stopped(run.stage);
     }
 
     /// Ends the tasks whose time has come. Times that differ only by rounding are one.
@@ -472,22 +464,20 @@ impl<'a> State<'a> {
             let factor = self.factors.get(&(run.job, run.stage)).copied();
             let progress = &mut self.jobs[run.job];
             progress.learned[run.stage] = Some(factor.unwrap_or(1.0));
-            if progress.running + progress.queue.waiting > 0 {
-                self.hold(run.job);
+            let (due, stages) = (progress.due(), progress.learned.len());
+            self.hold(run.job);
+            if due <= run.stage {
                 continue;
             }
             self.schedule.ends_s[run.job][run.stage] = run.end_s;
-            progress.stage += 1;
-            let ended = progress.stage == progress.learned.len();
-            self.hold(run.job);
-            self.enter(run.job);
-            if ended {
+            self.go_to(run.job, due);
+            if due == stages {
                 self.present.retain(|&job| job != run.job);
             }
         }
     }
 
-    /// Loses the nodes whose time has come: their tasks wait again, and what these had is not counted as had.
+    /// Loses the nodes whose time has come: their tasks wait again, and those whose outputs lay there and are needed.
     fn lose(&mut self) {
         while let Some(&(_, node)) = self.losses.get(self.lost).filter(|(at_s, _)| *at_s <= self.now_s) {
             self.lost += 1;
@@ -495,21 +485,46 @@ impl<'a> State<'a> {
             for key in on_node.collect::<Vec<_>>() {
                 let Some(run) = self.ends.remove(&key) else { continue };
                 self.leave(&run);
-                let noted = &mut self.schedule.runs[key.1];
-                (noted.end_s, noted.lost) = (self.now_s, true);
-                let holders = self.workload.holders(run.job, run.stage);
-                self.jobs[run.job].queue.put_back(holders, run.task);
-                self.near.update(run.job, &self.jobs[run.job].queue, holders.map(|holders| holders.nodes.of(run.task)));
-                let stage = &self.workload.jobs()[run.job].stages[run.stage];
-                let held_s = self.now_s - run.start_s;
-                let had = (self.workload.task_share(stage) * held_s, self.workload.node_share(stage) * held_s);
+                self.schedule.runs[key.1].end_s = self.now_s;
                 self.hold(run.job);
-                self.jobs[run.job].product.sum -= had.0;
-                self.jobs[run.job].node_product.sum -= had.1;
+                self.run_again(key.1);
             }
             self.places[node].lost = true;
             self.places[node].free = Resources::default();
+            self.lose_outputs();
+            for job in self.present.clone() {
+                self.go_to(job, self.jobs[job].due());
+            }
             self.all_fresh = true;
+        }
+    }
+
+    /// A task waits again, and what it had is not counted as had.
+    fn run_again(&mut self, index: usize) {
+        let run = &mut self.schedule.runs[index];
+        run.lost = true;
+        let (held_s, stage) = (run.end_s - run.start_s, &self.workload.jobs()[run.job].stages[run.stage]);
+        let progress = &mut self.jobs[run.job];
+        progress.put_back(self.workload, run.job, run.stage, run.task);
+        progress.product.sum -= self.workload.task_share(stage) * held_s;
+        progress.node_product.sum -= self.workload.node_share(stage) * held_s;
+    }
+
+    /// Tasks that ended on lost nodes run again where tasks that have not started need what they wrote. From the last stage to
+    /// the first: a task that runs again needs its own inputs.
+    fn lose_outputs(&mut self) {
+        let mut written: BTreeMap<(usize, Reverse<usize>), Vec<usize>> = BTreeMap::new();
+        for (index, run) in self.schedule.runs.iter().enumerate() {
+            let running = || self.ends.contains_key(&(run.end_s.to_bits(), index));
+            let on_lost = !run.lost && self.places[run.node].lost && self.present.binary_search(&run.job).is_ok();
+            if on_lost && !running() {
+                written.entry((run.job, Reverse(run.stage))).or_default().push(index);
+            }
+        }
+        for ((job, Reverse(stage)), runs) in written {
+            if self.jobs[job].is_read(stage) {
+                runs.into_iter().for_each(|index| self.run_again(index));
+            }
         }
     }
 
@@ -555,15 +570,6 @@ impl<'a> Play<'a> {
         arrivals.sort_by(|&a, &b| jobs[a].release_s.total_cmp(&jobs[b].release_s));
         let mut losses = truth.losses.clone();
         losses.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let progress = |stages: usize| Progress {
-            released: false,
-            stage: 0,
-            queue: Queue::default(),
-            running: 0,
-            product: Integral::default(),
-            node_product: Integral::default(),
-            learned: vec![None; stages],
-        };
         let state = State {
             workload,
             now_s: 0.0,
@@ -571,7 +577,7 @@ impl<'a> Play<'a> {
             switch_free: workload.cluster().switch,
             switch_running: 0,
             switch_used: Integral::default(),
-            jobs: jobs.iter().map(|job| progress(job.stages.len())).collect(),
+            jobs: jobs.iter().map(|job| Progress::new(job.stages.len())).collect(),
             present: Vec::new(),
             arrivals,
             arrived: 0,

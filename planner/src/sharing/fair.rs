@@ -209,6 +209,20 @@ impl Fluid {
         }
     }
 
+    /// This part of what tasks wrote is lost: what is done of a stage that another one reads, and what was done of the stage before
+    /// and is not yet read. It has to be done again, and does not count as had.
+    pub(super) fn lose(&mut self, part: f64) {
+        for &job in &self.present {
+            let (own, products) = (&mut self.jobs[job], &self.products[job]);
+            let whole = products[own.stage];
+            let unread = (own.left / whole).min(1.0);
+            let is_last = own.stage + 1 == products.len();
+            let written = if is_last { 0.0 } else { whole - own.left.min(whole) };
+            let before = own.stage.checked_sub(1).map_or(0.0, |before| unread * products[before]);
+            own.left += part * (written + before);
+        }
+    }
+
     fn enter(&mut self, workload: &Workload, job: usize) {
         let Some(stage) = workload.jobs()[job].stages.get(self.jobs[job].stage) else { return };
         self.jobs[job].left = self.products[job][self.jobs[job].stage];
@@ -405,6 +419,25 @@ mod tests {
             stages: vec![stage(first), stage(second)],
         };
         Workload::new(Cluster { nodes: vec![node], switch: 0.0 }, tasks.iter().enumerate().map(job).collect()).unwrap()
+    }
+
+    /// Half of what 4 tasks of the first stage wrote in 2 s of 100 tasks' room is lost; of the second stage nothing is.
+    #[test]
+    fn what_was_written_is_lost_in_part() {
+        let workload = workload(&[(400, 100)]);
+        let mut fluid = Fluid::new(&workload);
+        fluid.add(&workload, 0);
+        fluid.advance(&workload, 2.0, |_, _| {});
+        assert!((fluid.product(0) - 2.0).abs() < 1e-9);
+        fluid.lose(0.5);
+        assert!((fluid.product(0) - 1.0).abs() < 1e-9);
+        // 3 s are left of the first stage; of the second, 1 s long, half has read what the first wrote.
+        fluid.advance(&workload, 5.5, |_, _| {});
+        assert!((fluid.product(0) - 4.5).abs() < 1e-9);
+        fluid.lose(0.25);
+        assert!((fluid.product(0) - 4.0).abs() < 1e-9);
+        fluid.advance(&workload, 7.0, |_, _| {});
+        assert!((fluid.product(0) - 5.0).abs() < 1e-9 && (fluid.ends_s[0][1] - 6.5).abs() < 1e-9);
     }
 
     proptest! {

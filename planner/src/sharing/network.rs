@@ -133,7 +133,7 @@ impl EpochEnd<'_, '_> {
         let later = workload.jobs()[job].stages.iter().enumerate().skip(current + 1);
         let intensive = later.filter(|(_, stage)| workload.network_intensive(stage));
         let demand = intensive.map(|(index, stage)| {
-            f64::from(stage.tasks) * self.state.duration_s(job, index) * workload.task_share(stage)
+            f64::from(self.state.left(job, index)) * self.state.duration_s(job, index) * workload.task_share(stage)
         });
         let (demand, share) = (demand.sum::<f64>(), workload.node_share(stage));
         let work = f64::from(unfinished) * self.state.duration_s(job, current) * share;

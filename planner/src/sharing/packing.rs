@@ -155,8 +155,8 @@ struct Choice {
 fn remaining(state: &State<'_>, job: usize, capacity: Resources) -> f64 {
     let work = |stage: &Stage, tasks: u32| f64::from(tasks) * stage.demand.over(capacity).node_work();
     let Some(((stage, waiting), (current, _))) = state.ready(job).zip(state.unfinished(job)) else { return 0.0 };
-    let later = &state.workload.jobs()[job].stages[current + 1..];
-    work(stage, waiting) + later.iter().map(|stage| work(stage, stage.tasks)).sum::<f64>()
+    let later = state.workload.jobs()[job].stages.iter().enumerate().skip(current + 1);
+    work(stage, waiting) + later.map(|(at, stage)| work(stage, state.left(job, at))).sum::<f64>()
 }
 
 /// Candidates of the first jobs that fit.

@@ -1,6 +1,7 @@
 //! The paper's worked example (§5.2.1), equations by hand, and properties of schedules.
 
 mod inputs;
+mod losses;
 
 use gleaner_types::id::{HostId, JobId};
 use proptest::prelude::*;

@@ -37,7 +37,7 @@ pub(super) fn remaining(state: &State<'_>, job: usize) -> f64 {
         f64::from(tasks) * stage.duration_s * stage.demand.over(total).parts().iter().sum::<f64>()
     };
     let stages = &state.workload.jobs()[job].stages;
-    let later: f64 = stages[current + 1..].iter().map(|stage| work(stage, stage.tasks)).sum();
+    let later: f64 = (current + 1..stages.len()).map(|at| work(&stages[at], state.left(job, at))).sum();
     later + work(&stages[current], tasks)
 }
 
