@@ -60,10 +60,10 @@ impl Array {
         f64::from(tasks) * f64::from(self.cpus.max(1))
     }
 
-    /// Tasks that it cannot do without in the coming epoch, if it is to be done in so many seconds.
+    /// Tasks that it cannot do without in the coming epoch, if it is to be done no more than a task and an epoch after so many
+    /// seconds.
     fn must(&self, end_s: f64) -> u32 {
-        let later_s = (end_s - EPOCH_S - self.task_s).max(0.0);
-        let now_cpu_s = self.left_cpu_s - self.cpus_of(self.useful()) * later_s;
+        let now_cpu_s = self.left_cpu_s - self.cpus_of(self.useful()) * end_s.max(0.0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
         let tasks = (now_cpu_s / EPOCH_S / self.cpus_of(1)).ceil().max(0.0) as u32;
         tasks.min(self.useful())

@@ -186,9 +186,13 @@ fn an_array_that_is_alone_needs_no_bound_and_an_own_one_stays() {
     assert_eq!((alone.place, alone.at_once), (0, None));
     let few = account.turns(&[(7, array(None))].into(), 8, 1.0)[&7];
     assert_eq!(few.at_once, Some(8));
-    // Nobody can use what the other's user does not let it have.
-    let both = account.turns(&[(7, array(None)), (8, array(Some(2)))].into(), 8, 2.0);
-    assert_eq!((both[&7].at_once, both[&8].at_once), (Some(6), None));
+    // One that can have two at once may be late by an epoch and a task, and then has both: nobody can use what its user does
+    // not let it have.
+    let runs = |running| Array { running, waiting: 50 - running, ..array(None) };
+    let both = |account: &mut QueueAccount, at_s| account.turns(&[(7, runs(8)), (8, array(Some(2)))].into(), 8, at_s);
+    both(&mut account, 2.0);
+    let later = both(&mut account, 12.0);
+    assert_eq!((later[&7].at_once, later[&8].at_once), (Some(6), None));
 }
 
 /// Two arrays that are alike: one after the other is as good for the second, and better for the first.
