@@ -151,7 +151,7 @@ mod tests {
 
     /// Jobs that come close together, so that all users are there at once.
     fn crowd() -> Submission {
-        submission(FACEBOOK, 1, Size { racks: 2, part: 10, between_s: 0.1 }).unwrap()
+        submission(FACEBOOK, 1, Size { racks: 2, part: 6, between_s: 0.1 }).unwrap()
     }
 
     /// A user is there from its first release to its last completion, all four from the latest to the earliest of these; what
