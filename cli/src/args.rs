@@ -174,7 +174,7 @@ pub(crate) enum PlanCommand {
     },
     /// What to start in the gaps between leases of nodes, which nodes get notice, and which jobs are ended for which lease.
     Fill {
-        /// The question as JSON, or `-` for standard input; docs/plan.md describes its fields.
+        /// The question as JSON, or `-` for standard input; docs/reservations.md describes its fields.
         question: PathBuf,
         /// Takes the leases from this file in place of the question's: CSV with a head line, or JSON; docs/reservations.md describes both.
         #[arg(long, value_name = "FILE")]

@@ -7,6 +7,7 @@
 
 mod jobs;
 mod plant;
+mod played;
 mod rows;
 
 use std::path::PathBuf;
@@ -15,10 +16,11 @@ use gleaner_planner::reservations::fill::Filling;
 use gleaner_planner::reservations::forecast::{Forecaster, Scale};
 use gleaner_planner::reservations::preemption::Preemption;
 use gleaner_planner::reservations::surviving::Surviving;
-use gleaner_simulator::leases::{CloudSize, CloudTrace, generate};
+use gleaner_simulator::leases::{CloudSize, generate};
 use gleaner_simulator::traces::leases::chameleon;
 
-use self::plant::{Outcome, Setting, play};
+use self::plant::{Setting, play};
+use self::played::{Cell, Played};
 use crate::{ReproduceError, Reproduction};
 
 /// What to run.
@@ -43,26 +45,6 @@ impl Default for Options {
             size: CloudSize::PAPER,
         }
     }
-}
-
-/// One way to fill, and what came of it.
-struct Cell {
-    forecaster: Option<Forecaster>,
-    preemption: Preemption,
-    name: String,
-    outcome: Outcome,
-}
-
-/// Everything that was played.
-struct Played {
-    generated: bool,
-    trace: CloudTrace,
-    leases: Outcome,
-    greedy: Vec<Cell>,
-    predictive: Vec<Cell>,
-    ours: Outcome,
-    /// Ours when estimates of run times are wrong by a third and by all of it (coefficients of variation).
-    ours_with_wrong_estimates: Vec<(f64, Outcome)>,
 }
 
 /// Runs everything. `progress` is told the stage, and how many of its runs are done.

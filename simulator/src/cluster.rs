@@ -2,6 +2,7 @@
 //! its jobs took and cost. Users arrive, work in bursts and leave; batch jobs run in the residual. The production
 //! controller decides; there is no policy here.
 
+mod error;
 mod fair;
 mod host;
 mod outcome;
@@ -13,28 +14,18 @@ use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_planner::sizing::policy::SizingPolicy;
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota};
 use gleaner_types::event::Event;
-use gleaner_types::id::{HostId, InvalidId, JobId};
+use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{EngineAction, EngineEnd};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, CoreShare};
 
 use crate::scenario::{ClusterScenario, HostClass, SizingChoice};
+pub use error::ScenarioError;
 use fair::{FairSchedule, Part};
 use host::SimulatedHost;
 pub use host::class_name;
 pub use outcome::{ByClass, ClusterRun, JobRun, SizeAt};
 use running::Running;
-
-/// A scenario that cannot be run.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ScenarioError {
-    /// Fields that are out of range.
-    #[error("{}", .0.join("\n"))]
-    Fields(Vec<String>),
-    /// An invalid name.
-    #[error(transparent)]
-    Name(#[from] InvalidId),
-}
 
 struct Cluster<'s, S> {
     scenario: &'s ClusterScenario<S>,

@@ -231,10 +231,11 @@ fn show_autoscale(answer: &AutoscaleAnswer) -> anyhow::Result<()> {
     if let Some(fitted) = &answer.fitted {
         let of = |name: &str, own: &gleaner_planner::mapreduce::fit::Quality| {
             let (runs, r_squared, delta) = (own.runs, own.r_squared, own.delta_percent);
-            format!(
-                "{name}: {runs} runs, R² {r_squared:.3}, Δ {delta:.1} %, {:.1} % on runs left out",
-                own.left_out_percent
-            )
+            let left_out = match own.left_out_percent {
+                error if error.is_finite() => format!("{error:.1} % on runs left out"),
+                _ => "nothing is known of runs left out".to_owned(),
+            };
+            format!("{name}: {runs} runs, R² {r_squared:.3}, Δ {delta:.1} %, {left_out}")
         };
         print(&of("map stage", &fitted.map))?;
         fitted.reduce.as_ref().map_or(Ok(()), |own| print(&of("reduce stage", own)))?;

@@ -5,7 +5,7 @@ use gleaner_planner::reservations::history::{HOUR_S, History, Request};
 use gleaner_planner::reservations::preemption::Preemption;
 
 use super::plant::Outcome;
-use super::{Cell, Played};
+use super::played::{Cell, Played};
 use crate::{Detail, Figure, Reproduction, Series};
 
 /// A figure's names: of the recorded trace, and of a generated one.

@@ -84,7 +84,8 @@ pub struct JobState {
     /// Finished reduce tasks.
     #[serde(default)]
     pub reduces_done: u32,
-    /// The workload.
+    /// The workload. A question with training runs leaves it out.
+    #[serde(default)]
     pub workload: Coefficients,
 }
 
@@ -184,7 +185,8 @@ pub struct Following {
     /// How often it runs.
     #[serde(default = "one_slot")]
     pub times: u32,
-    /// The workload.
+    /// The workload. A question with training runs leaves it out.
+    #[serde(default)]
     pub workload: Coefficients,
 }
 
@@ -270,7 +272,7 @@ impl Checks {
         let each = u64::from(cores) * slots.iter().map(|own| u64::from(*own)).sum::<u64>();
         if !(1..=MOST_SLOTS).contains(&each) {
             let rule = format!("1 to {MOST_SLOTS}");
-            self.wrong(format!("{field}: its map and reduce slots"), each, rule);
+            self.wrong(format!("{field}.map_slots_per_core and .reduce_slots_per_core: times its cores"), each, rule);
         }
     }
 }
@@ -313,9 +315,12 @@ impl Situation {
             checks.within(format!("{field}.lead_s"), new.lead_s, (0.0, LARGEST));
             let slots = [new.map_slots_per_core, new.reduce_slots_per_core];
             checks.cores(field, new.cores, slots, new.speed);
-            let of_its_kind = if field == "map_node" { new.map_slots_per_core } else { new.reduce_slots_per_core };
+            let (kind, of_its_kind) = match field {
+                "map_node" => ("map", new.map_slots_per_core),
+                _ => ("reduce", new.reduce_slots_per_core),
+            };
             if of_its_kind == 0 {
-                checks.wrong(format!("{field}: its slots of that kind per core"), 0, "at least 1");
+                checks.wrong(format!("{field}.{kind}_slots_per_core"), 0, "at least 1");
             }
         }
         checks.0.truncate(20);

@@ -106,7 +106,7 @@ pub fn autoscale(question: &AutoscaleQuestion) -> Result<AutoscaleAnswer, Proble
     Ok(AutoscaleAnswer { version: VERSION, decision, fitted, notes })
 }
 
-/// Tasks of sizes that the training did not have.
+/// Tasks of sizes that the training did not have, and coefficients that it cannot tell.
 fn notes(situation: &Situation, fitted: Option<&Fitted>) -> Vec<String> {
     let mut notes = Vec::new();
     let Some(fitted) = fitted else { return notes };
@@ -117,6 +117,11 @@ fn notes(situation: &Situation, fitted: Option<&Fitted>) -> Vec<String> {
     ];
     for (kind, own_mb, quality) in stages {
         let Some(quality) = quality else { continue };
+        if !quality.left_out_percent.is_finite() {
+            notes.push(format!(
+                "the training runs are too few or too alike to tell the coefficients of the {kind} stage apart; add runs with other MB a task"
+            ));
+        }
         let (least, most) = quality.task_mb;
         if !(least * 0.99..=most * 1.01).contains(&own_mb) {
             notes.push(format!("a {kind} task has {own_mb:.1} MB; those of the training had {least:.1} to {most:.1}"));
@@ -222,7 +227,7 @@ mod tests {
             (|own| own.situation.job.maps = 0, "situation.job.maps: is 0"),
             (
                 |own| own.situation.map_node.as_mut().unwrap().map_slots_per_core = 0,
-                "situation.map_node: its slots of that kind per core: is 0",
+                "situation.map_node.map_slots_per_core: is 0",
             ),
             (|own| own.situation.map_node.as_mut().unwrap().lead_s = f64::NAN, "situation.map_node.lead_s: is NaN"),
             (|own| own.situation.map_node.as_mut().unwrap().most = 20_000, "situation.map_node.most: is 20000"),

@@ -1,4 +1,4 @@
-//! What came of a scenario: of the cluster, of each job, of each class of hosts. Written by [`super`], read by reports.
+//! What came of a scenario: of the cluster, of each job, of each class of hosts. Data only.
 
 use std::collections::BTreeMap;
 

@@ -12,7 +12,7 @@ use gleaner_types::job::{
 };
 use gleaner_types::units::{Bytes, Fraction};
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 use super::fair::{FairJob, HostWorth, Part};
 use super::host::SimulatedHost;
 use super::outcome::{ByClass, JobRun};

@@ -166,13 +166,14 @@ async fn cpus_that_only_bounds_keep_free_are_given_away() {
     let mut session = fake.session();
     look(&mut session, &["d1"], 2_000.0).await;
     let told = fake.told();
-    assert_eq!(told, ["update JobId=2 Nice=0 ArrayTaskThrottle=6", "update JobId=1 Nice=0 ArrayTaskThrottle=2"]);
-    // Bob's tasks fit on no node: they need what the free CPUs' memory is too little for.
-    fake.nodes("d1|mixed|2/6/0/8|none\n");
-    let running: String = (0..2).map(|task| format!("1|{task}|R|alice|1|2001|N/A|0|d1|None\n")).collect();
-    fake.queue(&format!(
-        "{running}1|2-19%2|PD|alice|1|N/A|N/A|0||JobArrayTaskLimit\n2|0-9%6|PD|bob|1|N/A|N/A|0||Resources\n"
-    ));
+    // Bob's array would be done first.
+    assert_eq!(told, ["update JobId=2 Nice=0 ArrayTaskThrottle=8", "update JobId=1 Nice=1000000 ArrayTaskThrottle=1"]);
+    // His tasks fit on no node: they need what the free CPUs' memory is too little for.
+    fake.nodes("d1|mixed|1/7/0/8|none\n");
+    fake.queue(
+        "1|0|R|alice|1|2001|N/A|0|d1|None\n1|1-19%1|PD|alice|1|N/A|N/A|1000000||JobArrayTaskLimit\n\
+         2|0-9%8|PD|bob|1|N/A|N/A|0||Resources\n",
+    );
     let mut told = Vec::new();
     for look_number in 1..=4 {
         told = fake.told();

@@ -81,7 +81,9 @@ fn predictive_filling_empties_nodes() {
     let mut asked = FillQuestion { policy: FillPolicy::Predictive, ..question() };
     asked.scale = Scale { window_h: 2, slot_h: 1 };
     asked.now_s = 10_000.0;
-    asked.leases = vec![lease("x", 3_000.0, 3_100.0, &[]), lease("y", 7_000.0, 7_100.0, &[])];
+    // What is made long before it begins is no surprise, and no part of the forecast.
+    let at_once = |name, at_s| Lease { created_s: Some(at_s), ..lease(name, at_s, at_s + 100.0, &[]) };
+    asked.leases = vec![at_once("x", 3_000.0), at_once("y", 7_000.0)];
     let answer = fill(&asked).unwrap();
     assert_eq!((answer.wanted, answer.notices.len(), answer.preempt.len()), (1, 1, 1));
     let reserved = &answer.notices[0].host;
