@@ -27,8 +27,11 @@ pub(crate) fn read_document<T: serde::de::DeserializeOwned>(path: &std::path::Pa
         return serde_path_to_error::deserialize(document)
             .map_err(|error| wrong(error.path().to_string(), error.inner().message().to_owned()));
     }
-    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(&text))
-        .map_err(|error| wrong(error.path().to_string(), error.inner().to_string()))
+    let mut document = serde_json::Deserializer::from_str(&text);
+    let read = serde_path_to_error::deserialize(&mut document)
+        .map_err(|error| wrong(error.path().to_string(), error.inner().to_string()))?;
+    document.end().map_err(|error| wrong(String::new(), format!("after the document: {error}")))?;
+    Ok(read)
 }
 
 /// Prints a line without what acts on a terminal, but for our own escape sequences: texts were cleaned of theirs, and

@@ -61,6 +61,10 @@ pub fn reproduce(
 ) -> Result<Reproduction, ReproduceError> {
     let mut out = Reproduction::default();
     example(&mut out);
+    // First, so that a trace that cannot be read is said at once.
+    let mut recorded_day = Reproduction::default();
+    let recorded_jobs = |done, all| progress("recorded jobs", done, all);
+    recorded::recorded(&mut recorded_day, options.traces.as_deref(), options.hours, options.seed, &recorded_jobs)?;
     let seeds: Vec<u64> = (0..options.runs.max(1)).map(|run| options.seed.wrapping_add(run)).collect();
     let mut submissions = Vec::new();
     for &seed in &seeds {
@@ -91,8 +95,10 @@ pub fn reproduce(
     rows::rows(&mut out, &submissions, &|done, all| progress("wrong estimates and lost nodes", done, all));
     users::rows(&mut out, &submissions, &|done, all| progress("several users", done, all));
     packing::packing(&mut out, options.size, &seeds, progress);
-    let recorded_jobs = |done, all| progress("recorded jobs", done, all);
-    recorded::recorded(&mut out, options.traces.as_deref(), options.hours, options.seed, &recorded_jobs)?;
+    out.figures.append(&mut recorded_day.figures);
+    out.details.append(&mut recorded_day.details);
+    out.series.append(&mut recorded_day.series);
+    out.skipped.append(&mut recorded_day.skipped);
     out.series.sort_by(|a, b| a.plot.cmp(&b.plot));
     out.skipped.push("canal.sched_round_ms: time is measured by `cargo bench --workspace --bench sharing`".to_owned());
     Ok(out)

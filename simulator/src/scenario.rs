@@ -16,6 +16,10 @@ use crate::foreground::Session;
 const MOST_HOSTS: u64 = 20_000;
 /// Most tasks of a scenario. Chosen: they take some 100 MB.
 const MOST_TASKS: u32 = 1_000_000;
+/// Most MiB of anything: a PiB.
+const MOST_MIB: u64 = 1 << 30;
+/// No host's power has a coefficient of so much.
+const MOST_WATTS: f64 = 1e6;
 /// Most jobs of a scenario. Chosen: beyond 100 at once none of them lends (`gleaner_planner::pool`).
 const MOST_JOBS: usize = 200;
 
@@ -228,6 +232,24 @@ impl Problems {
             self.check(positive(class.disk_mb_s), || {
                 format!("{}: {}; more than 0", field("disk_mb_s"), class.disk_mb_s)
             });
+            self.mebibytes(&field("memory_mib"), class.memory_mib);
+        }
+    }
+
+    fn mebibytes(&mut self, name: &str, mib: u64) {
+        self.check((1..=MOST_MIB).contains(&mib), || format!("{name}: {mib}; 1 to {MOST_MIB}"));
+    }
+
+    fn power(&mut self, name: &str, model: &PowerModel) {
+        let PowerModel { idle_w, per_load_w, per_load_squared_w, per_load_ghz_w, base_ghz } = *model;
+        self.check(idle_w >= 0.0 && idle_w.is_finite(), || format!("{name}.idle_w: {idle_w}; 0 or more"));
+        for (field, value) in [
+            ("per_load_w", per_load_w),
+            ("per_load_squared_w", per_load_squared_w),
+            ("per_load_ghz_w", per_load_ghz_w),
+            ("base_ghz", base_ghz),
+        ] {
+            self.check(value.abs() < MOST_WATTS, || format!("{name}.{field}: {value}; a number below {MOST_WATTS}"));
         }
     }
 
@@ -309,6 +331,13 @@ impl<S: SizingChoice> ClusterScenario<S> {
         let interval = self.evaluation_interval_s;
         found.check((1.0..=3_600.0).contains(&interval), || format!("evaluation_interval_s: {interval}; 1 to 3600"));
         found.check((1..=604_800).contains(&self.limit_s), || format!("limit_s: {}; 1 to 604800", self.limit_s));
+        let (mean, deviation) = self.foreground_memory_mib;
+        found.check([mean, deviation].into_iter().all(|mib| (0.0..=MOST_MIB as f64).contains(&mib)), || {
+            format!("foreground_memory_mib: [{mean}, {deviation}]; each 0 to {MOST_MIB}")
+        });
+        found.mebibytes("slot_memory_mib", self.slot_memory_mib);
+        found.power("power.dedicated", &self.power.dedicated);
+        found.power("power.interactive", &self.power.interactive);
         found.goal("goal", self.goal);
         found.0.extend(self.sizing.problems());
         found.0
@@ -329,8 +358,19 @@ mod tests {
         let mut wrong: ClusterScenario = ClusterScenario { churn: -1.0, ..ClusterScenario::default() };
         wrong.job.tasks = 0;
         wrong.interactive[0].speed = f64::NAN;
+        wrong.foreground_memory_mib = (f64::NAN, 1.0);
+        (wrong.slot_memory_mib, wrong.interactive[0].memory_mib) = (0, u64::MAX);
+        wrong.power.interactive.idle_w = f64::NAN;
         let problems = wrong.problems().join("\n");
-        for field in ["churn: -1", "job.tasks: 0", "interactive[0].speed: NaN"] {
+        for field in [
+            "churn: -1",
+            "job.tasks: 0",
+            "interactive[0].speed: NaN",
+            "foreground_memory_mib: [NaN, 1]",
+            "slot_memory_mib: 0; 1 to",
+            "interactive[0].memory_mib: 18446744073709551615",
+            "power.interactive.idle_w: NaN",
+        ] {
             assert!(problems.contains(field), "{problems}");
         }
     }

@@ -19,8 +19,9 @@ pub const STEP_S: f64 = 300.0;
 const DAY: usize = 288;
 /// Longest line, in bytes.
 const LONGEST_LINE: usize = 1 << 16;
-/// Most lines of a file.
+/// Most lines of a file, and most bytes of them.
 const MOST_LINES: usize = 5_000_000;
+const MOST_BYTES: usize = 1 << 30;
 /// VMs that share a host of the PlanetLab traces. Chosen within the 16 to 64 that make their sums predictable.
 const VMS_PER_HOST: usize = 32;
 
@@ -62,13 +63,25 @@ pub struct Series {
 fn lines(path: &Path) -> Result<Vec<String>, TraceError> {
     let failed = |source| TraceError::Read { path: path.to_owned(), source };
     let mut reader = BufReader::new(GzDecoder::new(std::fs::File::open(path).map_err(failed)?));
-    let mut all = Vec::new();
+    let (mut all, mut bytes) = (Vec::new(), 0);
     loop {
         let mut line = Vec::new();
         let read =
             std::io::Read::take(&mut reader, LONGEST_LINE as u64).read_until(b'\n', &mut line).map_err(failed)?;
-        if read == 0 || all.len() >= MOST_LINES {
+        if read == 0 {
             return Ok(all);
+        }
+        bytes += read;
+        let what = if read == LONGEST_LINE && !line.ends_with(b"\n") {
+            Some("a line must be shorter than 65536 bytes")
+        } else if all.len() >= MOST_LINES || bytes > MOST_BYTES {
+            Some("a trace must have at most 5,000,000 lines and a GiB")
+        } else {
+            None
+        };
+        if let Some(what) = what {
+            let text = String::from_utf8_lossy(&line).chars().take(40).collect();
+            return Err(TraceError::Malformed { path: path.to_owned(), line: all.len() + 1, what, text });
         }
         all.push(String::from_utf8_lossy(&line).trim_end().to_owned());
     }
@@ -165,6 +178,14 @@ mod tests {
         let mut file = GzEncoder::new(std::fs::File::create(path).unwrap(), Compression::fast());
         file.write_all(text.as_bytes()).unwrap();
         file.finish().unwrap();
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "long.gz", &format!("a\n{}\n", "b".repeat(LONGEST_LINE)));
+        let said = lines(&folder.path().join("long.gz")).unwrap_err().to_string();
+        assert!(said.contains("line 2: a line must be shorter"), "{said}");
     }
 
     #[test]

@@ -61,6 +61,9 @@ const TASKS: &str = "task_events";
 /// How long after the end of a part its tasks may finish: later ones are services. Chosen.
 const LONGEST_S: f64 = 6.0 * 3_600.0;
 
+/// Most bytes of a job of SWIM's: a petabyte.
+const MOST_BYTES: f64 = 1e15;
+
 /// Google's times are in microseconds; this one stands for "after the end of the trace".
 const MICROSECONDS: f64 = 1e6;
 
@@ -106,10 +109,14 @@ pub fn swim_facebook(folder: &Path) -> Result<Vec<SwimJob>, TraceError> {
     for (index, line) in lines(&path)?.iter().enumerate() {
         let fields: Vec<&str> = line.split('\t').collect();
         let amount = |at: usize, what| source.amount(index, what, fields.get(at), false);
+        let bytes = |at: usize, what| {
+            let bytes = amount(at, what)?;
+            if bytes <= MOST_BYTES { Ok(bytes) } else { Err(source.malformed(index, what, fields[at])) }
+        };
         jobs.push(SwimJob {
             submit_s: amount(1, "the time of submission must be at least 0")?,
-            input_bytes: amount(3, "the input of map tasks must be at least 0")?,
-            shuffle_bytes: amount(4, "the shuffle must be at least 0")?,
+            input_bytes: bytes(3, "the input of map tasks must be 0 to 1e15 bytes")?,
+            shuffle_bytes: bytes(4, "the shuffle must be 0 to 1e15 bytes")?,
         });
     }
     jobs.sort_by(|a, b| a.submit_s.total_cmp(&b.submit_s));
@@ -265,6 +272,7 @@ mod tests {
             ("job0\t9\t9\tNaN\t0\t14347\n", "line 1: the input of map tasks"),
             ("job0\t9\t9\t1\t0\t1\njob1\t9\n", "line 2: the input of map tasks"),
             ("job0\t9\t9\t1\tmuch\t1\n", "line 1: the shuffle"),
+            ("job0\t9\t9\t1e25\t0\t1\n", "line 1: the input of map tasks must be 0 to 1e15"),
         ] {
             write(folder.path(), SWIM, text);
             let error = swim_facebook(folder.path()).unwrap_err().to_string();
