@@ -4,14 +4,17 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use gleaner_planner::snapshot::fill::Lease;
-use gleaner_types::id::HostId;
+use gleaner_planner::snapshot::problems::Problems;
+use gleaner_types::id::{HostId, ReservationId};
 
 use crate::documents::read_document;
 
 /// Longest file, in bytes.
 const LONGEST: u64 = 64 << 20;
-/// Columns, of which `created_s`, `nodes` and `hosts` may be left out.
+/// Columns.
 const COLUMNS: [&str; 6] = ["lease", "created_s", "start_s", "end_s", "nodes", "hosts"];
+/// Those that may not be left out.
+const REQUIRED: [&str; 2] = ["start_s", "end_s"];
 
 /// Reads leases: a list as in the question where the name ends in `.json`, else CSV.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<Lease>> {
@@ -22,21 +25,42 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<Lease>> {
     let mut text = String::new();
     let file = std::fs::File::open(path).with_context(failed)?;
     std::io::Read::read_to_string(&mut std::io::Read::take(file, LONGEST), &mut text).with_context(failed)?;
+    if text.len() as u64 == LONGEST {
+        bail!("{}: is too long; it must have less than {LONGEST} bytes", path.display());
+    }
     parse(&text).with_context(|| path.display().to_string())
+}
+
+/// What is wrong with a question whose leases are from a file: each line names the file that it is about.
+pub(crate) fn wrong(question: &Path, leases: &Path, problems: &Problems) -> anyhow::Error {
+    let problems = problems.to_string();
+    let named = problems.lines().map(|line| {
+        let path = if line.starts_with("leases") { leases } else { question };
+        format!("{}: {line}", path.display())
+    });
+    anyhow!(named.collect::<Vec<_>>().join("\n"))
 }
 
 fn parse(text: &str) -> anyhow::Result<Vec<Lease>> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let (_, head) =
+    let (index, head) =
         lines.next().ok_or_else(|| anyhow!("there is no head line; it names the columns {}", COLUMNS.join(",")))?;
     let columns: Vec<&str> = head.split(',').map(str::trim).collect();
+    let head_line = index + 1;
     if let Some(unknown) = columns.iter().find(|column| !COLUMNS.contains(column)) {
-        bail!("line 1: {unknown:?} is no column; they are {}", COLUMNS.join(","));
+        bail!("line {head_line}: {unknown:?} is no column; they are {}", COLUMNS.join(","));
     }
-    lines.map(|(index, line)| lease(&columns, line).with_context(|| format!("line {}", index + 1))).collect()
+    if let Some(twice) = COLUMNS.iter().find(|name| columns.iter().filter(|column| column == name).count() > 1) {
+        bail!("line {head_line}: {twice} is named twice");
+    }
+    if let Some(missing) = REQUIRED.iter().find(|name| !columns.contains(name)) {
+        bail!("line {head_line}: {missing} is missing; there must be {}", REQUIRED.join(" and "));
+    }
+    let numbered = lines.map(|(index, line)| (index + 1, line));
+    numbered.map(|(number, line)| lease(&columns, number, line).with_context(|| format!("line {number}"))).collect()
 }
 
-fn lease(columns: &[&str], line: &str) -> anyhow::Result<Lease> {
+fn lease(columns: &[&str], number: usize, line: &str) -> anyhow::Result<Lease> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     if fields.len() != columns.len() {
         bail!("has {} fields; the head line has {}", fields.len(), columns.len());
@@ -55,8 +79,10 @@ fn lease(columns: &[&str], line: &str) -> anyhow::Result<Lease> {
     // Spaces between hosts, as commas are between fields.
     let hosts = field("hosts").unwrap_or_default().split_whitespace();
     let hosts = hosts.map(|host| HostId::new(host).with_context(|| "hosts".to_owned())).collect::<Result<_, _>>()?;
+    // One without a name is called by its line.
+    let name = field("lease").map_or_else(|| format!("line-{number}"), str::to_owned);
     Ok(Lease {
-        lease: field("lease").unwrap_or_default().to_owned(),
+        lease: ReservationId::new(name).context("lease")?,
         created_s: time("created_s").transpose()?,
         start_s: required("start_s")?,
         end_s: required("end_s")?,
@@ -74,6 +100,8 @@ mod tests {
         let found = parse("lease,start_s,end_s,hosts,created_s\na,10,20,n1 n2,5\n\nb,30,40.5,,\n").unwrap();
         assert_eq!((found.len(), found[0].hosts.len(), found[0].created_s), (2, 2, Some(5.0)));
         assert_eq!((found[1].end_s, found[1].created_s, found[1].nodes), (40.5, None, None));
+        let unnamed = parse("start_s,end_s\n1,2\n\n3,4\n").unwrap();
+        assert_eq!(unnamed.iter().map(|own| own.lease.as_str()).collect::<Vec<_>>(), ["line-2", "line-4"]);
     }
 
     #[test]
@@ -81,6 +109,10 @@ mod tests {
         for (text, said) in [
             ("", "no head line"),
             ("lease,start\n", "\"start\" is no column"),
+            ("start_s,end_s,end_s\n1,2,3\n", "line 1: end_s is named twice"),
+            ("lease,start_s\na,1\n", "line 1: end_s is missing"),
+            ("\nlease,end_s\n", "line 2: start_s is missing"),
+            ("lease,start_s,end_s\na\u{1b}[2J,1,2\n", "line 2: lease: lease name"),
             ("start_s,end_s\n1\n", "line 2: has 1 fields"),
             ("start_s,end_s\n1,soon\n", "line 2: end_s: is \"soon\""),
             ("start_s,end_s\n,2\n", "line 2: start_s: is missing"),

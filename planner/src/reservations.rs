@@ -11,6 +11,7 @@ pub mod history;
 pub mod node;
 pub mod outlook;
 pub mod preemption;
+pub mod queue;
 pub mod surviving;
 
 pub use history::Unknown;

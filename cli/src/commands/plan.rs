@@ -40,7 +40,11 @@ pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
             if let Some(path) = leases {
                 asked.leases = leases::read(path)?;
             }
-            decide(question, &asked, json, fill, |asked, answer| show_fill(asked.now_s, answer))
+            let answer = fill(&asked).map_err(|problems| match leases {
+                Some(path) => leases::wrong(question, path, &problems),
+                None => anyhow!("{}: {problems}", question.display()),
+            })?;
+            tell(&answer, json, || show_fill(asked.now_s, &answer))
         }
         PlanCommand::Share { question } => answer(question, json, share, |_, answer| show_share(answer)),
         PlanCommand::Autoscale { question } => answer(question, json, autoscale, |_, answer| show_autoscale(answer)),
@@ -55,21 +59,15 @@ fn answer<Q: DeserializeOwned, A: Serialize>(
     show: impl FnOnce(&Q, &A) -> anyhow::Result<()>,
 ) -> anyhow::Result<End> {
     let question: Q = read_document(path)?;
-    decide(path, &question, json, by, show)
+    let answer = by(&question).map_err(|problems| anyhow!("{}: {problems}", path.display()))?;
+    tell(&answer, json, || show(&question, &answer))
 }
 
-/// Answers a question and shows the answer.
-fn decide<Q, A: Serialize>(
-    path: &Path,
-    question: &Q,
-    json: bool,
-    by: impl FnOnce(&Q) -> Result<A, Problems>,
-    show: impl FnOnce(&Q, &A) -> anyhow::Result<()>,
-) -> anyhow::Result<End> {
-    let answer = by(question).map_err(|problems| anyhow!("{}: {problems}", path.display()))?;
+/// Prints an answer as JSON, or as it is shown.
+fn tell<A: Serialize>(answer: &A, json: bool, show: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<End> {
     match json {
-        true => print(&serde_json::to_string(&answer)?)?,
-        false => show(question, &answer)?,
+        true => print(&serde_json::to_string(answer)?)?,
+        false => show()?,
     }
     Ok(End::Good)
 }
@@ -275,7 +273,14 @@ fn show_fill(now_s: f64, answer: &FillAnswer) -> anyhow::Result<()> {
     }
     for own in &answer.leases {
         let hosts: Vec<&str> = own.hosts.iter().map(HostId::as_str).collect();
-        let missing = if own.missing > 0 { format!("; {} nodes are missing", own.missing) } else { String::new() };
+        let booked = match own.booked {
+            0 => String::new(),
+            booked => format!(", {booked} of them because other leases will have them before this one ends"),
+        };
+        let missing = match own.missing {
+            0 => String::new(),
+            missing => format!("; nodes that are missing: {missing}{booked}"),
+        };
         print(&format!("lease {}: {}{missing}", own.lease, hosts.join(", ")))?;
     }
     let names = |own: &Preempted| own.jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -375,5 +380,37 @@ mod tests {
         for json in [true, false] {
             run(&PlanCommand::Fill { question: path.to_owned(), leases: None }, json).unwrap();
         }
+    }
+
+    #[test]
+    fn mistakes_in_a_file_of_leases_name_that_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("leases.csv");
+        std::fs::write(&path, "lease,start_s,end_s,nodes\na,100,200,1\na,300,250,1\n").unwrap();
+        let question = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/fill.json")).to_owned();
+        let asked = PlanCommand::Fill { question, leases: Some(path.clone()) };
+        let said = run(&asked, true).unwrap_err().to_string();
+        let (first, second) = ("leases[1] (a).lease: is named twice", "leases[1] (a).end_s: is 250;");
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines.len(), 2, "{said}");
+        assert!(lines.iter().all(|line| line.starts_with(&path.display().to_string())), "{said}");
+        assert!(lines[0].contains(first) && lines[1].contains(second), "{said}");
+    }
+
+    #[test]
+    fn what_a_question_about_gaps_leaves_out_is_as_the_docs_say() {
+        let text = include_str!("../../../docs/examples/fill.json");
+        let mut document: serde_json::Value = serde_json::from_str(text).unwrap();
+        document["surviving"] = serde_json::json!({"days": 5});
+        document["scale"] = serde_json::json!({"slot_h": 2});
+        let question: FillQuestion = serde_json::from_value(document.clone()).unwrap();
+        let surviving = question.surviving;
+        assert_eq!(
+            (surviving.horizon_s, surviving.days, surviving.unused_per_sudden, surviving.notice_core_s),
+            (3_600.0, 5, 3.0, 1_200.0)
+        );
+        assert_eq!((question.scale.window_h, question.scale.slot_h), (168, 2));
+        document["leases"][0]["lease"] = serde_json::json!("");
+        assert!(serde_json::from_value::<FillQuestion>(document).is_err(), "a lease has a name");
     }
 }

@@ -1,4 +1,4 @@
-//! Identifiers of hosts, jobs and workloads. In: text from certificates, config files, guests' names and other input.
+//! Identifiers of hosts, jobs, workloads and reservations. In: text from certificates, config files, guests' names and other input.
 //! Out: identifiers of bounded length, without characters that act on terminals and logs. Every crate uses them.
 
 use std::fmt;
@@ -107,6 +107,13 @@ identifier! {
 }
 
 identifier! {
+    /// A user's reservation of nodes, as an operator names it.
+    ReservationId, "lease name", 256,
+    |text| text.chars().all(is_harmless),
+    "1 to 256 bytes without control characters and marks of writing direction"
+}
+
+identifier! {
     /// A foreground application with a response-time target.
     ApplicationId, "application name", 64,
     |text| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.') && !text.starts_with('.'),
@@ -169,6 +176,14 @@ mod tests {
         assert!(WorkloadId::new("a\u{9b}31m").is_err() && WorkloadId::new("a\u{202e}b").is_err());
         assert_eq!(WorkloadId::from_untrusted("").as_str(), "unnamed");
         assert_eq!(WorkloadId::from_untrusted(&"é".repeat(200)).as_str().len(), 256);
+    }
+
+    #[test]
+    fn names_of_reservations_act_on_no_terminal() {
+        assert!(ReservationId::new("course, second term").is_ok());
+        for bad in ["", "a\u{1b}[2J", "a\nb", "a\u{202e}b", &"x".repeat(257)] {
+            assert!(ReservationId::new(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

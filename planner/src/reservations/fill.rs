@@ -7,7 +7,7 @@ use super::forecast::{Forecaster, Scale};
 use super::history::{HOUR_S, History, Request};
 use super::node::{Held, Node, Notice};
 use super::preemption::Preemption;
-use super::surviving::{Reserve, Surviving, Waiting, gap, place, preemption_cost};
+use super::surviving::{Gap, Reserve, Surviving, Waiting, gap, place, preemption_cost};
 
 /// Time between two decisions about notices of [`Filling::Surviving`]. Chosen.
 const STEP_S: f64 = 600.0;
@@ -34,7 +34,7 @@ pub enum Filling {
 /// How a node was taken for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Taken {
-    /// Its jobs had notice, or were ended for a lease that was expected (the paper's "advanced").
+    /// It had notice, or its jobs were ended for a lease that was expected (the paper's "advanced").
     Noticed,
     /// It had no jobs.
     Free,
@@ -47,11 +47,24 @@ fn taken(node: &Node, now_s: f64) -> Option<Taken> {
     let noticed = node.notice.is_some_and(|notice| notice.given_s < now_s);
     match node.held {
         Held::Reserved => Some(Taken::Noticed),
-        Held::Filled if noticed => Some(Taken::Noticed),
+        Held::Filled | Held::Free if noticed => Some(Taken::Noticed),
         Held::Filled => Some(Taken::Sudden),
         Held::Free => Some(Taken::Free),
         Held::Leased | Held::Away => None,
     }
+}
+
+/// The `count` nodes that lose least, with what they lose between how they are taken and which they are.
+fn first(mut nodes: Vec<(Taken, f64, usize)>, count: usize) -> Vec<(usize, Taken)> {
+    let order = |a: &(Taken, f64, usize), b: &(Taken, f64, usize)| -> Ordering {
+        a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)).then(a.2.cmp(&b.2))
+    };
+    if count < nodes.len() {
+        nodes.select_nth_unstable_by(count, order);
+        nodes.truncate(count);
+    }
+    nodes.sort_by(order);
+    nodes.into_iter().map(|(how, _, index)| (index, how)).collect()
 }
 
 impl Filling {
@@ -101,14 +114,15 @@ impl Filling {
                 let wanted = (expected as u64).saturating_add(booked).min(nodes.len() as u64) as usize;
                 let kept: Vec<usize> = (0..nodes.len()).filter(|&index| nodes[index].held == Held::Reserved).collect();
                 let missing = wanted.saturating_sub(kept.len());
+                // Before jobs are ended, what has none is held.
+                let free = (0..nodes.len()).filter(|&index| nodes[index].held == Held::Free);
+                let mut held: Vec<usize> = free.take(missing).collect();
+                let victims = preemption.victims(nodes, missing - held.len(), now_s, seed);
+                held.extend(victims);
                 let notice = Notice { given_s: now_s, wanted_s: now_s, latest_s: until_s, until_s, probability: 1.0 };
                 Reserve {
                     wanted,
-                    given: preemption
-                        .victims(nodes, missing, now_s, seed)
-                        .into_iter()
-                        .map(|node| (node, notice))
-                        .collect(),
+                    given: held.into_iter().map(|node| (node, notice)).collect(),
                     withdrawn: kept.into_iter().skip(wanted).collect(),
                     unknown: forecast.err(),
                 }
@@ -116,24 +130,15 @@ impl Filling {
         }
     }
 
-    /// The nodes that a lease for `count` gets, in the order in which they are taken: those with notice, those that nobody has, and then jobs'.
-    /// Fewer when there are not enough.
+    /// The nodes that a lease for `count` gets, in the order in which they are taken: those with notice and those that nobody has, what loses
+    /// least first, and then jobs'. Fewer when there are not enough.
     #[must_use]
     pub fn take(&self, nodes: &[Node], count: usize, now_s: f64, (per_hour, seed): (f64, u64)) -> Vec<(usize, Taken)> {
         let cost = |node: &Node| preemption_cost(node, now_s, per_hour);
-        let mut ready: Vec<(Taken, f64, usize)> = nodes
-            .iter()
-            .enumerate()
-            .filter_map(|(index, node)| {
-                Some((taken(node, now_s).filter(|how| *how != Taken::Sudden)?, cost(node), index))
-            })
-            .collect();
-        let order = |a: &(Taken, f64, usize), b: &(Taken, f64, usize)| -> Ordering {
-            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2))
+        let ready = |(index, node): (usize, &Node)| {
+            Some((taken(node, now_s).filter(|how| *how != Taken::Sudden)?, cost(node), index))
         };
-        ready.sort_by(order);
-        let mut chosen: Vec<(usize, Taken)> =
-            ready.into_iter().take(count).map(|(how, _, index)| (index, how)).collect();
+        let mut chosen = first(nodes.iter().enumerate().filter_map(ready).collect(), count);
         let missing = count - chosen.len();
         if missing == 0 {
             return chosen;
@@ -146,22 +151,36 @@ impl Filling {
             }
             Self::Surviving(_) => {
                 let indices = (0..nodes.len()).filter(sudden);
-                let mut victims: Vec<_> = indices.map(|index| (Taken::Sudden, cost(&nodes[index]), index)).collect();
-                victims.sort_by(order);
-                chosen.extend(victims.into_iter().take(missing).map(|(how, _, index)| (index, how)));
+                let victims = indices.map(|index| (Taken::Sudden, cost(&nodes[index]), index)).collect();
+                chosen.extend(first(victims, missing));
             }
         }
         chosen
     }
 
-    /// The waiting job that a node should start now; `None` for none.
+    /// The gap of a node: until the lease begins that names it (`named_s`), or, under [`Self::Surviving`], until the node is expected to be
+    /// taken, where that is before. `None` when neither is known.
+    #[must_use]
+    pub fn gap(&self, node: &Node, named_s: Option<f64>, now_s: f64) -> Option<Gap> {
+        let expected = match self {
+            Self::Surviving(_) => gap(node.notice, now_s),
+            Self::Greedy(_) | Self::Predictive { .. } => None,
+        };
+        let named = named_s.map(|ends_s| Gap { ends_s, probability: 1.0 });
+        match (expected, named) {
+            (Some(expected), Some(named)) if now_s < expected.ends_s && expected.ends_s < named.ends_s => {
+                Some(expected)
+            }
+            (expected, named) => named.or(expected),
+        }
+    }
+
+    /// The waiting job that a node should start now that no lease names; `None` for none.
     #[must_use]
     pub fn place(&self, node: &Node, waiting: &[Waiting], now_s: f64) -> Option<usize> {
-        let open = node.open(now_s);
-        match self {
-            _ if open == 0 => None,
-            Self::Surviving(_) => place(waiting, open, gap(node.notice, now_s), now_s),
-            Self::Greedy(_) | Self::Predictive { .. } => waiting.iter().position(|job| job.cores <= open),
+        match node.open(now_s) {
+            0 => None,
+            open => place(waiting, open, self.gap(node, None, now_s), now_s),
         }
     }
 }
@@ -214,12 +233,15 @@ mod tests {
         assert_eq!(booked.given.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1, 2]);
         nodes.extend(vec![Node { held: Held::Reserved, ..Node::free(2) }; 2]);
         assert_eq!(predictive.reserve(&history(), &[], &nodes, 7_200.0, 0).withdrawn, [5]);
+        let with_free = [filled(10.0), Node::free(2), filled(30.0)];
+        let given = predictive.reserve(&history(), &[], &with_free, 7_200.0, 0).given;
+        assert_eq!(given.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1, 2], "the one without jobs first");
         let early = predictive.reserve(&history(), &[], &nodes[..3], 3_600.0, 0);
         assert!(early.given.is_empty() && early.unknown.is_some(), "nothing is preempted on a guess");
     }
 
     #[test]
-    fn noticed_nodes_go_first_and_free_ones_before_jobs() {
+    fn what_loses_least_goes_first_of_noticed_and_free_nodes_and_these_before_jobs() {
         let notice = Some(Notice { given_s: 50.0, wanted_s: 60.0, latest_s: 60.0, until_s: 900.0, probability: 0.5 });
         let nodes = [
             filled(10.0),
@@ -233,11 +255,26 @@ mod tests {
         for strategy in [Filling::Greedy(Preemption::RecentlyDeployed), Filling::Surviving(Surviving::default())] {
             let chosen = strategy.take(&nodes, 9, 100.0, (0.0, 0));
             let expected =
-                [(5, Taken::Noticed), (2, Taken::Noticed), (1, Taken::Free), (6, Taken::Sudden), (0, Taken::Sudden)];
+                [(5, Taken::Noticed), (1, Taken::Free), (2, Taken::Noticed), (6, Taken::Sudden), (0, Taken::Sudden)];
             assert_eq!(chosen, expected);
         }
         let at_once = Filling::Surviving(Surviving::default()).take(&nodes[2..3], 1, 50.0, (0.0, 0));
         assert_eq!(at_once, [(0, Taken::Sudden)], "word at the very moment is none");
+    }
+
+    #[test]
+    fn a_gap_ends_when_the_node_may_be_taken_first() {
+        let notice = Notice { given_s: 0.0, wanted_s: 500.0, latest_s: 500.0, until_s: 1_100.0, probability: 0.4 };
+        let node = Node { notice: Some(notice), ..filled(0.0) };
+        let (surviving, greedy) =
+            (Filling::Surviving(Surviving::default()), Filling::Greedy(Preemption::RecentlyDeployed));
+        let ends_s = |strategy: &Filling, named_s, now_s| strategy.gap(&node, named_s, now_s).map(|gap| gap.ends_s);
+        assert_eq!(ends_s(&surviving, None, 100.0), Some(500.0));
+        assert_eq!(ends_s(&surviving, Some(900.0), 100.0), Some(500.0));
+        assert_eq!(ends_s(&surviving, Some(300.0), 100.0), Some(300.0));
+        assert_eq!(ends_s(&surviving, Some(900.0), 600.0), Some(900.0), "the node was not taken when it was expected");
+        assert_eq!(ends_s(&greedy, None, 100.0), None, "greedy filling expects nothing");
+        assert_eq!(ends_s(&greedy, Some(900.0), 100.0), Some(900.0), "but a lease that is known is no forecast");
     }
 
     #[test]
@@ -278,7 +315,8 @@ mod tests {
                 let chosen = strategy.take(&nodes, count, 1_000.0, (0.01, seed));
                 prop_assert_eq!(chosen.len(), count.min(there));
                 let mut indices: Vec<usize> = chosen.iter().map(|(index, _)| *index).collect();
-                prop_assert!(chosen.windows(2).all(|pair| pair[0].1 <= pair[1].1));
+                let sudden = |(_, how): (usize, Taken)| how == Taken::Sudden;
+                prop_assert!(chosen.windows(2).all(|pair| sudden(pair[0]) <= sudden(pair[1])));
                 indices.sort_unstable();
                 indices.dedup();
                 prop_assert_eq!(indices.len(), chosen.len());

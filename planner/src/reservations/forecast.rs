@@ -10,7 +10,7 @@ use super::history::{HOUR_S, History, Unknown};
 
 /// Over what is forecast, in whole hours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Scale {
     /// How far back is looked.
     pub window_h: u32,

@@ -16,7 +16,7 @@ const LATE_S: f64 = 600.0;
 
 /// How much notice is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Surviving {
     /// How far ahead notice is given.
     pub horizon_s: f64,
@@ -83,7 +83,8 @@ impl Surviving {
     pub fn reserve(&self, history: &History, known: &[Request], nodes: &[Node], now_s: f64) -> Reserve {
         let mut needs: Vec<Need> = Vec::new();
         for lease in known {
-            needs.extend(std::iter::repeat_n(Need::certain(lease.at_s), (lease.nodes as usize).min(nodes.len())));
+            let count = (lease.nodes as usize).min(nodes.len() - needs.len());
+            needs.extend(std::iter::repeat_n(Need::certain(lease.at_s), count));
         }
         let limits = (self.least_probability(), nodes.len());
         let unknown = match Outlook::new(history, now_s, self.horizon_s, self.days, limits) {
@@ -97,7 +98,7 @@ impl Surviving {
         // The likeliest first: they have the most to lose.
         needs.sort_by(|a, b| b.probability.total_cmp(&a.probability).then(a.earliest_s().total_cmp(&b.earliest_s())));
         let mut out = Reserve { wanted: needs.len(), unknown, ..Reserve::default() };
-        let mut open: Vec<bool> = nodes.iter().map(|node| node.held == Held::Filled).collect();
+        let mut open: Vec<bool> = nodes.iter().map(|node| matches!(node.held, Held::Filled | Held::Free)).collect();
         for need in needs {
             let cost = |node: &Node| {
                 let fresh = if node.notice.is_some() { 0.0 } else { self.notice_core_s };

@@ -5,7 +5,7 @@
 //! with the first event of `sim_machine_events_compute_haswell.csv.gz` that is not `DISABLE`, go with `DISABLE` and come back with
 //! the next one. Where a table has no such file, [`TraceError`] names what is wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::{TraceError, lines};
@@ -15,6 +15,13 @@ use crate::leases::{CloudLease, CloudTrace, HostChange};
 const LEASES: &str = "chisim-chameleon/sim_input_lease_info.csv.gz";
 /// Where the hosts' events are.
 const HOSTS: &str = "chisim-chameleon/sim_machine_events_compute_haswell.csv.gz";
+
+/// Longest trace: ten times what CHISim simulated, rounded up to years. Chosen.
+const LONGEST_S: f64 = 4.0 * 366.0 * 86_400.0;
+/// Most nodes of a lease. Chosen: hundreds of times the testbed.
+const MOST_NODES: u32 = 100_000;
+/// A lease may have been made so much after its start: starts are recorded in whole minutes.
+const MINUTE_S: f64 = 60.0;
 
 /// Fields of a line of CSV; quoted ones may hold commas.
 fn fields(line: &str) -> Vec<String> {
@@ -85,8 +92,9 @@ impl<'a> Table<'a> {
 /// The leases and hosts that CHISim simulated.
 ///
 /// # Errors
-/// [`TraceError`] naming file and line: what cannot be read, lines in the wrong order, an end without a start, a lease that ends before it
-/// begins, a number of nodes that is none.
+/// [`TraceError`] naming file and line: what cannot be read, lines in the wrong order, an end without a start, a lease that was made after it
+/// began, a number of nodes that is none, a trace that has no length or too much of it. One in which no lease ends while there are
+/// hosts is refused too: then there would be nothing to measure.
 pub fn chameleon(folder: &Path) -> Result<CloudTrace, TraceError> {
     let (leases_path, hosts_path) = (folder.join(LEASES), folder.join(HOSTS));
     let table = Table::read(&leases_path)?;
@@ -94,7 +102,7 @@ pub fn chameleon(folder: &Path) -> Result<CloudTrace, TraceError> {
     let begin_s = table.time(first, "trace_time")?;
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
     let mut leases: Vec<CloudLease> = Vec::new();
-    let mut last_s = 0.0;
+    let (mut last_s, mut last_start) = (0.0, 1);
     for row in &table.rows {
         let at_s = table.time(row, "trace_time")? - begin_s;
         if at_s < last_s {
@@ -109,13 +117,25 @@ pub fn chameleon(folder: &Path) -> Result<CloudTrace, TraceError> {
         match table.field(row, "action")? {
             "start" => {
                 let text = table.field(row, "node_cnt")?;
-                let nodes = text.parse::<u32>().ok().filter(|nodes| *nodes >= 1);
-                let nodes =
-                    nodes.ok_or_else(|| table.malformed(row.0, "node_cnt must be a number of at least 1", text))?;
+                let nodes = text.parse::<u32>().ok().filter(|nodes| (1..=MOST_NODES).contains(nodes));
+                let nodes = nodes.ok_or_else(|| table.malformed(row.0, "node_cnt must be 1 to 100,000", text))?;
+                if at_s > LONGEST_S {
+                    let text = table.field(row, "trace_time")?;
+                    return Err(table.malformed(
+                        row.0,
+                        "the last lease must start within four years of the first",
+                        text,
+                    ));
+                }
                 if open.insert(id, leases.len()).is_some() {
                     return Err(table.malformed(row.0, "a lease must not start twice", id));
                 }
                 let created_s = table.time(row, "created_at")? - begin_s;
+                if created_s >= at_s + MINUTE_S {
+                    let text = table.field(row, "created_at")?;
+                    return Err(table.malformed(row.0, "created_at must not be after the start, trace_time", text));
+                }
+                last_start = row.0;
                 leases.push(CloudLease { created_s, start_s: at_s, end_s: f64::INFINITY, nodes });
             }
             "stop" => {
@@ -128,7 +148,35 @@ pub fn chameleon(folder: &Path) -> Result<CloudTrace, TraceError> {
     }
     // CHISim ends with the last start (the end of its evaluation); ends of later leases only say that they last so long.
     let length_s = leases.last().map_or(0.0, |lease| lease.start_s);
-    Ok(CloudTrace { leases, hosts: hosts(&hosts_path, begin_s)?, length_s })
+    if length_s <= 0.0 {
+        return Err(table.malformed(last_start, "a lease must start after the first", ""));
+    }
+    let hosts = hosts(&hosts_path, begin_s)?;
+    let mut ends_s: Vec<f64> = leases.iter().map(|lease| lease.end_s).filter(|end_s| *end_s < length_s).collect();
+    ends_s.sort_by(f64::total_cmp);
+    if ends_s.is_empty() {
+        return Err(table.malformed(last_start, "a lease must stop before the last start", ""));
+    }
+    if !any_host(&hosts, &ends_s) {
+        let what = "there must be a host when a lease stops";
+        return Err(TraceError::Malformed { path: hosts_path, line: 1, what, text: String::new() });
+    }
+    Ok(CloudTrace { leases, hosts, length_s })
+}
+
+/// Whether a host is there at any of the times, which are in order.
+fn any_host(hosts: &[HostChange], times_s: &[f64]) -> bool {
+    let (mut there, mut changes) = (BTreeSet::new(), hosts.iter().peekable());
+    times_s.iter().any(|at_s| {
+        while let Some(change) = changes.next_if(|change| change.at_s <= *at_s) {
+            if change.present {
+                there.insert(change.host);
+            } else {
+                there.remove(&change.host);
+            }
+        }
+        !there.is_empty()
+    })
 }
 
 fn hosts(path: &Path, begin_s: f64) -> Result<Vec<HostChange>, TraceError> {
@@ -166,8 +214,12 @@ mod tests {
         2018-03-01 00:00:00,a,UPDATE,\"{'x': 1, 'y': 2}\"\n2018-03-14 01:00:00,b,ENABLE,{}\n2018-03-14 02:00:00,a,DISABLE,{}\n";
 
     fn read(leases: &str) -> Result<CloudTrace, TraceError> {
+        read_with(leases, EVENTS)
+    }
+
+    fn read_with(leases: &str, hosts: &str) -> Result<CloudTrace, TraceError> {
         let folder = tempfile::tempdir().unwrap();
-        for (name, text) in [(LEASES, format!("{HEAD}{leases}")), (HOSTS, EVENTS.to_owned())] {
+        for (name, text) in [(LEASES, format!("{HEAD}{leases}")), (HOSTS, hosts.to_owned())] {
             let path = folder.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             let mut file = GzEncoder::new(std::fs::File::create(path).unwrap(), Compression::fast());
@@ -190,11 +242,11 @@ mod tests {
     #[test]
     fn starts_and_stops_become_leases() {
         let found = read(
-            "x,2018-03-14 00:00:00,2,start,2018-03-14 00:00:00\ny,2018-03-14 00:10:00,1,start,2018-03-14 01:00:00\n\
-             x,2018-03-14 00:00:00,2,stop,2018-03-14 03:00:00\n",
+            "x,2018-03-14 00:00:59,2,start,2018-03-14 00:00:00\nx,2018-03-14 00:00:59,2,stop,2018-03-14 00:30:00\n\
+             y,2018-03-14 00:10:00,1,start,2018-03-14 01:00:00\n",
         );
         let found = found.unwrap();
-        let first = CloudLease { created_s: 0.0, start_s: 0.0, end_s: 10_800.0, nodes: 2 };
+        let first = CloudLease { created_s: 59.0, start_s: 0.0, end_s: 1_800.0, nodes: 2 };
         let second = CloudLease { created_s: 600.0, start_s: 3_600.0, end_s: f64::INFINITY, nodes: 1 };
         assert_eq!(found.leases, [first, second]);
         assert_eq!((found.length_s, found.host_count()), (3_600.0, 2));
@@ -210,6 +262,11 @@ mod tests {
             ("y,2018-03-14 00:00:00,2,stop,2018-03-14 01:30:00\n", "must start before it stops"),
             ("x,2018-03-14 00:00:00,2,start,2018-03-14 01:30:00\n", "must not start twice"),
             ("y,2018-03-14 00:00:00,0,start,2018-03-14 01:30:00\n", "node_cnt"),
+            ("y,2018-03-14 00:00:00,4294967295,start,2018-03-14 01:30:00\n", "node_cnt"),
+            ("y,2018-03-14 01:31:00,1,start,2018-03-14 01:30:00\n", "created_at must not be after"),
+            ("y,2018-03-14 00:00:00,1,start,2200-03-14 01:30:00\n", "within four years"),
+            ("y,2018-03-14 00:00:00,1,start,2018-03-14 01:00:00\n", "must start after the first"),
+            ("y,2018-03-14 00:00:00,1,start,2018-03-14 01:30:00\n", "must stop before the last start"),
             ("y,2018-03-14 00:00:00,1,begin,2018-03-14 01:30:00\n", "action must be"),
             ("y,2018-03-14 00:00:00,1,start,yesterday\n", "a time must be"),
             ("y,2018-03-14 00:00:00\n", "a column is missing"),
@@ -218,6 +275,18 @@ mod tests {
             assert!(error.contains(said) && error.contains("line 3"), "{error}");
         }
         assert!(read("").is_err());
+        assert!(read(start).unwrap_err().to_string().contains("must start after the first"));
+    }
+
+    #[test]
+    fn clouds_without_hosts_are_refused() {
+        let leases = "x,2018-03-14 00:00:00,2,start,2018-03-14 00:00:00\nx,2018-03-14 00:00:00,2,stop,2018-03-14 00:30:00\n\
+                      y,2018-03-14 00:10:00,1,start,2018-03-14 01:00:00\n";
+        let head = EVENTS.lines().next().unwrap();
+        for events in ["", "2018-03-14 00:45:00,a,UPDATE,{}\n", "2018-03-01 00:00:00,a,DISABLE,{}\n"] {
+            let error = read_with(leases, &format!("{head}\n{events}")).unwrap_err().to_string();
+            assert!(error.contains("sim_machine_events") && error.contains("there must be a host"), "{error}");
+        }
     }
 
     #[test]

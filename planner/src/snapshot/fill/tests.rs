@@ -1,6 +1,15 @@
+use std::collections::BTreeSet;
+
+use gleaner_types::id::{HostId, JobId, ReservationId};
 use proptest::prelude::*;
 
 use super::*;
+use crate::reservations::Unknown;
+use crate::reservations::forecast::{Forecaster, Scale};
+use crate::reservations::preemption::Preemption;
+use crate::reservations::surviving::Surviving;
+
+const POLICIES: [FillPolicy; 3] = [FillPolicy::Surviving, FillPolicy::Predictive, FillPolicy::Greedy];
 
 fn host(name: &str) -> HostId {
     HostId::new(name).unwrap()
@@ -9,7 +18,8 @@ fn host(name: &str) -> HostId {
 fn lease(name: &str, start_s: f64, end_s: f64, hosts: &[&str]) -> Lease {
     let hosts: Vec<HostId> = hosts.iter().map(|name| host(name)).collect();
     let nodes = Some(u32::try_from(hosts.len()).unwrap().max(1));
-    Lease { lease: name.to_owned(), created_s: Some(start_s.min(1_000.0)), start_s, end_s, nodes, hosts }
+    let lease = ReservationId::new(name).unwrap();
+    Lease { lease, created_s: Some(start_s.min(1_000.0)), start_s, end_s, nodes, hosts }
 }
 
 /// Three nodes of two cores at second 1,000; one job on each of the first two.
@@ -51,6 +61,147 @@ fn question() -> FillQuestion {
     }
 }
 
+/// The question at the same time, when everything that was answered is done.
+fn next(asked: &FillQuestion, answer: &FillAnswer) -> FillQuestion {
+    let mut next = asked.clone();
+    for own in &answer.leases {
+        let lease = next.leases.iter_mut().find(|lease| lease.lease == own.lease).unwrap();
+        lease.hosts.clone_from(&own.hosts);
+    }
+    let ended: BTreeSet<&JobId> =
+        answer.preempt.iter().filter(|own| own.at_s <= asked.now_s).flat_map(|own| &own.jobs).collect();
+    let (ended, left): (Vec<RunningJob>, _) = next.running.into_iter().partition(|own| ended.contains(&own.job));
+    next.running = left;
+    for own in &answer.start {
+        let position = next.waiting.iter().position(|job| job.job == own.job).unwrap();
+        let WaitingJob { job, cores, estimate_s, checkpoint_s } = next.waiting.remove(position);
+        let (host, started_s) = (own.host.clone(), asked.now_s);
+        next.running.push(RunningJob { job, host, cores, started_s, estimate_s, checkpoint_s, resubmissions: 0 });
+    }
+    next.waiting.extend(ended.into_iter().map(|own| WaitingJob {
+        job: own.job,
+        cores: own.cores,
+        estimate_s: own.estimate_s,
+        checkpoint_s: own.checkpoint_s,
+    }));
+    for node in &mut next.nodes {
+        if answer.withdrawn.contains(&node.host) {
+            (node.notice, node.reserved) = (None, false);
+        }
+        if let Some(own) = answer.notices.iter().find(|own| own.host == node.host) {
+            (node.notice, node.reserved) = (Some(own.notice), own.reserved);
+        }
+        if answer.leases.iter().any(|own| own.hosts.contains(&node.host)) {
+            (node.notice, node.reserved) = (None, false);
+        }
+    }
+    next
+}
+
+#[test]
+fn the_first_of_two_leases_of_a_host_counts() {
+    for policy in [FillPolicy::Surviving, FillPolicy::Predictive] {
+        let mut asked = FillQuestion { policy, ..question() };
+        asked.nodes.truncate(1);
+        asked.running.truncate(1);
+        asked.leases = vec![lease("first", 2_000.0, 2_500.0, &["n1"]), lease("second", 3_000.0, 4_000.0, &["n1"])];
+        // Until the second there would be time for it.
+        asked.waiting[0].estimate_s = Some(1_500.0);
+        asked.waiting.truncate(1);
+        let answer = fill(&asked).unwrap();
+        let [noticed] = answer.notices.as_slice() else { panic!("{:?}", answer.notices) };
+        assert_eq!((noticed.notice.wanted_s, noticed.reason.as_str()), (2_000.0, "lease first begins here"));
+        let [ended] = answer.preempt.as_slice() else { panic!("{:?}", answer.preempt) };
+        assert_eq!((ended.at_s, ended.lost_core_s), (2_000.0, 1_900.0));
+        assert!(answer.start.is_empty(), "{:?}", answer.start);
+    }
+}
+
+#[test]
+fn a_lease_takes_no_host_that_another_will_have_before_it_ends() {
+    for policy in POLICIES {
+        let mut asked = FillQuestion { policy, ..question() };
+        let now = |nodes, end_s| Lease { nodes: Some(nodes), ..lease("now", 1_000.0, end_s, &[]) };
+        asked.leases = vec![now(1, 2_000.0), lease("later", 1_500.0, 2_500.0, &["n3"])];
+        let hosts = |answer: &FillAnswer| -> Vec<String> {
+            answer.leases[0].hosts.iter().map(|host| host.as_str().to_owned()).collect()
+        };
+        let answer = fill(&asked).unwrap();
+        assert_eq!((hosts(&answer).len(), answer.leases[0].missing, answer.leases[0].booked), (1, 0, 0));
+        assert!(!answer.leases[0].hosts.contains(&host("n3")), "n3 has no jobs, but will have another lease");
+        fill(&next(&asked, &answer)).unwrap();
+        // Notice of the later lease makes no difference.
+        let notice =
+            NoticeGiven { given_s: 900.0, wanted_s: 1_500.0, latest_s: 1_500.0, until_s: 2_500.0, probability: 1.0 };
+        asked.nodes[2].notice = Some(notice);
+        assert_eq!(hosts(&fill(&asked).unwrap()), hosts(&answer));
+        asked.leases[0] = now(3, 2_000.0);
+        let scarce = fill(&asked).unwrap();
+        assert_eq!((hosts(&scarce).len(), scarce.leases[0].missing, scarce.leases[0].booked), (2, 1, 1));
+        fill(&next(&asked, &scarce)).unwrap();
+        asked.leases[0] = now(1, 1_500.0);
+        assert_eq!(hosts(&fill(&asked).unwrap()), ["n3"], "it ends before the other begins");
+    }
+}
+
+#[test]
+fn what_has_no_jobs_goes_before_what_has() {
+    for policy in POLICIES {
+        let mut asked = FillQuestion { policy, ..question() };
+        asked.nodes[0].deployed_s = 800.0;
+        asked.nodes[0].notice = Some(NoticeGiven {
+            given_s: 900.0,
+            wanted_s: 1_000.0,
+            latest_s: 1_100.0,
+            until_s: 1_700.0,
+            probability: 0.5,
+        });
+        asked.leases = vec![lease("l", 1_000.0, 2_000.0, &[])];
+        let answer = fill(&asked).unwrap();
+        assert_eq!((answer.leases[0].hosts.as_slice(), answer.preempt.len()), (&[host("n3")][..], 0));
+    }
+}
+
+#[test]
+fn a_lease_that_is_known_is_no_forecast() {
+    for policy in POLICIES {
+        let mut asked = FillQuestion { policy, ..question() };
+        for job in &mut asked.running {
+            job.cores = 2;
+        }
+        asked.leases = vec![lease("l", 1_200.0, 2_000.0, &["n3"])];
+        asked.waiting[1].estimate_s = Some(200.0);
+        let answer = fill(&asked).unwrap();
+        let started: Vec<(&str, &str, f64)> =
+            answer.start.iter().map(|own| (own.job.as_str(), own.host.as_str(), own.waste_core_s)).collect();
+        assert_eq!(started, [("w2", "n3", 0.0)], "w1 would need 100 s more; the others are full");
+    }
+}
+
+#[test]
+fn many_nodes_choose_from_many_jobs() {
+    let mut asked = question();
+    // One node is full of jobs, and on the others nothing fits: it has too many cores, or does not end before the next lease.
+    let filler = FillNode { cores: 20_000, ..asked.nodes[0].clone() };
+    let node = |number: u32| FillNode { host: host(&format!("m{number}")), ..asked.nodes[0].clone() };
+    let job = |number: u32| RunningJob { job: JobId::new(format!("r{number}")).unwrap(), ..asked.running[0].clone() };
+    let wide = |number: u32| WaitingJob {
+        job: JobId::new(format!("v{number}")).unwrap(),
+        cores: if number.is_multiple_of(2) { 3 } else { 1 },
+        estimate_s: Some(10_000.0 + f64::from(number)),
+        checkpoint_s: None,
+    };
+    let leases = (0..20_000).map(|number| {
+        lease(&format!("l{number}"), 5_000.0 + f64::from(number) / 10.0, 9_000.0, &[&format!("m{number}")])
+    });
+    asked.leases = leases.collect();
+    asked.nodes = std::iter::once(filler).chain((0..20_000).map(node)).collect();
+    asked.running = (0..20_000).map(job).collect();
+    asked.waiting = (0..20_000).map(wide).collect();
+    let answer = fill(&asked).unwrap();
+    assert!(answer.start.is_empty() && answer.preempt.is_empty());
+}
+
 #[test]
 fn a_lease_without_hosts_gets_those_that_lose_least() {
     let mut asked = question();
@@ -67,7 +218,7 @@ fn a_lease_without_hosts_gets_those_that_lose_least() {
 
 #[test]
 fn gaps_of_the_record_preempt_nothing() {
-    for policy in [FillPolicy::Surviving, FillPolicy::Predictive, FillPolicy::Greedy] {
+    for policy in POLICIES {
         let mut asked = FillQuestion { policy, now_s: 2_000_000.0, ..question() };
         asked.record.gaps = vec![RecordGap { from_s: 1_900_000.0, to_s: 1_950_000.0 }];
         let answer = fill(&asked).unwrap();
@@ -82,12 +233,18 @@ fn predictive_filling_empties_nodes() {
     asked.scale = Scale { window_h: 2, slot_h: 1 };
     asked.now_s = 10_000.0;
     // What is made long before it begins is no surprise, and no part of the forecast.
-    let at_once = |name, at_s| Lease { created_s: Some(at_s), ..lease(name, at_s, at_s + 100.0, &[]) };
+    let at_once = |name, at_s| Lease { created_s: Some(at_s), nodes: Some(2), ..lease(name, at_s, at_s + 100.0, &[]) };
     asked.leases = vec![at_once("x", 3_000.0), at_once("y", 7_000.0)];
     let answer = fill(&asked).unwrap();
-    assert_eq!((answer.wanted, answer.notices.len(), answer.preempt.len()), (1, 1, 1));
-    let reserved = &answer.notices[0].host;
-    assert!(answer.start.iter().all(|own| own.host != *reserved), "nothing starts on it");
+    assert_eq!(answer.wanted, 2);
+    let held: Vec<(&str, bool)> = answer.notices.iter().map(|own| (own.host.as_str(), own.reserved)).collect();
+    assert_eq!(held, [("n3", true), ("n1", true)], "n3 has no jobs");
+    let [ended] = answer.preempt.as_slice() else { panic!("{:?}", answer.preempt) };
+    assert_eq!((ended.host.as_str(), ended.jobs.len()), ("n1", 1), "of n3 nothing ends");
+    assert!(answer.start.iter().all(|own| own.host == host("n2")), "nothing starts on the others");
+    // What is held already is enough.
+    let again = fill(&next(&asked, &answer)).unwrap();
+    assert!(again.notices.is_empty() && again.preempt.is_empty() && again.withdrawn.is_empty());
 }
 
 #[test]
@@ -122,6 +279,10 @@ fn every_field_that_is_wrong_is_named() {
         "leases[0] (a).created_s: is missing",
     );
     named(&|asked| asked.leases = vec![lease("a", 500.0, 3_000.0, &["n9"])], "leases[0] (a).hosts: is n9");
+    named(
+        &|asked| asked.leases = vec![lease("a", 100.0, 200.0, &[]), lease("a", 300.0, 400.0, &[])],
+        "leases[1] (a).lease: is named twice",
+    );
     named(&|asked| asked.waiting[1].cores = 3, "waiting[1] (w2).cores: is 3; it must be 1 to 2");
     named(&|asked| asked.waiting[1].estimate_s = Some(-1.0), "waiting[1] (w2).estimate_s: is -1");
     named(&|asked| asked.running[0].cores = 3, "running[0] (a).cores: is 3");
@@ -134,7 +295,8 @@ fn every_field_that_is_wrong_is_named() {
 }
 
 proptest! {
-    /// No core has two jobs, no job starts twice, and nothing starts on a node that a lease has.
+    /// No core has two jobs, no job starts twice, nothing starts on a node that a lease has, no job ends twice, what starts before a lease that
+    /// names its host ends before, and what was answered is a question again.
     #[test]
     fn plans_fit(
         spans in prop::collection::vec((0.0..1_500.0, 100.0..2_000.0, 0_usize..4), 0..6),
@@ -145,7 +307,10 @@ proptest! {
         let mut starts: Vec<(f64, f64, usize)> = spans.iter().map(|(at_s, long_s, at)| (3_000.0 + at_s, *long_s, *at)).collect();
         starts.sort_by(|a, b| a.0.total_cmp(&b.0));
         let hosts = [&["n1"][..], &["n2"], &["n3"], &[]];
-        asked.leases = starts.iter().map(|(start_s, long_s, at)| lease("l", *start_s, start_s + long_s, hosts[*at])).collect();
+        let named = |(index, (start_s, long_s, at)): (usize, &(f64, f64, usize))| {
+            lease(&format!("l{index}"), *start_s, start_s + long_s, hosts[*at])
+        };
+        asked.leases = starts.iter().enumerate().map(named).collect();
         asked.waiting = waiting
             .iter()
             .enumerate()
@@ -172,5 +337,14 @@ proptest! {
             prop_assert!(used <= node.cores, "{} of {}", used, node.cores);
             prop_assert!(!leased || used == 0);
         }
+        let ended: BTreeSet<&JobId> = answer.preempt.iter().flat_map(|own| &own.jobs).collect();
+        prop_assert_eq!(ended.len(), answer.preempt.iter().map(|own| own.jobs.len()).sum::<usize>());
+        prop_assert!(answer.preempt.iter().all(|own| !own.jobs.is_empty()));
+        for own in &answer.start {
+            let run_s = asked.waiting.iter().find(|job| job.job == own.job).and_then(|job| job.estimate_s).unwrap();
+            let begins = asked.leases.iter().find(|lease| lease.start_s > asked.now_s && lease.hosts.contains(&own.host));
+            prop_assert!(begins.is_none_or(|lease| asked.now_s + run_s <= lease.start_s + 1e-6));
+        }
+        prop_assert!(fill(&next(&asked, &answer)).is_ok());
     }
 }
