@@ -4,13 +4,14 @@
 //!
 //! [`equations`] has the models as printed; [`fit`] finds their coefficients from training runs, and [`refit`] corrects
 //! them by finished tasks. [`estimate`] applies them to a job that is partly done, on nodes that differ, that come later or
-//! that several jobs share; on equal nodes and from the start it gives what the equations give. [`decide`] tries every
-//! change of the cluster. [`scale_out`] is for runs of which nothing is known but how long they took on how many nodes.
+//! that several jobs share; on equal nodes and from the start it gives what the equations give. [`decide`] tries
+//! changes of the cluster. [`scale_out`] is for runs of which nothing is known but how long they took on how many nodes.
 
 pub mod decide;
 pub mod equations;
 pub mod estimate;
 pub mod fit;
+mod leaving;
 pub mod refit;
 pub mod scale_out;
 pub mod sharing;

@@ -13,7 +13,7 @@ pub mod drf;
 pub mod engine;
 pub mod fair;
 pub mod input;
-mod invalid;
+pub(crate) mod invalid;
 pub mod multifactor;
 mod network;
 mod packing;

@@ -2,8 +2,11 @@
 //! change of the cluster with its reason and all that were considered. `gleaner plan autoscale` and `gleaner reproduce
 //! mapreduce` call it.
 //!
-//! Every number of map nodes and of reduce nodes is tried, from as few as can be to as many as may be added. With a deadline (the paper's
-//! SLA) the cluster with the lowest price an hour that meets it is chosen; with a cost, the cheapest, or the earliest within a budget.
+//! Every number of map nodes and of reduce nodes that may come is tried, and every set of those that may go (`leaving` says
+//! which where they are too many). With a deadline (the paper's SLA) the cluster with the lowest price an hour that meets it is
+//! chosen; with a cost, the cheapest, or the earliest within a budget.
+
+use std::collections::BTreeMap;
 
 use gleaner_types::id::HostId;
 use gleaner_types::job::Goal;
@@ -12,13 +15,16 @@ use serde::Serialize;
 
 use super::equations::ModelError;
 use super::estimate::{Change, Estimator, When};
-use super::situation::{LostOutput, Node, Situation};
+use super::leaving::{Leaving, Sets};
+use super::situation::{LostOutput, NewNode, Node, Situation};
 
-/// Most candidates, and most of them times the nodes. Chosen: seconds of work.
-const MOST_CANDIDATES: u64 = 50_000;
-const MOST_EFFORT: u64 = 20_000_000;
+/// Most changes that are tried, and most of them times the steps of an estimate. Chosen: seconds of work.
+const MOST_CHANGES: u64 = 50_000;
+const MOST_STEPS: u64 = 500_000_000;
 /// Halvings in the search of the latest lead time.
 const HALVINGS: u32 = 40;
+/// Ends that differ by less, in seconds, are the same: it is rounding.
+const ROUNDING_S: f64 = 1e-6;
 
 /// What is wanted.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -77,9 +83,11 @@ pub struct Decision {
     pub unchanged: Option<Candidate>,
     /// The longest lead time with which the nodes that come still meet the deadline; `None` where none come or it is missed anyhow.
     pub latest_lead_s: Option<f64>,
-    /// Map tasks take so many times what the training says, by the finished ones.
+    /// Map tasks take so many times what the training says, by the finished ones and the done parts of running ones.
     pub factor: f64,
-    /// All changes by which the job can end.
+    /// Every set of nodes that may go was tried, but for which of alike nodes goes; otherwise only the first of some orders.
+    pub all_sets_tried: bool,
+    /// The best change by which the job can end, for each number of nodes that come or go.
     pub candidates: Vec<Candidate>,
 }
 
@@ -91,13 +99,14 @@ pub enum DecideError {
     Energy,
     /// Too much to try.
     #[error(
-        "map_node.most and reduce_node.most: give {candidates} changes of {nodes} nodes; they must be at most {MOST_CANDIDATES} changes, and {MOST_EFFORT} of both multiplied"
+        "map_node.most, reduce_node.most, nodes, others and following: give {changes} changes of {steps} steps each; they must be at most \
+         {MOST_CHANGES} changes, and {MOST_STEPS} of both multiplied"
     )]
     TooMany {
         /// Changes.
-        candidates: u64,
-        /// Nodes.
-        nodes: u64,
+        changes: u64,
+        /// Steps of an estimate.
+        steps: u64,
     },
     /// The job never ends.
     #[error(
@@ -109,63 +118,46 @@ pub enum DecideError {
     Model(#[from] ModelError),
 }
 
-/// Nodes of a kind in the order in which they go.
-struct Leaving {
-    now: Vec<usize>,
-    at_safe_point: Vec<usize>,
+/// Map nodes and reduce nodes: for each kind the number of a set of nodes that goes, or, beyond those, of how many come.
+type Choice = [u64; 2];
+
+/// What a choice means, for each kind.
+struct Meaning {
+    add: [u32; 2],
+    removed: [u32; 2],
+    /// The nodes that go, in rising order.
+    remove: Vec<usize>,
 }
-
-impl Leaving {
-    /// Of map or of reduce nodes. At once, those go first on which the least is lost; at a safe point, the dearest for their speed.
-    fn new(situation: &Situation, reduce: bool) -> Self {
-        let own = |node: &Node| node.only_for.as_ref().is_none_or(|job| *job == situation.job.name);
-        let nodes = &situation.nodes;
-        let indexes = (0..nodes.len()).filter(|index| nodes[*index].removable && own(&nodes[*index]));
-        let mut now: Vec<usize> = indexes.filter(|index| nodes[*index].reduces() == reduce).collect();
-        let mut at_safe_point = now.clone();
-        let lost = |node: &Node| {
-            let running = node.maps_running.iter().chain(&node.reduces_running).sum::<f64>();
-            let done = if situation.job.reduces > 0 { f64::from(node.maps_done) } else { 0.0 };
-            (done + running) / (node.speed * f64::from(node.cores))
-        };
-        let worth = |node: &Node| node.speed * f64::from(node.cores) / node.price.per_hour().max(1e-9);
-        now.sort_by(|a, b| lost(&nodes[*a]).total_cmp(&lost(&nodes[*b])).then(nodes[*a].name.cmp(&nodes[*b].name)));
-        at_safe_point
-            .sort_by(|a, b| worth(&nodes[*a]).total_cmp(&worth(&nodes[*b])).then(nodes[*a].name.cmp(&nodes[*b].name)));
-        Self { now, at_safe_point }
-    }
-
-    fn first(&self, many: u32, when: When) -> &[usize] {
-        let order = if when == When::Now { &self.now } else { &self.at_safe_point };
-        &order[..many as usize]
-    }
-}
-
-/// Signed numbers of nodes: what goes is negative.
-type Numbers = (i64, i64);
 
 /// A search for the best change.
 struct Search<'a> {
     situation: &'a Situation,
     wanted: Wanted,
     estimator: Estimator<'a>,
-    map: Leaving,
-    reduce: Leaving,
+    leaving: [Leaving; 2],
+    sets: [Sets; 2],
 }
 
 impl Search<'_> {
-    /// The nodes that a change removes, in rising order.
-    fn removed(&self, (map, reduce): Numbers, when: When) -> Vec<usize> {
-        let many = |number: i64| u32::try_from(-number).unwrap_or(0);
-        let mut all = [self.map.first(many(map), when), self.reduce.first(many(reduce), when)].concat();
-        all.sort_unstable();
-        all
+    fn meaning(&self, choice: Choice) -> Meaning {
+        let mut own = Meaning { add: [0; 2], removed: [0; 2], remove: Vec::new() };
+        for (kind, number) in choice.into_iter().enumerate() {
+            let (leaving, sets) = (&self.leaving[kind], self.sets[kind]);
+            match number.checked_sub(leaving.count(sets)) {
+                Some(beyond) => own.add[kind] = u32::try_from(beyond + 1).unwrap_or(u32::MAX),
+                None => {
+                    let set = leaving.set(sets, number);
+                    own.removed[kind] = u32::try_from(set.len()).unwrap_or(u32::MAX);
+                    own.remove.extend(set);
+                }
+            }
+        }
+        own.remove.sort_unstable();
+        own
     }
 
-    fn candidate(&self, numbers: Numbers, when: When, lead_s: Option<f64>) -> Result<Option<Candidate>, ModelError> {
-        let remove = self.removed(numbers, when);
-        let added = |number: i64| u32::try_from(number).unwrap_or(0);
-        let (add_map, add_reduce) = (added(numbers.0), added(numbers.1));
+    fn candidate(&self, choice: Choice, when: When, lead_s: Option<f64>) -> Result<Option<Candidate>, ModelError> {
+        let Meaning { add: [add_map, add_reduce], removed: [remove_map, remove_reduce], remove } = self.meaning(choice);
         let change = Change { add_map, add_reduce, remove: &remove, when, lead_s };
         let rest = self.estimator.remaining(&change)?;
         if !rest.total_s().is_finite() {
@@ -179,7 +171,7 @@ impl Search<'_> {
             new.iter().filter_map(|(new, many)| Some(new.as_ref()?.price.per_hour() * f64::from(*many))).sum();
         let until_safe_point_s = if when == When::SafePoint { rest.job_s() } else { 0.0 };
         let dollars = ((all - going + coming) * rest.total_s() + going * until_safe_point_s) / 3_600.0;
-        let (cost, gone) = (Dollars::clamped(dollars), |number: i64| u32::try_from(-number).unwrap_or(0));
+        let cost = Dollars::clamped(dollars);
         let meets_goal = match self.wanted.goal {
             Goal::Deadline { within_s } => {
                 self.situation.elapsed_s + rest.total_s() * (1.0 + self.wanted.reserve) <= within_s
@@ -190,8 +182,8 @@ impl Search<'_> {
         Ok(Some(Candidate {
             add_map,
             add_reduce,
-            remove_map: gone(numbers.0),
-            remove_reduce: gone(numbers.1),
+            remove_map,
+            remove_reduce,
             when,
             completion_s: self.situation.elapsed_s + rest.total_s(),
             parts_s: [rest.map_s, rest.reduce_s, rest.following_s],
@@ -205,7 +197,8 @@ impl Search<'_> {
     /// What is less is better.
     fn rank(&self, own: &Candidate) -> [f64; 5] {
         let changes = f64::from(own.changes());
-        let (price, cost, end_s) = (own.price.per_hour(), own.cost.amount(), own.completion_s);
+        let end_s = (own.completion_s / ROUNDING_S).round() * ROUNDING_S;
+        let (price, cost) = (own.price.per_hour(), own.cost.amount());
         match (self.wanted.goal, own.meets_goal) {
             (Goal::Deadline { .. }, true) => [0.0, price, own.lost_maps.into(), end_s, changes],
             (Goal::Deadline { .. }, false) => [1.0, end_s, price, changes, 0.0],
@@ -215,14 +208,20 @@ impl Search<'_> {
         }
     }
 
+    fn better(&self, a: &Candidate, b: &Candidate) -> bool {
+        let (a, b) = (self.rank(a), self.rank(b));
+        let mut parts = a.iter().zip(&b).map(|(a, b)| a.total_cmp(b));
+        parts.find(|order| order.is_ne()).is_some_and(std::cmp::Ordering::is_lt)
+    }
+
     /// The longest lead time with which a change still meets the deadline.
-    fn latest_lead_s(&self, numbers: Numbers, chosen: &Candidate) -> Result<Option<f64>, ModelError> {
+    fn latest_lead_s(&self, choice: Choice, chosen: &Candidate) -> Result<Option<f64>, ModelError> {
         let Goal::Deadline { within_s } = self.wanted.goal else { return Ok(None) };
         if !chosen.meets_goal || chosen.add_map + chosen.add_reduce == 0 {
             return Ok(None);
         }
         let meets = |lead_s: f64| {
-            let own = self.candidate(numbers, chosen.when, Some(lead_s))?;
+            let own = self.candidate(choice, chosen.when, Some(lead_s))?;
             Ok::<bool, ModelError>(own.is_some_and(|own| own.meets_goal))
         };
         let (mut low, mut high) = (0.0, within_s - self.situation.elapsed_s);
@@ -246,70 +245,108 @@ pub fn decide(situation: &Situation, wanted: Wanted) -> Result<Decision, DecideE
         return Err(DecideError::Energy);
     }
     let estimator = Estimator::new(situation)?;
-    let (map, reduce) = (Leaving::new(situation, false), Leaving::new(situation, true));
-    let range = |leaving: &Leaving, new: Option<u32>| {
-        -i64::try_from(leaving.now.len()).unwrap_or(i64::MAX)..=i64::from(new.unwrap_or(0))
+    let leaving = [false, true].map(|reduce| Leaving::new(situation, &estimator, reduce));
+    let sets = sets(situation, &leaving, estimator.steps())?;
+    let all_sets_tried = leaving.iter().zip(sets).all(|(own, sets)| own.all_are(sets));
+    let [maps, reduces] = choices(situation, &leaving, sets);
+    let search = Search { situation, wanted, estimator, leaving, sets };
+    // The best of each number of nodes.
+    let mut all: BTreeMap<(i64, i64, bool), (Choice, Candidate)> = BTreeMap::new();
+    let mut consider = |choice: Choice, when: When| -> Result<bool, ModelError> {
+        let Some(own) = search.candidate(choice, when, None)? else { return Ok(true) };
+        let signed = |add: u32, remove: u32| i64::from(add) - i64::from(remove);
+        let (map, reduce) = (signed(own.add_map, own.remove_map), signed(own.add_reduce, own.remove_reduce));
+        let best = all.entry((map, reduce, when == When::SafePoint)).or_insert((choice, own));
+        if search.better(&own, &best.1) {
+            *best = (choice, own);
+        }
+        Ok(own.remove_map + own.remove_reduce > 0)
     };
-    let maps = range(&map, situation.map_node.map(|new| new.most));
-    let reduces = range(&reduce, situation.reduce_node.map(|new| new.most));
-    let length = |own: &std::ops::RangeInclusive<i64>| own.start().abs_diff(*own.end()) + 1;
-    let (candidates, nodes) = (length(&maps) * length(&reduces), situation.nodes.len() as u64);
-    let most = length(&maps) + length(&reduces);
-    if candidates > MOST_CANDIDATES || candidates * (nodes + most) > MOST_EFFORT {
-        return Err(DecideError::TooMany { candidates, nodes });
-    }
-    let search = Search { situation, wanted, estimator, map, reduce };
-    let mut all: Vec<(Numbers, Candidate)> = Vec::new();
-    for own_map in maps {
-        for own_reduce in reduces.clone() {
-            let numbers = (own_map, own_reduce);
-            if let Some(own) = search.candidate(numbers, When::Now, None)? {
-                all.push((numbers, own));
-            }
-            if own_map.min(own_reduce) < 0
-                && !situation.following.is_empty()
-                && let Some(own) = search.candidate(numbers, When::SafePoint, None)?
-            {
-                all.push((numbers, own));
+    for map in 0..maps {
+        for reduce in 0..reduces {
+            let removes = consider([map, reduce], When::Now)?;
+            if removes && !situation.following.is_empty() {
+                consider([map, reduce], When::SafePoint)?;
             }
         }
     }
-    let by_rank = |a: &&(Numbers, Candidate), b: &&(Numbers, Candidate)| {
-        let (a, b) = (search.rank(&a.1), search.rank(&b.1));
-        let mut parts = a.iter().zip(&b).map(|(a, b)| a.total_cmp(b));
-        parts.find(|order| order.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
+    let better = |best: (Choice, Candidate), own: (Choice, Candidate)| {
+        if search.better(&own.1, &best.1) { own } else { best }
     };
-    let (numbers, chosen) = *all.iter().min_by(by_rank).ok_or(DecideError::NeverEnds)?;
-    let unchanged = all.iter().find(|(numbers, _)| *numbers == (0, 0)).map(|(_, own)| *own);
-    let removed = search.removed(numbers, chosen.when);
+    let (choice, chosen) = all.values().copied().reduce(better).ok_or(DecideError::NeverEnds)?;
+    let unchanged = all.get(&(0, 0, false)).map(|(_, own)| *own);
+    let removed: Vec<&Node> = search.meaning(choice).remove.into_iter().map(|index| &situation.nodes[index]).collect();
     Ok(Decision {
         chosen,
-        remove: removed.into_iter().map(|index| situation.nodes[index].name.clone()).collect(),
-        reason: reason(situation, wanted, &chosen, unchanged.as_ref()),
+        reason: reason(situation, wanted, &chosen, &removed, unchanged.as_ref()),
+        remove: removed.into_iter().map(|node| node.name.clone()).collect(),
         unchanged,
-        latest_lead_s: search.latest_lead_s(numbers, &chosen)?,
+        latest_lead_s: search.latest_lead_s(choice, &chosen)?,
         factor: search.estimator.factor(),
-        candidates: all.into_iter().map(|(_, own)| own).collect(),
+        all_sets_tried,
+        candidates: all.into_values().map(|(_, own)| own).collect(),
     })
 }
 
-fn nodes(many: u32, kind: &str) -> Option<String> {
-    (many > 0).then(|| format!("{many} {kind} node{}", if many == 1 { "" } else { "s" }))
+/// How many choices there are for each kind.
+fn choices(situation: &Situation, leaving: &[Leaving; 2], sets: [Sets; 2]) -> [u64; 2] {
+    let most = [situation.map_node, situation.reduce_node].map(|new| new.map_or(0, |new| u64::from(new.most)));
+    [0, 1].map(|kind| leaving[kind].count(sets[kind]).saturating_add(most[kind]))
+}
+
+/// As many sets of nodes that go as can be tried with so many steps for each.
+fn sets(situation: &Situation, leaving: &[Leaving; 2], steps: u64) -> Result<[Sets; 2], DecideError> {
+    // With jobs that follow, nodes go at once or at the safe point.
+    let times = if situation.following.is_empty() { 1 } else { 2 };
+    let changes =
+        |sets| choices(situation, leaving, sets).into_iter().fold(times, |all: u64, own| all.saturating_mul(own));
+    let fewer_and_fewer = [
+        [Sets::All, Sets::All],
+        [Sets::All, Sets::Orders],
+        [Sets::Orders, Sets::All],
+        [Sets::Orders, Sets::Orders],
+        [Sets::OneOrder, Sets::OneOrder],
+    ];
+    let fit = |sets: &[Sets; 2]| {
+        let changes = changes(*sets);
+        changes <= MOST_CHANGES && changes.saturating_mul(steps) <= MOST_STEPS
+    };
+    let too_many = || DecideError::TooMany { changes: changes([Sets::OneOrder; 2]), steps };
+    fewer_and_fewer.into_iter().find(fit).ok_or_else(too_many)
+}
+
+/// So many nodes for map and for reduce tasks, in words: those that have slots for both are just nodes.
+fn list(many: [u32; 2], for_both: [bool; 2]) -> String {
+    let mut all = [(0, "map node"), (0, "reduce node"), (0, "node")];
+    for (kind, (many, for_both)) in many.into_iter().zip(for_both).enumerate() {
+        all[if for_both { 2 } else { kind }].0 += many;
+    }
+    let parts = all.iter().filter(|(many, _)| *many > 0);
+    let words: Vec<String> =
+        parts.map(|(many, kind)| format!("{many} {kind}{}", if *many == 1 { "" } else { "s" })).collect();
+    words.join(" and ")
 }
 
 /// The choice in a sentence.
-fn reason(situation: &Situation, wanted: Wanted, chosen: &Candidate, unchanged: Option<&Candidate>) -> String {
-    let list = |map: u32, reduce: u32| {
-        let parts: Vec<String> = [nodes(map, "map"), nodes(reduce, "reduce")].into_iter().flatten().collect();
-        parts.join(" and ")
-    };
+fn reason(
+    situation: &Situation,
+    wanted: Wanted,
+    chosen: &Candidate,
+    removed: &[&Node],
+    unchanged: Option<&Candidate>,
+) -> String {
     let mut change = Vec::new();
     if chosen.add_map + chosen.add_reduce > 0 {
-        change.push(format!("add {}", list(chosen.add_map, chosen.add_reduce)));
+        let for_both =
+            |new: Option<NewNode>| new.is_some_and(|new| new.map_slots_per_core.min(new.reduce_slots_per_core) > 0);
+        let for_both = [situation.map_node, situation.reduce_node].map(for_both);
+        change.push(format!("add {}", list([chosen.add_map, chosen.add_reduce], for_both)));
     }
     if chosen.remove_map + chosen.remove_reduce > 0 {
         let when = if chosen.when == When::Now { "now" } else { "when the running job has ended" };
-        change.push(format!("remove {} {when}", list(chosen.remove_map, chosen.remove_reduce)));
+        let for_both = removed.iter().filter(|node| node.reduces()).all(|node| node.map_slots_per_core > 0);
+        let words = list([chosen.remove_map, chosen.remove_reduce], [false, for_both]);
+        change.push(format!("remove {words} {when}"));
     }
     let change = if change.is_empty() { "change nothing".to_owned() } else { change.join(", ") };
     let lost = match (chosen.lost_maps, situation.lost_output) {

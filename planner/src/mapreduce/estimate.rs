@@ -3,14 +3,20 @@
 //!
 //! The paper puts what is left of the input into Eq. 10 (§V-A) and adds what leaving nodes have processed (§V-B). So does
 //! this, task by task: a task is finished, runs and is partly done, or has not started; all have D/M of the input. A slot that
-//! is busy, comes later, is slow or is shared finishes fewer of them ([`slots`](super::slots)). Reduce tasks of a slot that is there when
-//! the last map task ends are of the first wave (g_f and λM/R); those after it, or of a slot that comes later, cost g_s.
+//! is busy, comes later, is slow or is shared takes fewer of them ([`slots`](super::slots)).
+//!
+//! Reduce tasks that start before the last map task ends are of the first wave (g_f and λM/R); those after it, or of a slot that comes
+//! later, cost g_s. So those that run or are done are of the first wave as long as the job's reduce slots hold them all. A running reduce
+//! task keeps what it has done: if map tasks run again because their output left, it waits for them, unless it has more than the part
+//! λM/R done, so has copied all.
+
+use std::borrow::Cow;
 
 use super::equations::{Coefficients, ModelError, Work, tasks_per_core};
 use super::refit::{Finished, refit};
 use super::sharing::{Claim, Shares};
-use super::situation::{LostOutput, NewNode, Situation};
-use super::slots::{Slot, finish_s};
+use super::situation::{LostOutput, NewNode, Node, Situation};
+use super::slots::{HALVINGS, Slots, finish_s};
 
 /// When nodes are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -77,6 +83,20 @@ pub struct Estimator<'a> {
     factor: f64,
     /// Speed of each node.
     speeds: Vec<f64>,
+    /// Other jobs, and the share beside them of all nodes.
+    others: Vec<Claim>,
+    shares: Shares,
+    /// How its reduce tasks are counted.
+    reduces: Reduces,
+}
+
+/// Which reduce tasks of the running job are of the first wave.
+#[derive(Debug, Clone, Copy)]
+struct Reduces {
+    /// Those that run.
+    running: bool,
+    /// Those that have not started, in slots that are idle.
+    idle: bool,
 }
 
 /// Map or reduce.
@@ -92,14 +112,27 @@ struct Cluster<'a> {
     present: Vec<usize>,
     /// Nodes that come, how many, and when.
     added: Vec<(&'a NewNode, u32, f64)>,
-    shares: Shares,
+    shares: Cow<'a, Shares>,
 }
 
 /// Slots of a cluster for one stage.
 struct Stage {
-    slots: Vec<Slot>,
+    slots: Vec<Slots>,
     /// When the last task ends that runs now.
     busy_s: f64,
+}
+
+/// Tasks of a stage and when they can start.
+#[derive(Clone, Copy)]
+struct Tasks {
+    kind: Kind,
+    /// How many do not run yet.
+    waiting: u32,
+    time: TaskTime,
+    /// The stage has the tasks that nodes run now.
+    running: Option<TaskTime>,
+    /// When it starts.
+    start_s: f64,
 }
 
 /// Time of a task on a core of its own: as the first of a slot, and as a later one; what the first adds besides.
@@ -110,6 +143,12 @@ struct TaskTime {
     shuffle_s: f64,
 }
 
+impl TaskTime {
+    const fn equal(task_s: f64) -> Self {
+        Self { first_s: task_s, later_s: task_s, shuffle_s: 0.0 }
+    }
+}
+
 impl<'a> Estimator<'a> {
     /// Corrects the models by the finished tasks of a checked situation.
     ///
@@ -117,17 +156,50 @@ impl<'a> Estimator<'a> {
     /// [`ModelError::NoTime`].
     pub fn new(situation: &'a Situation) -> Result<Self, ModelError> {
         let task_s = situation.job.workload.map_alone_s(situation.work())?;
-        let finished = |node: &super::situation::Node| Finished {
+        let finished = |node: &Node| Finished {
             speed: node.speed,
-            tasks: if node.map_pace_s.is_some() { node.maps_done.into() } else { 0.0 },
+            tasks: match node.map_pace_s {
+                Some(_) => f64::from(node.maps_done) + node.maps_running.iter().sum::<f64>(),
+                None => 0.0,
+            },
             mean_s: node.map_pace_s.unwrap_or(0.0) / f64::from(node.map_slots_per_core.max(1)),
         };
         let nodes: Vec<Finished> = situation.nodes.iter().map(finished).collect();
         let found = refit(task_s, &nodes);
-        Ok(Self { situation, factor: found.factor, speeds: found.speeds })
+        let claim = |own: &super::situation::OtherJob| Claim {
+            weight: own.weight,
+            arrives_s: own.arrives_s,
+            core_s: own.core_s,
+        };
+        let others: Vec<Claim> = situation.others.iter().map(claim).collect();
+        let cores: u64 = situation.nodes.iter().map(shared_cores).sum();
+        let shares = Shares::beside(situation.job.weight, &others, cores as f64);
+        let reduces = first_wave(situation, shares.at(0.0));
+        Ok(Self { situation, factor: found.factor, speeds: found.speeds, others, shares, reduces })
     }
 
-    /// How much longer map tasks take than the training says, by the finished ones.
+    /// Speed of a node, with what its tasks say of it.
+    #[must_use]
+    pub fn speed(&self, index: usize) -> f64 {
+        self.speeds[index]
+    }
+
+    /// How many steps an estimate takes at most, about.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        let situation = self.situation;
+        let running = |node: &Node| (node.maps_running.len() + node.reduces_running.len()) as u64;
+        let entries: u64 = situation.nodes.iter().map(|node| 1 + running(node)).sum::<u64>() + 2;
+        let slots =
+            |node: &Node| shared_cores(node) * u64::from(node.map_slots_per_core.max(node.reduce_slots_per_core));
+        let (others, shared) = (situation.others.len() as u64, situation.nodes.iter().map(slots).sum::<u64>());
+        let parts = 1 + 2 * others;
+        let entries = entries + shared.min(2 * parts);
+        let following: u64 = situation.following.iter().map(|own| u64::from(own.times)).sum();
+        (2 + 2 * following) * u64::from(HALVINGS) * entries * parts + others * others
+    }
+
+    /// How much longer map tasks take than the training says, by the finished ones and the done parts of running ones.
     #[must_use]
     pub const fn factor(&self) -> f64 {
         self.factor
@@ -156,12 +228,15 @@ impl<'a> Estimator<'a> {
             }
         };
         let maps = not_started + lost_maps + interrupted;
-        let map_s = self.factor * job.workload.map_alone_s(work)?;
-        let time = TaskTime { first_s: map_s, later_s: map_s, shuffle_s: 0.0 };
-        let stage = self.stage(Kind::Map, &now, maps, time, Some(0.0), 0.0);
+        let time = TaskTime::equal(self.factor * job.workload.map_alone_s(work)?);
+        let tasks = Tasks { kind: Kind::Map, waiting: maps, time, running: Some(time), start_s: 0.0 };
+        let stage = self.stage(&now, tasks);
         let map_s = stage.busy_s.max(finish_s(&stage.slots, maps, &now.shares));
         let reduce_s = self.reduce_s(&now, map_s)?;
-        let after = self.cluster(change, true);
+        if self.situation.following.is_empty() {
+            return Ok(Remaining { map_s, reduce_s, following_s: 0.0, lost_maps });
+        }
+        let after = if change.when == When::Now { now } else { self.cluster(change, true) };
         let mut at_s = map_s + reduce_s;
         for own in &self.situation.following {
             let work = Work { input_mb: own.input_mb, maps: own.maps, reduces: own.reduces };
@@ -169,12 +244,11 @@ impl<'a> Estimator<'a> {
                 at_s = self.whole_job_s(&after, work, &own.workload, at_s)?;
             }
         }
-        let following_s = if self.situation.following.is_empty() { 0.0 } else { at_s - (map_s + reduce_s) };
-        Ok(Remaining { map_s, reduce_s, following_s, lost_maps })
+        Ok(Remaining { map_s, reduce_s, following_s: at_s - (map_s + reduce_s), lost_maps })
     }
 
     /// Nodes after a change, `without` those that it removes or still with them.
-    fn cluster(&self, change: &Change<'_>, without: bool) -> Cluster<'a> {
+    fn cluster(&self, change: &Change<'_>, without: bool) -> Cluster<'_> {
         let situation = self.situation;
         let of_the_job = |index: &usize| {
             let node = &situation.nodes[*index];
@@ -188,33 +262,23 @@ impl<'a> Estimator<'a> {
             let new = new.as_ref()?;
             Some((new, many, change.lead_s.unwrap_or(new.lead_s)))
         });
-        let shared = present.iter().map(|index| &situation.nodes[*index]).filter(|node| node.only_for.is_none());
-        let cores: f64 = shared.map(|node| f64::from(node.cores)).sum();
-        let claim = |own: &super::situation::OtherJob| Claim {
-            weight: own.weight,
-            arrives_s: own.arrives_s,
-            core_s: own.core_s,
+        let fewer = self.others.iter().any(|own| own.core_s.is_some()) && without && !change.remove.is_empty();
+        let shares = if fewer {
+            let cores: u64 = present.iter().map(|index| shared_cores(&situation.nodes[*index])).sum();
+            Cow::Owned(Shares::beside(situation.job.weight, &self.others, cores as f64))
+        } else {
+            // Only when other jobs end depends on the number of cores.
+            Cow::Borrowed(&self.shares)
         };
-        let others: Vec<Claim> = situation.others.iter().map(claim).collect();
-        Cluster { present, added: added.collect(), shares: Shares::beside(situation.job.weight, &others, cores) }
+        Cluster { present, added: added.collect(), shares }
     }
 
-    /// Slots of a stage that starts at `start_s` with so many tasks that do not run yet. `running` is when the tasks that run now have
-    /// the parts done that the situation says; `None` where none of them is of this stage. Slots that are there by `first_until_s`
-    /// begin with a first task.
-    fn stage(
-        &self,
-        kind: Kind,
-        cluster: &Cluster<'_>,
-        tasks: u32,
-        time: TaskTime,
-        running: Option<f64>,
-        start_s: f64,
-    ) -> Stage {
-        let nodes = &self.situation.nodes;
+    /// Slots of a stage.
+    fn stage(&self, cluster: &Cluster<'_>, tasks: Tasks) -> Stage {
+        let (nodes, Tasks { kind, time, start_s, .. }) = (&self.situation.nodes, tasks);
         let per_core = |map: u32, reduce: u32| if kind == Kind::Map { map } else { reduce };
         let parts = |index: usize| match kind {
-            _ if running.is_none() => &[][..],
+            _ if tasks.running.is_none() => &[][..],
             Kind::Map => &nodes[index].maps_running,
             Kind::Reduce => &nodes[index].reduces_running,
         };
@@ -232,7 +296,7 @@ impl<'a> Estimator<'a> {
                 .filter(|(.., lead_s)| *lead_s <= start_s)
                 .map(|(new, many, _)| f64::from(new.cores) * f64::from(*many))
                 .sum::<f64>();
-        let all = tasks + present().map(|index| count(parts(index).len())).sum::<u32>();
+        let all = tasks.waiting + present().map(|index| count(parts(index).len())).sum::<u32>();
         // The last factor of Eq. 3, 6 and 7; a core has at least the tasks that run on it.
         let at_once = |slots: u32, node_cores: u32, running: usize| {
             let wanted = whole(tasks_per_core(all, cores, slots));
@@ -248,40 +312,35 @@ impl<'a> Estimator<'a> {
             let at_once = at_once(slots_of(index), node.cores, parts.len());
             let slower = f64::from(at_once) / self.speeds[index];
             let shared = node.only_for.is_none().then_some((0, shared_slots));
-            let later_s = time.later_s * slower;
-            let first_s = time.first_s * slower + time.shuffle_s;
-            for slot in 0..node.cores * at_once {
-                match parts.get(slot as usize) {
-                    Some(part) => {
-                        let free_s = start_s + (1.0 - part) * first_s;
-                        busy_s = busy_s.max(free_s);
-                        busy.push(Slot { free_s, first_s: None, task_s: later_s, shared });
-                    }
-                    None => idle.push(Slot { free_s: start_s, first_s: Some(first_s), task_s: later_s, shared }),
-                }
+            let (task_s, running) = (time.later_s * slower, tasks.running.unwrap_or(time));
+            for part in parts {
+                let all_s = running.first_s * slower + running.shuffle_s;
+                // It has copied the output of all map tasks.
+                let begin_s = if part * all_s > running.shuffle_s { 0.0 } else { start_s };
+                let free_s = begin_s + (1.0 - part) * all_s;
+                busy_s = busy_s.max(free_s);
+                // What it takes next is of the stage.
+                push(&mut busy, Slots { free_s: free_s.max(start_s), first_s: None, task_s, shared, many: 1 });
             }
-        }
-        // Reduce tasks that run are the first wave: what starts beside them is none of it.
-        if kind == Kind::Reduce && !busy.is_empty() {
-            idle.iter_mut().for_each(|slot| slot.first_s = None);
+            let first_s = Some(time.first_s * slower + time.shuffle_s);
+            let many = (node.cores * at_once).saturating_sub(count(parts.len()));
+            push(&mut idle, Slots { free_s: start_s, first_s, task_s, shared, many });
         }
         for (new, many, lead_s) in added() {
             let slots = per_core(new.map_slots_per_core, new.reduce_slots_per_core);
             let at_once = at_once(slots, new.cores, 0);
             let slower = f64::from(at_once) / new.speed;
-            let in_time = *lead_s <= start_s && busy.is_empty();
-            let first_s = (kind == Kind::Reduce && in_time).then_some(time.first_s * slower + time.shuffle_s);
-            let free_s = lead_s.max(start_s);
-            let slot = Slot { free_s, first_s, task_s: time.later_s * slower, shared: None };
-            idle.extend(std::iter::repeat_n(slot, (new.cores * at_once * many) as usize));
+            let first_s = (*lead_s <= start_s).then_some(time.first_s * slower + time.shuffle_s);
+            let (free_s, task_s) = (lead_s.max(start_s), time.later_s * slower);
+            push(&mut idle, Slots { free_s, first_s, task_s, shared: None, many: new.cores * at_once * many });
         }
         // The job's part of the shared slots begins with those where its tasks run.
         busy.extend(idle);
         let mut number = 0;
-        for slot in &mut busy {
-            if let Some((own, _)) = &mut slot.shared {
+        for slots in &mut busy {
+            if let Some((own, _)) = &mut slots.shared {
                 *own = number;
-                number += 1;
+                number += slots.many;
             }
         }
         Stage { slots: busy, busy_s }
@@ -295,18 +354,19 @@ impl<'a> Estimator<'a> {
             return Ok(if left == 0 { 0.0 } else { f64::INFINITY });
         }
         let (first_s, later_s) = job.workload.reduce_alone_s(work)?;
-        let shuffle_s = job.workload.shuffle_s(work);
-        let time = match job.reduces_done {
-            0 => TaskTime { first_s, later_s, shuffle_s },
-            _ => TaskTime { first_s: later_s, later_s, shuffle_s: 0.0 },
-        };
-        // While map tasks run, reduce tasks have done nothing that counts here.
-        let running = (map_s <= 0.0).then_some(0.0);
+        let first = TaskTime { first_s, later_s, shuffle_s: job.workload.shuffle_s(work) };
+        let of = |first_wave: bool| if first_wave { first } else { TaskTime::equal(later_s) };
         let kept = |index: &usize| count(self.situation.nodes[*index].reduces_running.len());
-        let busy = if running.is_some() { cluster.present.iter().map(kept).sum() } else { 0 };
-        let tasks = left.saturating_sub(busy);
-        let stage = self.stage(Kind::Reduce, cluster, tasks, time, running, map_s);
-        Ok(stage.busy_s.max(finish_s(&stage.slots, tasks, &cluster.shares)) - map_s)
+        let waiting = left.saturating_sub(cluster.present.iter().map(kept).sum());
+        let tasks = Tasks {
+            kind: Kind::Reduce,
+            waiting,
+            time: of(self.reduces.idle),
+            running: Some(of(self.reduces.running)),
+            start_s: map_s,
+        };
+        let stage = self.stage(cluster, tasks);
+        Ok(stage.busy_s.max(finish_s(&stage.slots, waiting, &cluster.shares)) - map_s)
     }
 
     /// When a job ends that starts at `start_s`.
@@ -321,17 +381,57 @@ impl<'a> Estimator<'a> {
             return Ok(start_s);
         }
         let start_s = start_s + workload.set_up_s;
-        let map_s = workload.map_alone_s(work)?;
-        let time = TaskTime { first_s: map_s, later_s: map_s, shuffle_s: 0.0 };
-        let stage = self.stage(Kind::Map, cluster, work.maps, time, None, start_s);
+        let time = TaskTime::equal(workload.map_alone_s(work)?);
+        let tasks = Tasks { kind: Kind::Map, waiting: work.maps, time, running: None, start_s };
+        let stage = self.stage(cluster, tasks);
         let map_end_s = finish_s(&stage.slots, work.maps, &cluster.shares);
         if work.reduces == 0 || !map_end_s.is_finite() {
             return Ok(map_end_s);
         }
         let (first_s, later_s) = workload.reduce_alone_s(work)?;
         let time = TaskTime { first_s, later_s, shuffle_s: workload.shuffle_s(work) };
-        let stage = self.stage(Kind::Reduce, cluster, work.reduces, time, None, map_end_s);
+        let tasks = Tasks { kind: Kind::Reduce, waiting: work.reduces, time, running: None, start_s: map_end_s };
+        let stage = self.stage(cluster, tasks);
         Ok(finish_s(&stage.slots, work.reduces, &cluster.shares))
+    }
+}
+
+/// Cores that all jobs share.
+fn shared_cores(node: &Node) -> u64 {
+    if node.only_for.is_none() { node.cores.into() } else { 0 }
+}
+
+/// Which reduce tasks of a job are of the first wave: those that run while the job's `share` of the slots holds all that have started, and
+/// those that start before the last map task ends. One alone has no later wave.
+fn first_wave(situation: &Situation, share: f64) -> Reduces {
+    let job = &situation.job;
+    let (mut slots, mut started, mut maps) = (0.0, job.reduces_done, job.maps_safe);
+    let mut maps_run = false;
+    for node in &situation.nodes {
+        let own = match &node.only_for {
+            None => share,
+            Some(only) => f64::from(u8::from(*only == job.name)),
+        };
+        slots += own * f64::from(node.cores) * f64::from(node.reduce_slots_per_core);
+        started += count(node.reduces_running.len());
+        maps += node.maps_done;
+        maps_run |= !node.maps_running.is_empty();
+    }
+    let map_stage_is_over = !maps_run && maps >= job.maps;
+    Reduces {
+        running: job.reduces == 1 || f64::from(started) <= slots + 1e-9,
+        idle: job.reduces == 1 || job.reduces_done == 0 && (started == 0 || !map_stage_is_over),
+    }
+}
+
+/// Adds slots to a list, with the last of them where they are equal.
+fn push(all: &mut Vec<Slots>, own: Slots) {
+    if own.many == 0 {
+        return;
+    }
+    match all.last_mut() {
+        Some(last) if Slots { many: own.many, ..*last } == own => last.many += own.many,
+        _ => all.push(own),
     }
 }
 

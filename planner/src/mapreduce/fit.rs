@@ -10,9 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use super::equations::{Coefficients, Layout, Polynomial, Work, tasks_per_core, waves};
 use crate::balance::least_squares::Normal;
+use crate::sharing::invalid::short;
 
-/// Largest number of seconds, MB, cores and tasks of a run. Chosen.
-const LARGEST: f64 = 1e12;
+/// Least and largest number of seconds and MB of a run. Chosen.
+const AMOUNTS: (f64, f64) = (1e-6, 1e12);
+/// Least and largest number of cores of a run; parts of cores are those of a job that shares them. Chosen.
+const CORES: (f64, f64) = (0.01, 1e6);
+/// Largest number of tasks of a run, and of slots of a core. Chosen.
+const MOST_TASKS: f64 = 1e7;
 /// A polynomial of a higher degree must be better by this part, on runs left out. Chosen.
 const BETTER: f64 = 0.02;
 
@@ -104,7 +109,7 @@ pub enum FitError {
         /// Which field.
         field: &'static str,
         /// What it is.
-        value: f64,
+        value: String,
         /// What is allowed.
         rule: &'static str,
     },
@@ -228,26 +233,29 @@ fn best<F: Copy>(
 }
 
 fn check(runs: &[TrainingRun]) -> Result<(), FitError> {
+    let amount = (AMOUNTS, "0.000001 to 1e12");
+    let cores = (CORES, "0.01 to 1000000");
+    let number = ((1.0, MOST_TASKS), "1 to 10000000");
     for (run, own) in runs.iter().enumerate() {
-        let positive = [
-            ("input_mb", own.input_mb),
-            ("maps", own.maps.into()),
-            ("map_cores", own.map_cores),
-            ("map_slots_per_core", own.map_slots_per_core.into()),
-            ("map_stage_s", own.map_stage_s),
+        let always = [
+            ("input_mb", own.input_mb, amount),
+            ("maps", own.maps.into(), number),
+            ("map_cores", own.map_cores, cores),
+            ("map_slots_per_core", own.map_slots_per_core.into(), number),
+            ("map_stage_s", own.map_stage_s, amount),
+            ("set_up_s", own.set_up_s, ((0.0, AMOUNTS.1), "0 to 1e12")),
         ];
         let of_reduce = [
-            ("reduce_cores", own.reduce_cores),
-            ("reduce_slots_per_core", own.reduce_slots_per_core.into()),
-            ("reduce_stage_s", own.reduce_stage_s),
+            ("reduces", own.reduces.into(), number),
+            ("reduce_cores", own.reduce_cores, cores),
+            ("reduce_slots_per_core", own.reduce_slots_per_core.into(), number),
+            ("reduce_stage_s", own.reduce_stage_s, amount),
         ];
-        for (field, value) in positive.into_iter().chain(of_reduce.into_iter().filter(|_| own.reduces > 0)) {
-            if !(value > 0.0 && value <= LARGEST) {
-                return Err(FitError::Field { run, field, value, rule: "more than 0 and at most 1e12" });
+        let all = always.into_iter().chain(of_reduce.into_iter().filter(|_| own.reduces > 0));
+        for (field, value, ((least, most), rule)) in all {
+            if !(least..=most).contains(&value) {
+                return Err(FitError::Field { run, field, value: short(value), rule });
             }
-        }
-        if !(0.0..=LARGEST).contains(&own.set_up_s) {
-            return Err(FitError::Field { run, field: "set_up_s", value: own.set_up_s, rule: "0 to 1e12" });
         }
     }
     Ok(())
@@ -415,12 +423,14 @@ mod tests {
         let mut wrong = all.clone();
         wrong[3].map_stage_s = f64::NAN;
         let said = fit(&wrong).unwrap_err().to_string();
-        assert_eq!(said, "[3].map_stage_s: is NaN; it must be more than 0 and at most 1e12");
+        assert_eq!(said, "[3].map_stage_s: is NaN; it must be 0.000001 to 1e12");
         for change in [
             |run: &mut TrainingRun| run.input_mb = -5.0,
             |run: &mut TrainingRun| run.maps = 0,
             |run: &mut TrainingRun| run.map_cores = 0.0,
             |run: &mut TrainingRun| run.reduce_cores = 0.0,
+            |run: &mut TrainingRun| run.map_cores = 1e-300,
+            |run: &mut TrainingRun| run.reduce_cores = 1e7,
             |run: &mut TrainingRun| run.set_up_s = -1.0,
         ] {
             let mut wrong = all.clone();

@@ -1,5 +1,5 @@
-//! Corrects the models while a job runs, by the times of its finished map tasks (ours; the paper fits before the job, §IV-C). In:
-//! what the model expects of a task, and for each node its speed and its finished tasks. Out: how much longer tasks of this job
+//! Corrects the models while a job runs, by the times of its map tasks (ours; the paper fits before the job, §IV-C). In:
+//! what the model expects of a task, and for each node its speed and what it has done. Out: how much longer tasks of this job
 //! take everywhere, and the speed of each node. [`estimate`](super::estimate) calls it.
 //!
 //! All tasks of a job have equal input, so one factor on f is all that they tell. A node's own deviation from it is its speed. What was
@@ -10,12 +10,12 @@ pub const BELIEVED: f64 = 10.0;
 /// Least and greatest factor that is believed. Chosen.
 const MOST: f64 = 20.0;
 
-/// Finished tasks of a node.
+/// Finished tasks of a node, and the done parts of those that run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Finished {
     /// Speed of the node's cores as known before; 1 is the trained one.
     pub speed: f64,
-    /// How many tasks.
+    /// How many tasks; the part done of a running one counts as that part.
     pub tasks: f64,
     /// Time of a slot for each, in seconds of a core of its own: divided by the tasks that the core ran at once.
     pub mean_s: f64,
@@ -30,10 +30,14 @@ pub struct Refit {
     pub speeds: Vec<f64>,
 }
 
-/// Weighs what nodes have finished against the model's `task_s`. Nodes without finished tasks keep their speed.
+/// Weighs what nodes have done against the model's `task_s`. Nodes that have done nothing keep their speed.
 #[must_use]
 pub fn refit(task_s: f64, nodes: &[Finished]) -> Refit {
-    let ratio = |node: &Finished| (node.mean_s * node.speed / task_s).clamp(1.0 / MOST, MOST);
+    let ratio = |node: &Finished| {
+        // Less than a task done in the time of several tasks tells more the longer it took.
+        let most = MOST / node.tasks.clamp(f64::MIN_POSITIVE, 1.0);
+        (node.mean_s * node.speed / task_s).clamp(1.0 / MOST, most)
+    };
     let seen = |node: &&Finished| node.tasks > 0.0 && node.mean_s > 0.0;
     let (mut sum, mut count) = (BELIEVED, BELIEVED);
     for node in nodes.iter().filter(seen) {
@@ -75,5 +79,16 @@ mod tests {
         assert!((few.factor - 12.0 / 11.0).abs() < 1e-9, "{few:?}");
         let none = refit(30.0, &[Finished { speed: 0.5, tasks: 0.0, mean_s: 0.0 }]);
         assert_eq!(none, Refit { factor: 1.0, speeds: vec![0.5] });
+    }
+
+    /// Four slots have a tenth of their first task done after 150 s, where a task should take 30 s: the time of 20 tasks for 0.4.
+    #[test]
+    fn running_tasks_that_take_too_long_count_before_one_has_finished() {
+        let nodes = vec![Finished { speed: 1.0, tasks: 0.1, mean_s: 1_500.0 }; 4];
+        let found = refit(30.0, &nodes);
+        assert!((found.factor - (10.0 + 20.0) / 10.4).abs() < 1e-9, "{found:?}");
+        // However long it was, an unfinished task counts for twenty.
+        let longer = refit(30.0, &[Finished { speed: 1.0, tasks: 0.1, mean_s: 1e9 }]);
+        assert!((longer.factor - (10.0 + 20.0) / 10.1).abs() < 1e-9, "{longer:?}");
     }
 }

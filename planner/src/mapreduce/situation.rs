@@ -8,8 +8,9 @@ use gleaner_types::id::{HostId, JobId};
 use gleaner_types::units::DollarsPerHour;
 use serde::{Deserialize, Serialize};
 
-use super::equations::{Coefficients, Work};
+use super::equations::{Coefficients, ModelError, Work};
 pub use crate::sharing::input::Invalid;
+use crate::sharing::invalid::short;
 
 /// Most nodes, other jobs, jobs that follow with their repetitions, tasks of a job, nodes to add, and slots of a node. Chosen.
 const MOST_NODES: usize = 10_000;
@@ -135,7 +136,7 @@ pub struct Node {
     #[serde(default)]
     pub maps_done: u32,
     /// Time of a slot here for each map task, with its waits, where known: the time that its slots had for the job, over the finished
-    /// tasks and the done parts of running ones. Corrects the model.
+    /// tasks and the done parts of running ones. Corrects the model, also before a task has finished.
     #[serde(default)]
     pub map_pace_s: Option<f64>,
     /// Running map tasks of the job: the part of each that is done.
@@ -226,13 +227,13 @@ impl Checks {
 
     fn within(&mut self, field: impl Into<String>, value: f64, (least, most): (f64, f64)) {
         if !(least..=most).contains(&value) {
-            self.wrong(field.into(), value, format!("{least} to {most}"));
+            self.wrong(field.into(), short(value), format!("{least} to {most}"));
         }
     }
 
     fn above_zero(&mut self, field: impl Into<String>, value: f64) {
         if !(value > 0.0 && value <= LARGEST) {
-            self.wrong(field.into(), value, format!("more than 0 and at most {LARGEST}"));
+            self.wrong(field.into(), short(value), format!("more than 0 and at most {LARGEST}"));
         }
     }
 
@@ -244,7 +245,9 @@ impl Checks {
         let polynomials = [workload.map, workload.reduce_first, workload.reduce_later];
         let numbers = polynomials.iter().flat_map(|own| own.0).chain([workload.shuffle, workload.set_up_s]);
         if let Some(wrong) = numbers.into_iter().find(|number| number.is_nan() || number.abs() > LARGEST) {
-            self.wrong(format!("{field}.workload"), wrong, "finite coefficients");
+            let rule = format!("finite coefficients of at most {LARGEST}");
+            self.wrong(format!("{field}.workload"), short(wrong), rule);
+            return;
         }
         for (name, value) in [("shuffle", workload.shuffle), ("set_up_s", workload.set_up_s)] {
             self.within(format!("{field}.workload.{name}"), value, (0.0, LARGEST));
@@ -252,15 +255,23 @@ impl Checks {
         if self.0.len() > before {
             return;
         }
-        let time = workload.map_alone_s(work).map(|_| ());
-        let time =
-            time.and_then(|()| if work.reduces > 0 { workload.reduce_alone_s(work).map(|_| ()) } else { Ok(()) });
-        if let Err(error) = time {
-            self.0.push(Invalid {
-                field: format!("{field}.workload"),
-                value: error.to_string(),
-                rule: "positive: trained with tasks of that size".to_owned(),
+        let task = |what: &str, mb: f64, time_s: f64| format!("{what} of {} MB in {} s", short(mb), short(time_s));
+        let of_map = workload.map_alone_s(work).map(|time_s| ("a map task", work.maps, time_s));
+        let of_reduce = || {
+            let longer_s = workload.reduce_alone_s(work).map(|(first_s, later_s)| first_s.max(later_s));
+            longer_s.map(|time_s| ("a reduce task", work.reduces, time_s))
+        };
+        let wrong =
+            [Some(of_map), (work.reduces > 0).then(of_reduce)].into_iter().flatten().find_map(|own| match own {
+                Ok((what, tasks, time_s)) => {
+                    (time_s > LARGEST).then(|| task(what, work.input_mb / f64::from(tasks), time_s))
+                }
+                Err(ModelError::NoTime { what, per_task_mb, seconds }) => Some(task(what, per_task_mb, seconds)),
+                Err(error @ ModelError::NoSlots { .. }) => Some(error.to_string()),
             });
+        if let Some(wrong) = wrong {
+            let rule = format!("more than 0 s and at most {LARGEST} s; train with tasks of that size");
+            self.wrong(format!("{field}.workload"), wrong, rule);
         }
     }
 
@@ -296,7 +307,11 @@ impl Situation {
         self.check_nodes(&mut checks);
         self.check_progress(&mut checks);
         checks.within("others: their number", self.others.len() as f64, (0.0, MOST_JOBS as f64));
+        let mut names = BTreeSet::from([&self.job.name]);
         for (index, own) in self.others.iter().enumerate().take(MOST_JOBS) {
+            if !names.insert(&own.name) {
+                checks.wrong(format!("others[{index}].name"), &own.name, "neither the job's nor that of another");
+            }
             checks.above_zero(format!("others[{index}] ({}).weight", own.name), own.weight);
             checks.within(format!("others[{index}] ({}).arrives_s", own.name), own.arrives_s, (0.0, LARGEST));
             if let Some(core_s) = own.core_s {
@@ -360,7 +375,7 @@ impl Situation {
                     );
                 }
                 if let Some(part) = running.iter().find(|part| !(0.0..=1.0).contains(*part)) {
-                    checks.wrong(format!("{field}.{name}"), part, "parts of 0 to 1");
+                    checks.wrong(format!("{field}.{name}"), short(*part), "parts of 0 to 1");
                 }
             }
         }

@@ -6,7 +6,7 @@ use gleaner_types::units::{Dollars, DollarsPerHour};
 use proptest::prelude::*;
 
 use super::decide::{DecideError, Decision, Wanted, decide};
-use super::equations::{Layout, TERA_SORT, WORD_COUNT, Work};
+use super::equations::{Coefficients, Layout, Polynomial, TERA_SORT, WORD_COUNT, Work};
 use super::estimate::{Change, Estimator, When};
 use super::situation::{Following, JobState, LostOutput, NewNode, Node, OtherJob, Situation};
 
@@ -211,6 +211,161 @@ fn a_slow_workload_is_seen_in_its_finished_tasks() {
     assert!(found.factor > 1.7 && found.chosen.add_map > 3, "{found:?}");
 }
 
+/// Tasks that take so many seconds on a core, whatever their input; λ is such that shuffling takes `shuffle_s` of a job of ten map tasks and one
+/// reduce task.
+fn constant(map_s: f64, first_s: f64, later_s: f64, shuffle_s: f64) -> Coefficients {
+    let polynomial = |own| Polynomial([own, 0.0, 0.0]);
+    Coefficients {
+        map: polynomial(map_s),
+        reduce_first: polynomial(first_s),
+        reduce_later: polynomial(later_s),
+        shuffle: shuffle_s / 10.0,
+        set_up_s: 0.0,
+    }
+}
+
+/// At 1000 s, a job with so many tasks on nodes that cannot be added to.
+fn small(workload: Coefficients, (maps, reduces, reduces_done): (u32, u32, u32), nodes: Vec<Node>) -> Situation {
+    let base = word_count(0, 0, 0.0);
+    let job = JobState { input_mb: 1_000.0, maps, reduces, reduces_done, workload, ..base.job };
+    let situation = Situation { job, nodes, map_node: None, ..base };
+    situation.check().unwrap();
+    situation
+}
+
+fn end_s(situation: &Situation, remove: &[usize]) -> f64 {
+    let change = Change { remove, ..Change::NONE };
+    situation.elapsed_s + Estimator::new(situation).unwrap().remaining(&change).unwrap().total_s()
+}
+
+/// Nodes by price and speed, and a reduce node of one dollar; nothing is done yet.
+fn priced(nodes: &[(f64, f64)]) -> Situation {
+    let mut situation = word_count(u32::try_from(nodes.len()).unwrap(), 0, 0.0);
+    situation.elapsed_s = 0.0;
+    for (node, (price, speed)) in situation.nodes.iter_mut().zip(nodes) {
+        *node =
+            Node { price: DollarsPerHour::clamped(*price), speed: *speed, maps_running: Vec::new(), ..node.clone() };
+    }
+    situation
+}
+
+#[test]
+fn dear_and_slow_nodes_go_first() {
+    let names = |found: &Decision| found.remove.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let found = decided(&priced(&[(0.01, 1.0), (1.0, 1.0), (50.0, 1.0), (100.0, 1.0)]), within(6_500.0));
+    assert_eq!(names(&found), ["map-2", "map-3", "map-4"]);
+    assert!((found.chosen.price.per_hour() - 1.01).abs() < 1e-9 && found.chosen.meets_goal && found.all_sets_tried);
+    let found = decided(&priced(&[(1.0, 4.0), (1.0, 0.1), (1.0, 0.1), (1.0, 0.1)]), within(2_000.0));
+    assert_eq!(names(&found), ["map-2", "map-3", "map-4"]);
+    // A large, a dear and a small node: the large one alone is just in time, and where there is time the small one is enough.
+    let mut sizes = priced(&[(8.0, 1.0), (5.0, 1.0), (1.0, 1.0)]);
+    (sizes.nodes[0].cores, sizes.job.maps, sizes.job.reduces) = (8, 100, 0);
+    sizes.job.workload = constant(10.0, 1.0, 1.0, 0.0);
+    assert_eq!(names(&decided(&sizes, within(130.0))), ["map-2", "map-3"]);
+    assert_eq!(names(&decided(&sizes, within(1_000.0))), ["map-1", "map-2"]);
+}
+
+/// Forty nodes of as many prices have 10¹² sets; orders are tried, also that by price.
+#[test]
+fn of_many_nodes_that_differ_the_first_of_some_orders_go() {
+    let prices: Vec<(f64, f64)> = (0..40).map(|index| (f64::from(1 + index * 17 % 41), 1.0)).collect();
+    let found = decided(&priced(&prices), within(1_000.0));
+    assert!(!found.all_sets_tried && found.chosen.meets_goal);
+    // 190 tasks of 31.9 s and 30 s of reduce tasks leave time for 30 waves: seven nodes, of 1 to 7 dollars, and the reduce node.
+    assert!((found.chosen.price.per_hour() - 29.0).abs() < 1e-9, "{}", found.reason);
+    assert_eq!(found.candidates.len(), 40 + 8);
+}
+
+/// The output of the node that goes is lost: one map task runs again, and the reduce task, of which a quarter is done, goes on.
+#[test]
+fn a_running_reduce_task_keeps_what_it_has_done() {
+    let nodes = || {
+        let a = Node { maps_done: 4, reduces_running: vec![0.25], ..node("a", 1, 1) };
+        let b = Node { maps_done: 5, speed: 4.0, ..node("b", 1, 1) };
+        vec![a, b, Node { maps_done: 1, ..node("c", 1, 0) }]
+    };
+    let copied = small(constant(10.0, 400.0, 400.0, 0.0), (10, 1, 0), nodes());
+    assert!((end_s(&copied, &[]) - 1_300.0).abs() < 1e-3, "{}", end_s(&copied, &[]));
+    assert!((end_s(&copied, &[2]) - 1_300.0).abs() < 1e-3, "it has copied all: {}", end_s(&copied, &[2]));
+    // Of 560 s, 160 are copying, and it has done 140: it waits for the map task, which takes 2.5 s, or 10 s on the slower node.
+    let copies = small(constant(10.0, 400.0, 400.0, 160.0), (10, 1, 0), nodes());
+    assert!((end_s(&copies, &[]) - 1_420.0).abs() < 1e-3, "{}", end_s(&copies, &[]));
+    assert!((end_s(&copies, &[2]) - 1_430.0).abs() < 1e-3, "{}", end_s(&copies, &[2]));
+    // Without its node four map tasks run again, one of them on the slower node, and it begins anew on the faster one.
+    assert!((end_s(&copies, &[0]) - 1_270.0).abs() < 1e-3, "{}", end_s(&copies, &[0]));
+}
+
+#[test]
+fn reduce_tasks_are_of_the_first_wave_while_the_slots_hold_all_that_began() {
+    let of = |reduces, done, parts: &[f64]| {
+        let a = Node { maps_done: 10, speed: 2.0, ..node("a", 1, 1) };
+        let b = Node { maps_done: 10, reduces_running: parts.to_vec(), ..node("b", 1, 1) };
+        end_s(&small(constant(10.0, 400.0, 100.0, 0.0), (20, reduces, done), vec![a, b]), &[])
+    };
+    // One of two is done, and the other has half of 400 s before it.
+    assert!((of(2, 1, &[0.5]) - 1_200.0).abs() < 1e-3, "{}", of(2, 1, &[0.5]));
+    // A third starts beside it on the faster node, in a later wave: 50 s.
+    assert!((of(3, 1, &[0.5]) - 1_200.0).abs() < 1e-3, "{}", of(3, 1, &[0.5]));
+    // Two were done before it: it has half of 100 s before it.
+    assert!((of(3, 2, &[0.5]) - 1_050.0).abs() < 1e-3, "{}", of(3, 2, &[0.5]));
+}
+
+/// At 0 both nodes take a task of three, at 100 s the fast one takes the third, and all wait for the slow one.
+#[test]
+fn a_slow_node_takes_a_task_too() {
+    let nodes = vec![node("fast", 1, 0), Node { speed: 0.25, ..node("slow", 1, 0) }];
+    let situation = small(constant(100.0, 1.0, 1.0, 0.0), (3, 0, 0), nodes);
+    assert!((end_s(&situation, &[]) - 1_400.0).abs() < 1e-3, "{}", end_s(&situation, &[]));
+}
+
+#[test]
+fn tasks_that_run_too_long_are_seen_before_one_has_finished() {
+    let mut situation = word_count(4, 0, 0.1);
+    assert!((decided(&situation, SLA).factor - 1.0).abs() < 1e-9);
+    situation.nodes.iter_mut().take(4).for_each(|node| node.map_pace_s = Some(1_500.0));
+    let found = decided(&situation, SLA);
+    assert!(found.factor > 2.0, "{}", found.factor);
+}
+
+/// Sizes that took seconds to minutes.
+#[test]
+fn large_questions_are_answered_or_refused() {
+    let mut many = word_count(4, 31, 0.4);
+    many.map_node = Some(NewNode { most: 100, cores: 10_000, ..new_node(1, 0) });
+    assert!(decided(&many, SLA).chosen.meets_goal);
+    many.map_node = Some(NewNode { most: 4_000, ..new_node(1, 0) });
+    assert_eq!(decided(&many, SLA).candidates.len(), 4_004);
+    let mut shared = word_count(4, 31, 0.4);
+    let other = |index: u32| OtherJob {
+        name: JobId::new(format!("other-{index}")).unwrap(),
+        weight: 1.0,
+        arrives_s: 10.5 * f64::from(index) + 1.0,
+        core_s: Some(1e5),
+    };
+    shared.others = (0..1_000).map(other).collect();
+    assert!(decided(&shared, SLA).unchanged.is_some());
+    shared.map_node = Some(NewNode { most: 10_000, ..new_node(1, 0) });
+    let said = decide(&shared, SLA).unwrap_err().to_string();
+    assert!(
+        said.starts_with("map_node.most, reduce_node.most, nodes, others and following: give 10005 changes"),
+        "{said}"
+    );
+    many.reduce_node = Some(NewNode { most: 4_000, ..new_node(0, 1) });
+    assert!(matches!(decide(&many, SLA), Err(DecideError::TooMany { changes, .. }) if changes == 4_005 * 4_001));
+}
+
+#[test]
+fn nodes_for_both_kinds_of_tasks_are_just_nodes() {
+    let mut situation = word_count(1, 31, 0.4);
+    situation.map_node = Some(new_node(1, 1));
+    let found = decided(&situation, SLA);
+    assert!(found.reason.starts_with("add 2 nodes: all ends"), "{}", found.reason);
+    let mut both = word_count(4, 31, 0.4);
+    both.nodes.iter_mut().for_each(|node| (node.map_slots_per_core, node.reduce_slots_per_core) = (1, 1));
+    let found = decided(&both, SLA);
+    assert!(found.reason.starts_with("remove ") && !found.reason.contains("reduce node"), "{}", found.reason);
+}
+
 fn clusters() -> impl Strategy<Value = (Situation, Layout)> {
     let sizes = (1_u32..300, 1_u32..20, 8.0..128.0_f64, 1_u32..9, 1_u32..4, 1_u32..5, 1_u32..4);
     sizes.prop_map(|(maps, reduces, task_mb, map_cores, map_slots, reduce_cores, reduce_slots)| {
@@ -279,5 +434,32 @@ proptest! {
         prop_assert!(!found.chosen.meets_goal || found.candidates.iter().find(cheaper).is_none());
         prop_assert!(found.chosen.meets_goal || found.candidates.iter().all(|own| !own.meets_goal));
         prop_assert_eq!(found.remove.len(), (found.chosen.remove_map + found.chosen.remove_reduce) as usize);
+    }
+
+    /// Of nodes that differ no set that could go leaves a cheaper cluster that meets the deadline.
+    #[test]
+    fn no_cheaper_set_is_hidden(
+        nodes in prop::collection::vec((1_u32..20, 1_u32..8, 0_u32..30), 2..6),
+        within_s in 500.0..20_000.0_f64,
+    ) {
+        let own: Vec<(f64, f64)> = nodes.iter().map(|(price, speed, _)| ((*price).into(), f64::from(*speed) / 2.0)).collect();
+        let mut situation = priced(&own);
+        situation.nodes.iter_mut().zip(&nodes).for_each(|(node, (.., done))| node.maps_done = *done);
+        situation.map_node = None;
+        let found = decided(&situation, within(within_s));
+        let estimator = Estimator::new(&situation).unwrap();
+        let mut cheapest = f64::INFINITY;
+        for set in 0..1_usize << nodes.len() {
+            let remove: Vec<usize> = (0..nodes.len()).filter(|index| (set >> index) & 1 == 1).collect();
+            let rest = estimator.remaining(&Change { remove: &remove, ..Change::NONE }).unwrap();
+            if rest.total_s() <= within_s {
+                let kept = situation.nodes.iter().enumerate().filter(|(index, _)| !remove.contains(index));
+                cheapest = kept.map(|(_, node)| node.price.per_hour()).sum::<f64>().min(cheapest);
+            }
+        }
+        prop_assert_eq!(found.chosen.meets_goal, cheapest.is_finite());
+        if found.chosen.meets_goal {
+            prop_assert!((found.chosen.price.per_hour() - cheapest).abs() < 1e-9, "{} and {cheapest}", found.reason);
+        }
     }
 }

@@ -7,6 +7,7 @@ use gleaner_types::id::{HostId, JobId};
 use serde::{Deserialize, Serialize};
 
 pub use super::invalid::Invalid;
+use super::invalid::short;
 use super::resources::Resources;
 use super::tasks::{Holders, Lists, Locality};
 use super::weights::{Shares, Tree};
@@ -160,7 +161,7 @@ struct Checks(Vec<Invalid>);
 impl Checks {
     fn within(&mut self, field: String, value: f64, least: f64, most: f64) {
         if !(least..=most).contains(&value) {
-            self.0.push(Invalid { field, value: value.to_string(), rule: format!("{least} to {most}") });
+            self.0.push(Invalid { field, value: short(value), rule: format!("{least} to {most}") });
         }
     }
 

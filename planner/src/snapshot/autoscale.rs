@@ -11,9 +11,12 @@ use crate::mapreduce::decide::{Decision, Wanted, decide};
 use crate::mapreduce::equations::Coefficients;
 use crate::mapreduce::fit::{Fitted, TrainingRun, fit};
 use crate::mapreduce::situation::Situation;
+use crate::sharing::invalid::short;
 
 /// Most training runs. Chosen.
 const MOST_RUNS: usize = 1_000;
+/// A fit that is off by more on its own runs is doubtful, in percent. Chosen: three times Δ of the paper's worst stage.
+const DOUBTFUL_PERCENT: f64 = 25.0;
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,7 +64,7 @@ pub fn autoscale(question: &AutoscaleQuestion) -> Result<AutoscaleAnswer, Proble
     problems.within("reserve", question.reserve, 0.0, 1.0);
     problems.within("spent", question.spent, 0.0, 1e12);
     if let Goal::Deadline { within_s } = question.goal {
-        problems.within("goal.deadline.within_s", within_s, f64::MIN_POSITIVE, 1e12);
+        problems.above_zero("goal.deadline.within_s", within_s, 1e12);
     }
     let (mut situation, mut fitted) = (question.situation.clone(), None);
     if !question.training.is_empty() {
@@ -102,7 +105,13 @@ pub fn autoscale(question: &AutoscaleQuestion) -> Result<AutoscaleAnswer, Proble
         problems.push(error.to_string());
         problems
     })?;
-    let notes = notes(&situation, fitted.as_ref());
+    let mut notes = notes(&situation, fitted.as_ref());
+    if !decision.all_sets_tried {
+        notes.push(
+            "there are too many nodes that differ to try every set of them; there may be a better set than this"
+                .to_owned(),
+        );
+    }
     Ok(AutoscaleAnswer { version: VERSION, decision, fitted, notes })
 }
 
@@ -122,6 +131,12 @@ fn notes(situation: &Situation, fitted: Option<&Fitted>) -> Vec<String> {
                 "the training runs are too few or too alike to tell the coefficients of the {kind} stage apart; add runs with other MB a task"
             ));
         }
+        if quality.delta_percent > DOUBTFUL_PERCENT {
+            let off = short(quality.delta_percent.round());
+            notes.push(format!(
+                "the coefficients of the {kind} stage are off by {off} % on the training runs themselves; look for a run with a wrong number"
+            ));
+        }
         let (least, most) = quality.task_mb;
         if !(least * 0.99..=most * 1.01).contains(&own_mb) {
             notes.push(format!("a {kind} task has {own_mb:.1} MB; those of the training had {least:.1} to {most:.1}"));
@@ -133,9 +148,11 @@ fn notes(situation: &Situation, fitted: Option<&Fitted>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use gleaner_types::id::{HostId, JobId};
+    use gleaner_types::units::DollarsPerHour;
 
     use super::*;
     use crate::mapreduce::equations::{Layout, WORD_COUNT, Work};
+    use crate::mapreduce::situation::{Node, OtherJob};
     use crate::mapreduce::tests::word_count;
 
     fn question() -> AutoscaleQuestion {
@@ -224,6 +241,23 @@ mod tests {
                 |own| own.situation.job.workload.shuffle = f64::INFINITY,
                 "situation.job.workload: is inf; it must be finite coefficients",
             ),
+            (
+                |own| own.situation.job.workload.map.0[0] = 1e12,
+                "situation.job.workload: is a map task of 64.67368421052632 MB in 1000000000025.",
+            ),
+            (
+                |own| own.goal = Goal::Deadline { within_s: 1e308 },
+                "is 1e308; it must be more than 0 and at most 1000000000000",
+            ),
+            (|own| own.reserve = 1e300, "reserve: is 1e300; it must be 0 to 1"),
+            (
+                |own| own.situation.others = others(["wordcount"].as_slice()),
+                "situation.others[0].name: is wordcount; it must be neither",
+            ),
+            (
+                |own| own.situation.others = others(["a", "b", "a"].as_slice()),
+                "situation.others[2].name: is a; it must be neither",
+            ),
             (|own| own.situation.job.maps = 0, "situation.job.maps: is 0"),
             (
                 |own| own.situation.map_node.as_mut().unwrap().map_slots_per_core = 0,
@@ -236,6 +270,42 @@ mod tests {
             change(&mut wrong);
             let said = autoscale(&wrong).unwrap_err().to_string();
             assert!(said.contains(part), "{part} in {said}");
+            assert!(said.lines().all(|line| line.matches("it must be").count() == 1), "one rule for each: {said}");
+            assert!(said.lines().all(|line| line.len() < 200), "{said}");
         }
+    }
+
+    fn others(names: &[&str]) -> Vec<OtherJob> {
+        let other =
+            |name: &&str| OtherJob { name: JobId::new(*name).unwrap(), weight: 1.0, arrives_s: 0.0, core_s: None };
+        names.iter().map(other).collect()
+    }
+
+    #[test]
+    fn a_training_run_that_is_absurd_is_refused_or_noted() {
+        let mut question = question();
+        question.situation.job.workload = Coefficients::default();
+        question.training =
+            [(32.0, 20), (64.0, 40), (64.0, 10), (96.0, 30), (80.0, 50)].map(|(mb, maps)| run(mb, maps)).to_vec();
+        question.training[2].map_cores = 1e-300;
+        let said = autoscale(&question).unwrap_err().to_string();
+        assert_eq!(said, "training[2].map_cores: is 1e-300; it must be 0.01 to 1000000");
+        question.training[2].map_cores = 2.0;
+        question.training[2].map_stage_s *= 1_000.0;
+        let noted = autoscale(&question).unwrap().notes;
+        assert!(
+            noted.iter().any(|note| note.starts_with("the coefficients of the map stage are off by ")),
+            "{noted:?}"
+        );
+        let many = |index: u32| Node {
+            name: HostId::new(format!("map-{index}")).unwrap(),
+            price: DollarsPerHour::clamped(f64::from(index)),
+            maps_done: 0,
+            ..question.situation.nodes[0].clone()
+        };
+        let nodes = (1..=30).map(many).chain([question.situation.nodes[1].clone()]).collect();
+        question.situation.nodes = nodes;
+        let noted = autoscale(&question).unwrap().notes;
+        assert!(noted.iter().any(|note| note.starts_with("there are too many nodes that differ")), "{noted:?}");
     }
 }

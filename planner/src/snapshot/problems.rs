@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use crate::sharing::invalid::short;
+
 /// Version of the documents.
 pub const VERSION: u32 = 1;
 
@@ -24,7 +26,13 @@ impl Problems {
 
     pub(super) fn within(&mut self, field: &str, value: f64, least: f64, most: f64) {
         if !(least..=most).contains(&value) {
-            self.push(format!("{field}: is {value}; it must be {least} to {most}"));
+            self.push(format!("{field}: is {}; it must be {} to {}", short(value), short(least), short(most)));
+        }
+    }
+
+    pub(super) fn above_zero(&mut self, field: &str, value: f64, most: f64) {
+        if !(value > 0.0 && value <= most) {
+            self.push(format!("{field}: is {}; it must be more than 0 and at most {}", short(value), short(most)));
         }
     }
 
