@@ -3,6 +3,8 @@
 //! over time.
 //! No trace is shipped.
 
+#[cfg(test)]
+mod fixture;
 pub mod jobs;
 pub mod leases;
 pub mod services;
@@ -165,20 +167,8 @@ pub fn planetlab(folder: &Path, most: usize) -> Result<Vec<Series>, TraceError> 
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
-    use flate2::Compression;
-    use flate2::write::GzEncoder;
-
+    use super::fixture::write;
     use super::*;
-
-    fn write(folder: &Path, name: &str, text: &str) {
-        let path = folder.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let mut file = GzEncoder::new(std::fs::File::create(path).unwrap(), Compression::fast());
-        file.write_all(text.as_bytes()).unwrap();
-        file.finish().unwrap();
-    }
 
     #[test]
     fn a_line_without_an_end_is_named() {

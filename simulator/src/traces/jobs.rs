@@ -245,20 +245,8 @@ pub fn google_2011(folder: &Path, from_s: f64, to_s: f64) -> Result<GoogleTrace,
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
-    use flate2::Compression;
-    use flate2::write::GzEncoder;
-
+    use super::super::fixture::write;
     use super::*;
-
-    fn write(folder: &Path, name: &str, text: &str) {
-        let path = folder.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let mut file = GzEncoder::new(std::fs::File::create(path).unwrap(), Compression::fast());
-        file.write_all(text.as_bytes()).unwrap();
-        file.finish().unwrap();
-    }
 
     #[test]
     fn swim_s_jobs() {

@@ -204,9 +204,7 @@ mod tests {
     use std::io::Write;
     use std::path::PathBuf;
 
-    use flate2::Compression;
-    use flate2::write::GzEncoder;
-
+    use super::super::fixture::write;
     use super::*;
 
     const HEAD: &str = "lease_id,created_at,node_cnt,action,trace_time\n";
@@ -220,11 +218,7 @@ mod tests {
     fn read_with(leases: &str, hosts: &str) -> Result<CloudTrace, TraceError> {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in [(LEASES, format!("{HEAD}{leases}")), (HOSTS, hosts.to_owned())] {
-            let path = folder.path().join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            let mut file = GzEncoder::new(std::fs::File::create(path).unwrap(), Compression::fast());
-            file.write_all(text.as_bytes()).unwrap();
-            file.finish().unwrap();
+            write(folder.path(), name, &text);
         }
         chameleon(folder.path())
     }

@@ -209,18 +209,10 @@ pub fn azure_noise(folder: &Path, benchmark: Benchmark) -> Result<Vec<RecordedSp
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use flate2::Compression;
-    use flate2::write::GzEncoder;
     use std::io::Write;
 
-    fn write(folder: &Path, name: &str, text: &str) {
-        let path = folder.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let mut file = GzEncoder::new(std::fs::File::create(path).unwrap(), Compression::fast());
-        file.write_all(text.as_bytes()).unwrap();
-        file.finish().unwrap();
-    }
+    use super::super::fixture::write;
+    use super::*;
 
     const CUP: &str = "worldcup98/requests_per_min_to_0624.csv.gz";
     const BIAS: &str = "bias-cloud/transient-queuing__x__load-test.csv.gz";
