@@ -28,13 +28,18 @@ fn main() -> ExitCode {
         let known = ["--help", "-h", "--version", "-V"].contains(&argument.as_str());
         return match known.then(|| io::stdout().write_all(text.as_bytes())) {
             Some(Ok(())) => ExitCode::SUCCESS,
+            // `| head -1` closes the pipe early.
+            Some(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             _ => ExitCode::from(2),
         };
     }
     match serve(&mut io::stdin().lock(), &mut io::stdout().lock(), &mut None) {
         Ok(()) => ExitCode::SUCCESS,
+        // The agent that asked is gone.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gleaner-agent-xen: {error}");
+            // Where nobody reads that, there is nobody to tell.
+            _ = writeln!(io::stderr(), "gleaner-agent-xen: {error}");
             ExitCode::FAILURE
         }
     }

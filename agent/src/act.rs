@@ -6,6 +6,7 @@
 //! ([`ledger`]) before it is first changed. It is restored ([`restore`]) when the lease ends, when the agent stops, and
 //! when the next agent starts.
 
+pub(crate) mod beside;
 pub mod cgroup;
 mod claims;
 mod disks;

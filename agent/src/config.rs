@@ -158,22 +158,25 @@ pub struct Config {
 /// How to reach the aggregator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AggregatorConfig {
-    /// `host:port`; of several, one leads and the others stand by.
+    /// `host:port`; of several, one leads and the others stand by. None where [`Config::load`] found none.
     pub addresses: Vec<String>,
     /// The authority's certificate, this host's, and its key.
     pub files: IdentityFiles,
 }
 
 impl Config {
-    /// Reads and validates a config file.
+    /// Reads and validates a config file for commands that do without an aggregator: its address may be missing.
     ///
     /// # Errors
-    /// All [`Problems`] of the file at once.
+    /// All other [`Problems`] of the file at once.
     pub fn load(file: &Path) -> Result<Self, Problems> {
-        Self::from_source(&Source::read(file)?)
+        let source = Source::read(file)?;
+        let document = source.parse();
+        let config = Self::from_root(document.root(), Address::MayBeMissing);
+        document.finish(config)
     }
 
-    /// Validates a config.
+    /// Validates the config of an agent that runs.
     ///
     /// # Errors
     /// All [`Problems`] at once.
@@ -181,13 +184,13 @@ impl Config {
         Self::with_keys(source).map(|(config, _)| config)
     }
 
-    /// Validates a config, and tells the keys it may have.
+    /// Validates the config of an agent that runs, and tells the keys it may have.
     ///
     /// # Errors
     /// All [`Problems`] at once.
     pub fn with_keys(source: &Source) -> Result<(Self, Vec<Key>), Problems> {
         let document = source.parse();
-        let config = Self::from_root(document.root());
+        let config = Self::from_root(document.root(), Address::Needed);
         let keys = document.keys();
         Ok((document.finish(config)?, keys))
     }
@@ -212,10 +215,10 @@ impl Config {
         self.scan_period_s = new.scan_period_s;
     }
 
-    fn from_root(mut root: Section<'_>) -> Option<Self> {
+    fn from_root(mut root: Section<'_>, address: Address) -> Option<Self> {
         let state_dir = root.path("state_dir", DEFAULT_STATE_DIR);
         let host = host_name(root.section("host"));
-        let aggregator = root.has("aggregator").then(|| aggregator(root.section("aggregator")));
+        let aggregator = root.has("aggregator").then(|| aggregator(root.section("aggregator"), address));
 
         let mut act = root.section("act");
         let mut foreground = root.section("foreground");
@@ -389,10 +392,19 @@ fn host_name(mut section: Section<'_>) -> Option<HostId> {
     }
 }
 
-fn aggregator(mut section: Section<'_>) -> Option<AggregatorConfig> {
+/// Whether a section `aggregator` must say where the aggregator is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Address {
+    Needed,
+    MayBeMissing,
+}
+
+fn aggregator(mut section: Section<'_>, address: Address) -> Option<AggregatorConfig> {
     let several = section.has("addresses");
+    let may_be_missing = address == Address::MayBeMissing && !section.has("address");
     let addresses = match several {
         true => section.texts("addresses"),
+        false if may_be_missing => Vec::new(),
         false => section.required::<String>("address").into_iter().collect(),
     };
     if several && section.has("address") {
@@ -418,7 +430,7 @@ fn aggregator(mut section: Section<'_>) -> Option<AggregatorConfig> {
         section.reject(key, format_args!("is {bad:?}; it must be HOST:PORT, such as \"10.0.0.5:{DEFAULT_PORT}\""));
         return None;
     }
-    (!config.addresses.is_empty()).then_some(config)
+    (may_be_missing || !config.addresses.is_empty()).then_some(config)
 }
 
 /// What stays free on disks, and where besides the usual folders.
@@ -652,6 +664,23 @@ mod tests {
             let message = addresses(&text(keys)).unwrap_err().to_string();
             assert!(message.contains(part), "{part}\nnot in\n{message}");
         }
+    }
+
+    #[test]
+    fn commands_that_need_no_aggregator_take_a_config_without_its_address() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("agent.toml");
+        let load = |keys: &str| {
+            std::fs::write(&file, format!("[host]\nname = 'h1'\n[aggregator]\n{keys}\n")).unwrap();
+            Config::load(&file).map(|config| config.aggregator.unwrap())
+        };
+        let found = load("ca = '/x/ca.crt'").unwrap();
+        assert_eq!((found.addresses, found.files.ca), (Vec::<String>::new(), PathBuf::from("/x/ca.crt")));
+        assert!(
+            load("address = 'b'").unwrap_err().to_string().contains("it must be HOST:PORT"),
+            "a wrong one is wrong"
+        );
+        assert!(load("addresses = []").is_err());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use gleaner_daemon::clock::Clock;
 use gleaner_daemon::config::{Running, Source};
 use gleaner_daemon::monitoring;
+use gleaner_daemon::output::{self, note, say};
 use gleaner_daemon::service;
 use gleaner_types::error::Chain;
 use gleaner_types::event::Event;
@@ -25,6 +26,7 @@ use crate::act::ledger::{Ledger, Resolution};
 use crate::act::volunteer::foreseen;
 use crate::act::{self, ActSettings, Actor, Bound};
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
+use crate::control::{self, RunningAgent};
 use crate::doctor::{self, Found};
 use crate::hierarchies::Hierarchies;
 use crate::host_loop::{self, HostLoop};
@@ -61,7 +63,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 #[command(name = "gleaner-agent", version)]
 struct Arguments {
     /// Config file.
-    #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    #[arg(long, global = true, value_name = "FILE", default_value = DEFAULT_FILE)]
     config: PathBuf,
     /// Checks the config file, says every mistake in it, and ends.
     #[arg(long)]
@@ -143,12 +145,18 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, keeper_pref
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
+    if arguments.command.is_some() && (arguments.check || arguments.act) {
+        let option = if arguments.check { "--check" } else { "--act" };
+        note(format_args!("error: {option} is for the daemon itself and goes with no subcommand"));
+        return ExitCode::from(2);
+    }
     if let Some(Command::Keeper { state_dir, hung_after_s }) = &arguments.command {
         return keep(state_dir, hung_after_s.map(Duration::from_secs));
     }
     start_log();
     match dispatch(arguments, keeper_prefix) {
         Ok(code) => code,
+        Err(error) if output::is_closed(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{}", Chain(&*error));
             ExitCode::FAILURE
@@ -170,7 +178,9 @@ fn start_log() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let colours = std::io::stderr().is_terminal();
     // A second subscriber in one process (tests) is refused, which is fine.
-    _ = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).try_init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    // Where nobody reads the log a complaint about that would be a panic.
+    _ = log.log_internal_errors(false).try_init();
 }
 
 fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
@@ -187,7 +197,7 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
         Some(Command::Join { token, token_file }) => {
             service::forbid_dumps();
             let token = join::read_token(token, token_file.as_deref())?;
-            println!("{}", join::join(&arguments.config, &token)?);
+            say(join::join(&arguments.config, &token)?)?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Doctor { json }) => {
@@ -215,8 +225,8 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
                 ledger_problem: problem.as_deref(),
             };
             match json {
-                true => println!("{:#}", doctor::as_json(found)?),
-                false => println!("{}", doctor::as_text(found)),
+                true => say(format_args!("{:#}", doctor::as_json(found)?))?,
+                false => say(doctor::as_text(found))?,
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -232,7 +242,7 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let (mut config, keys) = Config::with_keys(&Source::read(&arguments.config)?)?;
             config.act |= arguments.act;
             if arguments.check {
-                println!("{}: good", arguments.config.display());
+                say(format_args!("{}: good", arguments.config.display()))?;
                 return Ok(ExitCode::SUCCESS);
             }
             info!(?config, "effective config");
@@ -275,14 +285,21 @@ fn config_or_defaults(file: &Path) -> anyhow::Result<Config> {
 }
 
 fn try_limits(config: &Config, arguments: &TrialArgs, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
-    // Whoever kills this process finds the host as it was.
-    let keeper = start_keeper(config, keeper_prefix, None)?;
     let (stop, stopped) = mpsc::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         runtime.block_on(wait_for_signal());
         _ = stop.send(());
     })?;
+    if let Some(agent) = RunningAgent::connect(&config.state_dir)? {
+        trial::run_beside(agent, config, arguments, &stopped)?;
+        if !arguments.json {
+            say("put back by the agent that runs here")?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Whoever kills this process finds the host as it was.
+    let keeper = start_keeper(config, keeper_prefix, None)?;
     let report = trial::run(config, arguments, &stopped)?;
     for failure in &report.failed {
         error!(knob = %failure.knob, wanted = %failure.wanted, error = %failure.error, "not restored");
@@ -293,7 +310,7 @@ fn try_limits(config: &Config, arguments: &TrialArgs, keeper_prefix: &[&str]) ->
     // One that is gone already has nothing left to do either.
     _ = keeper.orderly_end();
     if !arguments.json {
-        println!("put back: {} knobs", report.restored);
+        say(format_args!("put back: {} knobs", report.restored))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -326,30 +343,36 @@ fn stated_state_dir(text: &str) -> Option<PathBuf> {
 }
 
 fn resolve(state_dir: &Path, how: Resolution) -> anyhow::Result<()> {
-    match Ledger::resolve(state_dir, how)? {
-        Some(kept) => println!(
+    // Whether anybody reads it or not, what follows restores the host.
+    _ = match Ledger::resolve(state_dir, how)? {
+        Some(kept) => say(format_args!(
             "the values that are found now count as the original ones; the record is kept as {}",
             kept.display()
-        ),
-        None if how == Resolution::Discard => println!("the values that are found now count as the original ones"),
-        None => println!("the record can be used; there was nothing to resolve"),
-    }
+        )),
+        None if how == Resolution::Discard => say("the values that are found now count as the original ones"),
+        None => say("the record can be used; there was nothing to resolve"),
+    };
     Ok(())
 }
 
 fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
     let report = act::restore_state_dir(state_dir)?;
-    println!(
+    let said = say(format_args!(
         "{} knobs restored, {} cgroups removed, {} processes ended",
         report.restored, report.groups_removed, report.processes_ended
-    );
+    ));
     for foreign in &report.foreign {
-        eprintln!("{} was changed by somebody else to `{}` and is left as it is", foreign.knob, foreign.found);
+        note(format_args!("{} was changed by somebody else to `{}` and is left as it is", foreign.knob, foreign.found));
     }
     for failure in &report.failed {
-        eprintln!("{} could not be set to `{}`: {}", failure.knob, failure.wanted, failure.error);
+        note(format_args!("{} could not be set to `{}`: {}", failure.knob, failure.wanted, failure.error));
     }
-    Ok(if report.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+    // Whether anybody reads it or not.
+    if !report.failed.is_empty() {
+        return Ok(ExitCode::from(3));
+    }
+    said?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
@@ -405,7 +428,7 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
     let tasks = run_tasks(task_settings, clock, Arc::clone(&outbox))?;
     let settings = LinkSettings { addresses: aggregator.addresses.clone(), files, introduction, tasks };
     let network = {
-        let outbox = Arc::clone(&outbox);
+        let (outbox, state_dir) = (Arc::clone(&outbox), config.state_dir.clone());
         let monitored = metrics.zip(status.clone()).map(|(listener, status)| {
             let monitor = Arc::new(Monitor { status, outbox: Arc::clone(&outbox) });
             monitoring::serve(listener, monitor)
@@ -413,7 +436,7 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
         std::thread::Builder::new().name("link".into()).spawn(move || {
             runtime.block_on(async {
                 let serving = monitored.map(tokio::spawn);
-                network(settings, clock, outbox, orders, reloader).await;
+                network(settings, clock, outbox, orders, reloader, &state_dir).await;
                 if let Some(task) = serving {
                     task.abort();
                 }
@@ -470,8 +493,22 @@ fn start_keeper(config: &Config, prefix: &[&str], hung_after: Option<Duration>) 
 
 /// Runs the link until a signal asks the agent to stop, or its loop has ended. After that, what the loop has queued
 /// gets a moment to reach the aggregator.
-async fn network(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orders: OrderSender, reloader: Reloader) {
+async fn network(
+    settings: LinkSettings,
+    clock: Clock,
+    outbox: Arc<Outbox>,
+    orders: OrderSender,
+    reloader: Reloader,
+    state_dir: &Path,
+) {
     let reloading = tokio::spawn(reloader.run(orders.clone()));
+    let trials = match control::listen(state_dir) {
+        Ok(listener) => Some(tokio::spawn(control::serve(listener, orders.clone()))),
+        Err(error) => {
+            warn!(%error, "no trial beside this agent is possible: its socket cannot be opened");
+            None
+        }
+    };
     let tasks = settings.tasks.clone();
     let link = tokio::spawn(link::run(settings, clock, Arc::clone(&outbox), orders.clone()));
     tokio::select! {
@@ -490,6 +527,7 @@ async fn network(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orde
     }
     link.abort();
     reloading.abort();
+    trials.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 async fn wait_for_signal() -> &'static str {

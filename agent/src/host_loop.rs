@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner_daemon::clock::Clock;
+use gleaner_daemon::output::say;
 use gleaner_daemon::service::Watchdog;
 use gleaner_planner::forecast::ResidualForecaster;
 use gleaner_planner::reclaim::MemoryState;
-use gleaner_types::command::Command;
+use gleaner_types::command::{Command, Version};
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{HostHarm, Protection};
@@ -36,6 +37,7 @@ use crate::outbox::{Outbox, OutboxLimits};
 use crate::roots::Roots;
 use crate::sense::run_queue::{RunQueues, VolunteerMark};
 use crate::sense::{Observation, Sensor, VolunteerTrace};
+use crate::trial_step::{TrialAnswer, TrialStep};
 
 /// Longest pause between two checks of leases and signs of life, however rarely is sampled.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
@@ -57,8 +59,19 @@ pub struct HostLoop {
     harm_by_hand: Option<HarmByHand>,
     /// For metrics; `None` when nobody can ask.
     status: Option<Arc<Status>>,
+    /// What an operator tries now.
+    trial: Option<Trial>,
     sequence: u64,
     drops_reported: u64,
+}
+
+/// A trial that an operator does beside the agent.
+#[derive(Debug, Default)]
+struct Trial {
+    /// What it limited, by the version of its command.
+    limited: Vec<(WorkloadId, Version)>,
+    /// The workloads of the last sample.
+    seen: Vec<WorkloadSample>,
 }
 
 impl HostLoop {
@@ -114,6 +127,7 @@ impl HostLoop {
             harm,
             harm_by_hand,
             status,
+            trial: None,
             sequence: 0,
             drops_reported: 0,
         })
@@ -162,6 +176,11 @@ impl HostLoop {
             match orders.next(watchdog.pause().map_or(wait, |pause| pause.min(wait))) {
                 Some(Order::Command(command)) => self.command(&command),
                 Some(Order::Reload(config)) => self.reload(&config),
+                Some(Order::Trial(order)) => {
+                    let answer = self.trial_step(&order.step);
+                    // Its connection may have ended meanwhile; the end of the trial follows then.
+                    _ = order.answer.send(answer);
+                }
                 Some(Order::Stop) => return self.stop(),
                 None => {}
             }
@@ -174,6 +193,38 @@ impl HostLoop {
         let ack = actor.apply(command, self.clock.now());
         debug!(?command, ?ack, "command");
         self.outbox.ack(ack);
+    }
+
+    /// One step of a trial beside this agent.
+    fn trial_step(&mut self, step: &TrialStep) -> TrialAnswer {
+        let trial = self.trial.get_or_insert_default();
+        let (workload, outcome) = match step {
+            TrialStep::Look { workload } => (Some(workload), None),
+            TrialStep::Limit { workload, limits } => {
+                let outcome = self.actor.as_mut().map(|actor| {
+                    let version = trial.limited.iter().find(|(id, _)| id == workload).map(|(_, version)| *version);
+                    let (given, outcome) = actor.try_limits(workload, *limits, version, self.clock.now());
+                    if version.is_none() {
+                        tracing::info!(%workload, ?limits, ?outcome, "an operator tries limits");
+                        trial.limited.extend(given.map(|version| (workload.clone(), version)));
+                    }
+                    outcome
+                });
+                (Some(workload), outcome)
+            }
+            TrialStep::End => {
+                let ended = self.trial.take().unwrap_or_default();
+                for (workload, version) in ended.limited {
+                    tracing::info!(%workload, "the trial is over");
+                    self.actor.iter_mut().for_each(|actor| actor.end_trial(&workload, version));
+                }
+                (None, None)
+            }
+        };
+        let seen = self.trial.as_ref().map_or(&[][..], |trial| &trial.seen);
+        let sample = seen.iter().find(|sample| Some(&sample.id) == workload).cloned();
+        let others = if sample.is_some() { Vec::new() } else { seen.iter().map(|sample| sample.id.clone()).collect() };
+        TrialAnswer { sequence: self.sequence, sample, others, outcome }
     }
 
     fn reload(&mut self, new: &Config) {
@@ -300,6 +351,9 @@ impl HostLoop {
             self.forecaster.observe(machine.cpu_capacity, foreground, memory, observation.interval_s);
         }
         let guard = self.actor.as_ref().and_then(Actor::guard_status);
+        if let Some(trial) = &mut self.trial {
+            trial.seen.clone_from(&observation.workloads);
+        }
         self.sequence += 1;
         HostReport {
             host: self.config.host.clone(),
@@ -434,7 +488,6 @@ fn is_of_a_workload(event: &Event) -> bool {
 /// # Errors
 /// When a sensor cannot be opened or standard output is closed.
 pub fn observe(config: &Config, count: Option<u64>) -> anyhow::Result<()> {
-    use std::io::Write;
     let clock = Clock::start();
     let hierarchies = Hierarchies::of_this_machine();
     let outbox = Arc::new(Outbox::new(OutboxLimits { reports: 1, events: 1 }, config.host.clone(), clock.now().0));
@@ -442,7 +495,7 @@ pub fn observe(config: &Config, count: Option<u64>) -> anyhow::Result<()> {
     let mut printed = 0;
     while count.is_none_or(|count| printed < count) {
         let report = host.sample(Instant::now());
-        writeln!(std::io::stdout().lock(), "{}", serde_json::to_string(&report)?)?;
+        say(serde_json::to_string(&report)?)?;
         printed += 1;
         std::thread::sleep(config.sample_period);
     }

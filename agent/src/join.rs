@@ -1,7 +1,7 @@
 //! `gleaner-agent join`: joins a site, once per host. In: a token. Out: a certificate and key on disk, and the
 //! aggregator's address in `agent.toml`. Called by the command line.
 
-use std::io::{BufRead as _, IsTerminal as _, Read as _};
+use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub(crate) fn read_token(token: Option<String>, file: Option<&Path>) -> anyhow::
         }
         (Some(token), None) if token == "-" => {
             if std::io::stdin().is_terminal() {
-                eprint!("token: ");
+                _ = write!(std::io::stderr(), "token: ");
             }
             // A line: whoever pastes one ends it with Enter, not with the end of all input.
             let mut input = std::io::stdin().lock().take(LONGEST);
@@ -89,13 +89,17 @@ pub(crate) fn join(config_file: &Path, token: &JoinToken) -> anyhow::Result<Stri
         Configured::With(known) if known == [PLACEHOLDER] && say_where(&config_file, token)? => {
             summary.push_str(&format!("\nconfig      {shown} (now with {})", where_to(token)));
         }
+        Configured::With(known) if known.is_empty() => match add_where(&config_file, token)? {
+            true => summary.push_str(&format!("\nconfig      {shown} (now with {})", where_to(token))),
+            false => summary.push_str(&format!("\nadd to the section `aggregator` of {shown}:\n{}", where_to(token))),
+        },
         Configured::With(known) => summary.push_str(&format!(
             "\n{shown} says that the aggregator is at {}; the token says otherwise: change it to\n{}",
             known.join(", "),
             where_to(token)
         )),
         Configured::WithoutAggregator => {
-            summary.push_str(&format!("\nadd to {shown}:\n[aggregator]\n{}", where_to(token)));
+            summary.push_str(&format!("\nadd to {shown}:\n{}", section_text(token, &files)));
         }
     }
     Ok(summary)
@@ -115,6 +119,24 @@ fn say_where(config_file: &Path, token: &JoinToken) -> anyhow::Result<bool> {
     Ok(true)
 }
 
+/// Adds the aggregator's address below the head of its section; false where the file does not have that head once, in a
+/// line of its own.
+fn add_where(config_file: &Path, token: &JoinToken) -> anyhow::Result<bool> {
+    const HEAD: &str = "[aggregator]";
+    let text =
+        std::fs::read_to_string(config_file).with_context(|| format!("failed to read {}", config_file.display()))?;
+    if text.lines().filter(|own| own.trim() == HEAD).count() != 1 {
+        return Ok(false);
+    }
+    let with_address = |own: &str| match own.trim() == HEAD {
+        true => format!("{own}\n{}\n", where_to(token)),
+        false => format!("{own}\n"),
+    };
+    let mode = std::fs::metadata(config_file)?.permissions().mode() & 0o777;
+    write_file(config_file, &text.lines().map(with_address).collect::<String>(), mode)?;
+    Ok(true)
+}
+
 /// The config's line that says where the aggregator is.
 fn where_to(token: &JoinToken) -> String {
     match token.addresses.as_slice() {
@@ -128,7 +150,7 @@ enum Configured {
     /// There is no file.
     No,
     WithoutAggregator,
-    /// Its address, or several.
+    /// Its address, or several, or none yet.
     With(Vec<String>),
 }
 
@@ -239,11 +261,18 @@ fn pem(certificates: &[Vec<u8>]) -> String {
 }
 
 fn config_text(token: &JoinToken, files: &IdentityFiles) -> String {
+    format!(
+        "# Made by `gleaner-agent join`. Every key that is not here has its default.\n\n[host]\nname = \"{}\"\n\n{}\n",
+        token.host,
+        section_text(token, files)
+    )
+}
+
+/// The config's section that says where the aggregator is, and where what this host needs to talk to it.
+fn section_text(token: &JoinToken, files: &IdentityFiles) -> String {
     let quoted = |path: &Path| toml_text(&path.display().to_string());
     format!(
-        "# Made by `gleaner-agent join`. Every key that is not here has its default.\n\n\
-         [host]\nname = \"{}\"\n\n[aggregator]\n{}\nca = {}\ncertificate = {}\nkey = {}\n",
-        token.host,
+        "[aggregator]\n{}\nca = {}\ncertificate = {}\nkey = {}",
         where_to(token),
         quoted(&files.ca),
         quoted(&files.certificate),
@@ -309,6 +338,20 @@ mod tests {
         let changed = std::fs::read_to_string(&file).unwrap();
         assert_eq!(changed.lines().zip(packaged.lines()).filter(|(new, old)| new != old).count(), 1);
         assert!(!say_where(&file, &token).unwrap(), "it is not there any more");
+    }
+
+    #[test]
+    fn an_address_that_is_missing_is_added_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("agent.toml");
+        let text = "[host]\nname = 'h1'\n[aggregator]\nca = '/x/ca.crt'\n[act]\nenabled = true\n";
+        std::fs::write(&file, text).unwrap();
+        assert!(add_where(&file, &token(vec![vec![0]])).unwrap());
+        let changed = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(changed, text.replace("[aggregator]\n", "[aggregator]\naddress = \"10.0.0.5:7441\"\n"));
+        assert_eq!(Config::load(&file).unwrap().aggregator.unwrap().addresses, ["10.0.0.5:7441"]);
+        std::fs::write(&file, "aggregator = { ca = '/x/ca.crt' }\n").unwrap();
+        assert!(!add_where(&file, &token(vec![vec![0]])).unwrap(), "no line to put it below");
     }
 
     #[test]

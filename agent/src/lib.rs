@@ -11,6 +11,7 @@
 pub mod act;
 mod bpf;
 pub mod config;
+mod control;
 mod daemon;
 mod device_mapper;
 pub mod discover;
@@ -42,6 +43,7 @@ pub mod scratch;
 pub mod sense;
 pub mod tasks;
 pub mod trial;
+pub mod trial_step;
 #[cfg(test)]
 mod version_2_tests;
 mod xen;

@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use gleaner_types::command::{Command, Target};
 use gleaner_types::report::MAX_WORKLOADS;
+use tokio::sync::oneshot;
 
 use crate::config::Config;
+use crate::trial_step::{TrialAnswer, TrialStep};
 
 /// Most targets whose commands wait: all workloads there can be, and the volunteer.
 const MOST_TARGETS: usize = MAX_WORKLOADS + 1;
@@ -23,8 +25,19 @@ pub enum Order {
     Command(Command),
     /// Work by a changed config, as far as a running agent can.
     Reload(Box<Config>),
+    /// A step of a trial by an operator on this host.
+    Trial(TrialOrder),
     /// Restore the host and end.
     Stop,
+}
+
+/// A step of a trial, and where its answer goes.
+#[derive(Debug)]
+pub struct TrialOrder {
+    /// What is to be done.
+    pub step: TrialStep,
+    /// Who waits for the answer; nobody, where the connection has ended.
+    pub answer: oneshot::Sender<TrialAnswer>,
 }
 
 /// The loop takes no orders any more.
@@ -35,6 +48,8 @@ pub struct Gone;
 struct Waiting {
     stop: bool,
     reload: Option<Box<Config>>,
+    /// One trial runs at a time, and waits for the answer to each step.
+    trial: Option<TrialOrder>,
     commands: BTreeMap<Target, Command>,
     /// The targets of those, in the order in which they came.
     turns: VecDeque<Target>,
@@ -117,6 +132,14 @@ impl OrderSender {
         self.order(|waiting| waiting.reload = Some(Box::new(config)))
     }
 
+    /// Orders a step of a trial; one that still waited is dropped, and nobody waits for its answer.
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub fn trial(&self, step: TrialStep, answer: oneshot::Sender<TrialAnswer>) -> Result<(), Gone> {
+        self.order(|waiting| waiting.trial = Some(TrialOrder { step, answer }))
+    }
+
     /// Orders the end.
     ///
     /// # Errors
@@ -141,7 +164,7 @@ impl Drop for OrderSender {
 }
 
 impl Orders {
-    /// The next order, or `None` after so long without one: the end first, then a changed config, then commands. Where
+    /// The next order, or `None` after so long without one: the end first, then a changed config, a trial, commands. Where
     /// nobody is left to give orders, that is the end.
     #[must_use]
     pub fn next(&self, timeout: Duration) -> Option<Order> {
@@ -153,6 +176,9 @@ impl Orders {
             }
             if let Some(config) = waiting.reload.take() {
                 return Some(Order::Reload(config));
+            }
+            if let Some(trial) = waiting.trial.take() {
+                return Some(Order::Trial(trial));
             }
             let turn = waiting.turns.pop_front();
             if let Some(command) = turn.and_then(|target| waiting.commands.remove(&target)) {

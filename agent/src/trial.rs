@@ -1,5 +1,5 @@
 //! `gleaner-agent try`. In: a workload and limits. Out: the limits set for some seconds, their effect as text, and
-//! everything restored. Called by the command line. So an operator can test a lever before an aggregator may use it.
+//! everything restored. Called by the command line. Where an agent runs, it is asked to do it. So an operator can test a lever before an aggregator may use it.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use gleaner_daemon::clock::Clock;
+use gleaner_daemon::output;
 use gleaner_types::command::{
     Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Target, Version, Weight, WeightOutOfRange,
 };
@@ -17,19 +18,20 @@ use gleaner_types::report::{Reading, WorkloadSample};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, InvalidBytes, NotFinite, PerSec};
 use serde_json::{Value, json};
 
+use crate::act::beside::LEASE_MS;
 use crate::act::restore::RestoreReport;
 use crate::act::{ActSettings, Actor, VolunteerChoice};
 use crate::config::Config;
+use crate::control::RunningAgent;
 use crate::hierarchies::Hierarchies;
 use crate::host_loop::memory_states;
 use crate::levers::catalogue::levers_of_all;
 use crate::roots::Roots;
-use crate::sense::{Observation, Sensor, VolunteerTrace};
+use crate::sense::{Sensor, VolunteerTrace};
+use crate::trial_step::{TrialAnswer, TrialStep};
 
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long the lease is; the trial renews it every period.
-const LEASE_MS: u32 = 10_000;
 /// How long a workload may take to be found: a guest's monitor tells of its disks a moment after the guest is seen.
 const SEARCH: Duration = Duration::from_secs(4);
 
@@ -169,6 +171,91 @@ impl Measured {
     }
 }
 
+/// Where limits are tried: by this process alone, or by the agent that runs here.
+trait Bed {
+    /// What is seen of the workload now.
+    fn look(&mut self, id: &WorkloadId) -> anyhow::Result<Seen>;
+    /// Limits it, or renews that; and what happened since, in words.
+    fn limit(&mut self, id: &WorkloadId, limits: &Limits) -> anyhow::Result<(Outcome, Vec<String>)>;
+}
+
+/// A sample of a workload.
+#[derive(Debug)]
+struct Seen {
+    /// `None` where the workload is not there.
+    sample: Option<WorkloadSample>,
+    /// It was not seen before.
+    is_new: bool,
+    /// Those that are there instead.
+    others: Vec<WorkloadId>,
+}
+
+/// This process, where no agent runs.
+#[derive(Debug)]
+struct Alone<'a> {
+    config: &'a Config,
+    hierarchies: &'a Hierarchies,
+    actor: &'a mut Actor,
+    sensor: Sensor,
+    clock: Clock,
+    limits_begun: bool,
+}
+
+impl Bed for Alone<'_> {
+    fn look(&mut self, id: &WorkloadId) -> anyhow::Result<Seen> {
+        let observation = self.sensor.sample(Instant::now());
+        if !self.limits_begun {
+            let ioband = self.config.foreground_ioband.as_deref();
+            self.actor.set_workloads(levers_of_all(&self.sensor.foreground(), self.hierarchies, ioband));
+        }
+        self.actor.set_memory(memory_states(&observation));
+        let sample = observation.workloads.iter().find(|workload| workload.id == *id).cloned();
+        let others = observation.workloads.into_iter().map(|workload| workload.id).collect();
+        Ok(Seen { sample, is_new: true, others })
+    }
+
+    fn limit(&mut self, id: &WorkloadId, limits: &Limits) -> anyhow::Result<(Outcome, Vec<String>)> {
+        self.limits_begun = true;
+        let command = Command {
+            target: Target::Workload(id.clone()),
+            // The present one: a trial must not shut out the aggregator of this host.
+            version: Version { epoch: self.actor.epoch(), number: 1 },
+            lease_ms: LEASE_MS,
+            desired: Desired::Limit(*limits),
+        };
+        let outcome = self.actor.apply(&command, self.clock.now()).outcome;
+        let events: Result<Vec<_>, _> = self.actor.tick(self.clock.now()).iter().map(serde_json::to_string).collect();
+        Ok((outcome, events?))
+    }
+}
+
+/// The agent that runs here. It puts everything back when the connection ends.
+#[derive(Debug)]
+struct Beside {
+    agent: RunningAgent,
+    sequence: u64,
+}
+
+impl Beside {
+    fn seen(&mut self, answer: TrialAnswer) -> Seen {
+        let is_new = answer.sequence != std::mem::replace(&mut self.sequence, answer.sequence);
+        Seen { sample: answer.sample, is_new, others: answer.others }
+    }
+}
+
+impl Bed for Beside {
+    fn look(&mut self, id: &WorkloadId) -> anyhow::Result<Seen> {
+        let answer = self.agent.step(&TrialStep::Look { workload: id.clone() })?;
+        Ok(self.seen(answer))
+    }
+
+    fn limit(&mut self, id: &WorkloadId, limits: &Limits) -> anyhow::Result<(Outcome, Vec<String>)> {
+        let answer = self.agent.step(&TrialStep::Limit { workload: id.clone(), limits: *limits })?;
+        let outcome = answer.outcome.context("the agent that runs here has nothing that acts")?;
+        Ok((outcome, Vec::new()))
+    }
+}
+
 /// Tries the limits. A word on `stop` ends the trial early; whatever happens, what was changed is put back.
 ///
 /// # Errors
@@ -177,87 +264,102 @@ pub fn run(config: &Config, arguments: &TrialArgs, stop: &mpsc::Receiver<()>) ->
     let hierarchies = Hierarchies::of_this_machine();
     let settings = ActSettings { acting: true, volunteer: VolunteerChoice::None, ..config.act_settings() };
     let (mut actor, _) = Actor::open(settings, &hierarchies)?;
-    let result = attempt(config, arguments, &mut actor, &hierarchies, stop);
+    let sensor = Sensor::open(config.sense_settings(Roots::default()), &hierarchies, VolunteerTrace::None, &[]);
+    let result = sensor.map_err(anyhow::Error::from).and_then(|sensor| {
+        let (hierarchies, actor) = (&hierarchies, &mut actor);
+        let mut alone = Alone { config, hierarchies, actor, sensor, clock: Clock::start(), limits_begun: false };
+        attempt(arguments, SEARCH, &mut alone, stop)
+    });
     let report = actor.restore_all();
     result.map(|()| report)
 }
 
-fn attempt(
+/// The same by the agent that runs here, under its config.
+///
+/// # Errors
+/// As of [`run`], and when the agent only observes or stops meanwhile.
+pub(crate) fn run_beside(
+    agent: RunningAgent,
     config: &Config,
     arguments: &TrialArgs,
-    actor: &mut Actor,
-    hierarchies: &Hierarchies,
     stop: &mpsc::Receiver<()>,
 ) -> anyhow::Result<()> {
-    let say = |line: String| {
-        if !arguments.json {
-            println!("{line}");
-        }
-    };
-    let id = &arguments.workload;
-    let mut sensor = Sensor::open(config.sense_settings(Roots::default()), hierarchies, VolunteerTrace::None, &[])?;
-    let find = |observation: &Observation| observation.workloads.iter().find(|workload| workload.id == *id).cloned();
-    let missing = |observation: &Observation| {
-        let names: Vec<&str> = observation.workloads.iter().map(|workload| workload.id.as_str()).collect();
-        format!("there is no workload `{id}` here; there are: {}", names.join(", "))
-    };
+    let mut beside = Beside { agent, sequence: 0 };
+    // Its first sample after the trial's begin is the first that is shown.
+    let search = SEARCH.max(config.sample_period * 2);
+    let result = attempt(arguments, search, &mut beside, stop);
+    // Also where it failed: its answer is that all is put back.
+    let ended = beside.agent.step(&TrialStep::End);
+    result?;
+    ended?;
+    Ok(())
+}
+
+fn attempt(
+    arguments: &TrialArgs,
+    search: Duration,
+    bed: &mut impl Bed,
+    stop: &mpsc::Receiver<()>,
+) -> anyhow::Result<()> {
+    let say = |line: String| if arguments.json { Ok(()) } else { output::say(line) };
+    let (id, limits) = (&arguments.workload, arguments.limits());
     // A pause; false once the trial should end.
     let pause = || matches!(stop.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout));
 
-    say(format!("{id} as it is:"));
+    say(format!("{id} as it is:"))?;
     let (mut before, start) = (Measured::default(), Instant::now());
     loop {
-        let observation = sensor.sample(Instant::now());
-        if let Some(sample) = find(&observation) {
-            before.take(&sample);
+        let seen = bed.look(id)?;
+        if let Some(sample) = seen.sample.as_ref().filter(|_| seen.is_new) {
+            before.take(sample);
         }
-        actor.set_workloads(levers_of_all(&sensor.foreground(), hierarchies, config.foreground_ioband.as_deref()));
-        actor.set_memory(memory_states(&observation));
-        if start.elapsed() >= SEARCH {
-            find(&observation).with_context(|| missing(&observation))?;
+        if start.elapsed() >= search {
+            seen.sample.with_context(|| {
+                let names: Vec<&str> = seen.others.iter().map(WorkloadId::as_str).collect();
+                format!("there is no workload `{id}` here; there are: {}", names.join(", "))
+            })?;
             break;
         }
         if !pause() {
             return Ok(());
         }
     }
-    say(lines(&before, None));
+    say(lines(&before, None))?;
 
-    let clock = Clock::start();
-    let command = Command {
-        target: Target::Workload(id.clone()),
-        // The present one: a trial must not shut out the aggregator of this host.
-        version: Version { epoch: actor.epoch(), number: 1 },
-        lease_ms: LEASE_MS,
-        desired: Desired::Limit(arguments.limits()),
+    let (in_force, shortfalls) = match bed.limit(id, &limits)? {
+        (Outcome::Applied { limits, shortfalls }, events) => {
+            for note in shortfalls.iter().chain(&events) {
+                say(format!("note: {note}"))?;
+            }
+            (limits, shortfalls)
+        }
+        (Outcome::Refused { detail, .. }, _) => bail!("refused: {detail}"),
     };
-    let (in_force, shortfalls) = match actor.apply(&command, clock.now()).outcome {
-        Outcome::Applied { limits, shortfalls } => (limits, shortfalls),
-        Outcome::Refused { detail, .. } => bail!("refused: {detail}"),
-    };
-    for shortfall in &shortfalls {
-        say(format!("note: {shortfall}"));
-    }
-    say(format!("limited for {} s:", arguments.seconds));
+    say(format!("limited for {} s:", arguments.seconds))?;
     let (mut during, start) = (Measured::default(), Instant::now());
-    sensor.sample(start);
+    // What was before the limits does not count.
+    bed.look(id)?;
     while start.elapsed() < Duration::from_secs(arguments.seconds) && pause() {
-        let observation = sensor.sample(Instant::now());
-        let Some(sample) = find(&observation) else { bail!("the workload has ended") };
-        during.take(&sample);
-        actor.set_memory(memory_states(&observation));
-        actor.apply(&command, clock.now());
-        for event in actor.tick(clock.now()) {
-            say(format!("note: {}", serde_json::to_string(&event)?));
+        let seen = bed.look(id)?;
+        let Some(sample) = seen.sample else { bail!("the workload has ended") };
+        if seen.is_new {
+            during.take(&sample);
+        }
+        let (outcome, events) = bed.limit(id, &limits)?;
+        if let Outcome::Refused { detail, .. } = outcome {
+            say(format!("note: no longer limited: {detail}"))?;
+        }
+        for event in events {
+            say(format!("note: {event}"))?;
         }
     }
-    say(lines(&during, Some(&before)));
+    say(lines(&during, Some(&before)))?;
     if arguments.json {
         let report = json!({
-            "workload": id, "asked": arguments.limits(), "in_force": in_force, "shortfalls": shortfalls,
+            "workload": id, "asked": limits, "in_force": in_force, "shortfalls": shortfalls,
             "before": before.as_json(), "during": during.as_json(),
         });
-        println!("{report}");
+        output::say(report)?;
     }
     Ok(())
 }

@@ -160,18 +160,14 @@ impl Sources {
     /// [`ApiError`] if the application has another source, or the value cannot be one.
     pub(crate) fn push(&self, name: &ApplicationId, mean_ms: f64) -> Result<(), ApiError> {
         let error = |code, message| ApiError { code, message };
-        let source = self.running.get(name).ok_or_else(|| no_such(name))?;
+        let no_source = || error(ErrorCode::NotFound, format!("{name} has no source that is asked now"));
+        let source = self.running.get(name).ok_or_else(no_source)?;
         let pushed = source.pushed.as_ref().ok_or_else(|| {
             let message = format!("{name} has another source of response times; give it `response_time = \"push\"`");
             error(ErrorCode::Conflict, message)
         })?;
         pushed.push(mean_ms, Instant::now()).map_err(|problem| error(ErrorCode::Invalid, problem.to_string()))
     }
-}
-
-pub(crate) fn no_such(name: &ApplicationId) -> ApiError {
-    let message = format!("there is no application {name}; `gleaner app list` shows them");
-    ApiError { code: ErrorCode::NotFound, message }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 use gleaner_daemon::config::{Running, Source};
+use gleaner_daemon::output::{self, say};
 use gleaner_types::error::Chain;
 use tracing::{error, info};
 
@@ -52,9 +53,12 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> ExitCode
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let colours = std::io::stderr().is_terminal();
     // A second subscriber in one process (tests) is refused, which is fine.
-    _ = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).try_init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    // Where nobody reads the log a complaint about that would be a panic.
+    _ = log.log_internal_errors(false).try_init();
     match dispatch(&arguments) {
         Ok(code) => code,
+        Err(error) if output::is_closed(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{}", Chain(&*error));
             ExitCode::FAILURE
@@ -65,7 +69,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> ExitCode
 fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (config, keys) = Config::with_keys(&Source::read(&arguments.config)?)?;
     if arguments.check {
-        println!("{}: good", arguments.config.display());
+        say(format_args!("{}: good", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     info!(?config, "effective config");

@@ -466,6 +466,8 @@ mod tests {
         assert!(!reader.torn);
         let expected = [
             "Acked",
+            "AllHostsHeld",
+            "AllHostsReleased",
             "ApplicationApplied",
             "ApplicationRemoved",
             "EngineEnded",
@@ -473,6 +475,7 @@ mod tests {
             "HostJoined",
             "HostLost",
             "HostReleased",
+            "HostRemoved",
             "JobCancelled",
             "JobSubmitted",
             "Progress",

@@ -94,6 +94,11 @@ impl Counters {
         self.not_understood.add(unknown);
     }
 
+    /// Nothing is counted of a host any more.
+    pub(crate) fn forget(&mut self, host: &HostId) {
+        self.reporters.remove(host);
+    }
+
     /// Counts a report of a host with so many CPUs. Agents count from their start, so the difference from the host's last
     /// report is added here. A host cannot have used more than all of its CPUs for all of the time that has passed, whatever it
     /// says. The report is cut to that, before anybody books it: no host makes a sum useless for all, or a job's rate.
@@ -148,6 +153,9 @@ pub(crate) const fn kind(input: &Input) -> &'static str {
         Input::Responded { .. } => "responded",
         Input::Resumed => "resumed",
         Input::Tick => "tick",
+        Input::AllHostsHeld(_) => "all_hosts_held",
+        Input::AllHostsReleased { .. } => "all_hosts_released",
+        Input::HostRemoved { .. } => "host_removed",
     }
 }
 

@@ -5,6 +5,7 @@
 //! It is public for one reason: the whole-system simulation drives it, on a manual clock, as the daemon does.
 
 mod enrolment;
+mod holding;
 mod operators;
 mod requests;
 

@@ -210,7 +210,7 @@ async fn a_revoked_peer_that_reads_nothing_is_cut_off_too() {
     assert!(matches!(agent.greet("deaf").await, Some(FromAggregator::Welcome(_))));
     let client = Client::connect(&aggregator.socket()).await.unwrap();
     let host = HostId::new("deaf").unwrap();
-    let revoked = client.call(&Request::Revoke { host }).await.unwrap();
+    let revoked = client.call(&Request::Revoke { host, unknown: false }).await.unwrap();
     assert!(matches!(revoked, Response::Revoked { was_connected: true, .. }), "{revoked:?}");
     let closed = tokio::time::timeout(Duration::from_secs(20), agent.connection.closed()).await.unwrap().to_string();
     assert!(closed.contains("the certificates of host deaf are revoked"), "{closed}");

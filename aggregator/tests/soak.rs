@@ -528,7 +528,7 @@ fn clients_of_another_user(scene: &Scene, peers: &mut JoinSet<()>) {
     }
     scene.attack(peers, "another user: orders", move |scene| async move {
         let mut stream = connect_as_nobody(&scene).await?;
-        let order = serde_json::to_string(&Request::Revoke { host: HostId::new("good-0")? })?;
+        let order = serde_json::to_string(&Request::Revoke { host: HostId::new("good-0")?, unknown: false })?;
         stream.write_all(format!("{order}\n").as_bytes()).await?;
         scene.reached();
         let mut answer = String::new();

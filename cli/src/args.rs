@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Lists hosts with what they use, what they will leave free, and what part of their promises was broken.
     Hosts,
-    /// Invites and revokes hosts; holds a host for a while, or releases it.
+    /// Invites, revokes and removes hosts; holds a host or all of them, or releases them.
     #[command(subcommand)]
     Host(HostCommand),
     /// Holds response-time targets of applications by moving CPU, memory and disk of their tiers.
@@ -363,15 +363,37 @@ pub(crate) enum CalibrateCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum HostCommand {
     /// Holds a host: its volunteer stops at once, jobs wait, and no workload on it is limited.
+    ///
+    /// With --all it holds every host, also those that join later, until they are released: one command that stops
+    /// everything.
     Hold {
-        /// The host. It need not have joined yet.
-        host: HostId,
-        /// For how long: 30m, 1h, 2h30m.
+        /// The host.
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        host: Option<HostId>,
+        /// All hosts, also those that join while this lasts.
+        #[arg(long)]
+        all: bool,
+        /// For how long: 30m, 1h, 2h30m. Without it the hold lasts until it is released.
         #[arg(long = "for", value_name = "TIME", value_parser = duration)]
-        time: Duration,
+        time: Option<Duration>,
+        /// The host may be one that the aggregator does not know, because it has not joined yet.
+        #[arg(long, conflicts_with = "all")]
+        unknown: bool,
     },
-    /// Releases a held host before its time is over.
+    /// Releases a held host, or ends the hold of all hosts.
     Release {
+        /// The host.
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        host: Option<HostId>,
+        /// Ends `hold --all`. Hosts that are held by name stay held.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Removes a host that is gone for good from lists, metrics and the stored state.
+    ///
+    /// The host must not be connected, and no unfinished job may need it. It is listed again when its agent joins again:
+    /// its certificate stays valid unless it is revoked.
+    Remove {
         /// The host.
         host: HostId,
     },
@@ -403,6 +425,9 @@ pub(crate) enum HostCommand {
     Revoke {
         /// The host.
         host: HostId,
+        /// The host may be one that the aggregator does not know: it never joined, or was removed.
+        #[arg(long)]
+        unknown: bool,
     },
 }
 
@@ -486,7 +511,7 @@ pub(crate) struct JobArgs {
     /// Finish as early as this many dollars allow. Without a deadline or a budget: as cheaply as possible.
     #[arg(long, value_name = "DOLLARS", value_parser = dollars)]
     pub(crate) max_cost: Option<Dollars>,
-    /// Name of the job.
+    /// Name of the job. A name may be used again once its job has ended.
     #[arg(long)]
     pub(crate) name: Option<JobId>,
     /// Most slots at once; default is the number of CPUs.
@@ -550,11 +575,15 @@ pub(crate) enum JobCommand {
         /// The file.
         file: PathBuf,
     },
-    /// Lists jobs, the newest first.
-    List,
+    /// Lists jobs, the newest first; of jobs with one name the newest.
+    List {
+        /// Earlier runs of the same names too.
+        #[arg(long)]
+        all: bool,
+    },
     /// Shows one job.
     Show {
-        /// The job.
+        /// The job: its name for the newest of that name, or NAME.run-N for another run.
         job: JobId,
     },
     /// Ends a job and its running tasks.

@@ -17,6 +17,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use clap::CommandFactory;
+use gleaner_daemon::output::say;
 
 use crate::args::{Arguments, Command, ReferenceCommand};
 use crate::exit::End;
@@ -56,7 +57,10 @@ pub(crate) fn run(arguments: Arguments, with_daemons: WithDaemons) -> anyhow::Re
         Command::Calibrate(calibrate) => calibrate::run(&calibrate, json),
         Command::Replay { journal } => (with_daemons.replay)(&journal, json),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "gleaner", &mut std::io::stdout());
+            // It would panic where nobody reads on.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "gleaner", &mut script);
+            say(String::from_utf8_lossy(&script).trim_end())?;
             Ok(End::Good)
         }
         Command::Reference(reference) => (with_daemons.reference)(&reference),

@@ -3,6 +3,7 @@
 //! prints calls it.
 
 use anyhow::Context;
+use gleaner_daemon::output::say;
 
 /// Reads a document: JSON, or TOML when its name ends so; `-` is JSON on standard input. An error names the file, the
 /// field and what is wrong.
@@ -38,11 +39,8 @@ pub(crate) fn read_document<T: serde::de::DeserializeOwned>(path: &std::path::Pa
 /// JSON has them as numbers. An error (a closed pipe) ends the command instead of panicking.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// [`gleaner_daemon::output::OutputError`].
 pub fn print(text: &str) -> anyhow::Result<()> {
-    use std::io::Write;
     let text: Vec<String> = text.split('\x1b').map(gleaner_types::text::harmless_json).collect();
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", text.join("\x1b"))?;
-    Ok(out.flush()?)
+    Ok(say(text.join("\x1b"))?)
 }

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use gleaner_daemon::output::note;
 use gleaner_simulator::foreground::{Session, SessionTrace};
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +75,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> ExitCode
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("foreground-load: failed to write {}: {error}", arguments.output.display());
+            note(format_args!("foreground-load: failed to write {}: {error}", arguments.output.display()));
             ExitCode::FAILURE
         }
     }

@@ -2,7 +2,7 @@
 //! tasks. Every command that prints calls it, and so does `gleaner top`.
 
 use gleaner_api::{AuditRecord, InvitationView, RevocationView};
-use gleaner_planner::controller::HostView;
+use gleaner_planner::controller::{FleetHold, HeldUntil, HostView};
 use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
 use gleaner_types::event::{EventRecord, EventSource};
 use gleaner_types::harm::HarmInterval;
@@ -173,6 +173,24 @@ pub(crate) fn volunteer_held(view: &HostView) -> Option<String> {
     }
 }
 
+/// That an operator holds all hosts.
+pub(crate) fn all_held(hold: &FleetHold) -> String {
+    format!(
+        "ALL HOSTS ARE HELD by {} since {} until {}; `gleaner host release --all` gives them back",
+        clean(&hold.by),
+        hold.since,
+        all_until(hold.until.into())
+    )
+}
+
+/// Until when all hosts are held.
+pub(crate) fn all_until(until: HeldUntil) -> String {
+    match until {
+        HeldUntil::Time(at) => at.to_string(),
+        HeldUntil::Released => "they are released".to_owned(),
+    }
+}
+
 /// The table of hosts.
 pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
     let mut notes = Footnotes::default();
@@ -181,7 +199,10 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
         let state = match (view.connected, view.facts.levers.acting, view.held_until) {
             _ if view.unreadable.is_some() => "unreadable".to_owned(),
             (false, ..) => "lost".to_owned(),
-            (true, _, Some(until)) => format!("held for {}", seconds(until.0.saturating_sub(now_ms) as f64 / 1_000.0)),
+            (true, _, Some(HeldUntil::Time(until))) => {
+                format!("held for {}", seconds(until.0.saturating_sub(now_ms) as f64 / 1_000.0))
+            }
+            (true, _, Some(HeldUntil::Released)) => "held".to_owned(),
             (true, true, None) => "acting".to_owned(),
             (true, false, None) => "observing".to_owned(),
         };

@@ -22,11 +22,11 @@ mod top;
 mod watch;
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::Parser;
 use gleaner_api::ClientError;
+use gleaner_daemon::output;
 
 pub use args::{ReferenceCommand, command_line};
 pub use commands::WithDaemons;
@@ -46,20 +46,13 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, with_daemon
     };
     match commands::run(arguments, with_daemons) {
         Ok(end) => end.into(),
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if output::is_closed(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gleaner: {}", gleaner_types::error::Chain(&*error));
+            output::note(format_args!("gleaner: {}", gleaner_types::error::Chain(&*error)));
             let unreachable = error
                 .downcast_ref::<ClientError>()
                 .is_some_and(|error| matches!(error, ClientError::Unreachable { .. }));
             ExitCode::from(if unreachable { 5 } else { 1 })
         }
     }
-}
-
-/// The reader of our output has closed it, as `head` does.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .any(|cause| cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe))
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gleaner_api::{Client, Overview, Request, Response};
+use gleaner_daemon::output::note;
 use gleaner_daemon::service::forbid_dumps;
 use gleaner_net::tls::Authority;
 use gleaner_planner::controller::HostView;
@@ -182,7 +183,7 @@ impl Stack {
         if keep_nothing && restored {
             _ = std::fs::remove_dir_all(&self.folder);
         } else {
-            eprintln!("logs and records are kept in {}", self.folder.display());
+            note(format_args!("logs and records are kept in {}", self.folder.display()));
         }
         restored
     }
@@ -236,7 +237,11 @@ impl Daemon {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        eprintln!("gleaner: the private {} (config {}) does not stop and is killed", self.name, self.config.display());
+        note(format_args!(
+            "gleaner: the private {} (config {}) does not stop and is killed",
+            self.name,
+            self.config.display()
+        ));
         _ = self.child.kill();
         self.child.wait().ok()
     }
@@ -274,7 +279,7 @@ fn clean_up(parent: &Path) {
         let Some(pid) = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.parse::<i32>().ok()) else { continue };
         let alive = Pid::from_raw(pid).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok());
         if !alive && restore(&entry.path()) {
-            eprintln!("gleaner: cleaned up after an earlier run (process {pid})");
+            note(format_args!("gleaner: cleaned up after an earlier run (process {pid})"));
             _ = std::fs::remove_dir_all(entry.path());
         }
     }
@@ -292,7 +297,7 @@ fn restore(folder: &Path) -> bool {
         .status();
     let good = restored.as_ref().is_ok_and(ExitStatus::success);
     if !good {
-        eprintln!("gleaner: this machine could not be restored from {}: {restored:?}", state.display());
+        note(format_args!("gleaner: this machine could not be restored from {}: {restored:?}", state.display()));
     }
     good
 }

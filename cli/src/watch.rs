@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gleaner_api::{Client, JobDetail, Request, Response};
 use gleaner_daemon::clock::Clock;
+use gleaner_daemon::output::note;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{JobPhase, JobStatus};
 use gleaner_types::time::Timestamp;
@@ -54,7 +55,7 @@ impl Display {
             let due =
                 self.last_line.as_ref().is_none_or(|(last_line, at)| *last_line != key || now.since(*at) >= LINE_PAUSE);
             if due {
-                eprintln!("{:>3.0} %  {text}", permille / 10.0);
+                note(format_args!("{:>3.0} %  {text}", permille / 10.0));
                 self.last_line = Some((key, now));
             }
         }
@@ -65,7 +66,7 @@ impl Display {
         match &self.bar {
             Some(bar) => bar.println(text),
             None if self.quiet => {}
-            None => eprintln!("{text}"),
+            None => note(text),
         }
     }
 

@@ -19,6 +19,8 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
 
+use crate::controller::HeldUntil;
+
 /// Length of a step of a history, in milliseconds.
 const STEP_MS: u64 = 60_000;
 /// Steps kept: a day, enough for a risk of 1 % over 10 minutes.
@@ -280,7 +282,7 @@ pub enum Standing {
     /// An operator holds it.
     Held {
         /// Until when.
-        until: Timestamp,
+        until: HeldUntil,
     },
     /// Its agent acts, but it can give nothing.
     Unable {
@@ -333,7 +335,7 @@ pub struct Candidate<'a> {
     /// What applications with response-time targets leave of it, or why nothing.
     pub left: Result<CoreShare, &'a str>,
     /// An operator holds it.
-    pub held_until: Option<Timestamp>,
+    pub held_until: Option<HeldUntil>,
     /// The job its volunteer works for.
     pub job: Option<&'a JobId>,
 }

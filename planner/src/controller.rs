@@ -11,13 +11,15 @@
 mod applications;
 mod capacity;
 mod gate;
+mod held;
 mod hosts;
 mod interface;
 mod jobs;
 mod outputs;
 mod unusable;
 
-pub use interface::{HostGlance, HostView, Input, Output, Settings};
+pub use held::HeldUntil;
+pub use interface::{FleetHold, HostGlance, HostView, Input, Output, Settings};
 
 use std::collections::BTreeMap;
 
@@ -138,10 +140,33 @@ impl Controller {
         self.hosts.get(id).map(|host| (host.facts(), host.is_connected()))
     }
 
-    /// Until when a host is held, if it is.
+    /// Until when a host is held, by its name or with all others, if it is.
     #[must_use]
-    pub fn held_until(&self, id: &HostId) -> Option<Timestamp> {
+    pub fn held_until(&self, id: &HostId) -> Option<HeldUntil> {
         self.hosts.held_until(id)
+    }
+
+    /// Until when a host is held by its name, if it is.
+    #[must_use]
+    pub fn held_by_name(&self, id: &HostId) -> Option<HeldUntil> {
+        self.hosts.own_hold(id)
+    }
+
+    /// Hosts that are held by name, also those that have not joined.
+    pub fn held_hosts(&self) -> impl Iterator<Item = &HostId> {
+        self.hosts.held_hosts()
+    }
+
+    /// The hold of all hosts, if there is one.
+    #[must_use]
+    pub fn all_held(&self) -> Option<&FleetHold> {
+        self.hosts.all_held()
+    }
+
+    /// The oldest unfinished job that has a host, or that names it in its description.
+    #[must_use]
+    pub fn job_needing(&self, id: &HostId) -> Option<&JobId> {
+        self.jobs.needing(id)
     }
 
     /// All hosts it remembers, by name.
@@ -242,6 +267,13 @@ impl Controller {
             Input::ApplicationRemoved { application } => applications.removed(&application, hosts, outputs),
             Input::Responded { application, response } => {
                 applications.responded(&application, response, now, outputs);
+            }
+            Input::AllHostsHeld(hold) => hosts.hold_all(hold, now, outputs),
+            Input::AllHostsReleased { by } => hosts.release_all(format!("{by} released them"), outputs),
+            Input::HostRemoved { host, by } => {
+                if jobs.needing(&host).is_none() {
+                    hosts.remove(host, by, outputs);
+                }
             }
             Input::Resumed => {
                 hosts.disconnect_all();

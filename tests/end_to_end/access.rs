@@ -345,11 +345,11 @@ fn an_order_that_cannot_be_audited_is_refused() {
     // In place of the audit log there is something that cannot be written.
     std::fs::create_dir_all(pair.bench.path("state/audit.jsonl")).unwrap();
     pair.start_aggregator();
-    let held = pair.ask(&["host", "hold", HOST, "--for", "1h"]);
+    let held = pair.ask(&["host", "hold", HOST, "--unknown", "--for", "1h"]);
     assert!(text(&held.stderr).contains("nothing is done, because it cannot be audited"), "{}", text(&held.stderr));
     assert!(!pair.events().contains("host_held"));
     std::fs::remove_dir(pair.bench.path("state/audit.jsonl")).unwrap();
-    assert!(pair.ask(&["host", "hold", HOST, "--for", "1h"]).status.success());
+    assert!(pair.ask(&["host", "hold", HOST, "--unknown", "--for", "1h"]).status.success());
 }
 
 #[test]

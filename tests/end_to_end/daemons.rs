@@ -117,6 +117,57 @@ impl Drop for Service {
 }
 
 #[test]
+fn limits_are_tried_beside_the_agent_and_put_back_also_when_the_trial_is_killed() {
+    let test = "limits_are_tried_beside_the_agent_and_put_back_also_when_the_trial_is_killed";
+    if !gleaner_test_support::bench::cgroups_writable(test) {
+        return;
+    }
+    let mut pair = Pair::new(&[HOST]);
+    let name = format!("gleaner-try-{}", pair.port);
+    let service = Service::start(&name);
+    pair.agent_config("agent.toml", HOST, HOST, &format!("[foreground]\ncgroups = ['{name}']\n"));
+    pair.start_aggregator();
+    pair.start_agent(&["--act"]);
+    until("the workload is seen", || {
+        pair.hosts()[0]["report"]["workloads"].as_array().is_some_and(|all| !all.is_empty())
+    });
+    let config = pair.bench.path("agent.toml").display().to_string();
+    let gleaner = |pair: &Pair, words: &str| pair.bench.gleaner(&words.split(' ').collect::<Vec<_>>());
+    let trial = |pair: &Pair, more: &str| gleaner(pair, &format!("daemon agent try {name} --config {config} {more}"));
+    let tried = trial(&pair, "--cpu 30 --for 3").output().unwrap();
+    let said = text(&tried.stdout);
+    assert!(tried.status.success(), "{said}{}", text(&tried.stderr));
+    assert!(said.contains("limited for 3 s") && said.contains("put back by the agent that runs here"), "{said}");
+    assert_eq!(service.ceiling(), None, "{said}");
+
+    let mut killed = Running::start(trial(&pair, "--cpu 30 --for 600"));
+    until("it is limited", || service.ceiling() == Some(30.0));
+    let other = trial(&pair, "--cpu 40 --for 1").output().unwrap();
+    assert_eq!(other.status.code(), Some(1), "one at a time: {}", text(&other.stdout));
+    killed.0.kill().unwrap();
+    until("it is put back", || service.ceiling().is_none());
+
+    let missing = gleaner(&pair, &format!("daemon agent try nobody --config {config} --cpu 30")).output().unwrap();
+    let said = text(&missing.stderr);
+    assert!(
+        missing.status.code() == Some(1)
+            && said.contains(&format!("there is no workload `nobody` here; there are: {name}")),
+        "{said}"
+    );
+    let state = pair.bench.path("agent.toml-state/control.sock");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&state).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+
+    // An agent that only observes does not act for a trial either.
+    drop(pair.agent.take());
+    pair.start_agent(&[]);
+    let refused = trial(&pair, "--cpu 30 --for 1").output().unwrap();
+    let said = text(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && said.contains("this agent only observes"), "{said}");
+    assert_eq!(service.ceiling(), None);
+}
+
+#[test]
 fn an_applications_share_follows_its_response_time_and_is_given_back() {
     if !gleaner_test_support::bench::cgroups_writable(
         "an_applications_share_follows_its_response_time_and_is_given_back",

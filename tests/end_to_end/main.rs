@@ -7,6 +7,7 @@ mod daemons;
 mod jobs;
 mod kills;
 mod learnt;
+mod mistakes;
 mod monitoring;
 mod openmetrics;
 mod plans;

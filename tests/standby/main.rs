@@ -59,7 +59,7 @@ fn a_standby_takes_over_whatever_happens_to_the_leader() {
     let watch = Watch::start(&site);
 
     // Killed, right after it acknowledged something.
-    let held = site.ask("a", &["host", "hold", "spare", "--for", "1h"]);
+    let held = site.ask("a", &["host", "hold", "spare", "--unknown", "--for", "1h"]);
     let start = Instant::now();
     site.signal("a", "KILL");
     assert!(held.status.success(), "{}", text(&held.stderr));
@@ -207,7 +207,7 @@ fn etcd_is_reached_with_certificates() {
     site.etcd.start();
     site.start("a");
     until("a leads", || site.leads("a"));
-    assert!(site.ask("a", &["host", "hold", "spare", "--for", "1h"]).status.success());
+    assert!(site.ask("a", &["host", "hold", "spare", "--unknown", "--for", "1h"]).status.success());
     // The other one's config knows of no certificates.
     site.start("b");
     until("b says what is wrong", || site.says("b", "who leads is not known"));

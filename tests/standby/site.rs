@@ -488,7 +488,7 @@ impl Site {
             for number in 0..count {
                 let host = HostId::new(format!("spare-{number}")).unwrap();
                 let start = Instant::now();
-                client.call(&Request::Hold { host, for_s: 60.0 }).await.unwrap();
+                client.call(&Request::Hold { host, for_s: Some(60.0), unknown: true }).await.unwrap();
                 times.push(start.elapsed());
             }
             times

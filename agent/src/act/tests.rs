@@ -6,6 +6,7 @@ mod parts;
 mod plain;
 mod refused_ledger;
 pub(crate) mod scene;
+mod trials;
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -6,10 +6,12 @@
 
 mod audit;
 mod client;
+mod nearest;
 mod types;
 
 pub use audit::AuditRecord;
 pub use client::{Client, ClientError, EventLines};
+pub use nearest::meant;
 pub use types::{
     ApiError, ErrorCode, InvitationView, Invited, JobDetail, Leadership, MAX_TASKS, Overview, Request, Response,
     RevocationView, SubmitCluster, SubmitJob, TokenText,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use gleaner_planner::advice::{Advice, Question};
-use gleaner_planner::controller::HostView;
+use gleaner_planner::controller::{FleetHold, HeldUntil, HostView};
 use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices};
@@ -43,15 +43,32 @@ pub enum Request {
         /// Which.
         job: JobId,
     },
-    /// Leaves a host alone for a while: its volunteer stops, no workload on it is limited.
+    /// Leaves a host alone: its volunteer stops, no workload on it is limited.
     Hold {
         /// Which.
         host: HostId,
-        /// For how long, in seconds.
-        for_s: f64,
+        /// For how long, in seconds; `None` is until it is released.
+        #[serde(default)]
+        for_s: Option<f64>,
+        /// It may be one that the aggregator does not know.
+        #[serde(default)]
+        unknown: bool,
     },
     /// Gives a held host back.
     Release {
+        /// Which.
+        host: HostId,
+    },
+    /// Leaves all hosts alone, also those that join later.
+    HoldAll {
+        /// For how long, in seconds; `None` is until they are released.
+        #[serde(default)]
+        for_s: Option<f64>,
+    },
+    /// Ends that. Hosts that are held by name stay held.
+    ReleaseAll,
+    /// Forgets a host that is not connected.
+    RemoveHost {
         /// Which.
         host: HostId,
     },
@@ -76,6 +93,9 @@ pub enum Request {
     Revoke {
         /// The host.
         host: HostId,
+        /// It may be one that the aggregator does not know.
+        #[serde(default)]
+        unknown: bool,
     },
     /// Describes an application with a response-time target, or describes one anew.
     Apply(Box<ApplicationSpec>),
@@ -120,6 +140,7 @@ impl Request {
     #[must_use]
     pub fn order(&self) -> Option<String> {
         let named = |name: &Option<JobId>| name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
+        let time = |for_s: &Option<f64>| for_s.map_or_else(String::new, |for_s| format!(" --for {for_s}s"));
         Some(match self {
             Self::Overview
             | Self::Hosts
@@ -134,11 +155,14 @@ impl Request {
             Self::Submit(job) => format!("job submit{} ({} tasks)", named(&job.job), job.tasks.len()),
             Self::SubmitCluster(job) => format!("job submit-cluster{}", named(&job.name)),
             Self::Cancel { job } => format!("job cancel {job}"),
-            Self::Hold { host, for_s } => format!("host hold {host} --for {for_s}s"),
+            Self::Hold { host, for_s, .. } => format!("host hold {host}{}", time(for_s)),
+            Self::HoldAll { for_s } => format!("host hold --all{}", time(for_s)),
+            Self::ReleaseAll => "host release --all".to_owned(),
+            Self::RemoveHost { host } => format!("host remove {host}"),
             Self::Release { host } => format!("host release {host}"),
             Self::Invite { host, for_s, .. } => format!("host invite {host} --for {for_s}s"),
             Self::Uninvite { host } => format!("host uninvite {host}"),
-            Self::Revoke { host } => format!("host revoke {host}"),
+            Self::Revoke { host, .. } => format!("host revoke {host}"),
             Self::Apply(application) => format!("app apply {}", application.name),
             Self::Remove { application } => format!("app remove {application}"),
             Self::Respond { application, .. } => format!("app respond {application}"),
@@ -247,13 +271,15 @@ pub enum Response {
     },
     /// To [`Request::Cancel`]: stored durably.
     Cancelled,
-    /// To [`Request::Hold`]: stored durably.
+    /// To [`Request::Hold`] and [`Request::HoldAll`]: stored durably.
     Held {
         /// Until when.
-        until: Timestamp,
+        until: HeldUntil,
     },
-    /// To [`Request::Release`]: stored durably.
+    /// To [`Request::Release`] and [`Request::ReleaseAll`]: stored durably.
     Released,
+    /// To [`Request::RemoveHost`]: stored durably.
+    HostRemoved,
     /// To [`Request::Invite`]: stored durably.
     Invited(Invited),
     /// To [`Request::Uninvite`]: stored durably.
@@ -361,6 +387,9 @@ pub struct Overview {
     pub hosts_connected: u32,
     /// Jobs not ended.
     pub jobs_active: u32,
+    /// An operator holds all hosts.
+    #[serde(default)]
+    pub all_held: Option<FleetHold>,
     /// How it stands, where it is one of several.
     #[serde(default)]
     pub leadership: Option<Leadership>,

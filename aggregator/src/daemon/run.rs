@@ -383,6 +383,7 @@ fn standby_overview(config: &Config, clock: Clock, started: Timestamp, leadershi
         local_host: config.local_host.clone(),
         hosts_connected: 0,
         jobs_active: 0,
+        all_held: None,
         leadership: Some(leadership),
         event_log_error: None,
         state_error: None,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use gleaner_api::AuditRecord;
-use gleaner_planner::controller::{Controller, Input, Output, Settings};
+use gleaner_planner::controller::{Controller, FleetHold, Input, Output, Settings};
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec, TimeUnit};
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target};
 use gleaner_types::engine::{EngineName, EngineOptions, EngineSpec};
@@ -407,7 +407,7 @@ impl Fleet {
                 26 => self.end("broken", EngineEnd::Broken { reason: "golden".into() }),
                 40 => self.send(Input::JobCancelled { job: JobId::new("cancelled").unwrap() }),
                 200 => {
-                    let until = self.now.after(Duration::from_secs(86_400));
+                    let until = Some(self.now.after(Duration::from_secs(86_400)));
                     self.send(Input::HostHeld { host: host("i2"), until });
                     self.send(Input::HostHeld { host: host("never-joined"), until });
                 }
@@ -441,10 +441,14 @@ fn journal_every_input(folder: &Path) {
     (0..4).for_each(|second| fleet.second(second));
     fleet.end("done", EngineEnd::CompletedWithFailures { failed: 3 });
     fleet.send(Input::JobCancelled { job: JobId::new("cancelled").unwrap() });
-    fleet.send(Input::HostHeld { host: host("i2"), until: fleet.now.after(Duration::from_secs(60)) });
+    fleet.send(Input::HostHeld { host: host("i2"), until: Some(fleet.now.after(Duration::from_secs(60))) });
     fleet.send(Input::HostReleased { host: host("i2") });
     fleet.send(Input::ApplicationRemoved { application: ApplicationId::new("arma").unwrap() });
     fleet.send(Input::HostLost { host: host("i1"), reason: "golden".into() });
+    fleet.send(Input::HostRemoved { host: host("i1"), by: "golden".into() });
+    let hold = FleetHold { by: "golden".into(), since: fleet.now, until: None };
+    fleet.send(Input::AllHostsHeld(hold));
+    fleet.send(Input::AllHostsReleased { by: "golden".into() });
     fleet.send(Input::Resumed);
 }
 

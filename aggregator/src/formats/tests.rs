@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use flate2::read::DeflateDecoder;
-use gleaner_planner::controller::Controller;
+use gleaner_planner::controller::{Controller, HeldUntil};
 use gleaner_types::application::Control;
 use gleaner_types::id::HostId;
 use gleaner_types::job::JobSpec;
@@ -72,7 +72,7 @@ pub(crate) fn is_golden(controller: &Controller, admissions: &Admissions) {
     let names: Vec<&str> = hosts.iter().map(|host| host.host.as_str()).collect();
     assert_eq!(names, ["a1", "d1", "d2", "here", "i1", "i2", "i3", "i4", "i5"]);
     assert!(hosts.iter().all(|host| host.facts.cores == 8 && host.incarnation == 5));
-    let held = Some(Timestamp(beginning.0 + 200_000 + 86_400_000));
+    let held = Some(HeldUntil::Time(Timestamp(beginning.0 + 200_000 + 86_400_000)));
     for name in ["i2", "never-joined"] {
         assert_eq!(controller.held_until(&HostId::new(name).unwrap()), held);
     }

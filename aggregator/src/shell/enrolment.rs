@@ -14,12 +14,13 @@ use gleaner_types::time::Timestamp;
 use gleaner_wire::{FromAggregator, JoinRequest};
 
 use super::Shell;
+use super::holding::NOT_KNOWN;
 use super::requests::invalid;
 use crate::arrival::Joining;
 use crate::enrolment::{Admissions, Credentials, EnrolError, Enrolment, SignError};
 use crate::standby::SaveError;
 use crate::store::StoreError;
-use gleaner_api::{ApiError, ErrorCode, InvitationView, Invited, Response, RevocationView};
+use gleaner_api::{ApiError, ErrorCode, InvitationView, Invited, Response, RevocationView, meant};
 
 /// Longest an invitation may serve, in seconds: 30 days.
 const LONGEST_INVITATION_S: f64 = 30.0 * 86_400.0;
@@ -222,7 +223,9 @@ impl Shell {
         let before = self.enrolment.admissions.clone();
         let now = self.latest();
         if !self.enrolment.admissions.withdraw(host, now) {
-            let message = format!("host {host} has no open invitation; `gleaner host invitations` lists them");
+            let open = self.enrolment.admissions.invitations(now).map(|(host, _)| host.as_str());
+            let meant = meant(host.as_str(), open);
+            let message = format!("host {host} has no open invitation{meant} (`gleaner host invitations` lists them)");
             return Err(ApiError { code: ErrorCode::NotFound, message });
         }
         self.admit(before)?;
@@ -230,7 +233,10 @@ impl Shell {
         Ok(Response::Uninvited)
     }
 
-    pub(super) fn revoke(&mut self, host: &HostId) -> Result<Response, ApiError> {
+    pub(super) fn revoke(&mut self, host: &HostId, unknown: bool) -> Result<Response, ApiError> {
+        if !unknown && !self.is_known(host) {
+            return Err(self.no_such_host(host, NOT_KNOWN));
+        }
         let now = Clock::start().now();
         // One that was dated while the clock was ahead is revoked as well.
         let through = self.enrolment.newest.get(host).map_or(now, |newest| now.max(*newest));

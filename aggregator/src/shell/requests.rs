@@ -5,18 +5,15 @@ use std::time::Duration;
 
 use gleaner_planner::controller::{HostView, Input};
 use gleaner_types::application::ApplicationSpec;
-use gleaner_types::id::{ApplicationId, HostId, JobId};
+use gleaner_types::id::{ApplicationId, JobId};
 use gleaner_types::job::{JobSpec, JobStatus};
 use gleaner_types::task::TaskUser;
 
 use super::Shell;
-use crate::applications::{no_such as no_such_application, shown};
+use crate::applications::shown;
 use crate::operators::Operator;
 use crate::standby::Leading;
 use gleaner_api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};
-
-/// Longest hold, in seconds. Chosen: who wants a host left alone for a year takes it out of the fleet.
-const LONGEST_HOLD_S: f64 = 366.0 * 86_400.0;
 
 impl Shell {
     pub(super) fn answer(&mut self, operator: &Operator, request: Request) -> Result<Response, ApiError> {
@@ -25,29 +22,35 @@ impl Shell {
             Request::Hosts => Response::Hosts(self.hosts()),
             Request::Jobs => Response::Jobs(self.controller.jobs().rev().cloned().collect()),
             Request::Job { job } => {
-                let status = self.controller.job(&job).cloned().ok_or_else(|| no_such(&job))?;
-                let decision = self.controller.last_decision(&job).cloned();
+                let status = self.job_called(&job).cloned().ok_or_else(|| self.no_such_job(&job))?;
+                let decision = self.controller.last_decision(&status.spec.id).cloned();
                 Response::Job(Box::new(JobDetail { status, decision }))
             }
             Request::Submit(submit) => self.submit(operator, *submit)?,
             Request::SubmitCluster(submit) => self.submit_cluster(&submit)?,
             Request::Cancel { job } => self.cancel(job)?,
-            Request::Hold { host, for_s } => self.hold(host, for_s)?,
+            Request::Hold { host, for_s, unknown } => self.hold(host, for_s, unknown)?,
             Request::Release { host } => self.release(host)?,
+            Request::HoldAll { for_s } => self.hold_all(operator, for_s)?,
+            Request::ReleaseAll => self.release_all(operator)?,
+            Request::RemoveHost { host } => self.remove_host(operator, host)?,
             Request::Apply(spec) => self.apply(*spec)?,
             Request::Remove { application } => self.remove(application)?,
             Request::Applications => Response::Applications(self.controller.applications().map(shown).collect()),
             Request::Application { application } => {
                 let status = self.controller.application(&application).map(shown);
-                Response::Application(Box::new(status.ok_or_else(|| no_such_application(&application))?))
+                Response::Application(Box::new(status.ok_or_else(|| self.no_such_application(&application))?))
             }
             Request::Respond { application, mean_ms } => {
+                if self.controller.application(&application).is_none() {
+                    return Err(self.no_such_application(&application));
+                }
                 self.sources.push(&application, mean_ms)?;
                 Response::Responded
             }
             Request::Invite { host, for_s, addresses } => self.invite(&host, for_s, addresses)?,
             Request::Uninvite { host } => self.uninvite(&host)?,
-            Request::Revoke { host } => self.revoke(&host)?,
+            Request::Revoke { host, unknown } => self.revoke(&host, unknown)?,
             Request::Invitations => self.invitations(),
             // The API server reads these itself.
             Request::Events { .. } | Request::Audit { .. } => return Err(invalid("that is a stream".into())),
@@ -77,6 +80,7 @@ impl Shell {
             now: self.clock.now(),
             local_host: self.local_host.clone(),
             hosts_connected: count(self.connections.len()),
+            all_held: self.controller.all_held().cloned(),
             jobs_active: count(self.controller.jobs().filter(|job| !job.phase.is_final()).count()),
             leadership: self.leading.as_ref().map(Leading::view),
             event_log_error: self.events.error().map(str::to_owned),
@@ -136,14 +140,37 @@ impl Shell {
         Ok(())
     }
 
-    /// The name a job asks for, if no other has it, or a free one.
+    /// The identifier of a job that asks for a name: the name itself, or, where ended jobs had it, the name with the number
+    /// of the run. A free one for a job that asks for none.
     fn name(&mut self, wanted: Option<&JobId>) -> Result<JobId, ApiError> {
         let Some(job) = wanted else { return self.free_name() };
-        if self.controller.job(job).is_some() {
-            let message = format!("there is a job {job} already; choose another name");
+        if job.is_of_a_run() {
+            return Err(invalid(format!("name: {job} is the form of a later run of a job; choose another name")));
+        }
+        let runs = || self.controller.jobs().filter(|other| other.spec.id.name() == job.as_str());
+        if let Some(other) = runs().find(|other| !other.phase.is_final()) {
+            let (id, phase) = (&other.spec.id, other.phase.word());
+            let message =
+                format!("there is a job {id} already, and it is {phase}; choose another name, or wait for its end");
             return Err(ApiError { code: ErrorCode::Conflict, message });
         }
-        Ok(job.clone())
+        match runs().map(|other| other.spec.id.run()).max() {
+            None => Ok(job.clone()),
+            Some(last) => JobId::of_run(job.as_str(), last.saturating_add(1)).map_err(|_| {
+                invalid(format!(
+                    "name: {job} was used, and is too long for the number of another run; choose another name"
+                ))
+            }),
+        }
+    }
+
+    /// The job that is meant: by its identifier, or by its name, which is the newest of that name. `NAME.run-1` is the first.
+    fn job_called(&self, called: &JobId) -> Option<&JobStatus> {
+        let is_meant = |job: &&JobStatus| {
+            let id = &job.spec.id;
+            id.name() == called.name() && (!called.is_of_a_run() || id.run() == called.run())
+        };
+        self.controller.jobs().rev().find(is_meant)
     }
 
     fn free_name(&mut self) -> Result<JobId, ApiError> {
@@ -158,7 +185,8 @@ impl Shell {
     }
 
     pub(super) fn cancel(&mut self, job: JobId) -> Result<Response, ApiError> {
-        let status = self.controller.job(&job).ok_or_else(|| no_such(&job))?;
+        let status = self.job_called(&job).ok_or_else(|| self.no_such_job(&job))?;
+        let job = status.spec.id.clone();
         if status.phase.is_final() {
             let message = format!("job {job} has ended: {}", status.phase.word());
             return Err(ApiError { code: ErrorCode::Conflict, message });
@@ -168,28 +196,6 @@ impl Shell {
         // Only now: a crash before would otherwise leave a job without its records.
         self.engines.forget(&job);
         Ok(Response::Cancelled)
-    }
-
-    fn hold(&mut self, host: HostId, for_s: f64) -> Result<Response, ApiError> {
-        let duration = Duration::try_from_secs_f64(for_s).ok().filter(|_| (1.0..=LONGEST_HOLD_S).contains(&for_s));
-        let duration = duration.ok_or_else(|| invalid(format!("for_s: is {for_s}; it must be 1 s to 366 days")))?;
-        let until = self.clock.now().after(duration);
-        self.decide(Input::HostHeld { host: host.clone(), until });
-        if self.controller.held_until(&host) != Some(until) {
-            return Err(ApiError { code: ErrorCode::Unavailable, message: "too many hosts are held already".into() });
-        }
-        self.stored(&format!("host {host} is held"))?;
-        Ok(Response::Held { until })
-    }
-
-    fn release(&mut self, host: HostId) -> Result<Response, ApiError> {
-        if self.controller.held_until(&host).is_none() {
-            let message = format!("host {host} is not held; `gleaner hosts` shows which are");
-            return Err(ApiError { code: ErrorCode::NotFound, message });
-        }
-        self.decide(Input::HostReleased { host: host.clone() });
-        self.stored(&format!("host {host} is released"))?;
-        Ok(Response::Released)
     }
 
     pub(super) fn control_interval(&self) -> Duration {
@@ -207,7 +213,7 @@ impl Shell {
 
     fn remove(&mut self, application: ApplicationId) -> Result<Response, ApiError> {
         if self.controller.application(&application).is_none() {
-            return Err(no_such_application(&application));
+            return Err(self.no_such_application(&application));
         }
         self.sources.remove(&application);
         self.decide(Input::ApplicationRemoved { application: application.clone() });
@@ -216,7 +222,7 @@ impl Shell {
     }
 
     /// Stores the state after an order, or says that a restart would not know of it.
-    fn stored(&mut self, done: &str) -> Result<(), ApiError> {
+    pub(super) fn stored(&mut self, done: &str) -> Result<(), ApiError> {
         self.dirty = true;
         self.save(true);
         match self.store_error.clone() {
@@ -227,10 +233,6 @@ impl Shell {
             }),
         }
     }
-}
-
-fn no_such(job: &JobId) -> ApiError {
-    ApiError { code: ErrorCode::NotFound, message: format!("there is no job {job}; `gleaner job list` shows them") }
 }
 
 pub(super) fn invalid(message: String) -> ApiError {

@@ -235,7 +235,9 @@ async fn a_certificate_dated_ahead_is_revoked_with_the_others() {
     let reported = |shell: &Shell| shell.hosts()[0].report.is_some();
     shell.take(Arrival::Report(Box::new(report::report(&host, 1))));
     assert!(reported(&shell));
-    assert!(matches!(shell.revoke(&host), Ok(Response::Revoked { was_connected: true, through }) if through >= from));
+    assert!(
+        matches!(shell.revoke(&host, true), Ok(Response::Revoked { was_connected: true, through }) if through >= from)
+    );
     // What it said is shown no more, and what of it was still on its way is not taken.
     assert!(!reported(&shell));
     shell.take(Arrival::Report(Box::new(report::report(&host, 2))));
@@ -345,7 +347,7 @@ async fn what_may_be_in_etcd_is_not_called_undone() {
     assert!(error.message.contains("not known") && error.message.contains("for j "), "{}", error.message);
 
     let host = HostId::new("h1").unwrap();
-    let error = shell.revoke(&host).unwrap_err();
+    let error = shell.revoke(&host, true).unwrap_err();
     assert!(error.message.contains("not known"), "{}", error.message);
     assert_eq!(shell.enrolment.admissions, Admissions::default());
     assert_ne!(shell.store.load_admissions().unwrap(), Admissions::default(), "here it was stored");
@@ -435,4 +437,37 @@ async fn a_batch_system_gets_no_end_of_a_job_it_never_had() {
     assert!(shell.controller.job(&job).is_some_and(|status| status.started.is_none()), "its host is not there");
     shell.cancel(job).unwrap();
     assert!(outgoing.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn orders_about_hosts_want_one_that_is_known_and_a_removed_one_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let host = HostId::new("rack-1").unwrap();
+    let hold = |name: &str, unknown| Request::Hold { host: HostId::new(name).unwrap(), for_s: None, unknown };
+    let remove = || Request::RemoveHost { host: host.clone() };
+    let refused = |answer: Result<Response, gleaner_api::ApiError>, code, says: &str| {
+        let error = answer.unwrap_err();
+        assert!(error.code == code && error.message.contains(says), "{error:?}");
+    };
+    refused(shell.api(&root(), hold("rack-1", false)), ErrorCode::NotFound, "there is no host rack-1 (");
+    shell.decide(Input::HostJoined { host: host.clone(), incarnation: 1, facts: Box::new(report::facts(true)) });
+    shell.take(Arrival::Report(Box::new(report::report(&host, 1))));
+    refused(shell.api(&root(), hold("rack1", false)), ErrorCode::NotFound, "no host rack1; did you mean rack-1?");
+    assert!(matches!(shell.api(&root(), hold("rack-1", false)), Ok(Response::Held { .. })));
+    assert!(matches!(shell.api(&root(), hold("rack-9", true)), Ok(Response::Held { .. })));
+    refused(shell.api(&root(), remove()), ErrorCode::Conflict, "is connected");
+    shell.decide(Input::HostLost { host: host.clone(), reason: "test".into() });
+    assert!(shell.histories.contains_key(&host));
+    assert!(matches!(shell.api(&root(), remove()), Ok(Response::HostRemoved)));
+    assert!(shell.hosts().is_empty() && shell.histories.is_empty());
+    refused(shell.api(&root(), remove()), ErrorCode::NotFound, "there is no host rack-1; did you mean rack-9?");
+
+    let all = |for_s| Request::HoldAll { for_s };
+    refused(shell.api(&root(), all(Some(0.5))), ErrorCode::Invalid, "for_s: is 0.5");
+    refused(shell.api(&root(), Request::ReleaseAll), ErrorCode::NotFound, "not held all together");
+    assert!(matches!(shell.api(&root(), all(None)), Ok(Response::Held { .. })));
+    let Ok(Response::Overview(overview)) = shell.api(&root(), Request::Overview) else { panic!("no overview") };
+    assert_eq!(overview.all_held.unwrap().by, root().user);
+    assert!(matches!(shell.api(&root(), Request::ReleaseAll), Ok(Response::Released)));
 }

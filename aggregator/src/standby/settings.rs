@@ -57,7 +57,7 @@ impl StandbySettings {
             section.reject("ca", "is needed for endpoints with https://, and only for those");
         }
         let name = section.optional_parsed("name").or_else(|| local_host.cloned());
-        let prefix = section.optional_text("prefix").unwrap_or_else(|| "/gleaner".to_owned());
+        let prefix = section.parsed("prefix", "/gleaner".to_owned());
         let good = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.".contains(&byte);
         if prefix.is_empty() || prefix.len() > 128 || !prefix.bytes().all(good) {
             section.reject("prefix", format_args!("is {prefix:?}; it must be 1 to 128 letters, digits and /-_."));

@@ -82,7 +82,7 @@ fn large(seed: u64) -> Controller {
     };
     for _ in 0..90_000 {
         let host = HostId::new(format!("h{:016x}{:016x}", next(), next())).unwrap();
-        state.handle(Input::HostHeld { host, until: Timestamp(1_000) }, Timestamp(100));
+        state.handle(Input::HostHeld { host, until: Some(Timestamp(1_000)) }, Timestamp(100));
     }
     state
 }

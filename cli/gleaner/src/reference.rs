@@ -97,7 +97,7 @@ fn configuration() -> anyhow::Result<String> {
                 let name = split(&key.path).1;
                 let sentence = sentence(&sentences, section, name)
                     .ok_or_else(|| anyhow!("the packaged {} says nothing of `{}`", daemon.file, key.path))?;
-                let default = key.default.as_ref().map_or("none".to_owned(), |default| format!("`{default}`"));
+                let default = default_of(key, sentence);
                 let reload = if daemon.at_run_time.contains(&key.path.as_str()) { "yes" } else { "restart" };
                 writeln!(text, "| `{name}` | {default} | {} | {reload} | {sentence} |", key.allowed)?;
             }
@@ -110,6 +110,19 @@ fn configuration() -> anyhow::Result<String> {
         }
     }
     Ok(text)
+}
+
+/// The value of a key that is not in the file; in words where it depends on something else.
+fn default_of(key: &Key, sentence: &str) -> String {
+    let in_words = || sentence.split_once("Default: ").map(|(_, words)| words);
+    match (&key.default, in_words()) {
+        (Some(default), _) => format!("`{default}`"),
+        (None, Some(words)) => {
+            let end = [". ", "; ", ", such as"].iter().filter_map(|end| words.find(end)).min().unwrap_or(words.len());
+            words[..end].trim_end_matches('.').to_owned()
+        }
+        (None, None) => "none".to_owned(),
+    }
 }
 
 /// The section and the name of a key.
@@ -172,6 +185,142 @@ mod tests {
             have == configuration().unwrap(),
             "docs/configuration.md is out of date; generate it again: cargo run --bin gleaner -- reference configuration >docs/configuration.md"
         );
+    }
+
+    /// A config file in which every key has its documented default.
+    fn all_defaults(keys: &[Key], needed: &str) -> String {
+        let mut sections: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for key in keys {
+            let (section, name) = split(&key.path);
+            let default = key.default.as_ref().map(|default| format!("{name} = {default}"));
+            sections.entry(section).or_default().extend(default);
+        }
+        let mut text = String::new();
+        for (section, lines) in sections {
+            let head = if section.is_empty() { String::new() } else { format!("[{section}]\n") };
+            let own = needed.split(';').filter_map(|one| one.strip_prefix(section)?.strip_prefix(':'));
+            writeln!(text, "{head}{}\n{}", own.collect::<Vec<_>>().join("\n"), lines.join("\n")).unwrap();
+        }
+        text
+    }
+
+    #[test]
+    fn every_documented_default_is_what_holds_without_the_key() {
+        use gleaner_agent::config::Config as Agent;
+        use gleaner_aggregator::config::Config as Aggregator;
+        let source = |text: &str| Source::from_text(Path::new("test.toml"), text);
+        let [agent, aggregator] = daemons().unwrap();
+        let needed = "host:name = 'h1';aggregator:address = 'a:1'";
+        let without = Agent::from_source(&source("[host]\nname = 'h1'\n[aggregator]\naddress = 'a:1'\n")).unwrap();
+        let with = Agent::from_source(&source(&all_defaults(&agent.keys, needed))).unwrap();
+        assert_eq!(with, without);
+        // Without a section it is asked for no key of; with one, of all.
+        let needed = ":local_host = 'a';standby:endpoints = ['http://h:1']";
+        let defaults: Vec<Key> = aggregator.keys.into_iter().filter(|key| key.path != "standby.endpoints").collect();
+        let without = "local_host = 'a'\n[standby]\nendpoints = ['http://h:1']\n";
+        let without = Aggregator::from_source(&source(without)).unwrap();
+        let with = Aggregator::from_source(&source(&all_defaults(&defaults, needed))).unwrap();
+        assert_eq!(format!("{with:?}"), format!("{without:?}"));
+        let numbers = [&agent.keys, &defaults].into_iter().flatten().filter(|key| key.default.is_some()).count();
+        assert!(numbers > 70, "{numbers}");
+    }
+
+    /// Of these the column shows words; what they say is looked up here.
+    #[test]
+    fn a_default_that_depends_on_something_is_said_in_words_that_are_true() {
+        use gleaner_agent::config::Config as Agent;
+        use gleaner_planner::memory_bound::{FLOOR_LEAST, FLOOR_SHARE};
+        let mut shown = BTreeMap::new();
+        for daemon in daemons().unwrap() {
+            let sentences = sentences(daemon.packaged);
+            for key in daemon.keys.iter().filter(|key| key.default.is_none()) {
+                let (section, name) = split(&key.path);
+                let words = default_of(key, sentence(&sentences, section, name).unwrap());
+                shown.insert(format!("{} {}", daemon.title, key.path), words);
+            }
+        }
+        let without = Agent::from_source(&Source::from_text(Path::new("test.toml"), "")).unwrap();
+        assert_eq!(without.tasks_folder(), without.state_dir.join("tasks"));
+        assert_eq!((without.volunteer_ceiling, without.metrics), (None, None));
+        let memory = format!("{} % of the host, and at least {} MiB", FLOOR_SHARE * 100.0, FLOOR_LEAST.0 >> 20);
+        let expected = [
+            ("The agent act.link_mbit", "the kernel's speed"),
+            ("The agent act.volunteer_ceiling_percent", "only the guard's bound"),
+            ("The agent aggregator.address", "none"),
+            ("The agent foreground.ioband_device", "none"),
+            ("The agent host.name", "the machine's own name"),
+            ("The agent metrics.listen", "none, nothing listens"),
+            ("The agent tasks.folder", "the folder `tasks` in state_dir"),
+            ("The agent volunteer.cache_ways", "all ways"),
+            ("The agent volunteer.guest", "none"),
+            ("The agent volunteer.memory_bandwidth_percent", "all of it"),
+            ("The agent volunteer.memory_floor_mib", memory.as_str()),
+            ("The agent volunteer.unit", "none"),
+            ("The agent volunteer.user", "none"),
+            ("The aggregator local_host", "the machine's own name"),
+            ("The aggregator metrics.listen", "none, nothing listens"),
+            ("The aggregator standby.ca", "none"),
+            ("The aggregator standby.certificate", "none"),
+            ("The aggregator standby.key", "none"),
+            ("The aggregator standby.name", "`local_host`"),
+            ("The aggregator tls.authority_key", "ca.key beside `ca`, if it is there"),
+        ];
+        let expected = expected.map(|(key, words)| (key.to_owned(), words.to_owned()));
+        assert_eq!(shown.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    /// Every page of docs/, by its name, and README.md.
+    fn pages() -> Vec<(String, String)> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+        let files = docs.chain([root.join("README.md")]).filter(|path| path.extension().is_some_and(|own| own == "md"));
+        files.map(|path| (path.display().to_string(), std::fs::read_to_string(&path).unwrap())).collect()
+    }
+
+    /// `NAME`, as docs name a column after the word "column", or after "shows in".
+    #[test]
+    fn columns_that_docs_name_are_columns() {
+        let mut sources = String::new();
+        text_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cli/src"), ".rs", &mut sources);
+        let mut named = 0;
+        for (page, text) in pages() {
+            for place in ["column `", "column ", "shows in "] {
+                for (at, _) in text.match_indices(place) {
+                    let rest = &text[at + place.len()..];
+                    let is_of_name = |c: char| c.is_ascii_uppercase() || c == ' ' || c == '-';
+                    let name = rest[..rest.find(|c| !is_of_name(c)).unwrap_or(rest.len())].trim();
+                    if name.len() > 2 {
+                        named += 1;
+                        assert!(sources.contains(&format!("\"{name}\"")), "{page}: no table has a column {name}");
+                    }
+                }
+            }
+        }
+        assert!(named >= 3, "{named}");
+    }
+
+    fn hidden_names(command: &clap::Command, words: &str, found: &mut Vec<String>) {
+        for own in command.get_subcommands() {
+            let visible: Vec<&str> = own.get_visible_aliases().collect();
+            let aliases = own.get_all_aliases().filter(|alias| !visible.contains(alias));
+            found.extend(aliases.map(|alias| format!("{words} {alias}")));
+            hidden_names(own, &format!("{words} {}", own.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn names_that_are_kept_for_old_scripts_are_not_documented() {
+        let mut hidden = Vec::new();
+        for program in [gleaner_cli::command_line(), gleaner_agent::command_line(), gleaner_aggregator::command_line()]
+        {
+            hidden_names(&program, program.get_name(), &mut hidden);
+        }
+        assert!(hidden.contains(&"gleaner pki issue-aggregator".to_owned()), "{hidden:?}");
+        for (page, text) in pages() {
+            for name in &hidden {
+                assert!(!text.contains(name.as_str()), "{page} names {name:?}, which is hidden");
+            }
+        }
     }
 
     #[test]

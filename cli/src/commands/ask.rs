@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::bail;
 use gleaner_api::{AuditRecord, Client, EventLines, Leadership, Overview, Request, Response, SubmitCluster};
 use gleaner_daemon::clock::Clock;
+use gleaner_daemon::output::note;
 use gleaner_types::event::EventRecord;
 use gleaner_types::text::harmless_json;
 use gleaner_types::time::Timestamp;
@@ -21,11 +22,15 @@ use crate::{format, tasks, watch};
 pub(super) async fn hosts(socket: &Path, json: bool) -> anyhow::Result<End> {
     let client = Client::connect(socket).await?;
     let Response::Hosts(hosts) = client.call(&Request::Hosts).await? else { bail!("unexpected answer") };
-    let text = match json {
-        true => serde_json::to_string_pretty(&hosts)?,
-        false => format::hosts(&hosts, Clock::start().now().0),
-    };
-    print(&text)?;
+    if json {
+        print(&serde_json::to_string_pretty(&hosts)?)?;
+        return Ok(End::Good);
+    }
+    let Response::Overview(overview) = client.call(&Request::Overview).await? else { bail!("unexpected answer") };
+    if let Some(hold) = &overview.all_held {
+        print(&format!("{}\n", format::all_held(hold)))?;
+    }
+    print(&format::hosts(&hosts, Clock::start().now().0))?;
     Ok(End::Good)
 }
 
@@ -79,6 +84,7 @@ fn headline(overview: &Overview) -> String {
             }
         }
     }
+    text.extend(overview.all_held.as_ref().map(|hold| format!("\n{}", format::all_held(hold))));
     let troubles = overview.event_log_error.iter().chain(&overview.state_error);
     let troubles: Vec<&String> = troubles.chain(overview.leadership.iter().flat_map(|one| &one.error)).collect();
     for (index, error) in troubles.iter().enumerate() {
@@ -189,8 +195,13 @@ pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyho
             let line = format!("{job} is submitted; follow it with `gleaner explain {job}`");
             print(&if json { serde_json::json!({ "job": job }).to_string() } else { line })?;
         }
-        JobCommand::List => {
-            let Response::Jobs(jobs) = client.call(&Request::Jobs).await? else { bail!("unexpected answer") };
+        JobCommand::List { all } => {
+            let Response::Jobs(mut jobs) = client.call(&Request::Jobs).await? else { bail!("unexpected answer") };
+            if !all {
+                // They come newest first.
+                let mut names = std::collections::BTreeSet::new();
+                jobs.retain(|job| names.insert(job.spec.id.name().to_owned()));
+            }
             print(&if json { serde_json::to_string_pretty(&jobs)? } else { format::jobs(&jobs) })?;
         }
         JobCommand::Show { job } => {
@@ -208,19 +219,42 @@ pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyho
 pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> anyhow::Result<End> {
     let client = Client::connect(socket).await?;
     match command {
-        HostCommand::Hold { host, time } => {
-            let request = Request::Hold { host: host.clone(), for_s: time.as_secs_f64() };
+        HostCommand::Hold { host: Some(host), time, unknown, .. } => {
+            let for_s = time.map(|time| time.as_secs_f64());
+            let request = Request::Hold { host: host.clone(), for_s, unknown };
             let Response::Held { until } = client.call(&request).await? else { bail!("unexpected answer") };
             match json {
                 true => print(&serde_json::json!({ "host": host, "held_until": until }).to_string())?,
                 false => print(&format!("{host} is left alone until {until}"))?,
             }
         }
-        HostCommand::Release { host } => {
+        HostCommand::Hold { host: None, time, .. } => {
+            let request = Request::HoldAll { for_s: time.map(|time| time.as_secs_f64()) };
+            let Response::Held { until } = client.call(&request).await? else { bail!("unexpected answer") };
+            match json {
+                true => print(&serde_json::json!({ "all": true, "held_until": until }).to_string())?,
+                false => print(&format!("all hosts are left alone until {}", format::all_until(until)))?,
+            }
+        }
+        HostCommand::Release { host: Some(host), .. } => {
             client.call(&Request::Release { host: host.clone() }).await?;
             match json {
                 true => print(&serde_json::json!({ "host": host, "held_until": null }).to_string())?,
                 false => print(&format!("{host} is given back"))?,
+            }
+        }
+        HostCommand::Release { host: None, .. } => {
+            client.call(&Request::ReleaseAll).await?;
+            match json {
+                true => print(&serde_json::json!({ "all": true, "held_until": null }).to_string())?,
+                false => print("all hosts are given back, but for those that are held by name")?,
+            }
+        }
+        HostCommand::Remove { host } => {
+            client.call(&Request::RemoveHost { host: host.clone() }).await?;
+            match json {
+                true => print(&serde_json::json!({ "host": host, "removed": true }).to_string())?,
+                false => print(&format!("{host} is removed; it is listed again if its agent joins again"))?,
             }
         }
         HostCommand::Invite { host, time, addresses } => {
@@ -230,12 +264,12 @@ pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> any
                 print(&serde_json::to_string(&invited)?)?;
             } else {
                 // The token alone on standard output, so that it can be piped to where it is needed.
-                eprintln!(
+                note(format_args!(
                     "host {host} may join once until {}; on it, run `gleaner-agent join -` and give it this line:",
                     invited.expires
-                );
+                ));
                 if invited.replaced {
-                    eprintln!("its older invitation serves no more");
+                    note("its older invitation serves no more");
                 }
                 print(invited.token.as_str())?;
             }
@@ -257,8 +291,8 @@ pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> any
                 false => print(&format!("the invitation of {host} is withdrawn"))?,
             }
         }
-        HostCommand::Revoke { host } => {
-            let answer = client.call(&Request::Revoke { host: host.clone() }).await?;
+        HostCommand::Revoke { host, unknown } => {
+            let answer = client.call(&Request::Revoke { host: host.clone(), unknown }).await?;
             let Response::Revoked { through, was_connected } = answer else { bail!("unexpected answer") };
             let ended = if was_connected { "; its connection is ended" } else { "; it was not connected" };
             match json {

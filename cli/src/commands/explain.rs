@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Context;
-use gleaner_api::{Client, ClientError, ErrorCode, JobDetail, Request, Response};
+use gleaner_api::{Client, ClientError, ErrorCode, JobDetail, Request, Response, meant};
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_types::id::{HostId, JobId};
@@ -33,8 +33,12 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
         Some(folder) => (saved(folder, &job)?, Saved::host(folder).into_iter().collect()),
         None => {
             let client = Client::connect(socket).await?;
-            let detail = watch::job(&client, &job).await.map_err(|error| nobody(&job, error))?;
-            (detail, of_job(hosts_now(&client).await, &job))
+            let detail = match watch::job(&client, &job).await {
+                Ok(detail) => detail,
+                Err(error) => return Err(nobody(&client, &job, error).await),
+            };
+            let hosts = of_job(hosts_now(&client).await, &detail.status.spec.id);
+            (detail, hosts)
         }
     };
     let Some(decision) = &detail.decision else {
@@ -46,11 +50,24 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
 }
 
 /// What is neither a job nor an application.
-fn nobody(name: &JobId, error: anyhow::Error) -> anyhow::Error {
+async fn nobody(client: &Client, name: &JobId, error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<ClientError>() {
-        Some(ClientError::Refused(refusal)) if refusal.code == ErrorCode::NotFound => anyhow::anyhow!(
-            "there is no job and no application {name}; `gleaner job list` and `gleaner app list` show them"
-        ),
+        Some(ClientError::Refused(refusal)) if refusal.code == ErrorCode::NotFound => {
+            // The nearest of both. An answer that does not come names none.
+            let jobs = match client.call(&Request::Jobs).await {
+                Ok(Response::Jobs(jobs)) => jobs,
+                _ => Vec::new(),
+            };
+            let applications = match client.call(&Request::Applications).await {
+                Ok(Response::Applications(applications)) => applications,
+                _ => Vec::new(),
+            };
+            let of_jobs = jobs.iter().map(|job| job.spec.id.as_str());
+            let meant = meant(name.as_str(), of_jobs.chain(applications.iter().map(|own| own.spec.name.as_str())));
+            anyhow::anyhow!(
+                "there is no job and no application {name}{meant} (`gleaner job list` and `gleaner app list` list them)"
+            )
+        }
         _ => error,
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use gleaner_api::{Client, JobDetail, Request, Response, SubmitJob};
+use gleaner_daemon::output::note;
 use gleaner_planner::controller::HostView;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{Goal, JobPhase};
@@ -100,10 +101,10 @@ pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Re
     let restored = stack.end(detail.is_ok()).await;
     let detail = detail?;
     if let Err(error) = saved {
-        eprintln!(
+        note(format_args!(
             "gleaner: the records for `gleaner explain` could not be kept: {}",
             gleaner_types::error::Chain(&*error)
-        );
+        ));
     }
     let harm = host.and_then(harm_of);
     let end = conclude(&detail, harm.as_ref(), &output, true, json)?;

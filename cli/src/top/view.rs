@@ -1,7 +1,7 @@
 //! Draws the screen, at any size. In: the state. Out: a frame on the terminal. Called by [`super`]. Control characters
 //! are removed from names.
 
-use gleaner_planner::controller::HostView;
+use gleaner_planner::controller::{HeldUntil, HostView};
 use gleaner_types::application::{ApplicationStatus, ShareDecision};
 use gleaner_types::job::{JobPhase, JobStatus};
 use gleaner_types::report::{HostReport, Reading, VolunteerState};
@@ -77,6 +77,9 @@ fn title_line(state: &State) -> Line<'static> {
     let overview = &snapshot.overview;
     if let Some(error) = overview.event_log_error.iter().chain(&overview.state_error).next() {
         spans.push(Span::styled(format!("TROUBLE: {}  ", clean(error)), BAD));
+    }
+    if let Some(hold) = &overview.all_held {
+        spans.push(Span::styled(format!("ALL HOSTS ARE HELD by {}  ", clean(&hold.by)), WARN));
     }
     let time = overview.now.to_string();
     spans.push(Span::raw(format!(
@@ -155,7 +158,8 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
         let (word, style) = match (host.connected, host.facts.levers.acting, host.held_until) {
             _ if host.unreadable.is_some() => ("unreadable".to_owned(), BAD),
             (false, ..) => ("lost".to_owned(), BAD),
-            (true, _, Some(until)) => (format!("held {}", seconds(until.seconds_since(now))), WARN),
+            (true, _, Some(HeldUntil::Time(until))) => (format!("held {}", seconds(until.seconds_since(now))), WARN),
+            (true, _, Some(HeldUntil::Released)) => ("held".to_owned(), WARN),
             (true, true, None) => ("acting".to_owned(), GOOD),
             (true, false, None) => ("observing".to_owned(), Style::new()),
         };

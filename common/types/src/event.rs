@@ -121,8 +121,8 @@ pub enum Event {
     HostHeld {
         /// The host.
         host: HostId,
-        /// Until when.
-        until: Timestamp,
+        /// Until when; `None` is until it is released.
+        until: Option<Timestamp>,
     },
     /// The hold of a host ended.
     HostReleased {
@@ -528,6 +528,25 @@ pub enum Event {
     UnknownEvent {
         /// Its number on the wire.
         code: u16,
+    },
+    /// An operator holds all hosts, also those that join later: their volunteers stop, and no workload is limited.
+    AllHostsHeld {
+        /// Who: a user's name.
+        by: String,
+        /// Until when; `None` is until they are released.
+        until: Option<Timestamp>,
+    },
+    /// The hold of all hosts ended. Hosts that are held by name stay held.
+    AllHostsReleased {
+        /// Why.
+        reason: String,
+    },
+    /// An operator removed a host that was not connected: nothing is known of it any more.
+    HostRemoved {
+        /// The host.
+        host: HostId,
+        /// Who: a user's name.
+        by: String,
     },
 }
 

@@ -138,6 +138,49 @@ impl HostId {
     }
 }
 
+/// What stands between a job's name and the number of its run, from the second run on.
+const RUN: &str = ".run-";
+
+impl JobId {
+    /// The name that the job was submitted by: a name may be used again once its job has ended, and then the next one's
+    /// identifier is the name with the number of the run, as in `tiles.run-2`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.split().map_or(self.as_str(), |(name, _)| name)
+    }
+
+    /// Which run of its name it is, from 1.
+    #[must_use]
+    pub fn run(&self) -> u32 {
+        self.split().map_or(1, |(_, run)| run)
+    }
+
+    /// It says which run is meant, not only the name.
+    #[must_use]
+    pub fn is_of_a_run(&self) -> bool {
+        self.split().is_some()
+    }
+
+    /// The identifier of a later run of this name.
+    ///
+    /// # Errors
+    /// [`InvalidId`] where the name is too long for a number behind it.
+    pub fn of_run(name: &str, run: u32) -> Result<Self, InvalidId> {
+        Self::new(format!("{name}{RUN}{run}"))
+    }
+
+    fn split(&self) -> Option<(&str, u32)> {
+        let (name, run) = self.as_str().rsplit_once(RUN)?;
+        let run: u32 = run.parse().ok().filter(|number| *number > 0 && number_is_plain(run))?;
+        (!name.is_empty()).then_some((name, run))
+    }
+}
+
+/// Digits alone, without zeros in front: of one number there is one text.
+fn number_is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0')
+}
+
 impl WorkloadId {
     /// An identifier from text that a guest controls: what is not harmless becomes `?`, the rest is cut to
     /// fit, and an empty text becomes `unnamed`.
@@ -184,6 +227,22 @@ mod tests {
         for bad in ["", "a\u{1b}[2J", "a\nb", "a\u{202e}b", &"x".repeat(257)] {
             assert!(ReservationId::new(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_job_has_a_name_and_a_run() {
+        let parts = |text: &str| {
+            let id = JobId::new(text).unwrap();
+            (id.name().to_owned(), id.run(), id.is_of_a_run())
+        };
+        assert_eq!(parts("tiles"), ("tiles".into(), 1, false));
+        assert_eq!(parts("tiles.run-12"), ("tiles".into(), 12, true));
+        assert_eq!(parts("v1.2"), ("v1.2".into(), 1, false));
+        for plain in ["a.run-", "a.run-0", "a.run-02", "a.run-x", "a.run-4294967296"] {
+            assert_eq!(parts(plain), (plain.into(), 1, false));
+        }
+        assert_eq!(JobId::of_run("tiles", 2).unwrap().as_str(), "tiles.run-2");
+        assert!(JobId::of_run(&"x".repeat(60), 2).is_err());
     }
 
     #[test]

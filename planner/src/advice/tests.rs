@@ -145,8 +145,8 @@ fn hosts_are_distinguished_by_what_they_may_do() {
     assert_eq!(tight.promise.value().unwrap().cpu, share(25.0), "applications come first");
     let contended = about(&question, &Candidate { left: Err("applications contend for its CPU"), ..ready });
     assert!(matches!(contended.standing, Standing::Unable { .. }));
-    let held = about(&question, &Candidate { held_until: Some(Timestamp(9)), ..ready });
-    assert_eq!(held.standing, Standing::Held { until: Timestamp(9) });
+    let held = about(&question, &Candidate { held_until: Some(HeldUntil::Released), ..ready });
+    assert_eq!(held.standing, Standing::Held { until: HeldUntil::Released });
     let watching = about(&question, &Candidate { facts: &observing, ..ready });
     let Standing::Observing { needs } = &watching.standing else { panic!("{:?}", watching.standing) };
     assert!(needs[0].contains("act.enabled") && needs[1].contains("there is no cgroup.freeze"), "{needs:?}");

@@ -20,6 +20,8 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
 
+use super::held::HeldUntil;
+use super::interface::FleetHold;
 use super::outputs::Outputs;
 use super::unusable::Unusable;
 
@@ -32,14 +34,16 @@ pub(super) struct Hosts {
     /// Of the last command.
     version: Version,
     known: BTreeMap<HostId, Host>,
-    /// Hosts an operator wants left alone, until when. A host may be held before it joins.
-    holds: BTreeMap<HostId, Timestamp>,
+    /// Hosts an operator wants left alone, until when; `None` is until they are released. A host may be held before it joins.
+    holds: BTreeMap<HostId, Option<Timestamp>>,
+    /// An operator wants all left alone, also those that join later.
+    all_held: Option<FleetHold>,
 }
 
 impl Hosts {
     /// None. Commands are of this epoch.
     pub(super) const fn new(epoch: u64) -> Self {
-        Self { version: Version { epoch, number: 0 }, known: BTreeMap::new(), holds: BTreeMap::new() }
+        Self { version: Version { epoch, number: 0 }, known: BTreeMap::new(), holds: BTreeMap::new(), all_held: None }
     }
 
     /// The epoch of commands.
@@ -54,7 +58,7 @@ impl Hosts {
     /// What hosts do not say again when they join another aggregator.
     pub(super) fn for_standby(&self) -> Self {
         let known = self.known.iter().map(|(id, host)| (id.clone(), host.disconnected())).collect();
-        Self { version: self.version, known, holds: self.holds.clone() }
+        Self { version: self.version, known, holds: self.holds.clone(), all_held: self.all_held.clone() }
     }
 
     pub(super) fn get(&self, id: &HostId) -> Option<&Host> {
@@ -70,13 +74,28 @@ impl Hosts {
         self.known.get(id).map(Host::facts)
     }
 
-    /// Until when an operator holds it.
-    pub(super) fn held_until(&self, id: &HostId) -> Option<Timestamp> {
-        self.holds.get(id).copied()
+    /// Until when an operator holds it, by its name or with all others.
+    pub(super) fn held_until(&self, id: &HostId) -> Option<HeldUntil> {
+        self.own_hold(id).max(self.all_held.as_ref().map(|hold| hold.until.into()))
+    }
+
+    /// Until when an operator holds it by its name.
+    pub(super) fn own_hold(&self, id: &HostId) -> Option<HeldUntil> {
+        self.holds.get(id).map(|until| (*until).into())
+    }
+
+    /// Those that are held by name.
+    pub(super) fn held_hosts(&self) -> impl Iterator<Item = &HostId> {
+        self.holds.keys()
+    }
+
+    /// The hold of all hosts.
+    pub(super) const fn all_held(&self) -> Option<&FleetHold> {
+        self.all_held.as_ref()
     }
 
     pub(super) fn is_held(&self, id: &HostId) -> bool {
-        self.holds.contains_key(id)
+        self.all_held.is_some() || self.holds.contains_key(id)
     }
 
     /// A host that is there, acts and is not held.
@@ -87,8 +106,11 @@ impl Hosts {
 
     /// Residual CPU and memory of a host, or why it offers none.
     pub(super) fn residual(&self, id: &HostId) -> Result<(CoreShare, Bytes), Unusable> {
-        if let Some(until) = self.held_until(id) {
+        if let Some(until) = self.own_hold(id) {
             return Err(Unusable::Held { host: id.clone(), until });
+        }
+        if let Some(FleetHold { by, until, .. }) = &self.all_held {
+            return Err(Unusable::AllHeld { by: by.clone(), until: (*until).into() });
         }
         self.known.get(id).ok_or(Unusable::NotJoined)?.residual()
     }
@@ -98,8 +120,8 @@ impl Hosts {
         self.known.get(id).is_none_or(|host| !host.is_present()) && !self.is_held(id)
     }
 
-    pub(super) fn hold(&mut self, host: HostId, until: Timestamp, now: Timestamp, outputs: &mut Outputs) {
-        if until <= now || (self.holds.len() >= MOST_HOLDS && !self.holds.contains_key(&host)) {
+    pub(super) fn hold(&mut self, host: HostId, until: Option<Timestamp>, now: Timestamp, outputs: &mut Outputs) {
+        if is_over(until, now) || (self.holds.len() >= MOST_HOLDS && !self.holds.contains_key(&host)) {
             return;
         }
         self.holds.insert(host.clone(), until);
@@ -112,11 +134,37 @@ impl Hosts {
         }
     }
 
+    pub(super) fn hold_all(&mut self, hold: FleetHold, now: Timestamp, outputs: &mut Outputs) {
+        if is_over(hold.until, now) {
+            return;
+        }
+        outputs.event(Event::AllHostsHeld { by: hold.by.clone(), until: hold.until });
+        self.all_held = Some(hold);
+    }
+
+    pub(super) fn release_all(&mut self, reason: String, outputs: &mut Outputs) {
+        if self.all_held.take().is_some() {
+            outputs.event(Event::AllHostsReleased { reason });
+        }
+    }
+
     pub(super) fn end_holds(&mut self, now: Timestamp, outputs: &mut Outputs) {
         let ended: Vec<HostId> =
-            self.holds.iter().filter(|(_, until)| **until <= now).map(|(id, _)| id.clone()).collect();
+            self.holds.iter().filter(|(_, until)| is_over(**until, now)).map(|(id, _)| id.clone()).collect();
         for host in ended {
             self.release(&host, "its time is over", outputs);
+        }
+        if self.all_held.as_ref().is_some_and(|hold| is_over(hold.until, now)) {
+            self.release_all("its time is over".to_owned(), outputs);
+        }
+    }
+
+    /// Nothing is known of a host any more, until it joins again. One that is connected stays.
+    pub(super) fn remove(&mut self, id: HostId, by: String, outputs: &mut Outputs) {
+        if self.known.get(&id).is_some_and(|host| !host.connected) {
+            self.known.remove(&id);
+            self.holds.remove(&id);
+            outputs.event(Event::HostRemoved { host: id, by });
         }
     }
 
@@ -222,6 +270,11 @@ impl Hosts {
             }
         }
     }
+}
+
+/// A hold that ends by itself has ended.
+fn is_over(until: Option<Timestamp>, now: Timestamp) -> bool {
+    until.is_some_and(|until| until <= now)
 }
 
 fn joined(id: &HostId, facts: &HostFacts) -> Event {

@@ -14,6 +14,8 @@ use gleaner_types::job::{EngineAction, EngineEnd, EngineProgress, JobSpec};
 use gleaner_types::report::{HostFacts, HostReport};
 use gleaner_types::time::Timestamp;
 
+use super::held::HeldUntil;
+
 /// Times the controller works by.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
@@ -101,8 +103,8 @@ pub enum Input {
     HostHeld {
         /// The host; it need not have joined.
         host: HostId,
-        /// Until when.
-        until: Timestamp,
+        /// Until when; `None` is until it is released.
+        until: Option<Timestamp>,
     },
     /// An operator gives a held host back.
     HostReleased {
@@ -127,6 +129,31 @@ pub enum Input {
     Resumed,
     /// Time passed. The shell sends one every second.
     Tick,
+    /// An operator wants all hosts left alone, also those that join later.
+    AllHostsHeld(FleetHold),
+    /// An operator ends that. Hosts that are held by name stay held.
+    AllHostsReleased {
+        /// Who: a user's name.
+        by: String,
+    },
+    /// An operator removes a host that is not connected and that no job has.
+    HostRemoved {
+        /// The host.
+        host: HostId,
+        /// Who: a user's name.
+        by: String,
+    },
+}
+
+/// An operator's hold of all hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FleetHold {
+    /// Who: a user's name.
+    pub by: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// Until when; `None` is until it is released.
+    pub until: Option<Timestamp>,
 }
 
 /// Something to do.
@@ -175,8 +202,8 @@ pub struct HostView {
     pub targets: Vec<(Target, Command, Option<Outcome>)>,
     /// The job its volunteer works for.
     pub job: Option<JobId>,
-    /// An operator wants it left alone until then.
-    pub held_until: Option<Timestamp>,
+    /// An operator wants it, or all hosts, left alone until then.
+    pub held_until: Option<HeldUntil>,
     /// Why something of it is missing here, where what is known of it cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
@@ -197,8 +224,8 @@ pub struct HostGlance<'a> {
     pub report: Option<&'a HostReport>,
     /// Commands under a lease in force.
     pub leases: usize,
-    /// An operator wants it left alone until then.
-    pub held_until: Option<Timestamp>,
+    /// An operator wants it, or all hosts, left alone until then.
+    pub held_until: Option<HeldUntil>,
 }
 
 /// A duration of so many seconds; what is no duration is endless.

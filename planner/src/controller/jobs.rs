@@ -68,6 +68,12 @@ impl Jobs {
         self.holder(host).map(|job| &job.status.spec.id)
     }
 
+    /// The oldest unfinished job that has a host, or whose description names it.
+    pub(super) fn needing(&self, host: &HostId) -> Option<&JobId> {
+        let needs = |job: &&Job| !job.is_over() && (job.uses(host) || job.named().any(|named| named == host));
+        self.list.iter().find(needs).map(|job| &job.status.spec.id)
+    }
+
     /// The jobs on clusters for which a host works or drains.
     pub(super) fn sharing(&self, host: &HostId) -> impl Iterator<Item = &JobId> {
         let has = move |job: &&Job| !job.is_over() && job.cluster().is_some_and(|cluster| cluster.uses(host));

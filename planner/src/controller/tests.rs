@@ -333,10 +333,10 @@ fn a_held_host_is_left_alone_until_it_is_given_back_or_its_time_is_over() {
     let mut bench = Bench::joined();
     bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
     let until = bench.now.after(Duration::from_secs(600));
-    let outputs = bench.send(Input::HostHeld { host: id(), until });
+    let outputs = bench.send(Input::HostHeld { host: id(), until: Some(until) });
     assert_eq!((commands(&outputs), slots(&outputs)), (vec![&Desired::Stop], vec![0]));
     assert!(matches!(bench.phase("j"), JobPhase::Waiting { reason } if reason.contains("an operator holds it")));
-    assert_eq!(bench.controller.hosts()[0].held_until, Some(until));
+    assert_eq!(bench.controller.hosts()[0].held_until, Some(HeldUntil::Time(until)));
     // Neither a new agent nor time that is not over changes that.
     let facts = Box::new(facts(true));
     bench.send(Input::HostJoined { host: id(), incarnation: 2, facts });
@@ -347,7 +347,7 @@ fn a_held_host_is_left_alone_until_it_is_given_back_or_its_time_is_over() {
     assert!(bench.send(Input::HostReleased { host: id() }).is_empty(), "it is not held");
 
     let until = bench.now.after(Duration::from_secs(5));
-    bench.send(Input::HostHeld { host: id(), until });
+    bench.send(Input::HostHeld { host: id(), until: Some(until) });
     bench.now = until;
     let outputs = bench.report(300.0, 0.0);
     assert!(
@@ -356,7 +356,79 @@ fn a_held_host_is_left_alone_until_it_is_given_back_or_its_time_is_over() {
             .any(|o| matches!(o, Output::Event(Event::HostReleased { reason, .. }) if reason.contains("over")))
     );
     assert!(matches!(commands(&outputs)[..], [Desired::Run { .. }]), "{outputs:?}");
-    assert!(bench.send(Input::HostHeld { host: id(), until }).is_empty(), "a time that is over holds nothing");
+    let over = Input::HostHeld { host: id(), until: Some(until) };
+    assert!(bench.send(over).is_empty(), "a time that is over holds nothing");
+
+    bench.send(Input::HostHeld { host: id(), until: None });
+    bench.now = bench.now.after(Duration::from_secs(86_400 * 365));
+    bench.report(300.0, 0.0);
+    assert_eq!(bench.controller.hosts()[0].held_until, Some(HeldUntil::Released), "no time ends it");
+}
+
+fn hold_of_all(now: Timestamp, until: Option<Timestamp>) -> Input {
+    Input::AllHostsHeld(FleetHold { by: "ann".into(), since: now, until })
+}
+
+#[test]
+fn a_hold_of_all_hosts_holds_newcomers_and_survives_a_restart_and_a_takeover() {
+    let mut bench = Bench::joined();
+    bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    let outputs = bench.send(hold_of_all(bench.now, None));
+    assert_eq!((commands(&outputs), slots(&outputs)), (vec![&Desired::Stop], vec![0]));
+    let told =
+        |output: &Output| matches!(output, Output::Event(Event::AllHostsHeld { by, until: None }) if by == "ann");
+    assert!(outputs.iter().any(told), "{outputs:?}");
+    let says =
+        |bench: &Bench, words: &str| matches!(bench.phase("j"), JobPhase::Waiting { reason } if reason.contains(words));
+    assert!(says(&bench, "ann holds all hosts until they are released"), "{:?}", bench.phase("j"));
+
+    let newcomer = HostId::new("h2").unwrap();
+    bench.send(Input::HostJoined { host: newcomer.clone(), incarnation: 1, facts: Box::new(facts(true)) });
+    assert_eq!(bench.controller.held_until(&newcomer), Some(HeldUntil::Released));
+    // The standby's state, and a restart on it.
+    bench.controller = bench.controller.for_standby();
+    bench.send(Input::Resumed);
+    bench.send(Input::HostJoined { host: id(), incarnation: 1, facts: Box::new(facts(true)) });
+    assert!(commands(&bench.report(300.0, 0.0)).iter().all(|desired| **desired == Desired::Stop));
+    assert!(bench.controller.all_held().is_some());
+
+    // A host's own hold is another one.
+    bench.send(Input::HostHeld { host: newcomer.clone(), until: None });
+    let outputs = bench.send(Input::AllHostsReleased { by: "bob".into() });
+    let told = |output: &Output| matches!(output, Output::Event(Event::AllHostsReleased { reason }) if reason == "bob released them");
+    assert!(outputs.iter().any(told), "{outputs:?}");
+    assert!(matches!(commands(&outputs)[..], [Desired::Run { .. }]), "{outputs:?}");
+    assert_eq!(bench.controller.held_until(&id()), None);
+    assert_eq!(bench.controller.held_until(&newcomer), Some(HeldUntil::Released));
+    assert!(bench.send(Input::AllHostsReleased { by: "bob".into() }).is_empty(), "they are not held");
+
+    // One with an end ends by itself.
+    let until = bench.now.after(Duration::from_secs(5));
+    bench.send(hold_of_all(bench.now, Some(until)));
+    assert_eq!(bench.controller.held_until(&newcomer), Some(HeldUntil::Released), "the later end");
+    bench.now = until;
+    bench.report(300.0, 0.0);
+    assert_eq!((bench.controller.all_held(), bench.controller.held_until(&id())), (None, None));
+    assert!(bench.send(hold_of_all(until, Some(until))).is_empty(), "a time that is over holds nothing");
+}
+
+#[test]
+fn a_host_that_is_gone_and_that_no_job_needs_can_be_removed() {
+    let mut bench = Bench::joined();
+    let removal = || Input::HostRemoved { host: id(), by: "ann".into() };
+    assert!(bench.send(removal()).is_empty(), "it is connected");
+    bench.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    bench.send(Input::HostLost { host: id(), reason: "test".into() });
+    bench.send(Input::HostHeld { host: id(), until: None });
+    assert_eq!(bench.controller.job_needing(&id()), Some(&JobId::new("j").unwrap()));
+    assert!(bench.send(removal()).is_empty() && bench.controller.hosts().len() == 1, "a job needs it");
+    bench.send(Input::JobCancelled { job: JobId::new("j").unwrap() });
+    let outputs = bench.send(removal());
+    assert!(matches!(&outputs[..], [Output::Event(Event::HostRemoved { by, .. })] if by == "ann"), "{outputs:?}");
+    assert!(bench.controller.hosts().is_empty() && bench.controller.held_until(&id()).is_none());
+    assert!(bench.send(removal()).is_empty(), "it is gone");
+    bench.send(Input::HostJoined { host: id(), incarnation: 2, facts: Box::new(facts(true)) });
+    assert_eq!(bench.controller.hosts().len(), 1);
 }
 
 #[test]
@@ -456,7 +528,10 @@ fn any_input() -> impl Strategy<Value = Input> {
         job.clone().prop_map(|job| Input::JobCancelled { job }),
         (job.clone(), 0.0..2.0f64, 0..9u32).prop_map(|(job, f, s)| Input::Progress { job, progress: progress(f, s) }),
         job.prop_map(|job| Input::EngineEnded { job, end: EngineEnd::Completed, progress: None }),
-        (0..2_000_000u64).prop_map(|until| Input::HostHeld { host: id(), until: Timestamp(until) }),
+        prop::option::of(0..2_000_000u64).prop_map(|until| Input::HostHeld { host: id(), until: until.map(Timestamp) }),
+        prop::option::of(0..2_000_000u64).prop_map(|until| hold_of_all(Timestamp(0), until.map(Timestamp))),
+        Just(Input::AllHostsReleased { by: "test".into() }),
+        Just(Input::HostRemoved { host: id(), by: "test".into() }),
         Just(Input::HostReleased { host: id() }),
         Just(Input::Resumed),
         Just(Input::Tick),

@@ -4,13 +4,16 @@
 
 use gleaner_types::id::HostId;
 use gleaner_types::report::Absence;
-use gleaner_types::time::Timestamp;
+
+use super::held::HeldUntil;
 
 /// A host that offers nothing.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum Unusable {
     #[error("an operator holds it until {until}; `gleaner host release {host}` gives it back")]
-    Held { host: HostId, until: Timestamp },
+    Held { host: HostId, until: HeldUntil },
+    #[error("{by} holds all hosts until {}; `gleaner host release --all` gives them back", all_until(.until))]
+    AllHeld { by: String, until: HeldUntil },
     #[error("it has not joined")]
     NotJoined,
     #[error("its agent is not connected")]
@@ -25,6 +28,13 @@ pub(super) enum Unusable {
     Unknown { resource: &'static str, absence: Absence },
     #[error(transparent)]
     Contended(#[from] Contended),
+}
+
+fn all_until(until: &HeldUntil) -> String {
+    match until {
+        HeldUntil::Time(at) => at.to_string(),
+        HeldUntil::Released => "they are released".to_owned(),
+    }
 }
 
 /// Applications with response-time targets ask for more CPU than a host has.

@@ -80,6 +80,7 @@ fn snapshot(hosts: Vec<HostView>) -> News {
             local_host: HostId::new("host-1").unwrap(),
             hosts_connected: 2,
             jobs_active: 1,
+            all_held: None,
             leadership: None,
             event_log_error: None,
             state_error: None,

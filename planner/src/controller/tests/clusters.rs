@@ -160,7 +160,7 @@ fn held_and_refusing_hosts_are_left_alone() {
     room.seconds(14);
     assert_eq!(room.volunteers("j").len(), 4);
     let until = room.bench.now.after(Duration::from_secs(600));
-    room.send(Input::HostHeld { host: host("i2"), until });
+    room.send(Input::HostHeld { host: host("i2"), until: Some(until) });
     room.second();
     assert!(!room.volunteers("j").contains("i2") && room.capped[&host("i2")] == 0.0);
     let views = room.bench.controller.hosts();

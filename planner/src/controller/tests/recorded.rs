@@ -211,7 +211,7 @@ impl Life {
             9 => self.send(Input::JobCancelled { job: id }),
             10 => {
                 let until = self.now.after(Duration::from_secs(self.random.below(40)));
-                self.send(Input::HostHeld { host: host(name), until });
+                self.send(Input::HostHeld { host: host(name), until: Some(until) });
             }
             11 => self.send(Input::HostReleased { host: host(name) }),
             12 | 13 => {

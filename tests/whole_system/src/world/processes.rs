@@ -87,7 +87,9 @@ impl World {
             Fault::Meddle { host } => self.hosts[host].machine.meddle(0)?,
             Fault::Hold { host, long } => {
                 let (id, for_s) = (self.hosts[host].id.clone(), (long as f64 / 1e3).max(1.0));
-                if let Some(Response::Held { .. }) = self.ask(Request::Hold { host: id, for_s }) {
+                if let Some(Response::Held { .. }) =
+                    self.ask(Request::Hold { host: id, for_s: Some(for_s), unknown: true })
+                {
                     // By the aggregator's clock; a fiftieth is more than any clock here gains.
                     self.hosts[host].held_until = self.now + long * 49 / 50;
                 }
