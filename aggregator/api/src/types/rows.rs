@@ -51,6 +51,8 @@ fn nothing_but(host: HostId) -> HostView {
 
 #[cfg(test)]
 mod tests {
+    use gleaner_planner::controller::HeldUntil;
+    use gleaner_types::time::Timestamp;
     use serde_json::json;
 
     use super::*;
@@ -70,6 +72,20 @@ mod tests {
         assert_eq!(rows, [("a", false, false), ("b", true, true), ("c", false, true), ("d", false, false)]);
         let error = hosts[1].unreadable.as_ref().unwrap();
         assert!(error.contains("cannot be read: report.interval_s: invalid type: null"), "{error}");
+    }
+
+    #[test]
+    fn a_hold_ends_at_a_time_or_when_it_is_released() {
+        for (end, shown) in [(HeldUntil::Time(Timestamp(5)), json!(5)), (HeldUntil::Released, json!("released"))] {
+            assert_eq!(serde_json::to_value(end).unwrap(), shown);
+            let mut row = serde_json::to_value(nothing_but(HostId::new("a").unwrap())).unwrap();
+            row["held_until"] = shown;
+            let Response::Hosts(hosts) = serde_json::from_value(json!({ "hosts": [row] })).unwrap() else {
+                panic!("no hosts")
+            };
+            assert_eq!((hosts[0].held_until, &hosts[0].unreadable), (Some(end), &None));
+        }
+        assert!(serde_json::from_value::<HeldUntil>(json!("never")).is_err());
     }
 
     #[test]
