@@ -29,6 +29,13 @@ fn digest(seed: u64, text: &str) -> u64 {
     text.bytes().fold(seed, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
+/// The outputs in the words of the recording: in it every hold had an end, and no `Some` around it.
+fn as_recorded(outputs: &str) -> String {
+    let mut parts = outputs.split("until: Some(");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + "until: " + &part.replacen("))", ")", 1))
+}
+
 /// Marsaglia's xorshift64*: the same on every machine.
 struct Random(u64);
 
@@ -97,7 +104,7 @@ impl Life {
 
     fn send(&mut self, input: Input) {
         let outputs = self.controller.handle(input, self.now);
-        self.digest = digest(self.digest, &format!("{:?} {outputs:?}", self.now));
+        self.digest = digest(self.digest, &as_recorded(&format!("{:?} {outputs:?}", self.now)));
         self.outputs += outputs.len();
         for output in outputs {
             match output {
