@@ -29,6 +29,9 @@ pub(crate) struct Arguments {
     /// Prints JSON instead of text, for scripts.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// Shows CPU in percent of one core instead of cores.
+    #[arg(long, global = true)]
+    pub(crate) percent: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -57,6 +60,13 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Lists hosts with what they use, what they will leave free, and what part of their promises was broken.
     Hosts,
+    /// Lists the foreground's workloads by the names that their operators know: of libvirt, OpenStack, Proxmox, QEMU, Xen, systemd.
+    ///
+    /// (other) is what is neither named as foreground nor the volunteer; it is protected as well. LIMITS are Gleaner's.
+    Guests {
+        /// Only this host's.
+        host: Option<HostId>,
+    },
     /// Invites and revokes hosts; holds a host for a while, or releases it.
     #[command(subcommand)]
     Host(HostCommand),

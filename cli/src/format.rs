@@ -59,6 +59,46 @@ pub(crate) fn deadline(left_s: f64) -> String {
     }
 }
 
+/// In what CPU is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum CpuUnit {
+    /// Cores: 1.50.
+    #[default]
+    Cores,
+    /// Percent of one core: 150 %.
+    Percent,
+}
+
+impl CpuUnit {
+    /// The unit that the command line asks for.
+    pub(crate) const fn of(percent: bool) -> Self {
+        if percent { Self::Percent } else { Self::Cores }
+    }
+
+    /// The other one.
+    pub(crate) const fn other(self) -> Self {
+        match self {
+            Self::Cores => Self::Percent,
+            Self::Percent => Self::Cores,
+        }
+    }
+
+    pub(crate) fn show(self, share: CoreShare) -> String {
+        match self {
+            Self::Cores => format!("{:.2}", share.cores()),
+            Self::Percent => share.to_string(),
+        }
+    }
+
+    /// The same where there is little room.
+    pub(crate) fn brief(self, share: CoreShare) -> String {
+        match self {
+            Self::Cores => format!("{:.1}", share.cores()),
+            Self::Percent => share.to_string(),
+        }
+    }
+}
+
 /// Readings in a table; those that are missing get a mark and a footnote.
 #[derive(Debug, Default)]
 pub(crate) struct Footnotes {
@@ -174,7 +214,7 @@ pub(crate) fn volunteer_held(view: &HostView) -> Option<String> {
 }
 
 /// The table of hosts.
-pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
+pub(crate) fn hosts(hosts: &[HostView], now_ms: u64, unit: CpuUnit) -> String {
     let mut notes = Footnotes::default();
     let (mut rows, mut unreadable) = (Vec::new(), String::new());
     for view in hosts {
@@ -188,10 +228,11 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
         let mut row = vec![view.host.to_string(), state, view.facts.cores.to_string()];
         match &view.report {
             Some(report) => {
-                let share = |share: &CoreShare| share.to_string();
+                let share = |share: &CoreShare| unit.show(*share);
                 row.push(notes.cell(&report.machine.cpu_busy, share));
-                row.push(notes.cell(&report.machine.cpu_foreground, share));
-                let both = |cpu: &Bounded<CoreShare>| format!("{} / {}", cpu.expected, cpu.safe);
+                row.push(notes.cell(&report.foreground_cpu(), share));
+                row.push(report.other_cpu().map_or_else(|| "-".to_owned(), |other| notes.cell(&other, share)));
+                let both = |cpu: &Bounded<CoreShare>| format!("{} / {}", unit.show(cpu.expected), unit.show(cpu.safe));
                 row.push(notes.cell(&report.residual.cpu, both));
                 row.push(notes.cell(&report.volunteer.cpu, share));
                 let held = report.harm.protection.as_ref().map(|protection| notes.note(&protection.reason));
@@ -203,7 +244,7 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
                     |rate| format!("{:.1} % of {}", rate.value() * 100.0, record.judged),
                 ));
             }
-            None => row.extend(std::iter::repeat_n("no report".to_owned(), 7)),
+            None => row.extend(std::iter::repeat_n("no report".to_owned(), 8)),
         }
         unreadable.extend(view.unreadable.as_ref().map(|error| format!("\nhost {}: {error}", view.host)));
         let age = view.reported.map(|at| now_ms.saturating_sub(at.0) as f64 / 1_000.0);
@@ -217,6 +258,7 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
         "CPUS",
         "BUSY",
         "FOREGROUND",
+        "OTHER",
         "RESIDUAL expected / safe",
         "VOLUNTEER",
         "ALLOWED",
@@ -588,7 +630,7 @@ mod tests {
         assert!(shown.ends_with("\non h the volunteer has at most 50 % of the machine, because"), "{shown}");
         let mut report = gleaner_test_support::report::report(&host, 1);
         report.harm = harm;
-        let shown = hosts(&[host_view(report)], 0);
+        let shown = hosts(&[host_view(report)], 0, CpuUnit::Cores);
         let said = "] the volunteer has at most 50 % of the machine, because";
         let note = shown.lines().find(|line| line.ends_with(said)).unwrap();
         let mark = note.split(' ').next().unwrap();

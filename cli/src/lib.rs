@@ -14,6 +14,7 @@ mod exit;
 mod fixtures;
 mod foreground_load;
 mod format;
+mod guests;
 mod leases;
 mod plots;
 mod stack;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gleaner_planner::controller::{HostView, Input};
 use gleaner_types::application::ApplicationSpec;
+use gleaner_types::guest::GuestName;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{JobSpec, JobStatus};
 use gleaner_types::task::TaskUser;
@@ -13,7 +14,7 @@ use super::Shell;
 use crate::applications::{no_such as no_such_application, shown};
 use crate::operators::Operator;
 use crate::standby::Leading;
-use gleaner_api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};
+use gleaner_api::{ApiError, ErrorCode, HostGuests, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};
 
 /// Longest hold, in seconds. Chosen: who wants a host left alone for a year takes it out of the fleet.
 const LONGEST_HOLD_S: f64 = 366.0 * 86_400.0;
@@ -23,6 +24,7 @@ impl Shell {
         Ok(match request {
             Request::Overview => Response::Overview(self.overview()),
             Request::Hosts => Response::Hosts(self.hosts()),
+            Request::Guests => Response::Guests(self.guests()),
             Request::Jobs => Response::Jobs(self.controller.jobs().rev().cloned().collect()),
             Request::Job { job } => {
                 let status = self.controller.job(&job).cloned().ok_or_else(|| no_such(&job))?;
@@ -66,6 +68,17 @@ impl Shell {
             host.report = None;
         }
         hosts
+    }
+
+    /// What the workloads of the hosts are called that say it. Of a host that is shut out or not known any more, none.
+    fn guests(&self) -> Vec<HostGuests> {
+        let is_shown = |host: &HostId| {
+            let is_connected = self.connections.contains_key(host);
+            let is_shut_out = !is_connected && self.enrolment.admissions.is_revoked(host);
+            !is_shut_out && self.controller.host_facts(host).is_some()
+        };
+        let of = |(host, guests): (&HostId, &Vec<GuestName>)| HostGuests { host: host.clone(), guests: guests.clone() };
+        self.guests.iter().filter(|(host, _)| is_shown(host)).map(of).collect()
     }
 
     fn overview(&self) -> Overview {

@@ -9,6 +9,7 @@ use anyhow::bail;
 use gleaner_api::{AuditRecord, Client, EventLines, Leadership, Overview, Request, Response, SubmitCluster};
 use gleaner_daemon::clock::Clock;
 use gleaner_types::event::EventRecord;
+use gleaner_types::id::HostId;
 use gleaner_types::text::harmless_json;
 use gleaner_types::time::Timestamp;
 
@@ -16,20 +17,39 @@ use super::run::submission;
 use crate::args::{HostCommand, JobCommand, Since};
 use crate::documents::{print, read_document};
 use crate::exit::End;
-use crate::{format, tasks, watch};
+use crate::format::CpuUnit;
+use crate::{format, guests, tasks, watch};
 
-pub(super) async fn hosts(socket: &Path, json: bool) -> anyhow::Result<End> {
+pub(super) async fn hosts(socket: &Path, json: bool, unit: CpuUnit) -> anyhow::Result<End> {
     let client = Client::connect(socket).await?;
     let Response::Hosts(hosts) = client.call(&Request::Hosts).await? else { bail!("unexpected answer") };
     let text = match json {
         true => serde_json::to_string_pretty(&hosts)?,
-        false => format::hosts(&hosts, Clock::start().now().0),
+        false => format::hosts(&hosts, Clock::start().now().0, unit),
     };
     print(&text)?;
     Ok(End::Good)
 }
 
-pub(super) async fn top(socket: &Path, once: bool) -> anyhow::Result<End> {
+pub(super) async fn guests(socket: &Path, host: Option<&HostId>, json: bool, unit: CpuUnit) -> anyhow::Result<End> {
+    let client = Client::connect(socket).await?;
+    let Response::Hosts(hosts) = client.call(&Request::Hosts).await? else { bail!("unexpected answer") };
+    let names = guests::names(&client).await?;
+    if let Some(host) = host.filter(|wanted| !hosts.iter().any(|own| own.host == **wanted)) {
+        bail!("there is no host {host}; `gleaner hosts` shows them");
+    }
+    let wanted = || hosts.iter().filter(|own| host.is_none_or(|host| own.host == *host));
+    let shown = guests::of_hosts(wanted(), &names);
+    if json {
+        print(&serde_json::to_string_pretty(&shown)?)?;
+    } else {
+        print(&guests::text(&shown, unit))?;
+        guests::remarks(wanted(), &names).iter().try_for_each(|remark| print(remark))?;
+    }
+    Ok(End::Good)
+}
+
+pub(super) async fn top(socket: &Path, once: bool, unit: CpuUnit) -> anyhow::Result<End> {
     let client = Client::connect(socket).await?;
     let mut events = LastEvents::of(&client, !once).await?;
     loop {
@@ -44,7 +64,7 @@ pub(super) async fn top(socket: &Path, once: bool) -> anyhow::Result<End> {
                 bail!("unexpected answer");
             };
             jobs.truncate(10);
-            text.push_str(&format!("\n\n{}\n\n{}\n", format::hosts(&hosts, clock.now().0), format::jobs(&jobs)));
+            text.push_str(&format!("\n\n{}\n\n{}\n", format::hosts(&hosts, clock.now().0, unit), format::jobs(&jobs)));
         }
         for line in events.now().await? {
             text.push_str(&format!("\n{line}"));

@@ -13,6 +13,7 @@ use gleaner_types::time::Timestamp;
 use tokio::sync::mpsc;
 
 use super::state::{News, Snapshot};
+use crate::guests;
 
 /// Time between two polls.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
@@ -47,7 +48,8 @@ async fn snapshot(socket: &std::path::Path) -> Result<Snapshot, ClientError> {
     let Response::Applications(applications) = client.call(&Request::Applications).await? else {
         return Err(unexpected(socket));
     };
-    Ok(Snapshot { overview, hosts, jobs, applications })
+    let names = guests::names(&client).await?;
+    Ok(Snapshot { overview, hosts, names, jobs, applications })
 }
 
 fn unexpected(socket: &std::path::Path) -> ClientError {
