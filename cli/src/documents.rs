@@ -34,15 +34,34 @@ pub(crate) fn read_document<T: serde::de::DeserializeOwned>(path: &std::path::Pa
     Ok(read)
 }
 
-/// Prints a line without what acts on a terminal, but for our own escape sequences: texts were cleaned of theirs, and
-/// JSON has them as numbers. An error (a closed pipe) ends the command instead of panicking.
+/// Prints a line without what acts on a terminal, but for our own colours: texts were cleaned of theirs, and JSON has them as
+/// numbers. Colours are left out where the output is no terminal, where it can show none (`TERM=dumb`), and where nobody wants
+/// them (`NO_COLOR`, `--color never`). An error (a closed pipe) ends the command instead of panicking.
 ///
 /// # Errors
 /// Standard output cannot be written.
 pub fn print(text: &str) -> anyhow::Result<()> {
     use std::io::Write;
-    let text: Vec<String> = text.split('\x1b').map(gleaner_types::text::harmless_json).collect();
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", text.join("\x1b"))?;
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{}", harmless(text))?;
     Ok(out.flush()?)
+}
+
+/// Prints a text over the one before, from the upper left corner of the terminal.
+pub(crate) fn print_over(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let text = match anstream::AutoStream::choice(&out) {
+        anstream::ColorChoice::Never => anstream::adapter::strip_str(text).to_string(),
+        _ => harmless(text),
+    };
+    // Home, the text with each line's old rest erased, then everything below erased: no flicker.
+    let lines: Vec<String> = text.lines().map(|line| format!("{line}\x1b[K")).collect();
+    writeln!(out, "\x1b[H{}\x1b[J", lines.join("\n"))?;
+    Ok(out.flush()?)
+}
+
+fn harmless(text: &str) -> String {
+    let text: Vec<String> = text.split('\x1b').map(gleaner_types::text::harmless_json).collect();
+    text.join("\x1b")
 }

@@ -14,20 +14,28 @@ use gleaner_types::text::harmless;
 use gleaner_types::units::CoreShare;
 use serde_json::Value;
 
+use crate::states::{self, Meaning};
+
 /// A table with columns as wide as their widest cell.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| shown(cell));
         cells.chain([head[column].len()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let padded: Vec<String> =
+            cells.zip(&widths).map(|(cell, width)| format!("{cell}{}", " ".repeat(width - shown(cell)))).collect();
         padded.join("  ").trim_end().to_owned()
     };
     let mut lines = vec![line(&mut head.iter().copied())];
     lines.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
     lines.join("\n")
+}
+
+/// Characters of a cell that are seen: colours are not.
+fn shown(cell: &str) -> usize {
+    anstream::adapter::strip_str(cell).map(|part| part.chars().count()).sum()
 }
 
 /// Text without characters that act on a terminal.
@@ -218,14 +226,14 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64, unit: CpuUnit) -> String {
     let mut notes = Footnotes::default();
     let (mut rows, mut unreadable) = (Vec::new(), String::new());
     for view in hosts {
-        let state = match (view.connected, view.facts.levers.acting, view.held_until) {
-            _ if view.unreadable.is_some() => "unreadable".to_owned(),
-            (false, ..) => "lost".to_owned(),
-            (true, _, Some(until)) => format!("held for {}", seconds(until.0.saturating_sub(now_ms) as f64 / 1_000.0)),
-            (true, true, None) => "acting".to_owned(),
-            (true, false, None) => "observing".to_owned(),
+        let (state, meaning) = states::host(view);
+        let state = match (meaning, view.held_until) {
+            (Meaning::Held, Some(until)) => {
+                format!("held for {}", seconds(until.0.saturating_sub(now_ms) as f64 / 1_000.0))
+            }
+            _ => state.to_owned(),
         };
-        let mut row = vec![view.host.to_string(), state, view.facts.cores.to_string()];
+        let mut row = vec![view.host.to_string(), meaning.paint(&state), view.facts.cores.to_string()];
         match &view.report {
             Some(report) => {
                 let share = |share: &CoreShare| unit.show(*share);
@@ -237,7 +245,7 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64, unit: CpuUnit) -> String {
                 row.push(notes.cell(&report.volunteer.cpu, share));
                 let held = report.harm.protection.as_ref().map(|protection| notes.note(&protection.reason));
                 row.push(notes.cell(&report.volunteer.allowance, share) + &held.unwrap_or_default());
-                row.push(notes.cell(&report.harm.foreground, ToString::to_string));
+                row.push(states::harm(report).paint(&notes.cell(&report.harm.foreground, ToString::to_string)));
                 let record = report.residual.record;
                 row.push(record.violation_rate().map_or_else(
                     || "none judged".to_owned(),
@@ -276,7 +284,7 @@ pub(crate) fn jobs(jobs: &[JobStatus]) -> String {
         let progress = job.progress.as_ref();
         vec![
             job.spec.id.to_string(),
-            job.phase.word().to_owned(),
+            states::phase(&job.phase).paint(job.phase.word()),
             goal(job.spec.goal),
             progress.map_or_else(|| "-".into(), |p| format!("{}/{}", p.tasks_done, p.tasks_total)),
             progress.map_or_else(|| "-".into(), |p| format!("{:.0} %", p.fraction_done.value() * 100.0)),
@@ -302,7 +310,8 @@ pub(crate) fn applications(all: &[ApplicationStatus]) -> String {
         vec![
             status.spec.name.to_string(),
             format!("{} ms", status.spec.target_ms),
-            status.response.as_ref().map_or_else(|| "-".into(), |(_, response)| response_time(response)),
+            states::response(status)
+                .paint(&status.response.as_ref().map_or_else(|| "-".into(), |(_, response)| response_time(response))),
             missed,
             decision.map_or_else(|| "-".into(), |decision| granted(&decision.shares)),
         ]
@@ -486,9 +495,10 @@ pub(crate) fn pool_share(of: &PoolShare) -> String {
 }
 
 fn phase(phase: &JobPhase) -> String {
+    let word = states::phase(phase).paint(phase.word());
     match phase {
-        JobPhase::Waiting { reason } | JobPhase::Failed { reason } => format!("{}: {}", phase.word(), clean(reason)),
-        other => other.word().to_owned(),
+        JobPhase::Waiting { reason } | JobPhase::Failed { reason } => format!("{word}: {}", clean(reason)),
+        _ => word,
     }
 }
 
@@ -566,7 +576,8 @@ pub(crate) fn event(record: &EventRecord) -> String {
         EventSource::Aggregator => "aggregator".to_owned(),
         EventSource::Agent { host, .. } => host.to_string(),
     };
-    let mut text = format!("{}  {:<12} {}", record.at, source, record.event.name());
+    let name = record.event.name();
+    let mut text = format!("{}  {:<12} {}", record.at, source, states::event(&name).paint(&name));
     if let gleaner_types::event::Event::JobSized { decision } = &record.event {
         return text + &format!("  job={} size={} ({})", decision.job, decision.size, clean(&decision.reason));
     }
@@ -600,6 +611,9 @@ mod tests {
     fn tables_line_up() {
         let rows = [vec!["a".into(), "10".into()], vec!["long".into(), "1".into()]];
         assert_eq!(table(&["X", "NUMBER"], &rows), "X     NUMBER\na     10\nlong  1");
+        let coloured = [vec![Meaning::Bad.paint("a"), "10".into()], vec!["long".into(), Meaning::Good.paint("1")]];
+        let text = table(&["X", "NUMBER"], &coloured);
+        assert_eq!(anstream::adapter::strip_str(&text).to_string(), "X     NUMBER\na     10\nlong  1");
     }
 
     #[test]

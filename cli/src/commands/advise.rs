@@ -5,20 +5,28 @@ use std::path::Path;
 
 use anyhow::bail;
 use gleaner_api::{Client, Request, Response};
-use gleaner_planner::advice::{Advice, Basis, HostAdvice, Question, Standing};
+use gleaner_planner::advice::{Advice, Basis, HostAdvice, Question, Standing, total};
 use gleaner_types::report::Reading;
 use gleaner_types::units::CoreShare;
 
 use crate::args::AdviseArgs;
+use crate::columns;
 use crate::documents::print;
 use crate::exit::End;
 use crate::format::{CpuUnit, Footnotes, clean, seconds, table};
+use crate::list::or_none_passes;
+use crate::states;
 
 pub(super) async fn advise(socket: &Path, args: &AdviseArgs, json: bool, unit: CpuUnit) -> anyhow::Result<End> {
+    let list = args.list.over(columns::advice())?;
     let client = Client::connect(socket).await?;
     let question = Question { for_s: args.time.as_secs_f64(), risk: args.risk };
     let Response::Advice(advice) = client.call(&Request::Advise(question)).await? else { bail!("unexpected answer") };
-    print(&if json { serde_json::to_string_pretty(&advice)? } else { text(&advice, unit) })?;
+    let of = advice.hosts.len();
+    // What is added up is of the hosts that are shown.
+    let advice = total(advice.question, list.rows(advice.hosts));
+    let words = || or_none_passes(text(&advice, unit), advice.hosts.len(), of);
+    print(&if json { serde_json::to_string_pretty(&advice)? } else { words() })?;
     Ok(End::Good)
 }
 
@@ -68,12 +76,11 @@ fn text(advice: &Advice, unit: CpuUnit) -> String {
 }
 
 fn row(own: &HostAdvice, unit: CpuUnit, notes: &mut Footnotes) -> Vec<String> {
-    let state = match &own.standing {
-        Standing::Ready => "ready".to_owned(),
-        Standing::Observing { .. } => "observing".to_owned(),
-        Standing::Held { until } => format!("held until {until}"),
-        Standing::Unable { .. } => "unable".to_owned(),
-    };
+    let (word, meaning) = states::standing(&own.standing);
+    let state = meaning.paint(&match &own.standing {
+        Standing::Held { until } => format!("{word} until {until}"),
+        _ => word.to_owned(),
+    });
     let cores = |share: CoreShare| unit.brief(share);
     let mut cells = vec![own.host.to_string(), state];
     cells.push(notes.cell(&own.promise, |promise| cores(promise.cpu)));
@@ -99,7 +106,7 @@ fn row(own: &HostAdvice, unit: CpuUnit, notes: &mut Footnotes) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_planner::advice::{Promise, total};
+    use gleaner_planner::advice::Promise;
     use gleaner_types::id::HostId;
     use gleaner_types::report::AbsenceKind;
 

@@ -93,7 +93,9 @@ async fn follow(
         }
         known.push_back(line);
         *since = logged_after(*since, &record);
-        if news.send(News::Event(crate::format::event(&record))).await.is_err() {
+        // The screen has colours of its own.
+        let text = anstream::adapter::strip_str(&crate::format::event(&record)).to_string();
+        if news.send(News::Event(text)).await.is_err() {
             break;
         }
     }

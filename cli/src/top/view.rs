@@ -4,18 +4,19 @@
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationStatus, ShareDecision};
 use gleaner_types::job::{JobPhase, JobStatus};
-use gleaner_types::report::{HostReport, Reading, VolunteerState, WorkloadSample};
+use gleaner_types::report::{HostReport, Reading, WorkloadSample};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{BytesPerSec, CoreShare};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, TableState, Tabs, Wrap};
 
 use super::state::{State, Tab};
 use crate::format::{clean, goal, pool_share, response_time, seconds, share, word};
 use crate::guests::{Guest, Role, limits_in_words, managed_by, per_second};
+use crate::states::{self, Meaning};
 
 const KEYS: &str = "q quit  tab next  1-6 tab  ↑↓ select  / filter  p pause  ? help";
 
@@ -42,10 +43,10 @@ const HARM_FROM: u16 = 88;
 /// The same for what is neither foreground nor the volunteer; the line of sums has it on every screen.
 const OTHER_FROM: u16 = 96;
 
-const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
-const WARN: Style = Style::new().fg(Color::Yellow);
-const GOOD: Style = Style::new().fg(Color::Green);
-const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
+const BAD: Style = Meaning::Bad.on_screen();
+const WARN: Style = Meaning::Warning.on_screen();
+const GOOD: Style = Meaning::Good.on_screen();
+const QUIET: Style = Meaning::Quiet.on_screen();
 const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
 const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
@@ -154,30 +155,18 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
         Layout::vertical([Constraint::Min(0), of_held, Constraint::Length(1)]).areas(area);
     let (wide, widest) = (area.width >= HARM_FROM, area.width >= OTHER_FROM);
     let row = |host: &&HostView| {
-        let (word, style) = match (host.connected, host.facts.levers.acting, host.held_until) {
-            _ if host.unreadable.is_some() => ("unreadable".to_owned(), BAD),
-            (false, ..) => ("lost".to_owned(), BAD),
-            (true, _, Some(until)) => (format!("held {}", seconds(until.seconds_since(now))), WARN),
-            (true, true, None) => ("acting".to_owned(), GOOD),
-            (true, false, None) => ("observing".to_owned(), Style::new()),
+        let (word, meaning) = states::host(host);
+        let word = match (meaning, host.held_until) {
+            (Meaning::Held, Some(until)) => format!("held {}", seconds(until.seconds_since(now))),
+            _ => word.to_owned(),
         };
         let report = host.report.as_ref();
-        let (volunteer, style_of_volunteer) = match report.map(|report| report.volunteer.state) {
-            Some(VolunteerState::Active) => ("active", GOOD),
-            Some(VolunteerState::Frozen) => ("frozen", WARN),
-            Some(VolunteerState::Latent) => ("latent", QUIET),
-            Some(VolunteerState::Unknown(_)) => ("unknown", WARN),
-            None => ("-", QUIET),
-        };
-        // Only an interval that is wholly above the budget is worth a colour.
-        let is_over = |report: &HostReport| {
-            report.harm.foreground.value().is_some_and(|harm| harm.low_percent > report.harm.budget_percent)
-        };
-        let style_of_harm = if report.is_some_and(is_over) { BAD } else { Style::new() };
+        let (volunteer, of_volunteer) = states::volunteer(report.map(|report| &report.volunteer.state));
+        let of_harm = report.map_or(Meaning::Plain, states::harm);
         let of = |what: &dyn Fn(&HostReport) -> String| report.map_or_else(|| "-".to_owned(), what);
         let mut cells = vec![
             Cell::from(host.host.to_string()),
-            Cell::from(word).style(style),
+            Cell::from(word).style(meaning.on_screen()),
             Cell::from(host.facts.cores.to_string()),
             Cell::from(of(&|report| reading(&report.foreground_cpu()))),
             Cell::from(of(&|report| match report.residual.cpu.value() {
@@ -186,7 +175,7 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
             })),
             Cell::from(of(&|report| reading(&report.volunteer.cpu))),
             Cell::from(of(&|report| reading(&report.volunteer.allowance))),
-            Cell::from(volunteer).style(style_of_volunteer),
+            Cell::from(volunteer).style(of_volunteer.on_screen()),
             Cell::from(host.job.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)),
         ];
         if wide {
@@ -197,7 +186,7 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
                     .value()
                     .map_or_else(|| "-".to_owned(), |harm| format!("{:.1} %", harm.mean_percent))
             }))
-            .style(style_of_harm);
+            .style(of_harm.on_screen());
             cells.insert(7, harm);
         }
         if widest {
@@ -275,12 +264,7 @@ fn residual(state: &State, frame: &mut Frame<'_>, area: Rect) {
 fn jobs(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
     let left = |at: Timestamp| at.seconds_since(now) - now.seconds_since(at);
     let row = |job: &&JobStatus| {
-        let style = match job.phase {
-            JobPhase::Running | JobPhase::Completed => GOOD,
-            JobPhase::Failed { .. } => BAD,
-            JobPhase::Waiting { .. } => WARN,
-            JobPhase::Profiling | JobPhase::Cancelled => Style::new(),
-        };
+        let style = states::phase(&job.phase).on_screen();
         let ended = job.phase.is_final();
         let time = |at: Option<Timestamp>| at.filter(|_| !ended).map_or_else(|| "-".to_owned(), |at| seconds(left(at)));
         let late = !ended && job.deadline.zip(job.completion_estimate).is_some_and(|(by, then)| then > by);
@@ -335,12 +319,7 @@ fn applications(state: &State, frame: &mut Frame<'_>, area: Rect) {
     };
     let row = |own: &&ApplicationStatus| {
         let mean_ms = own.response.as_ref().and_then(|(_, response)| response.mean_ms());
-        let style = match mean_ms {
-            Some(mean_ms) if mean_ms > own.spec.target_ms * 1.1 => BAD,
-            Some(mean_ms) if mean_ms > own.spec.target_ms => WARN,
-            Some(_) => GOOD,
-            None => QUIET,
-        };
+        let style = states::response(own).on_screen();
         let of_target = mean_ms.map_or_else(|| "-".to_owned(), |mean| format!("{:.2}", mean / own.spec.target_ms));
         let shares = own.decision.iter().flat_map(|decision| &decision.shares).map(share);
         Row::new(vec![
@@ -441,8 +420,8 @@ fn events(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let shown = lines[start..end].iter().enumerate().map(|(place, line)| {
         let style = match () {
             () if selected > 0 && start + place == marked => SELECTED,
-            () if line.contains("failed") || line.contains("refused") || line.contains("lost") => WARN,
-            () => Style::new(),
+            // A line's words: time, source, name.
+            () => states::event(line.split_whitespace().nth(2).unwrap_or_default()).on_screen(),
         };
         Line::styled(line.as_str(), style)
     });
