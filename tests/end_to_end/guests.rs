@@ -24,15 +24,17 @@ fn cpu(guest: &Value) -> Option<f64> {
 #[test]
 fn guests_are_listed_by_the_names_their_operators_know() {
     if !has_qemu() {
-        gleaner_test_support::skip!("qemu-system-x86_64 is missing");
+        gleaner_test_support::skip!("qemu-system-x86_64 is not installed");
     }
     let mut pair = Pair::new(&[HOST]);
     let folder = pair.bench.folder.path().to_owned();
-    let names = ["gleaner-web1", "gleaner-db1"].map(|name| format!("guest={name},debug-threads=on"));
+    // Other runs of this test have other names.
+    let [web, db, pve] = ["web", "db", "pve"].map(|name| format!("{name}-{}", pair.port));
+    let names = [&web, &db].map(|name| format!("guest={name},debug-threads=on"));
     let uuids = ["4dea22b3-1d52-d8f3-2516-782e98ab3fa0", "9c3b1a00-77aa-4c3c-9d9d-5f1d3f9b8a10"];
     let busy = start(&folder, "web.img", true, &["-name", &names[0], "-uuid", uuids[0]]);
     let idle = start(&folder, "db.img", false, &["-name", &names[1], "-uuid", uuids[1]]);
-    let same_name = start(&folder, "other.img", false, &["-name", "gleaner-db1"]);
+    let same_name = start(&folder, "other.img", false, &["-name", &db]);
     // As Proxmox starts its QEMU, whose option -id no other has.
     let mut proxmox = Command::new("sh");
     proxmox.arg0("kvm").args([
@@ -42,7 +44,7 @@ fn guests_are_listed_by_the_names_their_operators_know() {
         "-id",
         "101",
         "-name",
-        "gleaner-pve,debug-threads=on",
+        &format!("{pve},debug-threads=on"),
     ]);
     let proxmox = Running::start(proxmox);
     pair.start_aggregator();
@@ -58,11 +60,12 @@ fn guests_are_listed_by_the_names_their_operators_know() {
         [&busy, &idle, &same_name, &proxmox].map(|own| of(&all, own.0.id()).unwrap());
     assert_eq!(
         (&busy["name"], &busy["manager"], &busy["uuid"]),
-        (&"gleaner-web1".into(), &"qemu".into(), &uuids[0].into())
+        (&web.as_str().into(), &"qemu".into(), &uuids[0].into())
     );
     // Two of one name are told apart: one by its UUID, the other has none.
-    assert_eq!((&idle["name"], &same_name["name"]), (&"gleaner-db1".into(), &"gleaner-db1".into()));
-    assert_eq!(idle["guest"], "gleaner-db1 [9c3b1a00]");
+    assert_eq!((&idle["name"], &same_name["name"]), (&db.as_str().into(), &db.as_str().into()));
+    let told_apart = format!("{db} [9c3b1a00]");
+    assert_eq!(idle["guest"], told_apart);
     assert_ne!(same_name["guest"], idle["guest"]);
     assert_eq!((&proxmox["manager"], &proxmox["instance"]), (&"proxmox".into(), &"101".into()));
     assert_eq!((&busy["protected"], &busy["limits"]["quota"]), (&"observes_only".into(), &"unlimited".into()));
@@ -70,11 +73,14 @@ fn guests_are_listed_by_the_names_their_operators_know() {
     assert!(cpu(other).is_some_and(|cpu| cpu >= 0.0), "{other}");
 
     let table = text(&pair.ask(&["guests"]).stdout);
-    for part in ["gleaner-web1", "gleaner-db1 [9c3b1a00]", "proxmox 101", "(other)", "observing"] {
+    for part in [web.as_str(), &told_apart, "proxmox 101", "(other)", "observing"] {
         assert!(table.contains(part), "{part} not in\n{table}");
     }
     let percent = text(&pair.ask(&["guests", "--percent"]).stdout);
-    assert!(percent.lines().any(|line| line.contains("gleaner-web1") && line.contains(" % ")), "{percent}");
+    assert!(percent.lines().any(|line| line.contains(&web) && line.contains(" % ")), "{percent}");
+    let sorted =
+        text(&pair.ask(&["guests", "--filter", &pair.port.to_string(), "--sort", "cpu:desc", "--limit", "1"]).stdout);
+    assert!(sorted.contains(&web) && sorted.lines().count() >= 2 && !sorted.contains(&db), "{sorted}");
     let hosts = text(&pair.ask(&["hosts"]).stdout);
     assert!(hosts.contains("OTHER"), "{hosts}");
     let wrong = pair.ask(&["guests", "no-such-host"]);

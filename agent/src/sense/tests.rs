@@ -304,7 +304,7 @@ fn real_guests_have_the_names_of_their_managers_and_their_own_cpu() {
     use gleaner_test_support::guest::{has_qemu, start};
     use gleaner_types::guest::Manager;
     if !has_qemu() {
-        gleaner_test_support::skip!("qemu-system-x86_64 is missing");
+        gleaner_test_support::skip!("qemu-system-x86_64 is not installed");
     }
     let folder = tempfile::tempdir().unwrap();
     let uuid = "4dea22b3-1d52-d8f3-2516-782e98ab3fa0";

@@ -240,11 +240,13 @@ async fn names_of_guests_are_those_of_the_connection_there_is() {
     let say = |shell: &mut Shell, connection, text: &str| {
         shell.take(Arrival::Guests { host: host.clone(), connection, guests: vec![name(text)] });
     };
-    let names = |shell: &mut Shell| match shell.answer(&root(), Request::Guests) {
-        Ok(Response::Guests(hosts)) => {
-            hosts.into_iter().flat_map(|host| host.guests).map(|own| own.name.to_string()).collect()
+    let names = |shell: &mut Shell| -> Vec<String> {
+        match shell.answer(&root(), Request::Guests) {
+            Ok(Response::Guests(hosts)) => {
+                hosts.into_iter().flat_map(|host| host.guests).map(|own| own.name.to_string()).collect()
+            }
+            other => panic!("{other:?}"),
         }
-        other => panic!("{other:?}"),
     };
     join(&mut shell, &host, 1, certificate).unwrap();
     assert_eq!(names(&mut shell), Vec::<String>::new(), "an agent of an older release says none");
