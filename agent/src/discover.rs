@@ -26,6 +26,10 @@ pub(crate) struct Found {
     pub(crate) kind: WorkloadKind,
     /// Socket of its monitor, of a guest, as its command line claims it.
     pub(crate) monitor: Option<PathBuf>,
+    /// UUID of a guest, as its command line claims it.
+    pub(crate) uuid: Option<String>,
+    /// Number at Proxmox, as its command line claims it.
+    pub(crate) vmid: Option<u32>,
 }
 
 /// What to look for.
@@ -73,19 +77,20 @@ impl Discovery {
         before: &BTreeMap<&WorkloadKey, &Found>,
         domains: impl Iterator<Item = (&'d str, &'d str)>,
     ) -> (BTreeMap<WorkloadKey, Found>, usize) {
-        let mut named: Vec<(WorkloadKey, String, WorkloadKind, Option<PathBuf>)> = domains
-            .map(|(uuid, name)| (WorkloadKey::Domain(uuid.into()), name.into(), WorkloadKind::XenDomain, None))
+        let nothing = QemuCommand::default;
+        let mut named: Vec<(WorkloadKey, String, WorkloadKind, QemuCommand)> = domains
+            .map(|(uuid, name)| (WorkloadKey::Domain(uuid.into()), name.into(), WorkloadKind::XenDomain, nothing()))
             .collect();
         for (path, mount) in self.cgroups() {
             if !self.volunteer.iter().any(|own| mount.join(&path).starts_with(own)) {
                 let name = path.display().to_string();
-                named.push((WorkloadKey::Cgroup(path), name, WorkloadKind::Cgroup, None));
+                named.push((WorkloadKey::Cgroup(path), name, WorkloadKind::Cgroup, nothing()));
             }
         }
         if self.qemu {
-            for (pid, start_ticks, command) in self.guests() {
-                let name = command.name.unwrap_or_else(|| format!("qemu-{pid}"));
-                named.push((WorkloadKey::Process { pid, start_ticks }, name, WorkloadKind::Qemu, command.monitor));
+            for (pid, start_ticks, mut command) in self.guests() {
+                let name = command.name.take().unwrap_or_else(|| format!("qemu-{pid}"));
+                named.push((WorkloadKey::Process { pid, start_ticks }, name, WorkloadKind::Qemu, command));
             }
         }
         named.sort_by(|a, b| a.0.cmp(&b.0));
@@ -97,9 +102,9 @@ impl Discovery {
         let mut used: BTreeMap<WorkloadId, u32> =
             named.iter().filter_map(|(key, name, ..)| Some((kept(key, name)?, 2))).collect();
         let mut found = BTreeMap::new();
-        for (key, name, kind, monitor) in named {
+        for (key, name, kind, QemuCommand { monitor, uuid, vmid, .. }) in named {
             let id = kept(&key, &name).unwrap_or_else(|| unique(&name, &mut used));
-            found.insert(key, Found { id, name, kind, monitor });
+            found.insert(key, Found { id, name, kind, monitor, uuid, vmid });
         }
         (found, left_out)
     }

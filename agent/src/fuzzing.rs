@@ -31,9 +31,10 @@ pub fn cgroup_files(data: &[u8]) {
     crate::levers::cgroup::fuzz(data);
 }
 
-/// QEMU's command lines, and its monitor's lines.
+/// QEMU's command lines, its monitor's lines, and libvirt's files about it.
 pub fn qemu(data: &[u8]) {
     _ = process::parse_qemu(data);
+    crate::names::fuzz(data);
     _ = process::is_vcpu_thread(data);
     if let Ok(qmp::Line::Answer(answer)) = qmp::parse_line(data) {
         _ = qmp::block_stats(&answer);

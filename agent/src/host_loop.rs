@@ -297,6 +297,9 @@ impl HostLoop {
             self.outbox.event(now, Event::ReportsDropped { count: dropped - self.drops_reported });
             self.drops_reported = dropped;
         }
+        if let Some(names) = self.sensor.guest_names() {
+            self.outbox.guests(names);
+        }
         let report = self.assemble(observation, dropped);
         if let Some(status) = &self.status {
             status.ticked(Tick::of(&report, self.actor.as_ref()));

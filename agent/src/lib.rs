@@ -30,6 +30,7 @@ pub mod launch;
 pub mod levers;
 pub mod link;
 pub mod metrics;
+mod names;
 mod netlink;
 pub mod network_bound;
 pub mod order;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gleaner_types::command::{Ack, Outcome, Refusal};
 use gleaner_types::event::{Event, EventRecord, EventSource, LONGEST};
+use gleaner_types::guest::GuestName;
 use gleaner_types::id::HostId;
 use gleaner_types::report::HostReport;
 use gleaner_types::task::{TaskAttempt, TaskState, TaskStatus};
@@ -27,6 +28,10 @@ const STATES_PER_MESSAGE: usize = 256;
 
 /// Most states of tasks that wait.
 const MOST_TASKS: usize = 8_192;
+
+/// Most bytes of texts in what workloads are called. Chosen: a message is at most 4 MiB, and real names come nowhere near
+/// this; what is left out is shown by its identifier.
+const MOST_NAMES: usize = 1 << 20;
 
 /// Most acknowledgements kept; a newer one of the same target replaces the older.
 const MAX_ACKS: usize = 4_096;
@@ -63,6 +68,10 @@ struct Waiting {
     acks: VecDeque<Ack>,
     /// The newest of each attempt; the runner of tasks bounds their number.
     tasks: BTreeMap<TaskAttempt, TaskStatus>,
+    /// What workloads are called, once that is known.
+    guests: Option<Vec<GuestName>>,
+    /// That was not sent on this connection.
+    guests_due: bool,
     connected: bool,
     finished: bool,
     unknown: Unknowns,
@@ -79,13 +88,16 @@ pub struct Batch {
     pub events: Vec<EventRecord>,
     /// How tasks are.
     pub tasks: Vec<TaskState>,
+    /// What workloads are called, all of them, where that is new on this connection.
+    pub guests: Option<Vec<GuestName>>,
 }
 
 impl Batch {
     /// There is nothing to send.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.report.is_none() && self.acks.is_empty() && self.events.is_empty() && self.tasks.is_empty()
+        let nothing_new = self.report.is_none() && self.guests.is_none();
+        nothing_new && self.acks.is_empty() && self.events.is_empty() && self.tasks.is_empty()
     }
 }
 
@@ -213,11 +225,30 @@ impl Outbox {
         self.changed.notify_one();
     }
 
+    /// Takes what all workloads are called. Each connection begins with it.
+    pub fn guests(&self, mut guests: Vec<GuestName>) {
+        let mut bytes = 0_usize;
+        let fitting = guests.iter().position(|guest| {
+            bytes += guest.text_bytes();
+            bytes > MOST_NAMES
+        });
+        if let Some(fitting) = fitting {
+            tracing::warn!(left_out = guests.len() - fitting, "names of workloads are too long to be sent together");
+            guests.truncate(fitting);
+        }
+        let mut waiting = self.lock();
+        waiting.guests = Some(guests);
+        waiting.guests_due = true;
+        drop(waiting);
+        self.changed.notify_one();
+    }
+
     /// A connection was welcomed; events up to `through` are in the log.
     pub fn connected(&self, through: u64) {
         let mut waiting = self.lock();
         waiting.connected = true;
         waiting.events_sent = through;
+        waiting.guests_due = true;
         drop(waiting);
         self.acknowledged(through);
         self.changed.notify_one();
@@ -301,7 +332,9 @@ impl Outbox {
         {
             tasks.push(TaskState { attempt, status });
         }
-        Batch { report: waiting.reports.pop_front(), acks: waiting.acks.drain(..).collect(), events, tasks }
+        let guests_due = std::mem::take(&mut waiting.guests_due);
+        let guests = waiting.guests.as_ref().filter(|_| guests_due).cloned();
+        Batch { report: waiting.reports.pop_front(), acks: waiting.acks.drain(..).collect(), events, tasks, guests }
     }
 }
 
@@ -401,6 +434,31 @@ mod tests {
     fn ack(target: Target, number: u64) -> Ack {
         let outcome = Outcome::Refused { reason: Refusal::Stale, detail: String::new() };
         Ack { target, version: Version { epoch: 1, number }, outcome }
+    }
+
+    fn guest(name: &str) -> GuestName {
+        use gleaner_types::guest::Manager;
+        use gleaner_types::id::GuestText;
+        let workload = WorkloadId::from_untrusted(name);
+        let name = GuestText::from_untrusted(name).unwrap();
+        GuestName { workload, manager: Manager::Qemu, name, title: None, instance: None, uuid: None, pid: None }
+    }
+
+    #[test]
+    fn every_connection_begins_with_what_guests_are_called() {
+        let outbox = outbox(2);
+        outbox.connected(0);
+        assert_eq!(outbox.take().guests, None, "nothing is known yet");
+        outbox.guests(vec![guest("a")]);
+        outbox.guests(vec![guest("b")]);
+        assert_eq!(outbox.take().guests, Some(vec![guest("b")]));
+        assert!(outbox.take().is_empty(), "once");
+        outbox.disconnected();
+        outbox.connected(0);
+        assert_eq!(outbox.take().guests, Some(vec![guest("b")]));
+        let long = guest(&"x".repeat(256));
+        outbox.guests(vec![long; 4_096]);
+        assert_eq!(outbox.take().guests.unwrap().len(), MOST_NAMES / 512);
     }
 
     fn report(sequence: u64) -> HostReport {

@@ -84,12 +84,16 @@ pub(crate) fn parse_io(bytes: &[u8]) -> Result<(u64, u64), Absence> {
 }
 
 /// A QEMU guest, as its command line tells.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct QemuCommand {
     /// The guest's name, if it has one.
     pub(crate) name: Option<String>,
     /// Socket of its monitor, if it has one that anybody can connect to. A claim: whoever starts the process writes it.
     pub(crate) monitor: Option<PathBuf>,
+    /// Its UUID.
+    pub(crate) uuid: Option<String>,
+    /// Its number at Proxmox, whose QEMU alone has that option.
+    pub(crate) vmid: Option<u32>,
 }
 
 /// Most of a command line that is read: whoever starts a process chooses its length, and it may be megabytes.
@@ -111,7 +115,7 @@ pub(crate) fn parse_qemu(cmdline: &[u8]) -> Option<QemuCommand> {
     if !(program.starts_with("qemu-system-") || ["qemu-kvm", "kvm", "qemu-kvm.real"].contains(&program)) {
         return None;
     }
-    let mut command = QemuCommand { name: None, monitor: None };
+    let mut command = QemuCommand::default();
     let (mut sockets, mut monitors) = (Vec::new(), Vec::new());
     let mut option = String::new();
     for argument in arguments {
@@ -120,6 +124,10 @@ pub(crate) fn parse_qemu(cmdline: &[u8]) -> Option<QemuCommand> {
             "qmp" | "qmp-pretty" => {
                 command.monitor = argument.strip_prefix("unix:").and_then(first_part).map(Into::into)
             }
+            "uuid" => command.uuid = Some(argument.to_string()),
+            // What the guest sees as its machine's, which is the only one that Proxmox gives.
+            "smbios" => command.uuid = command.uuid.or_else(|| part_of(&argument, "uuid=")),
+            "id" => command.vmid = argument.parse().ok(),
             "chardev" => sockets.extend(listening_socket(&argument)),
             "mon" if argument.contains("mode=control") => monitors.extend(part_of(&argument, "chardev=")),
             _ => {}
@@ -210,7 +218,13 @@ mod tests {
         let parse = |text: &str| parse_qemu(text.replace(' ', "\0").as_bytes());
         let bare =
             parse("/usr/bin/qemu-system-x86_64 -m 64 -name lab-3 -netdev tap,id=n0,ifname=tap7,script=no").unwrap();
-        assert_eq!(bare, QemuCommand { name: Some("lab-3".into()), monitor: None });
+        assert_eq!(bare, QemuCommand { name: Some("lab-3".into()), ..QemuCommand::default() });
+        let proxmox =
+            parse("/usr/bin/kvm -id 101 -name web,debug-threads=on -smbios type=1,uuid=4d-e2 -daemonize").unwrap();
+        let named =
+            QemuCommand { name: Some("web".into()), uuid: Some("4d-e2".into()), vmid: Some(101), monitor: None };
+        assert_eq!(proxmox, named);
+        assert_eq!(parse("kvm -smbios uuid=a -uuid b -id x").unwrap().uuid.as_deref(), Some("b"));
         let libvirt = parse("/usr/bin/kvm -name guest=win,,10,debug-threads=on -S").unwrap();
         assert_eq!(libvirt.name.as_deref(), Some("win,10"));
         let monitor = |text: &str| parse(text).unwrap().monitor.map(|path| path.display().to_string());
@@ -227,7 +241,7 @@ mod tests {
         assert_eq!(parse("/usr/bin/qemu-img convert"), None);
         assert_eq!(parse("vim qemu-system-x86_64"), None);
         let hostile = parse("kvm -netdev tap,ifname=../../etc -name debug-threads=on").unwrap();
-        assert_eq!(hostile, QemuCommand { name: None, monitor: None });
+        assert_eq!(hostile, QemuCommand::default());
     }
 
     #[test]

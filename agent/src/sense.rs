@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use gleaner_types::event::Event;
+use gleaner_types::guest::GuestName;
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{Absence, AbsenceKind, MachineSample, Reading, Reason, WorkloadSample};
 use gleaner_types::units::{Bytes, CoreShare};
@@ -25,6 +26,7 @@ use gleaner_types::units::{Bytes, CoreShare};
 use crate::discover::{Discovery, Found, Glob, InvalidGlob};
 use crate::facts::{ForegroundFacts, GuestFacts, ProcessId, TaskCgroups, WorkloadFacts, WorkloadKey};
 use crate::hierarchies::Hierarchies;
+use crate::names::{Named, named};
 use crate::process::in_this_network_namespace;
 use crate::roots::Roots;
 use crate::xen::{self, is_control_domain};
@@ -40,6 +42,10 @@ pub use volunteer::VolunteerTrace;
 
 /// Shortest interval that rates are made of; an earlier sample repeats the last one.
 const SHORTEST_S: f64 = 0.001;
+
+/// Scans in which a manager's file about a new workload is looked for: a minute with the default period. Chosen: libvirt
+/// writes its own seconds after it has started QEMU.
+const LOOKS: u8 = 12;
 
 /// What to sample.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,6 +112,10 @@ struct Followed {
     /// Its disks' traffic as its monitor tells it.
     disks: MonitoredDisks,
     previous: Option<RawWorkload>,
+    /// What it is called.
+    name: GuestName,
+    /// So many more scans look whether its manager has written more about it.
+    looks: u8,
 }
 
 /// Samples one host.
@@ -128,6 +138,8 @@ pub struct Sensor {
     counters: bool,
     previous: Option<(Instant, RawMachine)>,
     scanned: Option<Instant>,
+    /// What workloads are called is not what [`Sensor::guest_names`] last gave.
+    names_changed: bool,
     /// A workload vanished, so the next sample scans whatever the time.
     scan_due: bool,
     left_out: usize,
@@ -168,6 +180,7 @@ impl Sensor {
             domains: is_control_domain(&settings.roots.proc).then(DomainReader::default),
             monitor_news: 0,
             taps_changed: false,
+            names_changed: true,
             monitors: if settings.monitors { Some(MonitorWatch::start()?) } else { None },
             counters: settings.counters && perf::probe().is_ok(),
             machine,
@@ -274,6 +287,7 @@ impl Sensor {
             changes.push(Event::SensorChanged { sensor: "workloads".into(), absent });
         }
         let gone: Vec<WorkloadKey> = self.followed.keys().filter(|key| !found.contains_key(key)).cloned().collect();
+        self.names_changed |= !gone.is_empty();
         for followed in gone.iter().filter_map(|key| self.followed.remove(key)) {
             changes.push(Event::WorkloadVanished { workload: followed.found.id });
         }
@@ -287,14 +301,25 @@ impl Sensor {
                         let (from, to) = (followed.found.id.clone(), found.id.clone());
                         changes.push(Event::WorkloadRenamed { from, to });
                     }
+                    if followed.found != found {
+                        followed.looks = LOOKS;
+                    }
                     followed.found = found;
+                    if followed.looks > 0 {
+                        let Named { name, may_change } = named(&self.settings.roots, &key, &followed.found);
+                        self.names_changed |= name != followed.name;
+                        followed.name = name;
+                        followed.looks = if may_change { followed.looks - 1 } else { 0 };
+                    }
                 }
                 None => {
                     let (workload, kind) = (found.id.clone(), found.kind);
                     changes.push(Event::WorkloadAppeared { workload, kind });
                     let reader = self.reader(&key);
-                    self.followed
-                        .insert(key, Followed { found, reader, disks: MonitoredDisks::default(), previous: None });
+                    let Named { name, may_change } = named(&self.settings.roots, &key, &found);
+                    let (looks, disks) = (if may_change { LOOKS } else { 0 }, MonitoredDisks::default());
+                    self.names_changed = true;
+                    self.followed.insert(key, Followed { found, reader, disks, previous: None, name, looks });
                 }
             }
         }
@@ -371,6 +396,12 @@ impl Sensor {
         let news = self.monitors.as_ref().map_or(0, MonitorWatch::news);
         let monitors_changed = std::mem::replace(&mut self.monitor_news, news) != news;
         std::mem::take(&mut self.taps_changed) || monitors_changed
+    }
+
+    /// What the workloads are called, if that has changed since this was last asked.
+    pub fn guest_names(&mut self) -> Option<Vec<GuestName>> {
+        let changed = std::mem::take(&mut self.names_changed);
+        changed.then(|| self.followed.values().map(|followed| followed.name.clone()).collect())
     }
 
     /// Whose run-queue waits are the foreground's.

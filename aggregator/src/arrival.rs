@@ -8,6 +8,7 @@ use gleaner_planner::controller::Settings;
 use gleaner_types::application::ResponseTime;
 use gleaner_types::command::Ack;
 use gleaner_types::event::{Event, EventRecord};
+use gleaner_types::guest::GuestName;
 use gleaner_types::id::{ApplicationId, HostId};
 use gleaner_types::report::{HostFacts, HostReport};
 use gleaner_wire::{FromAggregator, JoinRequest, ProtocolVersion, StandsBy, Unknowns};
@@ -38,6 +39,15 @@ pub enum Arrival {
     NotUnderstood(Unknowns),
     /// A report.
     Report(Box<HostReport>),
+    /// What an agent's workloads are called.
+    Guests {
+        /// Whose.
+        host: HostId,
+        /// On which connection.
+        connection: u64,
+        /// All of them.
+        guests: Vec<GuestName>,
+    },
     /// An answer to a command.
     Acked {
         /// Whose.

@@ -30,7 +30,8 @@ use gleaner_types::id::HostId;
 use gleaner_types::report::MAX_WORKLOADS;
 use gleaner_types::task::TaskOrders;
 use gleaner_wire::{
-    AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, ProtocolVersion, Purpose, TaskStates, Unknowns, Welcome,
+    AgentEvents, FromAgent, FromAggregator, GuestNames, Hello, MAX_FRAME, ProtocolVersion, Purpose, TaskStates,
+    Unknowns, Welcome,
 };
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -651,6 +652,13 @@ impl Peer {
             FromAgent::CertificateRequest(request) => {
                 let (host, connection) = (self.host.clone(), self.connection);
                 Ok(Some(Arrival::CertificateRequest { host, connection, request }))
+            }
+            FromAgent::Guests(GuestNames { guests }) if guests.len() > MAX_WORKLOADS => {
+                Err(MessageRefusal::ManyWorkloads(guests.len()))
+            }
+            FromAgent::Guests(GuestNames { guests }) => {
+                let (host, connection) = (self.host.clone(), self.connection);
+                Ok(Some(Arrival::Guests { host, connection, guests }))
             }
             // They were taken before.
             FromAgent::Tasks(_) => Ok(None),

@@ -21,6 +21,7 @@ use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_types::application::ResponseTime;
 use gleaner_types::error::chain;
 use gleaner_types::event::{Event, EventRecord, EventSource};
+use gleaner_types::guest::GuestName;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{EngineAction, EngineEnd, JobStatus};
 use gleaner_types::time::Timestamp;
@@ -119,6 +120,8 @@ pub struct Shell {
     connections: BTreeMap<HostId, Connection>,
     /// How the forecasts of each host did, for advice. Not stored: a day of it is soon seen again.
     histories: BTreeMap<HostId, History>,
+    /// What each host's workloads are called. Not stored: each connection begins with it.
+    guests: BTreeMap<HostId, Vec<GuestName>>,
     /// Events of agents that could not be logged yet.
     unlogged: VecDeque<(HostId, Vec<EventRecord>)>,
     /// Hosts of which events were logged since the last sync.
@@ -181,6 +184,7 @@ impl Shell {
             counters: Counters::default(),
             connections: BTreeMap::new(),
             histories: BTreeMap::new(),
+            guests: BTreeMap::new(),
             unlogged: VecDeque::new(),
             unacknowledged: BTreeSet::new(),
             dirty: true,
@@ -299,6 +303,11 @@ impl Shell {
                 self.histories.entry(report.host.clone()).or_default().observe(&report);
                 self.decide(Input::Report(report));
             }
+            Arrival::Guests { host, connection, guests } => {
+                if self.connections.get(&host).is_some_and(|current| current.id == connection) {
+                    self.guests.insert(host, guests);
+                }
+            }
             Arrival::Acked { host, ack } => self.decide(Input::Acked { host, ack }),
             Arrival::Events { host, connection, records } => self.agent_events(host, connection, records),
             Arrival::CertificateRequest { host, connection, request } => self.renew(&host, connection, &request),
@@ -408,6 +417,8 @@ impl Shell {
             return;
         }
         self.enrolment.known(&host, certificate);
+        // An agent of an older release says none.
+        self.guests.remove(&host);
         _ = events_through.send(Ok(self.events.through(&host, incarnation)));
         if host == self.local_host {
             self.engines.tasks().connected(connection, version, tasks_of_root, &sender);

@@ -15,6 +15,7 @@ use gleaner_types::units::{Bytes, Dollars, DollarsPerHour};
 
 pub(crate) use self::values::Since;
 use self::values::{dollars, duration, pause_share, percent, price};
+use crate::list::ListArgs;
 
 /// Harvests the CPU that interactive workloads leave idle, without slowing them down.
 ///
@@ -29,8 +30,32 @@ pub(crate) struct Arguments {
     /// Prints JSON instead of text, for scripts.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// Shows CPU in percent of one core instead of cores.
+    #[arg(long, global = true)]
+    pub(crate) percent: bool,
+    /// Colours of states: `auto` shows them on a terminal, unless `NO_COLOR` is set or `TERM` is `dumb`.
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Colours::Auto)]
+    pub(crate) color: Colours,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// When colours are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Colours {
+    Auto,
+    Always,
+    Never,
+}
+
+impl From<Colours> for anstream::ColorChoice {
+    fn from(colours: Colours) -> Self {
+        match colours {
+            Colours::Auto => Self::Auto,
+            Colours::Always => Self::Always,
+            Colours::Never => Self::Never,
+        }
+    }
 }
 
 /// The whole command line, for manual pages.
@@ -56,7 +81,19 @@ pub(crate) enum Command {
     )]
     Run(RunArgs),
     /// Lists hosts with what they use, what they will leave free, and what part of their promises was broken.
-    Hosts,
+    Hosts {
+        #[command(flatten)]
+        list: ListArgs,
+    },
+    /// Lists the foreground's workloads by the names that their operators know: of libvirt, OpenStack, Proxmox, QEMU, Xen, systemd.
+    ///
+    /// (other) is what is neither named as foreground nor the volunteer; it is protected as well. LIMITS are Gleaner's.
+    Guests {
+        /// Only this host's.
+        host: Option<HostId>,
+        #[command(flatten)]
+        list: ListArgs,
+    },
     /// Invites, revokes and removes hosts; holds a host or all of them, or releases them.
     #[command(subcommand)]
     Host(HostCommand),
@@ -82,17 +119,21 @@ pub(crate) enum Command {
     /// Prints the event log.
     Events {
         /// Follows: prints new events as they happen.
-        #[arg(short, long)]
+        #[arg(short, long, conflicts_with_all = ["sort", "limit"])]
         follow: bool,
         /// Only events since then: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z.
         #[arg(long, value_name = "WHEN")]
         since: Option<Since>,
+        #[command(flatten)]
+        list: ListArgs,
     },
     /// Prints the orders of operators and their results.
     Audit {
         /// Only orders since then: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z.
         #[arg(long, value_name = "WHEN")]
         since: Option<Since>,
+        #[command(flatten)]
+        list: ListArgs,
     },
     /// Submits, lists, shows and cancels jobs.
     #[command(subcommand)]
@@ -413,7 +454,10 @@ pub(crate) enum HostCommand {
         addresses: Vec<String>,
     },
     /// Lists open invitations and revoked hosts.
-    Invitations,
+    Invitations {
+        #[command(flatten)]
+        list: ListArgs,
+    },
     /// Withdraws an invitation.
     Uninvite {
         /// The host.
@@ -439,7 +483,10 @@ pub(crate) enum AppCommand {
         file: PathBuf,
     },
     /// Lists applications with their response times, targets and shares.
-    List,
+    List {
+        #[command(flatten)]
+        list: ListArgs,
+    },
     /// Shows one application.
     Show {
         /// The application.
@@ -467,6 +514,8 @@ pub(crate) struct AdviseArgs {
     /// Risk that a promise turns out too high: 0.1% to 50%.
     #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "1%")]
     pub(crate) risk: f64,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
 }
 
 #[derive(Debug, Args)]
@@ -580,6 +629,8 @@ pub(crate) enum JobCommand {
         /// Earlier runs of the same names too.
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        list: ListArgs,
     },
     /// Shows one job.
     Show {

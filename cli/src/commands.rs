@@ -21,6 +21,7 @@ use gleaner_daemon::output::say;
 
 use crate::args::{Arguments, Command, ReferenceCommand};
 use crate::exit::End;
+use crate::format::CpuUnit;
 
 /// The commands that need the code of both daemons; the program `gleaner`, which links them, hands them in.
 #[derive(Debug, Clone, Copy)]
@@ -33,19 +34,21 @@ pub struct WithDaemons {
 
 /// Runs the command that was asked for.
 pub(crate) fn run(arguments: Arguments, with_daemons: WithDaemons) -> anyhow::Result<End> {
-    let Arguments { socket, json, command } = arguments;
+    let Arguments { socket, json, percent, command, .. } = arguments;
+    let unit = CpuUnit::of(percent);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match command {
         Command::Demo(args) => runtime.block_on(crate::demo::run(&args, json)),
         Command::Run(args) => runtime.block_on(run::run(&args, &socket, json)),
-        Command::Hosts => runtime.block_on(ask::hosts(&socket, json)),
-        Command::Advise(args) => runtime.block_on(advise::advise(&socket, &args, json)),
+        Command::Hosts { list } => runtime.block_on(ask::hosts(&socket, &list, json, unit)),
+        Command::Guests { host, list } => runtime.block_on(ask::guests(&socket, host.as_ref(), &list, json, unit)),
+        Command::Advise(args) => runtime.block_on(advise::advise(&socket, &args, json, unit)),
         Command::Top { once: false, plain: false } if std::io::stdout().is_terminal() => {
-            runtime.block_on(crate::top::run(&socket))
+            runtime.block_on(crate::top::run(&socket, unit))
         }
-        Command::Top { once, .. } => runtime.block_on(ask::top(&socket, once)),
-        Command::Events { follow, since } => runtime.block_on(ask::events(&socket, since, follow, json)),
-        Command::Audit { since } => runtime.block_on(ask::audit(&socket, since, json)),
+        Command::Top { once, .. } => runtime.block_on(ask::top(&socket, once, unit)),
+        Command::Events { follow, since, list } => runtime.block_on(ask::events(&socket, since, follow, &list, json)),
+        Command::Audit { since, list } => runtime.block_on(ask::audit(&socket, since, &list, json)),
         Command::App(command) => runtime.block_on(app::app(&socket, command, json)),
         Command::Host(host) => runtime.block_on(ask::host(&socket, host, json)),
         Command::Job(job) => runtime.block_on(ask::job(&socket, job, json)),

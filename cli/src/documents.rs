@@ -3,7 +3,7 @@
 //! prints calls it.
 
 use anyhow::Context;
-use gleaner_daemon::output::say;
+use gleaner_daemon::output::OutputError;
 
 /// Reads a document: JSON, or TOML when its name ends so; `-` is JSON on standard input. An error names the file, the
 /// field and what is wrong.
@@ -35,12 +35,42 @@ pub(crate) fn read_document<T: serde::de::DeserializeOwned>(path: &std::path::Pa
     Ok(read)
 }
 
-/// Prints a line without what acts on a terminal, but for our own escape sequences: texts were cleaned of theirs, and
-/// JSON has them as numbers. An error (a closed pipe) ends the command instead of panicking.
+/// Prints a line without what acts on a terminal, but for our own colours: texts were cleaned of theirs, and JSON has them as
+/// numbers. Colours are left out where the output is no terminal, where it can show none (`TERM=dumb`), and where nobody wants
+/// them (`NO_COLOR`, `--color never`). An error (a closed pipe) ends the command instead of panicking.
 ///
 /// # Errors
 /// [`gleaner_daemon::output::OutputError`].
 pub fn print(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    let write = || {
+        let mut out = anstream::stdout().lock();
+        writeln!(out, "{}", harmless(text))?;
+        out.flush()
+    };
+    write().map_err(OutputError::from)?;
+    Ok(())
+}
+
+/// Prints a text over the one before, from the upper left corner of the terminal.
+pub(crate) fn print_over(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let text = match anstream::AutoStream::choice(&out) {
+        anstream::ColorChoice::Never => anstream::adapter::strip_str(text).to_string(),
+        _ => harmless(text),
+    };
+    // Home, the text with each line's old rest erased, then everything below erased: no flicker.
+    let lines: Vec<String> = text.lines().map(|line| format!("{line}\x1b[K")).collect();
+    let mut write = || {
+        writeln!(out, "\x1b[H{}\x1b[J", lines.join("\n"))?;
+        out.flush()
+    };
+    write().map_err(OutputError::from)?;
+    Ok(())
+}
+
+fn harmless(text: &str) -> String {
     let text: Vec<String> = text.split('\x1b').map(gleaner_types::text::harmless_json).collect();
-    Ok(say(text.join("\x1b"))?)
+    text.join("\x1b")
 }

@@ -14,20 +14,28 @@ use gleaner_types::text::harmless;
 use gleaner_types::units::CoreShare;
 use serde_json::Value;
 
+use crate::states::{self, Meaning};
+
 /// A table with columns as wide as their widest cell.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| shown(cell));
         cells.chain([head[column].len()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let padded: Vec<String> =
+            cells.zip(&widths).map(|(cell, width)| format!("{cell}{}", " ".repeat(width - shown(cell)))).collect();
         padded.join("  ").trim_end().to_owned()
     };
     let mut lines = vec![line(&mut head.iter().copied())];
     lines.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
     lines.join("\n")
+}
+
+/// Characters of a cell that are seen: colours are not.
+fn shown(cell: &str) -> usize {
+    anstream::adapter::strip_str(cell).map(|part| part.chars().count()).sum()
 }
 
 /// Text without characters that act on a terminal.
@@ -56,6 +64,46 @@ pub(crate) fn deadline(left_s: f64) -> String {
         format!("{} past the deadline", seconds(-left_s))
     } else {
         format!("deadline in {}", seconds(left_s))
+    }
+}
+
+/// In what CPU is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum CpuUnit {
+    /// Cores: 1.50.
+    #[default]
+    Cores,
+    /// Percent of one core: 150 %.
+    Percent,
+}
+
+impl CpuUnit {
+    /// The unit that the command line asks for.
+    pub(crate) const fn of(percent: bool) -> Self {
+        if percent { Self::Percent } else { Self::Cores }
+    }
+
+    /// The other one.
+    pub(crate) const fn other(self) -> Self {
+        match self {
+            Self::Cores => Self::Percent,
+            Self::Percent => Self::Cores,
+        }
+    }
+
+    pub(crate) fn show(self, share: CoreShare) -> String {
+        match self {
+            Self::Cores => format!("{:.2}", share.cores()),
+            Self::Percent => share.to_string(),
+        }
+    }
+
+    /// The same where there is little room.
+    pub(crate) fn brief(self, share: CoreShare) -> String {
+        match self {
+            Self::Cores => format!("{:.1}", share.cores()),
+            Self::Percent => share.to_string(),
+        }
     }
 }
 
@@ -192,39 +240,37 @@ pub(crate) fn all_until(until: HeldUntil) -> String {
 }
 
 /// The table of hosts.
-pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
+pub(crate) fn hosts(hosts: &[HostView], now_ms: u64, unit: CpuUnit) -> String {
     let mut notes = Footnotes::default();
     let (mut rows, mut unreadable) = (Vec::new(), String::new());
     for view in hosts {
-        let state = match (view.connected, view.facts.levers.acting, view.held_until) {
-            _ if view.unreadable.is_some() => "unreadable".to_owned(),
-            (false, ..) => "lost".to_owned(),
-            (true, _, Some(HeldUntil::Time(until))) => {
+        let (state, meaning) = states::host(view);
+        let state = match (meaning, view.held_until) {
+            (Meaning::Held, Some(HeldUntil::Time(until))) => {
                 format!("held for {}", seconds(until.0.saturating_sub(now_ms) as f64 / 1_000.0))
             }
-            (true, _, Some(HeldUntil::Released)) => "held".to_owned(),
-            (true, true, None) => "acting".to_owned(),
-            (true, false, None) => "observing".to_owned(),
+            _ => state.to_owned(),
         };
-        let mut row = vec![view.host.to_string(), state, view.facts.cores.to_string()];
+        let mut row = vec![view.host.to_string(), meaning.paint(&state), view.facts.cores.to_string()];
         match &view.report {
             Some(report) => {
-                let share = |share: &CoreShare| share.to_string();
+                let share = |share: &CoreShare| unit.show(*share);
                 row.push(notes.cell(&report.machine.cpu_busy, share));
-                row.push(notes.cell(&report.machine.cpu_foreground, share));
-                let both = |cpu: &Bounded<CoreShare>| format!("{} / {}", cpu.expected, cpu.safe);
+                row.push(notes.cell(&report.foreground_cpu(), share));
+                row.push(report.other_cpu().map_or_else(|| "-".to_owned(), |other| notes.cell(&other, share)));
+                let both = |cpu: &Bounded<CoreShare>| format!("{} / {}", unit.show(cpu.expected), unit.show(cpu.safe));
                 row.push(notes.cell(&report.residual.cpu, both));
                 row.push(notes.cell(&report.volunteer.cpu, share));
                 let held = report.harm.protection.as_ref().map(|protection| notes.note(&protection.reason));
                 row.push(notes.cell(&report.volunteer.allowance, share) + &held.unwrap_or_default());
-                row.push(notes.cell(&report.harm.foreground, ToString::to_string));
+                row.push(states::harm(report).paint(&notes.cell(&report.harm.foreground, ToString::to_string)));
                 let record = report.residual.record;
                 row.push(record.violation_rate().map_or_else(
                     || "none judged".to_owned(),
                     |rate| format!("{:.1} % of {}", rate.value() * 100.0, record.judged),
                 ));
             }
-            None => row.extend(std::iter::repeat_n("no report".to_owned(), 7)),
+            None => row.extend(std::iter::repeat_n("no report".to_owned(), 8)),
         }
         unreadable.extend(view.unreadable.as_ref().map(|error| format!("\nhost {}: {error}", view.host)));
         let age = view.reported.map(|at| now_ms.saturating_sub(at.0) as f64 / 1_000.0);
@@ -238,6 +284,7 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64) -> String {
         "CPUS",
         "BUSY",
         "FOREGROUND",
+        "OTHER",
         "RESIDUAL expected / safe",
         "VOLUNTEER",
         "ALLOWED",
@@ -255,7 +302,7 @@ pub(crate) fn jobs(jobs: &[JobStatus]) -> String {
         let progress = job.progress.as_ref();
         vec![
             job.spec.id.to_string(),
-            job.phase.word().to_owned(),
+            states::phase(&job.phase).paint(job.phase.word()),
             goal(job.spec.goal),
             progress.map_or_else(|| "-".into(), |p| format!("{}/{}", p.tasks_done, p.tasks_total)),
             progress.map_or_else(|| "-".into(), |p| format!("{:.0} %", p.fraction_done.value() * 100.0)),
@@ -281,7 +328,8 @@ pub(crate) fn applications(all: &[ApplicationStatus]) -> String {
         vec![
             status.spec.name.to_string(),
             format!("{} ms", status.spec.target_ms),
-            status.response.as_ref().map_or_else(|| "-".into(), |(_, response)| response_time(response)),
+            states::response(status)
+                .paint(&status.response.as_ref().map_or_else(|| "-".into(), |(_, response)| response_time(response))),
             missed,
             decision.map_or_else(|| "-".into(), |decision| granted(&decision.shares)),
         ]
@@ -465,9 +513,10 @@ pub(crate) fn pool_share(of: &PoolShare) -> String {
 }
 
 fn phase(phase: &JobPhase) -> String {
+    let word = states::phase(phase).paint(phase.word());
     match phase {
-        JobPhase::Waiting { reason } | JobPhase::Failed { reason } => format!("{}: {}", phase.word(), clean(reason)),
-        other => other.word().to_owned(),
+        JobPhase::Waiting { reason } | JobPhase::Failed { reason } => format!("{word}: {}", clean(reason)),
+        _ => word,
     }
 }
 
@@ -545,7 +594,8 @@ pub(crate) fn event(record: &EventRecord) -> String {
         EventSource::Aggregator => "aggregator".to_owned(),
         EventSource::Agent { host, .. } => host.to_string(),
     };
-    let mut text = format!("{}  {:<12} {}", record.at, source, record.event.name());
+    let name = record.event.name();
+    let mut text = format!("{}  {:<12} {}", record.at, source, states::event(&name).paint(&name));
     if let gleaner_types::event::Event::JobSized { decision } = &record.event {
         return text + &format!("  job={} size={} ({})", decision.job, decision.size, clean(&decision.reason));
     }
@@ -579,6 +629,9 @@ mod tests {
     fn tables_line_up() {
         let rows = [vec!["a".into(), "10".into()], vec!["long".into(), "1".into()]];
         assert_eq!(table(&["X", "NUMBER"], &rows), "X     NUMBER\na     10\nlong  1");
+        let coloured = [vec![Meaning::Bad.paint("a"), "10".into()], vec!["long".into(), Meaning::Good.paint("1")]];
+        let text = table(&["X", "NUMBER"], &coloured);
+        assert_eq!(anstream::adapter::strip_str(&text).to_string(), "X     NUMBER\na     10\nlong  1");
     }
 
     #[test]
@@ -609,7 +662,7 @@ mod tests {
         assert!(shown.ends_with("\non h the volunteer has at most 50 % of the machine, because"), "{shown}");
         let mut report = gleaner_test_support::report::report(&host, 1);
         report.harm = harm;
-        let shown = hosts(&[host_view(report)], 0);
+        let shown = hosts(&[host_view(report)], 0, CpuUnit::Cores);
         let said = "] the volunteer has at most 50 % of the machine, because";
         let note = shown.lines().find(|line| line.ends_with(said)).unwrap();
         let mark = note.split(' ').next().unwrap();

@@ -6,6 +6,7 @@
 //! host by itself; the daemons, started as processes, do that.
 
 mod args;
+mod columns;
 mod commands;
 mod demo;
 mod documents;
@@ -14,9 +15,12 @@ mod exit;
 mod fixtures;
 mod foreground_load;
 mod format;
+mod guests;
 mod leases;
+mod list;
 mod plots;
 mod stack;
+mod states;
 mod tasks;
 mod top;
 mod watch;
@@ -44,6 +48,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, with_daemon
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
+    anstream::ColorChoice::from(arguments.color).write_global();
     match commands::run(arguments, with_daemons) {
         Ok(end) => end.into(),
         Err(error) if output::is_closed(&*error) => ExitCode::SUCCESS,
@@ -52,7 +57,14 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, with_daemon
             let unreachable = error
                 .downcast_ref::<ClientError>()
                 .is_some_and(|error| matches!(error, ClientError::Unreachable { .. }));
-            ExitCode::from(if unreachable { 5 } else { 1 })
+            let wrong_usage = error.is::<list::NoSuchColumn>();
+            ExitCode::from(if unreachable {
+                5
+            } else if wrong_usage {
+                2
+            } else {
+                1
+            })
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::exit::End;
+use crate::format::CpuUnit;
 use state::{News, State};
 
 /// Messages that wait for the screen; when the queue is full the sender waits.
@@ -33,7 +34,7 @@ impl Drop for Restored {
 }
 
 /// Shows the screen until a key or a signal ends it.
-pub(crate) async fn run(socket: &Path) -> anyhow::Result<End> {
+pub(crate) async fn run(socket: &Path, unit: CpuUnit) -> anyhow::Result<End> {
     // Before the screen: whoever has no aggregator learns it as from any other command.
     gleaner_api::Client::connect(socket).await?;
     let (mut terminate, mut interrupt, mut hang_up) =
@@ -46,7 +47,7 @@ pub(crate) async fn run(socket: &Path) -> anyhow::Result<End> {
     tokio::spawn(feed::events(socket.to_owned(), sender.clone()));
     std::thread::Builder::new().name("keys".into()).spawn(move || keys(&sender))?;
 
-    let mut state = State::default();
+    let mut state = State::with_unit(unit);
     while !state.over() {
         terminal.draw(|frame| view::draw(&state, frame))?;
         tokio::select! {

@@ -272,3 +272,97 @@ fn process_groups_are_measured_by_their_registry() {
     });
     assert_eq!(observation.volunteer_processes, Reading::Value(1));
 }
+
+#[test]
+fn names_of_guests_are_given_once_and_again_when_they_change() {
+    let tree = Tree::new();
+    tree.guest(100, "guest=web1,debug-threads=on", 0, 0);
+    tree.write("cg/system.slice/nginx.service/cpu.stat", "usage_usec 1\n");
+    let mut sensor = tree.sensor(&["system.slice/*"]);
+    let start = Instant::now();
+    let mut names = |second: u64| {
+        _ = sensor.sample(start + Duration::from_secs(second));
+        let shown = |name: GuestName| (name.name.to_string(), name.title.map(|title| title.to_string()), name.pid);
+        sensor.guest_names().map(|names| names.into_iter().map(shown).collect::<Vec<_>>())
+    };
+    let nginx = ("nginx.service".to_owned(), None, None);
+    assert_eq!(names(0).unwrap(), [("web1".to_owned(), None, Some(100)), nginx.clone()]);
+    assert_eq!(names(1), None, "nothing has changed");
+    // libvirt has written its file.
+    let domain = "<domstatus pid='100'><domain id='1'><name>web1</name><title>Shop</title></domain></domstatus>";
+    tree.write("run/libvirt/qemu/web1.xml", domain);
+    assert_eq!(names(2).unwrap(), [("web1".to_owned(), Some("Shop".to_owned()), Some(100)), nginx.clone()]);
+    tree.write("run/libvirt/qemu/web1.xml", &domain.replace("Shop", "Other"));
+    assert_eq!(names(3), None, "what is known is not read again");
+    std::fs::remove_dir_all(tree.folder.path().join("proc/100")).unwrap();
+    assert_eq!(names(4).unwrap(), [nginx]);
+}
+
+/// Real guests, named by libvirt, OpenStack's Nova and a command line alone.
+#[test]
+fn real_guests_have_the_names_of_their_managers_and_their_own_cpu() {
+    use gleaner_test_support::guest::{has_qemu, start};
+    use gleaner_types::guest::Manager;
+    if !has_qemu() {
+        gleaner_test_support::skip!("qemu-system-x86_64 is not installed");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let uuid = "4dea22b3-1d52-d8f3-2516-782e98ab3fa0";
+    let start = |image: &str, busy, name: &str| {
+        start(folder.path(), image, busy, &["-uuid", uuid, "-name", &format!("guest={name},debug-threads=on")])
+    };
+    let guests = [
+        start("a.img", true, "gleaner-web1"),
+        start("b.img", false, "gleaner-instance-2"),
+        start("c.img", false, "gleaner-web1"),
+    ];
+    let pids = guests.each_ref().map(|guest| guest.0.id());
+    let libvirt = folder.path().join("run/libvirt/qemu");
+    std::fs::create_dir_all(&libvirt).unwrap();
+    let write = |name: &str, pid: u32, more: &str| {
+        let xml = format!("<domstatus pid='{pid}'><domain id='1'><name>{name}</name>{more}</domain></domstatus>");
+        std::fs::write(libvirt.join(format!("{name}.xml")), xml).unwrap();
+    };
+    write("gleaner-web1", pids[0], "<title>The shop</title>");
+    let nova =
+        "<metadata><nova:instance xmlns:nova='x'><nova:name>db of the shop</nova:name></nova:instance></metadata>";
+    write("gleaner-instance-2", pids[1], nova);
+    let settings = SenseSettings {
+        roots: Roots { root: folder.path().to_owned(), ..Roots::default() },
+        foreground_cgroups: Vec::new(),
+        qemu: true,
+        monitors: false,
+        counters: false,
+        scan_period_s: 0.0,
+    };
+    let mut sensor = Sensor::open(settings, &Hierarchies::default(), VolunteerTrace::None, &[]).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (mut names, mut found) = (Vec::new(), Vec::new());
+    while found.len() < 3 && Instant::now() < deadline {
+        _ = sensor.sample(Instant::now());
+        names = sensor.guest_names().unwrap_or(names);
+        found = pids.iter().filter_map(|pid| names.iter().find(|name| name.pid == Some(*pid))).collect();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let [web, db, other] = found[..] else { panic!("{names:?}") };
+    let text = |text: &Option<gleaner_types::id::GuestText>| text.as_ref().map(ToString::to_string);
+    assert_eq!((web.manager, web.name.as_str()), (Manager::Libvirt, "gleaner-web1"));
+    assert_eq!((text(&web.title).as_deref(), text(&web.uuid).as_deref()), (Some("The shop"), Some(uuid)));
+    assert_eq!((db.manager, db.name.as_str()), (Manager::Openstack, "db of the shop"));
+    assert_eq!(text(&db.instance).as_deref(), Some("gleaner-instance-2"));
+    // Of the same name as the first: libvirt's file is not about it.
+    assert_eq!((other.manager, other.name.as_str(), &other.title), (Manager::Qemu, "gleaner-web1", &None));
+    let (busy, idle) = (web.workload.clone(), db.workload.clone());
+    let uses = |observation: &Observation, id: &WorkloadId| {
+        let own = observation.workloads.iter().find(|own| own.id == *id)?;
+        own.cpu.value().map(|cpu| cpu.percent())
+    };
+    let is_busy = |observation: Observation| match (uses(&observation, &busy), uses(&observation, &idle)) {
+        (Some(busy), Some(idle)) => busy > 10.0 && busy > 5.0 * idle,
+        _ => false,
+    };
+    while !is_busy(sensor.sample(Instant::now())) {
+        assert!(Instant::now() < deadline, "the guest that loops does not use more CPU than one that halts");
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}

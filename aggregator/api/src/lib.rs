@@ -13,8 +13,8 @@ pub use audit::AuditRecord;
 pub use client::{Client, ClientError, EventLines};
 pub use nearest::meant;
 pub use types::{
-    ApiError, ErrorCode, InvitationView, Invited, JobDetail, Leadership, MAX_TASKS, Overview, Request, Response,
-    RevocationView, SubmitCluster, SubmitJob, TokenText,
+    ApiError, ErrorCode, HostGuests, InvitationView, Invited, JobDetail, Leadership, MAX_TASKS, Overview, Request,
+    Response, RevocationView, SubmitCluster, SubmitJob, TokenText,
 };
 
 /// Where the aggregator listens unless its config says otherwise.

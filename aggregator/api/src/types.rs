@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use gleaner_planner::advice::{Advice, Question};
 use gleaner_planner::controller::{FleetHold, HeldUntil, HostView};
 use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
+use gleaner_types::guest::GuestName;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices};
 use gleaner_types::time::Timestamp;
@@ -27,6 +28,8 @@ pub enum Request {
     Overview,
     /// All hosts.
     Hosts,
+    /// What the workloads of all hosts are called.
+    Guests,
     /// All jobs, newest first.
     Jobs,
     /// One job with its last decision.
@@ -144,6 +147,7 @@ impl Request {
         Some(match self {
             Self::Overview
             | Self::Hosts
+            | Self::Guests
             | Self::Jobs
             | Self::Job { .. }
             | Self::Invitations
@@ -258,6 +262,8 @@ pub enum Response {
     Overview(Overview),
     /// To [`Request::Hosts`].
     Hosts(#[serde(deserialize_with = "rows::read")] Vec<HostView>),
+    /// To [`Request::Guests`]: each host that says it.
+    Guests(Vec<HostGuests>),
     /// To [`Request::Jobs`].
     Jobs(Vec<JobStatus>),
     /// To [`Request::Job`].
@@ -312,6 +318,15 @@ pub enum Response {
     Advice(Box<Advice>),
     /// Something is wrong.
     Error(ApiError),
+}
+
+/// What the workloads of one host are called. A host whose agent is of an older release has none of these.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostGuests {
+    /// The host.
+    pub host: HostId,
+    /// Its workloads.
+    pub guests: Vec<GuestName>,
 }
 
 /// An invitation that was made.

@@ -225,7 +225,7 @@ mod tests {
             let version = ProtocolVersion::SUPPORTED[spoken];
             let mut entropy = Entropy::of_seed(seed);
             let made = |kind: usize, entropy: &mut Entropy<'_>| of_agent(kind, version, entropy).and_then(Result::ok);
-            let kinds = [0, 1, 1, 2, 3, 1, 0, 1, 4, 4].into_iter();
+            let kinds = [0, 1, 1, 2, 3, 1, 0, 1, 4, 4, 5].into_iter();
             let messages: Vec<Framed> = kinds.filter_map(|kind| made(kind % OF_AGENTS, &mut entropy)).collect();
             // First as they are, so that the controller has something; then altered.
             let plain = messages.iter().map(|message| message.frame.clone());

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use gleaner_planner::controller::{HostView, Input};
 use gleaner_types::application::ApplicationSpec;
-use gleaner_types::id::{ApplicationId, JobId};
+use gleaner_types::guest::GuestName;
+use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{JobSpec, JobStatus};
 use gleaner_types::task::TaskUser;
 
@@ -13,13 +14,14 @@ use super::Shell;
 use crate::applications::shown;
 use crate::operators::Operator;
 use crate::standby::Leading;
-use gleaner_api::{ApiError, ErrorCode, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};
+use gleaner_api::{ApiError, ErrorCode, HostGuests, JobDetail, Overview, Request, Response, SubmitCluster, SubmitJob};
 
 impl Shell {
     pub(super) fn answer(&mut self, operator: &Operator, request: Request) -> Result<Response, ApiError> {
         Ok(match request {
             Request::Overview => Response::Overview(self.overview()),
             Request::Hosts => Response::Hosts(self.hosts()),
+            Request::Guests => Response::Guests(self.guests()),
             Request::Jobs => Response::Jobs(self.controller.jobs().rev().cloned().collect()),
             Request::Job { job } => {
                 let status = self.job_called(&job).cloned().ok_or_else(|| self.no_such_job(&job))?;
@@ -69,6 +71,17 @@ impl Shell {
             host.report = None;
         }
         hosts
+    }
+
+    /// What the workloads of the hosts are called that say it. Of a host that is shut out or not known any more, none.
+    fn guests(&self) -> Vec<HostGuests> {
+        let is_shown = |host: &HostId| {
+            let is_connected = self.connections.contains_key(host);
+            let is_shut_out = !is_connected && self.enrolment.admissions.is_revoked(host);
+            !is_shut_out && self.controller.host_facts(host).is_some()
+        };
+        let of = |(host, guests): (&HostId, &Vec<GuestName>)| HostGuests { host: host.clone(), guests: guests.clone() };
+        self.guests.iter().filter(|(host, _)| is_shown(host)).map(of).collect()
     }
 
     fn overview(&self) -> Overview {

@@ -201,6 +201,68 @@ async fn who_asks_for_applications_gets_no_secrets_of_their_sources() {
     }
 }
 
+/// A new connection of a host that observes only, and what its agent is answered.
+fn join(shell: &mut Shell, host: &HostId, connection: u64, certificate: Validity) -> Result<u64, Declined> {
+    let ((sender, _), (closer, _), (events_through, mut answer)) =
+        (mpsc::channel(1), oneshot::channel(), oneshot::channel());
+    let levers = Levers::without_volunteer(false, Vec::new());
+    shell.joined(Joined {
+        host: host.clone(),
+        incarnation: 1,
+        facts: Box::new(HostFacts { levers, ..report::facts(false) }),
+        tasks_of_root: None,
+        connection,
+        version: ProtocolVersion::CURRENT,
+        certificate,
+        sender,
+        closer,
+        events_through,
+    });
+    answer.try_recv().unwrap()
+}
+
+#[tokio::test]
+async fn names_of_guests_are_those_of_the_connection_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = shell(folder.path());
+    let host = HostId::new("h1").unwrap();
+    let now = Clock::start().now();
+    let certificate = Validity { from: now, until: now.after(Duration::from_secs(86_400)) };
+    let name = |text: &str| GuestName {
+        workload: WorkloadId::new("w").unwrap(),
+        manager: gleaner_types::guest::Manager::Qemu,
+        name: gleaner_types::id::GuestText::new(text).unwrap(),
+        title: None,
+        instance: None,
+        uuid: None,
+        pid: None,
+    };
+    let say = |shell: &mut Shell, connection, text: &str| {
+        shell.take(Arrival::Guests { host: host.clone(), connection, guests: vec![name(text)] });
+    };
+    let names = |shell: &mut Shell| -> Vec<String> {
+        match shell.answer(&root(), Request::Guests) {
+            Ok(Response::Guests(hosts)) => {
+                hosts.into_iter().flat_map(|host| host.guests).map(|own| own.name.to_string()).collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    join(&mut shell, &host, 1, certificate).unwrap();
+    assert_eq!(names(&mut shell), Vec::<String>::new(), "an agent of an older release says none");
+    say(&mut shell, 1, "web");
+    assert_eq!(names(&mut shell), ["web"]);
+    join(&mut shell, &host, 2, certificate).unwrap();
+    assert_eq!(names(&mut shell), Vec::<String>::new(), "the next one may be of an older release");
+    say(&mut shell, 1, "late");
+    assert_eq!(names(&mut shell), Vec::<String>::new(), "what was on its way on the older connection");
+    say(&mut shell, 2, "web");
+    shell.take(Arrival::Lost { host: host.clone(), connection: 2, reason: String::new() });
+    assert_eq!(names(&mut shell), ["web"], "as the last report, it stays");
+    shell.revoke(&host).unwrap();
+    assert_eq!(names(&mut shell), Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn a_certificate_dated_ahead_is_revoked_with_the_others() {
     let folder = tempfile::tempdir().unwrap();
@@ -209,28 +271,7 @@ async fn a_certificate_dated_ahead_is_revoked_with_the_others() {
     // Signed while the clock was an hour ahead.
     let from = Clock::start().now().after(Duration::from_secs(3_600));
     let certificate = Validity { from, until: from.after(Duration::from_secs(86_400)) };
-    let facts = HostFacts { levers: Levers::without_volunteer(false, Vec::new()), ..report::facts(false) };
-    let join = |shell: &mut Shell, connection| {
-        let ((sender, _), (closer, _), (events_through, mut answer)) =
-            (mpsc::channel(1), oneshot::channel(), oneshot::channel());
-        let facts = Box::new(facts.clone());
-        let (host, incarnation) = (host.clone(), 1);
-        let version = ProtocolVersion::CURRENT;
-        let joined = Joined {
-            host,
-            incarnation,
-            facts,
-            tasks_of_root: None,
-            connection,
-            version,
-            certificate,
-            sender,
-            closer,
-            events_through,
-        };
-        shell.joined(joined);
-        answer.try_recv().unwrap()
-    };
+    let join = |shell: &mut Shell, connection| join(shell, &host, connection, certificate);
     assert!(join(&mut shell, 1).is_ok());
     let reported = |shell: &Shell| shell.hosts()[0].report.is_some();
     shell.take(Arrival::Report(Box::new(report::report(&host, 1))));

@@ -5,24 +5,33 @@ use std::path::Path;
 
 use anyhow::bail;
 use gleaner_api::{Client, Request, Response};
-use gleaner_planner::advice::{Advice, Basis, HostAdvice, Question, Standing};
+use gleaner_planner::advice::{Advice, Basis, HostAdvice, Question, Standing, total};
 use gleaner_types::report::Reading;
+use gleaner_types::units::CoreShare;
 
 use crate::args::AdviseArgs;
+use crate::columns;
 use crate::documents::print;
 use crate::exit::End;
-use crate::format::{Footnotes, clean, seconds, table};
+use crate::format::{CpuUnit, Footnotes, clean, seconds, table};
+use crate::list::or_none_passes;
+use crate::states;
 
-pub(super) async fn advise(socket: &Path, args: &AdviseArgs, json: bool) -> anyhow::Result<End> {
+pub(super) async fn advise(socket: &Path, args: &AdviseArgs, json: bool, unit: CpuUnit) -> anyhow::Result<End> {
+    let list = args.list.over(columns::advice())?;
     let client = Client::connect(socket).await?;
     let question = Question { for_s: args.time.as_secs_f64(), risk: args.risk };
     let Response::Advice(advice) = client.call(&Request::Advise(question)).await? else { bail!("unexpected answer") };
-    print(&if json { serde_json::to_string_pretty(&advice)? } else { text(&advice) })?;
+    let of = advice.hosts.len();
+    // What is added up is of the hosts that are shown.
+    let advice = total(advice.question, list.rows(advice.hosts));
+    let words = || or_none_passes(text(&advice, unit), advice.hosts.len(), of);
+    print(&if json { serde_json::to_string_pretty(&advice)? } else { words() })?;
     Ok(End::Good)
 }
 
 /// Advice for people.
-fn text(advice: &Advice) -> String {
+fn text(advice: &Advice, unit: CpuUnit) -> String {
     let Question { for_s, risk } = advice.question;
     if advice.hosts.is_empty() {
         return "no host has joined yet".to_owned();
@@ -30,23 +39,27 @@ fn text(advice: &Advice) -> String {
     let ready = advice.hosts.iter().filter(|own| own.standing == Standing::Ready).count();
     let observing = advice.hosts.iter().filter(|own| matches!(own.standing, Standing::Observing { .. })).count();
     let hosts = |count: usize| if count == 1 { "1 host".to_owned() } else { format!("{count} hosts") };
+    let worded = |share: CoreShare| match unit {
+        CpuUnit::Cores => format!("{} cores", unit.brief(share)),
+        CpuUnit::Percent => format!("{} of a core", unit.brief(share)),
+    };
     let asked = format!("for {} at a risk of {} %", seconds(for_s), risk * 100.0);
     let mut lines = vec![match ready {
         0 => format!("No host may act now; asked {asked}."),
         _ => format!(
-            "{} could give {:.1} cores {asked} ({:.1} are in use).",
+            "{} could give {} {asked} ({} are in use).",
             hosts(ready),
-            advice.ready.cores(),
-            advice.in_use.cores(),
+            worded(advice.ready),
+            unit.brief(advice.in_use),
         ),
     }];
     if observing > 0 {
-        let cores = advice.observing.cores();
-        lines.push(format!("{} could give {cores:.1} cores, once acting is switched on.", hosts(observing)));
+        let cores = worded(advice.observing);
+        lines.push(format!("{} could give {cores}, once acting is switched on.", hosts(observing)));
     }
     lines.push(String::new());
     let mut notes = Footnotes::default();
-    let rows: Vec<_> = advice.hosts.iter().map(|own| row(own, &mut notes)).collect();
+    let rows: Vec<_> = advice.hosts.iter().map(|own| row(own, unit, &mut notes)).collect();
     lines.push(table(&["HOST", "STATE", "PROMISED", "EXPECTED", "IN USE", "MEMORY", "RESTS ON", "JOB"], &rows));
     let notes = notes.text();
     lines.extend((!notes.is_empty()).then(|| notes.trim_start().to_owned()));
@@ -62,14 +75,13 @@ fn text(advice: &Advice) -> String {
     lines.join("\n")
 }
 
-fn row(own: &HostAdvice, notes: &mut Footnotes) -> Vec<String> {
-    let state = match &own.standing {
-        Standing::Ready => "ready".to_owned(),
-        Standing::Observing { .. } => "observing".to_owned(),
-        Standing::Held { until } => format!("held until {until}"),
-        Standing::Unable { .. } => "unable".to_owned(),
-    };
-    let cores = |share: gleaner_types::units::CoreShare| format!("{:.1}", share.cores());
+fn row(own: &HostAdvice, unit: CpuUnit, notes: &mut Footnotes) -> Vec<String> {
+    let (word, meaning) = states::standing(&own.standing);
+    let state = meaning.paint(&match &own.standing {
+        Standing::Held { until } => format!("{word} until {until}"),
+        _ => word.to_owned(),
+    });
+    let cores = |share: CoreShare| unit.brief(share);
     let mut cells = vec![own.host.to_string(), state];
     cells.push(notes.cell(&own.promise, |promise| cores(promise.cpu)));
     match &own.promise {
@@ -94,10 +106,9 @@ fn row(own: &HostAdvice, notes: &mut Footnotes) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_planner::advice::{Promise, total};
+    use gleaner_planner::advice::Promise;
     use gleaner_types::id::HostId;
     use gleaner_types::report::AbsenceKind;
-    use gleaner_types::units::CoreShare;
 
     use super::*;
 
@@ -123,7 +134,7 @@ mod tests {
         let advice = total(Question { for_s: 600.0, risk: 0.01 }, hosts);
         let json = serde_json::to_string(&advice).unwrap();
         assert_eq!(serde_json::from_str::<Advice>(&json).unwrap(), advice);
-        let text = text(&advice);
+        let text = text(&advice, CpuUnit::Cores);
         for part in [
             "2 hosts could give 3.1 cores for 10 min 00 s at a risk of 1 % (1.0 are in use).",
             "1 host could give 1.2 cores, once acting is switched on.",

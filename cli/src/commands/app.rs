@@ -10,7 +10,8 @@ use gleaner_types::application::ApplicationSpec;
 use crate::args::AppCommand;
 use crate::documents::{print, read_document};
 use crate::exit::End;
-use crate::format;
+use crate::list::or_none_passes;
+use crate::{columns, format};
 
 pub(super) async fn app(socket: &Path, command: AppCommand, json: bool) -> anyhow::Result<End> {
     let client = Client::connect(socket).await?;
@@ -22,11 +23,15 @@ pub(super) async fn app(socket: &Path, command: AppCommand, json: bool) -> anyho
             let line = format!("{name} is applied; follow it with `gleaner explain {name}`");
             print(&if json { serde_json::json!({ "application": name }).to_string() } else { line })?;
         }
-        AppCommand::List => {
+        AppCommand::List { list } => {
+            let list = list.over(columns::applications())?;
             let Response::Applications(all) = client.call(&Request::Applications).await? else {
                 bail!("unexpected answer")
             };
-            print(&if json { serde_json::to_string_pretty(&all)? } else { format::applications(&all) })?;
+            let of = all.len();
+            let all = list.rows(all);
+            let table = || or_none_passes(format::applications(&all), all.len(), of);
+            print(&if json { serde_json::to_string_pretty(&all)? } else { table() })?;
         }
         AppCommand::Show { application } => {
             let Response::Application(status) = client.call(&Request::Application { application }).await? else {

@@ -1,7 +1,8 @@
 //! Commands that ask a running aggregator: hosts, top, events, job. In: arguments. Out: a request, and its answer as a
 //! table or lines. Called by [`super`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,18 +11,26 @@ use gleaner_api::{AuditRecord, Client, EventLines, Leadership, Overview, Request
 use gleaner_daemon::clock::Clock;
 use gleaner_daemon::output::note;
 use gleaner_types::event::EventRecord;
+use gleaner_types::id::HostId;
 use gleaner_types::text::harmless_json;
 use gleaner_types::time::Timestamp;
 
 use super::run::submission;
 use crate::args::{HostCommand, JobCommand, Since};
-use crate::documents::{print, read_document};
+use crate::columns::{Admission, EventLine, OrderLine};
+use crate::documents::{print, print_over, read_document};
 use crate::exit::End;
-use crate::{format, tasks, watch};
+use crate::format::CpuUnit;
+use crate::list::{ListArgs, or_none_passes};
+use crate::{columns, format, guests, tasks, watch};
 
-pub(super) async fn hosts(socket: &Path, json: bool) -> anyhow::Result<End> {
+pub(super) async fn hosts(socket: &Path, list: &ListArgs, json: bool, unit: CpuUnit) -> anyhow::Result<End> {
+    let now = Clock::start().now();
+    let list = list.over(columns::hosts(now))?;
     let client = Client::connect(socket).await?;
     let Response::Hosts(hosts) = client.call(&Request::Hosts).await? else { bail!("unexpected answer") };
+    let of = hosts.len();
+    let hosts = list.rows(hosts);
     if json {
         print(&serde_json::to_string_pretty(&hosts)?)?;
         return Ok(End::Good);
@@ -30,11 +39,38 @@ pub(super) async fn hosts(socket: &Path, json: bool) -> anyhow::Result<End> {
     if let Some(hold) = &overview.all_held {
         print(&format!("{}\n", format::all_held(hold)))?;
     }
-    print(&format::hosts(&hosts, Clock::start().now().0))?;
+    print(&or_none_passes(format::hosts(&hosts, now.0, unit), hosts.len(), of))?;
     Ok(End::Good)
 }
 
-pub(super) async fn top(socket: &Path, once: bool) -> anyhow::Result<End> {
+pub(super) async fn guests(
+    socket: &Path,
+    host: Option<&HostId>,
+    list: &ListArgs,
+    json: bool,
+    unit: CpuUnit,
+) -> anyhow::Result<End> {
+    let list = list.over(columns::guests())?;
+    let client = Client::connect(socket).await?;
+    let Response::Hosts(hosts) = client.call(&Request::Hosts).await? else { bail!("unexpected answer") };
+    let names = guests::names(&client).await?;
+    if let Some(host) = host.filter(|wanted| !hosts.iter().any(|own| own.host == **wanted)) {
+        bail!("there is no host {host}; `gleaner hosts` shows them");
+    }
+    let wanted = || hosts.iter().filter(|own| host.is_none_or(|host| own.host == *host));
+    let all = guests::of_hosts(wanted(), &names);
+    let of = all.len();
+    let shown = list.rows(all);
+    if json {
+        print(&serde_json::to_string_pretty(&shown)?)?;
+    } else {
+        print(&or_none_passes(guests::text(&shown, unit), shown.len(), of))?;
+        guests::remarks(wanted(), &names).iter().try_for_each(|remark| print(remark))?;
+    }
+    Ok(End::Good)
+}
+
+pub(super) async fn top(socket: &Path, once: bool, unit: CpuUnit) -> anyhow::Result<End> {
     let client = Client::connect(socket).await?;
     let mut events = LastEvents::of(&client, !once).await?;
     loop {
@@ -49,7 +85,7 @@ pub(super) async fn top(socket: &Path, once: bool) -> anyhow::Result<End> {
                 bail!("unexpected answer");
             };
             jobs.truncate(10);
-            text.push_str(&format!("\n\n{}\n\n{}\n", format::hosts(&hosts, clock.now().0), format::jobs(&jobs)));
+            text.push_str(&format!("\n\n{}\n\n{}\n", format::hosts(&hosts, clock.now().0, unit), format::jobs(&jobs)));
         }
         for line in events.now().await? {
             text.push_str(&format!("\n{line}"));
@@ -58,9 +94,11 @@ pub(super) async fn top(socket: &Path, once: bool) -> anyhow::Result<End> {
             print(&text)?;
             return Ok(End::Good);
         }
-        // Home, the text with each line's old rest erased, then everything below erased: no flicker.
-        let lines: Vec<String> = text.lines().map(|line| format!("{line}\x1b[K")).collect();
-        print(&format!("\x1b[H{}\x1b[J", lines.join("\n")))?;
+        if std::io::stdout().is_terminal() {
+            print_over(&text)?
+        } else {
+            print(&text)?
+        }
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
             () = watch::interrupted() => return Ok(End::Good),
@@ -142,38 +180,60 @@ fn moment(since: Since) -> Timestamp {
     }
 }
 
-pub(super) async fn audit(socket: &Path, since: Option<Since>, json: bool) -> anyhow::Result<End> {
+pub(super) async fn audit(socket: &Path, since: Option<Since>, list: &ListArgs, json: bool) -> anyhow::Result<End> {
+    let list = list.over(columns::orders())?;
     let client = Client::connect(socket).await?;
     let mut lines = client.audit(since.map(moment)).await?;
     // An order has a line before it is done and one after; the last says most.
-    let mut orders = std::collections::BTreeMap::new();
+    let mut orders = BTreeMap::new();
     while let Some(line) = lines.next().await? {
         match serde_json::from_str::<AuditRecord>(&line) {
-            Ok(record) if !json => _ = orders.insert(record.id, record),
-            // One of a newer version too.
-            _ => print(&harmless_json(&line))?,
+            Ok(order) => _ = orders.insert(order.id, OrderLine { order, line }),
+            // One of a newer version.
+            Err(_) => print(&harmless_json(&line))?,
         }
     }
-    if !json {
-        print(&format::audit(orders.values()))?;
+    let of = orders.len();
+    let orders = list.newest(orders.into_values().collect());
+    if json {
+        orders.iter().try_for_each(|own| print(&harmless_json(&own.line)))?;
+    } else {
+        print(&or_none_passes(format::audit(orders.iter().map(|own| &own.order)), orders.len(), of))?;
     }
     Ok(End::Good)
 }
 
-pub(super) async fn events(socket: &Path, since: Option<Since>, follow: bool, json: bool) -> anyhow::Result<End> {
+pub(super) async fn events(
+    socket: &Path,
+    since: Option<Since>,
+    follow: bool,
+    list: &ListArgs,
+    json: bool,
+) -> anyhow::Result<End> {
+    let needs_all = list.needs_all();
+    let list = list.over(columns::events())?;
     let client = Client::connect(socket).await?;
     let mut lines = client.events(since.map(moment), follow).await?;
+    let mut all = Vec::new();
+    let show = |line: &EventLine| match EventRecord::from_json_line(&line.line) {
+        Ok(record) if !json => print(&format::event(&record)),
+        _ => print(&line.line),
+    };
     loop {
         let line = tokio::select! {
             line = lines.next() => line?,
             () = watch::interrupted() => None,
         };
-        let Some(line) = line else { return Ok(End::Good) };
-        match EventRecord::from_json_line(&line) {
-            Ok(record) if !json => print(&format::event(&record))?,
-            _ => print(&line)?,
+        let Some(line) = line else { break };
+        match EventLine::parse(line) {
+            Ok(line) if needs_all => all.push(line),
+            Ok(line) if list.passes(&line) => show(&line)?,
+            Ok(_) => {}
+            Err(line) => print(&line)?,
         }
     }
+    list.newest(all).iter().try_for_each(show)?;
+    Ok(End::Good)
 }
 
 pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyhow::Result<End> {
@@ -195,14 +255,18 @@ pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyho
             let line = format!("{job} is submitted; follow it with `gleaner explain {job}`");
             print(&if json { serde_json::json!({ "job": job }).to_string() } else { line })?;
         }
-        JobCommand::List { all } => {
+        JobCommand::List { all, list } => {
+            let list = list.over(columns::jobs())?;
             let Response::Jobs(mut jobs) = client.call(&Request::Jobs).await? else { bail!("unexpected answer") };
             if !all {
                 // They come newest first.
                 let mut names = std::collections::BTreeSet::new();
                 jobs.retain(|job| names.insert(job.spec.id.name().to_owned()));
             }
-            print(&if json { serde_json::to_string_pretty(&jobs)? } else { format::jobs(&jobs) })?;
+            let of = jobs.len();
+            let jobs = list.rows(jobs);
+            let table = || or_none_passes(format::jobs(&jobs), jobs.len(), of);
+            print(&if json { serde_json::to_string_pretty(&jobs)? } else { table() })?;
         }
         JobCommand::Show { job } => {
             let detail = watch::job(&client, &job).await?;
@@ -274,14 +338,28 @@ pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> any
                 print(invited.token.as_str())?;
             }
         }
-        HostCommand::Invitations => {
+        HostCommand::Invitations { list } => {
+            let list = list.over(columns::admissions())?;
             let answer = client.call(&Request::Invitations).await?;
             let Response::Invitations { invitations, revocations } = answer else { bail!("unexpected answer") };
+            let of = invitations.len() + revocations.len();
+            let revocations = revocations.into_iter().map(Admission::Revoked);
+            let rows = list.rows(invitations.into_iter().map(Admission::Invited).chain(revocations).collect());
+            let shown = rows.len();
+            let (mut invitations, mut revocations) = (Vec::new(), Vec::new());
+            for row in rows {
+                match row {
+                    Admission::Invited(one) => invitations.push(one),
+                    Admission::Revoked(one) => revocations.push(one),
+                }
+            }
             match json {
                 true => print(&serde_json::to_string_pretty(
                     &serde_json::json!({ "invitations": invitations, "revocations": revocations }),
                 )?)?,
-                false => print(&format::invitations(&invitations, &revocations))?,
+                false => {
+                    print(&or_none_passes(format::invitations(&invitations, &revocations), shown, of))?;
+                }
             }
         }
         HostCommand::Uninvite { host } => {

@@ -16,6 +16,7 @@ use crate::args::{JobArgs, RunArgs};
 use crate::documents::print;
 use crate::exit::{End, goal_met};
 use crate::stack::{Stack, StackSettings, running_here};
+use crate::states::Meaning;
 use crate::watch::{self, Display};
 use crate::{format, tasks};
 
@@ -201,7 +202,7 @@ fn conclude(
         return Ok(end);
     }
     print(&format::job(job))?;
-    print(&match (job.spec.goal, met) {
+    let verdict = match (job.spec.goal, met) {
         _ if job.phase != JobPhase::Completed => format!("{}: its goal was not reached", job.phase.word()),
         (Goal::Deadline { within_s }, Some(true)) => {
             format!("deadline met, {} early", format::seconds(within_s - elapsed_s.unwrap_or(within_s)))
@@ -212,7 +213,12 @@ fn conclude(
         (_, Some(true)) => "within the budget".to_owned(),
         (_, Some(false)) => "budget EXCEEDED".to_owned(),
         (_, None) => "done as cheaply as possible".to_owned(),
-    })?;
+    };
+    let meaning = match end {
+        End::Good => Meaning::Good,
+        End::GoalMissed | End::TasksFailed | End::Failed => Meaning::Bad,
+    };
+    print(&meaning.paint(&verdict))?;
     // The job's own summary has it otherwise.
     if let Some(harm) = harm.filter(|_| job.harm.is_none()) {
         print(&format::harm(&harm.foreground))?;

@@ -13,6 +13,7 @@ use gleaner_types::time::Timestamp;
 use tokio::sync::mpsc;
 
 use super::state::{News, Snapshot};
+use crate::guests;
 
 /// Time between two polls.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
@@ -47,7 +48,8 @@ async fn snapshot(socket: &std::path::Path) -> Result<Snapshot, ClientError> {
     let Response::Applications(applications) = client.call(&Request::Applications).await? else {
         return Err(unexpected(socket));
     };
-    Ok(Snapshot { overview, hosts, jobs, applications })
+    let names = guests::names(&client).await?;
+    Ok(Snapshot { overview, hosts, names, jobs, applications })
 }
 
 fn unexpected(socket: &std::path::Path) -> ClientError {
@@ -91,7 +93,9 @@ async fn follow(
         }
         known.push_back(line);
         *since = logged_after(*since, &record);
-        if news.send(News::Event(crate::format::event(&record))).await.is_err() {
+        // The screen has colours of its own.
+        let text = anstream::adapter::strip_str(&crate::format::event(&record)).to_string();
+        if news.send(News::Event(text)).await.is_err() {
             break;
         }
     }

@@ -3,12 +3,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gleaner_api::Overview;
+use gleaner_api::{HostGuests, Overview};
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::ApplicationStatus;
 use gleaner_types::id::HostId;
 use gleaner_types::job::JobStatus;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use crate::format::CpuUnit;
+use crate::guests::{Guest, of_hosts};
 
 /// Seconds of residual kept per host: more than the widest terminal shows.
 const SECONDS: usize = 512;
@@ -24,6 +27,8 @@ const PAGE: usize = 10;
 pub(super) struct Snapshot {
     pub(super) overview: Overview,
     pub(super) hosts: Vec<HostView>,
+    /// What their workloads are called.
+    pub(super) names: Vec<HostGuests>,
     pub(super) jobs: Vec<JobStatus>,
     pub(super) applications: Vec<ApplicationStatus>,
 }
@@ -51,10 +56,12 @@ pub(super) enum Tab {
     Jobs,
     Applications,
     Events,
+    Guests,
 }
 
 impl Tab {
-    pub(super) const ALL: [Self; 5] = [Self::Fleet, Self::Residual, Self::Jobs, Self::Applications, Self::Events];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Fleet, Self::Residual, Self::Jobs, Self::Applications, Self::Events, Self::Guests];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -63,6 +70,7 @@ impl Tab {
             Self::Jobs => "jobs",
             Self::Applications => "applications",
             Self::Events => "events",
+            Self::Guests => "guests",
         }
     }
 
@@ -79,6 +87,11 @@ impl Tab {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) tab: Tab,
+    pub(super) unit: CpuUnit,
+    /// The only host whose guests are shown; `None` shows all.
+    pub(super) guests_of: Option<HostId>,
+    /// The workloads of the snapshot.
+    guests: Vec<Guest>,
     /// The row that is selected, per tab; of events counted from the newest.
     selected: [usize; Tab::ALL.len()],
     pub(super) filter: String,
@@ -98,6 +111,11 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Nothing yet, with CPU in this unit.
+    pub(super) fn with_unit(unit: CpuUnit) -> Self {
+        Self { unit, ..Self::default() }
+    }
+
     /// The screen ends.
     pub(super) fn over(&self) -> bool {
         self.over
@@ -109,6 +127,7 @@ impl State {
                 self.trouble = None;
                 if !self.paused {
                     self.remember(&snapshot.hosts);
+                    self.guests = of_hosts(snapshot.hosts.iter(), &snapshot.names);
                     self.snapshot = Some(snapshot);
                 }
             }
@@ -155,13 +174,16 @@ impl State {
         }
         match key.code {
             KeyCode::Char('q') => self.over = true,
-            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
+            KeyCode::Esc => self.leave_host(),
+            KeyCode::Enter => self.enter_host(),
+            KeyCode::Char('u') => self.unit = self.unit.other(),
             KeyCode::Char('?' | 'h') => self.help = true,
             KeyCode::Char('/') => self.filtering = true,
             KeyCode::Char('p') => self.pause(),
             KeyCode::Tab | KeyCode::Right | KeyCode::Char('l') => self.tab = self.tab.moved(1),
             KeyCode::BackTab | KeyCode::Left => self.tab = self.tab.moved(Tab::ALL.len() - 1),
-            KeyCode::Char(digit @ '1'..='5') => self.tab = Tab::ALL[digit as usize - '1' as usize],
+            KeyCode::Char(digit @ '1'..='6') => self.tab = Tab::ALL[digit as usize - '1' as usize],
             KeyCode::Up | KeyCode::Char('k') => self.step(1, true),
             KeyCode::Down | KeyCode::Char('j') => self.step(1, false),
             KeyCode::PageUp => self.step(PAGE, true),
@@ -169,6 +191,28 @@ impl State {
             KeyCode::Home => self.step(usize::MAX, true),
             KeyCode::End => self.step(usize::MAX, false),
             _ => {}
+        }
+    }
+
+    /// From a host to its guests.
+    fn enter_host(&mut self) {
+        if !matches!(self.tab, Tab::Fleet | Tab::Residual) {
+            return;
+        }
+        let host = self.selected().and_then(|selected| Some(self.hosts().get(selected)?.host.clone()));
+        if let Some(host) = host {
+            self.guests_of = Some(host);
+            // It found the host, and would hide its guests.
+            self.filter.clear();
+            self.selected[Tab::Guests.place()] = 0;
+            self.tab = Tab::Guests;
+        }
+    }
+
+    /// Back from the guests of one host.
+    fn leave_host(&mut self) {
+        if self.tab == Tab::Guests && self.guests_of.take().is_some() {
+            self.tab = Tab::Fleet;
         }
     }
 
@@ -209,6 +253,7 @@ impl State {
             Tab::Jobs => self.jobs().len(),
             Tab::Applications => self.applications().len(),
             Tab::Events => self.event_lines().len(),
+            Tab::Guests => self.guests().len(),
         }
     }
 
@@ -227,6 +272,16 @@ impl State {
         let all = self.snapshot.iter().flat_map(|snapshot| &snapshot.hosts);
         let job = |host: &HostView| host.job.as_ref().is_some_and(|job| self.passes(job.as_str()));
         all.filter(|host| self.passes(host.host.as_str()) || job(host)).collect()
+    }
+
+    /// Guests of the host that was entered, or of all, that pass the filter, by name, title or host.
+    pub(super) fn guests(&self) -> Vec<&Guest> {
+        let is_of_host = |guest: &&Guest| self.guests_of.as_ref().is_none_or(|host| guest.host == *host);
+        let texts = |guest: &Guest| {
+            let mut all = [guest.host.as_str(), &guest.guest].into_iter().chain(guest.title());
+            all.any(|text| self.passes(text))
+        };
+        self.guests.iter().filter(is_of_host).filter(|guest| texts(guest)).collect()
     }
 
     /// Jobs that pass the filter.

@@ -4,41 +4,49 @@
 use gleaner_planner::controller::{HeldUntil, HostView};
 use gleaner_types::application::{ApplicationStatus, ShareDecision};
 use gleaner_types::job::{JobPhase, JobStatus};
-use gleaner_types::report::{HostReport, Reading, VolunteerState};
+use gleaner_types::report::{HostReport, Reading, WorkloadSample};
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::CoreShare;
+use gleaner_types::units::{BytesPerSec, CoreShare};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, TableState, Tabs, Wrap};
 
 use super::state::{State, Tab};
 use crate::format::{clean, goal, pool_share, response_time, seconds, share, word};
+use crate::guests::{Guest, Role, limits_in_words, managed_by, per_second};
+use crate::states::{self, Meaning};
 
-const KEYS: &str = "q quit  tab next  1-5 tab  ↑↓ select  / filter  p pause  ? help";
+const KEYS: &str = "q quit  tab next  1-6 tab  ↑↓ select  / filter  p pause  ? help";
 
 const HELP: &str = "\
-tab, →, ←, 1 to 5   another tab
+tab, →, ←, 1 to 6   another tab
 ↑ ↓, page up/down   select a row; events: older, newer
+enter               on a host: its guests; esc goes back
+u                   CPU in cores, or in percent of a core
 /                   filter rows by text; enter keeps it, esc ends it
 p                   pause: what is shown stays
 ? or h              this help
 q, ctrl-c           quit
 
-CPU is in cores. RESIDUAL is what the foreground is predicted to
-leave: expected / promised. VOLUNTEER is what the background uses,
-ALLOWED what the guard lets it have now, HARM how much slower
-the foreground is for it. - is not known; `gleaner hosts` says
-why.";
+FOREGRND is what the config names as foreground, (other) what is
+neither that nor the volunteer. RESIDUAL is what the foreground
+is predicted to leave: expected / promised. VOLUNTEER is what the
+background uses, ALLOWED what the guard lets it have now, HARM
+how much slower the foreground is for it. - is not known;
+`gleaner hosts` and `gleaner guests` say why.";
 
 /// Least width at which the fleet's table has a column for harm; on a narrower screen it would push others out.
 const HARM_FROM: u16 = 88;
 
-const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
-const WARN: Style = Style::new().fg(Color::Yellow);
-const GOOD: Style = Style::new().fg(Color::Green);
-const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
+/// The same for what is neither foreground nor the volunteer; the line of sums has it on every screen.
+const OTHER_FROM: u16 = 96;
+
+const BAD: Style = Meaning::Bad.on_screen();
+const WARN: Style = Meaning::Warning.on_screen();
+const GOOD: Style = Meaning::Good.on_screen();
+const QUIET: Style = Meaning::Quiet.on_screen();
 const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
 const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
@@ -57,6 +65,7 @@ pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
         (Some(_), Tab::Residual) => residual(state, frame, body),
         (Some(snapshot), Tab::Jobs) => jobs(state, snapshot.overview.now, frame, body),
         (Some(_), Tab::Applications) => applications(state, frame, body),
+        (Some(_), Tab::Guests) => guests(state, frame, body),
     }
     frame.render_widget(bottom_line(state), keys);
     if state.help {
@@ -135,16 +144,10 @@ fn table(
     frame.render_stateful_widget(table.row_highlight_style(SELECTED), area, &mut shown);
 }
 
-fn cores(share: CoreShare) -> String {
-    format!("{:.1}", share.cores())
-}
-
-fn reading(reading: &Reading<CoreShare>) -> String {
-    reading.value().map_or_else(|| "-".to_owned(), |share| cores(*share))
-}
-
 fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
     let hosts = state.hosts();
+    let cores = |share: CoreShare| state.unit.brief(share);
+    let reading = |reading: &Reading<CoreShare>| reading.value().map_or_else(|| "-".to_owned(), |share| cores(*share));
     // How the volunteer of the selected host is held for the harm it does, and why.
     let held = state.selected().and_then(|selected| hosts.get(selected)).and_then(|host| {
         let protection = host.report.as_ref().filter(|_| host.connected)?.harm.protection.as_ref()?;
@@ -153,54 +156,45 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
     let of_held = Constraint::Length(if held.is_some() { 2 } else { 0 });
     let [table_area, held_area, sum_area] =
         Layout::vertical([Constraint::Min(0), of_held, Constraint::Length(1)]).areas(area);
-    let wide = area.width >= HARM_FROM;
+    let (wide, widest) = (area.width >= HARM_FROM, area.width >= OTHER_FROM);
     let row = |host: &&HostView| {
-        let (word, style) = match (host.connected, host.facts.levers.acting, host.held_until) {
-            _ if host.unreadable.is_some() => ("unreadable".to_owned(), BAD),
-            (false, ..) => ("lost".to_owned(), BAD),
-            (true, _, Some(HeldUntil::Time(until))) => (format!("held {}", seconds(until.seconds_since(now))), WARN),
-            (true, _, Some(HeldUntil::Released)) => ("held".to_owned(), WARN),
-            (true, true, None) => ("acting".to_owned(), GOOD),
-            (true, false, None) => ("observing".to_owned(), Style::new()),
+        let (word, meaning) = states::host(host);
+        let word = match (meaning, host.held_until) {
+            (Meaning::Held, Some(HeldUntil::Time(until))) => format!("held {}", seconds(until.seconds_since(now))),
+            _ => word.to_owned(),
         };
         let report = host.report.as_ref();
-        let (volunteer, style_of_volunteer) = match report.map(|report| report.volunteer.state) {
-            Some(VolunteerState::Active) => ("active", GOOD),
-            Some(VolunteerState::Frozen) => ("frozen", WARN),
-            Some(VolunteerState::Latent) => ("latent", QUIET),
-            Some(VolunteerState::Unknown(_)) => ("unknown", WARN),
-            None => ("-", QUIET),
-        };
-        // Only an interval that is wholly above the budget is worth a colour.
-        let is_over = |report: &HostReport| {
-            report.harm.foreground.value().is_some_and(|harm| harm.low_percent > report.harm.budget_percent)
-        };
-        let style_of_harm = if report.is_some_and(is_over) { BAD } else { Style::new() };
-        let of = |what: fn(&HostReport) -> String| report.map_or_else(|| "-".to_owned(), what);
+        let (volunteer, of_volunteer) = states::volunteer(report.map(|report| &report.volunteer.state));
+        let of_harm = report.map_or(Meaning::Plain, states::harm);
+        let of = |what: &dyn Fn(&HostReport) -> String| report.map_or_else(|| "-".to_owned(), what);
         let mut cells = vec![
             Cell::from(host.host.to_string()),
-            Cell::from(word).style(style),
+            Cell::from(word).style(meaning.on_screen()),
             Cell::from(host.facts.cores.to_string()),
-            Cell::from(of(|report| reading(&report.machine.cpu_foreground))),
-            Cell::from(of(|report| match report.residual.cpu.value() {
+            Cell::from(of(&|report| reading(&report.foreground_cpu()))),
+            Cell::from(of(&|report| match report.residual.cpu.value() {
                 Some(cpu) => format!("{} / {}", cores(cpu.expected), cores(cpu.safe)),
                 None => "-".to_owned(),
             })),
-            Cell::from(of(|report| reading(&report.volunteer.cpu))),
-            Cell::from(of(|report| reading(&report.volunteer.allowance))),
-            Cell::from(volunteer).style(style_of_volunteer),
+            Cell::from(of(&|report| reading(&report.volunteer.cpu))),
+            Cell::from(of(&|report| reading(&report.volunteer.allowance))),
+            Cell::from(volunteer).style(of_volunteer.on_screen()),
             Cell::from(host.job.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)),
         ];
         if wide {
-            let harm = Cell::from(of(|report| {
+            let harm = Cell::from(of(&|report| {
                 report
                     .harm
                     .foreground
                     .value()
                     .map_or_else(|| "-".to_owned(), |harm| format!("{:.1} %", harm.mean_percent))
             }))
-            .style(style_of_harm);
+            .style(of_harm.on_screen());
             cells.insert(7, harm);
+        }
+        if widest {
+            let other = of(&|report| report.other_cpu().map_or_else(|| "-".to_owned(), |other| reading(&other)));
+            cells.insert(4, Cell::from(other));
         }
         Row::new(cells)
     };
@@ -218,12 +212,16 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
     if wide {
         columns.insert(7, ("HARM", Constraint::Length(7)));
     }
+    if widest {
+        columns.insert(4, ("OTHER", Constraint::Length(6)));
+    }
     table(state, frame, table_area, &columns, hosts.iter().map(row).collect(), "no host has joined yet");
     let reports = || hosts.iter().filter(|host| host.connected).filter_map(|host| host.report.as_ref());
     let sum = |what: fn(&HostReport) -> Option<CoreShare>| cores(reports().filter_map(what).sum());
     let line = format!(
-        "sum: foreground {}, residual {} / {}, volunteers {} of {} allowed",
-        sum(|report| report.machine.cpu_foreground.value().copied()),
+        "sum: foreground {}, other {}, residual {}/{}, volunteers {} of {} allowed",
+        sum(|report| report.foreground_cpu().value().copied()),
+        sum(|report| report.other_cpu()?.value().copied()),
         sum(|report| Some(report.residual.cpu.value()?.expected)),
         sum(|report| Some(report.residual.cpu.value()?.safe)),
         sum(|report| report.volunteer.cpu.value().copied()),
@@ -239,6 +237,7 @@ fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
 fn residual(state: &State, frame: &mut Frame<'_>, area: Rect) {
     const LINES: u16 = 3;
     let (hosts, selected) = (state.hosts(), state.selected().unwrap_or(0));
+    let cores = |share: CoreShare| state.unit.brief(share);
     if hosts.is_empty() {
         return frame.render_widget(Paragraph::new("no host to show"), area);
     }
@@ -268,12 +267,7 @@ fn residual(state: &State, frame: &mut Frame<'_>, area: Rect) {
 fn jobs(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
     let left = |at: Timestamp| at.seconds_since(now) - now.seconds_since(at);
     let row = |job: &&JobStatus| {
-        let style = match job.phase {
-            JobPhase::Running | JobPhase::Completed => GOOD,
-            JobPhase::Failed { .. } => BAD,
-            JobPhase::Waiting { .. } => WARN,
-            JobPhase::Profiling | JobPhase::Cancelled => Style::new(),
-        };
+        let style = states::phase(&job.phase).on_screen();
         let ended = job.phase.is_final();
         let time = |at: Option<Timestamp>| at.filter(|_| !ended).map_or_else(|| "-".to_owned(), |at| seconds(left(at)));
         let late = !ended && job.deadline.zip(job.completion_estimate).is_some_and(|(by, then)| then > by);
@@ -328,12 +322,7 @@ fn applications(state: &State, frame: &mut Frame<'_>, area: Rect) {
     };
     let row = |own: &&ApplicationStatus| {
         let mean_ms = own.response.as_ref().and_then(|(_, response)| response.mean_ms());
-        let style = match mean_ms {
-            Some(mean_ms) if mean_ms > own.spec.target_ms * 1.1 => BAD,
-            Some(mean_ms) if mean_ms > own.spec.target_ms => WARN,
-            Some(_) => GOOD,
-            None => QUIET,
-        };
+        let style = states::response(own).on_screen();
         let of_target = mean_ms.map_or_else(|| "-".to_owned(), |mean| format!("{:.2}", mean / own.spec.target_ms));
         let shares = own.decision.iter().flat_map(|decision| &decision.shares).map(share);
         Row::new(vec![
@@ -355,6 +344,70 @@ fn applications(state: &State, frame: &mut Frame<'_>, area: Rect) {
     table(state, frame, area, &columns, state.applications().iter().map(row).collect(), "no applications");
 }
 
+/// Foreground workloads by their operators' names, and below the table what is known of the selected one.
+fn guests(state: &State, frame: &mut Frame<'_>, area: Rect) {
+    fn cell<T>(reading: Option<&Reading<T>>, show: impl Fn(&T) -> String) -> String {
+        reading.and_then(Reading::value).map_or_else(|| "-".to_owned(), show)
+    }
+    let guests = state.guests();
+    let cpu = |share: &CoreShare| state.unit.show(*share);
+    let row = |guest: &&Guest| {
+        let sample = guest.sample.as_ref();
+        let rate = |of: fn(&WorkloadSample) -> &Reading<BytesPerSec>| cell(sample.map(of), |rate| per_second(*rate));
+        let cells = [
+            guest.host.to_string(),
+            guest.guest.clone(),
+            cell(Some(&guest.cpu), cpu),
+            cell(sample.map(|sample| &sample.cpu_wait), cpu),
+            cell(sample.map(|sample| &sample.memory), ToString::to_string),
+            guest.protected.word().to_owned(),
+            format!("{} {}", rate(|sample| &sample.disk_read), rate(|sample| &sample.disk_write)),
+            format!("{} {}", rate(|sample| &sample.network_receive), rate(|sample| &sample.network_transmit)),
+        ];
+        Row::new(cells).style(if guest.connected { Style::new() } else { QUIET })
+    };
+    let columns = [
+        ("HOST", Constraint::Min(8)),
+        ("GUEST", Constraint::Fill(2)),
+        ("CPU", Constraint::Length(7)),
+        ("WAIT", Constraint::Length(7)),
+        ("MEMORY", Constraint::Length(10)),
+        ("PROTECTED", Constraint::Length(12)),
+        ("DISK read write", Constraint::Fill(1)),
+        ("NETWORK in out", Constraint::Fill(1)),
+    ];
+    let [table_area, detail_area] = Layout::vertical([Constraint::Min(0), Constraint::Length(2)]).areas(area);
+    table(state, frame, table_area, &columns, guests.iter().map(row).collect(), "no guest is known");
+    if let Some(guest) = state.selected().and_then(|selected| guests.get(selected)) {
+        frame.render_widget(Paragraph::new(guest_detail(guest, state)).wrap(Wrap { trim: true }), detail_area);
+    }
+}
+
+fn guest_detail(guest: &Guest, state: &State) -> String {
+    if guest.role == Role::Other {
+        return format!(
+            "what {} does that is neither foreground nor the volunteer; it is protected as well",
+            guest.host
+        );
+    }
+    let title = guest.title().map(|title| format!(" ({})", clean(title)));
+    let uuid = guest.name.as_ref().and_then(|name| name.uuid.as_ref());
+    let uuid = uuid.map(|uuid| format!(", {}", clean(uuid.as_str())));
+    let harm = match &guest.harm {
+        Some(Reading::Value(harm)) => format!("{harm} slower"),
+        Some(Reading::Absent(_)) | None => "not known".to_owned(),
+    };
+    let unnamed = guest.unnamed.map(|reason| format!("; its name is {reason}")).unwrap_or_default();
+    format!(
+        "{}{}: {}{}; limits {}; harm {harm}{unnamed}",
+        guest.guest,
+        title.unwrap_or_default(),
+        managed_by(guest),
+        uuid.unwrap_or_default(),
+        limits_in_words(guest.limits, state.unit)
+    )
+}
+
 /// The newest at the bottom; the selected one stays in view.
 fn events(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let lines = state.event_lines();
@@ -370,8 +423,8 @@ fn events(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let shown = lines[start..end].iter().enumerate().map(|(place, line)| {
         let style = match () {
             () if selected > 0 && start + place == marked => SELECTED,
-            () if line.contains("failed") || line.contains("refused") || line.contains("lost") => WARN,
-            () => Style::new(),
+            // A line's words: time, source, name.
+            () => states::event(line.split_whitespace().nth(2).unwrap_or_default()).on_screen(),
         };
         Line::styled(line.as_str(), style)
     });

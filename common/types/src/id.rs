@@ -107,6 +107,13 @@ identifier! {
 }
 
 identifier! {
+    /// What a guest is called by whoever manages it: a name, a title, a number, a UUID.
+    GuestText, "text about a guest", 256,
+    |text| text.chars().all(is_harmless),
+    "1 to 256 bytes without control characters and marks of writing direction"
+}
+
+identifier! {
     /// A user's reservation of nodes, as an operator names it.
     ReservationId, "lease name", 256,
     |text| text.chars().all(is_harmless),
@@ -186,19 +193,39 @@ impl WorkloadId {
     /// fit, and an empty text becomes `unnamed`.
     #[must_use]
     pub fn from_untrusted(text: &str) -> Self {
-        let mut clean = harmless(text);
-        if clean.len() > 256 {
-            let mut end = 256;
-            while !clean.is_char_boundary(end) {
-                end -= 1;
-            }
-            clean.truncate(end);
-        }
+        let mut clean = harmless_beginning(text);
         if clean.is_empty() {
             clean.push_str("unnamed");
         }
         Self(clean)
     }
+}
+
+impl GuestText {
+    /// The text with `?` for what is not harmless, and cut to fit; `None` of one that is empty or blank.
+    #[must_use]
+    pub fn from_untrusted(text: &str) -> Option<Self> {
+        Some(harmless_beginning(text.trim())).filter(|clean| !clean.is_empty()).map(Self)
+    }
+
+    /// What is called nothing.
+    #[must_use]
+    pub fn unnamed() -> Self {
+        Self("unnamed".to_owned())
+    }
+}
+
+/// The first 256 bytes of a text with `?` for what is not harmless.
+fn harmless_beginning(text: &str) -> String {
+    let mut clean = harmless(text);
+    if clean.len() > 256 {
+        let mut end = 256;
+        while !clean.is_char_boundary(end) {
+            end -= 1;
+        }
+        clean.truncate(end);
+    }
+    clean
 }
 
 #[cfg(test)]
@@ -219,6 +246,9 @@ mod tests {
         assert!(WorkloadId::new("a\u{9b}31m").is_err() && WorkloadId::new("a\u{202e}b").is_err());
         assert_eq!(WorkloadId::from_untrusted("").as_str(), "unnamed");
         assert_eq!(WorkloadId::from_untrusted(&"é".repeat(200)).as_str().len(), 256);
+        assert_eq!(GuestText::from_untrusted(" web\n1 ").unwrap().as_str(), "web?1");
+        assert_eq!(GuestText::from_untrusted(&"é".repeat(200)).unwrap().as_str().len(), 256);
+        assert_eq!(GuestText::from_untrusted(" \n"), None);
     }
 
     #[test]

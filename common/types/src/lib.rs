@@ -14,6 +14,7 @@ pub mod engine;
 pub mod error;
 pub mod event;
 pub mod format;
+pub mod guest;
 pub mod harm;
 pub mod id;
 pub mod job;

@@ -247,6 +247,38 @@ pub struct HostReport {
     pub harm: HostHarm,
 }
 
+impl HostReport {
+    /// CPU of the foreground as the config names it: of its workloads together. It is not known where that of one is not.
+    #[must_use]
+    pub fn foreground_cpu(&self) -> Reading<CoreShare> {
+        let mut sum = CoreShare::ZERO;
+        for workload in &self.workloads {
+            match &workload.cpu {
+                Reading::Value(cpu) => sum = sum + *cpu,
+                Reading::Absent(absence) => return Reading::Absent(absence.clone()),
+            }
+        }
+        Reading::Value(sum)
+    }
+
+    /// CPU of what is neither foreground nor the volunteer: the system's own work, and whatever the config does not name.
+    /// `None` where everything but the volunteer is foreground.
+    #[must_use]
+    pub fn other_cpu(&self) -> Option<Reading<CoreShare>> {
+        if self.workloads.iter().any(|workload| workload.kind == WorkloadKind::Remainder) {
+            return None;
+        }
+        Some(match (&self.machine.cpu_foreground, self.foreground_cpu()) {
+            // Clocks that differ make it a little less than nothing on a host that does nothing else.
+            (Reading::Value(all), Reading::Value(named)) => {
+                Reading::Value(CoreShare::clamped(all.percent() - named.percent()))
+            }
+            (Reading::Absent(absence), _) => Reading::Absent(absence.clone()),
+            (_, absent) => absent,
+        })
+    }
+}
+
 /// The machine as a whole over the interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineSample {

@@ -27,8 +27,8 @@ pub use codec::{MAX_STORED, decode_beginning, decode_stored, decode_stored_as, d
 pub use encodable::can_encode;
 pub use frame::{FrameError, MAX_FRAME, Message, body_length, decode, decode_body, encode};
 pub use message::{
-    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, TaskStates, ToJoiner,
-    Welcome,
+    AgentEvents, FromAgent, FromAggregator, FromJoiner, GuestNames, Hello, JoinRequest, JoinSecret, StandsBy,
+    TaskStates, ToJoiner, Welcome,
 };
 pub use unknown::Unknowns;
 pub use version::{

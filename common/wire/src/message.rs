@@ -12,6 +12,7 @@ use crate::version::ProtocolVersion;
 use crate::{v1, v2};
 use gleaner_types::command::{Ack, Command};
 use gleaner_types::event::EventRecord;
+use gleaner_types::guest::GuestName;
 use gleaner_types::id::HostId;
 use gleaner_types::report::{HostFacts, HostReport};
 use gleaner_types::task::{TaskJob, TaskOrders, TaskState};
@@ -65,6 +66,13 @@ pub struct AgentEvents {
 pub struct TaskStates {
     /// The states.
     pub states: Vec<TaskState>,
+}
+
+/// What the workloads of a host are called: all of them, when a connection begins and whenever that has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestNames {
+    /// In no order.
+    pub guests: Vec<GuestName>,
 }
 
 /// The secret of an invitation: 128 random bits. Never shown.
@@ -160,6 +168,8 @@ messages! {
         4 => Events(AgentEvents),
         /// How tasks are.
         5 => Tasks(TaskStates),
+        /// What its workloads are called.
+        6 => Guests(GuestNames),
         /// A request for the next certificate (PKCS #10, in DER).
         11 => CertificateRequest(Vec<u8>),
     }

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 
 use gleaner_types::absence::ReasonText;
 use gleaner_types::command::Weight;
-use gleaner_types::id::{HostId, JobId, WorkloadId};
+use gleaner_types::id::{GuestText, HostId, JobId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::MAX_WORKLOADS;
 use gleaner_types::time::Timestamp;
@@ -110,6 +110,7 @@ travels! {
     &'a str, HostId, |d| d.as_str(), |w| HostId::new(w).map_err(Rejected::invalid);
     &'a str, JobId, |d| d.as_str(), |w| JobId::new(w).map_err(Rejected::invalid);
     &'a str, WorkloadId, |d| d.as_str(), |w| WorkloadId::new(w).map_err(Rejected::invalid);
+    &'a str, GuestText, |d| d.as_str(), |w| GuestText::new(w).map_err(Rejected::invalid);
     &'a str, MethodName, |d| d.as_str(), |w| MethodName::new(w).map_err(Rejected::invalid);
     &'a str, ReasonText, |d| d.as_str(), |w| Ok(ReasonText::from(w));
     Short<'a>, String, |d| Short(d), |w| Ok(ReasonText::from(w.0).as_str().to_owned());

@@ -19,6 +19,7 @@
 mod absence;
 mod command;
 mod event;
+mod guest;
 mod report;
 mod task;
 mod variant;
@@ -116,6 +117,7 @@ messages! {
         3 => Ack, command::Ack<'_>;
         4 => Events, event::AgentEvents<'_>;
         5 => Tasks, task::TaskStates<'_>;
+        6 => Guests, guest::GuestNames<'_>;
         11 => CertificateRequest, Raw<'_>;
     }
 }

@@ -51,6 +51,7 @@ fn readable(sample: &Sample) -> Value {
         Sample::FromAgent(FromAgent::Ack(ack)) => json!({ "ack": ack }),
         Sample::FromAgent(FromAgent::Events(events)) => json!({ "events": events.events }),
         Sample::FromAgent(FromAgent::Tasks(states)) => json!({ "tasks": states.states }),
+        Sample::FromAgent(FromAgent::Guests(names)) => json!({ "guests": names.guests }),
         Sample::FromAgent(FromAgent::CertificateRequest(der)) => json!({ "certificate_request": der }),
         Sample::FromAggregator(FromAggregator::Welcome(welcome)) => json!({ "welcome": welcome }),
         Sample::FromAggregator(FromAggregator::Refused(reason)) => json!({ "refused": reason }),

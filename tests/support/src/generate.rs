@@ -8,7 +8,8 @@ use gleaner_types::command::{Ack, Command};
 use gleaner_types::report::HostReport;
 use gleaner_types::task::{TaskJob, TaskOrders};
 use gleaner_wire::{
-    AgentEvents, FrameError, FromAgent, FromAggregator, Hello, ProtocolVersion, StandsBy, TaskStates, Welcome, encode,
+    AgentEvents, FrameError, FromAgent, FromAggregator, GuestNames, Hello, ProtocolVersion, StandsBy, TaskStates,
+    Welcome, encode,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -150,12 +151,13 @@ pub struct Choice {
 }
 
 /// Kinds of messages of agents with numbers in them.
-pub const OF_AGENTS: usize = 5;
+pub const OF_AGENTS: usize = 6;
 
 /// The same of aggregators.
 pub const OF_AGGREGATORS: usize = 6;
 
-/// A message of an agent, of one of [`OF_AGENTS`] kinds: hello, report, answer to a command, events, states of tasks.
+/// A message of an agent, of one of [`OF_AGENTS`] kinds: hello, report, answer to a command, events, states of tasks,
+/// names of guests.
 ///
 /// # Errors
 /// [`FrameError`] where the version has no form for it; `None` where the types refuse it.
@@ -189,7 +191,8 @@ fn agent_message(kind: usize, made: &mut Made, entropy: &mut Entropy<'_>) -> Opt
         1 => FromAgent::Report(Box::new(make::<HostReport>(made, entropy)?)),
         2 => FromAgent::Ack(make::<Ack>(made, entropy)?),
         3 => FromAgent::Events(AgentEvents { events: make(made, entropy)? }),
-        _ => FromAgent::Tasks(make::<TaskStates>(made, entropy)?),
+        4 => FromAgent::Tasks(make::<TaskStates>(made, entropy)?),
+        _ => FromAgent::Guests(make::<GuestNames>(made, entropy)?),
     })
 }
 

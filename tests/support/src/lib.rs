@@ -2,7 +2,7 @@
 //!
 //! In: what a test asks for. Out: a host's facts and reports ([`report`]) and an agent's messages with them
 //! ([`synthetic`]), or any message of the protocol ([`generate`]); a folder with the built `gleaner` and the processes
-//! it starts ([`mod@bench`]); an aggregator with an agent ([`pair`]); the machine's speed ([`pace`]); booted hosts
+//! it starts ([`mod@bench`]); an aggregator with an agent ([`pair`]); the machine's speed ([`pace`]); small QEMU guests ([`guest`]); booted hosts
 //! ([`lab`]); which of them run ([`beds`]); how one is skipped ([`mod@skip`]); kept inputs of fuzz targets ([`kept`]). Called by tests, benches and fuzz
 //! targets.
 //!
@@ -12,6 +12,7 @@
 pub mod beds;
 pub mod bench;
 pub mod generate;
+pub mod guest;
 pub mod kept;
 pub mod lab;
 pub mod pace;

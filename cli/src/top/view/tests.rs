@@ -1,10 +1,11 @@
-use gleaner_api::Overview;
+use gleaner_api::{HostGuests, Overview};
 use gleaner_test_support::report::{report, residual, share};
 use gleaner_types::application::{ApplicationSpec, ResponseSource, ResponseTime};
 use gleaner_types::engine::EngineSpec;
-use gleaner_types::id::{ApplicationId, HostId, JobId};
+use gleaner_types::guest::{GuestName, Manager};
+use gleaner_types::id::{ApplicationId, GuestText, HostId, JobId, WorkloadId};
 use gleaner_types::job::{Goal, JobSpec, Prices, SlotSpec, Workers};
-use gleaner_types::report::Protection;
+use gleaner_types::report::{Protection, Reason, WorkloadKind};
 use gleaner_types::units::{Bytes, Dollars};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -19,6 +20,7 @@ fn host(name: &str, expected: f64) -> HostView {
     let mut report = HostReport { residual: residual(expected, expected - 50.0), ..report(&id, 1) };
     report.machine.cpu_busy = share(120.0);
     report.machine.cpu_foreground = share(110.0);
+    report.workloads = vec![workload(if name == "host-1" { "instance-1" } else { "web" }, 90.0)];
     report.volunteer.cpu = share(80.0);
     report.volunteer.allowance = share(150.0);
     HostView { reported: Some(Timestamp(1_000)), ..host_view(report) }
@@ -70,6 +72,44 @@ fn application() -> ApplicationStatus {
     }
 }
 
+fn workload(id: &str, percent: f64) -> WorkloadSample {
+    let absent = || Reading::because(Reason::NoGuest);
+    let rate = || Reading::Value(BytesPerSec::ZERO);
+    WorkloadSample {
+        id: WorkloadId::from_untrusted(id),
+        kind: WorkloadKind::Qemu,
+        cpu: share(percent),
+        cpu_vcpu: share(percent),
+        cpu_emulator: share(0.0),
+        cpu_wait: share(1.0),
+        memory: Reading::Value(Bytes::from_mib(256)),
+        memory_pressure: Reading::because(Reason::NoGuest),
+        disk_read: rate(),
+        disk_write: rate(),
+        disk_operations: absent(),
+        network_receive: Reading::because(Reason::NoGuest),
+        network_transmit: Reading::because(Reason::NoGuest),
+        llc_references: absent(),
+        llc_misses: absent(),
+        instructions: absent(),
+    }
+}
+
+/// What the first host's guest is called; the second's agent says none.
+fn names() -> Vec<HostGuests> {
+    let text = |text: &str| GuestText::from_untrusted(text);
+    let guest = GuestName {
+        workload: WorkloadId::from_untrusted("instance-1"),
+        manager: Manager::Openstack,
+        name: text("shop db").unwrap(),
+        title: text("The shop's database"),
+        instance: text("instance-1"),
+        uuid: None,
+        pid: Some(7),
+    };
+    vec![HostGuests { host: HostId::new("host-1").unwrap(), guests: vec![guest] }]
+}
+
 fn snapshot(hosts: Vec<HostView>) -> News {
     News::Snapshot(Box::new(Snapshot {
         overview: Overview {
@@ -86,6 +126,7 @@ fn snapshot(hosts: Vec<HostView>) -> News {
             state_error: None,
         },
         hosts,
+        names: names(),
         jobs: vec![
             job("running-one", JobPhase::Running),
             job("waiting-one", JobPhase::Waiting { reason: "for a\u{1b}[2J host".into() }),
@@ -130,7 +171,10 @@ fn every_tab_fits_80_by_24() {
     let mut state = state();
     let fleet = screen(&state, 80, 24);
     shows(&fleet, &["gleaner 0.1.0 on host-1", "00:00:02", "2 of 2 hosts connected", "host-2", "acting", "active"]);
-    shows(&fleet, &["2.8 / 2.3", "sum: foreground 2.2, residual 3.7 / 2.7, volunteers 1.6 of 3.0 allowed", "q quit"]);
+    shows(
+        &fleet,
+        &["2.8 / 2.3", "sum: foreground 1.8, other 0.4, residual 3.7/2.7, volunteers 1.6 of 3.0 allowed", "q quit"],
+    );
     press(&mut state, &[KeyCode::Tab]);
     shows(&screen(&state, 80, 24), &["host-1  2.8 expected, 2.3 promised of 4", "█"]);
     press(&mut state, &[KeyCode::Tab]);
@@ -144,9 +188,36 @@ fn every_tab_fits_80_by_24() {
     state.take(News::Event("one event".to_owned()));
     shows(&screen(&state, 80, 24), &["one event"]);
     press(&mut state, &[KeyCode::Tab]);
+    shows(
+        &screen(&state, 80, 24),
+        &["shop db", "web", "0.90", "256.0 MiB", "(other)", "0.20", "yes", "openstack instance-1"],
+    );
+    press(&mut state, &[KeyCode::Tab]);
     assert_eq!(state.tab, Tab::Fleet, "round again");
     press(&mut state, &[KeyCode::BackTab]);
-    assert_eq!(state.tab, Tab::Events);
+    assert_eq!(state.tab, Tab::Guests);
+}
+
+#[test]
+fn enter_on_a_host_shows_its_guests_and_esc_goes_back() {
+    let mut state = state();
+    press(&mut state, &[KeyCode::Down, KeyCode::Enter]);
+    let guests = screen(&state, 100, 24);
+    shows(&guests, &["host-2", "web", "its name is not reported by this agent's version"]);
+    assert!(!guests.contains("shop db"), "{guests}");
+    press(&mut state, &[KeyCode::Esc, KeyCode::Up, KeyCode::Enter]);
+    let guests = screen(&state, 100, 24);
+    shows(&guests, &["shop db", "shop db (The shop's database): openstack instance-1; limits none"]);
+    assert!(!guests.contains("web"), "{guests}");
+    type_in(&mut state, "u");
+    shows(&screen(&state, 100, 24), &["90 %"]);
+    press(&mut state, &[KeyCode::Esc]);
+    assert_eq!(state.tab, Tab::Fleet);
+    shows(&screen(&state, 100, 24), &["OTHER", "280 % / 230 %", "20 %"]);
+    type_in(&mut state, "6/DATABASE");
+    press(&mut state, &[KeyCode::Enter]);
+    let found = screen(&state, 100, 24);
+    assert!(found.contains("shop db") && !found.contains("web"), "{found}");
 }
 
 #[test]
@@ -170,7 +241,7 @@ fn any_size_is_drawn() {
         all.take(News::Event(format!("event {line}")));
     }
     all.take(News::Trouble("nobody answers".to_owned()));
-    for tab in '1'..='5' {
+    for tab in '1'..='6' {
         type_in(&mut all, &tab.to_string());
         for help in [false, true] {
             all.help = help;

@@ -4,8 +4,9 @@ use gleaner_types::command::{
     Ack, Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Refusal, Target, Version, Weight,
 };
 use gleaner_types::event::{Event, EventRecord, EventSource};
+use gleaner_types::guest::{GuestName, Manager};
 use gleaner_types::harm::HarmInterval;
-use gleaner_types::id::{HostId, JobId, WorkloadId};
+use gleaner_types::id::{GuestText, HostId, JobId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
     Absence, AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample,
@@ -17,8 +18,8 @@ use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrde
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
 use gleaner_wire::{
-    AgentEvents, FromAgent, FromAggregator, FromJoiner, Hello, JoinRequest, JoinSecret, StandsBy, TaskStates, ToJoiner,
-    Welcome,
+    AgentEvents, FromAgent, FromAggregator, FromJoiner, GuestNames, Hello, JoinRequest, JoinSecret, StandsBy,
+    TaskStates, ToJoiner, Welcome,
 };
 
 /// A message of any direction.
@@ -530,6 +531,30 @@ fn tasks(all: &mut Vec<(String, Sample)>) {
     all.extend(more.map(|(name, sample)| (name.to_owned(), sample)));
 }
 
+/// What workloads are called, by every manager.
+fn named_guests() -> FromAgent {
+    let text = |text: &str| GuestText::new(text).unwrap();
+    let managers = [
+        Manager::Openstack,
+        Manager::Libvirt,
+        Manager::Proxmox,
+        Manager::Qemu,
+        Manager::Xen,
+        Manager::Systemd,
+        Manager::Cgroup,
+    ];
+    let one = |(number, manager): (u32, Manager)| GuestName {
+        workload: workload(&format!("guest-{number}")),
+        manager,
+        name: text("shop 数据"),
+        title: (number == 1).then(|| text("The shop's database")),
+        instance: (number > 1).then(|| text("101")),
+        uuid: (number < 3).then(|| text("4dea22b3-1d52-d8f3-2516-782e98ab3fa0")),
+        pid: (number < 5).then_some(70_000 + number),
+    };
+    FromAgent::Guests(GuestNames { guests: (0..).zip(managers).map(one).collect() })
+}
+
 /// A report with every state of harm.
 fn harmed() -> FromAgent {
     let mut report = report("best", VolunteerState::Active, vec![]);
@@ -602,6 +627,7 @@ pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     let mut all = of_version_1();
     all.push(("from_agent.report.reasons_with_details".to_owned(), Sample::FromAgent(detailed())));
     tasks(&mut all);
+    all.push(("from_agent.guests".to_owned(), Sample::FromAgent(named_guests())));
     all.push(("from_agent.hello.fixed_reasons".to_owned(), Sample::FromAgent(fixed_reasons())));
     // What an older release does not say.
     let mut says = hello(CgroupMode::V2, VolunteerKind::None, Vec::new());

@@ -1,0 +1,501 @@
+//! The workloads of hosts by the names that their operators know. In: hosts as the aggregator sees them, and what their
+//! workloads are called. Out: a row for each workload, as JSON and as a table. Called by `gleaner guests` and
+//! `gleaner top`.
+
+use std::collections::BTreeMap;
+
+use gleaner_api::{ApiError, Client, ClientError, ErrorCode, HostGuests, Request, Response};
+use gleaner_planner::controller::HostView;
+use gleaner_types::command::{Desired, Limits, Outcome, Quota, Target};
+use gleaner_types::guest::{GuestName, Manager};
+use gleaner_types::harm::HarmInterval;
+use gleaner_types::id::{GuestText, HostId, WorkloadId};
+use gleaner_types::report::{HostReport, Reading, VolunteerKind, WorkloadKind, WorkloadSample};
+use gleaner_types::units::{BytesPerSec, CoreShare};
+use serde::Serialize;
+
+use crate::format::{CpuUnit, Footnotes, clean, table};
+
+/// Why a host's workloads have only the names of its reports.
+pub(crate) const NOT_REPORTED: &str = "not reported by this agent's version";
+
+/// Most characters of a name in a table; `--json` has all of it.
+const WIDEST: usize = 40;
+
+/// Whether workloads are protected from the volunteer of their host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Protected {
+    /// The guard holds the volunteer.
+    Yes,
+    /// There is no volunteer.
+    NoVolunteer,
+    /// The agent only observes, and starts no volunteer.
+    ObservesOnly,
+    /// The host is not connected, so it is not known.
+    Unknown,
+}
+
+impl Protected {
+    fn of(host: &HostView) -> Self {
+        match (host.connected && host.unreadable.is_none(), host.facts.levers.acting, &host.facts.levers.volunteer) {
+            (false, ..) => Self::Unknown,
+            (true, false, _) => Self::ObservesOnly,
+            (true, true, VolunteerKind::None) => Self::NoVolunteer,
+            (true, true, _) => Self::Yes,
+        }
+    }
+
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::NoVolunteer => "no volunteer",
+            Self::ObservesOnly => "observing",
+            Self::Unknown => "-",
+        }
+    }
+}
+
+/// What a row is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Role {
+    /// A workload of the foreground.
+    Foreground,
+    /// All that is neither foreground nor the volunteer.
+    Other,
+}
+
+/// One workload, or what is neither foreground nor the volunteer of a host.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Guest {
+    pub(crate) host: HostId,
+    /// Its host is connected.
+    pub(crate) connected: bool,
+    pub(crate) role: Role,
+    /// What it is called in tables: no two of a host are called the same.
+    pub(crate) guest: String,
+    /// Why it has only the name of its host's reports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unnamed: Option<&'static str>,
+    /// What its manager calls it; `None` where the agent does not say.
+    #[serde(flatten)]
+    pub(crate) name: Option<GuestName>,
+    pub(crate) protected: Protected,
+    /// CPU it used.
+    pub(crate) cpu: Reading<CoreShare>,
+    /// What else it used, of a workload.
+    pub(crate) sample: Option<WorkloadSample>,
+    /// How much slower it is for the volunteer; `None` where it was not compared.
+    pub(crate) harm: Option<Reading<HarmInterval>>,
+    /// The limits that Gleaner set and the host confirmed; `None` where that is not known.
+    pub(crate) limits: Option<Limits>,
+}
+
+impl Guest {
+    /// Its title, if it has one.
+    pub(crate) fn title(&self) -> Option<&str> {
+        self.name.as_ref()?.title.as_ref().map(GuestText::as_str)
+    }
+}
+
+/// What the workloads of all hosts are called; nothing, where the aggregator is of an older release.
+pub(crate) async fn names(client: &Client) -> Result<Vec<HostGuests>, ClientError> {
+    match client.call(&Request::Guests).await {
+        Ok(Response::Guests(names)) => Ok(names),
+        Ok(_) => Ok(Vec::new()),
+        Err(ClientError::Refused(ApiError { code: ErrorCode::Invalid, .. })) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The workloads of hosts, in their order, those of each host before its other work.
+pub(crate) fn of_hosts<'h>(hosts: impl Iterator<Item = &'h HostView>, names: &[HostGuests]) -> Vec<Guest> {
+    let names: BTreeMap<&HostId, &Vec<GuestName>> = names.iter().map(|own| (&own.host, &own.guests)).collect();
+    hosts.flat_map(|host| of_host(host, names.get(&host.host).copied())).collect()
+}
+
+fn of_host(host: &HostView, names: Option<&Vec<GuestName>>) -> Vec<Guest> {
+    let Some(report) = &host.report else { return Vec::new() };
+    let by_id: BTreeMap<&WorkloadId, &GuestName> =
+        names.into_iter().flatten().map(|own| (&own.workload, own)).collect();
+    let named: Vec<(&WorkloadSample, Option<&GuestName>)> =
+        report.workloads.iter().map(|sample| (sample, by_id.get(&sample.id).copied())).collect();
+    let row = |role, guest, cpu| Guest {
+        host: host.host.clone(),
+        connected: host.connected,
+        role,
+        guest,
+        unnamed: None,
+        name: None,
+        protected: Protected::of(host),
+        cpu,
+        sample: None,
+        harm: None,
+        limits: None,
+    };
+    let workload = |((sample, name), label): (&(&WorkloadSample, Option<&GuestName>), String)| Guest {
+        unnamed: names.is_none().then_some(NOT_REPORTED),
+        name: name.cloned(),
+        sample: Some((*sample).clone()),
+        harm: harm(report, &sample.id),
+        limits: limits(host, &sample.id),
+        ..row(Role::Foreground, label, sample.cpu.clone())
+    };
+    let other = report.other_cpu().map(|cpu| row(Role::Other, "(other)".to_owned(), cpu));
+    named.iter().zip(labels(&named)).map(workload).chain(other).collect()
+}
+
+/// What an operator should know beside the rows: hosts whose rows are old, missing, or have no names.
+pub(crate) fn remarks<'h>(hosts: impl Iterator<Item = &'h HostView>, names: &[HostGuests]) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for HostView { host, report, connected, .. } in hosts {
+        if report.is_none() {
+            remarks.push(format!("host {host} has not reported yet"));
+        } else if !names.iter().any(|own| own.host == *host) {
+            remarks.push(format!("names of the guests of {host}: {NOT_REPORTED}"));
+        }
+        if !connected {
+            remarks.push(format!("host {host} is lost; this is what it reported last"));
+        }
+    }
+    remarks
+}
+
+fn harm(report: &HostReport, id: &WorkloadId) -> Option<Reading<HarmInterval>> {
+    let own = report.harm.workloads.iter().find(|own| own.workload == *id);
+    let own = own.map(|own| own.harm.clone());
+    // One workload is the foreground; why nothing is measured is the same for all.
+    let alone = report.workloads.len() == 1 || report.harm.foreground.value().is_none();
+    own.or_else(|| alone.then(|| report.harm.foreground.clone()))
+}
+
+/// The limits that the host has confirmed.
+fn limits(host: &HostView, id: &WorkloadId) -> Option<Limits> {
+    if !host.connected {
+        return None;
+    }
+    let of_it = |target: &Target| matches!(target, Target::Workload(own) if own == id);
+    let Some((_, command, outcome)) = host.targets.iter().find(|(target, ..)| of_it(target)) else {
+        return Some(Limits::NONE);
+    };
+    match (outcome, &command.desired) {
+        (Some(Outcome::Applied { limits, .. }), Desired::Limit(_)) => Some(*limits),
+        (Some(Outcome::Applied { .. }), _) => Some(Limits::NONE),
+        // What was in force before a command that was refused or not answered is not known here.
+        (Some(Outcome::Refused { .. }) | None, _) => None,
+    }
+}
+
+/// The name in words.
+fn plain_name(sample: &WorkloadSample, name: Option<&GuestName>) -> String {
+    let text = name.map_or_else(|| sample.id.as_str(), |name| name.name.as_str());
+    let mut shown: String = clean(text).chars().take(WIDEST).collect();
+    if text.chars().count() > WIDEST {
+        shown.push('…');
+    }
+    shown
+}
+
+/// What each is called in a list, so that no two are called the same: of several with one name the first part of the UUID is
+/// added, where it tells them apart, else the process, else the identifier.
+fn labels(guests: &[(&WorkloadSample, Option<&GuestName>)]) -> Vec<String> {
+    let short = |uuid: &str| uuid.split('-').next().unwrap_or_default().chars().take(8).collect::<String>();
+    let plain: Vec<String> = guests.iter().map(|(sample, name)| plain_name(sample, *name)).collect();
+    let with_uuid = |place: usize| {
+        let uuid = guests[place].1.and_then(|name| name.uuid.as_ref());
+        uuid.map(|uuid| format!("{} [{}]", plain[place], short(uuid.as_str())))
+    };
+    let with_pid = |place: usize| {
+        let pid = guests[place].1.and_then(|name| name.pid);
+        pid.map(|pid| format!("{} [pid {pid}]", plain[place]))
+    };
+    let with_id = |place: usize| Some(format!("{} [{}]", plain[place], clean(guests[place].0.id.as_str())));
+    // Twice by the identifier, which no two share: a name may be what another one's label has become.
+    let ways: [&dyn Fn(usize) -> Option<String>; 4] = [&with_uuid, &with_pid, &with_id, &with_id];
+    let mut labels = plain.clone();
+    for way in ways {
+        let mut count: BTreeMap<&str, usize> = BTreeMap::new();
+        labels.iter().for_each(|label| *count.entry(label).or_default() += 1);
+        let ambiguous: Vec<usize> = (0..labels.len()).filter(|place| count[labels[*place].as_str()] > 1).collect();
+        for place in ambiguous {
+            labels[place] = way(place).unwrap_or_else(|| labels[place].clone());
+        }
+    }
+    labels
+}
+
+/// Who manages it and what it is there: "proxmox 101".
+pub(crate) fn managed_by(guest: &Guest) -> String {
+    let Some(name) = &guest.name else {
+        return match guest.sample.as_ref().map(|sample| sample.kind) {
+            Some(WorkloadKind::Qemu) => "qemu".into(),
+            Some(WorkloadKind::XenDomain) => "xen".into(),
+            Some(WorkloadKind::Cgroup) => "cgroup".into(),
+            Some(WorkloadKind::Remainder | WorkloadKind::Unknown(_)) | None => "-".into(),
+        };
+    };
+    let manager = match name.manager {
+        Manager::Openstack => "openstack",
+        Manager::Libvirt => "libvirt",
+        Manager::Proxmox => "proxmox",
+        Manager::Qemu => "qemu",
+        Manager::Xen => "xen",
+        Manager::Systemd => "systemd",
+        Manager::Cgroup => "cgroup",
+        Manager::Unknown(_) => "-",
+    };
+    match (&name.manager, &name.instance) {
+        (Manager::Openstack | Manager::Proxmox, Some(instance)) => format!("{manager} {}", clean(instance.as_str())),
+        _ => manager.to_owned(),
+    }
+}
+
+/// Limits in a cell: "cpu 0.50, memory 1.0 GiB"; "none".
+pub(crate) fn limits_in_words(limits: Option<Limits>, unit: CpuUnit) -> String {
+    let Some(Limits { quota, weight, memory, disk, disk_weight, network }) = limits else { return "-".into() };
+    let rate = |what: &str, rate: Option<BytesPerSec>| rate.map(|rate| format!("{what} {}", per_second(rate)));
+    let parts = [
+        match quota {
+            Quota::Unlimited => None,
+            Quota::AtMost(share) => Some(format!("cpu {}", unit.show(share))),
+        },
+        weight.map(|weight| format!("cpu weight {}", weight.number())),
+        memory.map(|memory| format!("memory {memory}")),
+        rate("read", disk.read),
+        rate("write", disk.write),
+        disk.read_operations.map(|rate| format!("{:.0} reads/s", rate.per_sec())),
+        disk.write_operations.map(|rate| format!("{:.0} writes/s", rate.per_sec())),
+        disk_weight.map(|weight| format!("disk weight {}", weight.number())),
+        rate("receive", network.receive),
+        rate("send", network.transmit),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "none".into() } else { parts.join(", ") }
+}
+
+/// Bytes per second in a cell.
+pub(crate) fn per_second(rate: BytesPerSec) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "rates are not negative, and casts saturate"
+    )]
+    let bytes = gleaner_types::units::Bytes(rate.per_sec().round() as u64);
+    format!("{bytes}/s")
+}
+
+/// The table of workloads.
+pub(crate) fn text(guests: &[Guest], unit: CpuUnit) -> String {
+    const HEAD: [&str; 13] = [
+        "HOST",
+        "GUEST",
+        "MANAGER",
+        "CPU",
+        "MEMORY",
+        "READ",
+        "WRITE",
+        "RECEIVE",
+        "SEND",
+        "WAIT",
+        "HARM",
+        "LIMITS",
+        "PROTECTED",
+    ];
+    let mut notes = Footnotes::default();
+    let rows: Vec<_> = guests.iter().map(|guest| row(guest, unit, &mut notes)).collect();
+    if rows.is_empty() { "no guest is known".to_owned() } else { table(&HEAD, &rows) + &notes.text() }
+}
+
+fn row(guest: &Guest, unit: CpuUnit, notes: &mut Footnotes) -> Vec<String> {
+    let cpu = |share: &CoreShare| unit.show(*share);
+    let title = guest.title().map(|title| clean(title).chars().take(WIDEST).collect::<String>());
+    let mut cells = vec![
+        guest.host.to_string(),
+        title.map_or_else(|| guest.guest.clone(), |title| format!("{} ({title})", guest.guest)),
+        managed_by(guest),
+        notes.cell(&guest.cpu, cpu),
+    ];
+    match &guest.sample {
+        Some(sample) => {
+            let rate = |rate: &BytesPerSec| per_second(*rate);
+            cells.extend([
+                notes.cell(&sample.memory, ToString::to_string),
+                notes.cell(&sample.disk_read, rate),
+                notes.cell(&sample.disk_write, rate),
+                notes.cell(&sample.network_receive, rate),
+                notes.cell(&sample.network_transmit, rate),
+                notes.cell(&sample.cpu_wait, cpu),
+            ]);
+        }
+        None => cells.extend(std::iter::repeat_n("-".to_owned(), 6)),
+    }
+    let harm = guest.harm.as_ref().map(|harm| notes.cell(harm, ToString::to_string));
+    cells.push(harm.unwrap_or_else(|| "-".into()));
+    cells.push(limits_in_words(guest.limits, unit));
+    cells.push(guest.protected.word().to_owned());
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_types::command::{Command, Version};
+    use gleaner_types::report::{Absence, Reason};
+    use gleaner_types::units::Bytes;
+
+    use super::*;
+    use crate::fixtures::host_view;
+
+    fn sample(id: &str, percent: f64) -> WorkloadSample {
+        let absent = || Reading::because(Reason::NoGuest);
+        let no_rate = || Reading::because(Reason::NoGuest);
+        WorkloadSample {
+            id: WorkloadId::from_untrusted(id),
+            kind: WorkloadKind::Qemu,
+            cpu: Reading::Value(CoreShare::clamped(percent)),
+            cpu_vcpu: absent(),
+            cpu_emulator: absent(),
+            cpu_wait: Reading::Value(CoreShare::clamped(5.0)),
+            memory: Reading::Value(Bytes::from_mib(512)),
+            memory_pressure: Reading::because(Reason::NoGuest),
+            disk_read: Reading::Value(BytesPerSec::clamped(2_097_152.0)),
+            disk_write: Reading::Value(BytesPerSec::ZERO),
+            disk_operations: Reading::because(Reason::NoGuest),
+            network_receive: no_rate(),
+            network_transmit: no_rate(),
+            llc_references: Reading::because(Reason::NoGuest),
+            llc_misses: Reading::because(Reason::NoGuest),
+            instructions: Reading::because(Reason::NoGuest),
+        }
+    }
+
+    fn name(id: &str, name: &str, uuid: Option<&str>, pid: Option<u32>) -> GuestName {
+        GuestName {
+            workload: WorkloadId::from_untrusted(id),
+            manager: Manager::Libvirt,
+            name: GuestText::from_untrusted(name).unwrap(),
+            title: None,
+            instance: None,
+            uuid: uuid.and_then(GuestText::from_untrusted),
+            pid,
+        }
+    }
+
+    fn host(workloads: Vec<WorkloadSample>) -> HostView {
+        let id = HostId::new("h1").unwrap();
+        let mut report = gleaner_test_support::report::report(&id, 1);
+        report.machine.cpu_foreground = Reading::Value(CoreShare::clamped(250.0));
+        report.workloads = workloads;
+        host_view(report)
+    }
+
+    fn shown(host: &HostView, names: Option<Vec<GuestName>>) -> Vec<Guest> {
+        of_host(host, names.as_ref())
+    }
+
+    /// What the workloads are called.
+    fn called(host: &HostView, names: Vec<GuestName>) -> Vec<String> {
+        let workloads = shown(host, Some(names)).into_iter().filter(|guest| guest.role == Role::Foreground);
+        workloads.map(|guest| guest.guest).collect()
+    }
+
+    /// CPU of what is neither foreground nor the volunteer, if there is such a row.
+    fn other(host: &HostView) -> Option<Reading<CoreShare>> {
+        shown(host, None).into_iter().find(|guest| guest.role == Role::Other).map(|guest| guest.cpu)
+    }
+
+    #[test]
+    fn guests_have_their_operators_names_and_what_is_not_known_is_no_zero() {
+        let mut host = host(vec![sample("instance-2a", 150.0), sample("web", 20.0)]);
+        let mut nova = name("instance-2a", "shop db", None, None);
+        (nova.manager, nova.instance) = (Manager::Openstack, GuestText::from_untrusted("instance-2a"));
+        let mut titled = name("web", "web", None, None);
+        titled.title = GuestText::from_untrusted("The shop");
+        let limits = Limits { quota: Quota::AtMost(CoreShare::clamped(50.0)), ..Limits::NONE };
+        let command = Command {
+            target: Target::Workload(WorkloadId::new("web").unwrap()),
+            version: Version { epoch: 1, number: 1 },
+            lease_ms: 1,
+            desired: Desired::Limit(limits),
+        };
+        let applied = Outcome::Applied { limits, shortfalls: Vec::new() };
+        host.targets = vec![(command.target.clone(), command.clone(), Some(applied))];
+        let own = shown(&host, Some(vec![nova, titled]));
+        let table = text(&own, CpuUnit::Cores);
+        let line = |start: &str| table.lines().find(|line| line.contains(start)).unwrap().to_owned();
+        let db = line("shop db");
+        for part in ["openstack instance-2a", "1.50", "512.0 MiB", "2.0 MiB/s", "-[1]", "0.05", "none", "yes"] {
+            assert!(db.contains(part), "{part} not in {db}");
+        }
+        assert!(line("web (The shop)").contains("cpu 0.50"), "{table}");
+        // 2.5 cores are not the volunteer's, and 1.7 are guests'.
+        assert!(line("(other)").contains("0.80"), "{table}");
+        assert!(table.contains("\n[1] not available, because"), "{table}");
+        assert!(text(&own, CpuUnit::Percent).contains("150 %"));
+        host.targets[0].2 = None;
+        assert_eq!(shown(&host, None)[1].limits, None, "not confirmed");
+    }
+
+    #[test]
+    fn guests_of_one_name_are_told_apart_and_stay_so() {
+        let host = host(["web", "web#2", "web#3", "db"].map(|id| sample(id, 1.0)).to_vec());
+        let all = |names: [(&str, Option<&str>, Option<u32>); 4]| {
+            let ids = ["web", "web#2", "web#3", "db"];
+            ids.into_iter().zip(names).map(|(id, (text, uuid, pid))| name(id, text, uuid, pid)).collect::<Vec<_>>()
+        };
+        let (first, second) = (Some("4dea22b3-1d52"), Some("9c3b1a00-77aa"));
+        let different =
+            all([("web", first, Some(1)), ("web", second, Some(2)), ("web", None, Some(3)), ("db", first, None)]);
+        assert_eq!(called(&host, different.clone()), ["web [4dea22b3]", "web [9c3b1a00]", "web", "db"]);
+        let mut turned = different;
+        turned.reverse();
+        assert_eq!(called(&host, turned), ["web [4dea22b3]", "web [9c3b1a00]", "web", "db"]);
+        let same = all([("web", first, Some(1)), ("web", first, Some(2)), ("db", None, None), ("db", None, None)]);
+        assert_eq!(called(&host, same), ["web [pid 1]", "web [pid 2]", "db [web#3]", "db [db]"]);
+        // One that takes the label of another is told apart too, and so are names that differ where they are cut.
+        let long = "x".repeat(60);
+        let (a, b) = (format!("{long}a"), format!("{long}b"));
+        let posing = all([("web", first, None), ("web", first, None), ("web [web]", None, None), (&a, None, None)]);
+        let labels = called(&host, posing);
+        assert_eq!(labels.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{labels:?}");
+        let cut = all([(&a, None, Some(1)), (&b, None, Some(2)), ("c", None, None), ("d", None, None)]);
+        assert!(called(&host, cut)[1].ends_with("… [pid 2]"));
+    }
+
+    #[test]
+    fn an_agent_that_says_no_names_is_shown_by_its_reports() {
+        let mut host = host(vec![sample("web", 10.0)]);
+        let own = shown(&host, None);
+        assert_eq!((own[0].guest.as_str(), own[0].unnamed), ("web", Some(NOT_REPORTED)));
+        let remarks = |host: &HostView| remarks(std::iter::once(host), &[]);
+        assert_eq!(remarks(&host), ["names of the guests of h1: not reported by this agent's version"]);
+        host.connected = false;
+        assert!(remarks(&host)[1].starts_with("host h1 is lost"));
+        assert_eq!((shown(&host, None)[0].protected, shown(&host, None)[0].limits), (Protected::Unknown, None));
+        host.report = None;
+        assert_eq!(remarks(&host)[0], "host h1 has not reported yet");
+        assert_eq!(text(&shown(&host, None), CpuUnit::Cores), "no guest is known");
+    }
+
+    #[test]
+    fn what_one_guest_hides_is_not_others() {
+        let mut hidden = sample("web", 10.0);
+        hidden.cpu = Reading::Absent(Absence::because(Reason::ProcessEnded));
+        let ended = Reading::Absent(Absence::because(Reason::ProcessEnded));
+        assert_eq!(other(&host(vec![hidden, sample("db", 1.0)])), Some(ended));
+        let mut rest = sample("everything-else", 250.0);
+        rest.kind = WorkloadKind::Remainder;
+        assert_eq!(other(&host(vec![rest])), None, "it is all foreground");
+        assert_eq!(other(&host(vec![])), Some(Reading::Value(CoreShare::clamped(250.0))));
+    }
+
+    #[test]
+    fn names_act_on_no_terminal() {
+        let own = shown(
+            &host(vec![sample("a\u{1b}[2J", 1.0)]),
+            Some(vec![name("a\u{1b}[2J", "b\u{9b}31m\u{202e}", None, None)]),
+        );
+        let table = text(&own, CpuUnit::Cores);
+        assert!(table.contains("b?31m?") && table.chars().all(|c| c == '\n' || gleaner_types::text::is_harmless(c)));
+    }
+}
