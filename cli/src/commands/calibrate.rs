@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use gleaner_planner::power::{PowerSample, fit};
+use gleaner_types::text::counted;
 
 use crate::args::CalibrateCommand;
 use crate::documents::print;
@@ -121,7 +122,8 @@ fn measure(powercap: &Path, step: Duration, quiet: bool) -> anyhow::Result<Vec<P
     for tenth in 0..=10_u32 {
         let utilisation = f64::from(tenth) / 10.0;
         if !quiet {
-            eprintln!("{:.0} % of {cpus} CPUs for {:.0} s", utilisation * 100.0, step.as_secs_f64());
+            let cpus = counted(cpus, "CPU");
+            eprintln!("{:.0} % of {cpus} for {:.0} s", utilisation * 100.0, step.as_secs_f64());
         }
         let stop = AtomicBool::new(false);
         let sample = std::thread::scope(|scope| {
