@@ -19,6 +19,9 @@ use self::values::{dollars, duration, pause_share, percent, price};
 use crate::complete;
 use crate::list::ListArgs;
 
+/// The program's name, by which the shell knows it.
+pub(crate) const PROGRAM: &str = "gleaner";
+
 /// Harvests the CPU that interactive workloads leave idle, without slowing them down.
 ///
 /// Exit codes: 0 good; 1 failed; 2 wrong usage; 3 a deadline or a budget was missed; 4 some tasks failed;

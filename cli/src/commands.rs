@@ -19,8 +19,7 @@ use std::path::Path;
 use anyhow::Context;
 use clap_complete::env::Shells;
 
-use crate::PROGRAM;
-use crate::args::{Arguments, Command, ReferenceCommand};
+use crate::args::{Arguments, Command, PROGRAM, ReferenceCommand};
 use crate::documents::print;
 use crate::exit::End;
 

@@ -43,14 +43,11 @@ pub use documents::print;
 pub use exit::End;
 pub use foreground_load::main_from_args as foreground_load;
 
-/// The program's name, by which the shell knows it.
-const PROGRAM: &str = "gleaner";
-
 /// Runs a command line, the program's name first.
 #[must_use]
 pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, with_daemons: WithDaemons) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let complete = CompleteEnv::with_factory(command_line).bin(PROGRAM).completer(PROGRAM);
+    let complete = CompleteEnv::with_factory(command_line).bin(args::PROGRAM).completer(args::PROGRAM);
     // Asked by a shell while somebody types, for which the scripts of `gleaner completions` set a variable.
     match complete.try_complete(arguments.clone(), std::env::current_dir().ok().as_deref()) {
         Ok(false) => {}
