@@ -40,7 +40,7 @@ impl Definitions {
     /// The fields of a record.
     fn fields<T: for<'de> Deserialize<'de>>(&mut self) -> Vec<Field> {
         match Shape::of::<T>(true) {
-            Shape::Record(_, fields) => fields.iter().map(|(name, shape)| self.field(*name, shape)).collect(),
+            Shape::Record(_, fields) => fields.iter().map(|(name, shape)| self.field(name, shape)).collect(),
             other => panic!("{other:?} is no record"),
         }
     }
@@ -68,7 +68,7 @@ impl Definitions {
                 json!({ "type": "array", "prefixItems": items, "items": false })
             }
             Shape::Record(name, fields) => {
-                let mut fields: Vec<Field> = fields.iter().map(|(name, shape)| self.field(*name, shape)).collect();
+                let mut fields: Vec<Field> = fields.iter().map(|(name, shape)| self.field(name, shape)).collect();
                 for (_, schema, _) in fields.iter_mut().filter(|(field, ..)| NO_NUMBERS.contains(&(*name, *field))) {
                     *schema = or_null(schema.take());
                 }
@@ -231,7 +231,7 @@ fn event(types: &mut Definitions) -> Value {
         let of_agents = ["logged_ms", "incarnation", "sequence"].map(|name| (name, count(), false));
         fields.extend(of_agents.into_iter().chain([("agent", text(), false)]));
         if let Shape::Record(_, own) = shape {
-            fields.extend(own.iter().map(|(name, shape)| types.field(*name, shape)));
+            fields.extend(own.iter().map(|(name, shape)| types.field(name, shape)));
         }
         object(fields)
     };
