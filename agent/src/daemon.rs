@@ -20,6 +20,7 @@ use gleaner_daemon::service;
 use gleaner_types::error::Chain;
 use gleaner_types::event::Event;
 use gleaner_types::report::Levers;
+use gleaner_types::text::counted;
 use tracing::{error, info, warn};
 
 use crate::act::ledger::{Ledger, Resolution};
@@ -310,7 +311,7 @@ fn try_limits(config: &Config, arguments: &TrialArgs, keeper_prefix: &[&str]) ->
     // One that is gone already has nothing left to do either.
     _ = keeper.orderly_end();
     if !arguments.json {
-        say(format_args!("put back: {} knobs", report.restored))?;
+        say(format_args!("put back: {}", counted(report.restored, "knob")))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -358,8 +359,10 @@ fn resolve(state_dir: &Path, how: Resolution) -> anyhow::Result<()> {
 fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
     let report = act::restore_state_dir(state_dir)?;
     let said = say(format_args!(
-        "{} knobs restored, {} cgroups removed, {} processes ended",
-        report.restored, report.groups_removed, report.processes_ended
+        "{} restored, {} removed, {} ended",
+        counted(report.restored, "knob"),
+        counted(report.groups_removed, "cgroup"),
+        counted(report.processes_ended, "process")
     ));
     for foreign in &report.foreign {
         note(format_args!("{} was changed by somebody else to `{}` and is left as it is", foreign.knob, foreign.found));

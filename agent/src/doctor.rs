@@ -5,6 +5,7 @@ use std::error::Error;
 
 use gleaner_types::error::{Chain, chain};
 use gleaner_types::report::{HostFacts, Offer, Reading};
+use gleaner_types::text::counted;
 use serde_json::{Value, json};
 
 use crate::probe::advice;
@@ -59,9 +60,9 @@ fn offer_as_json(offer: &Offer) -> serde_json::Result<Value> {
 #[must_use]
 pub fn as_text(Found { facts, volunteer, network, network_required, ledger_problem }: Found<'_>) -> String {
     let mut lines = vec![format!(
-        "{}, {} CPUs, {}, Linux {}, cgroups: {}",
+        "{}, {}, {}, Linux {}, cgroups: {}",
         facts.cpu_model,
-        facts.cores,
+        counted(facts.cores, "CPU"),
         facts.memory,
         facts.kernel,
         word(&facts.cgroups)

@@ -10,6 +10,7 @@ use gleaner_daemon::monitoring::{Health, Monitored, PageError};
 use gleaner_planner::protecting::Posture;
 use gleaner_types::report::HostHarm;
 use gleaner_types::report::{Bounded, HostReport, MachineSample, ResidualForecast, VolunteerSample, VolunteerState};
+use gleaner_types::text::counted;
 use gleaner_types::units::{Bytes, CoreShare};
 
 use crate::act::Actor;
@@ -333,7 +334,7 @@ impl Monitored for Monitor {
         let failure = latest.last.as_ref().and_then(|tick| tick.guard.as_ref()?.failure.clone());
         health.warnings.extend(failure.map(|failure| format!("the guard holds the volunteer frozen: {failure}")));
         if latest.restore_failures > 0 {
-            health.warnings.push(format!("{} knobs could not be put back", latest.restore_failures));
+            health.warnings.push(format!("{} could not be put back", counted(latest.restore_failures, "knob")));
         }
         health.ok = health.problems.is_empty();
         health

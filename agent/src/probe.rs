@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use gleaner_types::report::{Capability, HostFacts, Levers, Offer, Reason};
+use gleaner_types::text::counted;
 use gleaner_types::units::Bytes;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
@@ -56,9 +57,9 @@ fn guests(roots: &Roots) -> Finding {
     };
     let running = names(&roots.proc).iter().filter(|name| guest(name)).count();
     match (kvm, running) {
-        (true, running) => Ok(format!("KVM, {running} guests running")),
+        (true, running) => Ok(format!("KVM, {} running", counted(running, "guest"))),
         (false, 0) => absent(Reason::NoGuests),
-        (false, running) => Ok(format!("QEMU without KVM, {running} guests running")),
+        (false, running) => Ok(format!("QEMU without KVM, {} running", counted(running, "guest"))),
     }
 }
 

@@ -17,6 +17,7 @@ pub mod event_log;
 mod formats;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod histories;
 mod http;
 mod joining;
 pub mod journal;

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use gleaner_daemon::clock::Clock;
 use gleaner_daemon::metrics::Page;
 use gleaner_daemon::service::Watchdog;
-use gleaner_planner::advice::History;
 use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_types::application::ResponseTime;
 use gleaner_types::error::chain;
@@ -33,6 +32,7 @@ use crate::applications::Sources;
 use crate::engine::{EngineReport, Engines};
 use crate::enrolment::Enrolment;
 use crate::event_log::{EventLog, EventLogSettings};
+use crate::histories::Histories;
 use crate::journal::{Journal, JournalSettings};
 use crate::metrics::{self, Counters, Outgoing, Pulse, Records};
 use crate::standby::{LeaderLease, Leading};
@@ -118,8 +118,8 @@ pub struct Shell {
     pulse: Arc<Pulse>,
     counters: Counters,
     connections: BTreeMap<HostId, Connection>,
-    /// How the forecasts of each host did, for advice. Not stored: a day of it is soon seen again.
-    histories: BTreeMap<HostId, History>,
+    /// How the forecasts of each host did, for advice.
+    histories: Histories,
     /// What each host's workloads are called. Not stored: each connection begins with it.
     guests: BTreeMap<HostId, Vec<GuestName>>,
     /// Events of agents that could not be logged yet.
@@ -183,7 +183,7 @@ impl Shell {
             pulse: Arc::new(Pulse::new()),
             counters: Counters::default(),
             connections: BTreeMap::new(),
-            histories: BTreeMap::new(),
+            histories: Histories::default(),
             guests: BTreeMap::new(),
             unlogged: VecDeque::new(),
             unacknowledged: BTreeSet::new(),
@@ -200,6 +200,13 @@ impl Shell {
         let lease = leader_lease.clone();
         self.engines.tasks().only_while(move || lease.holds());
         (self.leading, self.leader_lease) = (Some(leading), leader_lease);
+        self
+    }
+
+    /// The same with what was seen of hosts' forecasts before.
+    #[must_use]
+    pub(crate) fn with_histories(mut self, histories: Histories) -> Self {
+        self.histories = histories;
         self
     }
 
@@ -269,6 +276,7 @@ impl Shell {
         self.dirty = true;
         self.save(true);
         self.events.sync();
+        self.histories.stop(self.clock.now());
     }
 
     /// What is known and decided.
@@ -300,7 +308,7 @@ impl Shell {
             Arrival::Report(mut report) => {
                 let cores = self.controller.host_facts(&report.host).map_or(0, |(facts, _)| facts.cores);
                 self.counters.reported(&mut report, cores, self.clock.now());
-                self.histories.entry(report.host.clone()).or_default().observe(&report);
+                self.histories.observe(&report);
                 self.decide(Input::Report(report));
             }
             Arrival::Guests { host, connection, guests } => {
@@ -345,6 +353,7 @@ impl Shell {
                 self.events.retry(self.clock.now());
                 self.log_waiting();
                 self.acknowledge_events();
+                self.histories.keep(self.clock.now());
                 self.pulse.beat(&self.records());
             }
             Arrival::Stop | Arrival::Deposed(_) => {}

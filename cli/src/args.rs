@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
 use gleaner_api::DEFAULT_SOCKET;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{Goal, Prices};
@@ -15,7 +16,11 @@ use gleaner_types::units::{Bytes, Dollars, DollarsPerHour};
 
 pub(crate) use self::values::Since;
 use self::values::{dollars, duration, pause_share, percent, price};
+use crate::complete;
 use crate::list::ListArgs;
+
+/// The program's name, by which the shell knows it.
+pub(crate) const PROGRAM: &str = "gleaner";
 
 /// Harvests the CPU that interactive workloads leave idle, without slowing them down.
 ///
@@ -121,6 +126,10 @@ pub(crate) enum Command {
         /// Follows: prints new events as they happen.
         #[arg(short, long, conflicts_with_all = ["sort", "limit"])]
         follow: bool,
+        /// Shows every event of the guard (`guard_acted`). Without it they are one line a minute and host; with --json
+        /// they are always all there.
+        #[arg(long)]
+        details: bool,
         /// Only events since then: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z.
         #[arg(long, value_name = "WHEN")]
         since: Option<Since>,
@@ -141,6 +150,7 @@ pub(crate) enum Command {
     /// Explains why a job has its size or an application its shares: candidates, scores, and the limit that bound.
     Explain {
         /// The job or application.
+        #[arg(add = ArgValueCandidates::new(complete::jobs_and_applications))]
         name: String,
         /// Reads the records that `gleaner run` left in this folder, instead of asking an aggregator.
         #[arg(long, value_name = "DIR")]
@@ -169,7 +179,7 @@ pub(crate) enum Command {
         /// A journal file, or a folder of them.
         journal: PathBuf,
     },
-    /// Prints completions for a shell.
+    /// Prints completions for a shell: commands, options, and the names of hosts, jobs and applications.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -409,7 +419,7 @@ pub(crate) enum HostCommand {
     /// everything.
     Hold {
         /// The host.
-        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        #[arg(required_unless_present = "all", conflicts_with = "all", add = ArgValueCandidates::new(complete::hosts))]
         host: Option<HostId>,
         /// All hosts, also those that join while this lasts.
         #[arg(long)]
@@ -424,7 +434,7 @@ pub(crate) enum HostCommand {
     /// Releases a held host, or ends the hold of all hosts.
     Release {
         /// The host.
-        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        #[arg(required_unless_present = "all", conflicts_with = "all", add = ArgValueCandidates::new(complete::hosts))]
         host: Option<HostId>,
         /// Ends `hold --all`. Hosts that are held by name stay held.
         #[arg(long)]
@@ -436,6 +446,7 @@ pub(crate) enum HostCommand {
     /// its certificate stays valid unless it is revoked.
     Remove {
         /// The host.
+        #[arg(add = ArgValueCandidates::new(complete::hosts))]
         host: HostId,
     },
     /// Invites a host: prints a token for `gleaner-agent join` on that host.
@@ -461,6 +472,7 @@ pub(crate) enum HostCommand {
     /// Withdraws an invitation.
     Uninvite {
         /// The host.
+        #[arg(add = ArgValueCandidates::new(complete::invited))]
         host: HostId,
     },
     /// Revokes a host: none of its present certificates is accepted any more, and its connection ends at once.
@@ -468,6 +480,7 @@ pub(crate) enum HostCommand {
     /// A later invitation lets it join again.
     Revoke {
         /// The host.
+        #[arg(add = ArgValueCandidates::new(complete::hosts))]
         host: HostId,
         /// The host may be one that the aggregator does not know: it never joined, or was removed.
         #[arg(long)]
@@ -490,16 +503,19 @@ pub(crate) enum AppCommand {
     /// Shows one application.
     Show {
         /// The application.
+        #[arg(add = ArgValueCandidates::new(complete::applications))]
         application: ApplicationId,
     },
     /// Removes an application: the limits on its tiers return to their original values.
     Remove {
         /// The application.
+        #[arg(add = ArgValueCandidates::new(complete::applications))]
         application: ApplicationId,
     },
     /// Sends a mean response time, for an application whose source is `push`.
     Respond {
         /// The application.
+        #[arg(add = ArgValueCandidates::new(complete::applications))]
         application: ApplicationId,
         /// The mean since the last one, in milliseconds.
         milliseconds: f64,
@@ -635,11 +651,13 @@ pub(crate) enum JobCommand {
     /// Shows one job.
     Show {
         /// The job: its name for the newest of that name, or NAME.run-N for another run.
+        #[arg(add = ArgValueCandidates::new(complete::jobs))]
         job: JobId,
     },
     /// Ends a job and its running tasks.
     Cancel {
         /// The job.
+        #[arg(add = ArgValueCandidates::new(complete::jobs))]
         job: JobId,
     },
 }

@@ -113,7 +113,7 @@ pub(crate) fn advice<'a>() -> Columns<'a, HostAdvice> {
         .with("state", |own| states::standing(&own.standing).0.into())
         .with("promised", |own| own.promise.value().map(|promise| promise.cpu.cores()).into())
         .with("expected", |own| own.promise.value().map(|promise| promise.expected.cores()).into())
-        .with("in_use", |own| own.in_use.cores().into())
+        .with("in_use", |own| own.in_use.map(|cpu| cpu.cores()).into())
         .with("job", |own| own.job.as_ref().map(|job| job.as_str()).into())
 }
 
@@ -163,7 +163,7 @@ pub(crate) fn orders<'a>() -> Columns<'a, OrderLine> {
 #[derive(Debug, Clone)]
 pub(crate) struct EventLine {
     pub(crate) line: String,
-    fields: Map<String, Json>,
+    pub(crate) fields: Map<String, Json>,
 }
 
 impl EventLine {
@@ -174,6 +174,23 @@ impl EventLine {
             Ok(fields) => Ok(Self { line, fields }),
             Err(_) => Err(line),
         }
+    }
+
+    /// The same with the text of its fields as they are now.
+    pub(crate) fn rewritten(self) -> Self {
+        let text = Json::Object(self.fields.clone()).to_string();
+        Self { line: gleaner_types::text::harmless_json(&text), ..self }
+    }
+
+    /// A field that is a whole number.
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.fields.get(name)?.as_u64()
+    }
+
+    /// The host whose guard acted, if that is what happened.
+    pub(crate) fn guard_of(&self) -> Option<String> {
+        let text = |name: &str| self.fields.get(name).and_then(Json::as_str);
+        text("agent").filter(|_| text("event") == Some("guard_acted")).map(str::to_owned)
     }
 }
 

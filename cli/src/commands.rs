@@ -16,10 +16,11 @@ mod simulate;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use clap::CommandFactory;
-use gleaner_daemon::output::say;
+use anyhow::Context;
+use clap_complete::env::Shells;
 
-use crate::args::{Arguments, Command, ReferenceCommand};
+use crate::args::{Arguments, Command, PROGRAM, ReferenceCommand};
+use crate::documents::print;
 use crate::exit::End;
 use crate::format::CpuUnit;
 
@@ -47,7 +48,10 @@ pub(crate) fn run(arguments: Arguments, with_daemons: WithDaemons) -> anyhow::Re
             runtime.block_on(crate::top::run(&socket, unit))
         }
         Command::Top { once, .. } => runtime.block_on(ask::top(&socket, once, unit)),
-        Command::Events { follow, since, list } => runtime.block_on(ask::events(&socket, since, follow, &list, json)),
+        Command::Events { follow, details, since, list } => {
+            let how = ask::EventsHow { follow, details, json };
+            runtime.block_on(ask::events(&socket, since, how, &list))
+        }
         Command::Audit { since, list } => runtime.block_on(ask::audit(&socket, since, &list, json)),
         Command::App(command) => runtime.block_on(app::app(&socket, command, json)),
         Command::Host(host) => runtime.block_on(ask::host(&socket, host, json)),
@@ -59,13 +63,17 @@ pub(crate) fn run(arguments: Arguments, with_daemons: WithDaemons) -> anyhow::Re
         Command::Reproduce(reproduce) => reproduce::run(&reproduce, json),
         Command::Calibrate(calibrate) => calibrate::run(&calibrate, json),
         Command::Replay { journal } => (with_daemons.replay)(&journal, json),
-        Command::Completions { shell } => {
-            // It would panic where nobody reads on.
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "gleaner", &mut script);
-            say(String::from_utf8_lossy(&script).trim_end())?;
-            Ok(End::Good)
-        }
+        Command::Completions { shell } => completions(shell),
         Command::Reference(reference) => (with_daemons.reference)(&reference),
     }
+}
+
+/// Prints what a shell asks this program for names with.
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<End> {
+    let shells = Shells::builtins();
+    let shell = shells.completer(&shell.to_string()).context("this shell cannot ask for names")?;
+    let mut script = Vec::new();
+    shell.write_registration("COMPLETE", PROGRAM, PROGRAM, PROGRAM, &mut script)?;
+    print(String::from_utf8_lossy(&script).trim_end())?;
+    Ok(End::Good)
 }

@@ -14,6 +14,7 @@ use anyhow::bail;
 use gleaner_api::{Client, Request, Response, SubmitJob};
 use gleaner_types::id::JobId;
 use gleaner_types::job::{Goal, Prices};
+use gleaner_types::text::counted;
 use gleaner_types::units::Bytes;
 
 use crate::args::DemoArgs;
@@ -50,8 +51,8 @@ const DEMO_TIMEOUT: Duration = Duration::from_secs(110);
 pub(crate) async fn run(args: &DemoArgs, json: bool) -> anyhow::Result<End> {
     let display = Display::new(json);
     display.say(&format!(
-        "Gleaner demo on {} CPUs, seed {}; this takes about two and a half minutes",
-        cpus(),
+        "Gleaner demo on {}, seed {}; this takes about two and a half minutes",
+        counted(cpus(), "CPU"),
         args.seed
     ));
     display.say("1/4  starting an aggregator and an agent, as separate processes over QUIC");

@@ -4,15 +4,13 @@
 use gleaner_api::{AuditRecord, InvitationView, RevocationView};
 use gleaner_planner::controller::{FleetHold, HeldUntil, HostView};
 use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
-use gleaner_types::event::{EventRecord, EventSource};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::HostId;
 use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus, PoolShare};
 use gleaner_types::report::{Absence, Bounded, Reading, VolunteerState};
 use gleaner_types::report::{HostHarm, WorkloadHarm};
-use gleaner_types::text::harmless;
+use gleaner_types::text::{counted, harmless};
 use gleaner_types::units::CoreShare;
-use serde_json::Value;
 
 use crate::states::{self, Meaning};
 
@@ -182,7 +180,7 @@ pub(crate) fn audit<'a>(orders: impl Iterator<Item = &'a AuditRecord>) -> String
 /// Harm in words: "foreground 0.4 % ± 0.3 % slower", or why it is not known.
 pub(crate) fn harm(harm: &Reading<HarmInterval>) -> String {
     match harm {
-        Reading::Value(harm) => format!("foreground {harm} slower ({} pauses)", harm.trials),
+        Reading::Value(harm) => format!("foreground {harm} slower ({})", counted(harm.trials, "pause")),
         Reading::Absent(absence) => {
             format!("how much slower the foreground was is not known: {}", clean(&absence.to_string()))
         }
@@ -392,9 +390,9 @@ pub(crate) fn balance(decision: &BalanceDecision) -> String {
     if let (Some(model), Some(predicted)) = (decision.model, decision.predicted) {
         let neighbour = if decision.neighbour { " of another condition of load" } else { "" };
         lines.push(format!(
-            "  {} model{neighbour} of {} intervals; it expects {:.1} ms",
+            "  {} model{neighbour} of {}; it expects {:.1} ms",
             word(model),
-            decision.rows,
+            counted(decision.rows, "interval"),
             decision.target_ms / predicted.max(1e-9)
         ));
     }
@@ -450,8 +448,13 @@ pub(crate) fn job(job: &JobStatus) -> String {
     if let Some(p) = &job.progress {
         line("progress", format!("{:.1} %", p.fraction_done.value() * 100.0));
         let counts = format!(
-            "{} of {} done, {} failed, {} retried, {} running on {} slots",
-            p.tasks_done, p.tasks_total, p.tasks_failed, p.tasks_retried, p.tasks_running, p.slots_in_use
+            "{} of {} done, {} failed, {} retried, {} running on {}",
+            p.tasks_done,
+            p.tasks_total,
+            p.tasks_failed,
+            p.tasks_retried,
+            p.tasks_running,
+            counted(p.slots_in_use, "slot")
         );
         line("tasks", counts);
         if let Some(mean) = p.mean_task_s {
@@ -471,7 +474,7 @@ pub(crate) fn job(job: &JobStatus) -> String {
     });
     line("harvested", format!("{:.1} core-seconds{}", job.harvested_core_s, of_idle.unwrap_or_default()));
     if let Some(harm) = &job.harm {
-        line("foreground", format!("{harm} slower ({} pauses)", harm.trials));
+        line("foreground", format!("{harm} slower ({})", counted(harm.trials, "pause")));
     }
     line("decisions", job.decisions.to_string());
     if let Some(energy_wh) = job.energy_wh {
@@ -505,8 +508,9 @@ pub(crate) fn pool_share(of: &PoolShare) -> String {
         lent => format!("{:.0} host-seconds lent", -lent),
     };
     format!(
-        "{} hosts it wants, fair would be {:.1}; {credit} ({} against fair sharing){by}",
-        share(of),
+        "{} of {} it wants, fair would be {:.1}; {credit} ({} against fair sharing){by}",
+        of.allotted,
+        counted(of.wanted, "host"),
         of.fair,
         ahead(of)
     )
@@ -588,39 +592,9 @@ pub(crate) fn candidates(candidates: &[Candidate], chosen: u32) -> String {
     table(&head, &candidates.iter().map(row).collect::<Vec<_>>())
 }
 
-/// A line of the event log for people.
-pub(crate) fn event(record: &EventRecord) -> String {
-    let source = match &record.source {
-        EventSource::Aggregator => "aggregator".to_owned(),
-        EventSource::Agent { host, .. } => host.to_string(),
-    };
-    let name = record.event.name();
-    let mut text = format!("{}  {:<12} {}", record.at, source, states::event(&name).paint(&name));
-    if let gleaner_types::event::Event::JobSized { decision } = &record.event {
-        return text + &format!("  job={} size={} ({})", decision.job, decision.size, clean(&decision.reason));
-    }
-    if let Ok(Value::Object(fields)) = serde_json::to_value(&record.event) {
-        for (name, value) in fields.into_iter().filter_map(|(_, fields)| fields.as_object().cloned()).flatten() {
-            let shown = match value {
-                Value::Null => continue,
-                Value::String(text) => text,
-                Value::Number(number) => number
-                    .as_f64()
-                    .filter(|n| n.fract() != 0.0)
-                    .map_or_else(|| number.to_string(), |n| format!("{n:.2}")),
-                other => other.to_string(),
-            };
-            text.push_str(&format!("  {name}={}", clean(&shown)));
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
-    use gleaner_types::event::Event;
     use gleaner_types::report::{AbsenceKind, Protection, Reason};
-    use gleaner_types::time::Timestamp;
 
     use super::*;
     use crate::fixtures::host_view;
@@ -682,12 +656,5 @@ mod tests {
         {
             assert_eq!(seconds(s), text);
         }
-    }
-
-    #[test]
-    fn events_are_one_harmless_line() {
-        let event = Event::HostLost { host: HostId::new("h1").unwrap(), reason: "a\u{1b}[2Jb\nc".into() };
-        let line = self::event(&EventRecord { at: Timestamp(0), source: EventSource::Aggregator, event });
-        assert_eq!(line, "1970-01-01T00:00:00.000Z  aggregator   host_lost  host=h1  reason=a?[2Jb?c");
     }
 }

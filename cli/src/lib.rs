@@ -8,17 +8,22 @@
 mod args;
 mod columns;
 mod commands;
+mod complete;
 mod demo;
 mod documents;
+mod events;
 mod exit;
 #[cfg(test)]
 mod fixtures;
 mod foreground_load;
 mod format;
 mod guests;
+mod held;
 mod leases;
 mod list;
 mod plots;
+#[cfg(test)]
+mod schemas;
 mod stack;
 mod states;
 mod tasks;
@@ -29,6 +34,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap_complete::CompleteEnv;
 use gleaner_api::ClientError;
 use gleaner_daemon::output;
 
@@ -41,6 +47,14 @@ pub use foreground_load::main_from_args as foreground_load;
 /// Runs a command line, the program's name first.
 #[must_use]
 pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, with_daemons: WithDaemons) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let complete = CompleteEnv::with_factory(command_line).bin(args::PROGRAM).completer(args::PROGRAM);
+    // Asked by a shell while somebody types, for which the scripts of `gleaner completions` set a variable.
+    match complete.try_complete(arguments.clone(), std::env::current_dir().ok().as_deref()) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(_) => return ExitCode::FAILURE,
+    }
     let arguments = match args::Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {

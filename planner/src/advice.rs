@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::report::{Absence, AbsenceKind, Bounded, Capability, HostFacts, HostReport, Reading, VolunteerKind};
+use gleaner_types::text::counted;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,27 @@ pub const FOR_S: (f64, f64) = (60.0, 21_600.0);
 /// Least and largest risk that can be asked about.
 pub const RISK: (f64, f64) = (0.001, 0.5);
 
+/// Digits of a step in [`KeptHistory`].
+const STEP_DIGITS: usize = 8;
+
+/// A [`History`] as it is kept over a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptHistory {
+    /// Number, since the Unix epoch, of the minute that follows the last step.
+    pub minute: u64,
+    /// The steps, the oldest first: of each the foreground's mean CPU and what was expected from there on, in parts of
+    /// the host (60,000 is all of it, 65,535 is not known), as four hexadecimal digits each.
+    pub steps: String,
+}
+
+impl KeptHistory {
+    /// Nothing in it counts any more at this time.
+    #[must_use]
+    pub const fn is_over(&self, now: Timestamp) -> bool {
+        (now.0 / STEP_MS).saturating_sub(self.minute) > MOST_STEPS as u64
+    }
+}
+
 /// What one host's foreground used and was expected to use, minute by minute over the last day.
 #[derive(Debug, Clone, Default)]
 pub struct History {
@@ -55,6 +77,32 @@ impl History {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What is to be kept over a restart: the minutes that are over. `None` before the first report.
+    #[must_use]
+    pub fn kept(&self) -> Option<KeptHistory> {
+        let mut steps = String::with_capacity(self.steps.len() * STEP_DIGITS);
+        for (demand, expected) in &self.steps {
+            steps.push_str(&format!("{demand:04x}{expected:04x}"));
+        }
+        Some(KeptHistory { minute: self.minute?, steps })
+    }
+
+    /// A history that goes on from what was kept. The minutes until the next report are a gap in it. `None` for what
+    /// [`kept`](Self::kept) never gives.
+    #[must_use]
+    pub fn resumed(kept: &KeptHistory) -> Option<Self> {
+        let is_share = |number: &u16| f64::from(*number) <= PARTS || *number == UNSEEN;
+        let share = |digits: &str| u16::from_str_radix(digits, 16).ok().filter(is_share);
+        let text = &kept.steps;
+        if !text.bytes().all(|byte| byte.is_ascii_hexdigit()) || text.len() > MOST_STEPS * STEP_DIGITS {
+            return None;
+        }
+        let places = (0..text.len()).step_by(STEP_DIGITS);
+        let step = |place: usize| Some((share(text.get(place..place + 4)?)?, share(text.get(place + 4..place + 8)?)?));
+        let steps = places.map(step).collect::<Option<VecDeque<_>>>()?;
+        Some(Self { steps, minute: Some(kept.minute), ..Self::default() })
     }
 
     /// Takes a report. One without foreground CPU leaves a gap; one from before the last is ignored.
@@ -166,7 +214,9 @@ impl History {
         if windows < LEAST_WINDOWS {
             let minutes = (LEAST_WINDOWS - 1) * window + 1;
             let left = minutes.saturating_sub(errors.len());
-            let detail = format!("its forecasts were not watched for long enough; {left} more minutes are needed");
+            let are = if left == 1 { "is" } else { "are" };
+            let left = counted(left, "more minute");
+            let detail = format!("its forecasts were not watched for long enough; {left} {are} needed");
             return Err(not_yet(detail));
         }
         let n = windows as f64;
@@ -300,8 +350,8 @@ pub struct HostAdvice {
     pub standing: Standing,
     /// What can be promised of it, or why nothing can.
     pub promise: Reading<Promise>,
-    /// What its volunteer uses of that already.
-    pub in_use: CoreShare,
+    /// What its volunteer uses of that already; `None` where it is not known.
+    pub in_use: Option<CoreShare>,
     /// The job its volunteer works for.
     pub job: Option<JobId>,
 }
@@ -311,12 +361,12 @@ pub struct HostAdvice {
 pub struct Advice {
     /// What was asked.
     pub question: Question,
-    /// Promised by hosts that may act now.
-    pub ready: CoreShare,
-    /// Of that, in use by volunteers already.
-    pub in_use: CoreShare,
-    /// Promised by hosts that observe only.
-    pub observing: CoreShare,
+    /// Promised by hosts that may act now, where it is known; `None` where it is known of none of them.
+    pub ready: Option<CoreShare>,
+    /// In use by their volunteers already; likewise.
+    pub in_use: Option<CoreShare>,
+    /// Promised by hosts that observe only; likewise.
+    pub observing: Option<CoreShare>,
     /// The hosts, by name.
     pub hosts: Vec<HostAdvice>,
 }
@@ -348,7 +398,7 @@ pub fn about(question: &Question, candidate: &Candidate<'_>) -> HostAdvice {
         host: candidate.host.clone(),
         standing: standing(candidate),
         promise: promise(question, candidate).into(),
-        in_use: used.unwrap_or(CoreShare::ZERO),
+        in_use: used,
         job: candidate.job.cloned(),
     }
 }
@@ -356,13 +406,18 @@ pub fn about(question: &Question, candidate: &Candidate<'_>) -> HostAdvice {
 /// Adds up advice about hosts.
 #[must_use]
 pub fn total(question: Question, hosts: Vec<HostAdvice>) -> Advice {
-    let promised = |wanted: fn(&Standing) -> bool| -> CoreShare {
-        let of = hosts.iter().filter(|own| wanted(&own.standing));
-        of.filter_map(|own| own.promise.value()).map(|promise| promise.cpu).sum()
+    // Nothing is the sum of no hosts, but not of hosts of which nothing is known.
+    let sum = |wanted: fn(&Standing) -> bool, of: fn(&HostAdvice) -> Option<CoreShare>| {
+        let mut shares = hosts.iter().filter(|own| wanted(&own.standing)).map(of).peekable();
+        let none = shares.peek().is_none();
+        let known: Vec<CoreShare> = shares.flatten().collect();
+        (none || !known.is_empty()).then(|| known.into_iter().sum())
     };
-    let ready = promised(|standing| *standing == Standing::Ready);
-    let observing = promised(|standing| matches!(standing, Standing::Observing { .. }));
-    let in_use = hosts.iter().filter(|own| own.standing == Standing::Ready).map(|own| own.in_use).sum();
+    let promised = |own: &HostAdvice| own.promise.value().map(|promise| promise.cpu);
+    let is_ready = |standing: &Standing| *standing == Standing::Ready;
+    let ready = sum(is_ready, promised);
+    let observing = sum(|standing| matches!(standing, Standing::Observing { .. }), promised);
+    let in_use = sum(is_ready, |own| own.in_use);
     Advice { question, ready, in_use, observing, hosts }
 }
 

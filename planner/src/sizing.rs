@@ -6,6 +6,7 @@ pub mod input;
 pub mod policy;
 
 use gleaner_types::job::{Bound, Candidate, Decision, Goal, PowerModels, Prices};
+use gleaner_types::text::counted;
 use gleaner_types::units::{CoreShare, Dollars, Fraction};
 
 use crate::goal::{Margins, Score, plan_deadline};
@@ -298,21 +299,27 @@ impl Sizing<'_> {
     #[must_use]
     pub fn reason(&self, choice: &Choice) -> String {
         let Choice { size, chosen, .. } = choice;
-        let volunteers = if *size == 1 { "1 volunteer".to_owned() } else { format!("{size} volunteers") };
+        let volunteers = counted(size, "volunteer");
         let done_in = format!("done in {:.0} s", chosen.completion_s);
         let cost = chosen.cost;
         let deadline_s = self.deadline_in_s.unwrap_or(0.0);
+        let margin = format!("the margin of {:.0} s", deadline_s - self.plan_deadline());
         match choice.bound {
             Bound::Profiling | Bound::NoRateYet => "there is no rate to extrapolate yet".into(),
             Bound::Deadline => {
-                format!("{volunteers}: {done_in}, deadline in {deadline_s:.0} s; fewer would be late")
+                let fewer = choice.candidates.iter().rev().find(|candidate| candidate.size < *size);
+                let why = match fewer {
+                    Some(fewer) if fewer.completion_s <= deadline_s => format!("fewer would leave less than {margin}"),
+                    _ => "fewer would be late".to_owned(),
+                };
+                format!("{volunteers}: {done_in}, deadline in {deadline_s:.0} s; {why}")
             }
             Bound::DeadlineWithDedicatedAlone => {
                 format!("the dedicated workers alone are {done_in}, deadline in {deadline_s:.0} s")
             }
             Bound::DeadlineOutOfReach if chosen.completion_s <= deadline_s => {
                 format!(
-                    "closest with {volunteers}: {done_in}, deadline in {deadline_s:.0} s: less than the margin is left"
+                    "closest with {volunteers}: {done_in}, deadline in {deadline_s:.0} s, which leaves less than {margin}"
                 )
             }
             Bound::DeadlineOutOfReach => {

@@ -177,7 +177,7 @@ pub enum Search {
 }
 
 /// The answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SizeAnswer {
     /// [`VERSION`].
     pub version: u32,
@@ -207,7 +207,7 @@ pub struct SizeAnswer {
 }
 
 /// A chosen volunteer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chosen {
     /// Its host.
     pub host: HostId,

@@ -311,8 +311,8 @@ fn who_may_only_ask_gives_no_orders_and_all_orders_are_audited() {
 
     let audit = text(&pair.ask(&["audit"]).stdout);
     let line = |words: &[&str]| audit.lines().any(|line| words.iter().all(|word| line.contains(word)));
-    assert!(line(&["(0)", "job submit ours (1 tasks)", "done"]), "{audit}");
-    assert!(line(&["(65534)", "job submit theirs (1 tasks)", "refused: user"]), "{audit}");
+    assert!(line(&["(0)", "job submit ours (1 task)", "done"]), "{audit}");
+    assert!(line(&["(65534)", "job submit theirs (1 task)", "refused: user"]), "{audit}");
     assert!(line(&["(65534)", "host revoke host-1", "refused"]), "{audit}");
     assert!(line(&["(0)", "job cancel nobody", "refused: there is no job nobody"]), "{audit}");
     let lines = pair.bench.lines("state/audit.jsonl");

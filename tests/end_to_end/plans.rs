@@ -26,7 +26,7 @@ fn a_question_is_answered_and_a_wrong_one_names_its_field() {
 
     let question = std::fs::read_to_string(&path).unwrap();
     for (from, to, part) in [
-        ("\"done\": 0.04", "\"done\": 4", "job.done: is 4"),
+        ("\"done\": 0.055", "\"done\": 4", "job.done: is 4"),
         ("\"cores\": 16, \"disk", "\"cores\": \"many\", \"disk", "dedicated[0].cores"),
         ("\"version\": 1,", "\"version\": 1, \"colour\": 1,", "colour"),
         ("\"elapsed_s\": 120,", "", "elapsed_s"),

@@ -1,6 +1,8 @@
 //! `gleaner run` from the first task to the summary.
 
-use gleaner_test_support::bench::{Bench, cgroups_of, cgroups_writable, text};
+use std::process::{Command, Stdio};
+
+use gleaner_test_support::bench::{Bench, Running, cgroups_of, cgroups_writable, text, until};
 
 fn assert_nothing_left(owner: u32) {
     assert_eq!(cgroups_of(owner), Vec::<std::path::PathBuf>::new());
@@ -84,6 +86,33 @@ fn without_cgroups_it_runs_weaker_and_says_so() {
     assert!(text(&output.stderr).contains("weaker protection"), "{}", text(&output.stderr));
     // Field 41 of stat is the scheduling policy: SCHED_IDLE is 5.
     assert_eq!(std::fs::read_to_string(bench.path("gleaner-output/weak/1.out")).unwrap().trim(), "5");
+}
+
+#[test]
+fn a_run_says_when_the_guard_holds_its_volunteer_and_for_how_long() {
+    let bench = Bench::new();
+    bench.write("tasks.txt", &"sleep 1\n".repeat(12));
+    // The foreground takes every CPU.
+    let busy = || {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do :; done"]);
+        Running::start(command)
+    };
+    let foreground: Vec<Running> = (0..std::thread::available_parallelism().unwrap().get()).map(|_| busy()).collect();
+    let said = bench.path("said");
+    let mut command = bench.gleaner(&["run", "tasks.txt", "--name", "held", "--volunteer", "process-groups"]);
+    command.stdout(Stdio::piped()).stderr(std::fs::File::create(&said).unwrap());
+    let run = command.spawn().unwrap();
+    until("it says that its volunteer is held", || {
+        std::fs::read_to_string(&said)
+            .unwrap()
+            .contains("the guard holds the volunteer, so no task runs: the foreground")
+    });
+    drop(foreground);
+    let output = run.wait_with_output().unwrap();
+    let (summary, said) = (text(&output.stdout), std::fs::read_to_string(&said).unwrap());
+    assert!(output.status.success(), "{summary}\n{said}");
+    assert!(summary.contains("the guard held the volunteer for "), "{summary}\n{said}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_types::guest::GuestName;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices};
+use gleaner_types::text::counted;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::Bytes;
 
@@ -156,7 +157,7 @@ impl Request {
             | Self::Advise(_)
             | Self::Audit { .. }
             | Self::Events { .. } => return None,
-            Self::Submit(job) => format!("job submit{} ({} tasks)", named(&job.job), job.tasks.len()),
+            Self::Submit(job) => format!("job submit{} ({})", named(&job.job), counted(job.tasks.len(), "task")),
             Self::SubmitCluster(job) => format!("job submit-cluster{}", named(&job.name)),
             Self::Cancel { job } => format!("job cancel {job}"),
             Self::Hold { host, for_s, .. } => format!("host hold {host}{}", time(for_s)),

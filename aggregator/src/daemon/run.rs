@@ -33,6 +33,7 @@ use crate::engine::{Engines, TaskLink};
 use crate::enrolment::Admissions;
 use crate::enrolment::{Credentials, Enrolment};
 use crate::event_log::EventLog;
+use crate::histories::{self, Histories};
 use crate::journal::Journal;
 use crate::metrics::{Monitor, Pulse};
 use crate::server;
@@ -191,7 +192,8 @@ async fn start(config: &Config, beginning: Beginning, store: Store, serving: Ser
         enrolment: enrolment(config, admissions, credentials),
         audit: Audit::new(&config.state_dir, clock.now()),
     };
-    let mut shell = Shell::new(parts).with_pulse(pulse);
+    let histories = Histories::kept_in(config.state_dir.join(histories::FILE));
+    let mut shell = Shell::new(parts).with_pulse(pulse).with_histories(histories);
     if let Some(leading) = leading {
         shell = shell.leading(leading, leader_lease);
     }

@@ -89,6 +89,7 @@ impl Shell {
         }
         self.decide(Input::HostRemoved { host: host.clone(), by: who(operator) });
         self.histories.remove(&host);
+        self.guests.remove(&host);
         self.counters.forget(&host);
         self.stored(&format!("host {host} is removed"))?;
         Ok(Response::HostRemoved)

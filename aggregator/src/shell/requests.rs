@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use gleaner_planner::advice::{Advice, Question, total};
 use gleaner_planner::controller::{HostView, Input};
 use gleaner_types::application::ApplicationSpec;
 use gleaner_types::guest::GuestName;
@@ -58,9 +59,17 @@ impl Shell {
             Request::Events { .. } | Request::Audit { .. } => return Err(invalid("that is a stream".into())),
             Request::Advise(question) => {
                 question.check().map_err(|error| invalid(error.to_string()))?;
-                Response::Advice(Box::new(self.controller.advise(question, &self.histories)))
+                Response::Advice(Box::new(self.advice(question)))
             }
         })
+    }
+
+    /// Advice. A host that is shut out can give nothing, and is left out.
+    pub(super) fn advice(&self, question: Question) -> Advice {
+        let mut hosts = self.controller.advise(question, self.histories.of_hosts()).hosts;
+        let is_connected = |host: &HostId| self.connections.contains_key(host);
+        hosts.retain(|own| is_connected(&own.host) || !self.enrolment.admissions.is_revoked(&own.host));
+        total(question, hosts)
     }
 
     /// All hosts. What one said whose certificates are revoked is shown no more.

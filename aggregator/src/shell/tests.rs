@@ -6,12 +6,13 @@ use std::time::Duration;
 use gleaner_daemon::clock::ManualClock;
 use gleaner_net::join::{hash_of, new_secret};
 use gleaner_net::tls::{Authority, Validity};
+use gleaner_planner::advice::Question;
 use gleaner_planner::controller::Settings;
 use gleaner_test_support::report;
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, TierSpec, TimeUnit};
 use gleaner_types::engine::{EngineName, EngineOptions};
 use gleaner_types::id::{TierId, WorkloadId};
-use gleaner_types::report::{HostFacts, Levers};
+use gleaner_types::report::{HostFacts, HostReport, Levers, Reading};
 use gleaner_wire::{JoinRequest, ProtocolVersion};
 use serde_json::{Value, json};
 
@@ -276,6 +277,8 @@ async fn a_certificate_dated_ahead_is_revoked_with_the_others() {
     let reported = |shell: &Shell| shell.hosts()[0].report.is_some();
     shell.take(Arrival::Report(Box::new(report::report(&host, 1))));
     assert!(reported(&shell));
+    let advised = |shell: &Shell| shell.advice(Question { for_s: 60.0, risk: 0.1 }).hosts.len();
+    assert_eq!(advised(&shell), 1);
     assert!(
         matches!(shell.revoke(&host, true), Ok(Response::Revoked { was_connected: true, through }) if through >= from)
     );
@@ -283,6 +286,7 @@ async fn a_certificate_dated_ahead_is_revoked_with_the_others() {
     assert!(!reported(&shell));
     shell.take(Arrival::Report(Box::new(report::report(&host, 2))));
     assert!(!reported(&shell));
+    assert_eq!(advised(&shell), 0, "it can give nothing");
     let again = join(&mut shell, 2);
     assert!(matches!(&again, Err(Declined::Refused(reason)) if reason.contains("were revoked")), "{again:?}");
 }
@@ -499,9 +503,9 @@ async fn orders_about_hosts_want_one_that_is_known_and_a_removed_one_leaves_noth
     assert!(matches!(shell.api(&root(), hold("rack-9", true)), Ok(Response::Held { .. })));
     refused(shell.api(&root(), remove()), ErrorCode::Conflict, "is connected");
     shell.decide(Input::HostLost { host: host.clone(), reason: "test".into() });
-    assert!(shell.histories.contains_key(&host));
+    assert!(shell.histories.of_hosts().contains_key(&host));
     assert!(matches!(shell.api(&root(), remove()), Ok(Response::HostRemoved)));
-    assert!(shell.hosts().is_empty() && shell.histories.is_empty());
+    assert!(shell.hosts().is_empty() && shell.histories.of_hosts().is_empty());
     refused(shell.api(&root(), remove()), ErrorCode::NotFound, "there is no host rack-1; did you mean rack-9?");
 
     let all = |for_s| Request::HoldAll { for_s };
@@ -511,4 +515,64 @@ async fn orders_about_hosts_want_one_that_is_known_and_a_removed_one_leaves_noth
     let Ok(Response::Overview(overview)) = shell.api(&root(), Request::Overview) else { panic!("no overview") };
     assert_eq!(overview.all_held.unwrap().by, root().user);
     assert!(matches!(shell.api(&root(), Request::ReleaseAll), Ok(Response::Released)));
+}
+
+#[tokio::test]
+async fn advice_rests_on_what_was_seen_before_the_aggregator_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let hand = ManualClock::new(Timestamp(1_700_000_040_000));
+    let host = HostId::new("h1").unwrap();
+    let shell_of = |name: &str| {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+        let shell = shell_with(&folder.path().join(name), hand.clock(), Enrolment::closed());
+        shell.with_histories(Histories::kept_in(folder.path().join("advice.jsonl")))
+    };
+    let promised = |shell: &mut Shell| {
+        let question = Question { for_s: 60.0, risk: 0.1 };
+        let facts = Box::new(report::facts(true));
+        shell.take(Arrival::Joined(joined(&host, facts)));
+        let now = hand.clock().now();
+        shell.take(Arrival::Report(Box::new(seen(&host, now))));
+        shell.advice(question).hosts[0].promise.clone()
+    };
+    let mut first = shell_of("first");
+    first.start();
+    assert!(matches!(promised(&mut first), Reading::Absent(_)), "nothing is known yet");
+    for second in 0..10 * 60 {
+        hand.set(Timestamp(1_700_000_040_000 + second * 1_000));
+        first.take(Arrival::Report(Box::new(seen(&host, hand.clock().now()))));
+        first.take(Arrival::Tick);
+    }
+    let before = promised(&mut first);
+    assert!(matches!(before, Reading::Value(_)), "{before:?}");
+    first.histories.settle();
+    // Killed: nothing is stored at its end.
+    drop(first);
+    let mut second = shell_of("second");
+    second.start();
+    assert!(matches!(promised(&mut second), Reading::Value(_)), "what was seen is still known");
+}
+
+/// A report of a host whose foreground uses one core of four, with a forecast.
+fn seen(host: &HostId, at: Timestamp) -> HostReport {
+    let mut report = HostReport { at, residual: report::residual(250.0, 200.0), ..report::report(host, at.0) };
+    report.machine.cpu_foreground = report::share(100.0);
+    report
+}
+
+fn joined(host: &HostId, facts: Box<HostFacts>) -> Joined {
+    let ((sender, _), (closer, _), (events_through, _)) = (mpsc::channel(16), oneshot::channel(), oneshot::channel());
+    let now = Clock::start().now();
+    Joined {
+        host: host.clone(),
+        incarnation: 1,
+        facts,
+        tasks_of_root: None,
+        connection: 1,
+        version: ProtocolVersion::CURRENT,
+        certificate: Validity { from: now, until: now.after(Duration::from_secs(86_400)) },
+        sender,
+        closer,
+        events_through,
+    }
 }

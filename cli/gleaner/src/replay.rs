@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use gleaner_aggregator::journal::{journal_files, replay};
 use gleaner_cli::{End, print};
+use gleaner_types::text::counted;
 
 pub(crate) fn run(journal: &Path, json: bool) -> anyhow::Result<End> {
     let files: Vec<PathBuf> = match journal.is_dir() {
@@ -23,7 +24,8 @@ pub(crate) fn run(journal: &Path, json: bool) -> anyhow::Result<End> {
             let torn = if outcome.torn { " (it ends in half a record, which was left out)" } else { "" };
             let verdict = if same { "same outputs" } else { "DIFFERENT" };
             let span_s = outcome.span.1.seconds_since(outcome.span.0);
-            print(&format!("{}: {} steps over {span_s:.0} s: {verdict}{torn}", file.display(), outcome.steps))?;
+            let steps = counted(outcome.steps, "step");
+            print(&format!("{}: {steps} over {span_s:.0} s: {verdict}{torn}", file.display()))?;
             if let Some(difference) = &outcome.difference {
                 print(&format!("first difference:\n{}", serde_json::to_string_pretty(difference)?))?;
             }

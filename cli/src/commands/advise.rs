@@ -7,6 +7,7 @@ use anyhow::bail;
 use gleaner_api::{Client, Request, Response};
 use gleaner_planner::advice::{Advice, Basis, HostAdvice, Question, Standing, total};
 use gleaner_types::report::Reading;
+use gleaner_types::text::counted;
 use gleaner_types::units::CoreShare;
 
 use crate::args::AdviseArgs;
@@ -36,26 +37,43 @@ fn text(advice: &Advice, unit: CpuUnit) -> String {
     if advice.hosts.is_empty() {
         return "no host has joined yet".to_owned();
     }
-    let ready = advice.hosts.iter().filter(|own| own.standing == Standing::Ready).count();
-    let observing = advice.hosts.iter().filter(|own| matches!(own.standing, Standing::Observing { .. })).count();
-    let hosts = |count: usize| if count == 1 { "1 host".to_owned() } else { format!("{count} hosts") };
+    let of = |wanted: fn(&Standing) -> bool| {
+        let hosts: Vec<&HostAdvice> = advice.hosts.iter().filter(|own| wanted(&own.standing)).collect();
+        let known = hosts.iter().filter(|own| own.promise.value().is_some()).count();
+        (hosts.len(), known)
+    };
     let worded = |share: CoreShare| match unit {
         CpuUnit::Cores => format!("{} cores", unit.brief(share)),
         CpuUnit::Percent => format!("{} of a core", unit.brief(share)),
     };
     let asked = format!("for {} at a risk of {} %", seconds(for_s), risk * 100.0);
-    let mut lines = vec![match ready {
-        0 => format!("No host may act now; asked {asked}."),
-        _ => format!(
-            "{} could give {} {asked} ({} are in use).",
-            hosts(ready),
-            worded(advice.ready),
-            unit.brief(advice.in_use),
+    let mut lines = vec![match (of(|standing| *standing == Standing::Ready), advice.ready) {
+        ((0, _), _) => format!("No host may act now; asked {asked}."),
+        ((ready, known), Some(promised)) if known > 0 => format!(
+            "{} could give {} {asked} ({}){}.",
+            counted(known, "host"),
+            worded(promised),
+            advice.in_use.map_or_else(
+                || "what is in use is not known".to_owned(),
+                |in_use| format!("{} are in use", unit.brief(in_use))
+            ),
+            not_known(ready - known),
         ),
+        ((ready, _), _) => format!("What {} could give {asked} is not known yet.", counted(ready, "host")),
     }];
-    if observing > 0 {
-        let cores = worded(advice.observing);
-        lines.push(format!("{} could give {cores}, once acting is switched on.", hosts(observing)));
+    let (observing, known) = of(|standing| matches!(standing, Standing::Observing { .. }));
+    match advice.observing {
+        _ if observing == 0 => {}
+        Some(promised) if known > 0 => lines.push(format!(
+            "{} could give {}, once acting is switched on{}.",
+            counted(known, "host"),
+            worded(promised),
+            not_known(observing - known),
+        )),
+        _ => lines.push(format!(
+            "What {} could give, once acting is switched on, is not known yet.",
+            counted(observing, "host")
+        )),
     }
     lines.push(String::new());
     let mut notes = Footnotes::default();
@@ -75,29 +93,34 @@ fn text(advice: &Advice, unit: CpuUnit) -> String {
     lines.join("\n")
 }
 
+/// So many hosts more are not in a sum.
+fn not_known(hosts: usize) -> String {
+    if hosts == 0 { String::new() } else { format!("; of {} more it is not known yet", counted(hosts, "host")) }
+}
+
 fn row(own: &HostAdvice, unit: CpuUnit, notes: &mut Footnotes) -> Vec<String> {
     let (word, meaning) = states::standing(&own.standing);
     let state = meaning.paint(&match &own.standing {
         Standing::Held { until } => format!("{word} until {until}"),
         _ => word.to_owned(),
     });
+    const UNKNOWN: &str = "unknown";
     let cores = |share: CoreShare| unit.brief(share);
+    let in_use = own.in_use.map_or_else(|| UNKNOWN.to_owned(), cores);
     let mut cells = vec![own.host.to_string(), state];
     cells.push(notes.cell(&own.promise, |promise| cores(promise.cpu)));
     match &own.promise {
         Reading::Value(promise) => {
             cells.push(cores(promise.expected));
-            cells.push(cores(own.in_use));
-            cells.push(promise.memory.map_or_else(|| "-".to_owned(), |memory| memory.to_string()));
+            cells.push(in_use);
+            cells.push(promise.memory.map_or_else(|| UNKNOWN.to_owned(), |memory| memory.to_string()));
             cells.push(match promise.basis {
-                Basis::Observed { windows } => format!("{windows} windows seen"),
-                Basis::Stretched { windows } => format!("a guess from {windows} windows"),
+                Basis::Observed { windows } => format!("{} seen", counted(windows, "window")),
+                Basis::Stretched { windows } => format!("a guess from {}", counted(windows, "window")),
             });
         }
         Reading::Absent(_) => {
-            cells.push("-".to_owned());
-            cells.push(cores(own.in_use));
-            cells.extend(["-".to_owned(), "-".to_owned()]);
+            cells.extend([UNKNOWN.to_owned(), in_use, UNKNOWN.to_owned(), "-".to_owned()]);
         }
     }
     cells.push(own.job.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string));
@@ -118,7 +141,7 @@ mod tests {
             host: HostId::new(name).unwrap(),
             standing,
             promise,
-            in_use: CoreShare::clamped(50.0),
+            in_use: (name != "h3").then(|| CoreShare::clamped(50.0)),
             job: None,
         };
         let promise = |percent, basis| {
@@ -136,7 +159,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Advice>(&json).unwrap(), advice);
         let text = text(&advice, CpuUnit::Cores);
         for part in [
-            "2 hosts could give 3.1 cores for 10 min 00 s at a risk of 1 % (1.0 are in use).",
+            "1 host could give 3.1 cores for 10 min 00 s at a risk of 1 % (0.5 are in use); of 1 host more it is not known yet.",
             "1 host could give 1.2 cores, once acting is switched on.",
             "144 windows seen",
             "a guess from 9 windows",
@@ -145,5 +168,13 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}\nnot in\n{text}");
         }
+        let unknown = text.lines().find(|line| line.starts_with("h3")).unwrap();
+        assert_eq!(unknown.matches("unknown").count(), 3, "{unknown}");
+        let none = self::text(&total(advice.question, vec![advice.hosts[2].clone()]));
+        assert!(
+            none.starts_with("What 1 host could give for 10 min 00 s at a risk of 1 % is not known yet."),
+            "{none}"
+        );
+        assert!(!none.contains("0.0"), "{none}");
     }
 }

@@ -41,10 +41,14 @@ pub(super) async fn app(socket: &Path, command: AppCommand, json: bool) -> anyho
         }
         AppCommand::Remove { application } => {
             client.call(&Request::Remove { application: application.clone() }).await?;
-            print(&format!("{application} is removed; its limits are given back"))?;
+            let line = format!("{application} is removed; its limits are given back");
+            print(&if json { serde_json::json!({ "application": application }).to_string() } else { line })?;
         }
         AppCommand::Respond { application, milliseconds } => {
-            client.call(&Request::Respond { application, mean_ms: milliseconds }).await?;
+            client.call(&Request::Respond { application: application.clone(), mean_ms: milliseconds }).await?;
+            if json {
+                print(&serde_json::json!({ "application": application }).to_string())?;
+            }
         }
     }
     Ok(End::Good)

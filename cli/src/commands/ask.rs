@@ -12,13 +12,14 @@ use gleaner_daemon::clock::Clock;
 use gleaner_daemon::output::note;
 use gleaner_types::event::EventRecord;
 use gleaner_types::id::HostId;
-use gleaner_types::text::harmless_json;
+use gleaner_types::text::{counted, harmless_json};
 use gleaner_types::time::Timestamp;
 
 use super::run::submission;
 use crate::args::{HostCommand, JobCommand, Since};
 use crate::columns::{Admission, EventLine, OrderLine};
 use crate::documents::{print, print_over, read_document};
+use crate::events::{self, Guard};
 use crate::exit::End;
 use crate::format::CpuUnit;
 use crate::list::{ListArgs, or_none_passes};
@@ -116,7 +117,8 @@ fn headline(overview: &Overview) -> String {
             text.push_str(&format!("stands by as {name}; {leads}"));
         }
         leading => {
-            text.push_str(&format!("{hosts_connected} hosts connected, {jobs_active} jobs active"));
+            let (hosts, jobs) = (counted(hosts_connected, "host"), counted(jobs_active, "job"));
+            text.push_str(&format!("{hosts} connected, {jobs} active"));
             if let Some(Leadership { name, epoch, .. }) = leading {
                 text.push_str(&format!(", leads as {name}, epoch {}", epoch.unwrap_or_default()));
             }
@@ -166,7 +168,7 @@ impl LastEvents {
                 self.lines.pop_front();
             }
         }
-        let in_words = |line: &String| Some(format::event(&EventRecord::from_json_line(line).ok()?));
+        let in_words = |line: &String| Some(events::event(&EventRecord::from_json_line(line).ok()?));
         Ok(self.lines.iter().filter_map(in_words).collect())
     }
 }
@@ -203,36 +205,67 @@ pub(super) async fn audit(socket: &Path, since: Option<Since>, list: &ListArgs, 
     Ok(End::Good)
 }
 
+/// How `gleaner events` shows them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EventsHow {
+    pub(super) follow: bool,
+    /// Every event of the guard.
+    pub(super) details: bool,
+    pub(super) json: bool,
+}
+
+/// Time between two looks whether a minute of the guard's events is over, and how late they may come.
+const GUARD_PAUSE_MS: u64 = 5_000;
+
 pub(super) async fn events(
     socket: &Path,
     since: Option<Since>,
-    follow: bool,
+    how: EventsHow,
     list: &ListArgs,
-    json: bool,
 ) -> anyhow::Result<End> {
     let needs_all = list.needs_all();
     let list = list.over(columns::events())?;
     let client = Client::connect(socket).await?;
-    let mut lines = client.events(since.map(moment), follow).await?;
+    let mut lines = client.events(since.map(moment), how.follow).await?;
+    let clock = Clock::start();
+    let mut guard = (!how.details && !how.json).then(Guard::default);
     let mut all = Vec::new();
     let show = |line: &EventLine| match EventRecord::from_json_line(&line.line) {
-        Ok(record) if !json => print(&format::event(&record)),
+        Ok(record) if !how.json => print(&events::line(line, &record)),
         _ => print(&line.line),
     };
     loop {
         let line = tokio::select! {
             line = lines.next() => line?,
             () = watch::interrupted() => None,
+            () = tokio::time::sleep(Duration::from_millis(GUARD_PAUSE_MS)), if how.follow => {
+                let late = Timestamp(clock.now().0.saturating_sub(GUARD_PAUSE_MS));
+                guard.iter_mut().flat_map(|guard| guard.over(late)).try_for_each(|line| show(&line))?;
+                continue;
+            }
         };
         let Some(line) = line else { break };
         match EventLine::parse(line) {
-            Ok(line) if needs_all => all.push(line),
-            Ok(line) if list.passes(&line) => show(&line)?,
-            Ok(_) => {}
+            Ok(line) if !list.passes(&line) => {}
+            Ok(line) => {
+                let ready = match &mut guard {
+                    Some(guard) => guard.take(line),
+                    None => vec![line],
+                };
+                if needs_all {
+                    all.extend(ready);
+                } else {
+                    ready.iter().try_for_each(show)?;
+                }
+            }
             Err(line) => print(&line)?,
         }
     }
-    list.newest(all).iter().try_for_each(show)?;
+    all.extend(guard.iter_mut().flat_map(|guard| guard.over(Timestamp(u64::MAX))));
+    if needs_all {
+        all = list.newest(all);
+    }
+    all.iter().try_for_each(show)?;
     Ok(End::Good)
 }
 
@@ -274,7 +307,8 @@ pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyho
         }
         JobCommand::Cancel { job } => {
             client.call(&Request::Cancel { job: job.clone() }).await?;
-            print(&format!("{job} is cancelled"))?;
+            let line = format!("{job} is cancelled");
+            print(&if json { serde_json::json!({ "job": job }).to_string() } else { line })?;
         }
     }
     Ok(End::Good)

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use gleaner_daemon::output::note;
 use gleaner_planner::power::{PowerSample, fit};
+use gleaner_types::text::counted;
 
 use crate::args::CalibrateCommand;
 use crate::documents::print;
@@ -122,7 +123,8 @@ fn measure(powercap: &Path, step: Duration, quiet: bool) -> anyhow::Result<Vec<P
     for tenth in 0..=10_u32 {
         let utilisation = f64::from(tenth) / 10.0;
         if !quiet {
-            note(format_args!("{:.0} % of {cpus} CPUs for {:.0} s", utilisation * 100.0, step.as_secs_f64()));
+            let cpus = counted(cpus, "CPU");
+            note(format_args!("{:.0} % of {cpus} for {:.0} s", utilisation * 100.0, step.as_secs_f64()));
         }
         let stop = AtomicBool::new(false);
         let sample = std::thread::scope(|scope| {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use gleaner_planner::protecting::Means;
 use gleaner_simulator::foreground::Session;
 use gleaner_simulator::protection::{Kernel, Outcome, Protection, Scenario, simulate};
+use gleaner_types::text::counted;
 use serde_json::json;
 
 use crate::args::HarmArgs;
@@ -72,10 +73,10 @@ pub(super) fn run(args: &HarmArgs, json: bool) -> anyhow::Result<End> {
         return Ok(End::Good);
     }
     print(&format!(
-        "simulated, not measured: {} CPUs, {} h, {} runs of each of {} sessions, pauses {} % of the time, budget {BUDGET_PERCENT} %",
-        args.cpus,
+        "simulated, not measured: {}, {} h, {} of each of {} sessions, pauses {} % of the time, budget {BUDGET_PERCENT} %",
+        counted(args.cpus, "CPU"),
         args.hours,
-        args.runs,
+        counted(args.runs, "run"),
         Session::ALL.len(),
         args.pause_share * 100.0
     ))?;

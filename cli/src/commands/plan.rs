@@ -18,6 +18,7 @@ use gleaner_planner::snapshot::share::{Credits, ShareAnswer, SharedJob, share};
 use gleaner_planner::snapshot::tune::{TuneAnswer, tune};
 use gleaner_planner::snapshot::{SizeAnswer, size};
 use gleaner_types::id::HostId;
+use gleaner_types::text::counted;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -126,9 +127,9 @@ fn show_balance(answer: &BalanceAnswer) -> anyhow::Result<()> {
                 let model = own.model.map(word).unwrap_or_default();
                 let neighbour = if own.neighbour { ", of another condition of load" } else { "" };
                 format!(
-                    "error {error:+.2}, performance {predicted:.2} expected by the {model} model ({} intervals{neighbour}); \
+                    "error {error:+.2}, performance {predicted:.2} expected by the {model} model ({}{neighbour}); \
                      target {}; {} of its constrained requests granted",
-                    own.rows,
+                    counted(own.rows, "interval"),
                     own.reach.map(word).unwrap_or_default().replace('_', " "),
                     percent(own.part)
                 )
@@ -233,7 +234,7 @@ fn show_autoscale(answer: &AutoscaleAnswer) -> anyhow::Result<()> {
                 error if error.is_finite() => format!("{error:.1} % on runs left out"),
                 _ => "nothing is known of runs left out".to_owned(),
             };
-            format!("{name}: {runs} runs, R² {r_squared:.3}, Δ {delta:.1} %, {left_out}")
+            format!("{name}: {}, R² {r_squared:.3}, Δ {delta:.1} %, {left_out}", counted(runs, "run"))
         };
         print(&of("map stage", &fitted.map))?;
         fitted.reduce.as_ref().map_or(Ok(()), |own| print(&of("reduce stage", own)))?;

@@ -2,12 +2,14 @@
 //! Called by [`super`].
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gleaner_api::{Client, JobDetail, Request, Response, SubmitJob};
+use gleaner_daemon::clock::Clock;
 use gleaner_daemon::output::note;
 use gleaner_planner::controller::HostView;
-use gleaner_types::id::JobId;
+use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{Goal, JobPhase};
 use gleaner_types::report::HostHarm;
 use serde_json::json;
@@ -15,6 +17,7 @@ use serde_json::json;
 use crate::args::{JobArgs, RunArgs};
 use crate::documents::print;
 use crate::exit::{End, goal_met};
+use crate::held::HeldTime;
 use crate::stack::{Stack, StackSettings, running_here};
 use crate::states::Meaning;
 use crate::watch::{self, Display};
@@ -75,14 +78,14 @@ pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Re
         && let Some((client, overview)) = running_here(socket).await
     {
         display.say(&format!("using the aggregator on {} (process {})", socket.display(), overview.pid));
-        let detail = follow(&client, submit, display, None).await?;
+        let (detail, held) = follow(&client, submit, display, Some(&overview.local_host), None).await?;
         let harm = match client.call(&Request::Hosts).await {
             Ok(Response::Hosts(hosts)) => {
                 hosts.into_iter().find(|view| view.host == overview.local_host).and_then(harm_of)
             }
             _ => None,
         };
-        return conclude(&detail, harm.as_ref(), &output, false, json);
+        return conclude(&detail, harm.as_ref(), &held, &output, (false, json));
     }
     let settings = StackSettings { volunteer: args.volunteer, ..StackSettings::default() };
     display.say("starting a private aggregator and agent");
@@ -93,14 +96,14 @@ pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Re
         }
     }
     let client = stack.client().await?;
-    let detail = follow(&client, submit, display, Some(&mut stack)).await;
+    let followed = follow(&client, submit, display, None, Some(&mut stack)).await;
     let host = stack.host().await.ok().flatten();
-    let saved = match &detail {
-        Ok(detail) => save(&stack, detail, host.as_ref(), &output),
+    let saved = match &followed {
+        Ok((detail, _)) => save(&stack, detail, host.as_ref(), &output),
         Err(_) => Ok(()),
     };
-    let restored = stack.end(detail.is_ok()).await;
-    let detail = detail?;
+    let restored = stack.end(followed.is_ok()).await;
+    let (detail, held) = followed?;
     if let Err(error) = saved {
         note(format_args!(
             "gleaner: the records for `gleaner explain` could not be kept: {}",
@@ -108,20 +111,28 @@ pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Re
         ));
     }
     let harm = host.and_then(harm_of);
-    let end = conclude(&detail, harm.as_ref(), &output, true, json)?;
+    let end = conclude(&detail, harm.as_ref(), &held, &output, (true, json))?;
     if restored { Ok(end) } else { bail!("the machine could not be restored completely; see above") }
 }
 
-/// Submits and waits for the end. A signal cancels the job.
+/// Time between two looks whether the guard holds the volunteer.
+const LOOK_PERIOD: Duration = Duration::from_secs(2);
+/// Hosts for which an answer is worth a look period: of a larger fleet, which are all in the answer, looks are rarer. Chosen.
+const HOSTS_A_LOOK: usize = 50;
+
+/// Submits and waits for the end, looking at the host that the tasks run on, the only one where it has no name. A signal cancels
+/// the job.
 async fn follow(
     client: &Client,
     submit: SubmitJob,
     mut display: Display,
+    host: Option<&HostId>,
     mut stack: Option<&mut Stack>,
-) -> anyhow::Result<JobDetail> {
+) -> anyhow::Result<(JobDetail, HeldTime)> {
     let Response::Submitted { job, .. } = client.call(&Request::Submit(Box::new(submit))).await? else {
         bail!("unexpected answer");
     };
+    let (clock, mut held, mut look) = (Clock::start(), HeldTime::default(), Instant::now());
     loop {
         tokio::select! {
             () = tokio::time::sleep(watch::POLL_PERIOD) => {}
@@ -144,7 +155,18 @@ async fn follow(
         display.show(&detail.status);
         if detail.status.phase.is_final() {
             display.finish();
-            return Ok(detail);
+            return Ok((detail, held));
+        }
+        if Instant::now() < look {
+            continue;
+        }
+        let Ok(Response::Hosts(hosts)) = client.call(&Request::Hosts).await else { continue };
+        let rarer = u32::try_from(hosts.len() / HOSTS_A_LOOK).unwrap_or(u32::MAX).saturating_add(1);
+        look = Instant::now() + LOOK_PERIOD.saturating_mul(rarer.min(100));
+        if let Some(view) = hosts.iter().find(|view| host.is_none_or(|host| view.host == *host))
+            && let Some(line) = held.look(view, &job, clock.now())
+        {
+            display.say(&line);
         }
     }
 }
@@ -175,9 +197,9 @@ fn harm_of(host: HostView) -> Option<HostHarm> {
 fn conclude(
     detail: &JobDetail,
     harm: Option<&HostHarm>,
+    held: &HeldTime,
     output: &Path,
-    private: bool,
-    json: bool,
+    (private, json): (bool, bool),
 ) -> anyhow::Result<End> {
     let job = &detail.status;
     let met = goal_met(job);
@@ -196,7 +218,7 @@ fn conclude(
             "tasks": job.progress, "cost": job.cost, "harvested_core_s": job.harvested_core_s,
             "idle_core_s": job.idle_core_s,
             "decisions": job.decisions, "decision": detail.decision, "output": output,
-            "harm": harm,
+            "harm": harm, "held_s": held.total_s(),
         });
         print(&summary.to_string())?;
         return Ok(end);
@@ -219,6 +241,7 @@ fn conclude(
         End::GoalMissed | End::TasksFailed | End::Failed => Meaning::Bad,
     };
     print(&meaning.paint(&verdict))?;
+    held.summary().iter().try_for_each(|line| print(line))?;
     // The job's own summary has it otherwise.
     if let Some(harm) = harm.filter(|_| job.harm.is_none()) {
         print(&format::harm(&harm.foreground))?;

@@ -2,6 +2,7 @@
 
 use gleaner_api::JobDetail;
 use gleaner_types::job::{Decision, JobPhase};
+use gleaner_types::text::counted;
 use serde_json::{Value, json};
 
 use super::busy::Others;
@@ -123,11 +124,21 @@ impl Summary {
                 change(beside.quantile_ms(0.95), alone.quantile_ms(0.95)),
             ),
         );
-        line("", format!("{} requests alone, {} beside the job", alone.sorted_ms.len(), beside.sorted_ms.len()));
+        line(
+            "",
+            format!("{} alone, {} beside the job", counted(alone.sorted_ms.len(), "request"), beside.sorted_ms.len()),
+        );
         if let Some(harm) = &self.used.harm {
             line("harm meter", format::harm(&harm.foreground));
         }
-        line("guard", format!("gave CPU back to the foreground {shrinks} times, froze the job {freezes} times"));
+        line(
+            "guard",
+            format!(
+                "gave CPU back to the foreground {}, froze the job {}",
+                counted(shrinks, "time"),
+                counted(freezes, "time")
+            ),
+        );
         line("decisions", format!("{} taken, {} changed something", job.decisions, self.decisions.len()));
         for decision in &self.decisions {
             let at = format::seconds(decision.at.seconds_since(job.submitted));

@@ -94,7 +94,7 @@ async fn follow(
         known.push_back(line);
         *since = logged_after(*since, &record);
         // The screen has colours of its own.
-        let text = anstream::adapter::strip_str(&crate::format::event(&record)).to_string();
+        let text = anstream::adapter::strip_str(&crate::events::event(&record)).to_string();
         if news.send(News::Event(text)).await.is_err() {
             break;
         }

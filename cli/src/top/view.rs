@@ -5,6 +5,7 @@ use gleaner_planner::controller::{HeldUntil, HostView};
 use gleaner_types::application::{ApplicationStatus, ShareDecision};
 use gleaner_types::job::{JobPhase, JobStatus};
 use gleaner_types::report::{HostReport, Reading, WorkloadSample};
+use gleaner_types::text::counted;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{BytesPerSec, CoreShare};
 use ratatui::Frame;
@@ -92,13 +93,13 @@ fn title_line(state: &State) -> Line<'static> {
     }
     let time = overview.now.to_string();
     spans.push(Span::raw(format!(
-        "gleaner {} on {}  {}  {} of {} hosts connected  {} jobs active",
+        "gleaner {} on {}  {}  {} of {} connected  {} active",
         clean(&overview.software),
         overview.local_host,
         time.get(11..19).unwrap_or_default(),
         overview.hosts_connected,
-        snapshot.hosts.len(),
-        overview.jobs_active
+        counted(snapshot.hosts.len(), "host"),
+        counted(overview.jobs_active, "job"),
     )));
     Line::from(spans)
 }

@@ -9,6 +9,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::counted;
 use crate::units::Bytes;
 
 /// Kinds of absence. Callers act differently on them: what is not supported stays so, what is transient
@@ -319,10 +320,11 @@ impl Reason {
             Self::QueueRefused { error } => format!("the kernel refuses the queue: {error}"),
             Self::DeviceMapperFailed { error } => format!("device-mapper cannot be asked: {error}"),
             Self::MoreSamplesNeeded { taken, needed } => {
-                format!("the foreground's CPU was sampled {taken} times; {needed} are needed")
+                format!("the foreground's CPU was sampled {}; {needed} are needed", counted(taken, "time"))
             }
             Self::MoreTrialsNeeded { taken, needed } => {
-                format!("{taken} pauses of the volunteer were compared; {needed} are needed")
+                let were = if *taken == 1 { "was" } else { "were" };
+                format!("{} of the volunteer {were} compared; {needed} are needed", counted(taken, "pause"))
             }
             Self::TooManyThreads { most } => format!("the foreground has more than {most} threads"),
             Self::MemoryShort { available, floor } => {

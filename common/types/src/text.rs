@@ -32,6 +32,18 @@ pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if is_harmless(c) { c } else { '?' }).collect()
 }
 
+/// So many things in words: "1 host", "2 hosts", "2 processes".
+#[must_use]
+pub fn counted(number: impl std::fmt::Display, one: &str) -> String {
+    let number = number.to_string();
+    let ending = match number.as_str() {
+        "1" => "",
+        _ if one.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{number} {one}{ending}")
+}
+
 /// A JSON document with every character that is not harmless written as its number. Outside of its strings JSON has
 /// none but line ends and tabs, which stay.
 #[must_use]
@@ -90,6 +102,12 @@ mod tests {
     /// What a hostile guest may call itself.
     const HOSTILE: &str =
         "web\u{1b}]0;owned\u{7}\u{1b}[2J\r\nhost_lost\u{9b}31m\u{202e}gpj\u{200b}\u{2028}x\u{7f}\u{e0041}";
+
+    #[test]
+    fn one_of_them_is_not_many() {
+        assert_eq!((counted(1, "process"), counted(2, "process")), ("1 process".into(), "2 processes".into()));
+        assert_eq!([0, 1, 2, 11].map(|number| counted(number, "host")), ["0 hosts", "1 host", "2 hosts", "11 hosts"]);
+    }
 
     #[test]
     fn nothing_that_acts_is_left() {

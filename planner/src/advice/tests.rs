@@ -158,8 +158,8 @@ fn hosts_are_distinguished_by_what_they_may_do() {
     assert!(gone.promise.value().is_none());
 
     let all = total(question, vec![own, held, watching, gone, new]);
-    assert!((all.ready.percent() - 60.0).abs() < 0.01, "{all:?}");
-    assert!((all.observing.percent() - 60.0).abs() < 0.01, "{all:?}");
+    assert!((all.ready.unwrap().percent() - 60.0).abs() < 0.01, "{all:?}");
+    assert!((all.observing.unwrap().percent() - 60.0).abs() < 0.01, "{all:?}");
 }
 
 #[test]
@@ -204,4 +204,49 @@ proptest::proptest! {
             proptest::prop_assert!(allowance.is_finite());
         }
     }
+}
+
+#[test]
+fn what_was_kept_goes_on_with_a_gap() {
+    let demands: Vec<f64> = (0..40).map(|minute| f64::from(minute % 7) * 10.0).collect();
+    let seen = history(80.0, &demands);
+    let kept = seen.kept().unwrap();
+    let resumed = History::resumed(&kept).unwrap();
+    assert_eq!(resumed.kept(), Some(kept.clone()));
+    assert_eq!(resumed.errors(3), seen.errors(3));
+    // Two minutes in which nobody watched: the windows that would reach over them are left out, the others count.
+    let mut resumed = resumed;
+    for second in 0..=120 {
+        let at = Timestamp(42 * 60_000 + second * 1_000);
+        resumed.sample(at, 1.0, share(100.0), Some(share(20.0)), Some(share(80.0)));
+    }
+    assert_eq!(resumed.errors(1).len(), seen.errors(1).len() + 1);
+    assert!(!kept.is_over(Timestamp(40 * 60_000)) && kept.is_over(Timestamp(2 * 86_400_000)));
+    assert_eq!(History::new().kept(), None);
+}
+
+#[test]
+fn what_was_never_kept_is_refused() {
+    let kept = |steps: &str| History::resumed(&KeptHistory { minute: 7, steps: steps.to_owned() });
+    assert!(kept("").is_some() && kept("0000ea60ffffffff").is_some());
+    for steps in ["0", "0000ea6", "0000ea61", "0000zzzz", "+000+000", "00é0000"] {
+        assert!(kept(steps).is_none(), "{steps}");
+    }
+    assert!(kept(&"00000000".repeat(MOST_STEPS + 1)).is_none());
+}
+
+#[test]
+fn what_is_not_known_is_no_nothing() {
+    let own = |standing: Standing, known: bool| HostAdvice {
+        host: HostId::new("h").unwrap(),
+        standing,
+        promise: Reading::absent(AbsenceKind::NotYet, "21 more minutes are needed"),
+        in_use: known.then_some(CoreShare::ZERO),
+        job: None,
+    };
+    let question = Question { for_s: 600.0, risk: 0.01 };
+    let advice = total(question, vec![own(Standing::Ready, false)]);
+    assert_eq!((advice.ready, advice.in_use, advice.observing), (None, None, Some(CoreShare::ZERO)));
+    let advice = total(question, vec![own(Standing::Ready, false), own(Standing::Ready, true)]);
+    assert_eq!((advice.ready, advice.in_use), (None, Some(CoreShare::ZERO)));
 }

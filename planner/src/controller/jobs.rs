@@ -15,6 +15,7 @@ use gleaner_types::event::Event;
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{Decision, EngineAction, EngineEnd, EngineProgress, JobPhase, JobSpec, JobStatus, Workers};
 use gleaner_types::report::HostReport;
+use gleaner_types::text::counted;
 use gleaner_types::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -160,7 +161,9 @@ impl Jobs {
         let phase = match end {
             EngineEnd::Completed => JobPhase::Completed,
             EngineEnd::CompletedWithFailures { failed } => {
-                JobPhase::Failed { reason: format!("{failed} tasks were given up after their last attempt") }
+                let (were, their) = if failed == 1 { ("was", "its") } else { ("were", "their") };
+                let reason = format!("{} {were} given up after {their} last attempt", counted(failed, "task"));
+                JobPhase::Failed { reason }
             }
             EngineEnd::Broken { reason } => JobPhase::Failed { reason },
         };

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use gleaner_types::id::HostId;
 use gleaner_types::job::Goal;
 use gleaner_types::units::{Dollars, DollarsPerHour};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::equations::ModelError;
 use super::estimate::{Change, Estimator, When};
@@ -38,7 +38,7 @@ pub struct Wanted {
 }
 
 /// A change that was considered.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     /// Map nodes that come.
     pub add_map: u32,
@@ -71,7 +71,7 @@ impl Candidate {
 }
 
 /// A decision.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// The chosen change.
     pub chosen: Candidate,

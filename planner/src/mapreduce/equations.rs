@@ -5,6 +5,7 @@
 //! Input is in MB, of which a block of the paper's file system has 64: its 20 GB of TeraSort make 298 map tasks, so its MB
 //! are 2^20 bytes. Numbers of cores may be fractions, as a job of several on the same cores has (§IV-E).
 
+use gleaner_types::text::counted;
 use serde::{Deserialize, Serialize};
 
 /// What ⌈x⌉ may be off by when x was a division of whole numbers.
@@ -89,7 +90,7 @@ pub struct Layout {
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum ModelError {
     /// Tasks and no slot for them.
-    #[error("{tasks} {kind} tasks have no {kind} slot")]
+    #[error("there is no {kind} slot for {}", counted(tasks, &format!("{kind} task")))]
     NoSlots {
         /// `map` or `reduce`.
         kind: &'static str,
@@ -268,7 +269,7 @@ mod tests {
         assert!(none.to_string().starts_with("a map task of 32 MB is -9.8"), "{none}");
         for cores in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let none = WORD_COUNT.map_stage_s(work, on(cores, 1, 1.0, 1)).unwrap_err();
-            assert_eq!(none.to_string(), "20 map tasks have no map slot");
+            assert_eq!(none.to_string(), "there is no map slot for 20 map tasks");
             assert!(WORD_COUNT.reduce_stage_s(work, on(1.0, 1, cores, 1)).is_err());
         }
     }

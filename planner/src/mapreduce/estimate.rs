@@ -19,7 +19,7 @@ use super::situation::{LostOutput, NewNode, Node, Situation};
 use super::slots::{HALVINGS, Slots, finish_s};
 
 /// When nodes are removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
     /// At once: running tasks on them are lost, and finished map tasks if reduce tasks still need their output.

@@ -73,7 +73,7 @@ impl TrainingRun {
 }
 
 /// How well a stage was fitted.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
     /// Runs.
     pub runs: usize,
@@ -88,7 +88,7 @@ pub struct Quality {
 }
 
 /// Coefficients and how well they fit.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Fitted {
     /// The coefficients.
     pub coefficients: Coefficients,

@@ -17,7 +17,7 @@ pub struct Request {
 }
 
 /// A forecast that the record does not allow.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum Unknown {
     /// It begins too late.

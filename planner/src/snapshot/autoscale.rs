@@ -2,6 +2,7 @@
 //! job and how far it is, its nodes, a goal, and coefficients or training runs. Out: the decision of [`crate::mapreduce`].
 
 use gleaner_types::job::Goal;
+use gleaner_types::text::counted;
 use gleaner_types::units::Dollars;
 use serde::{Deserialize, Serialize};
 
@@ -69,9 +70,8 @@ pub fn autoscale(question: &AutoscaleQuestion) -> Result<AutoscaleAnswer, Proble
     let (mut situation, mut fitted) = (question.situation.clone(), None);
     if !question.training.is_empty() {
         if situation.job.workload != Coefficients::default() {
-            let runs = question.training.len();
-            problems
-                .push(format!("training: has {runs} runs beside situation.job.workload; it must be one of the two"));
+            let runs = counted(question.training.len(), "run");
+            problems.push(format!("training: has {runs} beside situation.job.workload; it must be one of the two"));
         }
         if question.training.len() > MOST_RUNS {
             let runs = question.training.len();

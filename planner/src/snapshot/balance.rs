@@ -63,7 +63,7 @@ pub struct Asked {
 }
 
 /// The answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ArbitrateAnswer {
     /// What each request gets, in their order.
     pub granted: Vec<f64>,
@@ -76,7 +76,7 @@ pub struct ArbitrateAnswer {
 }
 
 /// A contended resource of a host.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Contended {
     /// The host.
     pub host: HostId,
@@ -159,7 +159,7 @@ pub struct Interval {
 }
 
 /// The answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BalanceAnswer {
     /// The applications, in their order.
     pub applications: Vec<Balanced>,
@@ -170,7 +170,7 @@ pub struct BalanceAnswer {
 }
 
 /// What an application asks for and gets.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Balanced {
     /// Its name.
     pub name: ApplicationId,
@@ -193,7 +193,7 @@ pub struct Balanced {
 }
 
 /// One share of the answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BalancedShare {
     /// Its tier.
     pub tier: TierId,

@@ -89,7 +89,7 @@ impl SharePolicy {
 }
 
 /// The answer. Times count from 0, not from a job's release.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShareAnswer {
     /// The policy that was asked for.
     pub policy: SharePolicy,
@@ -108,7 +108,7 @@ pub struct ShareAnswer {
 }
 
 /// A job of the answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SharedJob {
     /// Its name.
     pub name: JobId,
@@ -125,7 +125,7 @@ pub struct SharedJob {
 }
 
 /// Tasks that run on a node at the same time.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Placed {
     /// When they start.
     pub start_s: f64,
@@ -144,7 +144,7 @@ pub struct Placed {
 }
 
 /// Credit of the jobs at one time.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Credits {
     /// When.
     pub at_s: f64,

@@ -53,7 +53,7 @@ pub struct TunedInterval {
 }
 
 /// The answer.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TuneAnswer {
     /// What it gets in the next interval, in percent of one core.
     pub allocation_percent: f64,

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use gleaner_planner::productivity::Efficiency;
 use gleaner_types::job::{Decision, JobStatus};
 use gleaner_types::units::CoreShare;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A size and since when.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SizeAt {
     /// Seconds since the start.
     pub at_s: u32,
@@ -17,7 +17,7 @@ pub struct SizeAt {
 }
 
 /// The result of a scenario. Costs and energies are measured by the simulation, not taken from the controller.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterRun {
     /// All jobs succeeded within the time limit.
     pub completed: bool,
@@ -60,7 +60,7 @@ impl ClusterRun {
 }
 
 /// The result of one job. Of one that is not done: as far as it has come at the time limit.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobRun {
     /// Its name.
     pub name: String,
@@ -96,7 +96,7 @@ pub struct JobRun {
 }
 
 /// Work and productivity after the profile, while every worker worked: of the whole cluster and per class of hosts.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ByClass {
     /// Seconds counted.
     pub seconds: f64,

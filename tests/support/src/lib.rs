@@ -2,8 +2,9 @@
 //!
 //! In: what a test asks for. Out: a host's facts and reports ([`report`]) and an agent's messages with them
 //! ([`synthetic`]), or any message of the protocol ([`generate`]); a folder with the built `gleaner` and the processes
-//! it starts ([`mod@bench`]); an aggregator with an agent ([`pair`]); the machine's speed ([`pace`]); small QEMU guests ([`guest`]); booted hosts
-//! ([`lab`]); which of them run ([`beds`]); how one is skipped ([`mod@skip`]); kept inputs of fuzz targets ([`kept`]). Called by tests, benches and fuzz
+//! it starts ([`mod@bench`]); an aggregator with an agent ([`pair`]); the machine's speed ([`pace`]); small QEMU guests
+//! ([`guest`]); booted hosts ([`lab`]); which of them run ([`beds`]); how one is skipped ([`mod@skip`]); the shape of a type
+//! ([`shape`]) and a check of JSON against a schema ([`json_schema`]); kept inputs of fuzz targets ([`kept`]). Called by tests, benches and fuzz
 //! targets.
 //!
 //! What must not be here: an agent's, the aggregator's or the planner's code.
@@ -13,10 +14,12 @@ pub mod beds;
 pub mod bench;
 pub mod generate;
 pub mod guest;
+pub mod json_schema;
 pub mod kept;
 pub mod lab;
 pub mod pace;
 pub mod pair;
 pub mod report;
+pub mod shape;
 pub mod skip;
 pub mod synthetic;

@@ -1,13 +1,13 @@
 //! The answer of `gleaner plan fill`. In: what was decided. Out: a document.
 
 use gleaner_types::id::{HostId, JobId, ReservationId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::question::{FillPolicy, NoticeGiven};
 use crate::reservations::Unknown;
 
 /// The answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FillAnswer {
     /// [`VERSION`](crate::snapshot::VERSION).
     pub version: u32,
@@ -30,7 +30,7 @@ pub struct FillAnswer {
 }
 
 /// Hosts of a lease.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LeaseHosts {
     /// The lease.
     pub lease: ReservationId,
@@ -43,7 +43,7 @@ pub struct LeaseHosts {
 }
 
 /// A node whose jobs end.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Preempted {
     /// The host.
     pub host: HostId,
@@ -60,7 +60,7 @@ pub struct Preempted {
 }
 
 /// A node with notice.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Noticed {
     /// The host.
     pub host: HostId,
@@ -73,7 +73,7 @@ pub struct Noticed {
 }
 
 /// A job that starts.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Started {
     /// The job.
     pub job: JobId,

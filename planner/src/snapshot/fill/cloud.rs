@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use gleaner_types::id::{HostId, JobId};
+use gleaner_types::text::counted;
 
 use super::answer::{FillAnswer, LeaseHosts, Noticed, Preempted, Started};
 use super::checks::{check_hosts, check_jobs, check_leases, check_numbers};
@@ -216,7 +217,7 @@ impl<'a> Cloud<'a> {
         for (index, notice) in reserve.given {
             let percent = 100.0 * notice.probability;
             let reason = if reserved {
-                format!("the forecast wants {} nodes in the next slot", reserve.wanted)
+                format!("the forecast wants {} in the next slot", counted(reserve.wanted, "node"))
             } else {
                 format!("{percent:.0} % likely to be taken; it loses least of all nodes")
             };
