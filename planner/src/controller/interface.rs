@@ -14,8 +14,10 @@ use gleaner_types::job::{EngineAction, EngineEnd, EngineProgress, JobSpec};
 use gleaner_types::report::{HostFacts, HostReport};
 use gleaner_types::time::Timestamp;
 
-/// Times the controller works by.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+use crate::pool::UserShares;
+
+/// Times and weights the controller works by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Time between sizing decisions of a job, in seconds (RHIC §4.1: 60).
     pub evaluation_interval_s: f64,
@@ -30,6 +32,9 @@ pub struct Settings {
     pub report_stale_after_s: f64,
     /// Ended jobs remembered.
     pub ended_jobs_kept: u32,
+    /// Weights of users among those whose jobs want the same hosts.
+    #[serde(default)]
+    pub users: UserShares,
 }
 
 impl Default for Settings {
@@ -41,6 +46,7 @@ impl Default for Settings {
             command_lease_s: 15.0,
             report_stale_after_s: 5.0,
             ended_jobs_kept: 200,
+            users: UserShares::EQUAL,
         }
     }
 }

@@ -22,6 +22,8 @@ const RECORDED: [u64; 8] = [
     7_328_243_307_031_236_671,
     17_069_667_563_842_479_880,
 ];
+/// Fields that outputs have had since those were recorded, with what they hold here.
+const LATER: [&str; 2] = [", user: None", ", unusable: {}"];
 const SECONDS: u32 = 500;
 
 /// FNV-1a.
@@ -97,7 +99,8 @@ impl Life {
 
     fn send(&mut self, input: Input) {
         let outputs = self.controller.handle(input, self.now);
-        self.digest = digest(self.digest, &format!("{:?} {outputs:?}", self.now));
+        let said = LATER.iter().fold(format!("{:?} {outputs:?}", self.now), |said, field| said.replace(field, ""));
+        self.digest = digest(self.digest, &said);
         self.outputs += outputs.len();
         for output in outputs {
             match output {
