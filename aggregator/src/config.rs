@@ -11,6 +11,7 @@ use gleaner_net::join::is_address;
 use gleaner_net::tls::CERTIFICATE_LIFETIME;
 use gleaner_net::transport::DEFAULT_PORT;
 use gleaner_planner::controller::Settings;
+use gleaner_planner::pool::UserShares;
 use gleaner_types::id::HostId;
 
 use crate::event_log::EventLogSettings;
@@ -29,6 +30,7 @@ pub const AT_RUN_TIME: &[&str] = &[
     "controller.command_lease_s",
     "controller.report_stale_after_s",
     "controller.ended_jobs_kept",
+    "sharing.users",
     "event_log.max_mib",
     "event_log.files",
     "journal.max_mib",
@@ -65,7 +67,7 @@ pub struct Config {
     pub advertise: Vec<String>,
     /// Who may ask and order what.
     pub operators: Operators,
-    /// Times the controller works by.
+    /// Times and weights the controller works by.
     pub controller: Settings,
     /// Event log.
     pub event_log: EventLogSettings,
@@ -147,7 +149,7 @@ impl Config {
             certificate: tls.path("certificate", "/etc/gleaner/aggregator.crt"),
             key: tls.path("key", "/etc/gleaner/aggregator.key"),
             operators: Operators::from_section(root.section("operators")),
-            controller: controller(root.section("controller")),
+            controller: Settings { users: users(root.section("sharing")), ..controller(root.section("controller")) },
             event_log: EventLogSettings {
                 folder: log.path("folder", &state_dir.join("events").display().to_string()),
                 max_bytes: log.integer("max_mib", 16, 1..=4_096) << 20,
@@ -201,7 +203,17 @@ fn controller(mut section: Section<'_>) -> Settings {
             0..=100_000,
         ))
         .unwrap_or(defaults.ended_jobs_kept),
+        users: UserShares::EQUAL,
     }
+}
+
+/// Weights of users and of groups of users, as `NAME=WEIGHT`.
+fn users(mut section: Section<'_>) -> UserShares {
+    let entries = section.texts("users");
+    UserShares::from_entries(&entries).unwrap_or_else(|problems| {
+        problems.iter().for_each(|problem| section.reject("users", problem));
+        UserShares::EQUAL
+    })
 }
 
 #[cfg(test)]
@@ -250,6 +262,32 @@ mod tests {
             "aggregator.toml:5: `controller.lease` is unknown",
         ] {
             assert!(message.contains(part), "{part}\nnot in\n{message}");
+        }
+    }
+
+    #[test]
+    fn weights_of_users_that_cannot_be_are_reported_with_what_they_are() {
+        let users = |list: &str| load(&format!("local_host = 'a'\n[sharing]\nusers = [{list}]\n"));
+        let good = users("'bob=0.5', 'physics/anna=3', 'physics=2'").unwrap();
+        let expected = UserShares::new([("physics", 2.0), ("physics/anna", 3.0), ("bob", 0.5)]).unwrap();
+        assert_eq!(good.controller.users, expected);
+        for (list, said) in [
+            ("'bob'", "has \"bob\"; it must be NAME=WEIGHT"),
+            ("'bob=much'", "has \"bob=much\"; it must be NAME=WEIGHT"),
+            ("'bob=NaN'", "gives \"bob\" the weight NaN; it must be 0.01 to 100"),
+            ("'bob=0'", "gives \"bob\" the weight 0; it must be"),
+            ("'bob=-1'", "gives \"bob\" the weight -1; it must be"),
+            ("\"b\\u001bob=1\"", "user name \"b\\u{1b}ob\" is not valid"),
+            ("'physics//anna=1'", "user name \"\" is not valid"),
+            ("'physics/anna=1'", "has \"physics/anna\", and there is no group \"physics\""),
+            ("'bob=1', 'bob=2'", "names \"bob\" twice"),
+            ("'a=1', 'b=1', 'a/bob=1', 'b/bob=1'", "has user \"bob\" as \"a/bob\" and as \"b/bob\""),
+        ] {
+            let message = users(list).unwrap_err().to_string();
+            let whole = format!("aggregator.toml:3: `sharing.users` {said}");
+            let named = message.contains(&whole)
+                || (message.contains("aggregator.toml:3: `sharing.users` has") && message.contains(said));
+            assert!(named, "{said}\nnot in\n{message}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use gleaner_daemon::config::Section;
+use gleaner_types::id::UserName;
 use nix::unistd::{Group, Uid, User};
 use tokio::net::UnixStream;
 
@@ -127,6 +128,12 @@ impl Operator {
         let name = name.await.ok().and_then(Result::ok).flatten().map(|user| user.name);
         Ok(Self { uid, gid: peer.gid(), user: name.unwrap_or_else(|| uid.to_string()), pid: peer.pid(), role })
     }
+
+    /// Whose jobs those are that it submits: its user's name, or the number where the name is none that a job can have.
+    #[must_use]
+    pub fn name(&self) -> Option<UserName> {
+        UserName::new(self.user.as_str()).or_else(|_| UserName::new(self.uid.to_string())).ok()
+    }
 }
 
 /// The supplementary groups of the peer (`SO_PEERGROUPS`).
@@ -196,6 +203,18 @@ mod tests {
         let message = message.to_string();
         assert!(message.contains("`acting_users` has \"no-such-user\", and there is no such user"), "{message}");
         assert!(message.contains("`reading_groups` has \"no-such-group\", and there is no such group"), "{message}");
+    }
+
+    #[test]
+    fn a_job_is_its_submitters_whatever_the_user_database_says() {
+        let name = |user: &str| {
+            let operator = Operator { uid: 77, gid: 1, user: user.to_owned(), pid: None, role: Role::Acting };
+            operator.name().unwrap().to_string()
+        };
+        assert_eq!(
+            (name("anna"), name("LAB\\anna"), name("a/b"), name("a\u{1b}[2J")),
+            ("anna".into(), "LAB\\anna".into(), "77".into(), "77".into())
+        );
     }
 
     #[tokio::test]

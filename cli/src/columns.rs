@@ -83,6 +83,7 @@ pub(crate) fn jobs<'a>() -> Columns<'a, JobStatus> {
     let done = |progress: &EngineProgress| progress.fraction_done.value() * 100.0;
     Columns::<JobStatus>::new()
         .with("job", |job| job.spec.id.as_str().into())
+        .with("user", |job| job.spec.user.as_ref().map(|user| user.as_str()).into())
         .with("phase", |job| job.phase.word().into())
         .with("goal", |job| format::goal(job.spec.goal).into())
         .with("tasks", tasks(|progress| progress.tasks_total))

@@ -300,6 +300,7 @@ pub(crate) fn jobs(jobs: &[JobStatus]) -> String {
         let progress = job.progress.as_ref();
         vec![
             job.spec.id.to_string(),
+            job.spec.user.as_ref().map_or_else(|| "-".into(), ToString::to_string),
             states::phase(&job.phase).paint(job.phase.word()),
             goal(job.spec.goal),
             progress.map_or_else(|| "-".into(), |p| format!("{}/{}", p.tasks_done, p.tasks_total)),
@@ -313,8 +314,20 @@ pub(crate) fn jobs(jobs: &[JobStatus]) -> String {
         ]
     };
     let rows: Vec<_> = jobs.iter().map(row).collect();
-    let head =
-        ["JOB", "PHASE", "GOAL", "TASKS", "DONE", "FAILED", "VOLUNTEERS", "SHARE", "AHEAD", "COST", "CORE-SECONDS"];
+    let head = [
+        "JOB",
+        "USER",
+        "PHASE",
+        "GOAL",
+        "TASKS",
+        "DONE",
+        "FAILED",
+        "VOLUNTEERS",
+        "SHARE",
+        "AHEAD",
+        "COST",
+        "CORE-SECONDS",
+    ];
     if rows.is_empty() { "no jobs".into() } else { table(&head, &rows) }
 }
 
@@ -434,6 +447,9 @@ pub(crate) fn goal(goal: Goal) -> String {
 pub(crate) fn job(job: &JobStatus) -> String {
     let mut lines = vec![format!("job {}: {}", job.spec.id, phase(&job.phase))];
     let mut line = |name: &str, value: String| lines.push(format!("  {name:<12} {value}"));
+    if let Some(user) = &job.spec.user {
+        line("user", user.to_string());
+    }
     line("goal", goal(job.spec.goal));
     line("submitted", job.submitted.to_string());
     if let Some(deadline) = job.deadline {
@@ -507,8 +523,12 @@ pub(crate) fn pool_share(of: &PoolShare) -> String {
         had if had >= 0.0 => format!("{had:.0} host-seconds borrowed"),
         lent => format!("{:.0} host-seconds lent", -lent),
     };
+    let of_user = match of.user_jobs {
+        0 | 1 => String::new(),
+        jobs => format!(" (its user's {jobs} jobs together {:.1})", of.user_fair),
+    };
     format!(
-        "{} of {} it wants, fair would be {:.1}; {credit} ({} against fair sharing){by}",
+        "{} of {} it wants, fair would be {:.1}{of_user}; {credit} ({} against fair sharing){by}",
         of.allotted,
         counted(of.wanted, "host"),
         of.fair,

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use gleaner_planner::pool::UserShares;
 use gleaner_planner::queue::{Array, QueueAccount};
+use gleaner_types::id::UserName;
 
 const CPUS: u32 = 4_000;
 /// Seconds between two looks of engine `slurm`.
@@ -20,8 +22,7 @@ fn arrays(count: u64, at_s: f64) -> BTreeMap<u64, Array> {
         let waiting = 10 + varied(400, 89);
         let done_s = f64::from(running) * at_s.min(task_s);
         let array = Array {
-            user: format!("user-{}", number % 40),
-            user_weight: f64::from(1 + varied(3, 1)),
+            user: UserName::new(format!("user-{}", number % 40)).ok(),
             cpus,
             waiting,
             running,
@@ -34,19 +35,27 @@ fn arrays(count: u64, at_s: f64) -> BTreeMap<u64, Array> {
     (0..count).map(array).collect()
 }
 
+/// The 40 users weigh 1 to 3.
+fn users() -> UserShares {
+    let names: Vec<String> = (0..40).map(|user| format!("user-{user}")).collect();
+    let weighed = names.iter().zip(0..).map(|(name, user)| (name.as_str(), f64::from(1 + user % 3)));
+    UserShares::new(weighed).unwrap_or_default()
+}
+
 fn looks(criterion: &mut Criterion) {
+    let users = users();
     for count in [30, 100, 101, 300, 1_000] {
         let mut account = QueueAccount::default();
         for look in 0..300 {
             let at_s = f64::from(look) * LOOK_S;
-            account.turns(&arrays(count, at_s), CPUS, at_s);
+            account.turns(&arrays(count, at_s), CPUS, &users, at_s);
         }
         let next = arrays(count, 300.0 * LOOK_S);
         criterion.bench_function(&format!("a look at {count} arrays"), |bencher| {
             bencher.iter_batched(
                 || account.clone(),
                 |mut account| {
-                    let turns = account.turns(&next, CPUS, 300.0 * LOOK_S);
+                    let turns = account.turns(&next, CPUS, &users, 300.0 * LOOK_S);
                     black_box((account, turns))
                 },
                 BatchSize::LargeInput,

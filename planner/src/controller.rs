@@ -87,7 +87,7 @@ impl Controller {
     #[must_use]
     pub fn for_standby(&self) -> Self {
         Self {
-            settings: self.settings,
+            settings: self.settings.clone(),
             hosts: self.hosts.for_standby(),
             jobs: self.jobs.clone(),
             applications: self.applications.clone(),
@@ -95,13 +95,13 @@ impl Controller {
         }
     }
 
-    /// The times it works by.
+    /// The times and weights it works by.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Works by other times from now on: a restart with a changed config.
+    /// Works by other ones from now on: a restart with a changed config.
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = settings;
     }

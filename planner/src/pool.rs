@@ -18,9 +18,15 @@
 //! until it would have had there what it really had, so what it borrowed is paid back. One that turns out to need less than
 //! it was given there gives the rest to the others, as if they had had it: they lent it.
 
+mod division;
+
 use std::collections::BTreeMap;
 
+use gleaner_types::id::UserName;
 use serde::{Deserialize, Serialize};
+
+use division::Tree;
+pub use division::{Claim, InvalidShares, MOST_NAMED, USER_WEIGHTS, UserShares, divide, water_fill};
 
 /// Least part of a job that has to be done before its work is estimated from it. Chosen.
 const LEAST_DONE: f64 = 0.01;
@@ -34,33 +40,13 @@ const ROUNDING: f64 = 1e-9;
 /// Halvings in which the level of a piece is found.
 const HALVINGS: u32 = 60;
 
-/// What a job wants of a pool, in workers.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Claim {
-    /// How much of the pool it has when all want more, relative to the others; more than 0.
-    pub weight: f64,
-    /// What it always has: its dedicated capacity.
-    pub least: f64,
-    /// The most that is of use to it. One that wants nothing claims 0.
-    pub most: f64,
-    /// What it costs to move a worker from it or to it, in seconds: the rest of a task, and setting up.
-    pub change_s: f64,
-}
-
-impl Claim {
-    /// The same, with bounds that a ledger can count on.
-    fn sane(self) -> Self {
-        let finite = |value: f64, least: f64| if value.is_finite() { value.max(least) } else { least };
-        let least = finite(self.least, 0.0);
-        let change_s = finite(self.change_s, 0.0);
-        Self { weight: finite(self.weight, 1e-3), least, most: finite(self.most, least), change_s }
-    }
-}
-
 /// One job in the ledger; sums are in worker-seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Account {
     claim: Claim,
+    /// Whose it is.
+    #[serde(default)]
+    user: Option<UserName>,
     /// The most it has claimed so far: in the fair schedule, where it has more left, its last tasks have not come yet.
     widest: f64,
     /// What it holds now.
@@ -112,6 +98,9 @@ pub struct Ledger {
     /// Until when it is kept, in seconds.
     at_s: f64,
     accounts: BTreeMap<u64, Account>,
+    /// Weights of users.
+    #[serde(default)]
+    users: UserShares,
 }
 
 /// The fair schedule from now on, if nobody comes.
@@ -156,11 +145,34 @@ impl Ledger {
         self.capacity = if capacity.is_finite() { capacity.max(0.0) } else { 0.0 };
     }
 
+    /// Users weigh so much from now on.
+    pub fn set_users(&mut self, users: &UserShares) {
+        if self.users != *users {
+            self.users.clone_from(users);
+        }
+    }
+
+    /// Whose a job is that has claimed something; all jobs without a user are one user's.
+    pub fn belongs(&mut self, job: u64, user: Option<&UserName>) {
+        if let Some(account) = self.accounts.get_mut(&job)
+            && account.user.as_ref() != user
+        {
+            account.user = user.cloned();
+        }
+    }
+
+    /// The user of a job; `None` where it has none, or is not known.
+    #[must_use]
+    pub fn user(&self, job: u64) -> Option<&UserName> {
+        self.accounts.get(&job)?.user.as_ref()
+    }
+
     /// What a job wants from now on. The first claim is its arrival.
     pub fn claim(&mut self, job: u64, claim: Claim) {
         let claim = claim.sane();
         let new = || Account {
             claim,
+            user: None,
             widest: 0.0,
             held: 0.0,
             leaving: 0.0,
@@ -226,7 +238,8 @@ impl Ledger {
         self.forget();
     }
 
-    /// What a job was given in the fair schedule beyond all its work goes to the others, by their shares.
+    /// What a job was given in the fair schedule beyond all its work goes to the others, by their shares. Other users have it
+    /// only where its own has no other job that could use more, as they would have in the schedule.
     fn give_back(&mut self, job: u64) {
         let Some(account) = self.accounts.get_mut(&job) else { return };
         let over = account.fair - account.work.unwrap_or(f64::INFINITY);
@@ -234,13 +247,22 @@ impl Ledger {
             return;
         }
         account.fair -= over;
-        let shares = self.shares();
-        let others = || shares.iter().filter(|(other, share)| **other != job && **share > 0.0);
+        let shares = self.shares().into_iter();
+        let mut others: Vec<(u64, f64)> = shares.filter(|(other, share)| *other != job && *share > 0.0).collect();
+        let is_own = |other: u64| self.user(other) == self.user(job);
+        let could_use = |other: u64, share: f64| {
+            self.accounts.get(&other).is_some_and(|account| share < account.widest * (1.0 - ROUNDING))
+        };
+        let first = |&(other, share): &(u64, f64)| is_own(other) && could_use(other, share);
+        if others.iter().any(first) && !others.iter().all(|(other, _)| is_own(*other)) {
+            others.retain(first);
+        }
         let left = |other: &u64| self.accounts.get(other).map_or(0.0, Account::fair_left);
-        let claims: Vec<Claim> = others()
+        let claims: Vec<Claim> = others
+            .iter()
             .map(|(other, share)| Claim { weight: *share, least: 0.0, most: left(other), change_s: 0.0 })
             .collect();
-        let given: Vec<(u64, f64)> = others().map(|(other, _)| *other).zip(water_fill(over, &claims)).collect();
+        let given: Vec<(u64, f64)> = others.iter().map(|(other, _)| *other).zip(water_fill(over, &claims)).collect();
         for (other, more) in given {
             if let Some(account) = self.accounts.get_mut(&other) {
                 account.fair += more;
@@ -302,7 +324,8 @@ impl Ledger {
         // One that wants nothing is no part of it, until it wants something again.
         let most = |account: &Account| if account.ended || account.claim.most > 0.0 { account.widest } else { 0.0 };
         let claims: Vec<Claim> = sharing().map(|(_, account)| Claim { most: most(account), ..account.claim }).collect();
-        sharing().map(|(job, _)| *job).zip(water_fill(self.capacity, &claims)).collect()
+        let tree = Tree::new(&self.users, sharing().map(|(_, account)| account.user.as_ref()));
+        sharing().map(|(job, _)| *job).zip(tree.divide(self.capacity, &claims)).collect()
     }
 
     /// The fair schedule from now on.
@@ -379,7 +402,8 @@ impl Ledger {
         ranks.sort_by(|a, b| a.end_in_s.total_cmp(&b.end_in_s).then(a.job.cmp(&b.job)));
         let unknown: f64 = ranks.iter().filter(|rank| !rank.is_known()).map(|rank| rank.fair).sum();
         put_late(&mut ranks, self.capacity - unknown, epoch_s);
-        let mut round = Round::new(self.capacity, &ranks);
+        let tree = Tree::new(&self.users, ranks.iter().map(|rank| rank.account.user.as_ref()));
+        let mut round = Round::new(self.capacity, &ranks, &tree);
         // Of two that are about as far, first the one that has more already.
         let mut known: Vec<usize> = (0..ranks.len()).filter(|place| ranks[*place].is_known()).collect();
         known.sort_by(|&a, &b| ranks[a].settled_s(epoch_s).total_cmp(&ranks[b].settled_s(epoch_s)).then(a.cmp(&b)));
@@ -539,14 +563,24 @@ struct Round<'a> {
     free: f64,
     workers: Vec<f64>,
     ranks: &'a [Rank<'a>],
+    tree: &'a Tree,
+    /// Workers that each user and group has, and their credit.
+    sums: Vec<(f64, f64)>,
 }
 
 impl<'a> Round<'a> {
     /// Each job has what it always has.
-    fn new(capacity: f64, ranks: &'a [Rank<'a>]) -> Self {
+    fn new(capacity: f64, ranks: &'a [Rank<'a>], tree: &'a Tree) -> Self {
         let workers: Vec<f64> = ranks.iter().map(|rank| (rank.account.claim.least + ROUNDING).floor()).collect();
         let used: f64 = ranks.iter().map(|rank| rank.account.claim.least).sum();
-        Self { free: (capacity - used).max(0.0), workers, ranks }
+        let mut sums = vec![(0.0, 0.0); tree.len()];
+        for (place, rank) in ranks.iter().enumerate() {
+            for &of in tree.path(place) {
+                sums[of].0 += workers[place];
+                sums[of].1 += rank.account.credit();
+            }
+        }
+        Self { free: (capacity - used).max(0.0), workers, ranks, tree, sums }
     }
 
     /// Gives a job workers up to a number, as far as it can use them and the pool has them.
@@ -556,10 +590,12 @@ impl<'a> Round<'a> {
         if more > 0.0 {
             self.workers[place] += more;
             self.free -= more;
+            self.tree.path(place).iter().for_each(|&of| self.sums[of].0 += more);
         }
     }
 
-    /// The job without known work that has least for its weight and can have one more; the lowest credit breaks ties.
+    /// The job without known work that comes next: of the group, then the user, then the job that has least for its weight,
+    /// among those that can have one more; the lowest credit breaks ties.
     fn furthest_behind(&self) -> Option<usize> {
         let can = |place: &usize| {
             let most = self.ranks[*place].account.claim.most;
@@ -567,46 +603,24 @@ impl<'a> Round<'a> {
                 && self.workers[*place] + 1.0 <= most + ROUNDING
                 && self.free + ROUNDING >= 1.0
         };
+        let order = |a: (f64, f64), b: (f64, f64)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1));
         let behind = |place: usize| {
             let weight = self.ranks[place].account.claim.weight;
             (self.workers[place] / weight, self.ranks[place].account.credit() / weight)
         };
+        let together = |of: usize| {
+            let ((workers, credit), weight) = (self.sums[of], self.tree.weight(of));
+            (workers / weight, credit / weight)
+        };
         (0..self.ranks.len()).filter(can).min_by(|&a, &b| {
-            let ((held_a, credit_a), (held_b, credit_b)) = (behind(a), behind(b));
-            held_a.total_cmp(&held_b).then(credit_a.total_cmp(&credit_b)).then(a.cmp(&b))
+            // They part where one's group or user is not the other's; without, both are jobs of one user.
+            let parting = self.tree.path(a).iter().zip(self.tree.path(b)).find(|(of_a, of_b)| of_a != of_b);
+            match parting {
+                Some((&of_a, &of_b)) => order(together(of_a), together(of_b)).then(of_a.cmp(&of_b)),
+                None => order(behind(a), behind(b)).then(a.cmp(&b)),
+            }
         })
     }
-}
-
-/// Weighted max-min shares: everybody has its least, nobody more than its most, and between them as much for its weight as
-/// the others. Where all of the least does not fit it is cut in proportion.
-#[must_use]
-pub fn water_fill(capacity: f64, claims: &[Claim]) -> Vec<f64> {
-    let (least, most) = claims.iter().fold((0.0, 0.0), |(least, most), claim| (least + claim.least, most + claim.most));
-    if most <= capacity {
-        return claims.iter().map(|claim| claim.most).collect();
-    }
-    if least >= capacity {
-        return claims.iter().map(|claim| claim.least * capacity / least.max(f64::MIN_POSITIVE)).collect();
-    }
-    // Where a share begins to grow with the level, and where it stops.
-    let bends =
-        |claim: &Claim| [(claim.least / claim.weight, claim.weight), (claim.most / claim.weight, -claim.weight)];
-    let mut bends: Vec<(f64, f64)> = claims.iter().flat_map(bends).collect();
-    bends.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
-    let (mut level, mut slope, mut sum) = (0.0, 0.0, least);
-    for (at, change) in bends {
-        let until = sum + slope * (at - level);
-        if until >= capacity {
-            break;
-        }
-        (level, sum) = (at, until);
-        slope += change;
-    }
-    if slope > 0.0 {
-        level += (capacity - sum) / slope;
-    }
-    claims.iter().map(|claim| (claim.weight * level).clamp(claim.least, claim.most)).collect()
 }
 
 #[cfg(test)]

@@ -10,13 +10,16 @@
 //!
 //! Memory, disk and network do not count; where tasks of two arrays differ much in those, CPUs alone share them badly.
 
+mod features;
 mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gleaner_types::id::UserName;
 use serde::{Deserialize, Serialize};
 
-use crate::pool::{Claim, Ledger, Standing};
+use crate::pool::{Claim, Ledger, Standing, UserShares};
+pub use features::{Constraint, FeaturedNode, most_at_once, unusable};
 pub use tasks::{Starts, Stuck, left_cpu_s, task_s};
 
 /// For how long turns are made. Chosen: Slurm starts a task within some seconds, and looks are two seconds apart.
@@ -32,10 +35,8 @@ const NOT_RANKED_S: f64 = 1e12;
 /// An array that has tasks left, as the batch system shows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array {
-    /// Whose it is. All arrays of a user together have the user's fair share.
-    pub user: String,
-    /// The user's fair share, relative to the others'; more than 0.
-    pub user_weight: f64,
+    /// Whose it is. All arrays of a user together have the user's fair share; those without one are one user's.
+    pub user: Option<UserName>,
     /// CPUs of each task.
     pub cpus: u32,
     /// Tasks that would begin if there were CPUs.
@@ -85,16 +86,22 @@ pub struct Turn {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct QueueAccount {
     ledger: Ledger,
-    /// The users of all arrays that the ledger knows.
-    users: BTreeMap<u64, String>,
     /// The order of the last look.
     order: Vec<u64>,
 }
 
 impl QueueAccount {
     /// Books the time since the last look, takes what the queue shows now, and says what each array may do. Of arrays that
-    /// are missing all tasks have ended. `cpus` is what the tasks of all arrays together can have.
-    pub fn turns(&mut self, arrays: &BTreeMap<u64, Array>, cpus: u32, now_s: f64) -> BTreeMap<u64, Turn> {
+    /// are missing all tasks have ended. `cpus` is what the tasks of all arrays together can have; they are fairly divided by the
+    /// weights of users.
+    pub fn turns(
+        &mut self,
+        arrays: &BTreeMap<u64, Array>,
+        cpus: u32,
+        users: &UserShares,
+        now_s: f64,
+    ) -> BTreeMap<u64, Turn> {
+        self.ledger.set_users(users);
         self.book(arrays, now_s);
         self.ledger.set_capacity(f64::from(cpus));
         let standings = self.ledger.standings();
@@ -136,17 +143,10 @@ impl QueueAccount {
         }
         let gone: Vec<u64> = ledger.jobs().filter(|number| !arrays.contains_key(number)).collect();
         gone.into_iter().for_each(|number| ledger.end(number));
-        self.users.extend(arrays.iter().map(|(number, array)| (*number, array.user.clone())));
-        let known: Vec<u64> = ledger.accounts().collect();
-        self.users.retain(|number, _| known.binary_search(number).is_ok() || arrays.contains_key(number));
-        let mut of_user: BTreeMap<&str, f64> = BTreeMap::new();
-        for user in self.users.values() {
-            *of_user.entry(user).or_default() += 1.0;
-        }
         for (number, array) in arrays {
-            let weight = array.user_weight / of_user.get(array.user.as_str()).copied().unwrap_or(1.0);
             let most = array.cpus_of(array.useful());
-            ledger.claim(*number, Claim { weight, least: 0.0, most, change_s: array.task_s });
+            ledger.claim(*number, Claim { weight: 1.0, least: 0.0, most, change_s: array.task_s });
+            ledger.belongs(*number, array.user.as_ref());
             ledger.hold(*number, array.cpus_of(array.running), 0.0);
             ledger.left(*number, array.left_cpu_s);
         }

@@ -85,7 +85,7 @@ pub fn simulate(scenario: &Scenario) -> Simulated {
     let mut room = Room {
         scenario,
         now: Timestamp(0),
-        controller: Controller::new(scenario.settings, Timestamp(0)),
+        controller: Controller::new(scenario.settings.clone(), Timestamp(0)),
         trace: SessionTrace::new(scenario.session, scenario.seed),
         forecaster: ResidualForecaster::new(forecast),
         guard: Guard::new(GuardSettings::default()),
@@ -184,6 +184,7 @@ impl Room<'_> {
             mean_task_s: (whole > 0).then_some(self.scenario.task_cpu_s),
             slots_in_use: self.slots,
             workers: std::collections::BTreeMap::new(),
+            unusable: std::collections::BTreeSet::new(),
         }
     }
 
@@ -265,6 +266,7 @@ fn spec(scenario: &Scenario) -> JobSpec {
         memory_per_slot: Bytes(0),
         set_up_s: 0.0,
         power: None,
+        user: None,
     }
 }
 

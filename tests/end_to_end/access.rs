@@ -250,7 +250,7 @@ fn certificates_are_read_anew_without_a_connection_lost() {
 }
 
 /// Runs `gleaner` as another user; `None` where that cannot be done.
-fn as_nobody(pair: &Pair, arguments: &[&str]) -> Option<std::process::Output> {
+pub(crate) fn as_nobody(pair: &Pair, arguments: &[&str]) -> Option<std::process::Output> {
     let program = pair.bench.path("gleaner");
     if !program.exists() {
         // A place that everybody can reach.

@@ -1,4 +1,4 @@
-//! Two jobs on clusters share interactive hosts by credit: a real aggregator, six real agents, the folder engine and its
+//! Jobs on clusters share interactive hosts by credit, and by user: a real aggregator, real agents, the folder engine and its
 //! workers as they ship.
 //!
 //! Agents on one machine take each other's volunteers for foreground, so the tasks mostly sleep.
@@ -10,6 +10,8 @@ use gleaner_test_support::beds::wanted;
 use gleaner_test_support::bench::{Running, text, until};
 use gleaner_test_support::pair::Pair;
 use serde_json::Value;
+
+use crate::access::as_nobody;
 
 const INTERACTIVE: [&str; 4] = ["i1", "i2", "i3", "i4"];
 /// Tasks take four seconds, until their job is to end.
@@ -145,4 +147,91 @@ fn two_jobs_share_interactive_hosts_by_credit() {
         assert_eq!(done.values().sum::<usize>(), job.tasks, "{}: every task once, {done:?}", job.name);
     }
     drop((dedicated, interactive));
+}
+
+/// What `gleaner job list --json` says of all jobs, the newest first.
+fn listed(pair: &Pair) -> Vec<Value> {
+    serde_json::from_slice(&pair.ask(&["job", "list", "--json"]).stdout).unwrap_or_default()
+}
+
+/// What two users would have of the interactive hosts, by their weights and what they want: each has its part of all hosts,
+/// dedicated ones included, and what one cannot use is the other's.
+fn fair_of_two(dedicated: [f64; 2], wanted: [f64; 2], weights: [f64; 2]) -> [f64; 2] {
+    let most = [0, 1].map(|user| dedicated[user] + wanted[user]);
+    let all = dedicated[0] + dedicated[1] + INTERACTIVE.len() as f64;
+    let first = (all * weights[0] / (weights[0] + weights[1])).max(all - most[1]).min(most[0]).max(dedicated[0]);
+    [first - dedicated[0], (all - first).min(most[1]) - dedicated[1]]
+}
+
+#[test]
+fn five_jobs_of_one_user_and_one_of_another_are_shared_by_user() {
+    const TEST: &str = "five_jobs_of_one_user_and_one_of_another_are_shared_by_user";
+    if !wanted(TEST) {
+        return;
+    }
+    let names = ["r1", "r2", "r3", "r4", "r5", "n1"];
+    let dedicated = ["d1", "d2", "d3", "d4", "d5", "d6"];
+    let hosts: Vec<&str> = dedicated.into_iter().chain(INTERACTIVE).collect();
+    let mut pair = Pair::new(&hosts);
+    let config = pair.bench.path("aggregator.toml");
+    let configured = std::fs::read_to_string(&config).unwrap();
+    let more = "[operators]\nacting_users = ['65534']\n[sharing]\nusers = ['lab=1.5', 'lab/root=1']\n";
+    std::fs::write(&config, format!("socket_mode = '0666'\n{configured}{more}")).unwrap();
+    let shared = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let job = |(name, host): (&'static str, &str)| FolderJob::new(&pair, shared.path(), name, host, 400);
+    let jobs: Vec<FolderJob> = names.into_iter().zip(dedicated).map(job).collect();
+    pair.start_aggregator();
+    if !as_nobody(&pair, &["job", "list"]).is_some_and(|output| output.status.success()) {
+        gleaner_test_support::skipped!("{TEST}: no other user can be taken on");
+        return;
+    }
+    let all: Vec<&FolderJob> = jobs.iter().collect();
+    let running: Vec<Running> = dedicated.iter().map(|name| agent(&pair, name, "")).collect();
+    let interactive = INTERACTIVE.map(|name| interactive_host(&pair, name, &all));
+    until("all hosts report", || pair.hosts().iter().filter(|host| !host["report"].is_null()).count() == hosts.len());
+
+    jobs[..5].iter().for_each(|job| job.submit(&pair));
+    let submitted = as_nobody(&pair, &["job", "submit-cluster", "n1.toml"]).unwrap();
+    assert!(submitted.status.success(), "{}", text(&submitted.stderr));
+    let user = |job: &Value| job["spec"]["user"].as_str().unwrap_or_default().to_owned();
+    let others = user(&pair.job("n1")["status"]);
+    assert!(listed(&pair).iter().filter(|job| user(job) == "root").count() == 5 && others != "root", "{others}");
+
+    let mut seen = Vec::new();
+    until("the shares are by user", || {
+        seen = listed(&pair);
+        if seen.len() != 6 || seen.iter().any(|job| job["share"].is_null()) {
+            return false;
+        }
+        let of = |own: bool, what: &str| -> Vec<f64> {
+            let mine = seen.iter().filter(|job| (user(job) == "root") == own);
+            mine.filter_map(|job| job["share"][what].as_f64()).collect()
+        };
+        let sum = |own: bool, what: &str| of(own, what).iter().sum::<f64>();
+        let wanted = [sum(true, "wanted"), sum(false, "wanted")];
+        let expected = fair_of_two([5.0, 1.0], wanted, [1.5, 1.0]);
+        let near = |a: f64, b: f64| (a - b).abs() < 0.01;
+        // They are counted together when a job wants more or less; between, one may be newer than another.
+        wanted[0] >= 2.0
+            && wanted[1] >= 3.0
+            && near(sum(true, "fair"), expected[0])
+            && near(sum(false, "fair"), expected[1])
+            && of(true, "user_fair").iter().all(|fair| near(*fair, expected[0]))
+            && of(true, "user_jobs") == [5.0; 5]
+            && of(false, "user_jobs") == [1.0]
+    });
+    let list = text(&pair.ask(&["job", "list"]).stdout);
+    let explained = text(&pair.ask(&["explain", "r1"]).stdout);
+    println!("{list}{explained}");
+    assert!(list.contains("USER") && list.contains(&others), "{list}");
+    assert!(explained.contains("(its user's 5 jobs together "), "{explained}");
+    assert!(text(&pair.ask(&["job", "show", "n1"]).stdout).contains(&others));
+    assert!(pair.events().lines().any(|line| line.contains("\"job_submitted\"") && line.contains(&others)));
+
+    // A restart knows whose jobs they are.
+    drop(pair.aggregator.take());
+    pair.start_aggregator();
+    assert_eq!(user(&pair.job("n1")["status"]), others);
+    assert_eq!(listed(&pair).iter().filter(|job| user(job) == "root").count(), 5);
+    drop((running, interactive));
 }

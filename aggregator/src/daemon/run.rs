@@ -175,7 +175,7 @@ struct Running {
 async fn start(config: &Config, beginning: Beginning, store: Store, serving: Serving) -> anyhow::Result<Running> {
     let Serving { endpoint, arrivals, to_shell, events, leader_lease, tasks, pulse, agents, mut orders } = serving;
     let Beginning { clock, mut controller, admissions, leading, election, configured } = beginning;
-    controller.set_settings(config.controller);
+    controller.set_settings(config.controller.clone());
     // They may have been read again while it stood by.
     let (_, credentials) = certificates(config)?;
     let (engine_reports, from_engines) = mpsc::channel(1_024);
@@ -305,7 +305,7 @@ struct Beginning {
 /// Begins with what this aggregator has stored, as the only one.
 fn alone(local: LocalState, config: &Config, clock: Clock) -> Beginning {
     let clock = local.state.as_ref().map_or(clock, |state| going_on_from(clock, state));
-    let mut controller = local.state.unwrap_or_else(|| Controller::new(config.controller, clock.now()));
+    let mut controller = local.state.unwrap_or_else(|| Controller::new(config.controller.clone(), clock.now()));
     // What was sent last may not be in the stored state: with its numbers used again, an agent would take a new
     // command for a renewal of an old one.
     controller.set_epoch(clock.now().0.max(controller.epoch() + 1));
@@ -348,7 +348,7 @@ async fn elected(
         }
     };
     info!(epoch = won.epoch, "this aggregator leads");
-    let fresh = Controller::new(config.controller, clock.now());
+    let fresh = Controller::new(config.controller.clone(), clock.now());
     let (settings, local) = (settings.clone(), local.state.map(|state| (state, local.admissions)));
     match tokio::task::spawn_blocking(move || Leading::take_over(&settings, &won, local, fresh)).await? {
         Ok((controller, admissions, leading)) => {

@@ -16,7 +16,7 @@ use super::runners::MOST_HOSTS;
 use super::{Engines, registry};
 use gleaner_api::{ApiError, ErrorCode, SubmitCluster, SubmitJob};
 
-/// Weights of jobs that want the same hosts. Chosen.
+/// Weights of a user's jobs that want the same hosts. Chosen.
 const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 /// Most slots of a job on one machine.
 const MAX_SLOTS: u32 = 1_024;
@@ -95,6 +95,7 @@ impl Engines {
             // A slot works as soon as its task has started.
             set_up_s: 0.0,
             power: None,
+            user: None,
         })
     }
 
@@ -143,6 +144,7 @@ impl Engines {
             memory_per_slot: Bytes::from_mib(submit.memory_per_slot_mib),
             set_up_s,
             power: submit.power,
+            user: None,
         })
     }
 

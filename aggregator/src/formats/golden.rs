@@ -15,11 +15,12 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use gleaner_api::AuditRecord;
 use gleaner_planner::controller::{Controller, FleetHold, Input, Output, Settings};
+use gleaner_planner::pool::UserShares;
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec, TimeUnit};
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target};
 use gleaner_types::engine::{EngineName, EngineOptions, EngineSpec};
 use gleaner_types::event::{Event, EventRecord, EventSource};
-use gleaner_types::id::{ApplicationId, HostId, JobId, TierId, WorkloadId};
+use gleaner_types::id::{ApplicationId, HostId, JobId, TierId, UserName, WorkloadId};
 use gleaner_types::job::{
     ClusterSpec, DedicatedHost, EngineAction, EngineEnd, EngineProgress, Goal, JobSpec, PowerModel, PowerModels,
     Prices, SlotSpec, WorkerProgress, Workers,
@@ -137,6 +138,7 @@ fn job(name: &str, (engine, workers): (EngineSpec, Workers), goal: Goal) -> JobS
         memory_per_slot: Bytes::from_mib(256),
         set_up_s: 1.0,
         power,
+        user: UserName::new("anna").ok(),
     }
 }
 
@@ -281,6 +283,7 @@ impl Fleet {
             command_lease_s: 6.0,
             report_stale_after_s: 3.0,
             ended_jobs_kept: 20,
+            users: UserShares::new([("physics", 2.0), ("physics/anna", 3.0)]).unwrap(),
         };
         Self {
             controller: Controller::new(settings, BEGINNING),
@@ -375,6 +378,7 @@ impl Fleet {
                 task_deviation_s: Some(0.5),
                 slots_in_use: count,
                 workers: slots.into_iter().map(|(host, slots)| (host, worker(slots))).collect(),
+                unusable: [host("i9")].into(),
             };
             self.send(Input::Progress { job, progress });
         }

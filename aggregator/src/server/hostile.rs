@@ -115,6 +115,7 @@ impl Scene {
             memory_per_slot: Bytes::from_mib(64),
             set_up_s: 0.0,
             power: None,
+            user: None,
         })));
     }
 

@@ -30,7 +30,7 @@ impl Shell {
                 Response::Job(Box::new(JobDetail { status, decision }))
             }
             Request::Submit(submit) => self.submit(operator, *submit)?,
-            Request::SubmitCluster(submit) => self.submit_cluster(&submit)?,
+            Request::SubmitCluster(submit) => self.submit_cluster(operator, &submit)?,
             Request::Cancel { job } => self.cancel(job)?,
             Request::Hold { host, for_s, unknown } => self.hold(host, for_s, unknown)?,
             Request::Release { host } => self.release(host)?,
@@ -123,17 +123,17 @@ impl Shell {
         let user = TaskUser { uid: operator.uid, gid: operator.gid };
         let spec = self.engines.prepare(self.local_host.clone(), &job, submit, user)?;
         let output_dir = spec.engine.options.text("output_dir").unwrap_or_default();
-        self.accept(spec)?;
+        self.accept(JobSpec { user: operator.name(), ..spec })?;
         Ok(Response::Submitted { job, output_dir })
     }
 
-    pub(super) fn submit_cluster(&mut self, submit: &SubmitCluster) -> Result<Response, ApiError> {
+    pub(super) fn submit_cluster(&mut self, operator: &Operator, submit: &SubmitCluster) -> Result<Response, ApiError> {
         let job = self.name(submit.name.as_ref())?;
         // What an older job of this name left behind, which nobody remembers any more, is not the new one's.
         self.engines.forget(&job);
         let spec = self.engines.prepare_cluster(&job, submit)?;
         let output_dir = spec.engine.options.text("working_dir").unwrap_or_default();
-        self.accept(spec)?;
+        self.accept(JobSpec { user: operator.name(), ..spec })?;
         Ok(Response::Submitted { job, output_dir })
     }
 

@@ -388,7 +388,7 @@ async fn what_may_be_in_etcd_is_not_called_undone() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = shell(folder.path());
     let sent = lead(&mut shell);
-    let error = shell.submit_cluster(&submission(folder.path())).unwrap_err();
+    let error = shell.submit_cluster(&root(), &submission(folder.path())).unwrap_err();
     assert!(error.message.contains("not known") && error.message.contains("for j "), "{}", error.message);
 
     let host = HostId::new("h1").unwrap();
@@ -407,7 +407,7 @@ async fn without_etcd_a_job_that_cannot_be_stored_is_not_taken() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = shell(folder.path());
     shell.store = Store::broken(folder.path());
-    let error = shell.submit_cluster(&submission(folder.path())).unwrap_err();
+    let error = shell.submit_cluster(&root(), &submission(folder.path())).unwrap_err();
     assert!(error.message.starts_with("the job is not taken: "), "{}", error.message);
 }
 
@@ -418,7 +418,7 @@ async fn a_new_job_takes_over_no_records_of_an_older_one_of_its_name() {
     let records = folder.path().join("jobs/j");
     std::fs::create_dir_all(&records).unwrap();
     std::fs::write(records.join("spark.json"), "{}").unwrap();
-    shell.submit_cluster(&submission(folder.path())).unwrap();
+    shell.submit_cluster(&root(), &submission(folder.path())).unwrap();
     assert!(!records.exists());
 }
 
@@ -467,7 +467,7 @@ async fn what_an_engine_stores_of_a_new_job_stays() {
     let records = folder.path().join("jobs/j");
     std::fs::create_dir_all(&records).unwrap();
     std::fs::write(records.join("of_an_older_job"), "").unwrap();
-    shell.submit_cluster(&submission(folder.path())).unwrap();
+    shell.submit_cluster(&root(), &submission(folder.path())).unwrap();
     let kept: Vec<_> = std::fs::read_dir(&records).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(kept, ["prepared"]);
 }

@@ -202,15 +202,24 @@ mod tests {
 
     #[test]
     fn text_ends_with_the_share_the_harm_and_what_measuring_it_cost() {
-        let share =
-            PoolShare { wanted: 5, allotted: 2, fair: 3.0, credit_s: -120.0, ahead_s: -30.0, fair_completion: None };
+        let share = PoolShare {
+            wanted: 5,
+            allotted: 2,
+            fair: 3.0,
+            user_fair: 4.5,
+            user_jobs: 2,
+            credit_s: -120.0,
+            ahead_s: -30.0,
+            fair_completion: None,
+        };
         let text = as_text(&(), |()| "a decision".to_owned(), &[view("h1", None)], Some(&share));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines,
             [
                 "a decision",
-                "share now: 2 of 5 hosts it wants, fair would be 3.0; 120 host-seconds lent (-30 s against fair sharing); \
+                "share now: 2 of 5 hosts it wants, fair would be 3.0 (its user's 2 jobs together 4.5); 120 host-seconds lent \
+                 (-30 s against fair sharing); \
                  when it would be done by fair sharing alone is not known yet",
                 "harm on h1: foreground 0.4 % ± 0.3 % slower (40 pauses); budget 1 %",
                 "  pauses to measure it cost the volunteer 1 min 10 s so far"

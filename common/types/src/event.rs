@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::application::{BalanceDecision, ResponseTime};
 use crate::command::{Refusal, Target, Version};
 use crate::format::UnknownFormat;
-use crate::id::{ApplicationId, HostId, JobId, WorkloadId};
+use crate::id::{ApplicationId, HostId, JobId, UserName, WorkloadId};
 use crate::job::{Decision, EngineProgress, Goal};
 use crate::report::{Absence, WorkloadKind};
 use crate::text::harmless_json;
@@ -139,6 +139,9 @@ pub enum Event {
         goal: Goal,
         /// Its tasks, where the engine knows.
         tasks: u32,
+        /// Who submitted it, where that is known.
+        #[serde(default)]
+        user: Option<UserName>,
     },
     /// A job waits.
     JobWaiting {

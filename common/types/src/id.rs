@@ -1,4 +1,4 @@
-//! Identifiers of hosts, jobs, workloads and reservations. In: text from certificates, config files, guests' names and other input.
+//! Identifiers of hosts, jobs, users, workloads and reservations. In: text from certificates, config files, guests' names and other input.
 //! Out: identifiers of bounded length, without characters that act on terminals and logs. Every crate uses them.
 
 use std::fmt;
@@ -118,6 +118,13 @@ identifier! {
     ReservationId, "lease name", 256,
     |text| text.chars().all(is_harmless),
     "1 to 256 bytes without control characters and marks of writing direction"
+}
+
+identifier! {
+    /// A user who submits jobs: the login name, or its number where it has none.
+    UserName, "user name", 256,
+    |text| text.chars().all(|c| is_harmless(c) && c != '/') && text.trim() == text,
+    "1 to 256 bytes without control characters, marks of writing direction, slashes and blanks around it"
 }
 
 identifier! {

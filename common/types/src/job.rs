@@ -1,13 +1,13 @@
 //! Background jobs. In: submissions, and progress reports of engines. Out: the record of every sizing decision. The API
 //! and the engines fill them in; the controller decides; `gleaner explain` shows the records.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineSpec;
 use crate::harm::HarmInterval;
-use crate::id::{HostId, JobId};
+use crate::id::{HostId, JobId, UserName};
 use crate::time::Timestamp;
 use crate::units::{Bytes, CoreShare, Dollars, DollarsPerHour, Fraction};
 
@@ -111,6 +111,9 @@ pub struct JobSpec {
     pub set_up_s: f64,
     /// Power of its hosts, where known.
     pub power: Option<PowerModels>,
+    /// Who submitted it; `None` where that is not known. All jobs of a user together have the user's fair share.
+    #[serde(default)]
+    pub user: Option<UserName>,
 }
 
 /// What the workers of a job are.
@@ -152,7 +155,8 @@ pub struct ClusterSpec {
     pub max_volunteers: Option<u32>,
     /// Most slots on a host; `None` is the number of its CPUs.
     pub max_slots_per_host: Option<u32>,
-    /// How much of the hosts that several jobs want is its fair share, relative to the others; more than 0, usually 1.
+    /// How much of its user's fair share of the hosts that several jobs want is its own, relative to the user's other jobs;
+    /// more than 0, usually 1.
     #[serde(default = "one")]
     pub weight: f64,
 }
@@ -208,6 +212,10 @@ pub struct EngineProgress {
     pub slots_in_use: u32,
     /// What each host contributes, where the engine can tell; empty for slots of one machine.
     pub workers: BTreeMap<HostId, WorkerProgress>,
+    /// Hosts that no task of the job can use now, by what its tasks ask for, where the engine can tell. They are given back, and none
+    /// of them is taken.
+    #[serde(default)]
+    pub unusable: BTreeSet<HostId>,
 }
 
 /// What one host contributes to a job.
@@ -345,6 +353,12 @@ pub struct PoolShare {
     pub allotted: u32,
     /// Interactive hosts it would have now under fair sharing; a part of one counts.
     pub fair: f64,
+    /// Interactive hosts that all jobs of its user would have together under fair sharing, itself among them.
+    #[serde(default)]
+    pub user_fair: f64,
+    /// How many jobs these are.
+    #[serde(default)]
+    pub user_jobs: u32,
     /// Host-seconds it has had beyond its fair share so far, its dedicated hosts among them (Eq. 5.6); what it has lent is
     /// less than 0.
     pub credit_s: f64,

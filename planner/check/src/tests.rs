@@ -60,6 +60,7 @@ fn spec(name: &str, workers: Workers) -> JobSpec {
         memory_per_slot: Bytes(0),
         set_up_s: 0.0,
         power: None,
+        user: None,
     }
 }
 

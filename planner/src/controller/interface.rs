@@ -15,9 +15,10 @@ use gleaner_types::report::{HostFacts, HostReport};
 use gleaner_types::time::Timestamp;
 
 use super::held::HeldUntil;
+use crate::pool::UserShares;
 
-/// Times the controller works by.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// Times and weights the controller works by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Time between sizing decisions of a job, in seconds (RHIC §4.1: 60).
     pub evaluation_interval_s: f64,
@@ -32,6 +33,9 @@ pub struct Settings {
     pub report_stale_after_s: f64,
     /// Ended jobs remembered.
     pub ended_jobs_kept: u32,
+    /// Weights of users among those whose jobs want the same hosts.
+    #[serde(default)]
+    pub users: UserShares,
 }
 
 impl Default for Settings {
@@ -43,6 +47,7 @@ impl Default for Settings {
             command_lease_s: 15.0,
             report_stale_after_s: 5.0,
             ended_jobs_kept: 200,
+            users: UserShares::EQUAL,
         }
     }
 }

@@ -102,7 +102,7 @@ impl Jobs {
             // The engine tells with its first progress.
             Workers::Hosts(_) => 0,
         };
-        outputs.event(Event::JobSubmitted { job: spec.id.clone(), goal: spec.goal, tasks });
+        outputs.event(Event::JobSubmitted { job: spec.id.clone(), goal: spec.goal, tasks, user: spec.user.clone() });
         self.list.push(Job::new(spec, now));
         self.forget_ended(kept as usize);
     }
@@ -228,7 +228,7 @@ impl Jobs {
         outputs: &mut Outputs,
     ) {
         let Self { list, pool } = self;
-        if pool.keep(list, now) && list.iter().any(|job| !job.is_over() && job.is_on_cluster()) {
+        if pool.keep(list, &settings.users, now) && list.iter().any(|job| !job.is_over() && job.is_on_cluster()) {
             // What it had is for the others at once.
             let named = Others { before: list, after: &[] }.named();
             pool.count(capacity.usable_but(&named));

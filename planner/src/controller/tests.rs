@@ -51,6 +51,7 @@ fn spec(name: &str, goal: Goal) -> JobSpec {
         memory_per_slot: Bytes::from_mib(64),
         set_up_s: 0.0,
         power: None,
+        user: None,
     }
 }
 
@@ -66,6 +67,7 @@ fn progress(fraction: f64, slots: u32) -> EngineProgress {
         task_deviation_s: None,
         slots_in_use: slots,
         workers: BTreeMap::new(),
+        unusable: std::collections::BTreeSet::new(),
     }
 }
 
@@ -261,9 +263,9 @@ fn a_renewal_brings_the_lease_that_is_configured_now_before_the_old_one_ends() {
         });
         commands.collect()
     };
-    let settings = *bench.controller.settings();
+    let settings = bench.controller.settings().clone();
     for (command_lease_s, lease_ms, renewed_after_s) in [(60.0, 60_000, 5), (60.0, 60_000, 20), (9.0, 9_000, 3)] {
-        bench.controller.set_settings(Settings { command_lease_s, ..settings });
+        bench.controller.set_settings(Settings { command_lease_s, ..settings.clone() });
         bench.now = bench.now.after(Duration::from_secs(renewed_after_s - 1));
         assert_eq!(leases(&bench.report(300.0, 0.0)), Vec::<u32>::new());
         bench.now = bench.now.after(Duration::from_secs(1));

@@ -382,3 +382,49 @@ fn credit_beside_fair_sharing_and_rotation() {
     }
     assert!(means[0] < means[1] && means[0] < means[2], "{means:?}");
 }
+
+fn anna_and_bob() -> [UserName; 2] {
+    ["anna", "bob"].map(|name| UserName::new(name).unwrap())
+}
+
+/// Six jobs that nobody knows anything of, five of them one user's: of whole workers each user has half, too.
+#[test]
+fn whole_workers_go_to_users_alike() {
+    let [anna, bob] = anna_and_bob();
+    let mut ledger = Ledger::default();
+    let of_anna = |ledger: &Ledger| -> u32 {
+        ledger.allot(EPOCH_S).iter().filter(|(job, _)| **job < 5).map(|(_, own)| own).sum()
+    };
+    for (job, user) in (0..6).map(|job| (job, if job < 5 { &anna } else { &bob })) {
+        ledger.claim(job, claim(1.0, 20.0));
+        ledger.belongs(job, Some(user));
+    }
+    for (capacity, expected) in [(2.0, 1), (6.0, 3), (12.0, 6), (24.0, 12), (30.0, 15), (50.0, 30)] {
+        ledger.set_capacity(capacity);
+        assert_eq!(of_anna(&ledger), expected, "of {capacity}");
+    }
+    ledger.set_users(&UserShares::new([("anna", 3.0)]).unwrap());
+    ledger.set_capacity(12.0);
+    assert_eq!(of_anna(&ledger), 9);
+}
+
+/// What a job that is cancelled was given in the fair schedule is its user's first, and others' only where that has no other.
+#[test]
+fn what_is_given_back_stays_with_the_user_that_can_use_it() {
+    let [anna, bob] = anna_and_bob();
+    let fair_of_bob = |of_second: Option<&UserName>| {
+        let mut ledger = Ledger::default();
+        ledger.set_capacity(8.0);
+        for (job, user) in [(0, Some(&anna)), (1, of_second), (2, Some(&bob))] {
+            ledger.claim(job, claim(1.0, 8.0));
+            ledger.belongs(job, user);
+        }
+        ledger.pass(10.0);
+        ledger.end(0);
+        // It has had nothing.
+        -ledger.standings()[&2].credit
+    };
+    assert!((fair_of_bob(Some(&anna)) - 40.0).abs() < 1e-9);
+    // Three users: bob has a third of 80, and a half of another third that comes back.
+    assert!((fair_of_bob(None) - 40.0).abs() < 1e-9);
+}

@@ -70,8 +70,7 @@ fn play(works: &[Work], cpus: u32, policy: Policy) -> Played {
             let begun: f64 = running[at].iter().map(|left| f64::from(work.task_s - left).min(task_s)).sum();
             let left = f64::from(work.tasks - finished(at)) * task_s - begun;
             let array = Array {
-                user: work.user.to_string(),
-                user_weight: 1.0,
+                user: UserName::new(work.user.to_string()).ok(),
                 cpus: work.cpus,
                 waiting: waiting[at],
                 running: u32::try_from(running[at].len()).unwrap(),
@@ -82,7 +81,7 @@ fn play(works: &[Work], cpus: u32, policy: Policy) -> Played {
             (at as u64, array)
         };
         let arrays: BTreeMap<u64, Array> = here.iter().map(|at| array(*at)).collect();
-        let turns = account.turns(&arrays, cpus, f64::from(now));
+        let turns = account.turns(&arrays, cpus, &UserShares::EQUAL, f64::from(now));
         let equal = equal(&arrays, cpus);
         let mut order = here.clone();
         if policy == Policy::Credit {
@@ -173,8 +172,7 @@ fn by_credit_arrays_end_sooner_than_by_submission_or_in_equal_parts() {
 fn an_array_that_is_alone_needs_no_bound_and_an_own_one_stays() {
     let mut account = QueueAccount::default();
     let array = |own_bound| Array {
-        user: "alice".into(),
-        user_weight: 1.0,
+        user: UserName::new("alice").ok(),
         cpus: 1,
         waiting: 50,
         running: 0,
@@ -182,14 +180,16 @@ fn an_array_that_is_alone_needs_no_bound_and_an_own_one_stays() {
         task_s: 10.0,
         own_bound,
     };
-    let alone = account.turns(&[(7, array(None))].into(), 60, 0.0)[&7];
+    let alone = account.turns(&[(7, array(None))].into(), 60, &UserShares::EQUAL, 0.0)[&7];
     assert_eq!((alone.place, alone.at_once), (0, None));
-    let few = account.turns(&[(7, array(None))].into(), 8, 1.0)[&7];
+    let few = account.turns(&[(7, array(None))].into(), 8, &UserShares::EQUAL, 1.0)[&7];
     assert_eq!(few.at_once, Some(8));
     // One that can have two at once may be late by an epoch and a task, and then has both: nobody can use what its user does
     // not let it have.
     let runs = |running| Array { running, waiting: 50 - running, ..array(None) };
-    let both = |account: &mut QueueAccount, at_s| account.turns(&[(7, runs(8)), (8, array(Some(2)))].into(), 8, at_s);
+    let both = |account: &mut QueueAccount, at_s| {
+        account.turns(&[(7, runs(8)), (8, array(Some(2)))].into(), 8, &UserShares::EQUAL, at_s)
+    };
     both(&mut account, 2.0);
     let later = both(&mut account, 12.0);
     assert_eq!((later[&7].at_once, later[&8].at_once), (Some(6), None));

@@ -100,6 +100,7 @@ impl Running {
             memory_per_slot: Bytes::from_mib(scenario.slot_memory_mib),
             set_up_s: scenario.set_up_s,
             power: Some(scenario.power),
+            user: None,
         }
     }
 
@@ -276,6 +277,7 @@ impl Running {
             mean_task_s: self.batch.mean_task_s(),
             slots_in_use,
             workers,
+            unusable: std::collections::BTreeSet::new(),
         }
     }
 

@@ -11,6 +11,7 @@ use gleaner_aggregator::shell::{Arrival, Audit, Parts, Shell};
 use gleaner_aggregator::store::Store;
 use gleaner_daemon::clock::ManualClock;
 use gleaner_planner::controller::{Controller, Settings};
+use gleaner_planner::pool::UserShares;
 use gleaner_types::application::ResponseTime;
 use gleaner_types::engine::EngineName;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
@@ -30,6 +31,7 @@ pub const SETTINGS: Settings = Settings {
     command_lease_s: 6.0,
     report_stale_after_s: 3.0,
     ended_jobs_kept: 20,
+    users: UserShares::EQUAL,
 };
 
 /// The core loop, while it runs.

@@ -129,6 +129,7 @@ fn parse_progress(answer: Value) -> io::Result<(EngineProgress, Option<EndAnswer
         task_deviation_s: time("task_deviation_s", answer.task_deviation_s)?,
         slots_in_use: tasks_running,
         workers,
+        unusable: std::collections::BTreeSet::new(),
     };
     Ok((progress, answer.ended))
 }

@@ -219,6 +219,7 @@ impl Schedule {
             task_deviation_s,
             slots_in_use: slots.max(self.running),
             workers: std::collections::BTreeMap::new(),
+            unusable: std::collections::BTreeSet::new(),
         }
     }
 }

@@ -272,6 +272,7 @@ fn take(engine: &mut LocalEngine, folder: &Path, job: &str, submit: SubmitJob) -
         memory_per_slot: Bytes(0),
         set_up_s: 0.0,
         power: None,
+        user: None,
     })
 }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use gleaner_planner::pool::{InvalidShares, UserShares};
 use gleaner_types::id::HostId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,7 +27,7 @@ pub(super) struct SlurmOptions {
     /// How long the queue may be empty before the job is over, in seconds.
     #[serde(default = "a_minute")]
     pub(super) empty_s: f64,
-    /// Fair shares of users relative to each other; 1 of those that are not named.
+    /// Weights of users and of groups of users, as in the aggregator's config; 1 of those that are not named.
     #[serde(default)]
     pub(super) weights: BTreeMap<String, f64>,
     /// What Slurm calls the nodes of hosts, where that is not the name of their agent.
@@ -65,13 +66,24 @@ impl SlurmOptions {
         self.nodes.get(host).map_or(host.as_str(), String::as_str)
     }
 
+    /// The host of a node.
+    pub(super) fn host_of(&self, node: &str) -> Option<HostId> {
+        let named = self.nodes.iter().find(|(_, name)| *name == node).map(|(host, _)| host.clone());
+        named.or_else(|| HostId::new(node).ok().filter(|host| !self.nodes.contains_key(host)))
+    }
+
     /// What no two jobs can work on at the same time: a partition of a cluster.
     pub(super) fn identity(&self) -> (String, Option<PathBuf>) {
         (self.partition.clone(), self.conf.clone())
     }
 
-    pub(super) fn weight_of(&self, user: &str) -> f64 {
-        self.weights.get(user).copied().unwrap_or(1.0)
+    /// The weights of users; all are equal where they cannot be read.
+    pub(super) fn users(&self) -> UserShares {
+        self.checked_users().unwrap_or_default()
+    }
+
+    fn checked_users(&self) -> Result<UserShares, Vec<InvalidShares>> {
+        UserShares::new(self.weights.iter().map(|(path, weight)| (path.as_str(), *weight)))
     }
 }
 
@@ -90,10 +102,8 @@ pub(super) fn check(options: &Value, problems: &mut Problems) -> Option<SlurmOpt
     problems.check((1.0..=LONGEST_EMPTY_S).contains(&options.empty_s), || {
         format!("slurm.empty_s: is {:?}; it must be 1 to {LONGEST_EMPTY_S}", options.empty_s)
     });
-    for (user, weight) in &options.weights {
-        problems.check((0.01..=100.0).contains(weight), || {
-            format!("slurm.weights.{user}: is {weight:?}; it must be 0.01 to 100")
-        });
+    for problem in options.checked_users().err().into_iter().flatten() {
+        problems.add(format!("slurm.weights: {problem}"));
     }
     let mut names = BTreeSet::new();
     for (host, node) in &options.nodes {

@@ -3,14 +3,19 @@
 
 use std::collections::BTreeMap;
 
+use gleaner_planner::queue::Constraint;
+
 use super::tools::SlurmError;
 
-/// The fields of a line, for `squeue -o`: array, task, state, user, CPUs, start, end, nice value, node, why it waits.
-pub(super) const FORMAT: &str = "%F|%K|%t|%u|%C|%S|%e|%y|%N|%r";
+/// The fields of a line, for `squeue -o`: array, task, state, user, CPUs, start, end, nice value, node, why it
+/// waits, features that it asks for (in which `|` may be).
+pub(super) const FORMAT: &str = "%F|%K|%t|%u|%C|%S|%e|%y|%N|%r|%f";
 /// Why tasks wait that Slurm would start on free CPUs. All others wait for something else.
 const STARTABLE: [&str; 4] = ["None", "Priority", "Resources", "JobArrayTaskLimit"];
 /// The same while too few nodes are up; what follows differs.
 const TOO_FEW_NODES: &str = "Nodes required for job are DOWN";
+/// The same while nodes are drained that alone it could run on, such as those of the features that it asks for.
+const NODES_DRAINED: &str = "ReqNodeNotAvail, UnavailableNodes";
 /// Most tasks of one array; Slurm's own limit is some four million.
 const MOST_TASKS: u32 = 4_000_001;
 /// Arrays that are taken of one queue.
@@ -33,6 +38,8 @@ pub(super) struct QueuedArray {
     pub(super) startable: u32,
     /// When each running task began, in seconds since 1970.
     pub(super) running: Vec<u64>,
+    /// Nodes that it asks for.
+    pub(super) constraint: Constraint,
 }
 
 /// A task that has ended.
@@ -79,9 +86,9 @@ pub(super) fn parse(text: &str) -> Result<Queue, SlurmError> {
 }
 
 fn read(line: &str, queue: &mut Queue) -> Result<(), String> {
-    let fields: Vec<&str> = line.splitn(10, '|').map(str::trim).collect();
-    let &[array, tasks, state, user, cpus, start, end, nice, node, reason] = fields.as_slice() else {
-        return Err(format!("has {} fields instead of 10", fields.len()));
+    let fields: Vec<&str> = line.splitn(11, '|').map(str::trim).collect();
+    let &[array, tasks, state, user, cpus, start, end, nice, node, reason, features] = fields.as_slice() else {
+        return Err(format!("has {} fields instead of 11", fields.len()));
     };
     let array: u64 = number("array", array)?;
     let cpus: u32 = number::<u32>("CPUs", cpus)?.max(1);
@@ -90,7 +97,7 @@ fn read(line: &str, queue: &mut Queue) -> Result<(), String> {
         // One whose end is not complete still has its CPUs; one that is run again has no start there.
         "R" | "CG" | "CF" | "ST" | "SI" | "SO" => {
             let start = start.parse().unwrap_or(u64::MAX);
-            let entry = entry(queue, array, user, cpus, nice)?;
+            let entry = entry(queue, array, user, cpus, nice, features)?;
             entry.is_array |= is_array;
             entry.running.push(start);
         }
@@ -110,9 +117,9 @@ fn read(line: &str, queue: &mut Queue) -> Result<(), String> {
         // All others wait: to be started, to be resumed, or for something that this version does not know.
         _ => {
             let (waiting, bound) = if is_array { waiting_tasks(tasks)? } else { (1, None) };
-            let entry = entry(queue, array, user, cpus, nice)?;
+            let entry = entry(queue, array, user, cpus, nice, features)?;
             entry.waiting = entry.waiting.saturating_add(waiting);
-            if state == "PD" && (STARTABLE.contains(&reason) || reason.starts_with(TOO_FEW_NODES)) {
+            if state == "PD" && is_startable(reason) {
                 entry.startable = entry.startable.saturating_add(waiting);
             }
             entry.is_array |= is_array;
@@ -122,12 +129,18 @@ fn read(line: &str, queue: &mut Queue) -> Result<(), String> {
     Ok(())
 }
 
+/// Slurm would start it on free CPUs of nodes that are up.
+fn is_startable(reason: &str) -> bool {
+    STARTABLE.contains(&reason) || [TOO_FEW_NODES, NODES_DRAINED].iter().any(|known| reason.starts_with(known))
+}
+
 fn entry<'a>(
     queue: &'a mut Queue,
     array: u64,
     user: &str,
     cpus: u32,
     nice: &str,
+    features: &str,
 ) -> Result<&'a mut QueuedArray, String> {
     let nice = number("nice value", nice)?;
     Ok(queue.arrays.entry(array).or_insert_with(|| QueuedArray {
@@ -139,6 +152,7 @@ fn entry<'a>(
         waiting: 0,
         startable: 0,
         running: Vec::new(),
+        constraint: Constraint::of(features),
     }))
 }
 
@@ -182,13 +196,13 @@ mod tests {
 
     #[test]
     fn arrays_are_counted_by_what_waits_runs_and_has_ended() {
-        let text = "12|5-9,20%3|PD|alice|2|N/A|N/A|0||JobArrayTaskLimit\n\
-                    12|1|R|alice|2|1700000010|N/A|0|h1|None\n\
-                    12|2|CG|alice|2|1700000011|1700000012|0|h2|None\n\
-                    12|3|CD|alice|2|1700000010|1700000019|0|h1|None\n\
-                    12|4|F|alice|2|1700000010|1700000012|0|h1|NonZeroExitCode\n\
-                    13|N/A|PD|bob|1|N/A|N/A|-50||Dependency | none\n\
-                    14|[1-10:3]|CA|bob|1|N/A|1700000020|0||None\n\n";
+        let text = "12|5-9,20%3|PD|alice|2|N/A|N/A|0||JobArrayTaskLimit|(null)\n\
+                    12|1|R|alice|2|1700000010|N/A|0|h1|None|(null)\n\
+                    12|2|CG|alice|2|1700000011|1700000012|0|h2|None|(null)\n\
+                    12|3|CD|alice|2|1700000010|1700000019|0|h1|None|(null)\n\
+                    12|4|F|alice|2|1700000010|1700000012|0|h1|NonZeroExitCode|(null)\n\
+                    13|N/A|PD|bob|1|N/A|N/A|-50||Dependency|(null)\n\
+                    14|[1-10:3]|CA|bob|1|N/A|1700000020|0||None|(null)\n\n";
         let queue = parse(text).unwrap();
         let alice = QueuedArray {
             user: "alice".into(),
@@ -199,6 +213,7 @@ mod tests {
             waiting: 6,
             startable: 6,
             running: vec![1_700_000_010, 1_700_000_011],
+            constraint: Constraint::Any,
         };
         assert_eq!(queue.arrays[&12], alice);
         assert_eq!(queue.arrays[&13].startable, 0);
@@ -211,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_is_run_again_suspended_or_not_known_fails_no_look() {
-        let text = "12|1|CG|a|1|N/A|N/A|0|h1|None\n12|2|S|a|1|1700000010|N/A|0|h1|None\n12|3|??|a|1|N/A|N/A|0||None\n";
+        let text = "12|1|CG|a|1|N/A|N/A|0|h1|None|(null)\n12|2|S|a|1|1700000010|N/A|0|h1|None|(null)\n12|3|??|a|1|N/A|N/A|0||None|(null)\n";
         let queue = parse(text).unwrap();
         let array = &queue.arrays[&12];
         assert_eq!((array.running.len(), array.waiting, array.startable, array.bound), (1, 2, 0, None));
@@ -234,14 +249,14 @@ mod tests {
     #[test]
     fn what_cannot_be_right_is_named() {
         for (text, why) in [
-            ("12|1|R", "line 1: has 3 fields instead of 10"),
-            ("\nx|1|R|a|1|1|1|0|h1|", "line 2: array: \"x\""),
-            ("12|5-1|PD|a|1|N/A|N/A|0||", "tasks: \"5-1\" ends before it begins"),
-            ("12|1-...|PD|a|1|N/A|N/A|0||", "task: \"...\""),
-            ("12|0-9999999999|PD|a|1|N/A|N/A|0||", "task: \"9999999999\""),
-            ("12|0-4294967295|PD|a|1|N/A|N/A|0||", "are more than 4000001"),
-            ("12|1%x|PD|a|1|N/A|N/A|0||", "bound: \"x\""),
-            ("12|1|R|a|one|1|1|0|h1|", "CPUs: \"one\""),
+            ("12|1|R", "line 1: has 3 fields instead of 11"),
+            ("\nx|1|R|a|1|1|1|0|h1||", "line 2: array: \"x\""),
+            ("12|5-1|PD|a|1|N/A|N/A|0|||", "tasks: \"5-1\" ends before it begins"),
+            ("12|1-...|PD|a|1|N/A|N/A|0|||", "task: \"...\""),
+            ("12|0-9999999999|PD|a|1|N/A|N/A|0|||", "task: \"9999999999\""),
+            ("12|0-4294967295|PD|a|1|N/A|N/A|0|||", "are more than 4000001"),
+            ("12|1%x|PD|a|1|N/A|N/A|0|||", "bound: \"x\""),
+            ("12|1|R|a|one|1|1|0|h1||", "CPUs: \"one\""),
         ] {
             let said = parse(text).unwrap_err().to_string();
             assert!(said.starts_with("squeue: line") && said.contains(why), "{text}: {said}");

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use gleaner_daemon::durable::make_folders;
-use gleaner_planner::queue::{Array, QueueAccount, Starts, Stuck, Turn, left_cpu_s, task_s};
-use gleaner_types::id::{HostId, JobId};
+use gleaner_planner::queue::{
+    Array, Constraint, FeaturedNode, QueueAccount, Starts, Stuck, Turn, left_cpu_s, most_at_once, task_s, unusable,
+};
+use gleaner_types::id::{HostId, JobId, UserName};
 use gleaner_types::job::{EngineProgress, WorkerProgress};
 use gleaner_types::units::Fraction;
 
@@ -252,9 +254,10 @@ impl Session {
         let cpus = |node: &Node| if node.is_up && !node.drains { node.cpus } else { node.allocated };
         let cpus = nodes.values().map(cpus).fold(0_u32, u32::saturating_add);
         let mut account = std::mem::take(&mut self.record.account);
+        let users = self.options.users();
         // It takes its time where arrays are many.
         let turns = tokio::task::spawn_blocking(move || {
-            let turns = account.turns(&arrays, cpus, now_s);
+            let turns = account.turns(&arrays, cpus, &users, now_s);
             (account, turns)
         });
         let Ok((account, turns)) = turns.await else { return Some("the account of shares broke off".to_owned()) };
@@ -265,11 +268,19 @@ impl Session {
     /// The arrays as they are to be shared.
     fn arrays(&mut self, queue: &Queue, nodes: &BTreeMap<String, Node>, now_s: f64) -> BTreeMap<u64, Array> {
         let idle = nodes.values().map(|node| node.idle).fold(0_u32, u32::saturating_add);
+        let idle_for = |seen: &QueuedArray| match &seen.constraint {
+            Constraint::Any => idle,
+            asked => {
+                let good = nodes.values().filter(|node| asked.accepts(&node.features));
+                good.map(|node| node.idle).fold(0_u32, u32::saturating_add)
+            }
+        };
+        let featured = featured(nodes);
         let starts = |(number, seen): (&u64, &QueuedArray)| {
             let bound = self.record.arrays.get(number).and_then(|known| known.set).map_or(0, |set| set.0);
             let running = count(&seen.running);
             let may = bound == 0 || running < bound;
-            (*number, Starts { running, could_more: seen.startable > 0 && may && seen.cpus <= idle })
+            (*number, Starts { running, could_more: seen.startable > 0 && may && seen.cpus <= idle_for(seen) })
         };
         self.stuck.look(queue.arrays.iter().map(starts));
         let usual_s = self.mean_s();
@@ -277,14 +288,17 @@ impl Session {
             let known = self.record.arrays.get(number)?;
             let task_s = task_s(known.ended.mean_s(), usual_s, running_s(seen, now_s));
             let array = Array {
-                user: seen.user.clone(),
-                user_weight: self.options.weight_of(&seen.user),
+                user: UserName::new(&seen.user).ok(),
                 cpus: seen.cpus,
                 waiting: if self.stuck.is_stuck(*number) { seen.startable.min(1) } else { seen.startable },
                 running: count(&seen.running),
                 left_cpu_s: left_cpu_s(known.left, seen.cpus, task_s, running_s(seen, now_s)),
                 task_s,
-                own_bound: known.own_bound,
+                // No more are of use than its nodes have room for.
+                own_bound: [known.own_bound, most_at_once(&seen.constraint, seen.cpus, &featured)]
+                    .into_iter()
+                    .flatten()
+                    .min(),
             };
             Some((*number, array))
         };
@@ -375,7 +389,24 @@ impl Session {
             task_deviation_s: ended.deviation_s(),
             slots_in_use: workers.values().fold(0, |sum, worker| sum.saturating_add(worker.tasks_running)),
             workers,
+            unusable: self.unusable(queue, nodes),
         }
+    }
+
+    /// Interactive hosts whose nodes nothing in the queue can use, by the features that arrays ask for.
+    fn unusable(&self, queue: &Queue, nodes: &BTreeMap<String, Node>) -> BTreeSet<HostId> {
+        let mut asked: Vec<&Constraint> = Vec::new();
+        for seen in queue.arrays.values().filter(|seen| seen.startable > 0) {
+            if !asked.contains(&&seen.constraint) {
+                asked.push(&seen.constraint);
+            }
+        }
+        if asked.contains(&&Constraint::Any) {
+            return BTreeSet::new();
+        }
+        let featured = featured(nodes);
+        let hosts = unusable(&featured, &asked).into_iter().filter_map(|node| self.options.host_of(node));
+        hosts.filter(|host| !self.dedicated.contains(host)).collect()
     }
 
     /// Keeps what was said to be done: it never becomes less.
@@ -438,6 +469,15 @@ impl Session {
         }
         given_back
     }
+}
+
+/// Nodes as arrays ask for them.
+fn featured(nodes: &BTreeMap<String, Node>) -> BTreeMap<String, FeaturedNode> {
+    let of = |(name, node): (&String, &Node)| {
+        let cpus = if node.is_up && !node.drains { node.cpus } else { node.allocated };
+        (name.clone(), FeaturedNode { features: node.features.clone(), cpus, is_busy: node.allocated > 0 })
+    };
+    nodes.iter().map(of).collect()
 }
 
 async fn set_array(tools: &Tools, number: u64, is_array: bool, (bound, nice): (u32, i64)) -> Result<(), SlurmError> {

@@ -145,6 +145,7 @@ impl SparkProgress {
             task_deviation_s: None,
             slots_in_use: self.cores,
             workers: BTreeMap::new(),
+            unusable: std::collections::BTreeSet::new(),
         }
     }
 }

@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gleaner_types::id::UserName;
 use gleaner_types::job::PoolShare;
 use gleaner_types::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::job::Job;
 use crate::controller::interface::seconds;
-use crate::pool::{Claim, Ledger, Standing};
+use crate::pool::{Claim, Ledger, Standing, UserShares};
 
 /// Longest time between two inputs that counts, in seconds; they come every second. Chosen.
 const LONGEST_STEP_S: f64 = 120.0;
@@ -28,8 +29,9 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Books the time since the last call, and what each job on a cluster holds from now on. Says whether one is gone.
-    pub(super) fn keep(&mut self, jobs: &mut [Job], now: Timestamp) -> bool {
+    pub(super) fn keep(&mut self, jobs: &mut [Job], users: &UserShares, now: Timestamp) -> bool {
         self.pass(now);
+        self.ledger.set_users(users);
         let mut present = BTreeSet::new();
         for job in jobs.iter_mut().filter(|job| !job.is_over()) {
             let active = job.is_active();
@@ -47,6 +49,7 @@ impl Pool {
             if !active {
                 self.ledger.claim(number, Claim { least: 0.0, most: 0.0, ..own });
                 self.ledger.hold(number, 0.0, 0.0);
+                self.ledger.belongs(number, job.status.spec.user.as_ref());
                 continue;
             }
             // It begins, or goes on after it has waited.
@@ -54,6 +57,7 @@ impl Pool {
                 self.ledger.claim(number, own);
             }
             self.ledger.hold(number, own.least + taken as f64, leaving);
+            self.ledger.belongs(number, job.status.spec.user.as_ref());
         }
         let gone: Vec<u64> = self.ledger.jobs().filter(|number| !present.contains(number)).collect();
         gone.iter().for_each(|number| self.ledger.end(*number));
@@ -94,20 +98,32 @@ impl Pool {
 
     /// What each job may have for so many seconds, by its number.
     pub(super) fn shares(&self, epoch_s: f64, now: Timestamp) -> BTreeMap<u64, PoolShare> {
+        let outlook = self.ledger.outlook(epoch_s);
+        let fair = |standing: &Standing, claim: &Claim| (standing.fair - claim.least).max(0.0);
+        // Of each user: what its jobs that want hosts would have fairly, and how many these are.
+        let mut users: BTreeMap<Option<&UserName>, (f64, u32)> = BTreeMap::new();
+        for (number, (standing, _)) in &outlook {
+            let Some(claim) = self.ledger.claimed(*number).filter(|claim| claim.most > 0.0) else { continue };
+            let (sum, jobs) = users.entry(self.ledger.user(*number)).or_default();
+            (*sum, *jobs) = (*sum + fair(standing, &claim), *jobs + 1);
+        }
         let of = |(number, (standing, workers)): (u64, (Standing, u32))| {
             let claim = self.ledger.claimed(number)?;
+            let (user_fair, user_jobs) = users.get(&self.ledger.user(number)).copied().unwrap_or_default();
             let workers = f64::from(workers);
             let share = PoolShare {
                 wanted: whole(claim.most - claim.least),
                 allotted: whole(workers - claim.least),
-                fair: (standing.fair - claim.least).max(0.0),
+                fair: fair(&standing, &claim),
+                user_fair,
+                user_jobs,
                 credit_s: standing.credit,
                 ahead_s: if standing.fair > 0.0 { standing.credit / standing.fair } else { 0.0 },
                 fair_completion: standing.fair_completion_in_s.map(|in_s| now.after(seconds(in_s))),
             };
             Some((number, share))
         };
-        self.ledger.outlook(epoch_s).into_iter().filter_map(of).collect()
+        outlook.into_iter().filter_map(of).collect()
     }
 }
 

@@ -28,6 +28,8 @@ struct Room {
     /// What the engine was last told, per job.
     slots: BTreeMap<String, BTreeMap<HostId, u32>>,
     capped: BTreeMap<HostId, f64>,
+    /// Hosts that no task of any job can use.
+    unusable: BTreeSet<HostId>,
 }
 
 impl Room {
@@ -40,6 +42,7 @@ impl Room {
             draining: false,
             slots: BTreeMap::new(),
             capped: BTreeMap::new(),
+            unusable: BTreeSet::new(),
         };
         for id in room.hosts.clone() {
             room.send(Input::HostJoined { host: id, incarnation: 1, facts: Box::new(facts(true)) });
@@ -89,6 +92,7 @@ impl Room {
             let running: u32 = slots.values().sum();
             let mut progress = progress(self.done, running);
             (progress.tasks_total, progress.tasks_done) = (10_000, self.tasks_done);
+            progress.unusable.clone_from(&self.unusable);
             let worker = |slots: u32| WorkerProgress { tasks_running: slots, done: Fraction::clamped(0.01) };
             progress.workers = slots.into_iter().map(|(host, slots)| (host, worker(slots))).collect();
             if self.draining {
@@ -117,6 +121,19 @@ impl Room {
 }
 
 const SIX: [&str; 6] = ["d1", "d2", "i1", "i2", "i3", "i4"];
+
+/// Hosts that no task can use are not taken, and given back when the last task that could is gone.
+#[test]
+fn hosts_that_no_task_can_use_are_left_to_others() {
+    let mut room = Room::new(&SIX);
+    room.unusable = ["i1", "i2"].map(host).into();
+    room.submit_sized(cluster("j", &["d1", "d2"]), 4);
+    room.seconds(40);
+    assert_eq!(room.volunteers("j"), ["i3", "i4"].into());
+    room.unusable = [host("i3")].into();
+    room.seconds(20);
+    assert_eq!(room.volunteers("j"), ["i1", "i2", "i4"].into());
+}
 
 #[test]
 fn a_job_waits_for_its_dedicated_hosts_profiles_them_alone_and_takes_volunteers() {

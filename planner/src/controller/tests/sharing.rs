@@ -3,12 +3,14 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
+use gleaner_types::id::UserName;
 use gleaner_types::job::{PoolShare, WorkerProgress};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::clusters::{cluster, host};
 use super::*;
+use crate::pool::UserShares;
 
 /// Slots of every host.
 const SLOTS: u32 = 4;
@@ -89,6 +91,8 @@ struct Plant {
     by: By,
     /// Weights of jobs; 1 of the others.
     weights: BTreeMap<usize, f64>,
+    /// Who submits jobs; the others are the default user's.
+    users: BTreeMap<usize, &'static str>,
     /// Memory of a slot, of jobs that need much.
     memory: BTreeMap<usize, Bytes>,
     /// Interactive hosts that have little of it.
@@ -99,7 +103,9 @@ struct Plant {
 impl Plant {
     fn new(jobs: &[Work], interactive: u32, interval_s: f64, by: By) -> Self {
         let mut bench = Bench::new();
-        bench.controller.set_settings(Settings { evaluation_interval_s: interval_s, ..*bench.controller.settings() });
+        bench
+            .controller
+            .set_settings(Settings { evaluation_interval_s: interval_s, ..bench.controller.settings().clone() });
         let hosts: Vec<HostId> = (0..interactive).map(|place| host(&format!("i{place}"))).collect();
         for id in hosts.clone() {
             bench.send(Input::HostJoined { host: id, incarnation: 1, facts: Box::new(facts(true)) });
@@ -111,6 +117,7 @@ impl Plant {
             jobs: jobs.collect(),
             by,
             weights: BTreeMap::new(),
+            users: BTreeMap::new(),
             memory: BTreeMap::new(),
             small: Vec::new(),
             now_s: 0,
@@ -178,6 +185,7 @@ impl Plant {
             if let (Workers::Hosts(cluster), Some(weight)) = (&mut spec.workers, self.weights.get(&job)) {
                 cluster.weight = *weight;
             }
+            spec.user = self.users.get(&job).map(|user| UserName::new(*user).unwrap());
             spec.memory_per_slot = self.memory.get(&job).copied().unwrap_or(spec.memory_per_slot);
             self.send(Input::JobSubmitted(Box::new(spec)));
         }
@@ -313,6 +321,91 @@ fn by_credit_jobs_are_done_sooner_in_the_mean_and_none_much_later_than_fairly() 
         }
         assert!(means[0] < means[1] && means[0] < means[2], "{means:?}");
     }
+}
+
+/// Five jobs of one user and one of another, each with a dedicated host of its own, and twelve hosts that they share.
+fn five_jobs_and_one() -> Plant {
+    let jobs = [Work { arrives_s: 0, tasks: 2_000, task_s: 10 }; 6];
+    let mut plant = Plant::new(&jobs, 12, 10.0, By::Credit);
+    plant.users = (0..6).map(|job| (job, if job < 5 { "anna" } else { "bob" })).collect();
+    plant
+}
+
+/// Interactive hosts that both users have fairly, by each of their jobs.
+fn fair_of_users(plant: &Plant) -> (f64, f64) {
+    let anna: f64 = (0..5).map(|job| plant.share(job).fair).sum();
+    for job in 0..5 {
+        let share = plant.share(job);
+        assert_eq!(share.user_jobs, 5);
+        assert!((share.user_fair - anna).abs() < 1e-6, "{} is not {anna}", share.user_fair);
+    }
+    let bob = plant.share(5);
+    assert!(bob.user_jobs == 1 && bob.user_fair.to_bits() == bob.fair.to_bits());
+    (anna, bob.fair)
+}
+
+fn close(own: (f64, f64), expected: (f64, f64)) {
+    let off = (own.0 - expected.0).abs().max((own.1 - expected.1).abs());
+    assert!(off < 1e-6, "{own:?} are not {expected:?}");
+}
+
+/// Of eighteen hosts, six of them dedicated, each user has nine fairly, however many jobs it has.
+#[test]
+fn users_have_alike_shares_however_many_jobs_they_have() {
+    let mut plant = five_jobs_and_one();
+    plant.seconds(60);
+    close(fair_of_users(&plant), (4.0, 8.0));
+    // A job's weight counts among its user's jobs only.
+    let mut weighed = five_jobs_and_one();
+    weighed.weights.insert(0, 100.0);
+    weighed.seconds(60);
+    close(fair_of_users(&weighed), (4.0, 8.0));
+    assert!(weighed.share(0).fair > 3.5, "{:?}", weighed.share(0));
+}
+
+#[test]
+fn users_weigh_what_the_settings_say() {
+    let mut plant = five_jobs_and_one();
+    plant.seconds(60);
+    let users = UserShares::new([("physics", 2.0), ("physics/anna", 1.0)]).unwrap();
+    let settings = Settings { users, ..plant.bench.controller.settings().clone() };
+    plant.bench.controller.set_settings(settings);
+    // A restart knows whose jobs there are.
+    let mut bytes = Vec::new();
+    encode_value(0, &plant.bench.controller, &mut bytes).unwrap();
+    plant.bench.controller = decode_value(0, &bytes).unwrap();
+    assert_eq!(plant.status(5).spec.user.as_ref().map(UserName::as_str), Some("bob"));
+    plant.seconds(30);
+    close(fair_of_users(&plant), (7.0, 5.0));
+}
+
+/// The default user's jobs share as if there were no users: here as two jobs of two users that weigh the same.
+#[test]
+fn one_job_of_each_user_is_shared_as_jobs_without_users() {
+    let jobs = mix(3, 8);
+    let without = Plant::new(&jobs, 12, 10.0, By::Credit).play();
+    let mut plant = Plant::new(&jobs, 12, 10.0, By::Credit);
+    plant.users = ["a", "b", "c", "d", "e", "f", "g", "h"].into_iter().enumerate().collect();
+    assert_eq!(plant.play(), without);
+}
+
+/// A user's short jobs do not make those of another late: by thirty jobs of one user, a job of another is done as soon as by
+/// one.
+#[test]
+fn many_jobs_of_one_user_do_not_delay_another() {
+    let end_s = |many: usize| {
+        let own = Work { arrives_s: 0, tasks: 200, task_s: 8 };
+        let mut jobs = vec![Work { arrives_s: 0, tasks: 400, task_s: 8 }; many];
+        jobs.push(own);
+        let mut plant = Plant::new(&jobs, 12, 10.0, By::Credit);
+        plant.users = (0..=many).map(|job| (job, if job < many { "anna" } else { "bob" })).collect();
+        let ends_s = plant.play();
+        ends_s[many]
+    };
+    let (by_one, by_many) = (end_s(1), end_s(8));
+    println!("beside one job of another user it ends after {by_one} s, beside eight after {by_many} s");
+    // Dedicated hosts of the many are theirs too, so they have a right to fewer of the others.
+    assert!(by_many <= by_one + 18.0, "{by_many} s against {by_one} s");
 }
 
 /// Of eight hosts, two of them dedicated, a job of thrice the weight has six fairly. With equal work it goes first.

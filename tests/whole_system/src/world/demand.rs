@@ -55,6 +55,7 @@ impl Batch {
             memory_per_slot: Bytes::from_mib(256),
             set_up_s: random.uniform() * 3.0,
             power: None,
+            user: None,
         };
         let work = 100.0 + random.uniform() * 300.0;
         let (by_host, slots) = (BTreeMap::new(), BTreeMap::new());
@@ -94,6 +95,7 @@ impl Batch {
             task_deviation_s: None,
             slots_in_use,
             workers,
+            unusable: std::collections::BTreeSet::new(),
         };
         if self.done >= self.work {
             self.end_reported = true;

@@ -267,8 +267,11 @@ impl Job {
         lent.filter_map(|id| self.offer(id, capacity)).collect()
     }
 
-    /// What a host offers it.
+    /// What a host offers it; nothing where none of its tasks can run.
     pub(super) fn offer(&self, id: &HostId, capacity: Capacity<'_>) -> Option<Offer> {
+        if self.status.progress.as_ref().is_some_and(|progress| progress.unusable.contains(id)) {
+            return None;
+        }
         let (residual, memory) = capacity.residual(id).ok()?;
         let facts = capacity.host(id)?.facts();
         let volunteer = VolunteerFacts {
