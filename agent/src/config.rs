@@ -158,7 +158,7 @@ pub struct Config {
 /// How to reach the aggregator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AggregatorConfig {
-    /// `host:port`; of several, one leads and the others stand by.
+    /// `host:port`; of several, one leads and the others stand by. Empty until this host has joined.
     pub addresses: Vec<String>,
     /// The authority's certificate, this host's, and its key.
     pub files: IdentityFiles,
@@ -393,7 +393,7 @@ fn aggregator(mut section: Section<'_>) -> Option<AggregatorConfig> {
     let several = section.has("addresses");
     let addresses = match several {
         true => section.texts("addresses"),
-        false => section.required::<String>("address").into_iter().collect(),
+        false => section.optional_text("address").into_iter().collect(),
     };
     if several && section.has("address") {
         section.reject("address", "and `addresses` say the same thing; leave one out");
@@ -418,7 +418,7 @@ fn aggregator(mut section: Section<'_>) -> Option<AggregatorConfig> {
         section.reject(key, format_args!("is {bad:?}; it must be HOST:PORT, such as \"10.0.0.5:{DEFAULT_PORT}\""));
         return None;
     }
-    (!config.addresses.is_empty()).then_some(config)
+    Some(config)
 }
 
 /// What stays free on disks, and where besides the usual folders.
@@ -644,7 +644,6 @@ mod tests {
         assert_eq!(addresses(&text("address = 'a:1'")).unwrap(), ["a:1"]);
         assert_eq!(addresses(&text("addresses = ['a:1', 'b:2']")).unwrap(), ["a:1", "b:2"]);
         for (keys, part) in [
-            ("", "`aggregator.address` is missing"),
             ("addresses = []", "`aggregator.addresses` has 0 entries; it must have 1 to 16"),
             ("addresses = ['a:1', 'b']", "`aggregator.addresses` is \"b\"; it must be HOST:PORT"),
             ("address = 'a:1'\naddresses = ['b:2']", "`aggregator.address` and `addresses` say the same thing"),

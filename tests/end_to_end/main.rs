@@ -4,6 +4,7 @@
 
 mod access;
 mod daemons;
+mod docs;
 mod jobs;
 mod kills;
 mod learnt;
