@@ -179,12 +179,18 @@ until_ 60 "and connected again" connected h1 yes
 until_ 300 "the job is complete" job_is completed
 check "every task was done once" test "$(ls /srv/folder/done/* | grep -c '^1')" = 40
 
-echo "install over what runs, as an upgrade does"
-before="$(pid gleaner-agent) $(pid gleaner-aggregator)"
-check "the packages install" dpkg -i ./*.deb
+echo "upgrade, while both run"
+before="$(pid gleaner-agent) $(pid gleaner-aggregator)" old=$(dpkg-query -W -f '${Version}' gleaner-agent)
+key=$(sha256sum /etc/gleaner/agent.key)
+check "the newer packages install over the old ones" dpkg -i upgraded/*.deb
+check "they are newer" dpkg --compare-versions "$(dpkg-query -W -f '${Version}' gleaner-agent)" gt "$old"
 check "both were restarted" test "$(pid gleaner-agent)" != "${before% *}" -a "$(pid gleaner-aggregator)" != "${before#* }"
 check "with the config that was changed" grep -q '^enabled = true' /etc/gleaner/agent.toml
-until_ 60 "the agent is connected, and acts" connected h1 yes
+check "and no other one beside it" eval 'none /etc/gleaner/*.dpkg-*'
+check "with the same key" test "$key" = "$(sha256sum /etc/gleaner/agent.key)"
+until_ 60 "the agents are connected again, without a token" eval 'connected h1 yes && connected d1'
+check "the job is still known" job_is completed
+until_ 60 "the shop is limited again" limited
 
 echo "stop and remove"
 until_ 60 "the shop is limited" limited

@@ -13,11 +13,18 @@ work=$(mktemp -d); trap 'rm -rf --one-file-system "$work"' EXIT
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 "$here/build-debs.sh" "$@" "$work/old"
-"$here/build-debs.sh" -n -v "$version+upgraded" "$work/new"
+"$here/build-debs.sh" -n -f -v "$version+upgraded" "$work/new"
+# They are tried apart: installing them takes their time.
+mkdir "$work/symbols" && mv "$work"/old/*-dbgsym_*.deb "$work/symbols/"
+if command -v lintian >/dev/null; then
+    lintian --fail-on error,warning --allow-root --tag-display-limit 0 "$work"/old/*.deb "$work"/symbols/*.deb && echo "lintian finds no fault"
+else
+    echo "SKIPPED: lintian: it is not here"
+fi
 "$here/base.sh" "$target/packaging/base.tar"
 root=$work/root
 mkdir "$root" && tar -C "$root" -xf "$target/packaging/base.tar"
 # What is mounted there is gone when this namespace ends.
-cp "$here/in-chroot.sh" "$root/" && mkdir "$root/debs" && cp -r "$work/old" "$work/new" "$root/debs/"
+cp "$here/in-chroot.sh" "$root/" && mkdir "$root/debs" && cp -r "$work/old" "$work/new" "$work/symbols" "$root/debs/"
 unshare --mount --pid --fork --kill-child sh -c '
     mount --make-rprivate / && mount -t proc proc "$1/proc" && exec chroot "$1" /in-chroot.sh' sh "$root"

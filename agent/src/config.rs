@@ -158,25 +158,22 @@ pub struct Config {
 /// How to reach the aggregator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AggregatorConfig {
-    /// `host:port`; of several, one leads and the others stand by. None where [`Config::load`] found none.
+    /// `host:port`; of several, one leads and the others stand by. Empty until this host has joined.
     pub addresses: Vec<String>,
     /// The authority's certificate, this host's, and its key.
     pub files: IdentityFiles,
 }
 
 impl Config {
-    /// Reads and validates a config file for commands that do without an aggregator: its address may be missing.
+    /// Reads and validates a config file.
     ///
     /// # Errors
-    /// All other [`Problems`] of the file at once.
+    /// All [`Problems`] of the file at once.
     pub fn load(file: &Path) -> Result<Self, Problems> {
-        let source = Source::read(file)?;
-        let document = source.parse();
-        let config = Self::from_root(document.root(), Address::MayBeMissing);
-        document.finish(config)
+        Self::from_source(&Source::read(file)?)
     }
 
-    /// Validates the config of an agent that runs.
+    /// Validates a config.
     ///
     /// # Errors
     /// All [`Problems`] at once.
@@ -184,13 +181,13 @@ impl Config {
         Self::with_keys(source).map(|(config, _)| config)
     }
 
-    /// Validates the config of an agent that runs, and tells the keys it may have.
+    /// Validates a config, and tells the keys it may have.
     ///
     /// # Errors
     /// All [`Problems`] at once.
     pub fn with_keys(source: &Source) -> Result<(Self, Vec<Key>), Problems> {
         let document = source.parse();
-        let config = Self::from_root(document.root(), Address::Needed);
+        let config = Self::from_root(document.root());
         let keys = document.keys();
         Ok((document.finish(config)?, keys))
     }
@@ -215,10 +212,10 @@ impl Config {
         self.scan_period_s = new.scan_period_s;
     }
 
-    fn from_root(mut root: Section<'_>, address: Address) -> Option<Self> {
+    fn from_root(mut root: Section<'_>) -> Option<Self> {
         let state_dir = root.path("state_dir", DEFAULT_STATE_DIR);
         let host = host_name(root.section("host"));
-        let aggregator = root.has("aggregator").then(|| aggregator(root.section("aggregator"), address));
+        let aggregator = root.has("aggregator").then(|| aggregator(root.section("aggregator")));
 
         let mut act = root.section("act");
         let mut foreground = root.section("foreground");
@@ -392,20 +389,11 @@ fn host_name(mut section: Section<'_>) -> Option<HostId> {
     }
 }
 
-/// Whether a section `aggregator` must say where the aggregator is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Address {
-    Needed,
-    MayBeMissing,
-}
-
-fn aggregator(mut section: Section<'_>, address: Address) -> Option<AggregatorConfig> {
+fn aggregator(mut section: Section<'_>) -> Option<AggregatorConfig> {
     let several = section.has("addresses");
-    let may_be_missing = address == Address::MayBeMissing && !section.has("address");
     let addresses = match several {
         true => section.texts("addresses"),
-        false if may_be_missing => Vec::new(),
-        false => section.required::<String>("address").into_iter().collect(),
+        false => section.optional_text("address").into_iter().collect(),
     };
     if several && section.has("address") {
         section.reject("address", "and `addresses` say the same thing; leave one out");
@@ -430,7 +418,7 @@ fn aggregator(mut section: Section<'_>, address: Address) -> Option<AggregatorCo
         section.reject(key, format_args!("is {bad:?}; it must be HOST:PORT, such as \"10.0.0.5:{DEFAULT_PORT}\""));
         return None;
     }
-    (may_be_missing || !config.addresses.is_empty()).then_some(config)
+    Some(config)
 }
 
 /// What stays free on disks, and where besides the usual folders.
@@ -656,7 +644,6 @@ mod tests {
         assert_eq!(addresses(&text("address = 'a:1'")).unwrap(), ["a:1"]);
         assert_eq!(addresses(&text("addresses = ['a:1', 'b:2']")).unwrap(), ["a:1", "b:2"]);
         for (keys, part) in [
-            ("", "`aggregator.address` is missing"),
             ("addresses = []", "`aggregator.addresses` has 0 entries; it must have 1 to 16"),
             ("addresses = ['a:1', 'b']", "`aggregator.addresses` is \"b\"; it must be HOST:PORT"),
             ("address = 'a:1'\naddresses = ['b:2']", "`aggregator.address` and `addresses` say the same thing"),

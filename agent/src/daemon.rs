@@ -50,6 +50,10 @@ const EVENTS_KEPT: usize = 4_096;
 /// What waits for the runner of tasks. When it is full the link waits, and so, by flow control, does the aggregator.
 const TASK_INPUTS: usize = 256;
 
+/// Why an agent that only can observe does not start.
+const NO_ADDRESS: &str =
+    "the config says no aggregator: `aggregator.address` is missing; `gleaner-agent join` writes it";
+
 /// How long the runner of tasks may take to hear that the agent stops.
 const TASKS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -93,9 +97,11 @@ enum Command {
     },
     /// Gets this host its certificate, by the token that `gleaner host invite` printed.
     ///
-    /// The key is made here and never leaves. Certificate and key go where the config file expects them; a config file
-    /// that does not exist is made, in the packaged one the aggregator's address is filled in, and nothing else is
-    /// changed.
+    /// How to join: `gleaner host invite h1` on the controller prints a token. On h1 run `gleaner-agent join -`, paste
+    /// the token and press Enter. Then `systemctl start gleaner-agent`.
+    ///
+    /// The key is made here and never leaves. Certificate and key go where the config file expects them. A config file
+    /// that does not exist is made; in one that names no aggregator the address is filled in, and nothing else is changed.
     Join {
         /// The token, or `-` for standard input. On a command line it can be read by everybody on this machine while
         /// the command runs; standard input and --token-file keep it secret.
@@ -244,6 +250,9 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             config.act |= arguments.act;
             if arguments.check {
                 say(format_args!("{}: good", arguments.config.display()))?;
+                if config.aggregator.is_none_or(|aggregator| aggregator.addresses.is_empty()) {
+                    say(format_args!("before the agent can start: {NO_ADDRESS}"))?;
+                }
                 return Ok(ExitCode::SUCCESS);
             }
             info!(?config, "effective config");
@@ -379,7 +388,8 @@ fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
 }
 
 fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
-    let aggregator = config.aggregator.as_ref().context("the config has no [aggregator] to report to")?;
+    let aggregator = config.aggregator.as_ref().filter(|aggregator| !aggregator.addresses.is_empty());
+    let aggregator = aggregator.context(NO_ADDRESS)?;
     // Its keys are in its memory from here on.
     service::forbid_dumps();
     // A mistake here is told at once, not with every attempt to connect.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use gleaner_daemon::config::Source;
 use gleaner_daemon::durable::make_folders;
 use gleaner_net::join::{JoinToken, MAX_TOKEN};
 use gleaner_net::stream::{read_short_message, write_message};
@@ -86,54 +87,44 @@ pub(crate) fn join(config_file: &Path, token: &JoinToken) -> anyhow::Result<Stri
             summary.push_str(&format!("\nconfig      {shown} (new)"));
         }
         Configured::With(known) if known.iter().any(|known| token.addresses.contains(known)) => {}
-        Configured::With(known) if known == [PLACEHOLDER] && say_where(&config_file, token)? => {
-            summary.push_str(&format!("\nconfig      {shown} (now with {})", where_to(token)));
-        }
-        Configured::With(known) if known.is_empty() => match add_where(&config_file, token)? {
-            true => summary.push_str(&format!("\nconfig      {shown} (now with {})", where_to(token))),
-            false => summary.push_str(&format!("\nadd to the section `aggregator` of {shown}:\n{}", where_to(token))),
-        },
-        Configured::With(known) => summary.push_str(&format!(
+        Configured::With(known) if !known.is_empty() && known != [PLACEHOLDER] => summary.push_str(&format!(
             "\n{shown} says that the aggregator is at {}; the token says otherwise: change it to\n{}",
             known.join(", "),
             where_to(token)
         )),
-        Configured::WithoutAggregator => {
-            summary.push_str(&format!("\nadd to {shown}:\n{}", section_text(token, &files)));
-        }
+        Configured::With(_) | Configured::WithoutAggregator => match say_where(&config_file, token, &files)? {
+            true => summary.push_str(&format!("\nconfig      {shown} (now with {})", where_to(token))),
+            false => summary.push_str(&format!("\nadd to {shown}:\n{}", aggregator_text(token, &files))),
+        },
     }
     Ok(summary)
 }
 
-/// Replaces the packaged config's placeholder by the aggregator's address; false where the file does not have that line
-/// once.
-fn say_where(config_file: &Path, token: &JoinToken) -> anyhow::Result<bool> {
+/// Writes the aggregator's address into a config that names none: in place of the packaged placeholder, or else into the
+/// section `[aggregator]`, or else as that section. False where the file would not say it then, and is left as it was.
+fn say_where(config_file: &Path, token: &JoinToken, files: &IdentityFiles) -> anyhow::Result<bool> {
     let text =
         std::fs::read_to_string(config_file).with_context(|| format!("failed to read {}", config_file.display()))?;
-    let line = format!("address = \"{PLACEHOLDER}\"");
-    if text.lines().filter(|own| **own == line).count() != 1 {
-        return Ok(false);
-    }
-    let mode = std::fs::metadata(config_file)?.permissions().mode() & 0o777;
-    write_file(config_file, &text.replace(&line, &where_to(token)), mode)?;
-    Ok(true)
-}
-
-/// Adds the aggregator's address below the head of its section; false where the file does not have that head once, in a
-/// line of its own.
-fn add_where(config_file: &Path, token: &JoinToken) -> anyhow::Result<bool> {
-    const HEAD: &str = "[aggregator]";
-    let text =
-        std::fs::read_to_string(config_file).with_context(|| format!("failed to read {}", config_file.display()))?;
-    if text.lines().filter(|own| own.trim() == HEAD).count() != 1 {
-        return Ok(false);
-    }
-    let with_address = |own: &str| match own.trim() == HEAD {
-        true => format!("{own}\n{}\n", where_to(token)),
-        false => format!("{own}\n"),
+    let placeholder = format!("address = \"{PLACEHOLDER}\"");
+    let is_header = |line: &&str| line.split('#').next().is_some_and(|line| line.trim() == "[aggregator]");
+    let (found, by) = match (text.lines().find(|line| *line == placeholder), text.lines().find(is_header)) {
+        (Some(placeholder), _) => (placeholder, where_to(token)),
+        (None, Some(header)) => (header, format!("{header}\n{}", where_to(token))),
+        (None, None) => ("", format!("{}\n{}", text.trim_end(), aggregator_text(token, files))),
     };
+    let changed = match found {
+        "" => by,
+        found => {
+            let lines = text.lines().map(|line| if line == found { by.as_str() } else { line });
+            lines.flat_map(|line| [line, "\n"]).collect()
+        }
+    };
+    let says = Config::from_source(&Source::from_text(config_file, &changed)).ok().and_then(|config| config.aggregator);
+    if says.is_none_or(|aggregator| aggregator.addresses != token.addresses || aggregator.files != *files) {
+        return Ok(false);
+    }
     let mode = std::fs::metadata(config_file)?.permissions().mode() & 0o777;
-    write_file(config_file, &text.lines().map(with_address).collect::<String>(), mode)?;
+    write_file(config_file, &changed, mode)?;
     Ok(true)
 }
 
@@ -150,7 +141,7 @@ enum Configured {
     /// There is no file.
     No,
     WithoutAggregator,
-    /// Its address, or several, or none yet.
+    /// Its address, or several.
     With(Vec<String>),
 }
 
@@ -262,17 +253,17 @@ fn pem(certificates: &[Vec<u8>]) -> String {
 
 fn config_text(token: &JoinToken, files: &IdentityFiles) -> String {
     format!(
-        "# Made by `gleaner-agent join`. Every key that is not here has its default.\n\n[host]\nname = \"{}\"\n\n{}\n",
+        "# Made by `gleaner-agent join`. Every key that is not here has its default.\n\n[host]\nname = \"{}\"\n{}",
         token.host,
-        section_text(token, files)
+        aggregator_text(token, files)
     )
 }
 
-/// The config's section that says where the aggregator is, and where what this host needs to talk to it.
-fn section_text(token: &JoinToken, files: &IdentityFiles) -> String {
+/// The section `[aggregator]`.
+fn aggregator_text(token: &JoinToken, files: &IdentityFiles) -> String {
     let quoted = |path: &Path| toml_text(&path.display().to_string());
     format!(
-        "[aggregator]\n{}\nca = {}\ncertificate = {}\nkey = {}",
+        "\n[aggregator]\n{}\nca = {}\ncertificate = {}\nkey = {}\n",
         where_to(token),
         quoted(&files.ca),
         quoted(&files.certificate),
@@ -287,7 +278,6 @@ fn toml_text(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_daemon::config::Source;
     use gleaner_net::join::new_secret;
     use gleaner_net::tls::Authority;
     use gleaner_types::id::HostId;
@@ -331,27 +321,41 @@ mod tests {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
         let mut token = token(vec![vec![0]]);
         token.addresses.push("b.example:7441".to_owned());
-        assert!(say_where(&file, &token).unwrap());
+        let files = Config::load(&file).unwrap().aggregator.unwrap().files;
+        assert!(say_where(&file, &token, &files).unwrap());
         let aggregator = Config::load(&file).unwrap().aggregator.unwrap();
         assert_eq!(aggregator.addresses, token.addresses);
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
         let changed = std::fs::read_to_string(&file).unwrap();
         assert_eq!(changed.lines().zip(packaged.lines()).filter(|(new, old)| new != old).count(), 1);
-        assert!(!say_where(&file, &token).unwrap(), "it is not there any more");
+        assert!(!say_where(&file, &token, &files).unwrap(), "it is not there any more");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), changed);
     }
 
     #[test]
-    fn an_address_that_is_missing_is_added_and_nothing_else() {
+    fn a_config_without_an_address_gets_one() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("agent.toml");
-        let text = "[host]\nname = 'h1'\n[aggregator]\nca = '/x/ca.crt'\n[act]\nenabled = true\n";
-        std::fs::write(&file, text).unwrap();
-        assert!(add_where(&file, &token(vec![vec![0]])).unwrap());
-        let changed = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(changed, text.replace("[aggregator]\n", "[aggregator]\naddress = \"10.0.0.5:7441\"\n"));
-        assert_eq!(Config::load(&file).unwrap().aggregator.unwrap().addresses, ["10.0.0.5:7441"]);
-        std::fs::write(&file, "aggregator = { ca = '/x/ca.crt' }\n").unwrap();
-        assert!(!add_where(&file, &token(vec![vec![0]])).unwrap(), "no line to put it below");
+        let beside = |name: &str| folder.path().join(name);
+        let own = IdentityFiles { ca: beside("ca.crt"), certificate: beside("agent.crt"), key: beside("agent.key") };
+        let packaged = IdentityFiles {
+            ca: "/etc/gleaner/ca.crt".into(),
+            certificate: "/etc/gleaner/agent.crt".into(),
+            key: "/etc/gleaner/agent.key".into(),
+        };
+        let token = token(vec![vec![0]]);
+        for (text, files) in [
+            ("", &own),
+            ("[host]\nname = 'h1'", &own),
+            ("[aggregator]\n\n[act]\nenabled = true\n", &packaged),
+            ("[aggregator] # here\nca = '/etc/gleaner/ca.crt'\n", &packaged),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            assert!(say_where(&file, &token, files).unwrap(), "{text}");
+            let config = Config::load(&file).unwrap();
+            assert_eq!(config.act, text.contains("enabled"), "the rest stays");
+            assert_eq!(config.aggregator.unwrap().addresses, token.addresses, "{text}");
+        }
     }
 
     #[test]

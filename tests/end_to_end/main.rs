@@ -5,6 +5,7 @@
 mod access;
 mod answers;
 mod daemons;
+mod docs;
 mod guests;
 mod jobs;
 mod kills;

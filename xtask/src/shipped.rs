@@ -36,7 +36,8 @@ fn documents(package: &str, manifest: &str) -> BTreeMap<PathBuf, PathBuf> {
         let sources = match source {
             // build-debs.sh makes these of the originals.
             "target/release/packaging/docs/*.md" => {
-                [matching(&root().join("docs/*.md")), vec![root().join("README.md")]].concat()
+                let others = ["README.md", "ARCHITECTURE.md"].map(|name| root().join(name));
+                [matching(&root().join("docs/*.md")), others.to_vec()].concat()
             }
             source => matching(&root().join(manifest).join(source)),
         };

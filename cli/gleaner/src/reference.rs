@@ -2,66 +2,22 @@
 //! and docs/configuration.md. Called by `main`, through [`gleaner_cli`]. The sentence about each key is from the
 //! packaged config.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::path::Path;
+mod keys;
+mod man;
 
-use anyhow::{Context, anyhow};
+use std::fmt::Write;
+
 use gleaner_cli::{End, ReferenceCommand, print};
-use gleaner_daemon::config::{Key, Source};
 use gleaner_planner::forecast::METHODS;
+
+use keys::daemons;
 
 pub(crate) fn run(command: &ReferenceCommand) -> anyhow::Result<End> {
     match command {
-        ReferenceCommand::Man { folder } => {
-            for program in
-                [gleaner_cli::command_line(), gleaner_agent::command_line(), gleaner_aggregator::command_line()]
-            {
-                let folder = folder.join(program.get_name());
-                std::fs::create_dir_all(&folder)
-                    .and_then(|()| clap_mangen::generate_to(program, &folder))
-                    .with_context(|| format!("failed to write man pages into {}", folder.display()))?;
-            }
-        }
+        ReferenceCommand::Man { folder } => man::write(folder)?,
         ReferenceCommand::Configuration => print(configuration()?.trim_end())?,
     }
     Ok(End::Good)
-}
-
-/// A daemon's config.
-struct Daemon {
-    title: &'static str,
-    file: &'static str,
-    /// The config that its package installs.
-    packaged: &'static str,
-    keys: Vec<Key>,
-    at_run_time: &'static [&'static str],
-}
-
-fn daemons() -> anyhow::Result<[Daemon; 2]> {
-    use gleaner_agent::config as agent;
-    use gleaner_aggregator::config as aggregator;
-    let source = |file, text| Source::from_text(Path::new(file), text);
-    let for_agent = include_str!("../../../systemd/agent.toml");
-    let for_aggregator = include_str!("../../../systemd/aggregator.toml");
-    // A section that is there or not at all: it is asked for its keys only if it is.
-    let with_standby = for_aggregator.replace("#[standby]", "[standby]").replace("#endpoints", "endpoints");
-    Ok([
-        Daemon {
-            title: "The agent",
-            file: agent::DEFAULT_FILE,
-            packaged: for_agent,
-            keys: agent::Config::with_keys(&source(agent::DEFAULT_FILE, for_agent))?.1,
-            at_run_time: agent::AT_RUN_TIME,
-        },
-        Daemon {
-            title: "The aggregator",
-            file: aggregator::DEFAULT_FILE,
-            packaged: for_aggregator,
-            keys: aggregator::Config::with_keys(&source(aggregator::DEFAULT_FILE, &with_standby))?.1,
-            at_run_time: aggregator::AT_RUN_TIME,
-        },
-    ])
 }
 
 const HEAD: &str = "\
@@ -79,27 +35,15 @@ fn configuration() -> anyhow::Result<String> {
     let mut text = HEAD.to_owned();
     for daemon in daemons()? {
         write!(text, "\n## {}: {}\n", daemon.title, daemon.file)?;
-        let sentences = sentences(daemon.packaged);
-        let mut sections: Vec<&str> = daemon.keys.iter().map(|key| split(&key.path).0).collect();
-        sections.dedup();
-        // The order of the packaged config; the keys of one section may be asked for in several places.
-        sections.sort_by_key(|section| {
-            daemon.packaged.find(&format!("\n[{section}]")).or_else(|| daemon.packaged.find(&format!("\n#[{section}]")))
-        });
-        sections.dedup();
-        for section in sections {
+        for (section, rows) in daemon.sections()? {
             match section {
                 "" => writeln!(text, "\nAbove the first section:")?,
                 section => writeln!(text, "\n### [{section}]")?,
             }
             writeln!(text, "\n| key | default | must be | reload | meaning |\n| --- | --- | --- | --- | --- |")?;
-            for key in daemon.keys.iter().filter(|key| split(&key.path).0 == section) {
-                let name = split(&key.path).1;
-                let sentence = sentence(&sentences, section, name)
-                    .ok_or_else(|| anyhow!("the packaged {} says nothing of `{}`", daemon.file, key.path))?;
-                let default = default_of(key, sentence);
-                let reload = if daemon.at_run_time.contains(&key.path.as_str()) { "yes" } else { "restart" };
-                writeln!(text, "| `{name}` | {default} | {} | {reload} | {sentence} |", key.allowed)?;
+            for row in rows {
+                let (default, reload) = (row.default_words(), if row.at_run_time { "yes" } else { "restart" });
+                writeln!(text, "| `{}` | {default} | {} | {reload} | {} |", row.name, row.allowed, row.meaning)?;
             }
             if section == "forecast" {
                 writeln!(text, "\n| method | it predicts |\n| --- | --- |")?;
@@ -112,69 +56,14 @@ fn configuration() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The value of a key that is not in the file; in words where it depends on something else.
-fn default_of(key: &Key, sentence: &str) -> String {
-    let in_words = || sentence.split_once("Default: ").map(|(_, words)| words);
-    match (&key.default, in_words()) {
-        (Some(default), _) => format!("`{default}`"),
-        (None, Some(words)) => {
-            let end = [". ", "; ", ", such as"].iter().filter_map(|end| words.find(end)).min().unwrap_or(words.len());
-            words[..end].trim_end_matches('.').to_owned()
-        }
-        (None, None) => "none".to_owned(),
-    }
-}
-
-/// The section and the name of a key.
-fn split(path: &str) -> (&str, &str) {
-    path.rsplit_once('.').unwrap_or(("", path))
-}
-
-/// What a packaged config says, by section: each comment with the key under it. Keys that follow one another share a
-/// comment; one that stands alone has no key.
-fn sentences(packaged: &str) -> BTreeMap<&str, Vec<(String, Option<&str>)>> {
-    let mut found: BTreeMap<&str, Vec<(String, Option<&str>)>> = BTreeMap::new();
-    let (mut section, mut comment, mut has_key) = ("", String::new(), false);
-    // A last empty line ends the last comment.
-    for line in packaged.lines().chain([""]) {
-        if let Some(words) = line.strip_prefix("# ") {
-            if std::mem::take(&mut has_key) {
-                comment.clear();
-            }
-            comment.push_str(if comment.is_empty() { "" } else { " " });
-            comment.push_str(words);
-        } else if let Some((key, _)) = line.trim_start_matches('#').split_once(" = ") {
-            found.entry(section).or_default().push((comment.clone(), Some(key)));
-            has_key = true;
-        } else {
-            let comment = std::mem::take(&mut comment);
-            if !std::mem::take(&mut has_key) && !comment.is_empty() {
-                found.entry(section).or_default().push((comment, None));
-            }
-            if let Some(name) = line.trim_start_matches('#').strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
-                section = name;
-            }
-        }
-    }
-    found
-}
-
-/// The comment above a key, or else one of its section that shows it.
-fn sentence<'s>(
-    sentences: &'s BTreeMap<&str, Vec<(String, Option<&str>)>>,
-    section: &str,
-    key: &str,
-) -> Option<&'s str> {
-    let of_section = sentences.get(section)?;
-    let shown = format!("{key} = ");
-    let above = of_section.iter().find(|(comment, under)| *under == Some(key) && !comment.is_empty());
-    above
-        .or_else(|| of_section.iter().find(|(comment, _)| comment.contains(&shown)))
-        .map(|(comment, _)| comment.as_str())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use gleaner_daemon::config::{Key, Source};
+
+    use super::keys::split;
     use super::*;
 
     #[test]
@@ -232,11 +121,11 @@ mod tests {
         use gleaner_planner::memory_bound::{FLOOR_LEAST, FLOOR_SHARE};
         let mut shown = BTreeMap::new();
         for daemon in daemons().unwrap() {
-            let sentences = sentences(daemon.packaged);
-            for key in daemon.keys.iter().filter(|key| key.default.is_none()) {
-                let (section, name) = split(&key.path);
-                let words = default_of(key, sentence(&sentences, section, name).unwrap());
-                shown.insert(format!("{} {}", daemon.title, key.path), words);
+            for (section, rows) in daemon.sections().unwrap() {
+                for row in rows.iter().filter(|row| row.default.is_none()) {
+                    let dot = if section.is_empty() { "" } else { "." };
+                    shown.insert(format!("{} {section}{dot}{}", daemon.title, row.name), row.default_words());
+                }
             }
         }
         let without = Agent::from_source(&Source::from_text(Path::new("test.toml"), "")).unwrap();
@@ -324,17 +213,6 @@ mod tests {
     }
 
     #[test]
-    fn sentences_are_found_above_a_key_or_around_it() {
-        let packaged = "# A file.\n\n# One\n# two.\n#a = 1\n\n[s]\n# Of b,\nb = 2\n#c = 3\n# As in d = 4.\n";
-        let found = sentences(packaged);
-        assert_eq!(sentence(&found, "", "a"), Some("One two."));
-        assert_eq!(sentence(&found, "s", "b"), Some("Of b,"));
-        assert_eq!(sentence(&found, "s", "c"), Some("Of b,"));
-        assert_eq!(sentence(&found, "s", "e"), None);
-        assert_eq!(sentence(&found, "s", "d"), Some("As in d = 4."));
-    }
-
-    #[test]
     fn every_program_has_man_pages() {
         let folder = tempfile::tempdir().unwrap();
         run(&ReferenceCommand::Man { folder: folder.path().join("man") }).unwrap();
@@ -342,13 +220,21 @@ mod tests {
         for name in [
             "gleaner/gleaner.1",
             "gleaner/gleaner-job-submit.1",
-            "gleaner-agent/gleaner-agent.1",
-            "gleaner-agent/gleaner-agent-restore.1",
-            "gleaner-aggregator/gleaner-aggregator.1",
+            "gleaner-agent/gleaner-agent.8",
+            "gleaner-agent/gleaner-agent-restore.8",
+            "gleaner-agent/gleaner-agent.toml.5",
+            "gleaner-aggregator/gleaner-aggregator.8",
+            "gleaner-aggregator/gleaner-aggregator.toml.5",
         ] {
             assert!(page(name).unwrap().contains(".SH"), "{name}");
         }
-        assert!(page("gleaner-agent/gleaner-agent-keeper.1").is_err(), "what is hidden has no page");
+        let (file, text) = ("gleaner-agent/gleaner-agent.toml.5", page("gleaner-agent/gleaner-agent.toml.5").unwrap());
+        for daemon in daemons().unwrap().iter().filter(|daemon| daemon.program == "gleaner-agent") {
+            for (section, rows) in daemon.sections().unwrap() {
+                assert!(rows.iter().all(|row| text.contains(&format!("\\fB{}\\fR", row.name))), "{file}: {section}");
+            }
+        }
+        assert!(page("gleaner-agent/gleaner-agent-keeper.8").is_err(), "what is hidden has no page");
     }
 
     /// The text of every file below a folder whose name ends so.

@@ -338,7 +338,7 @@ pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> any
             client.call(&Request::Release { host: host.clone() }).await?;
             match json {
                 true => print(&serde_json::json!({ "host": host, "held_until": null }).to_string())?,
-                false => print(&format!("{host} is given back"))?,
+                false => print(&format!("hold on {host} lifted"))?,
             }
         }
         HostCommand::Release { host: None, .. } => {

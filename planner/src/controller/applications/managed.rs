@@ -236,7 +236,7 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
     } else {
         String::new()
     };
-    let Some(error) = request.error else {
+    if request.error.is_none() {
         let why = match response {
             ResponseTime::Mean { .. } => "what was seen cannot be used".to_owned(),
             ResponseTime::Idle => "nobody asked anything of it".to_owned(),
@@ -247,9 +247,10 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
         let grows = request.bounds.iter().any(|(present, most)| most > present);
         let held = if grows { "what is used up grows and all else is held" } else { "every share is held" };
         return format!("{held}: {why}{floors}");
-    };
+    }
     let mean_ms = response.mean_ms().unwrap_or_default();
-    let slower = if error > 0.0 { "slower" } else { "faster" };
+    let beyond = mean_ms / target_ms - 1.0;
+    let side = if beyond > 0.0 { "above" } else { "below" };
     let reach = match request.reach {
         Some(Reach::TooFarAbove) => "; as far up as one interval allows",
         Some(Reach::TooFarBelow) => "; as far down as one interval allows",
@@ -257,5 +258,8 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
     };
     let cut =
         if part < 1.0 { format!("; {:.0} % of its contended requests granted", part * 100.0) } else { String::new() };
-    format!("{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {slower}{reach}{cut}{floors}", error.abs() * 100.0)
+    format!(
+        "{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {side} target{reach}{cut}{floors}",
+        beyond.abs() * 100.0
+    )
 }

@@ -1,0 +1,15 @@
+#!/bin/bash
+# In the machines that test-walk.sh boots: runs what comes over the serial line as somebody at a root shell would, and says what
+# came of it. A command is a line of base64; the answer is a line with its output as base64 and its exit code.
+stty raw -echo
+export LC_ALL=C.UTF-8 TERM=dumb HOME=/root DEBIAN_FRONTEND=noninteractive
+case $(hostname) in controller) address=10.9.0.1 ;; *) address=10.9.0.2 ;; esac
+/test/busybox ifconfig eth0 $address up
+mkdir -p /srv/folder && mount -t virtiofs folder /srv/folder || exit
+cd /test && echo ready
+while read -r command; do
+    base64 -d <<<"$command" >/tmp/command
+    bash /tmp/command </dev/null >/tmp/said 2>&1
+    code=$?
+    echo "$(base64 -w0 /tmp/said) $code"
+done
