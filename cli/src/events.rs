@@ -186,12 +186,13 @@ mod tests {
     #[test]
     fn times_are_times_and_durations_are_durations() {
         let host = HostId::new("h1").unwrap();
-        let held = words(Event::HostHeld { host, until: Timestamp(1_795_132_799_123) });
+        let held = words(Event::HostHeld { host, until: Some(Timestamp(1_795_132_799_123)) });
         assert!(held.ends_with("host=h1  until=2026-11-19T23:59:59.123Z"), "{held}");
         let job = JobId::new("j").unwrap();
         let profiling = words(Event::JobProfiling { job: job.clone(), period_s: 90.0 });
         assert!(profiling.ends_with("job=j  period=1 min 30 s"), "{profiling}");
-        let submitted = words(Event::JobSubmitted { job, goal: Goal::Deadline { within_s: 3_600.0 }, tasks: 7 });
+        let submitted =
+            words(Event::JobSubmitted { job, user: None, goal: Goal::Deadline { within_s: 3_600.0 }, tasks: 7 });
         assert!(submitted.contains("goal=within 1 h 00 min") && submitted.contains("tasks=7"), "{submitted}");
         let application = ApplicationId::new("shop").unwrap();
         let changed =

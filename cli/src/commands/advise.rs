@@ -170,7 +170,7 @@ mod tests {
         }
         let unknown = text.lines().find(|line| line.starts_with("h3")).unwrap();
         assert_eq!(unknown.matches("unknown").count(), 3, "{unknown}");
-        let none = self::text(&total(advice.question, vec![advice.hosts[2].clone()]));
+        let none = self::text(&total(advice.question, vec![advice.hosts[2].clone()]), CpuUnit::Cores);
         assert!(
             none.starts_with("What 1 host could give for 10 min 00 s at a risk of 1 % is not known yet."),
             "{none}"
