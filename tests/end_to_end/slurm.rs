@@ -225,28 +225,4 @@ fn harvested(pair: &Pair, slurm: &Slurm) {
         line.is_none_or(|line| !line.contains('%') && line.ends_with(" 30"))
     });
     slurm.ask("scancel", &[&left.id.to_string(), &other.id.to_string()]);
-    featured(pair, slurm);
-}
-
-/// Where only an array is left that asks for a feature, the nodes without it are given back, and it runs on the one that has it.
-fn featured(pair: &Pair, slurm: &Slurm) {
-    let [without, with] = INTERACTIVE;
-    let node = format!("NodeName={with}");
-    slurm.ask("scontrol", &["update", &node, "AvailableFeatures=gpu", "ActiveFeatures=gpu"]);
-    let plain = slurm.submit("games", 16, 2.0, &[]);
-    let asking = slurm.submit("daemon", 24, 3.0, &["--constraint=gpu"]);
-    watch_queue(pair, slurm, "featured", "credit", 2);
-    until("the array without a feature is done", || slurm.is_done(&plain));
-    until("a host is of no use", || {
-        pair.job("featured")["status"]["progress"]["unusable"] == serde_json::json!([without]) || slurm.is_done(&asking)
-    });
-    until("its node drains", || {
-        let state = slurm.ask("sinfo", &["-h", "-N", "-n", without, "-o", "%T"]);
-        !["idle", "mixed", "allocated"].contains(&state.trim())
-    });
-    until("the array with a feature is done", || slurm.is_done(&asking));
-    let nodes: Vec<String> = slurm.ended(&asking).into_iter().map(|(_, node)| node).collect();
-    println!("{} tasks that ask for the feature of {with} ran on {nodes:?}", nodes.len());
-    assert!(nodes.iter().all(|node| node == with), "{nodes:?}");
-    completes(pair, "featured");
 }
