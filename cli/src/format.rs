@@ -7,7 +7,7 @@ use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, Res
 use gleaner_types::event::{EventRecord, EventSource};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::HostId;
-use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus, PoolShare};
+use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus, PoolShare, Workers};
 use gleaner_types::report::{Absence, Bounded, Reading, VolunteerState};
 use gleaner_types::report::{HostHarm, WorkloadHarm};
 use gleaner_types::text::harmless;
@@ -391,7 +391,7 @@ pub(crate) fn job(job: &JobStatus) -> String {
     }
     line("volunteers", job.volunteers.to_string());
     if let Some(share) = &job.share {
-        line("share", pool_share(share));
+        line("share", pool_share(share, &job.spec.workers));
     }
     line("cost", job.cost.to_string());
     // Above all of it, the idle time is not known of every interval that was harvested in.
@@ -414,7 +414,7 @@ pub(crate) fn job(job: &JobStatus) -> String {
     lines.join("\n")
 }
 
-/// Hosts that a job may have, of those it wants.
+/// Workers that a job may have, of those it wants.
 pub(crate) fn share(share: &PoolShare) -> String {
     format!("{} of {}", share.allotted, share.wanted)
 }
@@ -425,18 +425,22 @@ pub(crate) fn ahead(share: &PoolShare) -> String {
     format!("{sign}{}", seconds(share.ahead_s.abs()))
 }
 
-/// What a job has of hosts that several jobs want, in a sentence.
-pub(crate) fn pool_share(of: &PoolShare) -> String {
+/// What a job has of hosts, or of slots of its machine, that several jobs want, in a sentence.
+pub(crate) fn pool_share(of: &PoolShare, workers: &Workers) -> String {
+    let worker = match workers {
+        Workers::Slots(_) => "slot",
+        Workers::Hosts(_) => "host",
+    };
     let by = match of.fair_completion {
         Some(at) => format!("; by fair sharing alone it would be done at {at}"),
         None => "; when it would be done by fair sharing alone is not known yet".into(),
     };
     let credit = match of.credit_s {
-        had if had >= 0.0 => format!("{had:.0} host-seconds borrowed"),
-        lent => format!("{:.0} host-seconds lent", -lent),
+        had if had >= 0.0 => format!("{had:.0} {worker}-seconds borrowed"),
+        lent => format!("{:.0} {worker}-seconds lent", -lent),
     };
     format!(
-        "{} hosts it wants, fair would be {:.1}; {credit} ({} against fair sharing){by}",
+        "{} {worker}s it wants, fair would be {:.1}; {credit} ({} against fair sharing){by}",
         share(of),
         of.fair,
         ahead(of)
