@@ -14,4 +14,5 @@ mod runs;
 mod screen;
 mod service;
 mod sharing;
+mod slots;
 mod slurm;
