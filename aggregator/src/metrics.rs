@@ -372,15 +372,17 @@ fn jobs(page: &mut Page, controller: &Controller, now: Timestamp) {
     of_each("gleaner_job_volunteers", "Volunteers that a job has.", &|job| Some(f64::from(job.volunteers)));
     of_each(
         "gleaner_job_allotted_volunteers",
-        "Interactive hosts a job may have, where several jobs want the same.",
+        "Interactive hosts, or slots of its machine, that a job may have, where several jobs want the same.",
         &|job| Some(f64::from(job.share.as_ref()?.allotted)),
     );
-    of_each("gleaner_job_fair_volunteers", "Interactive hosts a job would have under fair sharing.", &|job| {
-        Some(job.share.as_ref()?.fair)
-    });
+    of_each(
+        "gleaner_job_fair_volunteers",
+        "Interactive hosts, or slots of its machine, that a job would have under fair sharing.",
+        &|job| Some(job.share.as_ref()?.fair),
+    );
     of_each(
         "gleaner_job_credit_host_seconds",
-        "Host-seconds a job has had beyond its fair share, dedicated hosts among them; negative when it has lent.",
+        "Host-seconds, or slot-seconds, that a job has had beyond its fair share, dedicated ones among them; negative when it has lent.",
         &|job| Some(job.share.as_ref()?.credit_s),
     );
     of_each("gleaner_job_deadline_seconds", "Time left to a job's deadline; negative when it has passed.", &|job| {

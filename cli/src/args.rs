@@ -582,7 +582,7 @@ pub(crate) struct JobArgs {
     /// Most slots at once; default is the number of CPUs.
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
-    /// Slots that always run; the others follow the residual.
+    /// Slots it has from its first second on, unless other jobs on the machine come before it; more follow the residual.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) dedicated_slots: u32,
     /// Memory a task needs, such as 512M: bounds the slots.

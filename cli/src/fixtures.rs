@@ -1,7 +1,13 @@
-//! What several of this crate's tests show: a host as an aggregator sees it. In: its report. Out: its view. Called by tests.
+//! What several of this crate's tests show: a host and a job as an aggregator sees them. In: its report, or a name and a phase.
+//! Out: its view. Called by tests.
 
 use gleaner_planner::controller::HostView;
+use gleaner_types::engine::EngineSpec;
+use gleaner_types::id::{HostId, JobId};
+use gleaner_types::job::{Goal, JobPhase, JobSpec, JobStatus, Prices, SlotSpec, Workers};
 use gleaner_types::report::HostReport;
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, Dollars};
 
 /// A connected host that acts, with a report and nothing else.
 pub(crate) fn host_view(report: HostReport) -> HostView {
@@ -16,5 +22,37 @@ pub(crate) fn host_view(report: HostReport) -> HostView {
         job: None,
         held_until: None,
         unreadable: None,
+    }
+}
+
+/// A job on one machine, with three volunteers.
+pub(crate) fn job(name: &str, phase: JobPhase) -> JobStatus {
+    let slots = SlotSpec { host: HostId::new("host-1").unwrap(), tasks: 10, dedicated_slots: 1, max_slots: None };
+    JobStatus {
+        spec: JobSpec {
+            id: JobId::new(name).unwrap(),
+            engine: EngineSpec::without_options("local"),
+            workers: Workers::Slots(slots),
+            goal: Goal::Deadline { within_s: 600.0 },
+            prices: Prices::default(),
+            memory_per_slot: Bytes(0),
+            set_up_s: 0.0,
+            power: None,
+        },
+        phase,
+        submitted: Timestamp(0),
+        started: None,
+        ended: None,
+        progress: None,
+        volunteers: 3,
+        completion_estimate: None,
+        deadline: Some(Timestamp(300_000)),
+        cost: Dollars::ZERO,
+        harvested_core_s: 0.0,
+        idle_core_s: 0.0,
+        harm: None,
+        energy_wh: None,
+        decisions: 0,
+        share: None,
     }
 }

@@ -6,7 +6,7 @@ use gleaner_planner::controller::{FleetHold, HeldUntil, HostView};
 use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::HostId;
-use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus, PoolShare};
+use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus, PoolShare, Workers};
 use gleaner_types::report::{Absence, Bounded, Reading, VolunteerState};
 use gleaner_types::report::{HostHarm, WorkloadHarm};
 use gleaner_types::text::{counted, harmless};
@@ -479,7 +479,7 @@ pub(crate) fn job(job: &JobStatus) -> String {
     }
     line("volunteers", job.volunteers.to_string());
     if let Some(share) = &job.share {
-        line("share", pool_share(share));
+        line("share", pool_share(share, &job.spec.workers));
     }
     line("cost", job.cost.to_string());
     // Above all of it, the idle time is not known of every interval that was harvested in.
@@ -502,7 +502,7 @@ pub(crate) fn job(job: &JobStatus) -> String {
     lines.join("\n")
 }
 
-/// Hosts that a job may have, of those it wants.
+/// Workers that a job may have, of those it wants.
 pub(crate) fn share(share: &PoolShare) -> String {
     format!("{} of {}", share.allotted, share.wanted)
 }
@@ -513,15 +513,19 @@ pub(crate) fn ahead(share: &PoolShare) -> String {
     format!("{sign}{}", seconds(share.ahead_s.abs()))
 }
 
-/// What a job has of hosts that several jobs want, in a sentence.
-pub(crate) fn pool_share(of: &PoolShare) -> String {
+/// What a job has of hosts, or of slots of its machine, that several jobs want, in a sentence.
+pub(crate) fn pool_share(of: &PoolShare, workers: &Workers) -> String {
+    let worker = match workers {
+        Workers::Slots(_) => "slot",
+        Workers::Hosts(_) => "host",
+    };
     let by = match of.fair_completion {
         Some(at) => format!("; by fair sharing alone it would be done at {at}"),
         None => "; when it would be done by fair sharing alone is not known yet".into(),
     };
     let credit = match of.credit_s {
-        had if had >= 0.0 => format!("{had:.0} host-seconds borrowed"),
-        lent => format!("{:.0} host-seconds lent", -lent),
+        had if had >= 0.0 => format!("{had:.0} {worker}-seconds borrowed"),
+        lent => format!("{:.0} {worker}-seconds lent", -lent),
     };
     let of_user = match of.user_jobs {
         0 | 1 => String::new(),
@@ -530,7 +534,7 @@ pub(crate) fn pool_share(of: &PoolShare) -> String {
     format!(
         "{} of {} it wants, fair would be {:.1}{of_user}; {credit} ({} against fair sharing){by}",
         of.allotted,
-        counted(of.wanted, "host"),
+        counted(of.wanted, worker),
         of.fair,
         ahead(of)
     )

@@ -53,7 +53,8 @@ pub struct Array {
 
 impl Array {
     /// Tasks that could run now.
-    fn useful(&self) -> u32 {
+    #[must_use]
+    pub fn useful(&self) -> u32 {
         self.waiting.saturating_add(self.running).min(self.own_bound.unwrap_or(u32::MAX))
     }
 
@@ -128,6 +129,11 @@ impl QueueAccount {
             Some((*number, Turn { place, at_once: (given < array.useful()).then_some(given), standing: *standing }))
         };
         self.order.iter().enumerate().filter_map(turn).collect()
+    }
+
+    /// Nobody looked until this time, and what ran meanwhile counts for nobody.
+    pub fn skip(&mut self, now_s: f64) {
+        self.ledger.skip(now_s);
     }
 
     fn book(&mut self, arrays: &BTreeMap<u64, Array>, now_s: f64) {

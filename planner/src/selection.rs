@@ -1,8 +1,6 @@
 //! Node selection: offers sorted by potential productivity, the best first; a size is a prefix of the list (RHIC §4.2).
 //! In: offers of hosts. Out: their order, for [`crate::sizing`].
 
-use std::collections::BTreeMap;
-
 use gleaner_types::id::HostId;
 use gleaner_types::units::CoreShare;
 
@@ -84,16 +82,6 @@ pub fn with_tasks(offers: &[Offer], tasks: u32) -> u32 {
         short
     });
     u32::try_from(needed.count()).unwrap_or(u32::MAX)
-}
-
-/// Slots per host of a prefix of the offers.
-#[must_use]
-pub fn slots_by_host(offers: &[Offer]) -> BTreeMap<HostId, u32> {
-    let mut slots = BTreeMap::new();
-    for offer in offers {
-        *slots.entry(offer.host.clone()).or_insert(0) += offer.slots;
-    }
-    slots
 }
 
 #[cfg(test)]

@@ -231,6 +231,15 @@ impl Sizing<'_> {
         Choice { size: chosen.size, bound, candidates, chosen, considered: free.considered }
     }
 
+    /// A choice where others have had part of what was wanted before: what is kept because a change would save next to nothing is
+    /// what was wanted, not what others left of that.
+    #[must_use]
+    pub fn kept_as_wanted(&self, choice: Choice, wanted: u32) -> Choice {
+        let wanted = wanted.min(self.useful);
+        let is_kept = choice.bound == Bound::Transition && self.deadline_in_s.is_none();
+        if is_kept && choice.size < wanted { self.forced(wanted, Bound::Transition) } else { choice }
+    }
+
     /// A choice among more hosts than these, of which other jobs have some: so many of these are taken.
     #[must_use]
     pub fn limited(&self, choice: Choice, size: u32) -> Choice {

@@ -18,4 +18,5 @@ mod runs;
 mod screen;
 mod service;
 mod sharing;
+mod slots;
 mod slurm;

@@ -194,7 +194,7 @@ pub struct SubmitJob {
     pub working_dir: String,
     /// Folder for the tasks' output; absolute. `None` is a folder under the aggregator's state.
     pub output_dir: Option<String>,
-    /// Slots that always run.
+    /// Slots it has from its first second on, unless other jobs on the machine come before it.
     pub dedicated_slots: u32,
     /// Most slots; `None` is the number of CPUs.
     pub max_slots: Option<u32>,

@@ -104,8 +104,8 @@ impl Engine for LocalEngine {
         let orders = Orders { slots, cancelled: false, stopping: false };
         match self.running.get(&job.spec.id) {
             Some(running) => _ = running.orders.send_replace(orders),
-            None if slots > 0 => self.start(job, orders),
-            None => {}
+            // Without slots too: what ran before a restart runs on, and somebody has to hear of it.
+            None => self.start(job, orders),
         }
     }
 

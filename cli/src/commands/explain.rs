@@ -9,7 +9,7 @@ use gleaner_api::{Client, ClientError, ErrorCode, JobDetail, Request, Response, 
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_types::id::{HostId, JobId};
-use gleaner_types::job::PoolShare;
+use gleaner_types::job::{JobPhase, JobStatus, PoolShare, Workers};
 use gleaner_types::report::HostHarm;
 use serde::Serialize;
 
@@ -37,7 +37,7 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
                 Ok(detail) => detail,
                 Err(error) => return Err(nobody(&client, &job, error).await),
             };
-            let hosts = of_job(hosts_now(&client).await, &detail.status.spec.id);
+            let hosts = of_job(hosts_now(&client).await, &detail.status);
             (detail, hosts)
         }
     };
@@ -45,7 +45,8 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
         print(&format!("{}\nno decision has been taken about it yet", format::job(&detail.status)))?;
         return Ok(End::Failed);
     };
-    show(decision, format::decision, &hosts, detail.status.share.as_ref(), json)?;
+    let share = detail.status.share.as_ref().map(|share| (share, &detail.status.spec.workers));
+    show(decision, format::decision, &hosts, share, json)?;
     Ok(End::Good)
 }
 
@@ -90,9 +91,12 @@ async fn hosts_now(client: &Client) -> Vec<HostView> {
     }
 }
 
-/// The hosts whose volunteers work for a job now.
-fn of_job(hosts: Vec<HostView>, job: &JobId) -> Vec<HostView> {
-    hosts.into_iter().filter(|host| host.job.as_ref() == Some(job)).collect()
+/// The hosts whose volunteers work for a job now. Several jobs may share the slots of one machine, which names the oldest.
+fn of_job(hosts: Vec<HostView>, job: &JobStatus) -> Vec<HostView> {
+    let is_active = matches!(job.phase, JobPhase::Profiling | JobPhase::Running);
+    let machine = job.spec.workers.slots().filter(|_| is_active).map(|local| &local.host);
+    let is_own = |host: &HostView| host.job.as_ref() == Some(&job.spec.id) || machine == Some(&host.host);
+    hosts.into_iter().filter(is_own).collect()
 }
 
 /// The hosts that an application's tiers are on.
@@ -128,8 +132,13 @@ fn as_json<D: Serialize>(decision: &D, hosts: &[HostView], share: Option<&PoolSh
     serde_json::to_string_pretty(&Explained { decision, share, harm: harm.collect() })
 }
 
-fn as_text<D>(decision: &D, words: fn(&D) -> String, hosts: &[HostView], share: Option<&PoolShare>) -> String {
-    let share = share.map(|share| format!("share now: {}", format::pool_share(share)));
+fn as_text<D>(
+    decision: &D,
+    words: fn(&D) -> String,
+    hosts: &[HostView],
+    share: Option<(&PoolShare, &Workers)>,
+) -> String {
+    let share = share.map(|(share, workers)| format!("share now: {}", format::pool_share(share, workers)));
     let harm = hosts.iter().filter_map(|view| Some(format::host_harm(&view.host, &view.report.as_ref()?.harm)));
     let held = hosts.iter().filter_map(format::volunteer_held);
     std::iter::once(words(decision)).chain(share).chain(harm).chain(held).collect::<Vec<_>>().join("\n")
@@ -139,10 +148,14 @@ fn show<D: Serialize>(
     decision: &D,
     words: fn(&D) -> String,
     hosts: &[HostView],
-    share: Option<&PoolShare>,
+    share: Option<(&PoolShare, &Workers)>,
     json: bool,
 ) -> anyhow::Result<()> {
-    print(&if json { as_json(decision, hosts, share)? } else { as_text(decision, words, hosts, share) })
+    print(&if json {
+        as_json(decision, hosts, share.map(|(share, _)| share))?
+    } else {
+        as_text(decision, words, hosts, share)
+    })
 }
 
 fn saved(folder: &Path, job: &JobId) -> anyhow::Result<JobDetail> {
@@ -166,6 +179,7 @@ fn saved(folder: &Path, job: &JobId) -> anyhow::Result<JobDetail> {
 #[cfg(test)]
 mod tests {
     use gleaner_types::harm::HarmInterval;
+    use gleaner_types::job::{ClusterSpec, JobSpec, SlotSpec};
     use gleaner_types::report::Reading;
     use serde_json::{Value, json};
 
@@ -179,6 +193,18 @@ mod tests {
         report.harm.budget_percent = 1.0;
         report.harm.paused_s = 70.25;
         HostView { job: job.map(|job| JobId::new(job).unwrap()), ..host_view(report) }
+    }
+
+    /// A job of engine `local` on a machine.
+    fn on(machine: &str, phase: JobPhase) -> JobStatus {
+        let job = crate::fixtures::job("j", phase);
+        let workers = Workers::Slots(SlotSpec {
+            host: HostId::new(machine).unwrap(),
+            tasks: 10,
+            dedicated_slots: 1,
+            max_slots: None,
+        });
+        JobStatus { spec: JobSpec { workers, ..job.spec }, ..job }
     }
 
     fn names(hosts: &[HostView]) -> Vec<&str> {
@@ -212,7 +238,13 @@ mod tests {
             ahead_s: -30.0,
             fair_completion: None,
         };
-        let text = as_text(&(), |()| "a decision".to_owned(), &[view("h1", None)], Some(&share));
+        let hosts = Workers::Hosts(ClusterSpec {
+            dedicated: Vec::new(),
+            max_volunteers: None,
+            max_slots_per_host: None,
+            weight: 1.0,
+        });
+        let text = as_text(&(), |()| "a decision".to_owned(), &[view("h1", None)], Some((&share, &hosts)));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines,
@@ -225,12 +257,18 @@ mod tests {
                 "  pauses to measure it cost the volunteer 1 min 10 s so far"
             ]
         );
+        let slots = on("h1", JobPhase::Running).spec.workers;
+        let text = as_text(&(), |()| "a decision".to_owned(), &[], Some((&share, &slots)));
+        assert!(text.contains("2 of 5 slots it wants, fair would be 3.0; 120 slot-seconds lent"), "{text}");
     }
 
     #[test]
     fn a_job_has_its_volunteers_hosts_and_an_application_those_of_its_tiers() {
         let hosts = || vec![view("h1", Some("j")), view("h2", None), view("h3", Some("other"))];
-        assert_eq!(names(&of_job(hosts(), &JobId::new("j").unwrap())), ["h1"]);
+        let waiting = JobPhase::Waiting { reason: String::new() };
+        assert_eq!(names(&of_job(hosts(), &on("h2", waiting))), ["h1"]);
+        // Several jobs of engine `local` share a machine.
+        assert_eq!(names(&of_job(hosts(), &on("h3", JobPhase::Running))), ["h1", "h3"]);
         let tier = |host: &str| json!({"name": "db", "host": host, "workload": "w"});
         let spec = json!({
             "name": "shop",

@@ -298,7 +298,11 @@ fn jobs(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
     let detail = |job: &&JobStatus| {
         let why = match &job.phase {
             JobPhase::Waiting { reason } | JobPhase::Failed { reason } => format!("; {}", clean(reason)),
-            _ => job.share.as_ref().map(|share| format!("; {}", pool_share(share))).unwrap_or_default(),
+            _ => job
+                .share
+                .as_ref()
+                .map(|share| format!("; {}", pool_share(share, &job.spec.workers)))
+                .unwrap_or_default(),
         };
         format!(
             "{}: {}, {} so far, {:.0} core-s{why}",

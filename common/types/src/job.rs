@@ -183,7 +183,8 @@ pub struct SlotSpec {
     pub host: HostId,
     /// How many tasks the job has; 0 if that is not known beforehand.
     pub tasks: u32,
-    /// Slots that run from the first second to the last: the dedicated capacity of the job.
+    /// Slots that run from the first second to the last, unless other jobs on the machine come before it: the dedicated
+    /// capacity of the job.
     pub dedicated_slots: u32,
     /// Most slots at once, dedicated ones included; `None` is the number of CPUs.
     pub max_slots: Option<u32>,
@@ -337,21 +338,22 @@ pub struct JobStatus {
     pub energy_wh: Option<f64>,
     /// Decisions taken.
     pub decisions: u32,
-    /// What it has of the interactive hosts that several jobs want, as last counted; `None` while it is the only one
-    /// on a cluster, and of jobs on one machine.
+    /// What it has of the interactive hosts, or of the slots of its machine, that several jobs want, as last counted; `None`
+    /// while it is the only one on a cluster or on its machine.
     #[serde(default)]
     pub share: Option<PoolShare>,
 }
 
 /// What a job may have of the interactive hosts that jobs on clusters share by credit (Wei §5.3): at a decision, or when another
-/// job wants more or less, or has ended.
+/// job wants more or less, or has ended. Of jobs on one machine it is about the machine's slots, dedicated ones among them, every
+/// second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PoolShare {
-    /// Interactive hosts it would take if nobody else wanted any.
+    /// Interactive hosts (slots) it would take if nobody else wanted any.
     pub wanted: u32,
-    /// Interactive hosts it may have until its next decision.
+    /// Interactive hosts it may have until its next decision (slots, as soon as tasks of others in them have ended).
     pub allotted: u32,
-    /// Interactive hosts it would have now under fair sharing; a part of one counts.
+    /// Interactive hosts (slots) it would have now under fair sharing; a part of one counts.
     pub fair: f64,
     /// Interactive hosts that all jobs of its user would have together under fair sharing, itself among them.
     #[serde(default)]
@@ -359,7 +361,7 @@ pub struct PoolShare {
     /// How many jobs these are.
     #[serde(default)]
     pub user_jobs: u32,
-    /// Host-seconds it has had beyond its fair share so far, its dedicated hosts among them (Eq. 5.6); what it has lent is
+    /// Host-seconds (slot-seconds) it has had beyond its fair share so far, its dedicated hosts among them (Eq. 5.6); what it has lent is
     /// less than 0.
     pub credit_s: f64,
     /// The same in seconds of its fair share now: how far it is ahead of fair sharing.

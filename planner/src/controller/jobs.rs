@@ -3,13 +3,16 @@
 //! Called by the controller.
 //!
 //! Jobs move on one after another, in order of submission. Each sees the others as they are then. Those on clusters share
-//! interactive hosts by credit: `pool.rs` keeps the account.
+//! interactive hosts by credit: `pool.rs` keeps the account; those on one machine share its slots (`machine.rs`).
 
 mod cluster;
 mod job;
+mod machine;
 mod others;
 mod pool;
 mod slots;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::event::Event;
 use gleaner_types::id::{HostId, JobId};
@@ -25,7 +28,8 @@ use super::interface::{Settings, seconds};
 use super::outputs::Outputs;
 use crate::sizing::policy::SizingPolicy;
 use cluster::Deciders;
-use job::Job;
+use job::{Job, WorkerState};
+use machine::Machine;
 use others::Others;
 use pool::Pool;
 
@@ -42,6 +46,9 @@ pub(super) struct Jobs {
     /// Of the interactive hosts that jobs on clusters share.
     #[serde(default)]
     pool: Pool,
+    /// Of the machines whose slots several jobs share.
+    #[serde(default)]
+    machines: BTreeMap<HostId, Machine>,
 }
 
 impl Jobs {
@@ -59,12 +66,12 @@ impl Jobs {
         self.list.iter().find(|job| job.status.spec.id == *id)?.decision()
     }
 
-    /// The job whose turn it is on a host: the oldest that has not ended.
+    /// The job that a host is for: the oldest that has not ended. Younger ones may share the slots of its machine.
     fn holder(&self, host: &HostId) -> Option<&Job> {
         self.list.iter().find(|job| !job.is_over() && job.uses(host))
     }
 
-    /// The name of the job whose turn it is on a host.
+    /// The name of the job that a host is for.
     pub(super) fn holder_id(&self, host: &HostId) -> Option<&JobId> {
         self.holder(host).map(|job| &job.status.spec.id)
     }
@@ -81,9 +88,14 @@ impl Jobs {
         self.list.iter().filter(has).map(|job| &job.status.spec.id)
     }
 
-    /// Slots in use or wanted in the volunteer of a host.
+    /// Slots in use or wanted in the volunteer of a host, by all that share it.
     pub(super) fn slots_on(&self, host: &HostId) -> Option<u32> {
-        self.holder(host)?.slots_on(host)
+        let holder = self.holder(host)?;
+        if holder.is_on_cluster() {
+            return holder.slots_on(host);
+        }
+        let sharing = self.list.iter().filter(|job| job.is_on(host));
+        sharing.filter_map(|job| job.slots_on(host)).reduce(u32::saturating_add)
     }
 
     /// A host's volunteer may go on with what it does: the job it works for waits for others after a restart.
@@ -139,8 +151,9 @@ impl Jobs {
         if let Some(cluster) = job.cluster_mut() {
             cluster.progress(&progress, |id| hosts.get(id));
         }
-        let (number, done) = (job.cluster().and_then(|cluster| cluster.number), job.rate.done());
         job.status.progress = Some(progress);
+        job.heard();
+        let (number, done) = (job.cluster().and_then(|cluster| cluster.number), job.rate.done());
         if let Some(number) = number {
             self.pool.progressed(number, done, now);
         }
@@ -174,11 +187,13 @@ impl Jobs {
     /// have noticed.
     pub(super) fn resumed(&mut self, now: Timestamp) {
         self.pool.skip(now);
+        self.machines.values_mut().for_each(|machine| machine.skip(now));
         for job in self.unfinished() {
             job.status.phase = JobPhase::Waiting { reason: "the aggregator was restarted".into() };
             job.status.volunteers = 0;
-            if let Some(cluster) = job.cluster_mut() {
-                cluster.resume(now);
+            match &mut job.workers {
+                WorkerState::Hosts(cluster) => cluster.resume(now),
+                WorkerState::Slots(slots) => slots.granted = None,
             }
         }
     }
@@ -188,9 +203,13 @@ impl Jobs {
         if !(0.0..=LONGEST_INTERVAL_S).contains(&report.interval_s) {
             return;
         }
-        let local = |job: &&mut Job| job.local().is_some_and(|local| local.host == report.host);
-        if let Some(job) = self.unfinished().find(local) {
-            job.account_slots(report);
+        // By the tasks that run for each; alike where none does.
+        let working = || self.list.iter().filter(|job| job.is_active() && job.is_on(&report.host));
+        let running = |job: &Job| job.status.progress.as_ref().map_or(0, |progress| progress.tasks_running);
+        let (count, in_all) = (working().count(), working().map(running).fold(0, u32::saturating_add));
+        for job in self.list.iter_mut().filter(|job| job.is_active() && job.is_on(&report.host)) {
+            let part = if in_all > 0 { f64::from(running(job)) / f64::from(in_all) } else { 1.0 / count as f64 };
+            job.account_slots(report, part);
         }
         for job in self.list.iter_mut().filter(|job| job.is_active()) {
             if job.account_host(report, class) {
@@ -201,21 +220,23 @@ impl Jobs {
 
     /// A host refuses to run its volunteer.
     pub(super) fn refused(&mut self, host: &HostId, detail: &str, now: Timestamp, outputs: &mut Outputs) {
-        let Some(job) = self.list.iter_mut().find(|job| job.is_active() && job.uses(host)) else { return };
         let retry_at = now.after(seconds(RETRY_AFTER_S));
-        if let Some(cluster) = job.cluster_mut() {
-            cluster.refuses(host, retry_at);
-            return;
+        for job in self.list.iter_mut().filter(|job| job.is_active() && job.uses(host)) {
+            if let Some(cluster) = job.cluster_mut() {
+                cluster.refuses(host, retry_at);
+                return;
+            }
+            job.retry_at = retry_at;
+            job.wait(format!("host {host} refuses: {detail}"), now, outputs);
         }
-        job.retry_at = retry_at;
-        job.wait(format!("host {host} refuses: {detail}"), now, outputs);
     }
 
-    /// Every second: what each cluster could do and did.
+    /// Every second: what each cluster could do and did, and what ended on machines.
     pub(super) fn observe(&mut self, hosts: &Hosts, now: Timestamp) {
         for job in self.list.iter_mut().filter(|job| job.is_active()) {
             job.observe_cluster(hosts, now);
         }
+        self.machines.values_mut().for_each(Machine::tick);
     }
 
     /// Moves every job on as far as it can go now; those on clusters are sized by a policy.
@@ -227,7 +248,7 @@ impl Jobs {
         now: Timestamp,
         outputs: &mut Outputs,
     ) {
-        let Self { list, pool } = self;
+        let Self { list, pool, machines } = self;
         if pool.keep(list, &settings.users, now) && list.iter().any(|job| !job.is_over() && job.is_on_cluster()) {
             // What it had is for the others at once.
             let named = Others { before: list, after: &[] }.named();
@@ -235,6 +256,7 @@ impl Jobs {
             let shares = pool.shares(settings.evaluation_interval_s, now);
             list.iter_mut().for_each(|job| job.may_have(&shares));
         }
+        let mut evaluated = Vec::new();
         for index in 0..list.len() {
             let (before, rest) = list.split_at_mut(index);
             let Some((job, after)) = rest.split_first_mut() else { return };
@@ -243,7 +265,12 @@ impl Jobs {
             }
             let others = Others { before, after };
             if !job.is_on_cluster() {
-                job.advance_slots(others, capacity, settings, now, outputs);
+                match job.advance_slots(others, capacity, settings, now, outputs) {
+                    // It is known below what the others leave of that.
+                    Some(own) if job.has_part_of_machine() => evaluated.push((index, own)),
+                    Some(own) => job.take_slots(own, now, outputs),
+                    None => {}
+                }
                 continue;
             }
             let mut shares = None;
@@ -257,6 +284,15 @@ impl Jobs {
             if let Some(shares) = shares {
                 before.iter_mut().chain(after).for_each(|job| job.may_have(&shares));
             }
+        }
+        let hosts = list.iter().filter(|job| !job.is_over()).filter_map(|job| Some(job.local()?.host.clone()));
+        let hosts: BTreeSet<HostId> = hosts.collect();
+        machines.retain(|host, _| hosts.contains(host));
+        for host in hosts {
+            machine::share(&host, list, machines, capacity, &settings.users, now, outputs);
+        }
+        for (index, own) in evaluated {
+            list[index].take_slots(own, now, outputs);
         }
     }
 }

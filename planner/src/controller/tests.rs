@@ -20,6 +20,7 @@ mod applications;
 mod clusters;
 mod recorded;
 mod sharing;
+mod slots;
 
 fn id() -> HostId {
     HostId::new("h1").unwrap()
@@ -320,14 +321,15 @@ fn an_observing_host_gets_no_command() {
 }
 
 #[test]
-fn jobs_take_turns_on_a_host() {
+fn the_oldest_of_jobs_that_know_nothing_yet_begins_and_the_others_have_what_it_leaves() {
     let mut bench = Bench::joined();
     bench.send(Input::JobSubmitted(Box::new(spec("a", Goal::Cost { budget: None }))));
-    bench.send(Input::JobSubmitted(Box::new(spec("b", Goal::Cost { budget: None }))));
-    assert!(matches!(bench.phase("b"), JobPhase::Waiting { reason } if reason.contains("job a has")));
+    let outputs = bench.send(Input::JobSubmitted(Box::new(spec("b", Goal::Cost { budget: None }))));
+    assert_eq!((bench.phase("a"), bench.phase("b")), (JobPhase::Profiling, JobPhase::Profiling));
+    assert_eq!(slots(&outputs), [1], "there are four slots");
+    assert!(matches!(commands(&outputs)[..], [Desired::Run { .. }]), "{outputs:?}");
     bench.send(Input::JobCancelled { job: JobId::new("a").unwrap() });
-    assert_eq!(bench.phase("a"), JobPhase::Cancelled);
-    assert_eq!(bench.phase("b"), JobPhase::Profiling);
+    assert_eq!((bench.phase("a"), bench.phase("b")), (JobPhase::Cancelled, JobPhase::Profiling));
 }
 
 #[test]

@@ -428,6 +428,28 @@ async fn a_killed_aggregator_runs_no_finished_task_twice() {
     assert_eq!(lines(bench.folder.path(), "finished"), 8);
 }
 
+/// Other jobs on the machine may have all slots then.
+#[tokio::test]
+async fn a_job_without_slots_hears_of_what_ran_before_a_restart_and_starts_nothing() {
+    let mut bench = Bench::new(submission(&["echo >>\"$D/log\"; sleep 0.4", "echo >>\"$D/log\"", "echo >>\"$D/log\""]));
+    bench.slots(1);
+    bench.until(|folder| lines(folder, "log") == 1).await;
+    bench.engine.running.values().for_each(|running| running.task.abort());
+    bench.restart();
+    bench.slots(0);
+    loop {
+        let EngineReport::Progress { progress, .. } = bench.next().await else { panic!("it has ended") };
+        if progress.tasks_done == 1 {
+            assert_eq!((progress.tasks_running, progress.slots_in_use), (0, 0));
+            break;
+        }
+    }
+    assert_eq!(bench.log().len(), 1);
+    bench.slots(1);
+    let (end, progress) = bench.end().await;
+    assert_eq!((end, progress.tasks_done), (EngineEnd::Completed, 3));
+}
+
 #[tokio::test]
 async fn an_orderly_stop_ends_tasks_and_so_does_cancelling() {
     let mut bench = Bench::new(submission(&["echo $$ >>\"$D/log\"; sleep 60"]));

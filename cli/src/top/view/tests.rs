@@ -1,19 +1,16 @@
 use gleaner_api::{HostGuests, Overview};
 use gleaner_test_support::report::{report, residual, share};
 use gleaner_types::application::{ApplicationSpec, ResponseSource, ResponseTime};
-use gleaner_types::engine::EngineSpec;
 use gleaner_types::guest::{GuestName, Manager};
-use gleaner_types::id::{ApplicationId, GuestText, HostId, JobId, WorkloadId};
-use gleaner_types::job::{Goal, JobSpec, Prices, SlotSpec, Workers};
+use gleaner_types::id::{ApplicationId, GuestText, HostId, WorkloadId};
 use gleaner_types::report::{Protection, Reason, WorkloadKind};
-use gleaner_types::units::{Bytes, Dollars};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::super::state::{News, Snapshot};
 use super::*;
-use crate::fixtures::host_view;
+use crate::fixtures::{host_view, job};
 
 fn host(name: &str, expected: f64) -> HostView {
     let id = HostId::new(name).unwrap();
@@ -24,38 +21,6 @@ fn host(name: &str, expected: f64) -> HostView {
     report.volunteer.cpu = share(80.0);
     report.volunteer.allowance = share(150.0);
     HostView { reported: Some(Timestamp(1_000)), ..host_view(report) }
-}
-
-fn job(name: &str, phase: JobPhase) -> JobStatus {
-    let slots = SlotSpec { host: HostId::new("host-1").unwrap(), tasks: 10, dedicated_slots: 1, max_slots: None };
-    JobStatus {
-        spec: JobSpec {
-            id: JobId::new(name).unwrap(),
-            engine: EngineSpec::without_options("local"),
-            workers: Workers::Slots(slots),
-            goal: Goal::Deadline { within_s: 600.0 },
-            prices: Prices::default(),
-            memory_per_slot: Bytes(0),
-            set_up_s: 0.0,
-            power: None,
-            user: None,
-        },
-        phase,
-        submitted: Timestamp(0),
-        started: None,
-        ended: None,
-        progress: None,
-        volunteers: 3,
-        completion_estimate: None,
-        deadline: Some(Timestamp(300_000)),
-        cost: Dollars::ZERO,
-        harvested_core_s: 0.0,
-        idle_core_s: 0.0,
-        harm: None,
-        energy_wh: None,
-        decisions: 0,
-        share: None,
-    }
 }
 
 fn application() -> ApplicationStatus {

@@ -54,6 +54,21 @@ pub(super) struct Slots {
     pub(super) yields: Yield,
     /// Potential of the slots in use, as of the last report.
     pub(super) potential: CoreShare,
+    /// Volunteer slots it would have taken at the last decision if nobody else had wanted any.
+    #[serde(default)]
+    pub(super) wanted: u32,
+    /// Its number in the account of its machine, since it was first at work beside others.
+    #[serde(default)]
+    pub(super) number: Option<u64>,
+    /// While it is at work beside others: slots it may have now, dedicated ones among them.
+    #[serde(default)]
+    pub(super) granted: Option<u32>,
+    /// The most slots it has been given since its engine last reported.
+    #[serde(default)]
+    pub(super) unheard: u32,
+    /// When it was first given a slot.
+    #[serde(default)]
+    pub(super) begun: Option<Timestamp>,
 }
 
 /// CPU time of an interval that the foreground left free, in core-seconds; none where that is not known.
@@ -134,10 +149,15 @@ impl Job {
         matches!(self.workers, WorkerState::Hosts(_))
     }
 
+    /// Its workers are slots of this host.
+    pub(super) fn is_on(&self, host: &HostId) -> bool {
+        self.local().is_some_and(|local| local.host == *host)
+    }
+
     /// It works, or will work, in the volunteer of this host.
     pub(super) fn uses(&self, host: &HostId) -> bool {
         match &self.workers {
-            WorkerState::Slots(_) => self.local().is_some_and(|local| local.host == *host),
+            WorkerState::Slots(_) => self.is_on(host),
             WorkerState::Hosts(cluster) => cluster.uses(host),
         }
     }
@@ -161,9 +181,12 @@ impl Job {
         }
     }
 
-    /// WorkerState it should have now: slots for engine `local`, hosts otherwise.
+    /// Workers it should have now: slots for engine `local`, hosts otherwise.
     pub(super) fn slots(&self) -> u32 {
-        self.dedicated() + self.status.volunteers
+        match &self.workers {
+            WorkerState::Slots(Slots { granted: Some(granted), .. }) => *granted,
+            _ => self.dedicated() + self.status.volunteers,
+        }
     }
 
     pub(super) fn is_active(&self) -> bool {
@@ -194,12 +217,20 @@ impl Job {
         outputs.engine(self.status.spec.id.clone(), EngineAction::SetSlots(slots));
     }
 
+    /// Dedicated workers that are at work for it: where others share its machine it may have fewer slots.
+    fn dedicated_at_work(&self) -> u32 {
+        match &self.workers {
+            WorkerState::Slots(Slots { granted: Some(granted), .. }) => self.dedicated().min(*granted),
+            _ => self.dedicated(),
+        }
+    }
+
     /// Lets the cost run up to `now`.
     pub(super) fn accrue(&mut self, now: Timestamp) {
         if self.is_active() {
             let (prices, elapsed_s) = (self.status.spec.prices, now.seconds_since(self.costed));
             let draining = self.cluster().map_or(0, Cluster::draining);
-            self.status.cost += prices.dedicated.over(elapsed_s, f64::from(self.dedicated()));
+            self.status.cost += prices.dedicated.over(elapsed_s, f64::from(self.dedicated_at_work()));
             self.status.cost += prices.volunteer.over(elapsed_s, f64::from(self.status.volunteers) + draining as f64);
         }
         self.costed = now;
@@ -252,8 +283,9 @@ impl Job {
     pub(super) fn wait(&mut self, reason: String, now: Timestamp, outputs: &mut Outputs) {
         if self.is_active() {
             self.accrue(now);
-            if let Some(cluster) = self.cluster_mut() {
-                cluster.stop();
+            match &mut self.workers {
+                WorkerState::Hosts(cluster) => cluster.stop(),
+                WorkerState::Slots(slots) => slots.granted = None,
             }
             self.set_slots(0, outputs);
         }
@@ -302,14 +334,15 @@ impl Job {
         now: Timestamp,
         outputs: &mut Outputs,
     ) {
-        let before = self.status.volunteers;
         self.status.decisions += 1;
         self.status.volunteers = choice.size;
         let estimate = now.after(seconds(choice.chosen.completion_s));
         // What it lends comes back in time for it to be done as under fair sharing.
         let lent = self.status.share.as_ref().filter(|_| choice.bound == Bound::Share);
         let fairly = lent.and_then(|share| share.fair_completion);
-        let estimate = fairly.map_or(estimate, |fairly| fairly.min(estimate));
+        // The estimate is with all dedicated workers, which may be lent too.
+        let lends_all = self.dedicated_at_work() < self.dedicated();
+        let estimate = fairly.map_or(estimate, |fairly| if lends_all { fairly } else { fairly.min(estimate) });
         let in_time = fairly.zip(self.status.deadline).is_some_and(|(fairly, deadline)| fairly <= deadline);
         let meets_goal = choice.chosen.meets_goal || in_time;
         self.status.completion_estimate = Some(estimate);
@@ -333,7 +366,7 @@ impl Job {
                 }
             },
             io_curve: sizing.response.curve().map(IoCurve::record).unwrap_or_default(),
-            size_before: before,
+            size_before: sizing.current,
             size: choice.size,
             selection,
             reason: sizing.reason(&choice),

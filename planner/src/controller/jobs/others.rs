@@ -22,11 +22,14 @@ impl<'a> Others<'a> {
         self.before.iter().chain(self.after).filter(|job| !job.is_over())
     }
 
-    /// The job that has the volunteer of a host before this job of engine `local`: any older one, and a younger one on a
-    /// cluster, which lets its tasks there end first.
-    pub(super) fn holder_before(self, host: &HostId) -> Option<&'a Job> {
-        let clusters = self.after.iter().filter(|job| job.is_on_cluster());
-        self.before.iter().chain(clusters).find(|job| !job.is_over() && job.uses(host))
+    /// The job on a cluster that has the volunteer of a host: its tasks there end before a job of engine `local` begins.
+    pub(super) fn cluster_on(self, host: &HostId) -> Option<&'a Job> {
+        self.unfinished().find(|job| job.is_on_cluster() && job.uses(host))
+    }
+
+    /// Some are jobs of engine `local` on this host.
+    pub(super) fn are_on(self, host: &HostId) -> bool {
+        self.unfinished().any(|job| job.is_on(host))
     }
 
     /// Hosts that other jobs name: those have them before anybody's volunteers.

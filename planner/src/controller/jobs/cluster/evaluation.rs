@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use gleaner_types::id::HostId;
-use gleaner_types::job::{Bound, JobPhase, PoolShare};
+use gleaner_types::job::{JobPhase, PoolShare};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
@@ -93,18 +93,14 @@ impl Job {
             |id: &HostId| capacity.host(id).map_or(CoreShare::ZERO, |host| CoreShare::from_cores(host.facts().cores));
         let job = &self.status.spec.id;
         let WorkerState::Hosts(cluster) = &mut self.workers else { return sizing.decide() };
-        let mut choice = policy.choose(Situation {
+        let choice = policy.choose(Situation {
             job,
             sizing: sizing.clone(),
             exploration: &mut cluster.exploration,
             observed: cluster.interval.means(),
             capacity_of: &capacity_of,
         });
-        // What is kept because a change would save next to nothing is what it wanted, not what others left it of that.
-        let wanted = cluster.wanted.min(sizing.useful);
-        if choice.bound == Bound::Transition && sizing.deadline_in_s.is_none() && choice.size < wanted {
-            choice = sizing.forced(wanted, Bound::Transition);
-        }
+        let choice = sizing.kept_as_wanted(choice, cluster.wanted);
         cluster.wanted = choice.size;
         choice
     }
