@@ -38,6 +38,7 @@ pub(crate) fn job(name: &str, phase: JobPhase) -> JobStatus {
             memory_per_slot: Bytes(0),
             set_up_s: 0.0,
             power: None,
+            user: None,
         },
         phase,
         submitted: Timestamp(0),

@@ -4,6 +4,7 @@ use gleaner_types::application::{ApplicationSpec, ResponseSource, ResponseTime};
 use gleaner_types::guest::{GuestName, Manager};
 use gleaner_types::id::{ApplicationId, GuestText, HostId, WorkloadId};
 use gleaner_types::report::{Protection, Reason, WorkloadKind};
+use gleaner_types::units::Bytes;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
