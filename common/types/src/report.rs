@@ -254,7 +254,7 @@ impl HostReport {
         let mut sum = CoreShare::ZERO;
         for workload in &self.workloads {
             match &workload.cpu {
-                Reading::Value(cpu) => sum = sum + *cpu,
+                Reading::Value(cpu) => sum += *cpu,
                 Reading::Absent(absence) => return Reading::Absent(absence.clone()),
             }
         }
