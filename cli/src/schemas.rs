@@ -12,9 +12,13 @@ use gleaner_planner::power::{PowerFit, PowerSample};
 use gleaner_planner::{mapreduce, snapshot};
 use gleaner_test_support::shape::Shape;
 use gleaner_types::application::{ApplicationStatus, BalanceDecision};
+use gleaner_types::command::Limits;
 use gleaner_types::event::Event;
+use gleaner_types::guest::GuestName;
+use gleaner_types::harm::HarmInterval;
 use gleaner_types::job::{Decision, EngineProgress, JobStatus, PoolShare};
-use gleaner_types::report::HostHarm;
+use gleaner_types::report::{HostHarm, Reading, WorkloadSample};
+use gleaner_types::units::CoreShare;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -130,7 +134,7 @@ fn count() -> Value {
 /// One file: its name, what prints it, and what makes it.
 type Document = (&'static str, &'static str, fn(&mut Definitions) -> Value);
 
-const DOCUMENTS: [Document; 32] = [
+const DOCUMENTS: [Document; 34] = [
     ("hosts", "gleaner hosts", |types| types.list::<HostView>()),
     ("advise", "gleaner advise", |types| types.of::<Advice>()),
     ("audit", "gleaner audit; every line", |types| types.of::<AuditRecord>()),
@@ -142,8 +146,15 @@ const DOCUMENTS: [Document; 32] = [
     ("app-list", "gleaner app list", |types| types.list::<ApplicationStatus>()),
     ("app-show", "gleaner app show", |types| types.of::<ApplicationStatus>()),
     ("app", "gleaner app apply, remove and respond", |_| object(always(vec![("application", text())]))),
+    ("guests", "gleaner guests", guests),
     ("host-hold", "gleaner host hold and release", |_| {
-        object(always(vec![("host", text()), ("held_until", or_null(count()))]))
+        let until = json!({ "anyOf": [count(), { "const": "released" }, { "type": "null" }] });
+        let one = object(always(vec![("host", text()), ("held_until", until.clone())]));
+        let all = object(always(vec![("all", json!({ "const": true })), ("held_until", until)]));
+        json!({ "anyOf": [one, all] })
+    }),
+    ("host-remove", "gleaner host remove", |_| {
+        object(always(vec![("host", text()), ("removed", json!({ "const": true }))]))
     }),
     ("host-invite", "gleaner host invite", |types| types.of::<Invited>()),
     ("host-invitations", "gleaner host invitations", |types| {
@@ -247,6 +258,27 @@ fn explained(types: &mut Definitions, mut decision: Vec<Field>) -> Value {
     decision.push(("harm", json!({ "type": "array", "items": harm }), true));
     decision.push(("share", types.of::<PoolShare>(), false));
     object(decision)
+}
+
+/// A workload: what is known of it, and what its manager calls it where the agent says that.
+fn guests(types: &mut Definitions) -> Value {
+    let (cpu, harm) = (types.of::<Reading<CoreShare>>(), or_null(types.of::<Reading<HarmInterval>>()));
+    let (sample, limits) = (or_null(types.of::<WorkloadSample>()), or_null(types.of::<Limits>()));
+    let mut fields = always(vec![
+        ("host", text()),
+        ("connected", json!({ "type": "boolean" })),
+        ("role", json!({ "enum": ["foreground", "other"] })),
+        ("guest", text()),
+        ("protected", json!({ "enum": ["yes", "no_volunteer", "observes_only", "unknown"] })),
+        ("cpu", cpu),
+        ("sample", sample),
+        ("harm", harm),
+        ("limits", limits),
+    ]);
+    fields.push(("unnamed", text(), false));
+    let name = types.fields::<GuestName>();
+    fields.extend(name.into_iter().map(|(name, schema, _)| (name, schema, false)));
+    json!({ "type": "array", "items": object(fields) })
 }
 
 fn run(types: &mut Definitions) -> Value {

@@ -68,6 +68,10 @@ fn answers_of_an_aggregator_are_as_their_schemas_say() {
     ask("explain-app", &["explain", "shop"]);
     ask("host-hold", &["host", "hold", "host-2", "--for", "1h"]);
     ask("host-hold", &["host", "release", "host-2"]);
+    ask("host-hold", &["host", "hold", "--all"]);
+    ask("hosts", &["hosts"]);
+    ask("host-hold", &["host", "release", "--all"]);
+    ask("guests", &["guests"]);
     ask("host-invite", &["host", "invite", "new", "--address", "127.0.0.1:1"]);
     ask("host-invitations", &["host", "invitations"]);
     ask("host-uninvite", &["host", "uninvite", "new"]);

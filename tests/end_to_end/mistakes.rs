@@ -224,6 +224,7 @@ fn every_command_whose_output_nobody_reads_ends_quietly() {
     // Those that need little, in an order in which each has what it needs.
     let commands = [
         "hosts",
+        "guests",
         "top --once",
         "top --plain",
         "events",
@@ -324,8 +325,14 @@ fn options_stand_before_or_after_the_subcommand_and_an_address_is_not_needed_to_
     assert!(bench.run(&["daemon", "agent", "doctor", "--config", config, "--json"]).status.success());
     // To run takes one.
     let check = bench.run(&["daemon", "agent", "--config", config, "--check"]);
-    let said = text(&check.stderr);
-    assert!(check.status.code() == Some(1) && said.contains("`aggregator.address` is missing"), "{said}");
+    let said = text(&check.stdout);
+    assert!(
+        check.status.success() && said.contains("before the agent can start: the config says no aggregator"),
+        "{said}"
+    );
+    let started = bench.run(&["daemon", "agent", "--config", config]);
+    let said = text(&started.stderr);
+    assert!(started.status.code() == Some(1) && said.contains("`aggregator.address` is missing"), "{said}");
     for words in [["--check", "doctor"], ["--act", "observe"]] {
         let all: Vec<&str> = ["daemon", "agent"].into_iter().chain(words).collect();
         assert_eq!(bench.run(&all).status.code(), Some(2), "{words:?}");

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
-use gleaner_api::{AuditRecord, Client, EventLines, Leadership, Overview, Request, Response, SubmitCluster};
+use gleaner_api::{AuditRecord, Client, EventLines, Leadership, Overview, Request, Response, SubmitCluster, meant};
 use gleaner_daemon::clock::Clock;
 use gleaner_daemon::output::note;
 use gleaner_types::event::EventRecord;
@@ -56,7 +56,8 @@ pub(super) async fn guests(
     let Response::Hosts(hosts) = client.call(&Request::Hosts).await? else { bail!("unexpected answer") };
     let names = guests::names(&client).await?;
     if let Some(host) = host.filter(|wanted| !hosts.iter().any(|own| own.host == **wanted)) {
-        bail!("there is no host {host}; `gleaner hosts` shows them");
+        let meant = meant(host.as_str(), hosts.iter().map(|own| own.host.as_str()));
+        bail!("there is no host {host}{meant} (`gleaner hosts` lists them)");
     }
     let wanted = || hosts.iter().filter(|own| host.is_none_or(|host| own.host == *host));
     let all = guests::of_hosts(wanted(), &names);
