@@ -269,10 +269,10 @@ fn every_command_whose_output_nobody_reads_ends_quietly() {
     let mut known = Vec::new();
     leaves(&gleaner_cli::command_line(), "", &mut known);
     for command in known {
-        let is = |words: &&str| *words == command || words.starts_with(&format!("{command} "));
+        let is = |words: &str| words == command || words.starts_with(&format!("{command} "));
         let is_elsewhere = elsewhere.contains(&command.as_str())
             || ["plan ", "reproduce "].iter().any(|group| command.starts_with(group));
-        assert!(commands.iter().any(|words| is(&words)) != is_elsewhere, "{command}");
+        assert!(commands.iter().any(|words| is(words)) != is_elsewhere, "{command}");
     }
 
     let config = pair.bench.path("agent.toml").display().to_string();

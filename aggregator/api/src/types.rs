@@ -405,7 +405,7 @@ pub struct Overview {
     pub jobs_active: u32,
     /// An operator holds all hosts.
     #[serde(default)]
-    pub all_held: Option<FleetHold>,
+    pub all_held: Option<Box<FleetHold>>,
     /// How it stands, where it is one of several.
     #[serde(default)]
     pub leadership: Option<Leadership>,

@@ -102,7 +102,7 @@ impl Shell {
             now: self.clock.now(),
             local_host: self.local_host.clone(),
             hosts_connected: count(self.connections.len()),
-            all_held: self.controller.all_held().cloned(),
+            all_held: self.controller.all_held().cloned().map(Box::new),
             jobs_active: count(self.controller.jobs().filter(|job| !job.phase.is_final()).count()),
             leadership: self.leading.as_ref().map(Leading::view),
             event_log_error: self.events.error().map(str::to_owned),

@@ -58,11 +58,15 @@ pub fn is_closed(error: &(dyn Error + 'static)) -> bool {
 mod tests {
     use super::*;
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("failed to list hosts")]
+    struct Wrapped(#[source] OutputError);
+
     #[test]
     fn only_a_closed_output_is_one() {
         let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
         assert!(is_closed(&OutputError::from(broken())));
-        assert!(is_closed(&io::Error::other(OutputError::Closed)), "wrapped");
+        assert!(is_closed(&Wrapped(OutputError::Closed)));
         assert!(!is_closed(&broken()), "a socket's");
         assert!(!is_closed(&OutputError::from(io::Error::from(io::ErrorKind::StorageFull))));
     }
