@@ -306,6 +306,9 @@ fn attempt(
     // A pause; false once the trial should end.
     let pause = || matches!(stop.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout));
 
+    if limits == Limits::NONE {
+        bail!("nothing is to be tried: name a limit, such as --cpu 50 (`gleaner-agent try --help` has all)");
+    }
     say(format!("{id} as it is:"))?;
     let (mut before, start) = (Measured::default(), Instant::now());
     loop {

@@ -95,6 +95,7 @@ pub(crate) enum Command {
     /// (other) is what is neither named as foreground nor the volunteer; it is protected as well. LIMITS are Gleaner's.
     Guests {
         /// Only this host's.
+        #[arg(add = ArgValueCandidates::new(complete::hosts))]
         host: Option<HostId>,
         #[command(flatten)]
         list: ListArgs,

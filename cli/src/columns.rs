@@ -114,6 +114,9 @@ pub(crate) fn advice<'a>() -> Columns<'a, HostAdvice> {
         .with("state", |own| states::standing(&own.standing).0.into())
         .with("promised", |own| own.promise.value().map(|promise| promise.cpu.cores()).into())
         .with("expected", |own| own.promise.value().map(|promise| promise.expected.cores()).into())
+        .with("memory", |own| {
+            own.promise.value().and_then(|promise| promise.memory).map(|memory| memory.0 as f64).into()
+        })
         .with("in_use", |own| own.in_use.map(|cpu| cpu.cores()).into())
         .with("job", |own| own.job.as_ref().map(|job| job.as_str()).into())
 }
@@ -249,7 +252,7 @@ mod tests {
         let hosts = || vec![view("h1", 50.0), view("h2", 350.0), view("h3", 120.0), silent.clone()];
         let names = |words: &[&str]| {
             let list = asked(words).over(self::hosts(Timestamp(0))).unwrap();
-            list.rows(hosts()).iter().map(|own| own.host.to_string()).collect::<Vec<_>>()
+            list.rows(hosts()).unwrap().iter().map(|own| own.host.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(names(&["--filter", "busy>1", "--sort", "busy:desc"]), ["h2", "h3"], "in cores");
         assert_eq!(names(&["--filter", "state=lost"]), ["h4"]);
@@ -272,7 +275,7 @@ mod tests {
         let times = |words: &[&str]| {
             let list = asked(words).over(events()).unwrap();
             let time = |line: &EventLine| line.fields["time"].as_str().unwrap().to_owned();
-            list.newest(lines()).iter().map(time).collect::<Vec<_>>()
+            list.newest(lines()).unwrap().iter().map(time).collect::<Vec<_>>()
         };
         assert_eq!(times(&["--filter", "host=h2"]), ["t2"]);
         assert_eq!(times(&["--filter", "job=j"]), ["t3"]);

@@ -523,9 +523,11 @@ pub(crate) fn pool_share(of: &PoolShare, workers: &Workers) -> String {
         Some(at) => format!("; by fair sharing alone it would be done at {at}"),
         None => "; when it would be done by fair sharing alone is not known yet".into(),
     };
+    let seconds_of =
+        |amount: f64| format!("{amount:.0} {worker}-second{}", if (0.5..1.5).contains(&amount) { "" } else { "s" });
     let credit = match of.credit_s {
-        had if had >= 0.0 => format!("{had:.0} {worker}-seconds borrowed"),
-        lent => format!("{:.0} {worker}-seconds lent", -lent),
+        had if had >= 0.0 => format!("{} borrowed", seconds_of(had)),
+        lent => format!("{} lent", seconds_of(-lent)),
     };
     let of_user = match of.user_jobs {
         0 | 1 => String::new(),
@@ -555,7 +557,10 @@ pub(crate) fn decision(decision: &Decision) -> String {
         format!("  {}", clean(&decision.reason)),
         format!(
             "  bound by {}; size {} → {}; goal {}",
-            serde_json::to_value(decision.bound).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default(),
+            serde_json::to_value(decision.bound)
+                .ok()
+                .and_then(|word| word.as_str().map(|word| word.replace('_', " ")))
+                .unwrap_or_default(),
             decision.size_before,
             decision.size,
             goal(decision.goal)

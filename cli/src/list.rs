@@ -35,6 +35,20 @@ pub(crate) struct NoSuchColumn {
     columns: String,
 }
 
+/// A filter compares numbers to something else.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--filter {}{sign}{}: {} is a number, without a unit: CPU in cores, durations in seconds, memory in bytes; `-` is not known",
+    harmless(name),
+    harmless(value),
+    harmless(name)
+)]
+pub(crate) struct NotANumber {
+    name: String,
+    sign: &'static str,
+    value: String,
+}
+
 /// How a row's value must stand to the one that is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Relation {
@@ -42,6 +56,17 @@ enum Relation {
     Other,
     More,
     Less,
+}
+
+impl Relation {
+    const fn sign(self) -> &'static str {
+        match self {
+            Self::Equal => "=",
+            Self::Other => "!=",
+            Self::More => ">",
+            Self::Less => "<",
+        }
+    }
 }
 
 /// What a row must have.
@@ -65,10 +90,20 @@ impl FromStr for Filter {
             (name, _) => (name, Relation::Less),
         };
         // A sentence may have such a sign too.
-        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')) {
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | ' ')) {
             return Ok(Self::Text(text.to_lowercase()));
         }
         Ok(Self::Column { name: name.to_owned(), relation, value: text[place + 1..].trim().to_owned() })
+    }
+}
+
+impl Filter {
+    /// What is looked for in any column, in small letters.
+    fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Column { name, relation, value } => format!("{name}{}{value}", relation.sign()).to_lowercase(),
+        }
     }
 }
 
@@ -226,7 +261,11 @@ impl ListArgs {
         let filter = |filter: &Filter| {
             let place = match filter {
                 Filter::Text(_) => None,
-                Filter::Column { name, .. } => Some(columns.place("--filter", name)?),
+                Filter::Column { name, .. } => match columns.place("--filter", name) {
+                    // A sentence with such a sign: columns are named by one word.
+                    Err(_) if name.contains(' ') => None,
+                    found => Some(found?),
+                },
             };
             Ok((place, filter.clone()))
         };
@@ -248,28 +287,48 @@ impl<T> List<'_, T> {
             (Some(place), Filter::Column { relation, value, .. }) => {
                 self.columns.0[*place].1(row).stands(*relation, value)
             }
-            (_, Filter::Text(text) | Filter::Column { value: text, .. }) => {
-                self.columns.0.iter().any(|(_, find)| find(row).text().to_lowercase().contains(text))
+            (_, filter) => {
+                let text = filter.text();
+                self.columns.0.iter().any(|(_, find)| find(row).text().to_lowercase().contains(&text))
             }
         })
     }
 
     /// The rows to show, in order.
-    pub(crate) fn rows(&self, mut rows: Vec<T>) -> Vec<T> {
+    ///
+    /// # Errors
+    /// A column of numbers is compared to what is no number.
+    pub(crate) fn rows(&self, mut rows: Vec<T>) -> Result<Vec<T>, NotANumber> {
+        self.check(&rows)?;
         rows.retain(|row| self.passes(row));
         self.sort(&mut rows);
         rows.truncate(self.limit);
-        rows
+        Ok(rows)
+    }
+
+    fn check(&self, rows: &[T]) -> Result<(), NotANumber> {
+        for (place, filter) in &self.filters {
+            let (Some(place), Filter::Column { name, relation, value }) = (place, filter) else { continue };
+            let of_numbers = |row: &T| matches!(self.columns.0[*place].1(row), Value::Number(_));
+            if value != "-" && value.parse::<f64>().is_err() && rows.iter().any(of_numbers) {
+                return Err(NotANumber { name: name.clone(), sign: relation.sign(), value: value.clone() });
+            }
+        }
+        Ok(())
     }
 
     /// The same of a log, whose last rows are the newest: unless they are sorted, they are the ones to show.
-    pub(crate) fn newest(&self, rows: Vec<T>) -> Vec<T> {
+    ///
+    /// # Errors
+    /// As [`Self::rows`].
+    pub(crate) fn newest(&self, rows: Vec<T>) -> Result<Vec<T>, NotANumber> {
         if self.sort.is_some() {
             return self.rows(rows);
         }
+        self.check(&rows)?;
         let mut rows: Vec<T> = rows.into_iter().filter(|row| self.passes(row)).collect();
         rows.drain(..rows.len().saturating_sub(self.limit));
-        rows
+        Ok(rows)
     }
 
     fn sort(&self, rows: &mut Vec<T>) {

@@ -213,7 +213,9 @@ impl History {
         let windows = errors.len().div_ceil(window);
         if windows < LEAST_WINDOWS {
             let minutes = (LEAST_WINDOWS - 1) * window + 1;
-            let left = minutes.saturating_sub(errors.len());
+            // A forecast is judged when its window is over.
+            let before_the_first = window.saturating_sub(self.steps.len());
+            let left = (minutes + before_the_first).saturating_sub(errors.len());
             let are = if left == 1 { "is" } else { "are" };
             let left = counted(left, "more minute");
             let detail = format!("its forecasts were not watched for long enough; {left} {are} needed");

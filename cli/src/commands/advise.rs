@@ -25,7 +25,7 @@ pub(super) async fn advise(socket: &Path, args: &AdviseArgs, json: bool, unit: C
     let Response::Advice(advice) = client.call(&Request::Advise(question)).await? else { bail!("unexpected answer") };
     let of = advice.hosts.len();
     // What is added up is of the hosts that are shown.
-    let advice = total(advice.question, list.rows(advice.hosts));
+    let advice = total(advice.question, list.rows(advice.hosts)?);
     let words = || or_none_passes(text(&advice, unit), advice.hosts.len(), of);
     print(&if json { serde_json::to_string_pretty(&advice)? } else { words() })?;
     Ok(End::Good)

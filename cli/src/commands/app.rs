@@ -29,7 +29,7 @@ pub(super) async fn app(socket: &Path, command: AppCommand, json: bool) -> anyho
                 bail!("unexpected answer")
             };
             let of = all.len();
-            let all = list.rows(all);
+            let all = list.rows(all)?;
             let table = || or_none_passes(format::applications(&all), all.len(), of);
             print(&if json { serde_json::to_string_pretty(&all)? } else { table() })?;
         }

@@ -31,7 +31,7 @@ pub(super) async fn hosts(socket: &Path, list: &ListArgs, json: bool, unit: CpuU
     let client = Client::connect(socket).await?;
     let Response::Hosts(hosts) = client.call(&Request::Hosts).await? else { bail!("unexpected answer") };
     let of = hosts.len();
-    let hosts = list.rows(hosts);
+    let hosts = list.rows(hosts)?;
     if json {
         print(&serde_json::to_string_pretty(&hosts)?)?;
         return Ok(End::Good);
@@ -62,7 +62,7 @@ pub(super) async fn guests(
     let wanted = || hosts.iter().filter(|own| host.is_none_or(|host| own.host == *host));
     let all = guests::of_hosts(wanted(), &names);
     let of = all.len();
-    let shown = list.rows(all);
+    let shown = list.rows(all)?;
     if json {
         print(&serde_json::to_string_pretty(&shown)?)?;
     } else {
@@ -197,7 +197,7 @@ pub(super) async fn audit(socket: &Path, since: Option<Since>, list: &ListArgs, 
         }
     }
     let of = orders.len();
-    let orders = list.newest(orders.into_values().collect());
+    let orders = list.newest(orders.into_values().collect())?;
     if json {
         orders.iter().try_for_each(|own| print(&harmless_json(&own.line)))?;
     } else {
@@ -264,7 +264,7 @@ pub(super) async fn events(
     }
     all.extend(guard.iter_mut().flat_map(|guard| guard.over(Timestamp(u64::MAX))));
     if needs_all {
-        all = list.newest(all);
+        all = list.newest(all)?;
     }
     all.iter().try_for_each(show)?;
     Ok(End::Good)
@@ -298,7 +298,7 @@ pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyho
                 jobs.retain(|job| names.insert(job.spec.id.name().to_owned()));
             }
             let of = jobs.len();
-            let jobs = list.rows(jobs);
+            let jobs = list.rows(jobs)?;
             let table = || or_none_passes(format::jobs(&jobs), jobs.len(), of);
             print(&if json { serde_json::to_string_pretty(&jobs)? } else { table() })?;
         }
@@ -379,7 +379,7 @@ pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> any
             let Response::Invitations { invitations, revocations } = answer else { bail!("unexpected answer") };
             let of = invitations.len() + revocations.len();
             let revocations = revocations.into_iter().map(Admission::Revoked);
-            let rows = list.rows(invitations.into_iter().map(Admission::Invited).chain(revocations).collect());
+            let rows = list.rows(invitations.into_iter().map(Admission::Invited).chain(revocations).collect())?;
             let shown = rows.len();
             let (mut invitations, mut revocations) = (Vec::new(), Vec::new());
             for row in rows {

@@ -259,7 +259,12 @@ mod tests {
         );
         let slots = on("h1", JobPhase::Running).spec.workers;
         let text = as_text(&(), |()| "a decision".to_owned(), &[], Some((&share, &slots)));
-        assert!(text.contains("2 of 5 slots it wants, fair would be 3.0; 120 slot-seconds lent"), "{text}");
+        assert!(
+            text.contains(
+                "2 of 5 slots it wants, fair would be 3.0 (its user's 2 jobs together 4.5); 120 slot-seconds lent"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn asked(words: &[&str]) -> ListArgs {
 }
 
 fn names(words: &[&str]) -> Vec<&'static str> {
-    asked(words).over(columns()).unwrap().rows(GUESTS.to_vec()).into_iter().map(|own| own.0).collect()
+    asked(words).over(columns()).unwrap().rows(GUESTS.to_vec()).unwrap().into_iter().map(|own| own.0).collect()
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn sorting_is_by_value_with_the_unknown_last_and_the_limit_after_it() {
 #[test]
 fn of_a_log_the_newest_are_shown_unless_it_is_sorted() {
     let newest = |words: &[&str]| {
-        let rows = asked(words).over(columns()).unwrap().newest(GUESTS.to_vec());
+        let rows = asked(words).over(columns()).unwrap().newest(GUESTS.to_vec()).unwrap();
         rows.into_iter().map(|own| own.0).collect::<Vec<_>>()
     };
     assert_eq!(newest(&["--limit", "2"]), ["mail", "web-2"]);
@@ -98,7 +98,7 @@ proptest::proptest! {
             limit: Some(limit),
         };
         if let Ok(list) = args.over(columns()) {
-            let rows = list.rows(GUESTS.to_vec());
+            let rows = list.rows(GUESTS.to_vec()).unwrap();
             proptest::prop_assert!(rows.len() <= limit && rows.iter().all(|row| GUESTS.contains(row)));
         }
     }

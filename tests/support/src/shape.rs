@@ -181,7 +181,8 @@ impl<'de> Deserializer<'de> for Tracer<'_> {
             return Err(Error::custom("a type that is stored must say what it is"));
         }
         *self.shape = Shape::Any;
-        visitor.visit_unit()
+        // What takes one of several things takes a number in all cases so far.
+        visitor.visit_u64(0)
     }
 
     fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
