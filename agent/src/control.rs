@@ -138,7 +138,13 @@ impl RunningAgent {
         let broken = |source| ControlError::Broken { socket: socket.clone(), source };
         let stream = match Connection::connect(&socket) {
             Ok(stream) => stream,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            // Where the path is too long for a socket, no agent listens either.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::InvalidInput
+                ) =>
+            {
                 return Ok(None);
             }
             Err(error) => return Err(broken(error)),

@@ -53,6 +53,8 @@ pub(crate) struct Histories {
     /// When the file may be written again.
     due: Timestamp,
     writing: Option<JoinHandle<io::Result<()>>>,
+    /// A host was removed since the file was last written.
+    is_shorter: bool,
 }
 
 impl Histories {
@@ -76,7 +78,12 @@ impl Histories {
 
     /// A host is gone for good.
     pub(crate) fn remove(&mut self, host: &HostId) {
-        self.of_hosts.remove(host);
+        self.is_shorter |= self.of_hosts.remove(host).is_some();
+    }
+
+    /// Something is known, or less than the file may have.
+    fn has_news(&self) -> bool {
+        self.is_shorter || !self.of_hosts.is_empty()
     }
 
     pub(crate) fn observe(&mut self, report: &HostReport) {
@@ -85,15 +92,13 @@ impl Histories {
 
     /// Writes the file if it is time. Call it every second.
     pub(crate) fn keep(&mut self, now: Timestamp) {
-        if now < self.due
-            || self.of_hosts.is_empty()
-            || self.writing.as_ref().is_some_and(|thread| !thread.is_finished())
-        {
+        if now < self.due || !self.has_news() || self.writing.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }
         self.finish();
         let Some(file) = self.file.clone() else { return };
         let content = self.content(now);
+        self.is_shorter = false;
         self.due = Timestamp(now.0 + BETWEEN_WRITES_MS.max(content.len() as u64 / BYTES_PER_MS));
         let write = move || durable::replace(&file, &content, 0o600);
         match std::thread::Builder::new().name("histories".into()).spawn(write) {
@@ -105,7 +110,7 @@ impl Histories {
     /// Writes the file a last time.
     pub(crate) fn stop(mut self, now: Timestamp) {
         self.finish();
-        if !self.of_hosts.is_empty() {
+        if self.has_news() {
             (self.due, self.writing) = (Timestamp(0), None);
             self.keep(now);
             self.finish();

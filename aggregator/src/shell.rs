@@ -308,7 +308,10 @@ impl Shell {
             Arrival::Report(mut report) => {
                 let cores = self.controller.host_facts(&report.host).map_or(0, |(facts, _)| facts.cores);
                 self.counters.reported(&mut report, cores, self.clock.now());
-                self.histories.observe(&report);
+                // What was on its way when the host was removed is not kept.
+                if self.controller.host_facts(&report.host).is_some() {
+                    self.histories.observe(&report);
+                }
                 self.decide(Input::Report(report));
             }
             Arrival::Guests { host, connection, guests } => {

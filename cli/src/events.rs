@@ -79,6 +79,7 @@ fn field(text: &mut String, name: &str, value: Json) {
             }
             return;
         }
+        (_, Json::Array(items)) if items.is_empty() => return,
         (_, Json::Array(items)) => {
             let items: Vec<String> = items.iter().map(plain).collect();
             (name, items.join(", "))

@@ -2,7 +2,6 @@
 //! long in all. Called by `gleaner run`, whose tasks make no progress meanwhile.
 
 use gleaner_planner::controller::HostView;
-use gleaner_types::id::JobId;
 use gleaner_types::report::{Reading, VolunteerState};
 use gleaner_types::time::Timestamp;
 
@@ -30,8 +29,8 @@ pub(crate) struct HeldTime {
 
 impl HeldTime {
     /// Takes a look. Gives a line where there is a change to tell.
-    pub(crate) fn look(&mut self, view: &HostView, job: &JobId, at: Timestamp) -> Option<String> {
-        let why = reason(view, job);
+    pub(crate) fn look(&mut self, view: &HostView, at: Timestamp) -> Option<String> {
+        let why = reason(view);
         let held = why.is_some();
         if let Some((before, true)) = self.last
             && held
@@ -67,8 +66,8 @@ impl HeldTime {
 }
 
 /// Why a job's volunteer is held; `None` while it may run, or where that is not known.
-fn reason(view: &HostView, job: &JobId) -> Option<String> {
-    let report = view.report.as_ref().filter(|_| view.connected && view.job.as_ref() == Some(job))?;
+fn reason(view: &HostView) -> Option<String> {
+    let report = view.report.as_ref().filter(|_| view.connected && view.job.is_some())?;
     let volunteer = &report.volunteer;
     match (&volunteer.allowance, volunteer.state) {
         (Reading::Absent(absence), VolunteerState::Frozen) => Some(clean(&absence.detail())),
@@ -89,7 +88,7 @@ fn reason(view: &HostView, job: &JobId) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use gleaner_test_support::report::{report, share};
-    use gleaner_types::id::HostId;
+    use gleaner_types::id::{HostId, JobId};
     use gleaner_types::report::AbsenceKind;
 
     use super::*;
@@ -113,7 +112,7 @@ mod tests {
         let (runs, frozen) = (view(VolunteerState::Active, 100.0), view(VolunteerState::Frozen, 0.0));
         let looks = [&runs, &frozen, &runs, &frozen, &frozen, &frozen, &runs, &runs];
         let lines: Vec<Option<String>> =
-            (0..).zip(looks).map(|(second, view)| held.look(view, &job(), Timestamp(second * 2_000))).collect();
+            (0..).zip(looks).map(|(second, view)| held.look(view, Timestamp(second * 2_000))).collect();
         let said: Vec<(usize, &str)> =
             lines.iter().enumerate().filter_map(|(place, line)| Some((place, line.as_deref()?))).collect();
         assert_eq!(
@@ -132,15 +131,15 @@ mod tests {
     }
 
     #[test]
-    fn it_is_held_for_its_reason_and_only_where_the_job_has_it() {
-        assert_eq!(reason(&view(VolunteerState::Active, 100.0), &job()), None);
-        assert!(reason(&view(VolunteerState::Active, 0.5), &job()).is_some(), "next to nothing");
+    fn it_is_held_for_its_reason_and_only_where_a_job_has_it() {
+        assert_eq!(reason(&view(VolunteerState::Active, 100.0)), None);
+        assert!(reason(&view(VolunteerState::Active, 0.5)).is_some(), "next to nothing");
         let mut short = view(VolunteerState::Frozen, 0.0);
         let absence = gleaner_types::report::Absence::described(AbsenceKind::Disabled, "memory is short");
         short.report.as_mut().unwrap().volunteer.allowance = Reading::Absent(absence);
-        assert_eq!(reason(&short, &job()).as_deref(), Some("memory is short"));
+        assert_eq!(reason(&short).as_deref(), Some("memory is short"));
         short.job = None;
-        assert_eq!(reason(&short, &job()), None);
+        assert_eq!(reason(&short), None);
         assert_eq!(HeldTime::default().summary(), None);
     }
 }

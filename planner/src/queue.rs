@@ -136,6 +136,12 @@ impl QueueAccount {
         self.ledger.skip(now_s);
     }
 
+    /// Arrays that have ended have an account still: others have a right to what these borrowed.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.ledger.accounts().count() > self.ledger.jobs().count()
+    }
+
     fn book(&mut self, arrays: &BTreeMap<u64, Array>, now_s: f64) {
         let ledger = &mut self.ledger;
         // After a leap of the clock, or a long absence, nobody knows what ran meanwhile.

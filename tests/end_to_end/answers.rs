@@ -66,7 +66,7 @@ fn answers_of_an_aggregator_are_as_their_schemas_say() {
     });
     ask("app-show", &["app", "show", "shop"]);
     ask("explain-app", &["explain", "shop"]);
-    ask("host-hold", &["host", "hold", "host-2", "--for", "1h"]);
+    ask("host-hold", &["host", "hold", "host-2", "--for", "1h", "--unknown"]);
     ask("host-hold", &["host", "release", "host-2"]);
     ask("host-hold", &["host", "hold", "--all"]);
     ask("hosts", &["hosts"]);
@@ -75,7 +75,7 @@ fn answers_of_an_aggregator_are_as_their_schemas_say() {
     ask("host-invite", &["host", "invite", "new", "--address", "127.0.0.1:1"]);
     ask("host-invitations", &["host", "invitations"]);
     ask("host-uninvite", &["host", "uninvite", "new"]);
-    ask("host-revoke", &["host", "revoke", "host-2"]);
+    ask("host-revoke", &["host", "revoke", "host-2", "--unknown"]);
     ask("host-invitations", &["host", "invitations"]);
     ask("job", &["job", "cancel", "k"]);
     ask("app", &["app", "remove", "shop"]);

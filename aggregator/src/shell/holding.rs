@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use gleaner_planner::controller::{FleetHold, Input};
+use gleaner_planner::controller::{FleetHold, HeldUntil, Input};
+use gleaner_types::application::ApplicationStatus;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::time::Timestamp;
 
@@ -54,6 +55,14 @@ impl Shell {
 
     pub(super) fn hold_all(&mut self, operator: &Operator, for_s: Option<f64>) -> Result<Response, ApiError> {
         let until = self.end_of_hold(for_s)?;
+        if let Some(hold) = self.controller.all_held().filter(|hold| HeldUntil::from(hold.until) > until.into()) {
+            let message = format!(
+                "{} holds all hosts already, until {}; to end that sooner, `gleaner host release --all` first",
+                hold.by,
+                hold.until.map_or_else(|| "they are released".to_owned(), |at| at.to_string())
+            );
+            return Err(ApiError { code: ErrorCode::Conflict, message });
+        }
         let hold = FleetHold { by: who(operator), since: self.clock.now(), until };
         self.decide(Input::AllHostsHeld(hold));
         self.stored("all hosts are held")?;
@@ -86,6 +95,13 @@ impl Shell {
         }
         if let Some(job) = self.controller.job_needing(&host) {
             return conflict(format!("job {job} needs host {host}; cancel it first, or wait until it has ended"));
+        }
+        let of_it = |own: &&ApplicationStatus| own.spec.tiers.iter().any(|tier| tier.host == host);
+        if let Some(own) = self.controller.applications().find(of_it) {
+            let name = own.spec.name.clone();
+            return conflict(format!(
+                "application {name} has a tier on host {host}; `gleaner app remove {name}` first, or apply it without that host"
+            ));
         }
         self.decide(Input::HostRemoved { host: host.clone(), by: who(operator) });
         self.histories.remove(&host);

@@ -70,13 +70,15 @@ pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Re
         Some(name) => name.clone(),
         None => JobId::new(format!("run-{}", std::process::id()))?,
     };
-    let output = args.job.output.clone().unwrap_or_else(|| PathBuf::from("gleaner-output").join(name.as_str()));
+    let mut output = args.job.output.clone().unwrap_or_else(|| PathBuf::from("gleaner-output").join(name.as_str()));
+    let running = if args.private { None } else { running_here(socket).await };
+    if running.is_some() && args.job.output.is_none() {
+        output = unused(output);
+    }
     let mut submit = submission(&args.job, list, Some(&output))?;
     submit.job = Some(name);
     let display = Display::new(json);
-    if !args.private
-        && let Some((client, overview)) = running_here(socket).await
-    {
+    if let Some((client, overview)) = running {
         display.say(&format!("using the aggregator on {} (process {})", socket.display(), overview.pid));
         let (detail, held) = follow(&client, submit, display, Some(&overview.local_host), None).await?;
         let harm = match client.call(&Request::Hosts).await {
@@ -113,6 +115,18 @@ pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Re
     let harm = host.and_then(harm_of);
     let end = conclude(&detail, harm.as_ref(), &held, &output, (true, json))?;
     if restored { Ok(end) } else { bail!("the machine could not be restored completely; see above") }
+}
+
+/// A folder that is not there yet: jobs of one name follow one another, and each keeps its outputs.
+fn unused(folder: PathBuf) -> PathBuf {
+    let mut next = folder.clone();
+    let mut run = 1_u32;
+    while next.exists() && run < u32::MAX {
+        run += 1;
+        next.clone_from(&folder);
+        next.as_mut_os_string().push(format!(".run-{run}"));
+    }
+    next
 }
 
 /// Time between two looks whether the guard holds the volunteer.
@@ -164,7 +178,7 @@ async fn follow(
         let rarer = u32::try_from(hosts.len() / HOSTS_A_LOOK).unwrap_or(u32::MAX).saturating_add(1);
         look = Instant::now() + LOOK_PERIOD.saturating_mul(rarer.min(100));
         if let Some(view) = hosts.iter().find(|view| host.is_none_or(|host| view.host == *host))
-            && let Some(line) = held.look(view, &job, clock.now())
+            && let Some(line) = held.look(view, clock.now())
         {
             display.say(&line);
         }

@@ -50,7 +50,11 @@ fn numbers_are_compared_as_numbers() {
     assert_eq!(names(&["--filter", "CPU_CORES=1.3"]), ["web"], "to the digits that are given");
     assert_eq!(names(&["--filter", "cpu_cores=1.25"]), [""; 0]);
     assert_eq!(names(&["--filter", "cpu_cores=-"]), ["mail"]);
-    assert_eq!(names(&["--filter", "cpu_cores>much"]), [""; 0]);
+    assert_eq!(names(&["--filter", "cpu cores>1"]), ["web", "web-2"], "as its head is written");
+    for wrong in ["cpu_cores>much", "cpu_cores=1MiB", "cpu_cores>=1"] {
+        let refused = asked(&["--filter", wrong]).over(columns()).unwrap().rows(GUESTS.to_vec()).unwrap_err();
+        assert!(refused.to_string().starts_with(&format!("--filter {wrong}: cpu_cores is a number")), "{refused}");
+    }
 }
 
 #[test]

@@ -10,11 +10,14 @@ use std::collections::BTreeMap;
 
 use gleaner_types::id::{HostId, UserName};
 use gleaner_types::job::{JobPhase, PoolShare};
+use gleaner_types::report::VolunteerState;
 use gleaner_types::time::Timestamp;
+use gleaner_types::units::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::job::{Job, Slots, WorkerState};
 use crate::controller::capacity::Capacity;
+use crate::controller::hosts::Host;
 use crate::controller::interface::seconds;
 use crate::controller::outputs::Outputs;
 use crate::pool::UserShares;
@@ -57,7 +60,8 @@ pub(super) fn share(
     outputs: &mut Outputs,
 ) {
     let mut jobs: Vec<&mut Job> = list.iter_mut().filter(|job| !job.is_over() && job.is_on(host)).collect();
-    if jobs.len() < 2 {
+    // Who is left may have lent to those that have ended, and their account says when.
+    if jobs.len() < 2 && machines.get(host).is_none_or(|machine| !machine.account.owes()) {
         machines.remove(host);
         jobs.into_iter().for_each(|job| job.has_machine(now, outputs));
         return;
@@ -84,10 +88,20 @@ pub(super) fn share(
         // Their machine is away: nobody knows what runs there.
         return machine.skip(now);
     }
+    let is_frozen = capacity
+        .host(host)
+        .and_then(Host::fresh_report)
+        .is_some_and(|report| report.volunteer.state == VolunteerState::Frozen);
+    if is_frozen {
+        // Nothing runs, whoever has the slots: that time counts for nobody.
+        machine.skip(now);
+        numbered.iter_mut().for_each(|(_, job)| job.begins_anew(now));
+    }
     let slots = slots_of(host, &numbered, capacity);
+    let memory = capacity.residual(host).map(|(_, memory)| memory).unwrap_or_default();
     let usual_s = usual_task_s(&numbered);
     let arrays: BTreeMap<u64, Array> =
-        numbered.iter().map(|(number, job)| (*number, job.as_array(usual_s, now))).collect();
+        numbered.iter().map(|(number, job)| (*number, job.as_array(memory, usual_s, now))).collect();
     let turns = machine.account.turns(&arrays, slots, users, at_s(now));
     let held = arrays.values().map(|array| array.running).fold(0, u32::saturating_add);
     let mut free = slots.saturating_sub(held);
@@ -103,29 +117,33 @@ pub(super) fn share(
         .filter(|(.., job)| job.is_active())
         .collect();
     by_place.sort_by_key(|(turn, ..)| turn.place);
+    let needs =
+        |array: &Array, job: &Job| Bytes(job.status.spec.memory_per_slot.0.saturating_mul(array.running.into()));
+    let in_use = by_place.iter().fold(0_u64, |sum, (_, array, job)| sum.saturating_add(needs(array, job).0));
+    let mut memory_left = Bytes(memory.0.saturating_sub(in_use));
     for (turn, array, job) in by_place {
         let may = turn.at_once.unwrap_or_else(|| array.useful());
-        let more = may.saturating_sub(array.running).min(free);
+        let per_slot = job.status.spec.memory_per_slot;
+        let more = may.saturating_sub(array.running).min(free).min(slots_in_memory(memory_left, per_slot));
         free -= more;
+        memory_left = Bytes(memory_left.0.saturating_sub(per_slot.0.saturating_mul(more.into())));
         let of_user = of_users.get(&array.user.as_ref()).copied().unwrap_or_default();
         job.may_have_slots((may.min(array.running + more), may), turn, of_user, now, outputs);
     }
 }
 
 /// Slots that jobs can have on a machine together: one per CPU, or more where a job says so, as far as CPU is expected to be
-/// free; a job's dedicated ones always; and no more than the memory suffices for, with slots as large as the largest of
-/// theirs. One at least.
+/// free; a job's dedicated ones always. One at least. Memory bounds each job by the size of its own slots.
 fn slots_of(host: &HostId, jobs: &[(u64, &mut Job)], capacity: Capacity<'_>) -> u32 {
     let specs = || jobs.iter().filter(|(_, job)| job.is_active()).map(|(_, job)| &job.status.spec);
     let locals = || specs().filter_map(|spec| spec.workers.slots());
     let cores = capacity.host(host).map_or(1, |host| host.facts().cores);
     let dedicated = locals().map(|local| local.dedicated_slots).max().unwrap_or(1);
     let most = locals().filter_map(|local| local.max_slots).fold(cores, u32::max).max(dedicated);
-    let per_slot = specs().map(|spec| spec.memory_per_slot).max();
-    let (Ok((cpu, memory)), Some(per_slot)) = (capacity.residual(host), per_slot) else { return 1 };
+    let Ok((cpu, _)) = capacity.residual(host) else { return 1 };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
     let with_cpu = cpu.cores().ceil() as u32;
-    most.min(with_cpu.max(dedicated)).min(slots_in_memory(memory, per_slot)).max(1)
+    most.min(with_cpu.max(dedicated)).max(1)
 }
 
 /// Mean length of the tasks of a machine's jobs, in seconds; 0 while none has ended.
@@ -163,7 +181,7 @@ impl Job {
     }
 
     /// It, as an array of a queue. In each slot that it was given since its engine last told what runs, a task may run.
-    fn as_array(&self, usual_s: f64, now: Timestamp) -> Array {
+    fn as_array(&self, memory: Bytes, usual_s: f64, now: Timestamp) -> Array {
         let (unheard, begun) = match &self.workers {
             WorkerState::Slots(slots) => (slots.unheard, slots.begun),
             WorkerState::Hosts(_) => (0, None),
@@ -187,7 +205,18 @@ impl Job {
             running,
             left_cpu_s: f64::from(in_all) * part_left * task_s,
             task_s,
-            own_bound: Some(if self.is_active() { self.wants_slots() } else { 0 }),
+            own_bound: Some(if self.is_active() {
+                self.wants_slots().min(slots_in_memory(memory, self.status.spec.memory_per_slot).max(1))
+            } else {
+                0
+            }),
+        }
+    }
+
+    /// What its first tasks have run so far does not count.
+    fn begins_anew(&mut self, now: Timestamp) {
+        if let WorkerState::Slots(Slots { begun: Some(begun), .. }) = &mut self.workers {
+            *begun = now;
         }
     }
 
