@@ -38,10 +38,9 @@ pub(crate) struct NoSuchColumn {
 /// A filter compares numbers to something else.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "--filter {}{sign}{}: {} is a number, without a unit: CPU in cores, durations in seconds, memory in bytes; `-` is not known",
+    "--filter {0}{sign}{1}: {0} is a number, without a unit: CPU in cores, durations in seconds, memory in bytes; `-` is not known",
     harmless(name),
-    harmless(value),
-    harmless(name)
+    harmless(value)
 )]
 pub(crate) struct NotANumber {
     name: String,

@@ -24,8 +24,8 @@ use crate::controller::HeldUntil;
 
 /// Length of a step of a history, in milliseconds.
 const STEP_MS: u64 = 60_000;
-/// Minutes by which a report may be older than the last one. Chosen: reports wait for a connection so long at most.
-const MOST_BEHIND: u64 = 10;
+/// Minutes by which a report may be older than the last one; of an older one the clock was ahead before. Chosen.
+const MOST_BEHIND: u64 = 60;
 /// Steps kept: a day, enough for a risk of 1 % over 10 minutes.
 const MOST_STEPS: usize = 1_440;
 /// Shares are kept as parts of the host's capacity in so many parts: two bytes each, for fleets of ten thousand hosts.
@@ -125,7 +125,7 @@ impl History {
     ) {
         let minute = at.0 / STEP_MS;
         match self.minute {
-            // The clock was ahead: what it had seen then is of times that nobody knows.
+            // What was seen while the clock was ahead is of times that nobody knows.
             Some(going_on) if going_on - minute.min(going_on) > MOST_BEHIND => *self = Self::default(),
             Some(going_on) if minute < going_on => return,
             Some(going_on) if minute > going_on => self.turn(minute - going_on),

@@ -113,7 +113,11 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
     const PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
         // Their tasks sleep, so they may run at the same time.
-        ("sharing, and slurm", &["--test", "end_to_end"], &["--test-threads=3", "sharing::", "slurm::"]),
+        (
+            "sharing, slots and slurm",
+            &["--test", "end_to_end"],
+            &["--test-threads=3", "sharing::", "slots::", "slurm::"],
+        ),
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
         ("postgres", &["--test", "postgres"], &[]),

@@ -100,6 +100,11 @@ fn gaps_and_clocks_that_go_back_leave_windows_out() {
     // A jump of years is a bounded number of gaps.
     seen.sample(Timestamp(u64::MAX), 1.0, share(100.0), Some(share(1.0)), None);
     assert_eq!((seen.steps.len(), seen.errors(1).len()), (MOST_STEPS, 0));
+    // Nor is it for ever.
+    for s in 840..960 {
+        seen.sample(Timestamp(s * 1_000), 1.0, share(100.0), Some(share(20.0)), Some(share(80.0)));
+    }
+    assert_eq!((seen.steps.len(), seen.minute), (1, Some(15)));
 }
 
 fn facts(acting: bool) -> HostFacts {

@@ -75,8 +75,8 @@ fn play(works: &[Work], by: By) -> (Vec<u32>, usize) {
             playing.running.iter_mut().for_each(|left| *left -= 1);
             let before = playing.running.len();
             playing.running.retain(|left| *left > 0);
-            playing.done += (before - playing.running.len()) as u32;
-            let running = playing.running.len() as u32;
+            playing.done += u32::try_from(before - playing.running.len()).unwrap();
+            let running = u32::try_from(playing.running.len()).unwrap();
             let left_s: u32 = playing.running.iter().sum();
             let parts = f64::from(playing.done + running) - f64::from(left_s) / f64::from(work.task_s);
             let progress = EngineProgress {
