@@ -187,7 +187,7 @@ impl Jobs {
     /// have noticed.
     pub(super) fn resumed(&mut self, now: Timestamp) {
         self.pool.skip(now);
-        self.machines.values_mut().for_each(|machine| machine.skip(now));
+        self.machines.values_mut().for_each(|machine| machine.resumed(now));
         for job in self.unfinished() {
             job.status.phase = JobPhase::Waiting { reason: "the aggregator was restarted".into() };
             job.status.volunteers = 0;

@@ -43,8 +43,15 @@ impl Machine {
         self.is_due = true;
     }
 
-    /// No aggregator ran until now, and nobody knows what jobs had meanwhile.
-    pub(super) fn skip(&mut self, now: Timestamp) {
+    /// No aggregator ran until now. Jobs begin anew, and are told what they may have at once: tasks that run on would be ended
+    /// in the second in which none had a slot.
+    pub(super) fn resumed(&mut self, now: Timestamp) {
+        self.skip(now);
+        self.seen.clear();
+    }
+
+    /// Nobody knows what jobs had until now, or it counts for nobody.
+    fn skip(&mut self, now: Timestamp) {
         self.account.skip(at_s(now));
     }
 }
