@@ -1,5 +1,5 @@
 //! What `gleaner-agent try` and the running agent say to one another, one JSON line each.
-//! Data only: the command asks through [`crate::control`], the agent's loop answers.
+//! Data only: the command asks through `control`, the agent's loop answers.
 
 use gleaner_types::command::{Limits, Outcome};
 use gleaner_types::id::WorkloadId;
