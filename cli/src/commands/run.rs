@@ -147,10 +147,13 @@ async fn follow(
         bail!("unexpected answer");
     };
     let (clock, mut held, mut look) = (Clock::start(), HeldTime::default(), Instant::now());
+    // One that comes while an answer is awaited counts too.
+    let mut interrupted = std::pin::pin!(watch::interrupted());
     loop {
         tokio::select! {
             () = tokio::time::sleep(watch::POLL_PERIOD) => {}
-            () = watch::interrupted() => {
+            () = &mut interrupted => {
+                interrupted.set(watch::interrupted());
                 display.say("cancelling the job");
                 client.call(&Request::Cancel { job: job.clone() }).await?;
             }
