@@ -24,7 +24,7 @@ const FORMAT: u64 = 1;
 pub(crate) const FILE: &str = "advice.jsonl";
 /// Time between two writes: a minute is what a history grows by.
 const BETWEEN_WRITES_MS: u64 = 60_000;
-/// Bytes that are written a second in the mean; a larger file is written less often. Chosen.
+/// Bytes that are written a millisecond in the mean; a larger file is written less often. Chosen.
 const BYTES_PER_MS: u64 = 1_000;
 /// Longest line that is read: a day of minutes has 11,520 digits, a name at most some hundred characters.
 const LONGEST_LINE: u64 = 16 << 10;
