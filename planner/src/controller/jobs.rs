@@ -12,7 +12,7 @@ mod others;
 mod pool;
 mod slots;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use gleaner_types::event::Event;
 use gleaner_types::id::{HostId, JobId};
@@ -101,8 +101,7 @@ impl Jobs {
     /// A host's volunteer may go on with what it does: the job it works for waits for others after a restart.
     pub(super) fn awaits(&self, host: &HostId, now: Timestamp) -> bool {
         let waiting = |job: &&Job| matches!(job.status.phase, JobPhase::Waiting { .. });
-        let cluster = self.holder(host).filter(waiting).and_then(Job::cluster);
-        cluster.is_some_and(|cluster| cluster.awaits(host, now))
+        self.holder(host).filter(waiting).is_some_and(|job| job.awaits(host, now))
     }
 
     pub(super) fn submitted(&mut self, spec: JobSpec, kept: u32, now: Timestamp, outputs: &mut Outputs) {
@@ -193,7 +192,7 @@ impl Jobs {
             job.status.volunteers = 0;
             match &mut job.workers {
                 WorkerState::Hosts(cluster) => cluster.resume(now),
-                WorkerState::Slots(slots) => slots.granted = None,
+                WorkerState::Slots(slots) => slots.resume(now),
             }
         }
     }
@@ -285,11 +284,14 @@ impl Jobs {
                 before.iter_mut().chain(after).for_each(|job| job.may_have(&shares));
             }
         }
-        let hosts = list.iter().filter(|job| !job.is_over()).filter_map(|job| Some(job.local()?.host.clone()));
-        let hosts: BTreeSet<HostId> = hosts.collect();
-        machines.retain(|host, _| hosts.contains(host));
-        for host in hosts {
-            machine::share(&host, list, machines, capacity, &settings.users, now, outputs);
+        let mut locals: BTreeMap<HostId, Vec<&mut Job>> = BTreeMap::new();
+        for job in list.iter_mut().filter(|job| !job.is_over()) {
+            let Some(host) = job.local().map(|local| local.host.clone()) else { continue };
+            locals.entry(host).or_default().push(job);
+        }
+        machines.retain(|host, _| locals.contains_key(host));
+        for (host, jobs) in locals {
+            machine::share(&host, jobs, machines, capacity, &settings.users, now, outputs);
         }
         for (index, own) in evaluated {
             list[index].take_slots(own, now, outputs);

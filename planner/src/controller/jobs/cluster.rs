@@ -30,7 +30,7 @@ const POINT_S: f64 = 10.0;
 const PRIOR_SERVICE_S: f64 = 7_200.0;
 /// Time that hosts have to come back to a restarted aggregator before they count as lost, in seconds. Chosen: more than
 /// an agent's first few attempts take, and less than a command's lease.
-const RETURN_S: f64 = 10.0;
+pub(super) const RETURN_S: f64 = 10.0;
 
 /// What a job on a cluster has and has learned.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

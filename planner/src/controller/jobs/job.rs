@@ -14,7 +14,7 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::{CoreShare, Dollars};
 use serde::{Deserialize, Serialize};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, RETURN_S};
 use crate::controller::interface::seconds;
 use crate::controller::outputs::Outputs;
 use crate::io_model::IoCurve;
@@ -69,6 +69,17 @@ pub(super) struct Slots {
     /// When it was first given a slot.
     #[serde(default)]
     pub(super) begun: Option<Timestamp>,
+    /// Until then its host may come back after a restart, with tasks that run on.
+    #[serde(default)]
+    awaited_until: Timestamp,
+}
+
+impl Slots {
+    /// Goes on after a restart.
+    pub(super) fn resume(&mut self, now: Timestamp) {
+        self.granted = None;
+        self.awaited_until = now.after(seconds(RETURN_S));
+    }
 }
 
 /// CPU time of an interval that the foreground left free, in core-seconds; none where that is not known.
@@ -152,6 +163,14 @@ impl Job {
     /// Its workers are slots of this host.
     pub(super) fn is_on(&self, host: &HostId) -> bool {
         self.local().is_some_and(|local| local.host == *host)
+    }
+
+    /// This host may come back to it after a restart.
+    pub(super) fn awaits(&self, host: &HostId, now: Timestamp) -> bool {
+        match &self.workers {
+            WorkerState::Slots(slots) => now < slots.awaited_until && self.is_on(host),
+            WorkerState::Hosts(cluster) => cluster.awaits(host, now),
+        }
     }
 
     /// It works, or will work, in the volunteer of this host.

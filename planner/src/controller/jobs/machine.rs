@@ -56,17 +56,16 @@ impl Machine {
     }
 }
 
-/// Tells the jobs of a machine what they may have: every second, and when one comes, ends, or wants more or less.
+/// Tells the unfinished jobs of a machine, in their order, what they may have: every second, and when one comes, ends, or wants more or less.
 pub(super) fn share(
     host: &HostId,
-    list: &mut [Job],
+    mut jobs: Vec<&mut Job>,
     machines: &mut BTreeMap<HostId, Machine>,
     capacity: Capacity<'_>,
     users: &UserShares,
     now: Timestamp,
     outputs: &mut Outputs,
 ) {
-    let mut jobs: Vec<&mut Job> = list.iter_mut().filter(|job| !job.is_over() && job.is_on(host)).collect();
     // Who is left may have lent to those that have ended, and their account says when.
     if jobs.len() < 2 && machines.get(host).is_none_or(|machine| !machine.account.owes()) {
         machines.remove(host);
