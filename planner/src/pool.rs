@@ -26,7 +26,7 @@ use gleaner_types::id::UserName;
 use serde::{Deserialize, Serialize};
 
 use division::Tree;
-pub use division::{Claim, InvalidShares, MOST_NAMED, USER_WEIGHTS, UserShares, divide, water_fill};
+pub use division::{Claim, InvalidShares, MOST_NAMED, USER_WEIGHTS, UserShares, water_fill};
 
 /// Least part of a job that has to be done before its work is estimated from it. Chosen.
 const LEAST_DONE: f64 = 0.01;

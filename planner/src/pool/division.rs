@@ -297,16 +297,6 @@ impl Tree {
     }
 }
 
-/// Divides a quantity among users' jobs: a level of the weights after the other, from the top.
-///
-/// Each job is given as its user and its claim, whose weight counts among the jobs of this user. No job has more than its most,
-/// and each has its least unless all of these do not fit. All of the quantity is divided, or every job has its most.
-#[must_use]
-pub fn divide(quantity: f64, shares: &UserShares, jobs: &[(Option<UserName>, Claim)]) -> Vec<f64> {
-    let claims: Vec<Claim> = jobs.iter().map(|(_, claim)| claim.sane()).collect();
-    Tree::new(shares, jobs.iter().map(|(user, _)| user.as_ref())).divide(quantity, &claims)
-}
-
 /// Weighted max-min shares: everybody has its least, nobody more than its most, and between them as much for its weight as
 /// the others. Where all of the least does not fit it is cut in proportion.
 #[must_use]

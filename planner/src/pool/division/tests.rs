@@ -17,6 +17,12 @@ fn close(own: &[f64], expected: &[f64]) {
     assert!(equal, "{own:?} are not {expected:?}");
 }
 
+/// The parts of jobs, each given as its user and its claim.
+fn divide(quantity: f64, shares: &UserShares, jobs: &[(Option<UserName>, Claim)]) -> Vec<f64> {
+    let claims: Vec<Claim> = jobs.iter().map(|(_, claim)| claim.sane()).collect();
+    Tree::new(shares, jobs.iter().map(|(user, _)| user.as_ref())).divide(quantity, &claims)
+}
+
 /// Physics of weight 2 with two users of 1 and 3, beside bob: 8 of 12 workers are physics', 6 of these abe's.
 #[test]
 fn parts_by_hand() {
