@@ -52,7 +52,10 @@ pub(crate) struct Histories {
     file: Option<PathBuf>,
     /// When the file may be written again.
     due: Timestamp,
-    writing: Option<JoinHandle<io::Result<()>>>,
+    /// The thread that writes; it ends with the bytes that it has written.
+    writing: Option<JoinHandle<io::Result<usize>>>,
+    /// When it began.
+    began: Timestamp,
     /// A host was removed since the file was last written.
     is_shorter: bool,
 }
@@ -96,11 +99,18 @@ impl Histories {
             return;
         }
         self.finish();
+        if now < self.due {
+            return;
+        }
         let Some(file) = self.file.clone() else { return };
-        let content = self.content(now);
+        // To copy ten thousand hosts takes the core loop some tens of milliseconds, to put them into text a second.
+        let of_hosts = self.of_hosts.clone();
+        let write = move || {
+            let content = content(&of_hosts, now);
+            durable::replace(&file, &content, 0o600).map(|()| content.len())
+        };
         self.is_shorter = false;
-        self.due = Timestamp(now.0 + BETWEEN_WRITES_MS.max(content.len() as u64 / BYTES_PER_MS));
-        let write = move || durable::replace(&file, &content, 0o600);
+        (self.began, self.due) = (now, Timestamp(now.0 + BETWEEN_WRITES_MS));
         match std::thread::Builder::new().name("histories".into()).spawn(write) {
             Ok(thread) => self.writing = Some(thread),
             Err(error) => warn!(%error, "what was seen of forecasts cannot be written"),
@@ -126,24 +136,28 @@ impl Histories {
     /// Waits for the thread that writes.
     fn finish(&mut self) {
         let Some(thread) = self.writing.take() else { return };
-        if let Ok(Err(error)) = thread.join() {
-            warn!(%error, "what was seen of forecasts cannot be written; after a restart it would be collected anew");
-        }
-    }
-
-    fn content(&self, now: Timestamp) -> Vec<u8> {
-        let mut content = serde_json::to_vec(&Head { format: FORMAT }).unwrap_or_default();
-        content.push(b'\n');
-        for (host, history) in &self.of_hosts {
-            let Some(history) = history.kept().filter(|kept| !kept.is_over(now)) else { continue };
-            // A name and digits can be expressed.
-            if let Ok(line) = serde_json::to_vec(&Line { host: host.clone(), history }) {
-                content.extend(line);
-                content.push(b'\n');
+        match thread.join() {
+            Ok(Ok(bytes)) => self.due = self.due.max(Timestamp(self.began.0 + bytes as u64 / BYTES_PER_MS)),
+            Ok(Err(error)) => {
+                warn!(%error, "what was seen of forecasts cannot be written; after a restart it would be collected anew");
             }
+            Err(_) => {}
         }
-        content
     }
+}
+
+fn content(of_hosts: &BTreeMap<HostId, History>, now: Timestamp) -> Vec<u8> {
+    let mut content = serde_json::to_vec(&Head { format: FORMAT }).unwrap_or_default();
+    content.push(b'\n');
+    for (host, history) in of_hosts {
+        let Some(history) = history.kept().filter(|kept| !kept.is_over(now)) else { continue };
+        // A name and digits can be expressed.
+        if let Ok(line) = serde_json::to_vec(&Line { host: host.clone(), history }) {
+            content.extend(line);
+            content.push(b'\n');
+        }
+    }
+    content
 }
 
 fn read(file: &Path) -> io::Result<BTreeMap<HostId, History>> {
