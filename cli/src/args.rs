@@ -595,7 +595,7 @@ pub(crate) struct JobArgs {
     /// A task that runs longer is killed and counts as failed.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) task_timeout: Option<Duration>,
-    /// Folder for the tasks' output. Default: `gleaner run`: gleaner-output/JOB here; `gleaner job submit`: JOB.output
+    /// Folder for the tasks' output. Default: `gleaner run`: gleaner-output/JOB here, with .run-2 and so on where an earlier job of that name has it; `gleaner job submit`: JOB.output
     /// here, and below the aggregator's state folder for the aggregator's own user.
     #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,

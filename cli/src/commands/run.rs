@@ -119,14 +119,12 @@ pub(super) async fn run(args: &RunArgs, socket: &Path, json: bool) -> anyhow::Re
 
 /// A folder that is not there yet: jobs of one name follow one another, and each keeps its outputs.
 fn unused(folder: PathBuf) -> PathBuf {
-    let mut next = folder.clone();
-    let mut run = 1_u32;
-    while next.exists() && run < u32::MAX {
-        run += 1;
-        next.clone_from(&folder);
+    let numbered = |run: u32| {
+        let mut next = folder.clone();
         next.as_mut_os_string().push(format!(".run-{run}"));
-    }
-    next
+        next
+    };
+    if folder.exists() { (2..).map(numbered).find(|next| !next.exists()).unwrap_or(folder) } else { folder }
 }
 
 /// Time between two looks whether the guard holds the volunteer.
