@@ -94,6 +94,18 @@ impl Service {
         Self { folders, process: Running::start(command) }
     }
 
+    /// The same as the only foreground of an aggregator and an agent that acts, which are started for it.
+    fn watched(pair: &mut Pair, name: &str) -> Self {
+        let service = Self::start(name);
+        pair.agent_config("agent.toml", HOST, HOST, &format!("[foreground]\ncgroups = ['{name}']\n"));
+        pair.start_aggregator();
+        pair.start_agent(&["--act"]);
+        until("the workload is seen", || {
+            pair.hosts()[0]["report"]["workloads"].as_array().is_some_and(|all| !all.is_empty())
+        });
+        service
+    }
+
     /// Its ceiling, in percent of a core; `None` without one.
     fn ceiling(&self) -> Option<f64> {
         let read = |file: &str| std::fs::read_to_string(self.folders[0].join(file)).ok();
@@ -124,13 +136,7 @@ fn limits_are_tried_beside_the_agent_and_put_back_also_when_the_trial_is_killed(
     }
     let mut pair = Pair::new(&[HOST]);
     let name = format!("gleaner-try-{}", pair.port);
-    let service = Service::start(&name);
-    pair.agent_config("agent.toml", HOST, HOST, &format!("[foreground]\ncgroups = ['{name}']\n"));
-    pair.start_aggregator();
-    pair.start_agent(&["--act"]);
-    until("the workload is seen", || {
-        pair.hosts()[0]["report"]["workloads"].as_array().is_some_and(|all| !all.is_empty())
-    });
+    let service = Service::watched(&mut pair, &name);
     let config = pair.bench.path("agent.toml").display().to_string();
     let gleaner = |pair: &Pair, words: &str| pair.bench.gleaner(&words.split(' ').collect::<Vec<_>>());
     let trial = |pair: &Pair, more: &str| gleaner(pair, &format!("daemon agent try {name} --config {config} {more}"));
@@ -160,6 +166,8 @@ fn limits_are_tried_beside_the_agent_and_put_back_also_when_the_trial_is_killed(
 
     // An agent that only observes does not act for a trial either.
     drop(pair.agent.take());
+    // Else what the aggregator knows of the old one looks like the new one.
+    until("the old agent is lost", || pair.hosts()[0]["connected"] == false);
     pair.start_agent(&[]);
     let refused = trial(&pair, "--cpu 30 --for 1").output().unwrap();
     let said = text(&refused.stderr);
@@ -176,13 +184,7 @@ fn an_applications_share_follows_its_response_time_and_is_given_back() {
     }
     let mut pair = Pair::with_controller(&[HOST], "control_interval_s = 2\n");
     let name = format!("gleaner-app-{}", pair.port);
-    let service = Service::start(&name);
-    pair.agent_config("agent.toml", HOST, HOST, &format!("[foreground]\ncgroups = ['{name}']\n"));
-    pair.start_aggregator();
-    pair.start_agent(&["--act"]);
-    until("the workload is seen", || {
-        pair.hosts()[0]["report"]["workloads"].as_array().is_some_and(|all| !all.is_empty())
-    });
+    let service = Service::watched(&mut pair, &name);
     let workload = pair.hosts()[0]["report"]["workloads"][0]["id"].as_str().unwrap().to_owned();
     let application = |target: &str| {
         format!(
