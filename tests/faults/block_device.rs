@@ -256,7 +256,7 @@ impl Site {
     fn cut(&mut self, number: usize) -> Cut {
         let fate = if number.is_multiple_of(2) { Fate::Dropped } else { Fate::Refused };
         std::thread::sleep(self.random.pause(LONGEST_PAUSE));
-        let held = self.pair.ask(&["host", "hold", &spare(number), "--for", "1h"]);
+        let held = self.pair.ask(&["host", "hold", &spare(number), "--unknown", "--for", "1h"]);
         assert!(held.status.success(), "{}", text(&held.stderr));
         let control = Control::write(&self.disk(), number);
         let mut promised = Promised { events: self.acknowledged(), done: self.done() };
