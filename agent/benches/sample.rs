@@ -32,6 +32,7 @@ fn tree(root: &Path, workloads: u32) {
     for number in 0..workloads / 2 {
         let pid = 1_000 + number * 10;
         write(root, &format!("proc/{pid}/cmdline"), &format!("qemu-system-x86_64\0-name\0guest-{number}\0"));
+        write(root, &format!("proc/{pid}/status"), "Uid:\t0\t0\t0\t0\n");
         write(
             root,
             &format!("proc/{pid}/stat"),

@@ -12,6 +12,7 @@ use gleaner_types::report::{MAX_WORKLOADS, WorkloadKind};
 
 use crate::facts::WorkloadKey;
 use crate::hierarchies::Hierarchies;
+use crate::origin::stranger;
 use crate::process::{QemuCommand, pids, qemu, stat};
 use crate::roots::Roots;
 pub(crate) use glob::Glob;
@@ -21,7 +22,7 @@ pub use glob::InvalidGlob;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) id: WorkloadId,
-    /// What it calls itself, of which the identifier was made.
+    /// What it is called, of which the identifier was made: by itself, unless a stranger started it.
     pub(crate) name: String,
     pub(crate) kind: WorkloadKind,
     /// Socket of its monitor, of a guest, as its command line claims it.
@@ -30,6 +31,36 @@ pub(crate) struct Found {
     pub(crate) uuid: Option<String>,
     /// Number at Proxmox, as its command line claims it.
     pub(crate) vmid: Option<u32>,
+    /// The user of this name started it, of a guest: what its command line says of names does not count.
+    pub(crate) stranger: Option<String>,
+}
+
+/// A workload as seen, before it has an identifier.
+struct Seen {
+    key: WorkloadKey,
+    name: String,
+    kind: WorkloadKind,
+    command: QemuCommand,
+    stranger: Option<String>,
+}
+
+impl Seen {
+    fn of(key: WorkloadKey, name: String, kind: WorkloadKind) -> Self {
+        Self { key, name, kind, command: QemuCommand::default(), stranger: None }
+    }
+
+    /// A guest. One that a stranger started is called by what it is, whatever it calls itself.
+    fn guest(pid: i32, start_ticks: u64, mut command: QemuCommand, stranger: Option<String>) -> Self {
+        let plain = format!("qemu-{pid}");
+        let name = match &stranger {
+            Some(user) => format!("{plain} of {user}"),
+            None => command.name.take().unwrap_or(plain),
+        };
+        if stranger.is_some() {
+            (command.uuid, command.vmid) = (None, None);
+        }
+        Self { key: WorkloadKey::Process { pid, start_ticks }, name, kind: WorkloadKind::Qemu, command, stranger }
+    }
 }
 
 /// What to look for.
@@ -77,34 +108,32 @@ impl Discovery {
         before: &BTreeMap<&WorkloadKey, &Found>,
         domains: impl Iterator<Item = (&'d str, &'d str)>,
     ) -> (BTreeMap<WorkloadKey, Found>, usize) {
-        let nothing = QemuCommand::default;
-        let mut named: Vec<(WorkloadKey, String, WorkloadKind, QemuCommand)> = domains
-            .map(|(uuid, name)| (WorkloadKey::Domain(uuid.into()), name.into(), WorkloadKind::XenDomain, nothing()))
-            .collect();
+        let domain = |(uuid, name): (&str, &str)| {
+            Seen::of(WorkloadKey::Domain(uuid.into()), name.into(), WorkloadKind::XenDomain)
+        };
+        let mut named: Vec<Seen> = domains.map(domain).collect();
         for (path, mount) in self.cgroups() {
             if !self.volunteer.iter().any(|own| mount.join(&path).starts_with(own)) {
                 let name = path.display().to_string();
-                named.push((WorkloadKey::Cgroup(path), name, WorkloadKind::Cgroup, nothing()));
+                named.push(Seen::of(WorkloadKey::Cgroup(path), name, WorkloadKind::Cgroup));
             }
         }
         if self.qemu {
-            for (pid, start_ticks, mut command) in self.guests() {
-                let name = command.name.take().unwrap_or_else(|| format!("qemu-{pid}"));
-                named.push((WorkloadKey::Process { pid, start_ticks }, name, WorkloadKind::Qemu, command));
-            }
+            named.extend(self.guests());
         }
-        named.sort_by(|a, b| a.0.cmp(&b.0));
+        // What users start comes last: it takes no name and no place from what the host's management has started.
+        named.sort_by(|a, b| (a.stranger.is_some(), &a.key).cmp(&(b.stranger.is_some(), &b.key)));
         let left_out = named.len().saturating_sub(MAX_WORKLOADS);
         named.truncate(MAX_WORKLOADS);
         let kept = |key: &WorkloadKey, name: &str| {
             before.get(key).filter(|found| found.name == name).map(|found| found.id.clone())
         };
         let mut used: BTreeMap<WorkloadId, u32> =
-            named.iter().filter_map(|(key, name, ..)| Some((kept(key, name)?, 2))).collect();
+            named.iter().filter_map(|seen| Some((kept(&seen.key, &seen.name)?, 2))).collect();
         let mut found = BTreeMap::new();
-        for (key, name, kind, QemuCommand { monitor, uuid, vmid, .. }) in named {
+        for Seen { key, name, kind, command: QemuCommand { monitor, uuid, vmid, .. }, stranger } in named {
             let id = kept(&key, &name).unwrap_or_else(|| unique(&name, &mut used));
-            found.insert(key, Found { id, name, kind, monitor, uuid, vmid });
+            found.insert(key, Found { id, name, kind, monitor, uuid, vmid, stranger });
         }
         (found, left_out)
     }
@@ -119,12 +148,13 @@ impl Discovery {
         paths.into_iter().take(MAX_WORKLOADS * 2).map(|path| (path, mount.clone())).collect()
     }
 
-    fn guests(&self) -> Vec<(i32, u64, QemuCommand)> {
+    fn guests(&self) -> Vec<Seen> {
         let guest = |pid: i32| {
             // A process that ends in the middle of this is no guest any more.
             let command = qemu(&self.roots.proc, &pid.to_string())?;
             let stat = stat(&self.roots.proc, pid).ok()?;
-            (!self.is_volunteers(pid)).then_some((pid, stat.start_ticks, command))
+            let stranger = stranger(&self.roots.proc, &self.roots.root, pid);
+            (!self.is_volunteers(pid)).then(|| Seen::guest(pid, stat.start_ticks, command, stranger))
         };
         pids(&self.roots.proc).into_iter().filter_map(guest).collect()
     }
@@ -143,11 +173,16 @@ mod tests {
     use super::*;
 
     fn process(roots: &Roots, pid: i32, cmdline: &str) {
+        process_of(roots, pid, cmdline, 0);
+    }
+
+    fn process_of(roots: &Roots, pid: i32, cmdline: &str, uid: u32) {
         let folder = roots.proc.join(pid.to_string());
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("cmdline"), cmdline.replace(' ', "\0")).unwrap();
         let stat = format!("{pid} (x) S 1 {pid} 1 0 -1 0 0 0 0 0 10 5 0 0 20 0 1 0 {} 1 7 0", pid * 10);
         std::fs::write(folder.join("stat"), stat).unwrap();
+        std::fs::write(folder.join("status"), format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n")).unwrap();
     }
 
     fn discovery(folder: &Path, globs: &[&str]) -> Discovery {
@@ -211,6 +246,34 @@ mod tests {
         assert_eq!(ids(&renamed), ["db#3", "db#2#2", "db", "db#2"]);
         // A name that changes is a new one, and what nobody has any more is free.
         assert_eq!(ids(&[("01", "db"), ("02", "web"), ("07", "db")]), ["db#3", "web", "db"]);
+    }
+
+    #[test]
+    fn a_user_takes_no_name_and_no_place_from_a_guest() {
+        let folder = tempfile::tempdir().unwrap();
+        let discovery = discovery(folder.path(), &[]);
+        std::fs::create_dir_all(folder.path().join("etc")).unwrap();
+        std::fs::write(folder.path().join("etc/passwd"), "alice:x:1001:1001::/:\n").unwrap();
+        let roots = &discovery.roots;
+        let claims = "kvm -id 100 -name db -smbios type=1,uuid=4d-e2 -qmp unix:/home/alice/q,server=on";
+        process_of(roots, 7, claims, 1_001);
+        process(roots, 9, "kvm -id 100 -name db");
+        process(roots, 11, "kvm -name qemu-7");
+        let (found, _) = discovery.scan(&BTreeMap::new(), std::iter::empty());
+        let of = |pid: i32| &found[&WorkloadKey::Process { pid, start_ticks: u64::from(pid.unsigned_abs()) * 10 }];
+        let shown = |found: &Found| (found.id.to_string(), found.vmid, found.uuid.clone());
+        assert_eq!(shown(of(7)), ("qemu-7 of alice".into(), None, None), "visible, by what it is");
+        assert!(of(7).monitor.is_some(), "whose socket that is shows when it is asked");
+        assert_eq!(shown(of(9)), ("db".into(), Some(100), None));
+        assert_eq!(of(11).id.as_str(), "qemu-7");
+        // More than are followed, with the lowest numbers.
+        for pid in 100..(100 + i32::try_from(MAX_WORKLOADS).unwrap()) {
+            process_of(roots, pid, "kvm -name db", 1_001);
+        }
+        process(roots, 9_999, "kvm -name last");
+        let (found, left_out) = discovery.scan(&BTreeMap::new(), std::iter::empty());
+        assert_eq!(left_out, 4);
+        assert!(["db", "qemu-7", "last"].iter().all(|name| found.values().any(|found| found.id.as_str() == *name)));
     }
 
     #[test]

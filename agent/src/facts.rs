@@ -108,6 +108,16 @@ impl TaskCgroups {
         Self { text: std::fs::read_to_string(proc.join(task).join("cgroup")).unwrap_or_default() }
     }
 
+    /// The path on systemd's own hierarchy.
+    #[must_use]
+    pub fn of_systemd(&self) -> Option<String> {
+        let own = |line: &str| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            ["", "name=systemd"].contains(&controllers).then(|| path.to_owned())
+        };
+        self.text.lines().find_map(own)
+    }
+
     /// The cgroup on a controller's hierarchy, which is mounted at `mount`; "" is the unified hierarchy.
     #[must_use]
     pub fn on(&self, controller: &str, mount: &Path) -> Option<PathBuf> {

@@ -8,8 +8,14 @@ use std::path::{Path, PathBuf};
 
 use gleaner_types::report::{Absence, AbsenceKind, Reason};
 
-/// Most that is read of one file; none of those read here comes near it.
-const MAX_BYTES: usize = 1 << 20;
+/// Most processes and threads that Linux has at once (PID_MAX_LIMIT of include/linux/threads.h).
+pub(crate) const MOST_TASKS: usize = 4 << 20;
+
+/// Longest list of processes or threads that Linux writes: so many numbers of seven digits, each with its line end.
+pub(crate) const TASK_LIST: usize = 8 * MOST_TASKS;
+
+/// Most that is read of a file that stays open: such a list. A longer one is said to be unreadable, never cut.
+const MAX_BYTES: usize = TASK_LIST;
 
 /// Longest text of a single-valued kernel file that is looked at.
 const SHORT: u64 = 4096;
@@ -56,7 +62,9 @@ fn read_from_start(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
         }
         if length == buffer.len() {
             if length >= MAX_BYTES {
-                return Ok(length);
+                buffer.truncate(4096);
+                buffer.shrink_to_fit();
+                return Err(too_long(MAX_BYTES as u64));
             }
             buffer.resize(length * 2, 0);
         }
@@ -74,10 +82,11 @@ pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<String> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     let mut text = String::new();
     file.take(most + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > most {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("longer than {most} bytes")));
-    }
-    Ok(text)
+    if text.len() as u64 > most { Err(too_long(most)) } else { Ok(text) }
+}
+
+fn too_long(most: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("longer than {most} bytes"))
 }
 
 /// Writes a file that must exist, in one call, as kernel files want it. Never follows a symbolic link in the last place.
@@ -89,7 +98,7 @@ pub(crate) fn write_existing(path: &Path, value: &str) -> io::Result<()> {
     options.open(path)?.write_all(value.as_bytes())
 }
 
-/// Most names of a folder looked at.
+/// Most names of a folder looked at. No folder of processes or threads is read so: see `numbers`.
 const MOST_NAMES: usize = 65_536;
 
 /// Names in a folder, sorted; none if it cannot be read.
@@ -99,6 +108,16 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
         entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).take(MOST_NAMES).collect();
     names.sort();
     names
+}
+
+/// The numbers among the names in a folder of processes or threads, sorted; none if it cannot be read. All of them: the kernel
+/// lists them in their order, so that a cut would hide the newest.
+pub(crate) fn numbers(folder: &Path) -> Vec<i32> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut numbers: Vec<i32> = numbers.take(MOST_TASKS).collect();
+    numbers.sort_unstable();
+    numbers
 }
 
 /// What an error of reading a kernel file means.
@@ -161,6 +180,35 @@ mod tests {
         let long = vec![b'y'; 10_000];
         std::fs::write(&path, &long).unwrap();
         assert_eq!(kept.read(&mut buffer).unwrap(), long);
+    }
+
+    #[test]
+    fn a_list_of_many_processes_is_read_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cgroup.procs");
+        // More than fit into a MiB.
+        let list: String = (1_000_000..1_200_000).map(|pid| format!("{pid}\n")).collect();
+        std::fs::write(&path, &list).unwrap();
+        let (mut kept, mut buffer) = (KeptFile::new(&path), Vec::new());
+        assert_eq!(lines(kept.read(&mut buffer).unwrap()).count(), 200_000);
+        assert_eq!(read_bounded(&path, TASK_LIST as u64).unwrap().lines().next_back(), Some("1199999"));
+        File::options().write(true).open(&path).unwrap().set_len(TASK_LIST as u64 + 1).unwrap();
+        let absence = kept.read(&mut buffer).unwrap_err();
+        assert!(absence.to_string().contains("longer than"), "{absence}");
+        assert!(buffer.len() <= 4096);
+        std::fs::write(&path, "7\n").unwrap();
+        assert_eq!(kept.read(&mut buffer).unwrap(), b"7\n");
+    }
+
+    #[test]
+    fn no_process_is_left_out_of_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let pids: Vec<i32> = (4_120_000..4_190_000).collect();
+        pids.iter().for_each(|pid| _ = File::create(folder.path().join(pid.to_string())).unwrap());
+        File::create(folder.path().join("self")).unwrap();
+        assert!(pids.len() > MOST_NAMES);
+        assert_eq!(numbers(folder.path()), pids);
+        assert!(numbers(&folder.path().join("none")).is_empty());
     }
 
     #[test]

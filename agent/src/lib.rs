@@ -34,6 +34,7 @@ mod names;
 mod netlink;
 pub mod network_bound;
 pub mod order;
+mod origin;
 pub mod outbox;
 pub mod probe;
 mod process;

@@ -2,8 +2,9 @@
 //! Proxmox, below a root. Out: names for reports to people; nothing that acts uses them. Called by the sensor, once for
 //! each new workload.
 //!
-//! Names are claims of whoever starts a process. A title, a display name of OpenStack and a VMID count only where the
-//! manager's own file does not name another process. `/etc/pve` is not read: it is a file system in user space, which
+//! Names are claims of whoever starts a process. They count where [`crate::origin`] says so; another process is called by its
+//! number, its user and its cgroup. A title, a display name of OpenStack and a VMID count only where the manager's own file
+//! does not name another process. A scope is libvirt's, and a unit the system's, only where no user can make one. `/etc/pve` is not read: it is a file system in user space, which
 //! can hang, and Proxmox puts number and name on the command line.
 
 mod libvirt;
@@ -16,7 +17,8 @@ use gleaner_types::guest::{GuestName, Manager};
 use gleaner_types::id::GuestText;
 
 use crate::discover::Found;
-use crate::facts::WorkloadKey;
+use crate::facts::{TaskCgroups, WorkloadKey};
+use crate::origin::user_of_cgroup;
 use crate::roots::Roots;
 use libvirt::Domain;
 
@@ -48,6 +50,12 @@ pub(crate) fn named(roots: &Roots, key: &WorkloadKey, found: &Found) -> Named {
             Named { name, may_change: false }
         }
         WorkloadKey::Cgroup(path) => of_cgroup(roots, path, &plain),
+        WorkloadKey::Process { pid, .. } if found.stranger.is_some() => {
+            let cgroup = TaskCgroups::read(&roots.proc, &pid.to_string()).of_systemd();
+            let instance = cgroup.and_then(|path| GuestText::from_untrusted(&path));
+            let pid = u32::try_from(*pid).ok();
+            Named { name: GuestName { instance, pid, ..plain(Manager::Qemu, &found.name) }, may_change: false }
+        }
         WorkloadKey::Process { pid, .. } => {
             let domain = domain(&roots.root, &found.name).filter(|domain| domain.pid == Some(*pid));
             let own = |manager| GuestName {
@@ -105,9 +113,16 @@ fn of_cgroup(roots: &Roots, path: &Path, plain: &dyn Fn(Manager, &str) -> GuestN
         };
     }
     let unit = unescaped(&last);
-    let machine = machine_of(&unit);
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let machine = machine_of(&unit).filter(|_| parent == Path::new("machine.slice"));
     let domain = machine.and_then(|(id, name)| domain(&roots.root, name).filter(|domain| domain.id == Some(id)));
-    let name = GuestName { instance, ..plain(Manager::Systemd, &unit) };
+    let name = match user_of_cgroup(&roots.root, parent) {
+        Some(user) => format!("{unit} of {user}"),
+        // Below a container or a delegated unit somebody else names what looks like a unit of this host.
+        None if !parent.iter().all(|part| part.to_string_lossy().ends_with(".slice")) => path.to_string_lossy().into(),
+        None => unit.clone(),
+    };
+    let name = GuestName { instance, ..plain(Manager::Systemd, &name) };
     match domain {
         Some(domain) => {
             let pid = domain.pid.and_then(|pid| u32::try_from(pid).ok());
@@ -216,8 +231,25 @@ mod tests {
                 monitor: None,
                 uuid: Some("claimed".to_owned()),
                 vmid,
+                stranger: None,
             };
             named(&self.roots, &WorkloadKey::Process { pid, start_ticks: 1 }, &found)
+        }
+
+        /// A guest that this user has started, as discovery calls it.
+        fn users_guest(&self, pid: i32, user: &str) -> Named {
+            let name = format!("qemu-{pid} of {user}");
+            let found = Found {
+                id: WorkloadId::from_untrusted(&name),
+                name,
+                kind: WorkloadKind::Qemu,
+                monitor: None,
+                uuid: None,
+                vmid: None,
+                stranger: Some(user.to_owned()),
+            };
+            let roots = Roots { proc: self.folder.path().join("proc"), ..self.roots.clone() };
+            named(&roots, &WorkloadKey::Process { pid, start_ticks: 1 }, &found)
         }
 
         fn cgroup(&self, path: &str) -> Named {
@@ -228,6 +260,7 @@ mod tests {
                 monitor: None,
                 uuid: None,
                 vmid: None,
+                stranger: None,
             };
             named(&self.roots, &WorkloadKey::Cgroup(PathBuf::from(path)), &found)
         }
@@ -295,6 +328,119 @@ mod tests {
         );
         assert_eq!(shown(&host.cgroup("shop/web")), (Manager::Cgroup, "shop/web", None, None, None));
         assert_eq!(unescaped(r"a\x2db\xzz\x2"), r"a-b\xzz\x2");
+    }
+
+    #[test]
+    fn a_users_scope_is_no_guest_of_libvirts() {
+        let host = Host::new();
+        host.domain("web-1", 41, "<title>Shop</title>");
+        host.write("etc/passwd", "alice:x:1001:1001::/:\n");
+        let scope = r"machine-qemu\x2d7\x2dweb\x2d1.scope";
+        let session = "user.slice/user-1001.slice/user@1001.service";
+        for (folder, called) in [
+            (format!("{session}/app.slice"), "machine-qemu-7-web-1.scope of alice".to_owned()),
+            (format!("{session}/machine.slice"), "machine-qemu-7-web-1.scope of alice".to_owned()),
+            ("user.slice/user-7.slice".into(), "machine-qemu-7-web-1.scope of user 7".to_owned()),
+            (
+                "system.slice/docker-1.scope/machine.slice".into(),
+                format!("system.slice/docker-1.scope/machine.slice/{scope}"),
+            ),
+            ("system.slice".into(), "machine-qemu-7-web-1.scope".to_owned()),
+            ("machine.slice/machine.slice".into(), "machine-qemu-7-web-1.scope".to_owned()),
+        ] {
+            let path = format!("{folder}/{scope}");
+            let own = host.cgroup(&path);
+            assert_eq!(shown(&own), (Manager::Systemd, called.as_str(), None, Some(path.as_str()), None));
+            assert!(!own.may_change, "{path}");
+        }
+        let names = ["user.slice/user-1001.slice", "lxc/1/system.slice/nginx.service"].map(|path| host.cgroup(path));
+        assert_eq!(names[0].name.name.as_str(), "user-1001.slice");
+        assert_eq!(names[1].name.name.as_str(), "lxc/1/system.slice/nginx.service");
+    }
+
+    #[test]
+    fn a_users_guest_is_shown_by_its_number_its_user_and_its_cgroup() {
+        let host = Host::new();
+        // libvirt's file of a guest that has this name says nothing of another process.
+        host.domain("qemu-41 of alice", 41, "<title>The shop</title>");
+        let group = "/user.slice/user-1001.slice/user@1001.service/app.slice/vm.scope";
+        host.write("proc/41/cgroup", &format!("0::{group}\n"));
+        let own = host.users_guest(41, "alice");
+        assert_eq!(shown(&own), (Manager::Qemu, "qemu-41 of alice", None, Some(group), None));
+        assert_eq!((own.name.pid, own.may_change), (Some(41), false));
+        assert_eq!(shown(&host.users_guest(42, "user 7")), (Manager::Qemu, "qemu-42 of user 7", None, None, None));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_command_line_makes_a_name_panic_or_act(
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400),
+            shape in 0..6_u8,
+            pid in 1..1_000_i32,
+        ) {
+            use proptest::prop_assert;
+
+            use crate::process::parse_qemu;
+            let host = Host::new();
+            host.domain("web", 41, "<title>t</title>");
+            let mut line = match shape {
+                0 => Vec::new(),
+                1 => b"kvm".to_vec(),
+                2 => b"kvm\0-name\0".to_vec(),
+                3 => b"kvm\0-name\0guest=web,\0-uuid\0".to_vec(),
+                4 => b"kvm\0-id\x00100\0-name\0web\0-smbios\0type=1,uuid=".to_vec(),
+                // Cut within an option, as a process that overwrites its own arguments leaves it.
+                _ => b"/usr/bin/qemu-system-x86_64\0-chardev\0socket,id=m,path=/\0-mon\0chardev=m,mode=control\0-na".to_vec(),
+            };
+            line.extend(&bytes);
+            let Some(command) = parse_qemu(&line) else { return Ok(()) };
+            prop_assert!(command.monitor.iter().all(|socket| socket.is_absolute()));
+            let name = command.name.unwrap_or_else(|| format!("qemu-{pid}"));
+            let GuestName { workload, name, title, instance, uuid, .. } = host.guest(pid, &name, command.vmid).name;
+            let texts = [Some(name), title, instance, uuid];
+            let texts = texts.iter().flatten().map(GuestText::as_str).chain([workload.as_str()]);
+            for text in texts {
+                prop_assert!(text.len() <= 256 && !text.is_empty() && text.chars().all(gleaner_types::text::is_harmless));
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_line_of_any_length_is_read_to_its_bound() {
+        use crate::process::qemu;
+        let host = Host::new();
+        let proc = host.folder.path().join("proc");
+        let line = |pid: &str, bytes: &[u8]| {
+            std::fs::create_dir_all(proc.join(pid)).unwrap();
+            std::fs::write(proc.join(pid).join("cmdline"), bytes).unwrap();
+            qemu(&proc, pid)
+        };
+        // One argument of 128 KiB, the longest that Linux takes, is the name itself.
+        let long = [b"kvm\0-name\0".as_slice(), &vec![b'x'; 128 << 10], b"\0-id\x00100\0"].concat();
+        let cut = line("1", &long).unwrap();
+        assert_eq!(
+            (cut.name.map(|name| name.len()), cut.vmid),
+            (Some((128 << 10) - 10), None),
+            "what is behind it is not read"
+        );
+        let name = host.guest(1, &"x".repeat(128 << 10), None).name.name;
+        assert_eq!(name.as_str().len(), 256);
+        // Before the name: it is not reached, and the guest is called by its number.
+        let hidden = [b"kvm\0-append\0".as_slice(), &vec![b'x'; 128 << 10], b"\0-name\0web\0"].concat();
+        assert_eq!(line("2", &hidden).unwrap().name, None);
+        for (bytes, name) in [
+            (&b"kvm\0-name\0we"[..], Some("we")),
+            (b"kvm -name web", None),
+            (b"kvm\0-name\0\xff\xfeweb\0", Some("\u{fffd}\u{fffd}web")),
+            (b"kvm\0-name\0", None),
+            (b"kvm\0-name\0\0\0\0", None),
+            (b"kvm\0\0\0-name\0web", Some("web")),
+        ] {
+            let read = line("3", bytes);
+            assert_eq!(read.and_then(|command| command.name).as_deref(), name, "{}", String::from_utf8_lossy(bytes));
+        }
+        assert_eq!(line("4", b""), None);
+        assert_eq!(line("4", b"\0kvm\0-name\0web"), None);
     }
 
     #[test]

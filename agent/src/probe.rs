@@ -10,9 +10,9 @@ use gleaner_types::units::Bytes;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 use crate::hierarchies::Hierarchies;
-use crate::kernel_file::names;
 use crate::levers::catalogue;
 use crate::levers::offer::{Finding, Host, absent, each_once};
+use crate::process::{pids, qemu};
 use crate::roots::Roots;
 use crate::sense::perf;
 
@@ -52,10 +52,8 @@ pub fn offers(roots: &Roots, hierarchies: &Hierarchies, trying: bool) -> Vec<Off
 
 fn guests(roots: &Roots) -> Finding {
     let kvm = Path::new("/dev/kvm").exists();
-    let guest = |pid: &String| {
-        pid.bytes().all(|byte| byte.is_ascii_digit()) && crate::process::qemu(&roots.proc, pid).is_some()
-    };
-    let running = names(&roots.proc).iter().filter(|name| guest(name)).count();
+    let guest = |pid: &i32| qemu(&roots.proc, &pid.to_string()).is_some();
+    let running = pids(&roots.proc).into_iter().filter(guest).count();
     match (kvm, running) {
         (true, running) => Ok(format!("KVM, {} running", counted(running, "guest"))),
         (false, 0) => absent(Reason::NoGuests),

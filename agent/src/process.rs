@@ -10,7 +10,7 @@ use gleaner_types::report::{Absence, Reason};
 use gleaner_types::units::Bytes;
 
 use crate::facts::ProcessId;
-use crate::kernel_file::{fields, lines, malformed, number};
+use crate::kernel_file::{fields, lines, malformed, number, numbers};
 
 /// What `/proc/PID/stat` says that matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,14 +182,14 @@ pub(crate) fn is_vcpu_thread(comm: &[u8]) -> bool {
         .is_some_and(|index| number(index).is_some())
 }
 
-/// The processes of the machine.
+/// The processes of the machine, in the order of their numbers.
 pub(crate) fn pids(proc: &Path) -> Vec<i32> {
-    crate::kernel_file::names(proc).iter().filter_map(|name| name.parse().ok()).collect()
+    numbers(proc)
 }
 
 /// The threads of a process.
 pub(crate) fn threads(proc: &Path, pid: i32) -> Vec<i32> {
-    pids(&proc.join(format!("{pid}/task")))
+    numbers(&proc.join(format!("{pid}/task")))
 }
 
 /// Absence of something whose process ended.

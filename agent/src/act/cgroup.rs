@@ -14,11 +14,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::hierarchies::CgroupVersion;
-use crate::kernel_file::{read_bounded, write_existing};
+use crate::kernel_file::{TASK_LIST, read_bounded, write_existing};
 use crate::levers::{AnyLever, CgroupFile, Fault, LeverValue};
 
-/// Longest list of processes that is read.
-const PROCS: u64 = 4 << 20;
 /// A removed cgroup's last task may still be on its way out: the kernel answers EBUSY for some
 /// milliseconds. Chosen: 100 tries, 5 ms apart.
 const REMOVE_TRIES: u32 = 100;
@@ -107,7 +105,7 @@ pub(crate) fn children(dir: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// The processes in a cgroup itself. One that is gone has none.
 pub(crate) fn processes(dir: &Path) -> Result<BTreeSet<i32>, CgroupError> {
-    let text = match read_bounded(&dir.join("cgroup.procs"), PROCS) {
+    let text = match read_bounded(&dir.join("cgroup.procs"), TASK_LIST as u64) {
         Ok(text) => text,
         Err(error) if Fault::of(&error) == Fault::Absent => return Ok(BTreeSet::new()),
         Err(error) => return Err(CgroupError::List(dir.to_owned(), error)),

@@ -85,7 +85,7 @@ fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
         VolunteerChoice::None => return "there is no volunteer to hold".to_owned(),
         VolunteerChoice::ProcessGroups => Err(NotYielding::NotRunning),
         VolunteerChoice::Guest => {
-            let found = adopted::guest(&settings.volunteer_name, Path::new("/proc"), hierarchies);
+            let found = adopted::guest(&settings.volunteer_name, &settings.roots, hierarchies);
             found.map_err(NotYielding::from).and_then(|found| foresee_adopted(&found, hierarchies))
         }
         VolunteerChoice::Unit => {
@@ -205,7 +205,7 @@ impl Volunteer {
                 Self::open_groups("the config chooses process groups", settings, hierarchies, ledger)
             }
             VolunteerChoice::Guest => {
-                let found = adopted::guest(name, Path::new("/proc"), hierarchies).map_err(VolunteerError::Adopt)?;
+                let found = adopted::guest(name, &settings.roots, hierarchies).map_err(VolunteerError::Adopt)?;
                 Self::adopt(found, VolunteerKind::Guest { name: name.clone() }, settings, hierarchies, ledger)
             }
             VolunteerChoice::Unit => {

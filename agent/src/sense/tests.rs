@@ -32,6 +32,7 @@ impl Tree {
 
     fn guest(&self, pid: u32, name: &str, vcpu_ns: u64, other_ns: u64) {
         self.write(&format!("proc/{pid}/cmdline"), &format!("qemu-system-x86_64\0-name\0{name}\0"));
+        self.write(&format!("proc/{pid}/status"), "Uid:\t0\t0\t0\t0\n");
         self.write(
             &format!("proc/{pid}/stat"),
             &format!("{pid} (x) S 1 {pid} 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {pid} 1 7 0"),

@@ -10,7 +10,9 @@ use crate::act::cgroup::with_descendants;
 use crate::facts::TaskCgroups;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::levers::{AnyLever, CgroupFile, MonitorKind, MonitorLever};
-use crate::process::{identify, pids, qemu};
+use crate::origin::stranger;
+use crate::process::{QemuCommand, identify, pids, qemu};
+use crate::roots::Roots;
 
 /// There is no such guest or unit, or it cannot be the volunteer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -93,14 +95,17 @@ fn version(unified: bool) -> CgroupVersion {
     if unified { CgroupVersion::V2 } else { CgroupVersion::V1 }
 }
 
-/// The guest of this name.
+/// The guest of this name. One that a user has started counts where the host's management has none of this name.
 ///
 /// # Errors
 /// [`AdoptError`].
-pub(super) fn guest(name: &str, proc: &Path, hierarchies: &Hierarchies) -> Result<Adopted, AdoptError> {
+pub(super) fn guest(name: &str, roots: &Roots, hierarchies: &Hierarchies) -> Result<Adopted, AdoptError> {
+    let proc = &roots.proc;
     let named =
         |pid: i32| Some((pid, qemu(proc, &pid.to_string()).filter(|command| command.name.as_deref() == Some(name))?));
-    let mut claims = pids(proc).into_iter().filter_map(named);
+    let is_users = |(pid, _): &(i32, QemuCommand)| stranger(proc, &roots.root, *pid).is_some();
+    let (users, managed): (Vec<_>, Vec<_>) = pids(proc).into_iter().filter_map(named).partition(is_users);
+    let mut claims = if managed.is_empty() { users } else { managed }.into_iter();
     let called = || name.to_owned();
     let (pid, command) = claims.next().ok_or_else(|| AdoptError::NoGuest(called()))?;
     if let Some((other, _)) = claims.next() {
@@ -197,6 +202,7 @@ mod tests {
     fn a_guests_name_that_two_processes_claim_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let proc = root.path().join("proc");
+        let roots = Roots { proc: proc.clone(), sys: "/sys".into(), root: root.path().to_owned() };
         let process = |pid: u32| {
             let folder = proc.join(pid.to_string());
             fs::create_dir_all(&folder).unwrap();
@@ -206,13 +212,16 @@ mod tests {
                 .unwrap();
         };
         process(7);
-        assert!(guest("batch-1", &proc, &hierarchies(root.path())).is_ok());
+        assert!(guest("batch-1", &roots, &hierarchies(root.path())).is_ok());
         process(9);
-        let refused = guest("batch-1", &proc, &hierarchies(root.path())).unwrap_err().to_string();
+        let refused = guest("batch-1", &roots, &hierarchies(root.path())).unwrap_err().to_string();
         assert!(
             refused.contains("both call themselves so") && refused.contains('7') && refused.contains('9'),
             "{refused}"
         );
+        fs::write(proc.join("9/status"), "Uid:\t0\t0\t0\t0\n").unwrap();
+        let adopted = guest("batch-1", &roots, &hierarchies(root.path())).unwrap();
+        assert_eq!(adopted.guest, Some(9), "a user's claim does not keep the host's own guest from being adopted");
     }
 
     #[test]

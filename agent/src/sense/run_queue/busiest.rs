@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::kernel_file::{names, read_bounded};
+use crate::kernel_file::{TASK_LIST, names, read_bounded};
 use crate::process::{pids, stat};
 
 /// Most cgroups below one that are looked at.
@@ -15,8 +15,6 @@ pub(super) const MOST_GROUPS: usize = 1_024;
 const MOST_PROCESSES: usize = 32;
 /// How long a choice holds: looking at every process costs some milliseconds.
 const CHOICE_LIFETIME: Duration = Duration::from_secs(60);
-/// Most of a list of the volunteer's processes that is read.
-const LIST_BYTES: u64 = 1 << 20;
 
 /// How the volunteer's processes are told from others.
 #[derive(Debug, Clone, Default)]
@@ -77,7 +75,7 @@ impl Busiest {
         let mut members = BTreeSet::new();
         let mut folders = self.volunteer.groups.clone();
         while let Some(folder) = folders.pop() {
-            let list = read_bounded(&folder.join("cgroup.procs"), LIST_BYTES).unwrap_or_default();
+            let list = read_bounded(&folder.join("cgroup.procs"), TASK_LIST as u64).unwrap_or_default();
             members.extend(list.lines().filter_map(|line| line.parse::<i32>().ok()));
             if folders.len() < MOST_GROUPS {
                 folders.extend(names(&folder).into_iter().map(|name| folder.join(name)).filter(|path| path.is_dir()));
@@ -128,6 +126,21 @@ mod tests {
         write(&proc, 8, 8, 50, 9);
         assert_eq!(busiest.choose(begin + Duration::from_secs(59)), [7, 6], "a choice holds");
         assert_eq!(busiest.choose(begin + CHOICE_LIFETIME), [6, 8], "7 has done nothing since");
+    }
+
+    /// A list that was cut to nothing made the volunteer's processes the foreground's.
+    #[test]
+    fn however_many_the_volunteer_has_none_is_the_foregrounds() {
+        let root = tempfile::tempdir().unwrap();
+        let (proc, group) = (root.path().join("proc"), root.path().join("vol"));
+        fs::create_dir_all(&group).unwrap();
+        let list: String = (1_000_000..1_200_000).map(|pid| format!("{pid}\n")).collect();
+        assert!(list.len() > 1 << 20);
+        fs::write(group.join("cgroup.procs"), list).unwrap();
+        write(&proc, 1_199_999, 1, 900, 9);
+        write(&proc, 6, 6, 100, 9);
+        let mut busiest = Busiest::new(&proc, VolunteerMark { groups: vec![group], registry: None });
+        assert_eq!(busiest.choose(Instant::now()), [6]);
     }
 
     #[test]
