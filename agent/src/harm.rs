@@ -404,6 +404,8 @@ impl Worker {
             budget_percent: settings.budgets.all_percent,
             paused_s: self.paused.as_secs_f64(),
             protection: self.following.protection(),
+            // The guard forces them, and says so.
+            scheduling_points: None,
         };
         let mut state = self.shared.lock();
         state.harm = harm;

@@ -380,7 +380,7 @@ impl HostLoop {
             },
             residual: self.forecaster.forecast(),
             reports_dropped,
-            harm: self.harm(),
+            harm: HostHarm { scheduling_points: guard.and_then(|guard| guard.scheduling_points), ..self.harm() },
         }
     }
 

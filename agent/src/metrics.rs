@@ -279,10 +279,15 @@ fn guard(page: &mut Page, guard: Option<&GuardStatus>) {
         "CPUs kept free of the volunteer for the harm it does.",
         guard.map(|guard| f64::from(guard.posture.spare_cpus())),
     );
-    page.gauge(
+    page.gauges(
         "gleaner_agent_scheduling_points",
-        "1 while scheduling points are forced for the harm that the volunteer does.",
-        guard.map(|guard| f64::from(u8::from(guard.posture == Posture::Points))),
+        "1 while scheduling points are forced, by what asks for them: `setting` (guard.scheduling_points) or `harm` (guard.follow_harm).",
+        guard.into_iter().flat_map(|guard| {
+            let forced = guard.scheduling_points.as_ref().is_some_and(|points| points.forced);
+            let by_harm = guard.posture == Posture::Points;
+            [("setting", forced && !by_harm), ("harm", forced && by_harm)]
+                .map(|(reason, forced)| (vec![("reason", reason.to_owned())], f64::from(u8::from(forced))))
+        }),
     );
     page.gauge(
         "gleaner_agent_volunteer_share_ratio",
@@ -369,6 +374,22 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} not in\n{text}");
         }
+    }
+
+    #[test]
+    fn the_docs_say_what_the_help_says() {
+        let monitor = monitor();
+        let text = monitor.status.page(&monitor.outbox).text().unwrap();
+        let docs = include_str!("../../docs/metrics.md");
+        let mut differing = Vec::new();
+        for help in text.lines().filter_map(|line| line.strip_prefix("# HELP ")) {
+            let (name, help) = help.split_once(' ').unwrap();
+            let row = docs.lines().find(|line| line.starts_with(&format!("| `{name}` | ")));
+            if !row.is_some_and(|row| row.ends_with(&format!(" | {help} |"))) {
+                differing.push(format!("{name}: {help}\n  {}", row.unwrap_or("no row")));
+            }
+        }
+        assert!(differing.is_empty(), "docs/metrics.md says something else:\n{}", differing.join("\n"));
     }
 
     #[test]

@@ -205,6 +205,7 @@ pub(crate) fn host_harm(host: &HostId, harm: &HostHarm) -> String {
         lines.push(format!("  pauses to measure it cost the volunteer {} so far", seconds(harm.paused_s)));
     }
     lines.extend(harm.protection.as_ref().map(|protection| format!("on {host} {}", clean(&protection.reason))));
+    lines.extend(harm.scheduling_points.as_ref().map(|points| format!("on {host} {}", clean(&points.reason))));
     lines.join("\n")
 }
 
@@ -260,7 +261,9 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64, unit: CpuUnit) -> String {
                 row.push(notes.cell(&report.residual.cpu, both));
                 row.push(notes.cell(&report.volunteer.cpu, share));
                 let held = report.harm.protection.as_ref().map(|protection| notes.note(&protection.reason));
-                row.push(notes.cell(&report.volunteer.allowance, share) + &held.unwrap_or_default());
+                let points = report.harm.scheduling_points.as_ref().map(|points| notes.note(&points.reason));
+                let notes_of_it = [held, points].into_iter().flatten().collect::<String>();
+                row.push(notes.cell(&report.volunteer.allowance, share) + &notes_of_it);
                 row.push(states::harm(report).paint(&notes.cell(&report.harm.foreground, ToString::to_string)));
                 let record = report.residual.record;
                 row.push(record.violation_rate().map_or_else(
@@ -623,7 +626,7 @@ pub(crate) fn candidates(candidates: &[Candidate], chosen: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_types::report::{AbsenceKind, Protection, Reason};
+    use gleaner_types::report::{AbsenceKind, Protection, Reason, SchedulingPoints};
 
     use super::*;
     use crate::fixtures::host_view;
@@ -670,6 +673,20 @@ mod tests {
         let note = shown.lines().find(|line| line.ends_with(said)).unwrap();
         let mark = note.split(' ').next().unwrap();
         assert_eq!(shown.matches(mark).count(), 2, "{shown}");
+    }
+
+    #[test]
+    fn a_host_says_whether_scheduling_points_are_forced_and_why() {
+        let host = HostId::new("h").unwrap();
+        let mut report = gleaner_test_support::report::report(&host, 1);
+        let reason = "no scheduling points can be forced, although guard.scheduling_points is set: denied".to_owned();
+        report.harm.scheduling_points = Some(SchedulingPoints { forced: false, reason: reason.clone() });
+        assert!(host_harm(&host, &report.harm).ends_with(&format!("\non h {reason}")));
+        let view = host_view(report);
+        let json = serde_json::to_value(&view).unwrap();
+        assert_eq!(json["report"]["harm"]["scheduling_points"]["forced"], false);
+        let shown = hosts(&[view], 0, CpuUnit::Cores);
+        assert!(shown.lines().any(|line| line.ends_with(&format!("] {reason}"))), "{shown}");
     }
 
     #[test]

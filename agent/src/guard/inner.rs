@@ -9,7 +9,7 @@ use gleaner_planner::protecting::Posture;
 use gleaner_types::command::Quota;
 use gleaner_types::error::chain;
 use gleaner_types::event::Event;
-use gleaner_types::report::{Absence, AbsenceKind, Reason, VolunteerState};
+use gleaner_types::report::{Absence, AbsenceKind, Reason, SchedulingPoints, VolunteerState};
 use gleaner_types::units::CoreShare;
 
 use super::held::Held;
@@ -55,6 +55,8 @@ pub struct GuardStatus {
     pub memory_ends: u64,
     /// How the volunteer is held for the harm it does, beside the guard's own law.
     pub posture: Posture,
+    /// Whether scheduling points are forced, and why; `None` where nothing asks for them.
+    pub scheduling_points: Option<SchedulingPoints>,
 }
 
 /// What the guard has done since its last event.
@@ -167,6 +169,7 @@ impl Inner {
             memory_ends: self.held.memory_ends,
             // Those that somebody else has set are not kept free, whatever is about to follow.
             posture: if self.has_lost_cpus() { Posture::Open } else { self.posture },
+            scheduling_points: self.points.status(),
         }
     }
 

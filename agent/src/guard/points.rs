@@ -12,6 +12,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use gleaner_types::report::SchedulingPoints;
+use gleaner_types::text::counted;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Between two points on a CPU. Chosen: far less than what a person notices, and a fraction of a percent of a CPU.
@@ -31,22 +33,53 @@ pub(super) struct Forcing {
     /// By the posture alone; otherwise always, or never.
     by_posture: bool,
     points: Option<Points>,
+    /// Why those that were to be forced always cannot be.
+    refused: Option<String>,
 }
 
 impl Forcing {
     /// Of a guard that has no threads.
     pub(super) const fn never() -> Self {
-        Self { by_posture: false, points: None }
+        Self { by_posture: false, points: None, refused: None }
     }
 
     /// Always, or by the posture alone. Where the kernel refuses the first, the log says so.
     pub(super) fn new(always: bool) -> Self {
-        let start = || {
-            let refused =
-                "no scheduling points can be forced (guard.scheduling_points); the guard holds the volunteer without";
-            Points::start().inspect_err(|error| tracing::warn!(%error, "{refused}")).ok()
+        let mut forcing = Self { by_posture: !always, ..Self::never() };
+        if always {
+            match Points::start() {
+                Ok(points) => forcing.points = Some(points),
+                Err(error) => {
+                    let refused = "no scheduling points can be forced (guard.scheduling_points); the guard holds the volunteer without";
+                    tracing::warn!(%error, "{refused}");
+                    forcing.refused = Some(error.to_string());
+                }
+            }
+        }
+        forcing
+    }
+
+    /// Whether they are forced now, and why; `None` where nothing asks for them.
+    pub(super) fn status(&self) -> Option<SchedulingPoints> {
+        let why = match self.by_posture {
+            true => "the harm that the volunteer does asks for them (guard.follow_harm)",
+            false => "guard.scheduling_points is set",
         };
-        Self { by_posture: !always, points: if always { start() } else { None } }
+        match (&self.points, &self.refused) {
+            (Some(points), _) => {
+                let forced = points.orders.load(Ordering::Relaxed) == FORCE;
+                let reason = match forced {
+                    true => format!("scheduling points are forced on {}, because {why}", counted(points.forced, "CPU")),
+                    false => format!("no scheduling points are forced while the volunteer does not run; {why}"),
+                };
+                Some(SchedulingPoints { forced, reason })
+            }
+            (None, Some(error)) => {
+                let reason = format!("no scheduling points can be forced, although {why}: {error}");
+                Some(SchedulingPoints { forced: false, reason })
+            }
+            (None, None) => None,
+        }
     }
 
     /// The posture decides.
@@ -73,6 +106,8 @@ impl Forcing {
 pub(super) struct Points {
     orders: Arc<AtomicU8>,
     threads: Vec<JoinHandle<()>>,
+    /// CPUs that have one.
+    forced: usize,
 }
 
 impl Points {
@@ -82,7 +117,7 @@ impl Points {
     /// # Errors
     /// The system's error when none could be started, kept to its CPU and put into the real-time class.
     pub(super) fn start() -> io::Result<Self> {
-        let mut points = Self { orders: Arc::new(AtomicU8::new(REST)), threads: Vec::new() };
+        let mut points = Self { orders: Arc::new(AtomicU8::new(REST)), threads: Vec::new(), forced: 0 };
         let (entered, results) = channel();
         let cpus = cpus()?;
         for cpu in &cpus {
@@ -92,14 +127,15 @@ impl Points {
         }
         drop(entered);
         let until = Instant::now() + START_WAIT;
-        let (mut forced, mut refused) = (0, None);
+        let mut refused = None;
         // Each thread sends one and gives the channel up.
         while let Ok(result) = results.recv_timeout(until.saturating_duration_since(Instant::now())) {
             match result {
-                Ok(()) => forced += 1,
+                Ok(()) => points.forced += 1,
                 Err(error) => refused = Some(error),
             }
         }
+        let forced = points.forced;
         if forced == 0 {
             return Err(refused.unwrap_or_else(|| io::ErrorKind::TimedOut.into()));
         }

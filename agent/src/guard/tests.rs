@@ -166,6 +166,11 @@ fn scheduling_points_are_forced_on_every_cpu_and_end_with_the_guard() {
     guard.set_cap(Some(Quota::Unlimited)).unwrap();
     thread::sleep(Duration::from_millis(120));
     assert!(guard.is_alive() && !guard.view().can_force_points(), "they are forced anyway");
+    let points = guard.status().scheduling_points.unwrap();
+    assert!(points.forced && points.reason.ends_with("because guard.scheduling_points is set"), "{points:?}");
+    guard.set_cap(None).unwrap();
+    let points = guard.status().scheduling_points.unwrap();
+    assert!(!points.forced && points.reason.contains("while the volunteer does not run"), "{points:?}");
     guard.stop();
     eventually("their end", || classes("point-").is_empty());
 }

@@ -480,6 +480,15 @@ pub struct Protection {
     pub reason: String,
 }
 
+/// Whether scheduling points are forced on a host, and why: see docs/harm.md.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SchedulingPoints {
+    /// They are now.
+    pub forced: bool,
+    /// Why, or why not, as a sentence.
+    pub reason: String,
+}
+
 /// Harm on one host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostHarm {
@@ -494,6 +503,9 @@ pub struct HostHarm {
     /// How the volunteer is held for it; `None` where harm is only measured.
     #[serde(default)]
     pub protection: Option<Protection>,
+    /// Whether scheduling points are forced; `None` where neither `guard.scheduling_points` nor the harm asks for them.
+    #[serde(default)]
+    pub scheduling_points: Option<SchedulingPoints>,
 }
 
 impl HostHarm {
@@ -506,6 +518,7 @@ impl HostHarm {
             budget_percent: 0.0,
             paused_s: 0.0,
             protection: None,
+            scheduling_points: None,
         }
     }
 

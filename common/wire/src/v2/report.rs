@@ -195,14 +195,20 @@ schema! {
         workloads: List<WorkloadHarm<'a>>,
         budget_percent: f64,
         paused_s: f64,
-    } lacks { protection: None }
+    } lacks { protection: None, scheduling_points: None }
 }
 schema! {
     Protection<'a> = report::Protection { spare_cpus: Cores, share_percent: f64, reason: Short<'a> }
 }
+schema! {
+    SchedulingPoints<'a> = report::SchedulingPoints { forced: bool, reason: Short<'a> }
+}
 appended! {
     /// What was appended to a host's harm.
-    HarmAppended<'a> = report::HostHarm { protection: Option<Block<'a, Protection<'a>>> }
+    HarmAppended<'a> = report::HostHarm {
+        protection: Option<Block<'a, Protection<'a>>>,
+        scheduling_points: Option<Block<'a, SchedulingPoints<'a>>>,
+    }
 }
 
 schema! {
@@ -244,8 +250,17 @@ mod tests {
     }
 
     appended! {
-        /// As a later release might append a second field.
-        Later<'a> = report::HostHarm { protection: Option<Block<'a, Protection<'a>>>, paused_s: f64 }
+        /// As the release before this one sends it.
+        Before<'a> = report::HostHarm { protection: Option<Block<'a, Protection<'a>>> }
+    }
+
+    appended! {
+        /// As a later release might append a third field.
+        Later<'a> = report::HostHarm {
+            protection: Option<Block<'a, Protection<'a>>>,
+            scheduling_points: Option<Block<'a, SchedulingPoints<'a>>>,
+            paused_s: f64,
+        }
     }
 
     #[test]
@@ -268,7 +283,16 @@ mod tests {
         let (older, unknown) = read::<Nothing>(&second, &mut Vec::new());
         assert_eq!((older, unknown.fields), (without, 1));
         assert_eq!(read::<HarmAppended>(&second, &mut Vec::new()), (harm.clone(), known));
-        assert_eq!(read::<Later>(&second, &mut Vec::new()), (harm.clone(), known), "its second field is not there");
+        assert_eq!(read::<Later>(&second, &mut Vec::new()), (harm.clone(), known), "its third field is not there");
+        assert_eq!(Block::<HostHarm<'_>, Before>::of(&harm).unwrap().bytes(), second);
+
+        let reason = "scheduling points are forced".to_owned();
+        harm.scheduling_points = Some(report::SchedulingPoints { forced: true, reason });
+        let second = Block::<HostHarm<'_>, HarmAppended>::of(&harm).unwrap().bytes().to_vec();
+        let without = report::HostHarm { scheduling_points: None, ..harm.clone() };
+        let (older, unknown) = read::<Before>(&second, &mut Vec::new());
+        assert_eq!((older, unknown.fields), (without, 1));
+        assert_eq!(read::<HarmAppended>(&second, &mut Vec::new()), (harm.clone(), known));
 
         let third = [&second[..], &2.5_f64.to_le_bytes()].concat();
         let (older, unknown) = read::<HarmAppended>(&third, &mut Vec::new());

@@ -13,7 +13,7 @@ use gleaner_types::report::{
     Offer, PromiseRecord, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
     WorkloadKind, WorkloadSample,
 };
-use gleaner_types::report::{HostHarm, Protection, WorkloadHarm};
+use gleaner_types::report::{HostHarm, Protection, SchedulingPoints, WorkloadHarm};
 use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus, TaskUser};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
@@ -570,6 +570,7 @@ fn harmed() -> FromAgent {
         budget_percent: 1.0,
         paused_s: 70.25,
         protection: None,
+        scheduling_points: None,
     };
     FromAgent::Report(Box::new(report))
 }
@@ -588,6 +589,16 @@ fn protected() -> FromAgent {
         }),
         ..HostHarm::because(Reason::VolunteerNeverRan)
     };
+    FromAgent::Report(Box::new(report))
+}
+
+/// A report of a host that forces scheduling points.
+fn pointed() -> FromAgent {
+    let mut report = report("best", VolunteerState::Active, vec![]);
+    report.harm.scheduling_points = Some(SchedulingPoints {
+        forced: true,
+        reason: "scheduling points are forced, because guard.scheduling_points is set".to_owned(),
+    });
     FromAgent::Report(Box::new(report))
 }
 
@@ -640,6 +651,7 @@ pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     all.push(("from_agent.report.harm".to_owned(), Sample::FromAgent(harmed())));
     all.push(("from_agent.report.held".to_owned(), Sample::FromAgent(held())));
     all.push(("from_agent.report.protected".to_owned(), Sample::FromAgent(protected())));
+    all.push(("from_agent.report.pointed".to_owned(), Sample::FromAgent(pointed())));
     for (name, event) in harm_events() {
         let message = FromAgent::Events(AgentEvents { events: vec![record(1, event)] });
         all.push((format!("from_agent.events.{name}"), Sample::FromAgent(message)));
