@@ -60,6 +60,9 @@ const TASKS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the last events may take to reach the aggregator when the agent stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long it may take after that to tell the aggregator that the agent leaves. Chosen: several round trips of any network.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Senses the foreground of this host, predicts what it leaves free, and lets a volunteer use that.
 ///
 /// Without --act (or `act.enabled` in the config) it only observes. Exit codes: 0 stopped in an orderly way,
@@ -505,7 +508,7 @@ fn start_keeper(config: &Config, prefix: &[&str], hung_after: Option<Duration>) 
 }
 
 /// Runs the link until a signal asks the agent to stop, or its loop has ended. After that, what the loop has queued
-/// gets a moment to reach the aggregator.
+/// gets a moment to reach the aggregator, which is then told that the agent leaves.
 async fn network(
     settings: LinkSettings,
     clock: Clock,
@@ -523,7 +526,10 @@ async fn network(
         }
     };
     let tasks = settings.tasks.clone();
-    let link = tokio::spawn(link::run(settings, clock, Arc::clone(&outbox), orders.clone()));
+    let (leave, left) = tokio::sync::oneshot::channel::<()>();
+    // It is sent, or dropped when this function ends.
+    let leaves = async move { _ = left.await };
+    let mut link = tokio::spawn(link::run(settings, clock, Arc::clone(&outbox), orders.clone(), leaves));
     tokio::select! {
         signal = wait_for_signal() => {
             info!(signal, "stopping");
@@ -538,7 +544,11 @@ async fn network(
     if tokio::time::timeout(FLUSH_TIMEOUT, outbox.drained()).await.is_err() {
         warn!("the aggregator did not take the last events");
     }
-    link.abort();
+    // Last of all: the aggregator then reckons without this host, and need not wait for its silence.
+    _ = leave.send(());
+    if tokio::time::timeout(LEAVE_TIMEOUT, &mut link).await.is_err() {
+        link.abort();
+    }
     reloading.abort();
     trials.iter().for_each(tokio::task::JoinHandle::abort);
 }

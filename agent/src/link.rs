@@ -10,6 +10,7 @@ pub use renewal::Renewal;
 pub use session::{Greeting, Introduction, SessionEnd, greeting, receive};
 
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,8 +56,15 @@ pub struct LinkSettings {
     pub tasks: tokio::sync::mpsc::Sender<TaskInput>,
 }
 
-/// Keeps the link until the task is dropped. Commands go to `orders`.
-pub async fn run(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orders: OrderSender) {
+/// Keeps the link until the agent is to `leave`: then it says so to its aggregator and ends. Commands go to `orders`.
+pub async fn run(
+    settings: LinkSettings,
+    clock: Clock,
+    outbox: Arc<Outbox>,
+    orders: OrderSender,
+    leave: impl Future<Output = ()>,
+) {
+    let mut leave = pin!(leave);
     let mut turns = Turns::new(settings.addresses.len());
     let mut last_errors = vec![String::new(); settings.addresses.len()];
     // A connection whose certificate was renewed stays until there is one with the new certificate, so that the host is
@@ -64,11 +72,11 @@ pub async fn run(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orde
     let mut renewed = None;
     loop {
         let (began, address) = (clock.now(), &settings.addresses[turns.index]);
-        let end = attempt(&settings, address, clock, &outbox, &orders, &mut renewed).await;
+        let end = attempt(&settings, address, clock, &outbox, &orders, &mut renewed, leave.as_mut()).await;
         outbox.disconnected();
         let last_error = &mut last_errors[turns.index];
         let pause = match end {
-            SessionEnd::AgentGone => return,
+            SessionEnd::Leaving => return,
             SessionEnd::Renewed => continue,
             SessionEnd::StandsBy(StandsBy { leader }) => {
                 let leader = leader.map_or_else(|| "nobody yet".to_owned(), |leader| leader.to_string());
@@ -89,7 +97,10 @@ pub async fn run(settings: LinkSettings, clock: Clock, outbox: Arc<Outbox>, orde
                 turns.lost(welcomed && clock.now().since(began) >= STEADY)
             }
         };
-        tokio::time::sleep(jittered(pause)).await;
+        tokio::select! {
+            () = tokio::time::sleep(jittered(pause)) => {}
+            () = leave.as_mut() => return,
+        }
     }
 }
 
@@ -146,6 +157,7 @@ async fn attempt(
     outbox: &Arc<Outbox>,
     orders: &OrderSender,
     renewed: &mut Option<Session>,
+    mut leave: Pin<&mut impl Future<Output = ()>>,
 ) -> SessionEnd {
     let before = renewed.take();
     let lost = |error: anyhow::Error| SessionEnd::Lost { welcomed: false, error };
@@ -153,13 +165,18 @@ async fn attempt(
         Ok(identity) => identity,
         Err(error) => return lost(error.into()),
     };
-    let greeted = match connect(settings, address, &identity).await {
-        Ok((endpoint, connection)) => session::hello(endpoint, connection, &settings.introduction, clock).await,
-        Err(error) => Err(error),
+    let greet = async {
+        let (endpoint, connection) = connect(settings, address, &identity).await?;
+        session::hello(endpoint, connection, &settings.introduction, clock).await
+    };
+    let greeted = tokio::select! {
+        greeted = greet => Some(greeted),
+        () = leave.as_mut() => None,
     };
     if let Some(before) = before {
-        before.close().await;
+        before.close(greeted.is_none()).await;
     }
+    let Some(greeted) = greeted else { return SessionEnd::Leaving };
     match greeted {
         Ok(Answer::Welcome(mut session, welcome)) => {
             info!(aggregator = %address, software = %welcome.software, "connected");
@@ -171,11 +188,11 @@ async fn attempt(
             let renewal = Renewal::new(&settings.files, &settings.introduction.host, identity.validity());
             // A runner of tasks that has ended has nothing to tell.
             _ = settings.tasks.send(TaskInput::Connected).await;
-            let end = session.serve(outbox, orders, &settings.tasks, &renewal).await;
+            let end = session.serve(outbox, orders, &settings.tasks, &renewal, leave).await;
             if matches!(end, SessionEnd::Renewed) {
                 *renewed = Some(*session);
             } else {
-                session.close().await;
+                session.close(matches!(end, SessionEnd::Leaving)).await;
             }
             end
         }

@@ -66,7 +66,8 @@ impl Site {
         let (tasks, _) = tokio::sync::mpsc::channel(1);
         let (addresses, files) = (vec![self.address.to_string()], self.files.clone());
         let settings = LinkSettings { addresses, files, introduction, tasks };
-        let link = tokio::spawn(link::run(settings, Clock::start(), Arc::clone(&outbox), orders));
+        let link =
+            tokio::spawn(link::run(settings, Clock::start(), Arc::clone(&outbox), orders, std::future::pending()));
         (outbox, taken, link)
     }
 }

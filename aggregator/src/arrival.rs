@@ -34,6 +34,8 @@ pub enum Arrival {
         connection: u64,
         /// Why.
         reason: String,
+        /// Its agent was stopped, and said so.
+        left: bool,
     },
     /// An agent's message held something that only a newer release knows.
     NotUnderstood(Unknowns),

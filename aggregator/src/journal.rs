@@ -473,6 +473,7 @@ mod tests {
             "EngineEnded",
             "HostHeld",
             "HostJoined",
+            "HostLeft",
             "HostLost",
             "HostReleased",
             "HostRemoved",

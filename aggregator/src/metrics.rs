@@ -156,6 +156,7 @@ pub(crate) const fn kind(input: &Input) -> &'static str {
         Input::AllHostsHeld(_) => "all_hosts_held",
         Input::AllHostsReleased { .. } => "all_hosts_released",
         Input::HostRemoved { .. } => "host_removed",
+        Input::HostLeft { .. } => "host_left",
     }
 }
 
@@ -202,6 +203,7 @@ pub(crate) fn page(
 
 fn state(host: &HostGlance<'_>) -> &'static str {
     match (host.connected, host.silent, host.held_until, host.facts.levers.acting) {
+        (false, ..) if host.left => "left",
         (false, ..) => "lost",
         (true, true, ..) => "silent",
         (true, false, Some(_), _) => "held",
@@ -211,7 +213,8 @@ fn state(host: &HostGlance<'_>) -> &'static str {
 }
 
 fn fleet(page: &mut Page, controller: &Controller) {
-    let mut states = BTreeMap::from(["lost", "silent", "held", "acting", "observing"].map(|state| (state, 0.0)));
+    let mut states =
+        BTreeMap::from(["lost", "left", "silent", "held", "acting", "observing"].map(|state| (state, 0.0)));
     let mut volunteers = BTreeMap::from(["latent", "active", "frozen"].map(|state| (state, 0.0)));
     let (mut capacity, mut foreground, mut used, mut allowed) = (0.0, 0.0, 0.0, 0.0);
     let mut residual = Bounded { expected: 0.0, safe: 0.0 };
@@ -594,6 +597,24 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} not in\n{text}");
         }
+    }
+
+    #[test]
+    fn the_docs_say_what_the_help_says() {
+        let controller = Controller::new(Settings::default(), Timestamp(1));
+        let (records, outgoing) = (Records::default(), Outgoing::default());
+        let page = page(&controller, &Counters::default(), &records, &outgoing, Timestamp(1_000), Timestamp(3_000));
+        let text = page.text().unwrap();
+        let docs = include_str!("../../docs/metrics.md");
+        let mut differing = Vec::new();
+        for help in text.lines().filter_map(|line| line.strip_prefix("# HELP ")) {
+            let (name, help) = help.split_once(' ').unwrap();
+            let row = docs.lines().find(|line| line.starts_with(&format!("| `{name}` | ")));
+            if !row.is_some_and(|row| row.ends_with(&format!(" | {help} |"))) {
+                differing.push(format!("{name}: {help}\n  {}", row.unwrap_or("no row")));
+            }
+        }
+        assert!(differing.is_empty(), "docs/metrics.md says something else:\n{}", differing.join("\n"));
     }
 
     /// A host of four CPUs that claims all there are, in as many reports as it may send at once.

@@ -299,8 +299,9 @@ async fn accept(
         reason = peer.converse(&connection, send, receive, outgoing) => reason,
         () = expired(certificate) => format!("the certificate of host {host} has expired"),
     };
+    let left = transport::has_left(&connection);
     connection.close(0u8.into(), reason.as_bytes());
-    _ = arrivals.send(Arrival::Lost { host, connection: id, reason }).await;
+    _ = arrivals.send(Arrival::Lost { host, connection: id, reason, left }).await;
     Ok(())
 }
 

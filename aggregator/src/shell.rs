@@ -297,12 +297,15 @@ impl Shell {
         let _entered = span.enter();
         match arrival {
             Arrival::Joined(joined) => self.joined(joined),
-            Arrival::Lost { host, connection, reason } => {
+            Arrival::Lost { host, connection, reason, left } => {
                 // The end of a connection that was replaced is no loss.
                 if self.connections.get(&host).is_some_and(|current| current.id == connection) {
                     self.connections.remove(&host);
                     self.task_link_lost(&host, connection);
-                    self.decide(Input::HostLost { host, reason });
+                    self.decide(match left {
+                        true => Input::HostLeft { host, reason: "stopped".to_owned() },
+                        false => Input::HostLost { host, reason },
+                    });
                 }
             }
             Arrival::Report(mut report) => {

@@ -14,6 +14,7 @@ pub(crate) fn host_view(report: HostReport) -> HostView {
     HostView {
         host: report.host.clone(),
         connected: true,
+        left: false,
         incarnation: 1,
         facts: gleaner_test_support::report::facts(true),
         reported: None,

@@ -60,6 +60,7 @@ impl Meaning {
 pub(crate) fn host(view: &HostView) -> (&'static str, Meaning) {
     match (view.connected, view.facts.levers.acting, view.held_until) {
         _ if view.unreadable.is_some() => ("unreadable", Meaning::Bad),
+        (false, ..) if view.left => ("left", Meaning::Quiet),
         (false, ..) => ("lost", Meaning::Bad),
         (true, _, Some(_)) => ("held", Meaning::Held),
         (true, true, None) => ("acting", Meaning::Good),
@@ -163,6 +164,8 @@ mod tests {
         assert_eq!(self::host(&view), ("held", Meaning::Held));
         view.connected = false;
         assert_eq!(self::host(&view), ("lost", Meaning::Bad));
+        view.left = true;
+        assert_eq!(self::host(&view), ("left", Meaning::Quiet));
     }
 
     #[test]

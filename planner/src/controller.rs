@@ -175,6 +175,7 @@ impl Controller {
         let view = |(id, host): (&HostId, &Host)| HostView {
             host: id.clone(),
             connected: host.is_connected(),
+            left: host.has_left(),
             incarnation: host.incarnation(),
             facts: host.facts().clone(),
             reported: host.reported(),
@@ -196,6 +197,7 @@ impl Controller {
         self.hosts.iter().map(|(id, host)| HostGlance {
             host: id,
             connected: host.is_connected(),
+            left: host.has_left(),
             silent: host.is_silent(),
             facts: host.facts(),
             report: host.report(),
@@ -250,7 +252,8 @@ impl Controller {
         let Self { settings, hosts, jobs, applications, .. } = self;
         match input {
             Input::HostJoined { host, incarnation, facts } => hosts.joined(host, incarnation, *facts, now, outputs),
-            Input::HostLost { host, reason } => hosts.lost(&host, reason, outputs),
+            Input::HostLost { host, reason } => hosts.lost(&host, false, reason, outputs),
+            Input::HostLeft { host, reason } => hosts.lost(&host, true, reason, outputs),
             Input::Report(report) => self.take_report(*report, now, outputs),
             Input::Acked { host, ack } => {
                 if let Some(detail) = hosts.acked(&host, ack, outputs) {

@@ -10,6 +10,7 @@ mod guests;
 mod jobs;
 mod kills;
 mod learnt;
+mod leaving;
 mod mistakes;
 mod monitoring;
 mod openmetrics;

@@ -397,6 +397,7 @@ async fn run_part(part: Part) {
         clock,
         Arc::clone(&outbox),
         to_loop,
+        std::future::pending(),
     ));
     let (mut acknowledged, mut sequence) = (0, 0);
     for turn in 0_u64.. {

@@ -72,8 +72,8 @@ pub enum Greeting {
 /// Why a session ended.
 #[derive(Debug)]
 pub enum SessionEnd {
-    /// The rest of the agent no longer takes commands: it is stopping.
-    AgentGone,
+    /// The agent was stopped.
+    Leaving,
     /// This host has a new certificate; the connection, with the old one, is still there.
     Renewed,
     /// This aggregator does not lead.
@@ -143,13 +143,14 @@ pub async fn greeting<R: AsyncRead + Unpin>(
 }
 
 impl Session {
-    /// Moves messages both ways until the connection is lost, or has served its time.
+    /// Moves messages both ways until the connection is lost, has served its time, or the agent is to leave.
     pub(super) async fn serve(
         &mut self,
         outbox: &Outbox,
         orders: &OrderSender,
         tasks: &mpsc::Sender<TaskInput>,
         renewal: &Renewal<'_>,
+        leave: impl Future<Output = ()>,
     ) -> SessionEnd {
         let Self { connection, version, send, receive, reports, unknown, .. } = self;
         let version = *version;
@@ -165,12 +166,16 @@ impl Session {
                 Err(error) => lost(error),
             },
             error = connection.closed() => lost(error.into()),
+            () = leave => SessionEnd::Leaving,
         }
     }
 
-    /// Ends the connection.
-    pub(super) async fn close(self) {
-        self.connection.close(0u8.into(), b"bye");
+    /// Ends the connection; the aggregator hears whether the agent leaves. When this returns, it was told.
+    pub(super) async fn close(self, leaving: bool) {
+        match leaving {
+            true => transport::leave(&self.connection),
+            false => self.connection.close(0u8.into(), b"bye"),
+        }
         self.endpoint.wait_idle().await;
     }
 }
@@ -292,11 +297,8 @@ pub async fn receive<R: AsyncRead + Unpin>(
     let message = read_counting(control, version, MAX_FRAME, &mut unknown).await?;
     outbox.not_understood(unknown);
     match message {
-        Some(FromAggregator::Command(command)) => {
-            if orders.command(command).is_err() {
-                return Ok(Some(SessionEnd::AgentGone));
-            }
-        }
+        // One that finds the agent's loop ended is not answered: the agent leaves when its last events are in the log.
+        Some(FromAggregator::Command(command)) => _ = orders.command(command),
         Some(FromAggregator::EventsThrough(through)) => outbox.acknowledged(through),
         Some(FromAggregator::Certificate(certificate)) => match renewal.accept(certificate).await {
             Ok(()) => return Ok(Some(SessionEnd::Renewed)),

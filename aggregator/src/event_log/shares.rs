@@ -18,8 +18,15 @@ const OF_ONE: u64 = 16;
 const OF_DECISIONS: u64 = 4;
 
 /// Events of the aggregator's own that a host can cause as often as it may connect and answer.
-const BY_HOSTS: [&str; 6] =
-    ["host_joined", "host_lost", "message_refused", "command_refused", "command_shortfall", "certificate_renewed"];
+const BY_HOSTS: [&str; 7] = [
+    "host_joined",
+    "host_lost",
+    "host_left",
+    "message_refused",
+    "command_refused",
+    "command_shortfall",
+    "certificate_renewed",
+];
 
 /// Those that anybody causes who reaches the port.
 const BY_STRANGERS: [&str; 2] = ["peer_refused", "join_refused"];

@@ -450,6 +450,7 @@ fn journal_every_input(folder: &Path) {
     fleet.send(Input::ApplicationRemoved { application: ApplicationId::new("arma").unwrap() });
     fleet.send(Input::HostLost { host: host("i1"), reason: "golden".into() });
     fleet.send(Input::HostRemoved { host: host("i1"), by: "golden".into() });
+    fleet.send(Input::HostLeft { host: host("i2"), reason: "golden".into() });
     let hold = FleetHold { by: "golden".into(), since: fleet.now, until: None };
     fleet.send(Input::AllHostsHeld(hold));
     fleet.send(Input::AllHostsReleased { by: "golden".into() });

@@ -103,6 +103,41 @@ async fn a_hello_longer_than_any_host_needs_is_refused() {
     );
 }
 
+#[tokio::test]
+async fn an_agent_that_was_stopped_is_told_from_one_that_is_lost() {
+    let (endpoint, address, agent) = site();
+    let (arrivals, mut arrived) = mpsc::channel(8);
+    tokio::spawn(serve(endpoint, 2, Clock::start(), arrivals, LeaderLease::alone(), task_link()));
+    for leaves in [false, true] {
+        let client = transport::client_endpoint(address, &agent).unwrap();
+        let connection = transport::connect(&client, address).unwrap().await.unwrap();
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        let hello = Hello {
+            host: host("h1"),
+            incarnation: 1,
+            software: String::new(),
+            now: Timestamp(1),
+            facts: gleaner_test_support::report::facts(true),
+            tasks_of_root: None,
+        };
+        write_message(&mut send, ProtocolVersion::CURRENT, &FromAgent::Hello(Box::new(hello))).await.unwrap();
+        let Some(Arrival::Joined(Joined { sender: _sender, closer: _closer, events_through, .. })) =
+            arrived.recv().await
+        else {
+            panic!("it does not join")
+        };
+        events_through.send(Ok(0)).unwrap();
+        let welcome = gleaner_net::stream::read_message(&mut receive, ProtocolVersion::CURRENT).await.unwrap();
+        assert!(matches!(welcome, Some(FromAggregator::Welcome(_))), "{welcome:?}");
+        match leaves {
+            true => transport::leave(&connection),
+            false => connection.close(0u8.into(), b"stopped"),
+        }
+        let lost = tokio::time::timeout(Duration::from_secs(20), arrived.recv()).await.expect("an end");
+        assert!(matches!(lost, Some(Arrival::Lost { left, .. }) if left == leaves), "{lost:?}");
+    }
+}
+
 #[test]
 fn an_answer_to_a_command_is_no_longer_than_an_event() {
     let acceptor = acceptor();

@@ -258,7 +258,7 @@ async fn names_of_guests_are_those_of_the_connection_there_is() {
     say(&mut shell, 1, "late");
     assert_eq!(names(&mut shell), Vec::<String>::new(), "what was on its way on the older connection");
     say(&mut shell, 2, "web");
-    shell.take(Arrival::Lost { host: host.clone(), connection: 2, reason: String::new() });
+    shell.take(Arrival::Lost { host: host.clone(), connection: 2, reason: String::new(), left: false });
     assert_eq!(names(&mut shell), ["web"], "as the last report, it stays");
     shell.revoke(&host, false).unwrap();
     assert_eq!(names(&mut shell), Vec::<String>::new());

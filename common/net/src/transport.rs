@@ -27,6 +27,9 @@ const RESET_INTERVAL: Duration = Duration::from_millis(1);
 /// What a peer may send before it is read, in bytes: a few of the largest reports.
 const WINDOW: u32 = 8 << 20;
 
+/// By this code an agent closes its connection that was stopped, once its host is as it was found. Others are 0 and 1.
+const STOPPED: u32 = 2;
+
 /// An endpoint could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
@@ -92,6 +95,21 @@ pub fn endpoint_config(identity: &Identity) -> quinn::EndpointConfig {
     config.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(own)));
     config.min_reset_interval(RESET_INTERVAL);
     config
+}
+
+/// Closes the connection of an agent that was stopped.
+pub fn leave(connection: &quinn::Connection) {
+    connection.close(STOPPED.into(), b"stopped");
+}
+
+/// The agent at the other end was stopped, and has closed the connection for that.
+#[must_use]
+pub fn has_left(connection: &quinn::Connection) -> bool {
+    let stopped = quinn::VarInt::from_u32(STOPPED);
+    matches!(
+        connection.close_reason(),
+        Some(quinn::ConnectionError::ApplicationClosed(close)) if close.error_code == stopped
+    )
 }
 
 /// The aggregator's endpoint. An agent may open one stream of each kind.

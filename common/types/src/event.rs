@@ -551,6 +551,13 @@ pub enum Event {
         /// Who: a user's name.
         by: String,
     },
+    /// An agent was stopped: it has put its host back and closed its connection.
+    HostLeft {
+        /// Its host.
+        host: HostId,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// A line of an event log cannot be parsed.
@@ -734,13 +741,9 @@ mod tests {
     #[test]
     fn no_event_field_hides_a_field_of_the_record() {
         // `host` and `job` are event fields; the record's own names must stay apart from them.
-        let line = EventRecord {
-            at: Timestamp(7),
-            source: EventSource::Aggregator,
-            event: Event::HostLost { host: HostId::new("h1").unwrap(), reason: "silent".into() },
-        }
-        .to_json_line()
-        .unwrap();
+        let event = Event::HostLost { host: HostId::new("h1").unwrap(), reason: "silent".into() };
+        let record = EventRecord { at: Timestamp(7), source: EventSource::Aggregator, event };
+        let line = record.to_json_line().unwrap();
         let value: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(value["event"], "host_lost");
         assert_eq!(value["host"], "h1");
@@ -787,13 +790,8 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_an_event() {
-        for bad in [
-            "",
-            "[]",
-            "{}",
-            r#"{"at_ms":1,"source":"aggregator"}"#,
-            r#"{"at_ms":1,"source":"aggregator","event":"nonsense"}"#,
-        ] {
+        let nonsense = r#"{"at_ms":1,"source":"aggregator","event":"nonsense"}"#;
+        for bad in ["", "[]", "{}", r#"{"at_ms":1,"source":"aggregator"}"#, nonsense] {
             assert!(EventRecord::from_json_line(bad).is_err(), "{bad}");
         }
     }

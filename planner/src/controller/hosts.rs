@@ -179,6 +179,7 @@ impl Hosts {
         outputs.event(joined(&id, &facts));
         let host = Host {
             connected: true,
+            left: false,
             silent: false,
             incarnation,
             facts,
@@ -191,11 +192,13 @@ impl Hosts {
         self.known.insert(id, host);
     }
 
-    pub(super) fn lost(&mut self, id: &HostId, reason: String, outputs: &mut Outputs) {
+    /// The connection to its agent is gone; with `left` because the agent was stopped.
+    pub(super) fn lost(&mut self, id: &HostId, left: bool, reason: String, outputs: &mut Outputs) {
         let Some(host) = self.known.get_mut(id).filter(|host| host.connected) else { return };
-        host.connected = false;
+        (host.connected, host.left) = (false, left);
         host.commanded.clear();
-        outputs.event(Event::HostLost { host: id.clone(), reason });
+        let host = id.clone();
+        outputs.event(if left { Event::HostLeft { host, reason } } else { Event::HostLost { host, reason } });
     }
 
     /// The aggregator was restarted: no agent is connected.

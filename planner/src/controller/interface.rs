@@ -148,6 +148,13 @@ pub enum Input {
         /// Who: a user's name.
         by: String,
     },
+    /// The connection to an agent is gone, because the agent was stopped: its host is as it was found.
+    HostLeft {
+        /// Its host.
+        host: HostId,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// An operator's hold of all hosts.
@@ -195,6 +202,9 @@ pub struct HostView {
     pub host: HostId,
     /// An agent is connected.
     pub connected: bool,
+    /// None is, because the agent was stopped.
+    #[serde(default)]
+    pub left: bool,
     /// When its agent started.
     pub incarnation: u64,
     /// Static facts.
@@ -221,6 +231,8 @@ pub struct HostGlance<'a> {
     pub host: &'a HostId,
     /// An agent is connected.
     pub connected: bool,
+    /// None is, because the agent was stopped.
+    pub left: bool,
     /// Its agent is connected and has not reported for too long.
     pub silent: bool,
     /// Static facts.

@@ -214,12 +214,24 @@ fn a_lost_host_makes_the_job_wait_and_it_goes_on_without_a_second_profile() {
         bench.second("j", &mut done, 0.001);
     }
     assert_eq!(bench.phase("j"), JobPhase::Running);
-    let outputs = bench.send(Input::HostLost { host: id(), reason: "test".into() });
-    assert_eq!(slots(&outputs), [0]);
-    assert!(matches!(bench.phase("j"), JobPhase::Waiting { .. }));
-    bench.send(Input::HostJoined { host: id(), incarnation: 2, facts: Box::new(facts(true)) });
-    bench.report(300.0, 0.0);
-    assert_eq!(bench.phase("j"), JobPhase::Running);
+    let (lost, left) = (
+        Input::HostLost { host: id(), reason: "test".into() },
+        Input::HostLeft { host: id(), reason: "stopped".into() },
+    );
+    for (input, incarnation) in [(lost, 2), (left, 3)] {
+        let has_left = matches!(input, Input::HostLeft { .. });
+        let outputs = bench.send(input);
+        assert_eq!(slots(&outputs), [0]);
+        let said =
+            |output: &Output| matches!(output, Output::Event(Event::HostLeft { reason, .. }) if reason == "stopped");
+        assert_eq!(outputs.iter().any(said), has_left, "{outputs:?}");
+        assert!(matches!(bench.phase("j"), JobPhase::Waiting { .. }));
+        assert_eq!(bench.controller.hosts()[0].left, has_left);
+        bench.send(Input::HostJoined { host: id(), incarnation, facts: Box::new(facts(true)) });
+        assert!(!bench.controller.hosts()[0].left);
+        bench.report(300.0, 0.0);
+        assert_eq!(bench.phase("j"), JobPhase::Running);
+    }
 }
 
 #[test]
@@ -519,6 +531,7 @@ fn any_input() -> impl Strategy<Value = Input> {
             facts: Box::new(facts(acting))
         }),
         Just(Input::HostLost { host: id(), reason: "test".into() }),
+        Just(Input::HostLeft { host: id(), reason: "test".into() }),
         (0..500u64, 0.0..500.0f64, 0.0..900.0f64).prop_map(|(s, r, u)| Input::Report(Box::new(report(s, r, u)))),
         (0..50u64).prop_map(|number| Input::Acked {
             host: id(),

@@ -38,6 +38,7 @@ fn nothing_but(host: HostId) -> HostView {
     HostView {
         host,
         connected: false,
+        left: false,
         incarnation: 0,
         facts,
         reported: None,

@@ -13,6 +13,9 @@ use crate::controller::unusable::Unusable;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::controller) struct Host {
     pub(super) connected: bool,
+    /// It is not, because its agent was stopped.
+    #[serde(default)]
+    pub(super) left: bool,
     /// No report for too long although connected.
     pub(super) silent: bool,
     pub(super) incarnation: u64,
@@ -43,6 +46,11 @@ impl Host {
     /// An agent is connected.
     pub(in crate::controller) const fn is_connected(&self) -> bool {
         self.connected
+    }
+
+    /// None is, because the agent was stopped.
+    pub(in crate::controller) const fn has_left(&self) -> bool {
+        self.left
     }
 
     /// An agent is connected, and has not reported for too long.
@@ -107,6 +115,7 @@ impl Host {
     pub(super) fn disconnected(&self) -> Self {
         Self {
             connected: false,
+            left: self.left,
             silent: self.silent,
             incarnation: self.incarnation,
             facts: self.facts.clone(),

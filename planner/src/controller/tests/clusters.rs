@@ -156,6 +156,13 @@ fn a_job_waits_for_its_dedicated_hosts_profiles_them_alone_and_takes_volunteers(
 
 #[test]
 fn a_lost_volunteer_is_replaced_at_once_and_nothing_else_changes() {
+    for left in [false, true] {
+        replaces_at_once(left);
+    }
+}
+
+/// A volunteer is lost, or its agent was stopped.
+fn replaces_at_once(left: bool) {
     let mut room = Room::new(&SIX);
     room.submit_sized(cluster("j", &["d1", "d2"]), 2);
     room.seconds(14);
@@ -163,7 +170,15 @@ fn a_lost_volunteer_is_replaced_at_once_and_nothing_else_changes() {
     assert_eq!(before.len(), 2);
     let decisions = room.bench.controller.job(&JobId::new("j").unwrap()).unwrap().decisions;
     room.hosts.retain(|id| id.as_str() != before[0]);
-    room.send(Input::HostLost { host: host(&before[0]), reason: "test".into() });
+    let (id, reason) = (host(&before[0]), "test".to_owned());
+    // The tick of `second` finds nobody silent: only what is sent here tells that it is gone.
+    room.send(match left {
+        true => Input::HostLeft { host: id.clone(), reason },
+        false => Input::HostLost { host: id.clone(), reason },
+    });
+    let views = room.bench.controller.hosts();
+    let view = views.iter().find(|view| view.host == id).unwrap();
+    assert_eq!((view.connected, view.left), (false, left));
     room.second();
     let after = room.volunteers("j");
     assert!(after.len() == 2 && after.contains(before[1].as_str()) && !after.contains(before[0].as_str()), "{after:?}");

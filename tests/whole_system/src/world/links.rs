@@ -97,7 +97,12 @@ impl World {
         self.after(delay, Happening::Down(id, Down::Closed));
         self.forget_link(id);
         if open {
-            self.tell_shell(Arrival::Lost { host, connection: id, reason: "the connection ended".to_owned() });
+            self.tell_shell(Arrival::Lost {
+                host,
+                connection: id,
+                reason: "the connection ended".to_owned(),
+                left: false,
+            });
         }
     }
 
