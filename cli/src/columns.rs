@@ -52,7 +52,7 @@ fn cpu(reading: Option<Reading<CoreShare>>) -> Value {
 }
 
 /// Of `gleaner guests`; rates in bytes per second, memory in bytes.
-pub(crate) fn guests<'a>() -> Columns<'a, Guest> {
+pub(crate) fn guests<'a>(now: Timestamp) -> Columns<'a, Guest> {
     fn of_sample(of: impl Fn(&WorkloadSample) -> Option<f64>) -> impl Fn(&Guest) -> Value {
         move |guest| guest.sample.as_ref().and_then(&of).into()
     }
@@ -75,6 +75,7 @@ pub(crate) fn guests<'a>() -> Columns<'a, Guest> {
         .with("harm", |guest| guest.harm.as_ref().and_then(Reading::value).map(|harm| harm.mean_percent).into())
         .with("limits", |guest| guests::limits_in_words(guest.limits, CpuUnit::Cores).into())
         .with("protected", |guest| guest.protected.word().into())
+        .with("age", move |guest| guest.age_s(now).into())
 }
 
 /// Of `gleaner job list`.

@@ -89,8 +89,11 @@ fn field(text: &mut String, name: &str, value: Json) {
     text.push_str(&format!("  {}={}", clean(name), clean(&shown)));
 }
 
+/// A text, in quotes where a gap in it could be taken for the one between two fields: guests choose their names.
 fn plain(value: &Json) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    let Some(text) = value.as_str().map(clean) else { return value.to_string() };
+    let has_gap = text.chars().zip(text.chars().skip(1)).any(|(a, b)| a.is_whitespace() && b.is_whitespace());
+    if has_gap { format!("{text:?}") } else { text }
 }
 
 /// A number by the unit that its name ends with, and the name without it.
@@ -168,7 +171,7 @@ fn add(sum: &mut Map<String, Json>, more: &Map<String, Json>) {
 #[cfg(test)]
 mod tests {
     use gleaner_types::application::ResponseTime;
-    use gleaner_types::id::{ApplicationId, HostId, JobId};
+    use gleaner_types::id::{ApplicationId, HostId, JobId, WorkloadId};
     use gleaner_types::report::AbsenceKind;
 
     use super::*;
@@ -182,6 +185,12 @@ mod tests {
     fn events_are_one_harmless_line() {
         let line = words(Event::HostLost { host: HostId::new("h1").unwrap(), reason: "a\u{1b}[2Jb\nc".into() });
         assert_eq!(line, "1970-01-01T00:00:00.000Z  aggregator   host_lost  host=h1  reason=a?[2Jb?c");
+        for (name, shown) in
+            [("web 1", "web 1"), ("a  host=h2", "\"a  host=h2\""), ("a\u{a0}\u{a0}b", r#""a\u{a0}\u{a0}b""#)]
+        {
+            let line = words(Event::WorkloadVanished { workload: WorkloadId::from_untrusted(name) });
+            assert!(line.ends_with(&format!("  workload={shown}")), "{line}");
+        }
     }
 
     #[test]

@@ -11,16 +11,27 @@ use gleaner_types::guest::{GuestName, Manager};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::{GuestText, HostId, WorkloadId};
 use gleaner_types::report::{HostReport, Reading, VolunteerKind, WorkloadKind, WorkloadSample};
+use gleaner_types::time::Timestamp;
 use gleaner_types::units::{BytesPerSec, CoreShare};
 use serde::Serialize;
 
-use crate::format::{CpuUnit, Footnotes, clean, table};
+use crate::format::{CpuUnit, Footnotes, clean, seconds, table};
+use crate::states::{self, Meaning};
 
 /// Why a host's workloads have only the names of its reports.
 pub(crate) const NOT_REPORTED: &str = "not reported by this agent's version";
 
 /// Most characters of a name in a table; `--json` has all of it.
 const WIDEST: usize = 40;
+
+/// The row of what is neither foreground nor the volunteer. Its role says what it is; a guest of this name is in quotes.
+const OTHER: &str = "(other)";
+
+/// What agents call the workload that is everything but the volunteer. Its kind says what it is.
+const EVERYTHING_ELSE: &str = "everything-else";
+
+/// What a table writes around and behind names: quotes, brackets of all widths, the mark of a cut.
+const MARKS: &str = "\"()[]…（）［］﹙﹚⁽⁾₍₎❨❩❪❫⦅⦆｟｠";
 
 /// Whether workloads are protected from the volunteer of their host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -70,10 +81,13 @@ pub(crate) enum Role {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Guest {
     pub(crate) host: HostId,
-    /// Its host is connected.
+    /// Its host is connected. Otherwise all of this is as the host last reported it.
     pub(crate) connected: bool,
+    /// When its host last reported.
+    pub(crate) reported: Option<Timestamp>,
     pub(crate) role: Role,
-    /// What it is called in tables: no two of a host are called the same.
+    /// What it is called in tables: no two of a host are called the same, and a name that could be read as something else is
+    /// in quotes.
     pub(crate) guest: String,
     /// Why it has only the name of its host's reports.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,6 +111,19 @@ impl Guest {
     pub(crate) fn title(&self) -> Option<&str> {
         self.name.as_ref()?.title.as_ref().map(GuestText::as_str)
     }
+
+    /// What it is called, and its title.
+    pub(crate) fn called(&self) -> String {
+        match self.title() {
+            Some(title) => format!("{} ({})", self.guest, cut(title)),
+            None => self.guest.clone(),
+        }
+    }
+
+    /// How old all of this is, in seconds.
+    pub(crate) fn age_s(&self, now: Timestamp) -> Option<f64> {
+        self.reported.map(|at| now.seconds_since(at).max(0.0))
+    }
 }
 
 /// What the workloads of all hosts are called; nothing, where the aggregator is of an older release.
@@ -109,10 +136,14 @@ pub(crate) async fn names(client: &Client) -> Result<Vec<HostGuests>, ClientErro
     }
 }
 
-/// The workloads of hosts, in their order, those of each host before its other work.
+/// The workloads of hosts, by the names of the hosts and their own identifiers, those of each host before its other work: in the
+/// same order whoever answers.
 pub(crate) fn of_hosts<'h>(hosts: impl Iterator<Item = &'h HostView>, names: &[HostGuests]) -> Vec<Guest> {
     let names: BTreeMap<&HostId, &Vec<GuestName>> = names.iter().map(|own| (&own.host, &own.guests)).collect();
-    hosts.flat_map(|host| of_host(host, names.get(&host.host).copied())).collect()
+    let mut all: Vec<Guest> = hosts.flat_map(|host| of_host(host, names.get(&host.host).copied())).collect();
+    let id = |guest: &Guest| guest.sample.as_ref().map(|sample| sample.id.clone());
+    all.sort_by_cached_key(|guest| (guest.host.clone(), guest.role == Role::Other, id(guest)));
+    all
 }
 
 fn of_host(host: &HostView, names: Option<&Vec<GuestName>>) -> Vec<Guest> {
@@ -124,6 +155,7 @@ fn of_host(host: &HostView, names: Option<&Vec<GuestName>>) -> Vec<Guest> {
     let row = |role, guest, cpu| Guest {
         host: host.host.clone(),
         connected: host.connected,
+        reported: host.reported,
         role,
         guest,
         unnamed: None,
@@ -142,21 +174,27 @@ fn of_host(host: &HostView, names: Option<&Vec<GuestName>>) -> Vec<Guest> {
         limits: limits(host, &sample.id),
         ..row(Role::Foreground, label, sample.cpu.clone())
     };
-    let other = report.other_cpu().map(|cpu| row(Role::Other, "(other)".to_owned(), cpu));
+    let other = report.other_cpu().map(|cpu| row(Role::Other, OTHER.to_owned(), cpu));
     named.iter().zip(labels(&named)).map(workload).chain(other).collect()
 }
 
 /// What an operator should know beside the rows: hosts whose rows are old, missing, or have no names.
-pub(crate) fn remarks<'h>(hosts: impl Iterator<Item = &'h HostView>, names: &[HostGuests]) -> Vec<String> {
+pub(crate) fn remarks<'h>(
+    hosts: impl Iterator<Item = &'h HostView>,
+    names: &[HostGuests],
+    now: Timestamp,
+) -> Vec<String> {
     let mut remarks = Vec::new();
-    for HostView { host, report, connected, .. } in hosts {
+    for view in hosts {
+        let HostView { host, report, connected, reported, .. } = view;
         if report.is_none() {
             remarks.push(format!("host {host} has not reported yet"));
         } else if !names.iter().any(|own| own.host == *host) {
             remarks.push(format!("names of the guests of {host}: {NOT_REPORTED}"));
         }
-        if !connected {
-            remarks.push(format!("host {host} is lost; this is what it reported last"));
+        if let (false, Some(_), Some(at)) = (connected, report, reported) {
+            let (is, age) = (states::host(view).0, seconds(now.seconds_since(*at).max(0.0)));
+            remarks.push(format!("host {host}: {is}; its guests are shown as it reported them {age} ago"));
         }
     }
     remarks
@@ -189,12 +227,37 @@ fn limits(host: &HostView, id: &WorkloadId) -> Option<Limits> {
 
 /// The name in words.
 fn plain_name(sample: &WorkloadSample, name: Option<&GuestName>) -> String {
-    let text = name.map_or_else(|| sample.id.as_str(), |name| name.name.as_str());
-    let mut shown: String = clean(text).chars().take(WIDEST).collect();
-    if text.chars().count() > WIDEST {
-        shown.push('…');
+    match sample.kind {
+        WorkloadKind::Remainder => EVERYTHING_ELSE.to_owned(),
+        _ => cut(name.map_or_else(|| sample.id.as_str(), |name| name.name.as_str())),
     }
-    shown
+}
+
+/// A text of a guest's, as long as a column is wide. What could be read as something else is in quotes.
+fn cut(text: &str) -> String {
+    let clean = clean(text);
+    let shown: String = clean.chars().take(WIDEST).collect();
+    let more = if shown.len() < clean.len() { "…" } else { "" };
+    match could_mislead(&clean) {
+        true => format!("{shown:?}{more}"),
+        false => shown + more,
+    }
+}
+
+/// The same in all its length.
+fn whole(text: &str) -> String {
+    let clean = clean(text);
+    if could_mislead(&clean) { format!("{clean:?}") } else { clean }
+}
+
+/// A text could be taken for a row that is no guest's, for more than a name, for a value that is missing, or for several cells.
+fn could_mislead(text: &str) -> bool {
+    let is_wide_blank = |c: char| c.is_whitespace() && c != ' ';
+    text.eq_ignore_ascii_case(EVERYTHING_ELSE)
+        || text.contains(|c| MARKS.contains(c) || is_wide_blank(c))
+        || text.trim() != text
+        || text.contains("  ")
+        || text.starts_with('-')
 }
 
 /// What each is called in a list, so that no two are called the same: of several with one name the first part of the UUID is
@@ -210,7 +273,7 @@ fn labels(guests: &[(&WorkloadSample, Option<&GuestName>)]) -> Vec<String> {
         let pid = guests[place].1.and_then(|name| name.pid);
         pid.map(|pid| format!("{} [pid {pid}]", plain[place]))
     };
-    let with_id = |place: usize| Some(format!("{} [{}]", plain[place], clean(guests[place].0.id.as_str())));
+    let with_id = |place: usize| Some(format!("{} [{}]", plain[place], whole(guests[place].0.id.as_str())));
     // Twice by the identifier, which no two share: a name may be what another one's label has become.
     let ways: [&dyn Fn(usize) -> Option<String>; 4] = [&with_uuid, &with_pid, &with_id, &with_id];
     let mut labels = plain.clone();
@@ -246,7 +309,7 @@ pub(crate) fn managed_by(guest: &Guest) -> String {
         Manager::Unknown(_) => "-",
     };
     match (&name.manager, &name.instance) {
-        (Manager::Openstack | Manager::Proxmox, Some(instance)) => format!("{manager} {}", clean(instance.as_str())),
+        (Manager::Openstack | Manager::Proxmox, Some(instance)) => format!("{manager} {}", cut(instance.as_str())),
         _ => manager.to_owned(),
     }
 }
@@ -286,8 +349,8 @@ pub(crate) fn per_second(rate: BytesPerSec) -> String {
 }
 
 /// The table of workloads.
-pub(crate) fn text(guests: &[Guest], unit: CpuUnit) -> String {
-    const HEAD: [&str; 13] = [
+pub(crate) fn text(guests: &[Guest], unit: CpuUnit, now: Timestamp) -> String {
+    const HEAD: [&str; 14] = [
         "HOST",
         "GUEST",
         "MANAGER",
@@ -301,21 +364,16 @@ pub(crate) fn text(guests: &[Guest], unit: CpuUnit) -> String {
         "HARM",
         "LIMITS",
         "PROTECTED",
+        "AGE",
     ];
     let mut notes = Footnotes::default();
-    let rows: Vec<_> = guests.iter().map(|guest| row(guest, unit, &mut notes)).collect();
+    let rows: Vec<_> = guests.iter().map(|guest| row(guest, unit, now, &mut notes)).collect();
     if rows.is_empty() { "no guest is known".to_owned() } else { table(&HEAD, &rows) + &notes.text() }
 }
 
-fn row(guest: &Guest, unit: CpuUnit, notes: &mut Footnotes) -> Vec<String> {
+fn row(guest: &Guest, unit: CpuUnit, now: Timestamp, notes: &mut Footnotes) -> Vec<String> {
     let cpu = |share: &CoreShare| unit.show(*share);
-    let title = guest.title().map(|title| clean(title).chars().take(WIDEST).collect::<String>());
-    let mut cells = vec![
-        guest.host.to_string(),
-        title.map_or_else(|| guest.guest.clone(), |title| format!("{} ({title})", guest.guest)),
-        managed_by(guest),
-        notes.cell(&guest.cpu, cpu),
-    ];
+    let mut cells = vec![guest.host.to_string(), guest.called(), managed_by(guest), notes.cell(&guest.cpu, cpu)];
     match &guest.sample {
         Some(sample) => {
             let rate = |rate: &BytesPerSec| per_second(*rate);
@@ -334,6 +392,8 @@ fn row(guest: &Guest, unit: CpuUnit, notes: &mut Footnotes) -> Vec<String> {
     cells.push(harm.unwrap_or_else(|| "-".into()));
     cells.push(limits_in_words(guest.limits, unit));
     cells.push(guest.protected.word().to_owned());
+    let age = guest.age_s(now).map_or_else(|| "-".to_owned(), seconds);
+    cells.push(if guest.connected { age } else { Meaning::Warning.paint(&format!("gone {age}")) });
     cells
 }
 
@@ -345,6 +405,8 @@ mod tests {
 
     use super::*;
     use crate::fixtures::host_view;
+
+    const NOW: Timestamp = Timestamp(1_700_000_000_000);
 
     fn sample(id: &str, percent: f64) -> WorkloadSample {
         let absent = || Reading::because(Reason::NoGuest);
@@ -421,7 +483,7 @@ mod tests {
         let applied = Outcome::Applied { limits, shortfalls: Vec::new() };
         host.targets = vec![(command.target.clone(), command.clone(), Some(applied))];
         let own = shown(&host, Some(vec![nova, titled]));
-        let table = text(&own, CpuUnit::Cores);
+        let table = text(&own, CpuUnit::Cores, NOW);
         let line = |start: &str| table.lines().find(|line| line.contains(start)).unwrap().to_owned();
         let db = line("shop db");
         for part in ["openstack instance-2a", "1.50", "512.0 MiB", "2.0 MiB/s", "-[1]", "0.05", "none", "yes"] {
@@ -431,7 +493,7 @@ mod tests {
         // 2.5 cores are not the volunteer's, and 1.7 are guests'.
         assert!(line("(other)").contains("0.80"), "{table}");
         assert!(table.contains("\n[1] not available, because"), "{table}");
-        assert!(text(&own, CpuUnit::Percent).contains("150 %"));
+        assert!(text(&own, CpuUnit::Percent, NOW).contains("150 %"));
         host.targets[0].2 = None;
         assert_eq!(shown(&host, None)[1].limits, None, "not confirmed");
     }
@@ -467,14 +529,103 @@ mod tests {
         let mut host = host(vec![sample("web", 10.0)]);
         let own = shown(&host, None);
         assert_eq!((own[0].guest.as_str(), own[0].unnamed), ("web", Some(NOT_REPORTED)));
-        let remarks = |host: &HostView| remarks(std::iter::once(host), &[]);
+        let remarks = |host: &HostView| remarks(std::iter::once(host), &[], NOW);
         assert_eq!(remarks(&host), ["names of the guests of h1: not reported by this agent's version"]);
         host.connected = false;
-        assert!(remarks(&host)[1].starts_with("host h1 is lost"));
+        assert_eq!(remarks(&host).len(), 1, "it is not known when it reported");
+        host.reported = Some(Timestamp(NOW.0 - 65_000));
+        assert_eq!(remarks(&host)[1], "host h1: lost; its guests are shown as it reported them 1 min 05 s ago");
+        let table = anstream::adapter::strip_str(&text(&shown(&host, None), CpuUnit::Cores, NOW)).to_string();
+        assert!(table.lines().skip(1).take(2).all(|line| line.ends_with("gone 1 min 05 s")), "{table}");
+        host.left = true;
+        assert!(remarks(&host)[1].starts_with("host h1: left; "));
         assert_eq!((shown(&host, None)[0].protected, shown(&host, None)[0].limits), (Protected::Unknown, None));
         host.report = None;
-        assert_eq!(remarks(&host)[0], "host h1 has not reported yet");
-        assert_eq!(text(&shown(&host, None), CpuUnit::Cores), "no guest is known");
+        assert_eq!(remarks(&host), ["host h1 has not reported yet"]);
+        assert_eq!(text(&shown(&host, None), CpuUnit::Cores, NOW), "no guest is known");
+    }
+
+    #[test]
+    fn guests_are_in_the_same_order_whoever_answers() {
+        let named = |name: &str, ids: [&str; 3]| {
+            let mut host = host(ids.map(|id| sample(id, 1.0)).to_vec());
+            host.host = HostId::new(name).unwrap();
+            host
+        };
+        let (a, b) = (named("a", ["x", "z", "y"]), named("b", ["z", "y", "x"]));
+        let order = |hosts: [&HostView; 2]| {
+            let rows = of_hosts(hosts.into_iter(), &[]);
+            rows.iter().map(|guest| format!("{} {}", guest.host, guest.guest)).collect::<Vec<_>>()
+        };
+        let expected = ["a x", "a y", "a z", "a (other)", "b x", "b y", "b z", "b (other)"];
+        assert_eq!(order([&a, &b]), expected);
+        assert_eq!(order([&b, &a]), expected);
+    }
+
+    #[test]
+    fn no_name_is_taken_for_another_row() {
+        let one = |text: &str| called(&host(vec![sample("id", 1.0)]), vec![name("id", text, None, None)]).remove(0);
+        for plain in ["web", "web-1", "a b", "Käse-数据", "x.y@z:7", "other", "it's", "\\"] {
+            assert_eq!(one(plain), plain);
+        }
+        for (misleading, shown) in [
+            ("(other)", r#""(other)""#),
+            ("（other）", r#""（other）""#),
+            ("everything-else", r#""everything-else""#),
+            ("Everything-Else", r#""Everything-Else""#),
+            ("web [pid 7]", r#""web [pid 7]""#),
+            ("web (The shop)", r#""web (The shop)""#),
+            (r#""web""#, r#""\"web\"""#),
+            ("web  libvirt  0.10", r#""web  libvirt  0.10""#),
+            ("web\u{a0}\u{a0}libvirt", r#""web\u{a0}\u{a0}libvirt""#),
+            ("-", r#""-""#),
+            ("web…", r#""web…""#),
+        ] {
+            assert_eq!(one(misleading), shown);
+        }
+        // What is cut is no quote that ends early.
+        let long = format!("({}", "x".repeat(60));
+        assert_eq!(one(&long), format!("\"({}\"…", "x".repeat(39)));
+        assert_eq!(one(&"x".repeat(60)), format!("{}…", "x".repeat(40)));
+
+        let mut posing = name("a", "web", None, None);
+        posing.title = GuestText::from_untrusted("shop) db [pid 7");
+        let mut other = name("b", "(other)", None, Some(7));
+        other.title = GuestText::from_untrusted("The shop");
+        let rows = shown(&host(vec![sample("a", 1.0), sample("b", 1.0)]), Some(vec![posing, other]));
+        let titled: Vec<String> = rows.iter().map(Guest::called).collect();
+        assert_eq!(titled, [r#"web ("shop) db [pid 7")"#, r#""(other)" (The shop)"#, "(other)"]);
+        let roles: Vec<Role> = rows.iter().map(|row| row.role).collect();
+        assert_eq!(roles, [Role::Foreground, Role::Foreground, Role::Other]);
+        // The reserved workload's kind says what it is, not its name.
+        let mut rest = sample("everything-else", 250.0);
+        assert_eq!(called(&host(vec![rest.clone()]), vec![]), [r#""everything-else""#]);
+        rest.kind = WorkloadKind::Remainder;
+        assert_eq!(called(&host(vec![rest]), vec![]), ["everything-else"]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn of_any_names_no_two_are_shown_alike_and_none_as_a_reserved_row(
+            texts in proptest::collection::vec("[a(o\\[\\]\"\\\\ )\u{a0}\u{202e}\u{7}…#2é-]{1,60}", 1..6),
+            uuids in proptest::collection::vec(proptest::option::of("[ab]{8}"), 6),
+            pids in proptest::collection::vec(proptest::option::of(1..3_u32), 6),
+        ) {
+            let ids: Vec<String> = (0..texts.len()).map(|place| format!("id#{place}")).collect();
+            let mut names = Vec::new();
+            for (((id, text), uuid), pid) in ids.iter().zip(&texts).zip(&uuids).zip(&pids) {
+                if let Some(text) = GuestText::from_untrusted(text) {
+                    names.push(GuestName { name: text, ..name(id, "x", uuid.as_deref(), *pid) });
+                }
+            }
+            let labels = called(&host(ids.iter().map(|id| sample(id, 1.0)).collect()), names);
+            let different: std::collections::BTreeSet<&String> = labels.iter().collect();
+            proptest::prop_assert_eq!(different.len(), labels.len(), "{:?}", labels);
+            for label in &labels {
+                proptest::prop_assert!(label != EVERYTHING_ELSE && !label.starts_with('('), "{}", label);
+                proptest::prop_assert!(label.chars().all(gleaner_types::text::is_harmless), "{}", label);
+            }
+        }
     }
 
     #[test]
@@ -495,7 +646,7 @@ mod tests {
             &host(vec![sample("a\u{1b}[2J", 1.0)]),
             Some(vec![name("a\u{1b}[2J", "b\u{9b}31m\u{202e}", None, None)]),
         );
-        let table = text(&own, CpuUnit::Cores);
+        let table = text(&own, CpuUnit::Cores, NOW);
         assert!(table.contains("b?31m?") && table.chars().all(|c| c == '\n' || gleaner_types::text::is_harmless(c)));
     }
 }

@@ -267,6 +267,7 @@ fn guests(types: &mut Definitions) -> Value {
     let mut fields = always(vec![
         ("host", text()),
         ("connected", json!({ "type": "boolean" })),
+        ("reported", or_null(count())),
         ("role", json!({ "enum": ["foreground", "other"] })),
         ("guest", text()),
         ("protected", json!({ "enum": ["yes", "no_volunteer", "observes_only", "unknown"] })),

@@ -86,3 +86,43 @@ fn guests_are_listed_by_the_names_their_operators_know() {
     let wrong = pair.ask(&["guests", "no-such-host"]);
     assert!(!wrong.status.success() && text(&wrong.stderr).contains("there is no host no-such-host"), "{wrong:?}");
 }
+
+/// A process that calls itself a guest, as one of Proxmox, and runs as this user.
+fn claims(uid: u32, name: &str) -> Running {
+    let mut command = Command::new("sh");
+    command.arg0("kvm").uid(uid).args(["-c", "while sleep 1; do :; done", "kvm", "-id", "101", "-name", name]);
+    Running::start(command)
+}
+
+#[test]
+fn nobody_takes_a_guests_name_or_the_reserved_row() {
+    if !rustix::process::geteuid().is_root() {
+        gleaner_test_support::skip!("only root can start a process of another user");
+    }
+    let mut pair = Pair::new(&[HOST]);
+    let web = format!("web-{}", pair.port);
+    // The impostor comes first.
+    let impostor = claims(65_534, &web);
+    let (own, posing) = (claims(0, &web), claims(0, "(other)"));
+    pair.start_aggregator();
+    pair.start_agent(&[]);
+    until("all are named", || {
+        let all = guests(&pair);
+        [&impostor, &own, &posing].iter().all(|process| of(&all, process.0.id()).is_some())
+    });
+    let all = guests(&pair);
+    let [users, own, posing] = [&impostor, &own, &posing].map(|process| of(&all, process.0.id()).unwrap());
+    let called = format!("qemu-{} of ", impostor.0.id());
+    for field in ["name", "guest", "workload"] {
+        assert!(users[field].as_str().unwrap().starts_with(&called), "{users}");
+    }
+    assert_eq!(users["manager"], "qemu", "{users}");
+    assert_ne!(users["instance"], "101", "{users}");
+    assert_eq!((&own["name"], &own["workload"]), (&web.as_str().into(), &web.as_str().into()));
+    assert_eq!((&own["manager"], &own["instance"]), (&"proxmox".into(), &"101".into()));
+    assert_eq!((&posing["role"], &posing["name"]), (&"foreground".into(), &"(other)".into()));
+    assert_eq!(posing["guest"], "\"(other)\"");
+    let table = text(&pair.ask(&["guests"]).stdout);
+    let rows = |start: &str| table.lines().filter(|line| line.contains(&format!("  {start}  "))).count();
+    assert_eq!((rows("(other)"), rows("\"(other)\"")), (1, 1), "{table}");
+}

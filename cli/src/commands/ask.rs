@@ -51,7 +51,8 @@ pub(super) async fn guests(
     json: bool,
     unit: CpuUnit,
 ) -> anyhow::Result<End> {
-    let list = list.over(columns::guests())?;
+    let now = Clock::start().now();
+    let list = list.over(columns::guests(now))?;
     let client = Client::connect(socket).await?;
     let Response::Hosts(hosts) = client.call(&Request::Hosts).await? else { bail!("unexpected answer") };
     let names = guests::names(&client).await?;
@@ -66,8 +67,8 @@ pub(super) async fn guests(
     if json {
         print(&serde_json::to_string_pretty(&shown)?)?;
     } else {
-        print(&or_none_passes(guests::text(&shown, unit), shown.len(), of))?;
-        guests::remarks(wanted(), &names).iter().try_for_each(|remark| print(remark))?;
+        print(&or_none_passes(guests::text(&shown, unit, now), shown.len(), of))?;
+        guests::remarks(wanted(), &names, now).iter().try_for_each(|remark| print(remark))?;
     }
     Ok(End::Good)
 }

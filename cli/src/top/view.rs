@@ -66,7 +66,7 @@ pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
         (Some(_), Tab::Residual) => residual(state, frame, body),
         (Some(snapshot), Tab::Jobs) => jobs(state, snapshot.overview.now, frame, body),
         (Some(_), Tab::Applications) => applications(state, frame, body),
-        (Some(_), Tab::Guests) => guests(state, frame, body),
+        (Some(snapshot), Tab::Guests) => guests(state, snapshot.overview.now, frame, body),
     }
     frame.render_widget(bottom_line(state), keys);
     if state.help {
@@ -350,12 +350,14 @@ fn applications(state: &State, frame: &mut Frame<'_>, area: Rect) {
 }
 
 /// Foreground workloads by their operators' names, and below the table what is known of the selected one.
-fn guests(state: &State, frame: &mut Frame<'_>, area: Rect) {
+fn guests(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
     fn cell<T>(reading: Option<&Reading<T>>, show: impl Fn(&T) -> String) -> String {
         reading.and_then(Reading::value).map_or_else(|| "-".to_owned(), show)
     }
     let guests = state.guests();
     let cpu = |share: &CoreShare| state.unit.show(*share);
+    // What a host that is not there reported last is not as it is now.
+    let old = |guest: &Guest| guest.age_s(now).map_or_else(|| "-".to_owned(), |age| format!("{} old", seconds(age)));
     let row = |guest: &&Guest| {
         let sample = guest.sample.as_ref();
         let rate = |of: fn(&WorkloadSample) -> &Reading<BytesPerSec>| cell(sample.map(of), |rate| per_second(*rate));
@@ -365,7 +367,7 @@ fn guests(state: &State, frame: &mut Frame<'_>, area: Rect) {
             cell(Some(&guest.cpu), cpu),
             cell(sample.map(|sample| &sample.cpu_wait), cpu),
             cell(sample.map(|sample| &sample.memory), ToString::to_string),
-            guest.protected.word().to_owned(),
+            if guest.connected { guest.protected.word().to_owned() } else { old(guest) },
             format!("{} {}", rate(|sample| &sample.disk_read), rate(|sample| &sample.disk_write)),
             format!("{} {}", rate(|sample| &sample.network_receive), rate(|sample| &sample.network_transmit)),
         ];
@@ -395,7 +397,6 @@ fn guest_detail(guest: &Guest, state: &State) -> String {
             guest.host
         );
     }
-    let title = guest.title().map(|title| format!(" ({})", clean(title)));
     let uuid = guest.name.as_ref().and_then(|name| name.uuid.as_ref());
     let uuid = uuid.map(|uuid| format!(", {}", clean(uuid.as_str())));
     let harm = match &guest.harm {
@@ -404,9 +405,8 @@ fn guest_detail(guest: &Guest, state: &State) -> String {
     };
     let unnamed = guest.unnamed.map(|reason| format!("; its name is {reason}")).unwrap_or_default();
     format!(
-        "{}{}: {}{}; limits {}; harm {harm}{unnamed}",
-        guest.guest,
-        title.unwrap_or_default(),
+        "{}: {}{}; limits {}; harm {harm}{unnamed}",
+        guest.called(),
         managed_by(guest),
         uuid.unwrap_or_default(),
         limits_in_words(guest.limits, state.unit)

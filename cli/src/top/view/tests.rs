@@ -294,6 +294,8 @@ fn an_aggregator_that_is_gone_is_said_and_forgotten_when_it_is_back() {
     lost.connected = false;
     state.take(snapshot(vec![lost]));
     shows(&screen(&state, 80, 24), &["lost"]);
+    type_in(&mut state, "6");
+    shows(&screen(&state, 80, 24), &["1 s old"]);
     // Its curve has gaps where nothing was known, and hosts that are gone leave no curve.
     assert_eq!(state.residual.len(), 1);
     assert_eq!(state.residual.values().next().unwrap().iter().filter(|seen| seen.is_none()).count(), 1);
