@@ -150,10 +150,15 @@ fn of_host(host: &HostView, names: Option<&Vec<GuestName>>) -> Vec<Guest> {
 pub(crate) fn remarks<'h>(hosts: impl Iterator<Item = &'h HostView>, names: &[HostGuests]) -> Vec<String> {
     let mut remarks = Vec::new();
     for HostView { host, report, connected, .. } in hosts {
+        let own = names.iter().find(|own| own.host == *host);
         if report.is_none() {
             remarks.push(format!("host {host} has not reported yet"));
-        } else if !names.iter().any(|own| own.host == *host) {
+        } else if own.is_none() {
             remarks.push(format!("names of the guests of {host}: {NOT_REPORTED}"));
+        }
+        for glob in own.filter(|_| *connected).iter().flat_map(|own| &own.unmatched) {
+            let glob = clean(glob.as_str());
+            remarks.push(format!("host {host}: {glob:?} of foreground.cgroups matches no cgroup now"));
         }
         if !connected {
             remarks.push(format!("host {host} is lost; this is what it reported last"));
@@ -469,6 +474,15 @@ mod tests {
         assert_eq!((own[0].guest.as_str(), own[0].unnamed), ("web", Some(NOT_REPORTED)));
         let remarks = |host: &HostView| remarks(std::iter::once(host), &[]);
         assert_eq!(remarks(&host), ["names of the guests of h1: not reported by this agent's version"]);
+        let names = [HostGuests {
+            host: host.host.clone(),
+            guests: Vec::new(),
+            unmatched: vec![GuestText::from_untrusted("web-*.slice").unwrap()],
+        }];
+        assert_eq!(
+            super::remarks(std::iter::once(&host), &names),
+            ["host h1: \"web-*.slice\" of foreground.cgroups matches no cgroup now"]
+        );
         host.connected = false;
         assert!(remarks(&host)[1].starts_with("host h1 is lost"));
         assert_eq!((shown(&host, None)[0].protected, shown(&host, None)[0].limits), (Protected::Unknown, None));
