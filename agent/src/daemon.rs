@@ -218,6 +218,8 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let config = config_or_defaults(&arguments.config).ok();
             let links = config.as_ref().map(|config| config.links.clone()).unwrap_or_default();
             let tasks = config.as_ref().is_some_and(|config| config.tasks);
+            let globs = config.as_ref().map(|config| config.foreground_cgroups.clone()).unwrap_or_default();
+            let unmatched = crate::discover::unmatched(&globs, &hierarchies);
             let settings = config.map(|config| config.act_settings());
             let settings = settings.unwrap_or_else(|| ActSettings::observing(DEFAULT_STATE_DIR.into()));
             let network_required = settings.required.contains(&Bound::Network);
@@ -232,6 +234,7 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
                 volunteer: &volunteer,
                 network: network.as_deref().map_err(|error| error as &dyn std::error::Error),
                 network_required,
+                unmatched: &unmatched,
                 ledger_problem: problem.as_deref(),
             };
             match json {

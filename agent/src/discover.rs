@@ -99,20 +99,37 @@ fn unique(name: &str, used: &mut BTreeMap<WorkloadId, u32>) -> WorkloadId {
     }
 }
 
+/// Where cgroups of the foreground are looked for.
+fn of_cgroups(hierarchies: &Hierarchies) -> Option<&PathBuf> {
+    hierarchies.v1.get("cpuacct").or(hierarchies.v2.as_ref())
+}
+
+/// Those of the globs in a config that match no cgroup now. One that is no glob is none of them: the agent refuses it.
+#[must_use]
+pub fn unmatched(globs: &[String], hierarchies: &Hierarchies) -> Vec<String> {
+    let mount = of_cgroups(hierarchies);
+    let is_unmatched = |text: &&String| match Glob::new(text) {
+        Ok(glob) => mount.is_none_or(|mount| glob.matches(mount).is_empty()),
+        Err(_) => false,
+    };
+    globs.iter().filter(is_unmatched).cloned().collect()
+}
+
 impl Discovery {
-    /// Everything there is now, at most [`MAX_WORKLOADS`]; the number left out comes second. `domains` are Xen's, with
-    /// UUID and name. A workload that was found before keeps its identifier, also when another one of the same name has
-    /// come since.
+    /// Everything there is now, at most [`MAX_WORKLOADS`]; the number left out comes second, and third the places of the globs
+    /// that match no cgroup. `domains` are Xen's, with UUID and name. A workload that was found before keeps its identifier,
+    /// also when another one of the same name has come since.
     pub(crate) fn scan<'d>(
         &self,
         before: &BTreeMap<&WorkloadKey, &Found>,
         domains: impl Iterator<Item = (&'d str, &'d str)>,
-    ) -> (BTreeMap<WorkloadKey, Found>, usize) {
+    ) -> (BTreeMap<WorkloadKey, Found>, usize, Vec<usize>) {
         let domain = |(uuid, name): (&str, &str)| {
             Seen::of(WorkloadKey::Domain(uuid.into()), name.into(), WorkloadKind::XenDomain)
         };
         let mut named: Vec<Seen> = domains.map(domain).collect();
-        for (path, mount) in self.cgroups() {
+        let (cgroups, unmatched) = self.cgroups();
+        for (path, mount) in cgroups {
             if !self.volunteer.iter().any(|own| mount.join(&path).starts_with(own)) {
                 let name = path.display().to_string();
                 named.push(Seen::of(WorkloadKey::Cgroup(path), name, WorkloadKind::Cgroup));
@@ -135,17 +152,25 @@ impl Discovery {
             let id = kept(&key, &name).unwrap_or_else(|| unique(&name, &mut used));
             found.insert(key, Found { id, name, kind, monitor, uuid, vmid, stranger });
         }
-        (found, left_out)
+        (found, left_out, unmatched)
     }
 
-    /// Paths of matching cgroups below their hierarchy's root, and where that is mounted.
-    fn cgroups(&self) -> Vec<(PathBuf, PathBuf)> {
-        let hierarchy = self.hierarchies.v1.get("cpuacct").or(self.hierarchies.v2.as_ref());
-        let Some(mount) = hierarchy else { return Vec::new() };
-        let mut paths: Vec<PathBuf> = self.globs.iter().flat_map(|glob| glob.matches(mount)).collect();
+    /// Paths of matching cgroups below their hierarchy's root, and where that is mounted; and the places of globs without any.
+    fn cgroups(&self) -> (Vec<(PathBuf, PathBuf)>, Vec<usize>) {
+        let Some(mount) = of_cgroups(&self.hierarchies) else {
+            return (Vec::new(), (0..self.globs.len()).collect());
+        };
+        let (mut paths, mut unmatched) = (Vec::new(), Vec::new());
+        for (place, glob) in self.globs.iter().enumerate() {
+            let matches = glob.matches(mount);
+            if matches.is_empty() {
+                unmatched.push(place);
+            }
+            paths.extend(matches);
+        }
         paths.sort();
         paths.dedup();
-        paths.into_iter().take(MAX_WORKLOADS * 2).map(|path| (path, mount.clone())).collect()
+        (paths.into_iter().take(MAX_WORKLOADS * 2).map(|path| (path, mount.clone())).collect(), unmatched)
     }
 
     fn guests(&self) -> Vec<Seen> {
@@ -207,7 +232,7 @@ mod tests {
         process(&discovery.roots, 9, "/usr/bin/qemu-system-x86_64 -name guest=lab");
         process(&discovery.roots, 11, "/usr/bin/vim lab");
         process(&discovery.roots, 13, "kvm -m 4");
-        let (found, left_out) = discovery.scan(&BTreeMap::new(), std::iter::empty());
+        let (found, left_out, _) = discovery.scan(&BTreeMap::new(), std::iter::empty());
         let names: Vec<_> = found.values().map(|found| found.id.as_str()).collect();
         assert_eq!((names, left_out), (vec!["lab", "lab#2", "qemu-13"], 0));
         assert!(found.contains_key(&WorkloadKey::Process { pid: 7, start_ticks: 70 }));
@@ -222,7 +247,7 @@ mod tests {
             ["a\u{1b}[2J", "a\u{7}[2J", "db#2", "db", "db", "db", long.as_str(), long.as_str(), "\u{202e}", "x\ny"];
         let domains: Vec<(String, &str)> =
             hostile.iter().enumerate().map(|(number, name)| (format!("{number:02}"), *name)).collect();
-        let (found, _) = discovery.scan(&BTreeMap::new(), domains.iter().map(|(uuid, name)| (uuid.as_str(), *name)));
+        let (found, ..) = discovery.scan(&BTreeMap::new(), domains.iter().map(|(uuid, name)| (uuid.as_str(), *name)));
         let names: Vec<_> = found.values().map(|found| found.id.as_str()).collect();
         assert_eq!(names[..6], ["a?[2J", "a?[2J#2", "db#2", "db", "db#3", "db#4"]);
         assert_eq!(names[8..], ["?", "x?y"]);
@@ -279,12 +304,16 @@ mod tests {
     #[test]
     fn cgroups_by_glob_without_the_volunteer() {
         let folder = tempfile::tempdir().unwrap();
-        let discovery = discovery(folder.path(), &["machine.slice/*.scope", "gleaner/*"]);
+        let globs = ["machine.slice/*.scope", "gleaner/*", "web-*.slice"];
+        let discovery = discovery(folder.path(), &globs);
         for group in ["machine.slice/a.scope", "machine.slice/b.scope", "machine.slice/c", "gleaner/volunteer"] {
             std::fs::create_dir_all(folder.path().join("cg").join(group)).unwrap();
         }
-        let (found, _) = discovery.scan(&BTreeMap::new(), std::iter::empty());
+        let (found, _, without) = discovery.scan(&BTreeMap::new(), std::iter::empty());
         let names: Vec<_> = found.values().map(|found| found.id.as_str()).collect();
-        assert_eq!(names, ["machine.slice/a.scope", "machine.slice/b.scope"]);
+        assert_eq!((names, without), (vec!["machine.slice/a.scope", "machine.slice/b.scope"], vec![2]));
+        let globs = globs.map(str::to_owned);
+        assert_eq!(unmatched(&globs, &discovery.hierarchies), ["web-*.slice"]);
+        assert_eq!(unmatched(&globs, &Hierarchies::default()), globs, "no cgroups at all");
     }
 }

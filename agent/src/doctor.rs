@@ -24,6 +24,8 @@ pub struct Found<'a> {
     pub network: Result<&'a str, &'a dyn Error>,
     /// The volunteer is not activated without that (`act.require`).
     pub network_required: bool,
+    /// Globs of `foreground.cgroups` that match no cgroup now.
+    pub unmatched: &'a [String],
     /// What is wrong with the record of what must be restored.
     pub ledger_problem: Option<&'a str>,
 }
@@ -42,6 +44,7 @@ pub fn as_json(found: Found<'_>) -> serde_json::Result<Value> {
         Ok(means) => json!({ "value": means }),
         Err(why) => json!({ "absent": chain(why), "costs": NETWORK_COSTS, "required": found.network_required }),
     };
+    report["unmatched_cgroups"] = found.unmatched.into();
     report["ledger_problem"] = found.ledger_problem.into();
     Ok(report)
 }
@@ -58,7 +61,7 @@ fn offer_as_json(offer: &Offer) -> serde_json::Result<Value> {
 
 /// The report for people.
 #[must_use]
-pub fn as_text(Found { facts, volunteer, network, network_required, ledger_problem }: Found<'_>) -> String {
+pub fn as_text(Found { facts, volunteer, network, network_required, unmatched, ledger_problem }: Found<'_>) -> String {
     let mut lines = vec![format!(
         "{}, {}, {}, Linux {}, cgroups: {}",
         facts.cpu_model,
@@ -82,6 +85,7 @@ pub fn as_text(Found { facts, volunteer, network, network_required, ledger_probl
             }
         }
     }
+    lines.extend(unmatched.iter().map(|glob| format!("foreground.cgroups: {glob:?} matches no cgroup now")));
     lines.extend(volunteer.iter().cloned());
     match network {
         Ok(means) => lines.push(format!("a volunteer's network traffic has a ceiling, by {means}")),
@@ -130,9 +134,17 @@ mod tests {
         };
         let law = ["the guard's law: open".to_owned()];
         let missing = std::io::Error::other("no link is known");
-        let sound =
-            Found { facts: &facts, volunteer: &law, network: Ok("BPF"), network_required: false, ledger_problem: None };
-        let broken = Found { network: Err(&missing), ledger_problem: Some("the record is cut off"), ..sound };
+        let sound = Found {
+            facts: &facts,
+            volunteer: &law,
+            network: Ok("BPF"),
+            network_required: false,
+            unmatched: &[],
+            ledger_problem: None,
+        };
+        let unmatched = ["web-*.slice".to_owned()];
+        let problem = Some("the record is cut off");
+        let broken = Found { network: Err(&missing), unmatched: &unmatched, ledger_problem: problem, ..sound };
         assert!(!as_text(sound).contains("PROBLEM") && as_text(sound).contains("has a ceiling, by BPF"));
         let text = as_text(broken);
         for part in [
@@ -142,6 +154,7 @@ mod tests {
             "psi=0",
             "to enable: boot with psi=1",
             "the guard's law: open",
+            "foreground.cgroups: \"web-*.slice\" matches no cgroup now",
             "no ceiling, because no link is known",
             "add \"network\" to act.require",
             "PROBLEM: the record is cut off",
@@ -151,6 +164,7 @@ mod tests {
         assert!(as_text(Found { network_required: true, ..broken }).contains("so the volunteer is not activated"));
         let json = as_json(broken).unwrap();
         assert_eq!(json["volunteer_network"]["absent"], "no link is known");
+        assert_eq!(json["unmatched_cgroups"][0], "web-*.slice");
         assert_eq!(json["ledger_problem"], "the record is cut off");
         assert_eq!(json["volunteer"][0], law[0]);
         assert_eq!(as_json(sound).unwrap()["volunteer_network"]["value"], "BPF");

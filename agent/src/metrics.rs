@@ -10,7 +10,7 @@ use gleaner_daemon::monitoring::{Health, Monitored, PageError};
 use gleaner_planner::protecting::Posture;
 use gleaner_types::report::HostHarm;
 use gleaner_types::report::{Bounded, HostReport, MachineSample, ResidualForecast, VolunteerSample, VolunteerState};
-use gleaner_types::text::counted;
+use gleaner_types::text::{counted, duration};
 use gleaner_types::units::{Bytes, CoreShare};
 
 use crate::act::Actor;
@@ -149,7 +149,7 @@ impl Status {
     fn health(&self) -> Health {
         let quiet = self.lock().ticked.elapsed();
         let hangs = quiet > self.hangs_after;
-        let problem = hangs.then(|| format!("the agent's loop has not ticked for {} s", quiet.as_secs()));
+        let problem = hangs.then(|| format!("the agent's loop has not ticked for {}", duration(quiet.as_secs_f64())));
         Health::of(problem.into_iter().collect())
     }
 }

@@ -7,13 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gleaner_types::command::{Ack, Outcome, Refusal};
 use gleaner_types::event::{Event, EventRecord, EventSource, LONGEST};
-use gleaner_types::guest::GuestName;
 use gleaner_types::id::HostId;
 use gleaner_types::report::HostReport;
 use gleaner_types::task::{TaskAttempt, TaskState, TaskStatus};
 use gleaner_types::text::shortened;
 use gleaner_types::time::Timestamp;
-use gleaner_wire::Unknowns;
+use gleaner_wire::{GuestNames, Unknowns};
 use tokio::sync::Notify;
 
 /// Most events sent in one message.
@@ -69,7 +68,7 @@ struct Waiting {
     /// The newest of each attempt; the runner of tasks bounds their number.
     tasks: BTreeMap<TaskAttempt, TaskStatus>,
     /// What workloads are called, once that is known.
-    guests: Option<Vec<GuestName>>,
+    guests: Option<GuestNames>,
     /// That was not sent on this connection.
     guests_due: bool,
     connected: bool,
@@ -89,7 +88,7 @@ pub struct Batch {
     /// How tasks are.
     pub tasks: Vec<TaskState>,
     /// What workloads are called, all of them, where that is new on this connection.
-    pub guests: Option<Vec<GuestName>>,
+    pub guests: Option<GuestNames>,
 }
 
 impl Batch {
@@ -226,7 +225,8 @@ impl Outbox {
     }
 
     /// Takes what all workloads are called. Each connection begins with it.
-    pub fn guests(&self, mut guests: Vec<GuestName>) {
+    pub fn guests(&self, mut names: GuestNames) {
+        let guests = &mut names.guests;
         let mut bytes = 0_usize;
         let fitting = guests.iter().position(|guest| {
             bytes += guest.text_bytes();
@@ -237,7 +237,7 @@ impl Outbox {
             guests.truncate(fitting);
         }
         let mut waiting = self.lock();
-        waiting.guests = Some(guests);
+        waiting.guests = Some(names);
         waiting.guests_due = true;
         drop(waiting);
         self.changed.notify_one();
@@ -436,7 +436,8 @@ mod tests {
         Ack { target, version: Version { epoch: 1, number }, outcome }
     }
 
-    fn guest(name: &str) -> GuestName {
+    fn guest(name: &str) -> gleaner_types::guest::GuestName {
+        use gleaner_types::guest::GuestName;
         use gleaner_types::guest::Manager;
         use gleaner_types::id::GuestText;
         let workload = WorkloadId::from_untrusted(name);
@@ -449,16 +450,17 @@ mod tests {
         let outbox = outbox(2);
         outbox.connected(0);
         assert_eq!(outbox.take().guests, None, "nothing is known yet");
-        outbox.guests(vec![guest("a")]);
-        outbox.guests(vec![guest("b")]);
-        assert_eq!(outbox.take().guests, Some(vec![guest("b")]));
+        let named = |guests| GuestNames { guests, unmatched: Vec::new() };
+        outbox.guests(named(vec![guest("a")]));
+        outbox.guests(named(vec![guest("b")]));
+        assert_eq!(outbox.take().guests, Some(named(vec![guest("b")])));
         assert!(outbox.take().is_empty(), "once");
         outbox.disconnected();
         outbox.connected(0);
-        assert_eq!(outbox.take().guests, Some(vec![guest("b")]));
+        assert_eq!(outbox.take().guests, Some(named(vec![guest("b")])));
         let long = guest(&"x".repeat(256));
-        outbox.guests(vec![long; 4_096]);
-        assert_eq!(outbox.take().guests.unwrap().len(), MOST_NAMES / 512);
+        outbox.guests(named(vec![long; 4_096]));
+        assert_eq!(outbox.take().guests.unwrap().guests.len(), MOST_NAMES / 512);
     }
 
     fn report(sequence: u64) -> HostReport {

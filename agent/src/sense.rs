@@ -19,9 +19,10 @@ use std::time::Instant;
 
 use gleaner_types::event::Event;
 use gleaner_types::guest::GuestName;
-use gleaner_types::id::WorkloadId;
+use gleaner_types::id::{GuestText, WorkloadId};
 use gleaner_types::report::{Absence, AbsenceKind, MachineSample, Reading, Reason, WorkloadSample};
 use gleaner_types::units::{Bytes, CoreShare};
+use gleaner_wire::GuestNames;
 
 use crate::discover::{Discovery, Found, Glob, InvalidGlob};
 use crate::facts::{ForegroundFacts, GuestFacts, ProcessId, TaskCgroups, WorkloadFacts, WorkloadKey};
@@ -143,6 +144,8 @@ pub struct Sensor {
     /// A workload vanished, so the next sample scans whatever the time.
     scan_due: bool,
     left_out: usize,
+    /// Places of the globs in the config that match no cgroup.
+    unmatched: Vec<usize>,
     /// Sensors that were absent in the last sample.
     absent: BTreeMap<&'static str, AbsenceKind>,
     last: Option<Observation>,
@@ -189,6 +192,7 @@ impl Sensor {
             scanned: None,
             scan_due: true,
             left_out: 0,
+            unmatched: Vec::new(),
             absent: BTreeMap::new(),
             last: None,
             buffer,
@@ -278,7 +282,8 @@ impl Sensor {
         let domains = self.domains.iter().flat_map(DomainReader::guests);
         let domains = domains.map(|domain| (domain.uuid.as_str(), domain.name.as_str()));
         let before = self.followed.iter().map(|(key, followed)| (key, &followed.found)).collect();
-        let (found, left_out) = self.discovery.scan(&before, domains);
+        let (found, left_out, unmatched) = self.discovery.scan(&before, domains);
+        self.tell_unmatched(unmatched);
         if left_out != self.left_out {
             self.left_out = left_out;
             let absent = (left_out > 0).then_some(Absence::because(Reason::TooManyWorkloads {
@@ -351,6 +356,22 @@ impl Sensor {
         }
     }
 
+    /// Logs which globs match no cgroup, or match one again, when that has changed.
+    fn tell_unmatched(&mut self, unmatched: Vec<usize>) {
+        if unmatched == self.unmatched {
+            return;
+        }
+        for (place, glob) in self.settings.foreground_cgroups.iter().enumerate() {
+            match (self.unmatched.contains(&place), unmatched.contains(&place)) {
+                (false, true) => tracing::info!(glob, "a glob of foreground.cgroups matches no cgroup now"),
+                (true, false) => tracing::info!(glob, "a glob of foreground.cgroups matches a cgroup again"),
+                _ => {}
+            }
+        }
+        self.unmatched = unmatched;
+        self.names_changed = true;
+    }
+
     /// One event when a sensor of the host falls silent and one when it is back.
     fn tell_absences(
         &mut self,
@@ -398,10 +419,14 @@ impl Sensor {
         std::mem::take(&mut self.taps_changed) || monitors_changed
     }
 
-    /// What the workloads are called, if that has changed since this was last asked.
-    pub fn guest_names(&mut self) -> Option<Vec<GuestName>> {
+    /// What the workloads are called, and which globs match none, if that has changed since this was last asked.
+    pub fn guest_names(&mut self) -> Option<GuestNames> {
+        let glob = |place: &usize| GuestText::from_untrusted(self.settings.foreground_cgroups.get(*place)?);
         let changed = std::mem::take(&mut self.names_changed);
-        changed.then(|| self.followed.values().map(|followed| followed.name.clone()).collect())
+        changed.then(|| GuestNames {
+            guests: self.followed.values().map(|followed| followed.name.clone()).collect(),
+            unmatched: self.unmatched.iter().filter_map(glob).collect(),
+        })
     }
 
     /// Whose run-queue waits are the foreground's.

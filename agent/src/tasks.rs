@@ -24,6 +24,7 @@ use gleaner_types::report::VolunteerKind;
 use gleaner_types::task::{
     TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus, variable_problem,
 };
+use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use rustix::process::{Signal, geteuid};
 use tokio::process::Child;
@@ -550,7 +551,7 @@ impl<T: FnMut(TaskState)> TaskRunner<T> {
         let folders = self.jobs.iter().find(|job| job.job == attempt.job);
         let folders = folders.map(|job| format!(" {} and {}", job.working_dir, job.output_dir)).unwrap_or_default();
         let waited = self.settings.begin_limit.as_secs_f64();
-        self.take_back(attempt, &format!("its folders{folders} did not answer for {waited:.0} s"));
+        self.take_back(attempt, &format!("its folders{folders} did not answer for {}", duration(waited)));
     }
 
     /// `unread`: an aggregator's message waits, so it is not silent.

@@ -8,10 +8,9 @@ use gleaner_planner::controller::Settings;
 use gleaner_types::application::ResponseTime;
 use gleaner_types::command::Ack;
 use gleaner_types::event::{Event, EventRecord};
-use gleaner_types::guest::GuestName;
 use gleaner_types::id::{ApplicationId, HostId};
 use gleaner_types::report::{HostFacts, HostReport};
-use gleaner_wire::{FromAggregator, JoinRequest, ProtocolVersion, StandsBy, Unknowns};
+use gleaner_wire::{FromAggregator, GuestNames, JoinRequest, ProtocolVersion, StandsBy, Unknowns};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::EngineReport;
@@ -48,7 +47,7 @@ pub enum Arrival {
         /// On which connection.
         connection: u64,
         /// All of them.
-        guests: Vec<GuestName>,
+        names: GuestNames,
     },
     /// An answer to a command.
     Acked {

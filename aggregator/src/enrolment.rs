@@ -9,6 +9,7 @@ use std::time::Duration;
 use gleaner_net::join::hash_of;
 use gleaner_net::tls::{Authority, TlsError, Validity};
 use gleaner_types::id::HostId;
+use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use gleaner_wire::JoinSecret;
 use serde::{Deserialize, Serialize};
@@ -96,7 +97,7 @@ pub enum SignError {
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
     /// Too many attempts have failed of late.
-    #[error("too many attempts to join have failed; try again in {wait_s:.0} s")]
+    #[error("too many attempts to join have failed; try again in {}", duration(*.wait_s))]
     TooManyFailures {
         /// Seconds until one more is looked at.
         wait_s: f64,

@@ -14,6 +14,7 @@ use gleaner_types::event::Event;
 use gleaner_types::id::HostId;
 use gleaner_types::job::JobStatus;
 use gleaner_types::report::{Bounded, HostReport, Reading, VolunteerState};
+use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 use gleaner_wire::Unknowns;
@@ -518,7 +519,7 @@ impl Pulse {
 
     fn quiet(&self, after: Duration) -> Option<String> {
         let quiet = self.lock().at.elapsed();
-        (quiet > after).then(|| format!("the core loop has not ticked for {} s", quiet.as_secs()))
+        (quiet > after).then(|| format!("the core loop has not ticked for {}", duration(quiet.as_secs_f64())))
     }
 
     fn health(&self) -> Health {

@@ -654,12 +654,12 @@ impl Peer {
                 let (host, connection) = (self.host.clone(), self.connection);
                 Ok(Some(Arrival::CertificateRequest { host, connection, request }))
             }
-            FromAgent::Guests(GuestNames { guests }) if guests.len() > MAX_WORKLOADS => {
-                Err(MessageRefusal::ManyWorkloads(guests.len()))
+            FromAgent::Guests(GuestNames { guests, unmatched }) if guests.len() + unmatched.len() > MAX_WORKLOADS => {
+                Err(MessageRefusal::ManyWorkloads(guests.len() + unmatched.len()))
             }
-            FromAgent::Guests(GuestNames { guests }) => {
+            FromAgent::Guests(names) => {
                 let (host, connection) = (self.host.clone(), self.connection);
-                Ok(Some(Arrival::Guests { host, connection, guests }))
+                Ok(Some(Arrival::Guests { host, connection, names }))
             }
             // They were taken before.
             FromAgent::Tasks(_) => Ok(None),

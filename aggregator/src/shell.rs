@@ -20,11 +20,10 @@ use gleaner_planner::controller::{Controller, Input, Output, Settings};
 use gleaner_types::application::ResponseTime;
 use gleaner_types::error::chain;
 use gleaner_types::event::{Event, EventRecord, EventSource};
-use gleaner_types::guest::GuestName;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{EngineAction, EngineEnd, JobStatus};
 use gleaner_types::time::Timestamp;
-use gleaner_wire::FromAggregator;
+use gleaner_wire::{FromAggregator, GuestNames};
 use tokio::sync::{mpsc, oneshot};
 use tracing::Span;
 
@@ -121,7 +120,7 @@ pub struct Shell {
     /// How the forecasts of each host did, for advice.
     histories: Histories,
     /// What each host's workloads are called. Not stored: each connection begins with it.
-    guests: BTreeMap<HostId, Vec<GuestName>>,
+    guests: BTreeMap<HostId, GuestNames>,
     /// Events of agents that could not be logged yet.
     unlogged: VecDeque<(HostId, Vec<EventRecord>)>,
     /// Hosts of which events were logged since the last sync.
@@ -317,9 +316,9 @@ impl Shell {
                 }
                 self.decide(Input::Report(report));
             }
-            Arrival::Guests { host, connection, guests } => {
+            Arrival::Guests { host, connection, names } => {
                 if self.connections.get(&host).is_some_and(|current| current.id == connection) {
-                    self.guests.insert(host, guests);
+                    self.guests.insert(host, names);
                 }
             }
             Arrival::Acked { host, ack } => self.decide(Input::Acked { host, ack }),

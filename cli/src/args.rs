@@ -2,6 +2,7 @@
 //! manual pages. [`crate::main_from_args`] parses with them, [`crate::commands`] takes what they give, and
 //! `gleaner reference` prints them.
 
+mod legend;
 mod values;
 
 use std::path::PathBuf;
@@ -86,6 +87,7 @@ pub(crate) enum Command {
     )]
     Run(RunArgs),
     /// Lists hosts with what they use, what they will leave free, and what part of their promises was broken.
+    #[command(after_help = legend::HOSTS)]
     Hosts {
         #[command(flatten)]
         list: ListArgs,
@@ -110,12 +112,13 @@ pub(crate) enum Command {
     ///
     /// The risk is the probability that a host leaves less, in the mean over the time, than its promise. The
     /// aggregator must have observed a host for a while before it promises anything.
+    #[command(after_help = legend::ADVISE)]
     Advise(AdviseArgs),
     /// Shows hosts, jobs, applications and events as they change: a screen to keep open; ? explains its keys.
     ///
     /// Where the output is not a terminal it prints the same as plain text, every second.
     Top {
-        /// Prints it once as plain text and exits.
+        /// Prints it once as plain text and exits; with --json: hosts, jobs and the aggregator as JSON.
         #[arg(long)]
         once: bool,
         /// Prints plain text every second, on a terminal too.
@@ -127,8 +130,8 @@ pub(crate) enum Command {
         /// Follows: prints new events as they happen.
         #[arg(short, long, conflicts_with_all = ["sort", "limit"])]
         follow: bool,
-        /// Shows every event of the guard (`guard_acted`). Without it they are one line a minute and host; with --json
-        /// they are always all there.
+        /// Shows every event of the guard (`guard_acted`), the part of the agent that takes CPU back from the volunteer. Without it
+        /// they are one line a minute and host; with --json they are always all there.
         #[arg(long)]
         details: bool,
         /// Only events since then: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z.
@@ -497,6 +500,7 @@ pub(crate) enum AppCommand {
         file: PathBuf,
     },
     /// Lists applications with their response times, targets and shares.
+    #[command(after_help = legend::APPLICATIONS)]
     List {
         #[command(flatten)]
         list: ListArgs,
@@ -571,7 +575,7 @@ pub(crate) struct JobArgs {
     /// Task list, one shell command per line; - is standard input.
     #[arg(value_name = "FILE", default_value = "-")]
     pub(crate) file: PathBuf,
-    /// Finish within this time, with as few slots as that takes: 90s, 10m, 1h30m.
+    /// Finish within this time, with as few slots (tasks at once) as that takes: 90s, 10m, 1h30m.
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "max_cost")]
     pub(crate) deadline: Option<Duration>,
     /// Finish as early as this many dollars allow. Without a deadline or a budget: as cheaply as possible.
@@ -580,7 +584,7 @@ pub(crate) struct JobArgs {
     /// Name of the job. A name may be used again once its job has ended.
     #[arg(long)]
     pub(crate) name: Option<JobId>,
-    /// Most slots at once; default is the number of CPUs.
+    /// Most slots at once; default is the number of CPUs. A slot is room for one task at a time.
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
     /// Slots it has from its first second on, unless other jobs on the machine come before it; more follow the residual.
@@ -642,6 +646,7 @@ pub(crate) enum JobCommand {
         file: PathBuf,
     },
     /// Lists jobs, the newest first; of jobs with one name the newest.
+    #[command(after_help = legend::JOBS)]
     List {
         /// Earlier runs of the same names too.
         #[arg(long)]
@@ -655,9 +660,11 @@ pub(crate) enum JobCommand {
         #[arg(add = ArgValueCandidates::new(complete::jobs))]
         job: JobId,
     },
-    /// Ends a job and its running tasks.
+    /// Ends a job and its running tasks, and says whose it was.
+    ///
+    /// By its name it ends the run of that name that has not ended yet, whoever submitted it: there is never more than one.
     Cancel {
-        /// The job.
+        /// The job: its name, or NAME.run-N for one run and no other.
         #[arg(add = ArgValueCandidates::new(complete::jobs))]
         job: JobId,
     },

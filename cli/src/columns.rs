@@ -1,7 +1,7 @@
 //! The columns of each list, by which `--filter` and `--sort` choose and order its rows. In: a row as the aggregator answers it.
 //! Out: its values; CPU in cores, times in RFC 3339, durations in seconds. Called by the commands that list.
 
-use gleaner_api::{AuditRecord, InvitationView, RevocationView};
+use gleaner_api::AuditRecord;
 use gleaner_planner::advice::HostAdvice;
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::ApplicationStatus;
@@ -11,6 +11,7 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare};
 use serde_json::{Map, Value as Json};
 
+use crate::admission::Admission;
 use crate::format;
 use crate::format::CpuUnit;
 use crate::guests;
@@ -98,14 +99,16 @@ pub(crate) fn jobs<'a>() -> Columns<'a, JobStatus> {
         .with("submitted", |job| job.submitted.to_string().into())
 }
 
-/// Of `gleaner app list`.
-pub(crate) fn applications<'a>() -> Columns<'a, ApplicationStatus> {
+/// Of `gleaner app list`; its times are milliseconds, its age is seconds.
+pub(crate) fn applications<'a>(now: Timestamp) -> Columns<'a, ApplicationStatus> {
     let mean_ms = |own: &ApplicationStatus| own.response.as_ref().and_then(|(_, response)| response.mean_ms());
     Columns::<ApplicationStatus>::new()
         .with("application", |own| own.spec.name.as_str().into())
+        .with("state", |own| states::response(own).0.into())
         .with("target", |own| own.spec.target_ms.into())
         .with("response", move |own| mean_ms(own).into())
-        .with("error", |own| own.decision.as_ref().and_then(|decision| decision.error).into())
+        .with("of_target", move |own| mean_ms(own).map(|mean_ms| 100.0 * mean_ms / own.spec.target_ms).into())
+        .with("age", move |own| own.response.as_ref().map(|(at, _)| now.seconds_since(*at)).into())
 }
 
 /// Of `gleaner advise`.
@@ -122,29 +125,19 @@ pub(crate) fn advice<'a>() -> Columns<'a, HostAdvice> {
         .with("job", |own| own.job.as_ref().map(|job| job.as_str()).into())
 }
 
-/// A row of `gleaner host invitations`.
-#[derive(Debug, Clone)]
-pub(crate) enum Admission {
-    Invited(InvitationView),
-    Revoked(RevocationView),
-}
-
 /// Of `gleaner host invitations`.
-pub(crate) fn admissions<'a>() -> Columns<'a, Admission> {
-    type Words = (String, &'static str, Option<String>, String);
-    let words = |row: &Admission| -> Words {
-        match row {
-            Admission::Invited(one) => {
-                (one.host.to_string(), "invited", Some(one.made.to_string()), one.expires.to_string())
-            }
-            Admission::Revoked(one) => (one.host.to_string(), "revoked", None, one.through.to_string()),
-        }
-    };
+pub(crate) fn admissions<'a>(now: Timestamp) -> Columns<'a, Admission> {
     Columns::<Admission>::new()
-        .with("host", move |row| words(row).0.into())
-        .with("state", move |row| words(row).1.into())
-        .with("made", move |row| words(row).2.into())
-        .with("until", move |row| words(row).3.into())
+        .with("host", |row| row.host().as_str().into())
+        .with("state", |row| states::admission(row).0.into())
+        .with("age", move |row| match row {
+            Admission::Invited(one) => now.seconds_since(one.made).into(),
+            Admission::Revoked(one) => now.seconds_since(one.through).into(),
+        })
+        .with("expires_in", move |row| match row {
+            Admission::Invited(one) => one.expires.seconds_since(now).into(),
+            Admission::Revoked(_) => Value::Unknown,
+        })
 }
 
 /// An order of the audit log, with its line as it is there.

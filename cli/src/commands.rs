@@ -33,10 +33,32 @@ pub struct WithDaemons {
     pub reference: fn(&ReferenceCommand) -> anyhow::Result<End>,
 }
 
+/// A command that prints no JSON was asked for it.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--json: {0}")]
+pub(crate) struct NoJson(&'static str);
+
+impl NoJson {
+    const fn of(command: &Command) -> Option<Self> {
+        Some(Self(match command {
+            Command::Top { once: false, .. } => {
+                "`gleaner top` goes on until it is ended; with --once it prints what it shows now as JSON"
+            }
+            Command::Pki(_) => "`gleaner pki` writes files, and says which in plain text alone",
+            Command::Completions { .. } => "`gleaner completions` prints a script for a shell",
+            Command::Reference(_) => "`gleaner reference` prints documents",
+            _ => return None,
+        }))
+    }
+}
+
 /// Runs the command that was asked for.
 pub(crate) fn run(arguments: Arguments, with_daemons: WithDaemons) -> anyhow::Result<End> {
     let Arguments { socket, json, percent, command, .. } = arguments;
     let unit = CpuUnit::of(percent);
+    if json && let Some(refusal) = NoJson::of(&command) {
+        return Err(refusal.into());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match command {
         Command::Demo(args) => runtime.block_on(crate::demo::run(&args, json)),
@@ -44,6 +66,7 @@ pub(crate) fn run(arguments: Arguments, with_daemons: WithDaemons) -> anyhow::Re
         Command::Hosts { list } => runtime.block_on(ask::hosts(&socket, &list, json, unit)),
         Command::Guests { host, list } => runtime.block_on(ask::guests(&socket, host.as_ref(), &list, json, unit)),
         Command::Advise(args) => runtime.block_on(advise::advise(&socket, &args, json, unit)),
+        Command::Top { .. } if json => runtime.block_on(ask::top_as_json(&socket)),
         Command::Top { once: false, plain: false } if std::io::stdout().is_terminal() => {
             runtime.block_on(crate::top::run(&socket, unit))
         }
@@ -76,4 +99,25 @@ fn completions(shell: clap_complete::Shell) -> anyhow::Result<End> {
     shell.write_registration("COMPLETE", PROGRAM, PROGRAM, PROGRAM, &mut script)?;
     print(String::from_utf8_lossy(&script).trim_end())?;
     Ok(End::Good)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn what_prints_no_json_refuses_to() {
+        let refusal = |words: &[&str]| {
+            let all = std::iter::once(&PROGRAM).chain(words).copied().chain(["--json"]);
+            NoJson::of(&Arguments::try_parse_from(all).unwrap().command)
+        };
+        for words in [&["top"][..], &["top", "--plain"], &["pki", "init", "x"], &["completions", "bash"]] {
+            assert!(refusal(words).is_some(), "{words:?}");
+        }
+        for words in [&["top", "--once"][..], &["hosts"], &["job", "cancel", "j"], &["explain", "j"]] {
+            assert_eq!(refusal(words), None, "{words:?}");
+        }
+    }
 }

@@ -102,7 +102,7 @@ fn with_unit<'n>(name: &'n str, value: &Json) -> (&'n str, String) {
     let short = |number: f64| if number.fract() == 0.0 { format!("{number:.0}") } else { format!("{number:.2}") };
     for (ending, words) in [
         ("_core_s", format!("{number:.1} core-seconds")),
-        ("_s", if number.abs() < 10.0 { format!("{number:.1} s") } else { seconds(number) }),
+        ("_s", seconds(number)),
         ("_ms", format!("{} ms", short(number))),
         ("_percent", format!("{} %", short(number))),
         ("_wh", format!("{} Wh", short(number))),
@@ -207,7 +207,7 @@ mod tests {
         let application = ApplicationId::new("shop").unwrap();
         let changed =
             words(Event::ResponseTimeChanged { application, response: ResponseTime::Mean { mean_ms: 12.345 } });
-        assert!(changed.ends_with("application=shop  response=12.35 ms"), "{changed}");
+        assert!(changed.ends_with("application=shop  response=12.3 ms"), "{changed}");
         let absent = Some(Absence::described(AbsenceKind::NotYet, "it takes two samples"));
         let sensor = words(Event::SensorChanged { sensor: "perf".into(), absent });
         assert!(sensor.contains("absent=not available, because it takes two samples"), "{sensor}");

@@ -2,12 +2,13 @@
 //! Out: its view. Called by tests.
 
 use gleaner_planner::controller::HostView;
+use gleaner_types::application::{ApplicationSpec, ApplicationStatus, Control, ResponseSource, ResponseTime};
 use gleaner_types::engine::EngineSpec;
-use gleaner_types::id::{HostId, JobId};
-use gleaner_types::job::{Goal, JobPhase, JobSpec, JobStatus, Prices, SlotSpec, Workers};
+use gleaner_types::id::{ApplicationId, HostId, JobId};
+use gleaner_types::job::{EngineProgress, Goal, JobPhase, JobSpec, JobStatus, Prices, SlotSpec, Workers};
 use gleaner_types::report::HostReport;
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::{Bytes, Dollars};
+use gleaner_types::units::{Bytes, Dollars, Fraction};
 
 /// A connected host that acts, with a report and nothing else.
 pub(crate) fn host_view(report: HostReport) -> HostView {
@@ -56,5 +57,38 @@ pub(crate) fn job(name: &str, phase: JobPhase) -> JobStatus {
         energy_wh: None,
         decisions: 0,
         share: None,
+    }
+}
+
+/// How far a job of ten tasks is, of which some failed and the others are done.
+pub(crate) fn progress(tasks_failed: u32) -> EngineProgress {
+    EngineProgress {
+        fraction_done: Fraction::clamped(1.0),
+        tasks_total: 10,
+        tasks_done: 10 - tasks_failed,
+        tasks_failed,
+        tasks_retried: 0,
+        tasks_running: 0,
+        mean_task_s: None,
+        task_deviation_s: None,
+        slots_in_use: 0,
+        workers: std::collections::BTreeMap::new(),
+        unusable: std::collections::BTreeSet::new(),
+    }
+}
+
+/// An application that misses its target.
+pub(crate) fn application() -> ApplicationStatus {
+    ApplicationStatus {
+        spec: ApplicationSpec {
+            name: ApplicationId::new("shop").unwrap(),
+            target_ms: 100.0,
+            response_time: ResponseSource::Push,
+            control: Control::Balance,
+            tiers: Vec::new(),
+        },
+        response: Some((Timestamp(0), ResponseTime::Mean { mean_ms: 250.0 })),
+        missed: 2,
+        decision: None,
     }
 }

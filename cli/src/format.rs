@@ -1,17 +1,21 @@
 //! Tables and lines for a terminal. In: replies of the aggregator. Out: text without control characters from guests or
 //! tasks. Every command that prints calls it, and so does `gleaner top`.
 
-use gleaner_api::{AuditRecord, InvitationView, RevocationView};
+use gleaner_api::AuditRecord;
 use gleaner_planner::controller::{FleetHold, HeldUntil, HostView};
 use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::HostId;
 use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus, PoolShare, Workers};
-use gleaner_types::report::{Absence, Bounded, Reading, VolunteerState};
+use gleaner_types::report::{Absence, Bounded, Reading};
 use gleaner_types::report::{HostHarm, WorkloadHarm};
+pub(crate) use gleaner_types::text::duration as seconds;
 use gleaner_types::text::{counted, harmless};
+use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
+use crate::admission::Admission;
+use crate::held;
 use crate::states::{self, Meaning};
 
 /// A table with columns as wide as their widest cell.
@@ -39,21 +43,6 @@ fn shown(cell: &str) -> usize {
 /// Text without characters that act on a terminal.
 pub(crate) fn clean(text: &str) -> String {
     harmless(text)
-}
-
-/// A duration in seconds, for people.
-pub(crate) fn seconds(seconds: f64) -> String {
-    if !seconds.is_finite() || seconds > 1e9 {
-        return "never".into();
-    }
-    let (sign, total) = (if seconds < 0.0 { "-" } else { "" }, seconds.abs());
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded above")]
-    let whole = total.round() as u64;
-    match whole {
-        0..60 => format!("{sign}{total:.0} s"),
-        60..3_600 => format!("{sign}{} min {:02} s", whole / 60, whole % 60),
-        _ => format!("{sign}{} h {:02} min", whole / 3_600, whole / 60 % 60),
-    }
 }
 
 /// How far away a deadline is, which may be over.
@@ -139,23 +128,22 @@ impl Footnotes {
     }
 }
 
-/// Open invitations and revoked hosts.
-pub(crate) fn invitations(invitations: &[InvitationView], revocations: &[RevocationView]) -> String {
-    let mut parts = Vec::new();
-    if invitations.is_empty() {
-        parts.push("no invitation is open".to_owned());
+/// Open invitations and revoked hosts, in their order.
+pub(crate) fn admissions(rows: &[Admission], now: Timestamp) -> String {
+    let row = |own: &Admission| {
+        let (state, meaning) = states::admission(own);
+        let (since, left) = match own {
+            Admission::Invited(one) => (one.made, seconds(one.expires.seconds_since(now).round())),
+            Admission::Revoked(one) => (one.through, "-".to_owned()),
+        };
+        vec![own.host().to_string(), meaning.paint(state), age(since, now), left]
+    };
+    let rows: Vec<_> = rows.iter().map(row).collect();
+    if rows.is_empty() {
+        "no invitation is open, and no host is revoked".to_owned()
     } else {
-        let rows: Vec<_> = invitations
-            .iter()
-            .map(|one| vec![one.host.to_string(), one.made.to_string(), one.expires.to_string()])
-            .collect();
-        parts.push(table(&["INVITED", "MADE", "EXPIRES"], &rows));
+        table(&["HOST", "STATE", "AGE", "EXPIRES IN"], &rows)
     }
-    if !revocations.is_empty() {
-        let rows: Vec<_> = revocations.iter().map(|one| vec![one.host.to_string(), one.through.to_string()]).collect();
-        parts.push(table(&["REVOKED", "CERTIFICATES UNTIL"], &rows));
-    }
-    parts.join("\n\n")
 }
 
 /// What operators ordered.
@@ -209,45 +197,35 @@ pub(crate) fn host_harm(host: &HostId, harm: &HostHarm) -> String {
     lines.join("\n")
 }
 
-/// Why a host's volunteer is held although a job has it, where it is held for another resource than CPU.
-pub(crate) fn volunteer_held(view: &HostView) -> Option<String> {
-    let volunteer = &view.report.as_ref()?.volunteer;
-    match (&volunteer.allowance, volunteer.state) {
-        (Reading::Absent(absence), VolunteerState::Frozen) => {
-            Some(format!("the volunteer of {} is held: {}", view.host, clean(&absence.detail())))
-        }
-        _ => None,
-    }
+/// That an operator holds all hosts, briefly.
+pub(crate) fn all_are_held(hold: &FleetHold) -> String {
+    format!("ALL HOSTS ARE {}", held(hold.until.into(), Some(hold)).replacen("held", "HELD", 1))
 }
 
-/// That an operator holds all hosts.
+/// The same, with since when it is so and what ends it.
 pub(crate) fn all_held(hold: &FleetHold) -> String {
-    format!(
-        "ALL HOSTS ARE HELD by {} since {} until {}; `gleaner host release --all` gives them back",
-        clean(&hold.by),
-        hold.since,
-        all_until(hold.until.into())
-    )
+    format!("{}, since {}; `gleaner host release --all` gives them back", all_are_held(hold), hold.since)
 }
 
-/// Until when all hosts are held.
-pub(crate) fn all_until(until: HeldUntil) -> String {
-    match until {
-        HeldUntil::Time(at) => at.to_string(),
-        HeldUntil::Released => "they are released".to_owned(),
-    }
+/// How an operator holds a host, in words. Who it is, is known of a hold of all hosts.
+pub(crate) fn held(until: HeldUntil, all: Option<&FleetHold>) -> String {
+    let by = all.filter(|all| HeldUntil::from(all.until) == until).map(|all| all.by.as_str());
+    until.in_words(by)
+}
+
+/// How old something is, to the second.
+fn age(at: Timestamp, now: Timestamp) -> String {
+    seconds(now.seconds_since(at).round())
 }
 
 /// The table of hosts.
-pub(crate) fn hosts(hosts: &[HostView], now_ms: u64, unit: CpuUnit) -> String {
+pub(crate) fn hosts(hosts: &[HostView], all_held: Option<&FleetHold>, now: Timestamp, unit: CpuUnit) -> String {
     let mut notes = Footnotes::default();
     let (mut rows, mut unreadable) = (Vec::new(), String::new());
     for view in hosts {
         let (state, meaning) = states::host(view);
         let state = match (meaning, view.held_until) {
-            (Meaning::Held, Some(HeldUntil::Time(until))) => {
-                format!("held for {}", seconds(until.0.saturating_sub(now_ms) as f64 / 1_000.0))
-            }
+            (Meaning::Held, Some(until)) => held(until, all_held),
             _ => state.to_owned(),
         };
         let mut row = vec![view.host.to_string(), meaning.paint(&state), view.facts.cores.to_string()];
@@ -260,10 +238,17 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64, unit: CpuUnit) -> String {
                 let both = |cpu: &Bounded<CoreShare>| format!("{} / {}", unit.show(cpu.expected), unit.show(cpu.safe));
                 row.push(notes.cell(&report.residual.cpu, both));
                 row.push(notes.cell(&report.volunteer.cpu, share));
-                let held = report.harm.protection.as_ref().map(|protection| notes.note(&protection.reason));
+                let protection = report.harm.protection.as_ref().map(|protection| notes.note(&protection.reason));
                 let points = report.harm.scheduling_points.as_ref().map(|points| notes.note(&points.reason));
-                let notes_of_it = [held, points].into_iter().flatten().collect::<String>();
-                row.push(notes.cell(&report.volunteer.allowance, share) + &notes_of_it);
+                let allowed = match held::by_guard(view) {
+                    Some(why) => {
+                        let allowed = report.volunteer.allowance.value().map_or_else(|| "-".to_owned(), share);
+                        allowed + &notes.note(&format!("the guard holds the volunteer now: {why}"))
+                    }
+                    None => notes.cell(&report.volunteer.allowance, share),
+                };
+                let why: String = [protection, points].into_iter().flatten().collect();
+                row.push(allowed + &why);
                 row.push(states::harm(report).paint(&notes.cell(&report.harm.foreground, ToString::to_string)));
                 let record = report.residual.record;
                 row.push(record.violation_rate().map_or_else(
@@ -274,8 +259,7 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64, unit: CpuUnit) -> String {
             None => row.extend(std::iter::repeat_n("no report".to_owned(), 8)),
         }
         unreadable.extend(view.unreadable.as_ref().map(|error| format!("\nhost {}: {error}", view.host)));
-        let age = view.reported.map(|at| now_ms.saturating_sub(at.0) as f64 / 1_000.0);
-        row.push(age.map_or_else(|| "-".to_owned(), |age| format!("{age:.0} s")));
+        row.push(view.reported.map_or_else(|| "-".to_owned(), |at| age(at, now)));
         row.push(view.job.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string));
         rows.push(row);
     }
@@ -297,8 +281,8 @@ pub(crate) fn hosts(hosts: &[HostView], now_ms: u64, unit: CpuUnit) -> String {
     if rows.is_empty() { "no host has joined yet".into() } else { table(&head, &rows) + &notes.text() + &unreadable }
 }
 
-/// The table of jobs.
-pub(crate) fn jobs(jobs: &[JobStatus]) -> String {
+/// The table of jobs, and below it whose volunteers the guard holds.
+pub(crate) fn jobs(jobs: &[JobStatus], hosts: &[HostView]) -> String {
     let row = |job: &JobStatus| {
         let progress = job.progress.as_ref();
         vec![
@@ -331,42 +315,64 @@ pub(crate) fn jobs(jobs: &[JobStatus]) -> String {
         "COST",
         "CORE-SECONDS",
     ];
-    if rows.is_empty() { "no jobs".into() } else { table(&head, &rows) }
+    if rows.is_empty() {
+        return "no jobs".into();
+    }
+    let held = |job: &JobStatus| Some(format!("\n{}: {}", job.spec.id, held::of_job(hosts, job)?));
+    let held: String = jobs.iter().filter_map(held).collect();
+    table(&head, &rows) + &held
 }
 
 /// All applications as a table.
-pub(crate) fn applications(all: &[ApplicationStatus]) -> String {
-    let row = |status: &ApplicationStatus| {
-        let decision = status.decision.as_ref();
-        let missed = decision.and_then(|decision| decision.error).map_or_else(|| "-".into(), |e| format!("{e:+.2}"));
+pub(crate) fn applications(all: &[ApplicationStatus], now: Timestamp) -> String {
+    let mut notes = Footnotes::default();
+    let mut row = |status: &ApplicationStatus| {
+        let (state, meaning) = states::response(status);
+        let why = match &status.response {
+            Some((_, response @ (ResponseTime::Missing { .. } | ResponseTime::Absurd { .. }))) => {
+                notes.note(&response_time(response))
+            }
+            _ => String::new(),
+        };
+        let mean_ms = status.response.as_ref().and_then(|(_, response)| response.mean_ms());
+        let target_ms = status.spec.target_ms;
         vec![
             status.spec.name.to_string(),
-            format!("{} ms", status.spec.target_ms),
-            states::response(status)
-                .paint(&status.response.as_ref().map_or_else(|| "-".into(), |(_, response)| response_time(response))),
-            missed,
-            decision.map_or_else(|| "-".into(), |decision| granted(&decision.shares)),
+            meaning.paint(state) + &why,
+            three_digits(target_ms),
+            mean_ms.map_or_else(|| "-".into(), three_digits),
+            mean_ms.map_or_else(|| "-".into(), |mean_ms| format!("{:.0}", 100.0 * mean_ms / target_ms)),
+            status.response.as_ref().map_or_else(|| "-".into(), |(at, _)| age(*at, now)),
+            status.decision.as_ref().map_or_else(|| "-".into(), |decision| granted(&decision.shares)),
         ]
     };
-    let rows: Vec<_> = all.iter().map(row).collect();
-    if rows.is_empty() {
-        "no applications".into()
-    } else {
-        table(&["APPLICATION", "TARGET", "RESPONSE", "ERROR", "SHARES OF THEIR HOSTS"], &rows)
-    }
+    let rows: Vec<_> = all.iter().map(&mut row).collect();
+    let head = ["APPLICATION", "STATE", "TARGET ms", "RESPONSE ms", "OF TARGET %", "AGE", "SHARES OF THEIR HOSTS"];
+    if rows.is_empty() { "no applications".into() } else { table(&head, &rows) + &notes.text() }
 }
 
 fn granted(shares: &[ShareDecision]) -> String {
-    let one = |share: &ShareDecision| format!("{} {} {:.1} %", share.tier, word(share.resource), share.granted * 100.0);
+    let one = |share: &ShareDecision| {
+        format!("{} {} {} %", share.tier, word(share.resource), three_digits(share.granted * 100.0))
+    };
     shares.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// A number that is not negative, to three digits and no more than two behind the point.
+pub(crate) fn three_digits(number: f64) -> String {
+    match number {
+        _ if number >= 99.95 => format!("{number:.0}"),
+        _ if number >= 9.995 => format!("{number:.1}"),
+        _ => format!("{number:.2}"),
+    }
 }
 
 /// What a source said.
 pub(crate) fn response_time(response: &ResponseTime) -> String {
     match response {
-        ResponseTime::Mean { mean_ms } => format!("{mean_ms:.2} ms"),
+        ResponseTime::Mean { mean_ms } => format!("{} ms", three_digits(*mean_ms)),
         ResponseTime::Idle => "idle".into(),
-        ResponseTime::Late { age_s } => format!("{age_s:.0} s old"),
+        ResponseTime::Late { age_s } => format!("{} old", seconds(*age_s)),
         ResponseTime::Missing { reason } => format!("missing: {}", clean(reason)),
         ResponseTime::Absurd { value } => format!("absurd: {}", clean(value)),
     }
@@ -446,8 +452,8 @@ pub(crate) fn goal(goal: Goal) -> String {
     }
 }
 
-/// Everything about one job.
-pub(crate) fn job(job: &JobStatus) -> String {
+/// Everything about one job; `held` says that the guard holds its volunteers.
+pub(crate) fn job(job: &JobStatus, held: Option<&str>) -> String {
     let mut lines = vec![format!("job {}: {}", job.spec.id, phase(&job.phase))];
     let mut line = |name: &str, value: String| lines.push(format!("  {name:<12} {value}"));
     if let Some(user) = &job.spec.user {
@@ -477,10 +483,13 @@ pub(crate) fn job(job: &JobStatus) -> String {
         );
         line("tasks", counts);
         if let Some(mean) = p.mean_task_s {
-            line("mean task", format!("{mean:.2} s"));
+            line("mean task", seconds(mean));
         }
     }
     line("volunteers", job.volunteers.to_string());
+    if let Some(held) = held {
+        line("held", held.to_owned());
+    }
     if let Some(share) = &job.share {
         line("share", pool_share(share, &job.spec.workers));
     }
@@ -668,7 +677,7 @@ mod tests {
         assert!(shown.ends_with("\non h the volunteer has at most 50 % of the machine, because"), "{shown}");
         let mut report = gleaner_test_support::report::report(&host, 1);
         report.harm = harm;
-        let shown = hosts(&[host_view(report)], 0, CpuUnit::Cores);
+        let shown = hosts(&[host_view(report)], None, Timestamp(0), CpuUnit::Cores);
         let said = "] the volunteer has at most 50 % of the machine, because";
         let note = shown.lines().find(|line| line.ends_with(said)).unwrap();
         let mark = note.split(' ').next().unwrap();
@@ -685,22 +694,69 @@ mod tests {
         let view = host_view(report);
         let json = serde_json::to_value(&view).unwrap();
         assert_eq!(json["report"]["harm"]["scheduling_points"]["forced"], false);
-        let shown = hosts(&[view], 0, CpuUnit::Cores);
+        let shown = hosts(&[view], None, Timestamp(0), CpuUnit::Cores);
         assert!(shown.lines().any(|line| line.ends_with(&format!("] {reason}"))), "{shown}");
+    }
+
+    #[test]
+    fn lists_say_that_the_guard_holds_a_volunteer_and_who_holds_a_host() {
+        let host = HostId::new("h").unwrap();
+        let mut report = gleaner_test_support::report::report(&host, 1);
+        report.volunteer.state = gleaner_types::report::VolunteerState::Frozen;
+        report.volunteer.allowance = Reading::absent(AbsenceKind::Disabled, "memory is short");
+        let job = crate::fixtures::job("j", JobPhase::Running);
+        let mut view = HostView { job: Some(job.spec.id.clone()), ..host_view(report) };
+        let all = |view: &HostView, hold: Option<&FleetHold>| {
+            hosts(std::slice::from_ref(view), hold, Timestamp(0), CpuUnit::Cores)
+        };
+        let said = "the guard holds the volunteer now: memory is short";
+        assert!(all(&view, None).lines().any(|line| line.ends_with(said)), "{}", all(&view, None));
+        let of_jobs = jobs(std::slice::from_ref(&job), std::slice::from_ref(&view));
+        assert!(of_jobs.ends_with("\nj: the guard holds the volunteer of h now: memory is short"), "{of_jobs}");
+        let held = held::of_job(std::slice::from_ref(&view), &job);
+        assert!(super::job(&job, held.as_deref()).contains("  held         the guard holds the volunteer of h now"));
+
+        view.held_until = Some(HeldUntil::Released);
+        assert!(all(&view, None).contains("held until released") && !all(&view, None).contains(said));
+        let hold = FleetHold { by: "ann".into(), since: Timestamp(0), until: None };
+        assert!(all(&view, Some(&hold)).contains("held by ann until released"));
+        assert!(all_held(&hold).starts_with("ALL HOSTS ARE HELD by ann until released, since 1970-01-01T"));
+        assert_eq!(jobs(&[job], &[view]).lines().count(), 2, "it is not the guard's");
+    }
+
+    #[test]
+    fn applications_and_admissions_have_a_state_and_an_age_like_hosts() {
+        let now = Timestamp(65_000);
+        let mut shop = crate::fixtures::application();
+        let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
+        let words = |text: &str| text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+        let shown = plain(&applications(std::slice::from_ref(&shop), now));
+        assert_eq!(words(&shown), "shop missed 100 250 250 1 min 05 s -", "{shown}");
+        let missing = ResponseTime::Missing { reason: "nobody\u{1b} answers".into() };
+        shop.response = Some((Timestamp(60_000), missing));
+        let shown = plain(&applications(&[shop], now));
+        assert_eq!(words(&shown), "shop missing[1] 100 - - 5 s -", "{shown}");
+        assert!(shown.ends_with("[1] missing: nobody? answers"), "{shown}");
+
+        let host = HostId::new("h9").unwrap();
+        let invited =
+            gleaner_api::InvitationView { host: host.clone(), made: Timestamp(5_000), expires: Timestamp(3_665_000) };
+        let revoked = gleaner_api::RevocationView { host, through: Timestamp(0) };
+        let rows = [Admission::Invited(invited), Admission::Revoked(revoked)];
+        let shown = plain(&admissions(&rows, now));
+        assert_eq!(words(&shown), "h9 invited 1 min 00 s 1 h 00 min", "{shown}");
+        assert!(shown.lines().nth(2).unwrap().ends_with("revoked  1 min 05 s  -"), "{shown}");
+    }
+
+    #[test]
+    fn numbers_have_three_digits() {
+        let shown = [0.0, 1.234, 9.996, 12.34, 99.96, 1_234.5].map(three_digits);
+        assert_eq!(shown, ["0.00", "1.23", "10.0", "12.3", "100", "1234"]);
     }
 
     #[test]
     fn what_turns_text_around_is_harmless() {
         assert_eq!(clean("a\u{202e}b\u{200b}c\td"), "a?b?c?d");
         assert_eq!(clean("Büro 東京"), "Büro 東京");
-    }
-
-    #[test]
-    fn durations_for_people() {
-        for (s, text) in
-            [(0.4, "0 s"), (61.0, "1 min 01 s"), (3_725.0, "1 h 02 min"), (-5.0, "-5 s"), (f64::INFINITY, "never")]
-        {
-            assert_eq!(seconds(s), text);
-        }
     }
 }

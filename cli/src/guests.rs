@@ -187,10 +187,15 @@ pub(crate) fn remarks<'h>(
     let mut remarks = Vec::new();
     for view in hosts {
         let HostView { host, report, connected, reported, .. } = view;
+        let own = names.iter().find(|own| own.host == *host);
         if report.is_none() {
             remarks.push(format!("host {host} has not reported yet"));
-        } else if !names.iter().any(|own| own.host == *host) {
+        } else if own.is_none() {
             remarks.push(format!("names of the guests of {host}: {NOT_REPORTED}"));
+        }
+        for glob in own.filter(|_| *connected).iter().flat_map(|own| &own.unmatched) {
+            let glob = clean(glob.as_str());
+            remarks.push(format!("host {host}: {glob:?} of foreground.cgroups matches no cgroup now"));
         }
         if let (false, Some(_), Some(at)) = (connected, report, reported) {
             let (is, age) = (states::host(view).0, seconds(now.seconds_since(*at).max(0.0)));
@@ -531,6 +536,15 @@ mod tests {
         assert_eq!((own[0].guest.as_str(), own[0].unnamed), ("web", Some(NOT_REPORTED)));
         let remarks = |host: &HostView| remarks(std::iter::once(host), &[], NOW);
         assert_eq!(remarks(&host), ["names of the guests of h1: not reported by this agent's version"]);
+        let names = [HostGuests {
+            host: host.host.clone(),
+            guests: Vec::new(),
+            unmatched: vec![GuestText::from_untrusted("web-*.slice").unwrap()],
+        }];
+        assert_eq!(
+            super::remarks(std::iter::once(&host), &names, NOW),
+            ["host h1: \"web-*.slice\" of foreground.cgroups matches no cgroup now"]
+        );
         host.connected = false;
         assert_eq!(remarks(&host).len(), 1, "it is not known when it reported");
         host.reported = Some(Timestamp(NOW.0 - 65_000));

@@ -5,6 +5,7 @@
 //! ([`WithDaemons`]); no daemon is linked here. What must not be here: decisions, and anything that reads or changes a
 //! host by itself; the daemons, started as processes, do that.
 
+mod admission;
 mod args;
 mod columns;
 mod commands;
@@ -13,8 +14,10 @@ mod demo;
 mod documents;
 mod events;
 mod exit;
+mod failures;
 #[cfg(test)]
 mod fixtures;
+mod flags;
 mod foreground_load;
 mod format;
 mod guests;
@@ -71,7 +74,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>, with_daemon
             let unreachable = error
                 .downcast_ref::<ClientError>()
                 .is_some_and(|error| matches!(error, ClientError::Unreachable { .. }));
-            let wrong_usage = error.is::<list::NoSuchColumn>();
+            let wrong_usage = error.is::<list::NoSuchColumn>() || error.is::<commands::NoJson>();
             ExitCode::from(if unreachable {
                 5
             } else if wrong_usage {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use gleaner_api::{AuditRecord, InvitationView, Invited, JobDetail, RevocationView};
+use gleaner_api::{AuditRecord, InvitationView, Invited, JobDetail, Overview, RevocationView};
 use gleaner_planner::advice::Advice;
 use gleaner_planner::controller::HostView;
 use gleaner_planner::power::{PowerFit, PowerSample};
@@ -134,7 +134,7 @@ fn count() -> Value {
 /// One file: its name, what prints it, and what makes it.
 type Document = (&'static str, &'static str, fn(&mut Definitions) -> Value);
 
-const DOCUMENTS: [Document; 34] = [
+const DOCUMENTS: [Document; 36] = [
     ("hosts", "gleaner hosts", |types| types.list::<HostView>()),
     ("advise", "gleaner advise", |types| types.of::<Advice>()),
     ("audit", "gleaner audit; every line", |types| types.of::<AuditRecord>()),
@@ -142,7 +142,12 @@ const DOCUMENTS: [Document; 34] = [
     ("job-list", "gleaner job list", |types| types.list::<JobStatus>()),
     ("job-show", "gleaner job show", |types| types.of::<JobDetail>()),
     ("job-submit", "gleaner job submit", |_| object(always(vec![("job", text()), ("output_dir", text())]))),
-    ("job", "gleaner job submit-cluster, gleaner job cancel", |_| object(always(vec![("job", text())]))),
+    ("job", "gleaner job submit-cluster", |_| object(always(vec![("job", text())]))),
+    ("job-cancel", "gleaner job cancel", |_| object(always(vec![("job", text()), ("user", or_null(text()))]))),
+    ("top", "gleaner top --once", |types| {
+        let (overview, hosts, jobs) = (types.of::<Overview>(), types.list::<HostView>(), types.list::<JobStatus>());
+        object(always(vec![("overview", overview), ("hosts", hosts), ("jobs", jobs)]))
+    }),
     ("app-list", "gleaner app list", |types| types.list::<ApplicationStatus>()),
     ("app-show", "gleaner app show", |types| types.of::<ApplicationStatus>()),
     ("app", "gleaner app apply, remove and respond", |_| object(always(vec![("application", text())]))),
@@ -250,13 +255,17 @@ fn event(types: &mut Definitions) -> Value {
     json!({ "anyOf": events })
 }
 
-/// A decision, and beside it the harm on its hosts.
+/// A decision, and beside it the harm on its hosts and, of a job, its share and the first tasks that failed.
 fn explained(types: &mut Definitions, mut decision: Vec<Field>) -> Value {
     let mut harm = types.fields::<HostHarm>();
     harm.extend([("host", text(), true), ("volunteer_held", or_null(text()), true)]);
     let harm = types.define("HarmOn", object(harm));
     decision.push(("harm", json!({ "type": "array", "items": harm }), true));
     decision.push(("share", types.of::<PoolShare>(), false));
+    let pair = json!({ "type": "array", "prefixItems": [text(), text()], "items": false });
+    let mut failed = always(vec![("task", count()), ("how", text()), ("attempts", count())]);
+    failed.extend([("host", text(), false), ("output", pair, false)]);
+    decision.push(("first_failed", json!({ "type": "array", "items": object(failed) }), false));
     object(decision)
 }
 

@@ -5,10 +5,12 @@
 use anstyle::{AnsiColor, Effects, Style};
 use gleaner_planner::advice::Standing;
 use gleaner_planner::controller::HostView;
-use gleaner_types::application::ApplicationStatus;
+use gleaner_types::application::{ApplicationStatus, ResponseTime};
 use gleaner_types::job::JobPhase;
 use gleaner_types::report::{HostReport, VolunteerState};
 use ratatui::style::{Color, Modifier};
+
+use crate::admission::Admission;
 
 /// What a state means to an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,13 +107,25 @@ pub(crate) const fn phase(phase: &JobPhase) -> Meaning {
     }
 }
 
-/// An application's response time against its target; bad from a tenth above, as the event `target_missed` counts it.
-pub(crate) fn response(own: &ApplicationStatus) -> Meaning {
-    match own.response.as_ref().and_then(|(_, response)| response.mean_ms()) {
-        Some(mean_ms) if mean_ms > own.spec.target_ms * 1.1 => Meaning::Bad,
-        Some(mean_ms) if mean_ms > own.spec.target_ms => Meaning::Warning,
-        Some(_) => Meaning::Good,
-        None => Meaning::Quiet,
+/// An application's response time against its target; missed from a tenth above, as the event `target_missed` counts it.
+pub(crate) fn response(own: &ApplicationStatus) -> (&'static str, Meaning) {
+    match own.response.as_ref().map(|(_, response)| response) {
+        Some(ResponseTime::Mean { mean_ms }) if *mean_ms > own.spec.target_ms * 1.1 => ("missed", Meaning::Bad),
+        Some(ResponseTime::Mean { mean_ms }) if *mean_ms > own.spec.target_ms => ("above", Meaning::Warning),
+        Some(ResponseTime::Mean { .. }) => ("met", Meaning::Good),
+        Some(ResponseTime::Idle) => ("idle", Meaning::Quiet),
+        Some(ResponseTime::Late { .. }) => ("late", Meaning::Warning),
+        Some(ResponseTime::Missing { .. }) => ("missing", Meaning::Warning),
+        Some(ResponseTime::Absurd { .. }) => ("absurd", Meaning::Warning),
+        None => ("waiting", Meaning::Quiet),
+    }
+}
+
+/// Whether a host may join, or is shut out.
+pub(crate) const fn admission(own: &Admission) -> (&'static str, Meaning) {
+    match own {
+        Admission::Invited(_) => ("invited", Meaning::Plain),
+        Admission::Revoked(_) => ("revoked", Meaning::Bad),
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use gleaner_api::{Client, JobDetail, Request, Response};
 use gleaner_daemon::clock::Clock;
 use gleaner_daemon::output::note;
+use gleaner_planner::controller::HostView;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{JobPhase, JobStatus};
 use gleaner_types::time::Timestamp;
@@ -101,6 +102,14 @@ pub(crate) async fn job(client: &Client, job: &JobId) -> anyhow::Result<JobDetai
     match client.call(&Request::Job { job: job.clone() }).await? {
         Response::Job(detail) => Ok(*detail),
         other => anyhow::bail!("the aggregator answers {other:?} to a question about a job"),
+    }
+}
+
+/// All hosts; none where they cannot be asked for: what is said of a job is worth saying without them.
+pub(crate) async fn hosts(client: &Client) -> Vec<HostView> {
+    match client.call(&Request::Hosts).await {
+        Ok(Response::Hosts(hosts)) => hosts,
+        _ => Vec::new(),
     }
 }
 

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::report::{Absence, AbsenceKind, Bounded, Capability, HostFacts, HostReport, Reading, VolunteerKind};
-use gleaner_types::text::counted;
+use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
@@ -220,9 +220,8 @@ impl History {
             // A forecast is judged when its window is over.
             let before_the_first = window.saturating_sub(self.steps.len());
             let left = (minutes + before_the_first).saturating_sub(errors.len());
-            let are = if left == 1 { "is" } else { "are" };
-            let left = counted(left, "more minute");
-            let detail = format!("its forecasts were not watched for long enough; {left} {are} needed");
+            let left = duration(left as f64 * STEP_MS as f64 / 1_000.0);
+            let detail = format!("its forecasts were not watched for long enough; another {left} are needed");
             return Err(not_yet(detail));
         }
         let n = windows as f64;

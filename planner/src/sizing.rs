@@ -6,7 +6,7 @@ pub mod input;
 pub mod policy;
 
 use gleaner_types::job::{Bound, Candidate, Decision, Goal, PowerModels, Prices};
-use gleaner_types::text::counted;
+use gleaner_types::text::{counted, duration};
 use gleaner_types::units::{CoreShare, Dollars, Fraction};
 
 use crate::goal::{Margins, Score, plan_deadline};
@@ -309,10 +309,11 @@ impl Sizing<'_> {
     pub fn reason(&self, choice: &Choice) -> String {
         let Choice { size, chosen, .. } = choice;
         let volunteers = counted(size, "volunteer");
-        let done_in = format!("done in {:.0} s", chosen.completion_s);
+        let done_in = format!("done in {}", duration(chosen.completion_s));
         let cost = chosen.cost;
         let deadline_s = self.deadline_in_s.unwrap_or(0.0);
-        let margin = format!("the margin of {:.0} s", deadline_s - self.plan_deadline());
+        let margin = format!("the margin of {}", duration(deadline_s - self.plan_deadline()));
+        let deadline_in = duration(deadline_s);
         match choice.bound {
             Bound::Profiling | Bound::NoRateYet => "there is no rate to extrapolate yet".into(),
             Bound::Deadline => {
@@ -321,18 +322,18 @@ impl Sizing<'_> {
                     Some(fewer) if fewer.completion_s <= deadline_s => format!("fewer would leave less than {margin}"),
                     _ => "fewer would be late".to_owned(),
                 };
-                format!("{volunteers}: {done_in}, deadline in {deadline_s:.0} s; {why}")
+                format!("{volunteers}: {done_in}, deadline in {deadline_in}; {why}")
             }
             Bound::DeadlineWithDedicatedAlone => {
-                format!("the dedicated workers alone are {done_in}, deadline in {deadline_s:.0} s")
+                format!("the dedicated workers alone are {done_in}, deadline in {deadline_in}")
             }
             Bound::DeadlineOutOfReach if chosen.completion_s <= deadline_s => {
                 format!(
-                    "closest with {volunteers}: {done_in}, deadline in {deadline_s:.0} s, which leaves less than {margin}"
+                    "closest with {volunteers}: {done_in}, deadline in {deadline_in}, which leaves less than {margin}"
                 )
             }
             Bound::DeadlineOutOfReach => {
-                format!("closest with {volunteers}: {done_in}, but the deadline is in {deadline_s:.0} s")
+                format!("closest with {volunteers}: {done_in}, but the deadline is in {deadline_in}")
             }
             Bound::Cost => format!("{volunteers}: {done_in} for {cost}; more would cost more"),
             Bound::Energy => {

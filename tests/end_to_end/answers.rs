@@ -77,7 +77,8 @@ fn answers_of_an_aggregator_are_as_their_schemas_say() {
     ask("host-uninvite", &["host", "uninvite", "new"]);
     ask("host-revoke", &["host", "revoke", "host-2", "--unknown"]);
     ask("host-invitations", &["host", "invitations"]);
-    ask("job", &["job", "cancel", "k"]);
+    ask("job-cancel", &["job", "cancel", "k"]);
+    ask("top", &["top", "--once"]);
     ask("app", &["app", "remove", "shop"]);
     ask("audit", &["audit"]);
     let events = ask("events", &["events"]);
@@ -103,6 +104,7 @@ fn answers_of_an_aggregator_are_as_their_schemas_say() {
     assert_eq!(wrong.status.code(), Some(2));
     let said = text(&wrong.stderr);
     assert!(said.contains("--sort colour: there is no such column; the columns are host, state, cpus"), "{said}");
+    assert_eq!(pair.ask(&["top", "--json"]).status.code(), Some(2), "it goes on");
     let none = text(&pair.ask(&["hosts", "--filter", "state=lost"]).stdout);
     assert_eq!(none.trim(), "none of 1 passes --filter and --limit");
     let limited = ask("events", &["events", "--filter", "event=job_submitted", "--limit", "1"]);

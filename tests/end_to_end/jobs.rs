@@ -155,12 +155,12 @@ fn a_held_host_is_left_alone_and_given_back() {
     assert!(pair.ask(&["job", "submit", "tasks.txt", "--name", "j", "--slots", "2"]).status.success());
     until("some tasks have finished", || pair.bench.lines("finished").len() >= 2);
     let held = pair.ask(&["host", "hold", HOST, "--for", "1h"]);
-    assert!(text(&held.stdout).contains("left alone until"), "{}", text(&held.stderr));
+    assert!(text(&held.stdout).contains("is held until "), "{}", text(&held.stderr));
     until("its volunteer is empty", || gleaner_test_support::bench::processes(&["sleep 0.5", &folder]).is_empty());
     let finished = pair.bench.lines("finished").len();
-    assert!(text(&pair.ask(&["hosts"]).stdout).contains("held for "));
+    assert!(text(&pair.ask(&["hosts"]).stdout).contains("held until "));
     let reason = pair.job("j")["status"]["phase"]["waiting"]["reason"].to_string();
-    assert!(reason.contains("an operator holds it"), "{reason}");
+    assert!(reason.contains("it is held until "), "{reason}");
 
     // Whoever is started again knows of it too.
     let aggregator = pair.aggregator.take().unwrap();

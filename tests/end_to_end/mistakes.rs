@@ -35,7 +35,7 @@ fn a_name_that_nobody_has_is_an_error_with_the_nearest_one() {
         refused(&pair, &words, near);
     }
     refused(&pair, &["host", "hold", "database"], "there is no host database (`gleaner hosts` lists them");
-    assert!(done(&pair, &["host", "hold", "yet-to-join", "--unknown"]).contains("until it is released"));
+    assert!(done(&pair, &["host", "hold", "yet-to-join", "--unknown"]).contains("yet-to-join is held until released"));
     done(&pair, &["host", "release", "yet-to-join"]);
     assert!(pair.hosts().iter().all(|host| host["held_until"].is_null()), "{:?}", pair.hosts());
 
@@ -74,10 +74,10 @@ fn one_command_stops_every_host_and_newcomers_until_another_lifts_it() {
         |pair: &Pair| host(&pair.hosts(), HOST).is_some_and(|host| host["report"]["volunteer"]["state"] == "active");
     until("the volunteer is active", || active(&pair));
 
-    assert!(done(&pair, &["host", "hold", "--all"]).contains("until they are released"));
+    assert!(done(&pair, &["host", "hold", "--all"]).contains("all hosts are held until released"));
     for words in [&["hosts"][..], &["top", "--once"]] {
         let shown = done(&pair, words);
-        assert!(shown.contains("ALL HOSTS ARE HELD by ") && shown.contains("  held  "), "{shown}");
+        assert!(shown.contains("ALL HOSTS ARE HELD by ") && shown.contains("  held by "), "{shown}");
     }
     until("the volunteer stops", || !active(&pair));
     refused(&pair, &["host", "release", HOST], "is not held by its name");

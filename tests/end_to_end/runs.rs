@@ -61,6 +61,15 @@ fn failing_and_never_ending_tasks_have_their_exit_code() {
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&summary["tasks"]["tasks_done"], &summary["tasks"]["tasks_failed"]), (&1.into(), &2.into()));
     assert_eq!(summary["goal_met"], false, "a job that failed in time has not met its deadline");
+    let (name, folder) = (summary["job"].as_str().unwrap(), summary["output"].as_str().unwrap());
+    let explained = bench.run(&["explain", name, "--from", folder]);
+    let said = text(&explained.stdout);
+    assert!(said.contains("2 of 3 tasks failed:"), "{said}");
+    assert!(
+        said.contains("  task 2 of the list on ") && said.contains(": exited with 7, as its attempt 2; see "),
+        "{said}"
+    );
+    assert!(said.contains("/2.out and "), "{said}");
     let log: String = std::fs::read_to_string(
         bench.path(&format!("{}/.gleaner/events/events.jsonl", summary["output"].as_str().unwrap())),
     )
@@ -74,7 +83,8 @@ fn a_missed_deadline_has_its_exit_code() {
     bench.write("tasks.txt", &"sleep 1\n".repeat(3));
     let output = bench.run(&["run", "tasks.txt", "--deadline", "2s", "--slots", "1"]);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("deadline MISSED"), "{}", text(&output.stdout));
+    let said = text(&output.stdout);
+    assert!(said.contains("all 3 tasks are done, ") && said.contains(" late for the deadline"), "{said}");
 }
 
 #[test]
@@ -130,5 +140,5 @@ fn wrong_usage_and_bad_lists_say_what_to_do() {
     let refused = Bench::new();
     refused.write("tasks.txt", "true\n");
     let output = refused.run(&["run", "tasks.txt", "--slots", "1", "--dedicated-slots", "3"]);
-    assert!(text(&output.stderr).contains("max_slots: is 1"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("--slots: is 1"), "{}", text(&output.stderr));
 }

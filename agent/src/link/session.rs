@@ -10,8 +10,8 @@ use gleaner_net::stream::{ReadError, read_counting, write_message};
 use gleaner_net::transport;
 use gleaner_types::report::HostFacts;
 use gleaner_wire::{
-    AgentEvents, FromAgent, FromAggregator, GuestNames, Hello, MAX_FRAME, ProtocolVersion, Purpose, StandsBy,
-    TaskStates, Unknowns, Welcome, can_encode,
+    AgentEvents, FromAgent, FromAggregator, Hello, MAX_FRAME, ProtocolVersion, Purpose, StandsBy, TaskStates, Unknowns,
+    Welcome, can_encode,
 };
 
 use tokio::io::AsyncRead;
@@ -208,8 +208,8 @@ async fn send_all(
             write_message(control, version, &FromAgent::Tasks(TaskStates { states: batch.tasks })).await?;
         }
         // Version 1 has no names but those in reports.
-        if let Some(guests) = batch.guests.filter(|_| version != ProtocolVersion::V1) {
-            write_message(control, version, &FromAgent::Guests(GuestNames { guests })).await?;
+        if let Some(names) = batch.guests.filter(|_| version != ProtocolVersion::V1) {
+            write_message(control, version, &FromAgent::Guests(names)).await?;
         }
         // What an older peer cannot be told stays queued for a newer one, until a later event is acknowledged.
         let (events, untold): (Vec<_>, Vec<_>) =

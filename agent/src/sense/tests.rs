@@ -284,7 +284,7 @@ fn names_of_guests_are_given_once_and_again_when_they_change() {
     let mut names = |second: u64| {
         _ = sensor.sample(start + Duration::from_secs(second));
         let shown = |name: GuestName| (name.name.to_string(), name.title.map(|title| title.to_string()), name.pid);
-        sensor.guest_names().map(|names| names.into_iter().map(shown).collect::<Vec<_>>())
+        sensor.guest_names().map(|names| names.guests.into_iter().map(shown).collect::<Vec<_>>())
     };
     let nginx = ("nginx.service".to_owned(), None, None);
     assert_eq!(names(0).unwrap(), [("web1".to_owned(), None, Some(100)), nginx.clone()]);
@@ -341,12 +341,12 @@ fn real_guests_have_the_names_of_their_managers_and_their_own_cpu() {
     let (mut names, mut found) = (Vec::new(), Vec::new());
     while found.len() < 3 && Instant::now() < deadline {
         _ = sensor.sample(Instant::now());
-        names = sensor.guest_names().unwrap_or(names);
+        names = sensor.guest_names().map_or(names, |new| new.guests);
         found = pids.iter().filter_map(|pid| names.iter().find(|name| name.pid == Some(*pid))).collect();
         std::thread::sleep(Duration::from_millis(20));
     }
     let [web, db, other] = found[..] else { panic!("{names:?}") };
-    let text = |text: &Option<gleaner_types::id::GuestText>| text.as_ref().map(ToString::to_string);
+    let text = |text: &Option<GuestText>| text.as_ref().map(ToString::to_string);
     assert_eq!((web.manager, web.name.as_str()), (Manager::Libvirt, "gleaner-web1"));
     assert_eq!((text(&web.title).as_deref(), text(&web.uuid).as_deref()), (Some("The shop"), Some(uuid)));
     assert_eq!((db.manager, db.name.as_str()), (Manager::Openstack, "db of the shop"));

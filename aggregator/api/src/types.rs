@@ -13,7 +13,7 @@ use gleaner_planner::advice::{Advice, Question};
 use gleaner_planner::controller::{FleetHold, HeldUntil, HostView};
 use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_types::guest::GuestName;
-use gleaner_types::id::{ApplicationId, HostId, JobId};
+use gleaner_types::id::{ApplicationId, GuestText, HostId, JobId, UserName};
 use gleaner_types::job::{Decision, DedicatedHost, Goal, JobStatus, PowerModels, Prices};
 use gleaner_types::text::counted;
 use gleaner_types::time::Timestamp;
@@ -44,7 +44,7 @@ pub enum Request {
     SubmitCluster(Box<SubmitCluster>),
     /// Stops a job. Its running tasks are ended.
     Cancel {
-        /// Which.
+        /// Which. Of a name it is the run that has not ended: there is at most one.
         job: JobId,
     },
     /// Leaves a host alone: its volunteer stops, no workload on it is limited.
@@ -277,7 +277,12 @@ pub enum Response {
         output_dir: String,
     },
     /// To [`Request::Cancel`]: stored durably.
-    Cancelled,
+    Cancelled {
+        /// Which job it was.
+        job: JobId,
+        /// Who had submitted it; `None` where that is not known.
+        user: Option<UserName>,
+    },
     /// To [`Request::Hold`] and [`Request::HoldAll`]: stored durably.
     Held {
         /// Until when.
@@ -328,6 +333,9 @@ pub struct HostGuests {
     pub host: HostId,
     /// Its workloads.
     pub guests: Vec<GuestName>,
+    /// Globs of `foreground.cgroups` in its agent's config that match no cgroup now.
+    #[serde(default)]
+    pub unmatched: Vec<GuestText>,
 }
 
 /// An invitation that was made.

@@ -79,7 +79,9 @@ impl Engines {
         });
         if let Some(most) = max_slots {
             problems.check((dedicated_slots.max(1)..=MAX_SLOTS).contains(&most), || {
-                format!("max_slots: is {most}; it must be dedicated_slots ({dedicated_slots}) to {MAX_SLOTS}")
+                format!(
+                    "max_slots: is {most}; it must be {dedicated_slots}, which it has from its first second on, to {MAX_SLOTS}"
+                )
             });
         }
         check_goal(goal, &mut problems);

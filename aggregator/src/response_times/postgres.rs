@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use connection::{Connection, Statistics, error_text};
 use gleaner_types::application::ResponseTime;
 use gleaner_types::error::chain;
+use gleaner_types::text::duration;
 use tokio::time::timeout;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
@@ -78,7 +79,7 @@ impl Postgres {
             None => missing("this is the first reading; the next one can tell what was between them"),
             // One reading that failed is bridged; a mean over more intervals is none of the last one.
             Some((_, at)) if now.duration_since(at) > self.interval * 5 / 2 => {
-                missing(format!("the last reading was {:.0} s ago", now.duration_since(at).as_secs_f64()))
+                missing(format!("the last reading was {} ago", duration(now.duration_since(at).as_secs_f64())))
             }
             Some((last, _)) => between(&last, &statistics, self.config.get_user().unwrap_or_default()),
         }

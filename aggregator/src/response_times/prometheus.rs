@@ -4,6 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gleaner_types::application::ResponseTime;
+use gleaner_types::text::duration;
 use serde_json::Value;
 
 use super::answer::{missing, quoted};
@@ -61,7 +62,7 @@ impl Prometheus {
         let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let (age_s, interval_s) = (now_s - at_s, self.interval.as_secs_f64());
         if !at_s.is_finite() || age_s < -interval_s {
-            return missing(format!("the sample is of {:.0} s in the future; one of the clocks is wrong", -age_s));
+            return missing(format!("the sample is of {} in the future; one of the clocks is wrong", duration(-age_s)));
         }
         if age_s > interval_s {
             return ResponseTime::Late { age_s };

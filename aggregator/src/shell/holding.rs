@@ -41,8 +41,8 @@ impl Shell {
             }
             let message = match self.controller.all_held() {
                 Some(hold) => format!(
-                    "host {host} is not held by its name; {} holds all hosts, and `gleaner host release --all` ends that",
-                    hold.by
+                    "host {host} is not held by its name; all hosts are {}, and `gleaner host release --all` ends that",
+                    HeldUntil::from(hold.until).in_words(Some(&hold.by))
                 ),
                 None => format!("host {host} is not held; `gleaner hosts` shows which are"),
             };
@@ -57,9 +57,8 @@ impl Shell {
         let until = self.end_of_hold(for_s)?;
         if let Some(hold) = self.controller.all_held().filter(|hold| HeldUntil::from(hold.until) > until.into()) {
             let message = format!(
-                "{} holds all hosts already, until {}; to end that sooner, `gleaner host release --all` first",
-                hold.by,
-                hold.until.map_or_else(|| "they are released".to_owned(), |at| at.to_string())
+                "all hosts are {} already; to end that sooner, `gleaner host release --all` first",
+                HeldUntil::from(hold.until).in_words(Some(&hold.by))
             );
             return Err(ApiError { code: ErrorCode::Conflict, message });
         }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use gleaner_planner::advice::{Advice, Question, total};
 use gleaner_planner::controller::{HostView, Input};
 use gleaner_types::application::ApplicationSpec;
-use gleaner_types::guest::GuestName;
 use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{JobSpec, JobStatus};
 use gleaner_types::task::TaskUser;
+use gleaner_wire::GuestNames;
 
 use super::Shell;
 use crate::applications::shown;
@@ -31,7 +31,7 @@ impl Shell {
             }
             Request::Submit(submit) => self.submit(operator, *submit)?,
             Request::SubmitCluster(submit) => self.submit_cluster(operator, &submit)?,
-            Request::Cancel { job } => self.cancel(job)?,
+            Request::Cancel { job } => self.cancel(&job)?,
             Request::Hold { host, for_s, unknown } => self.hold(host, for_s, unknown)?,
             Request::Release { host } => self.release(host)?,
             Request::HoldAll { for_s } => self.hold_all(operator, for_s)?,
@@ -89,7 +89,10 @@ impl Shell {
             let is_shut_out = !is_connected && self.enrolment.admissions.is_revoked(host);
             !is_shut_out && self.controller.host_facts(host).is_some()
         };
-        let of = |(host, guests): (&HostId, &Vec<GuestName>)| HostGuests { host: host.clone(), guests: guests.clone() };
+        let of = |(host, names): (&HostId, &GuestNames)| {
+            let GuestNames { guests, unmatched } = names.clone();
+            HostGuests { host: host.clone(), guests, unmatched }
+        };
         self.guests.iter().filter(|(host, _)| is_shown(host)).map(of).collect()
     }
 
@@ -206,9 +209,12 @@ impl Shell {
         }
     }
 
-    pub(super) fn cancel(&mut self, job: JobId) -> Result<Response, ApiError> {
-        let status = self.job_called(&job).ok_or_else(|| self.no_such_job(&job))?;
-        let job = status.spec.id.clone();
+    /// Cancels the job that is meant: by its identifier, or by its name the run that has not ended, of which there is at most one.
+    pub(super) fn cancel(&mut self, called: &JobId) -> Result<Response, ApiError> {
+        let goes_on = |job: &&JobStatus| job.spec.id.name() == called.as_str() && !job.phase.is_final();
+        let status = self.controller.jobs().rev().find(goes_on).or_else(|| self.job_called(called));
+        let status = status.ok_or_else(|| self.no_such_job(called))?;
+        let (job, user) = (status.spec.id.clone(), status.spec.user.clone());
         if status.phase.is_final() {
             let message = format!("job {job} has ended: {}", status.phase.word());
             return Err(ApiError { code: ErrorCode::Conflict, message });
@@ -217,7 +223,7 @@ impl Shell {
         self.stored("the job is cancelled")?;
         // Only now: a crash before would otherwise leave a job without its records.
         self.engines.forget(&job);
-        Ok(Response::Cancelled)
+        Ok(Response::Cancelled { job, user })
     }
 
     pub(super) fn control_interval(&self) -> Duration {

@@ -229,7 +229,7 @@ async fn names_of_guests_are_those_of_the_connection_there_is() {
     let host = HostId::new("h1").unwrap();
     let now = Clock::start().now();
     let certificate = Validity { from: now, until: now.after(Duration::from_secs(86_400)) };
-    let name = |text: &str| GuestName {
+    let name = |text: &str| gleaner_types::guest::GuestName {
         workload: WorkloadId::new("w").unwrap(),
         manager: gleaner_types::guest::Manager::Qemu,
         name: gleaner_types::id::GuestText::new(text).unwrap(),
@@ -239,7 +239,9 @@ async fn names_of_guests_are_those_of_the_connection_there_is() {
         pid: None,
     };
     let say = |shell: &mut Shell, connection, text: &str| {
-        shell.take(Arrival::Guests { host: host.clone(), connection, guests: vec![name(text)] });
+        let unmatched = vec![gleaner_types::id::GuestText::new("web-*.slice").unwrap()];
+        let names = GuestNames { guests: vec![name(text)], unmatched };
+        shell.take(Arrival::Guests { host: host.clone(), connection, names });
     };
     let names = |shell: &mut Shell| -> Vec<String> {
         match shell.answer(&root(), Request::Guests) {
@@ -253,6 +255,10 @@ async fn names_of_guests_are_those_of_the_connection_there_is() {
     assert_eq!(names(&mut shell), Vec::<String>::new(), "an agent of an older release says none");
     say(&mut shell, 1, "web");
     assert_eq!(names(&mut shell), ["web"]);
+    match shell.answer(&root(), Request::Guests) {
+        Ok(Response::Guests(hosts)) => assert_eq!(hosts[0].unmatched[0].as_str(), "web-*.slice"),
+        other => panic!("{other:?}"),
+    }
     join(&mut shell, &host, 2, certificate).unwrap();
     assert_eq!(names(&mut shell), Vec::<String>::new(), "the next one may be of an older release");
     say(&mut shell, 1, "late");
@@ -480,8 +486,35 @@ async fn a_batch_system_gets_no_end_of_a_job_it_never_had() {
     let spec = shell.engines.prepare_cluster(&job, &submission(folder.path())).unwrap();
     shell.accept(spec).unwrap();
     assert!(shell.controller.job(&job).is_some_and(|status| status.started.is_none()), "its host is not there");
-    shell.cancel(job).unwrap();
+    shell.cancel(&job).unwrap();
     assert!(outgoing.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_name_cancels_the_run_that_goes_on_and_the_answer_says_whose_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut shell, _outgoing) = shell_with_recorder(folder.path());
+    let accept = |shell: &mut Shell, id: &str, user: &str| {
+        let spec = shell.engines.prepare_cluster(&JobId::new(id).unwrap(), &submission(folder.path())).unwrap();
+        let user = Some(gleaner_types::id::UserName::new(user).unwrap());
+        shell.accept(gleaner_types::job::JobSpec { user, ..spec }).unwrap();
+    };
+    let cancel = |shell: &mut Shell, called: &str| match shell.cancel(&JobId::new(called).unwrap()) {
+        Ok(Response::Cancelled { job, user }) => Ok((job.to_string(), user.unwrap().to_string())),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error.message),
+    };
+    accept(&mut shell, "tiles", "ann");
+    accept(&mut shell, "tiles.run-2", "bob");
+    assert_eq!(cancel(&mut shell, "tiles"), Ok(("tiles.run-2".into(), "bob".into())));
+    assert_eq!(
+        cancel(&mut shell, "tiles"),
+        Ok(("tiles".into(), "ann".into())),
+        "the newest has ended, and this one goes on"
+    );
+    assert!(cancel(&mut shell, "tiles").unwrap_err().contains("job tiles.run-2 has ended"), "none goes on");
+    accept(&mut shell, "tiles.run-3", "ann");
+    assert!(cancel(&mut shell, "tiles.run-1").unwrap_err().contains("job tiles has ended"), "that one and no other");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use crate::args::AdviseArgs;
 use crate::columns;
 use crate::documents::print;
 use crate::exit::End;
+use crate::flags;
 use crate::format::{CpuUnit, Footnotes, clean, seconds, table};
 use crate::list::or_none_passes;
 use crate::states;
@@ -22,7 +23,9 @@ pub(super) async fn advise(socket: &Path, args: &AdviseArgs, json: bool, unit: C
     let list = args.list.over(columns::advice())?;
     let client = Client::connect(socket).await?;
     let question = Question { for_s: args.time.as_secs_f64(), risk: args.risk };
-    let Response::Advice(advice) = client.call(&Request::Advise(question)).await? else { bail!("unexpected answer") };
+    let Response::Advice(advice) = client.call(&Request::Advise(question)).await.map_err(flags::named)? else {
+        bail!("unexpected answer")
+    };
     let of = advice.hosts.len();
     // What is added up is of the hosts that are shown.
     let advice = total(advice.question, list.rows(advice.hosts)?);
@@ -48,14 +51,14 @@ fn text(advice: &Advice, unit: CpuUnit) -> String {
     };
     let asked = format!("for {} at a risk of {} %", seconds(for_s), risk * 100.0);
     let mut lines = vec![match (of(|standing| *standing == Standing::Ready), advice.ready) {
-        ((0, _), _) => format!("No host may act now; asked {asked}."),
+        ((0, _), _) => format!("No host could give anything now: none of them may act. What was asked: {asked}."),
         ((ready, known), Some(promised)) if known > 0 => format!(
             "{} could give {} {asked} ({}){}.",
             counted(known, "host"),
             worded(promised),
             advice.in_use.map_or_else(
                 || "what is in use is not known".to_owned(),
-                |in_use| format!("{} are in use", unit.brief(in_use))
+                |in_use| format!("of which {} are in use", unit.brief(in_use))
             ),
             not_known(ready - known),
         ),
@@ -77,7 +80,7 @@ fn text(advice: &Advice, unit: CpuUnit) -> String {
     }
     lines.push(String::new());
     let mut notes = Footnotes::default();
-    let rows: Vec<_> = advice.hosts.iter().map(|own| row(own, unit, &mut notes)).collect();
+    let rows: Vec<_> = advice.hosts.iter().map(|own| row(own, for_s, unit, &mut notes)).collect();
     lines.push(table(&["HOST", "STATE", "PROMISED", "EXPECTED", "IN USE", "MEMORY", "RESTS ON", "JOB"], &rows));
     let notes = notes.text();
     lines.extend((!notes.is_empty()).then(|| notes.trim_start().to_owned()));
@@ -98,12 +101,14 @@ fn not_known(hosts: usize) -> String {
     if hosts == 0 { String::new() } else { format!("; of {} more it is not known yet", counted(hosts, "host")) }
 }
 
-fn row(own: &HostAdvice, unit: CpuUnit, notes: &mut Footnotes) -> Vec<String> {
+fn row(own: &HostAdvice, for_s: f64, unit: CpuUnit, notes: &mut Footnotes) -> Vec<String> {
     let (word, meaning) = states::standing(&own.standing);
     let state = meaning.paint(&match &own.standing {
-        Standing::Held { until } => format!("{word} until {until}"),
+        Standing::Held { until } => until.in_words(None),
         _ => word.to_owned(),
     });
+    // How often the host was watched for as long as was asked.
+    let spans = |windows: u32| format!("{} of {}", counted(windows, "span"), seconds(for_s));
     const UNKNOWN: &str = "unknown";
     let cores = |share: CoreShare| unit.brief(share);
     let in_use = own.in_use.map_or_else(|| UNKNOWN.to_owned(), cores);
@@ -115,8 +120,8 @@ fn row(own: &HostAdvice, unit: CpuUnit, notes: &mut Footnotes) -> Vec<String> {
             cells.push(in_use);
             cells.push(promise.memory.map_or_else(|| UNKNOWN.to_owned(), |memory| memory.to_string()));
             cells.push(match promise.basis {
-                Basis::Observed { windows } => format!("{} seen", counted(windows, "window")),
-                Basis::Stretched { windows } => format!("a guess from {}", counted(windows, "window")),
+                Basis::Observed { windows } => spans(windows),
+                Basis::Stretched { windows } => format!("a guess from {}", spans(windows)),
             });
         }
         Reading::Absent(_) => {
@@ -159,10 +164,10 @@ mod tests {
         assert_eq!(serde_json::from_str::<Advice>(&json).unwrap(), advice);
         let text = text(&advice, CpuUnit::Cores);
         for part in [
-            "1 host could give 3.1 cores for 10 min 00 s at a risk of 1 % (0.5 are in use); of 1 host more it is not known yet.",
+            "1 host could give 3.1 cores for 10 min 00 s at a risk of 1 % (of which 0.5 are in use); of 1 host more it is not known yet.",
             "1 host could give 1.2 cores, once acting is switched on.",
-            "144 windows seen",
-            "a guess from 9 windows",
+            "144 spans of 10 min 00 s",
+            "a guess from 9 spans of 10 min 00 s",
             "[1] not available, because 20 more minutes are needed",
             "h2 observes only. To let it act:\n  - set act.enabled\n  - there is no?freezer",
         ] {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use gleaner_api::{Client, Request, Response};
+use gleaner_daemon::clock::Clock;
 use gleaner_types::application::ApplicationSpec;
 
 use crate::args::AppCommand;
@@ -24,13 +25,14 @@ pub(super) async fn app(socket: &Path, command: AppCommand, json: bool) -> anyho
             print(&if json { serde_json::json!({ "application": name }).to_string() } else { line })?;
         }
         AppCommand::List { list } => {
-            let list = list.over(columns::applications())?;
+            let now = Clock::start().now();
+            let list = list.over(columns::applications(now))?;
             let Response::Applications(all) = client.call(&Request::Applications).await? else {
                 bail!("unexpected answer")
             };
             let of = all.len();
             let all = list.rows(all)?;
-            let table = || or_none_passes(format::applications(&all), all.len(), of);
+            let table = || or_none_passes(format::applications(&all, now), all.len(), of);
             print(&if json { serde_json::to_string_pretty(&all)? } else { table() })?;
         }
         AppCommand::Show { application } => {

@@ -10,20 +10,24 @@ use anyhow::bail;
 use gleaner_api::{AuditRecord, Client, EventLines, Leadership, Overview, Request, Response, SubmitCluster, meant};
 use gleaner_daemon::clock::Clock;
 use gleaner_daemon::output::note;
+use gleaner_planner::controller::HostView;
 use gleaner_types::event::EventRecord;
 use gleaner_types::id::HostId;
+use gleaner_types::job::JobStatus;
 use gleaner_types::text::{counted, harmless_json};
 use gleaner_types::time::Timestamp;
+use serde::Serialize;
 
 use super::run::submission;
+use crate::admission::Admission;
 use crate::args::{HostCommand, JobCommand, Since};
-use crate::columns::{Admission, EventLine, OrderLine};
+use crate::columns::{EventLine, OrderLine};
 use crate::documents::{print, print_over, read_document};
 use crate::events::{self, Guard};
 use crate::exit::End;
 use crate::format::CpuUnit;
 use crate::list::{ListArgs, or_none_passes};
-use crate::{columns, format, guests, tasks, watch};
+use crate::{columns, flags, format, guests, held, tasks, watch};
 
 pub(super) async fn hosts(socket: &Path, list: &ListArgs, json: bool, unit: CpuUnit) -> anyhow::Result<End> {
     let now = Clock::start().now();
@@ -40,7 +44,7 @@ pub(super) async fn hosts(socket: &Path, list: &ListArgs, json: bool, unit: CpuU
     if let Some(hold) = &overview.all_held {
         print(&format!("{}\n", format::all_held(hold)))?;
     }
-    print(&or_none_passes(format::hosts(&hosts, now.0, unit), hosts.len(), of))?;
+    print(&or_none_passes(format::hosts(&hosts, overview.all_held.as_deref(), now, unit), hosts.len(), of))?;
     Ok(End::Good)
 }
 
@@ -73,6 +77,36 @@ pub(super) async fn guests(
     Ok(End::Good)
 }
 
+/// What `gleaner top --once --json` prints.
+#[derive(Serialize)]
+struct TopDocument<'a> {
+    overview: &'a Overview,
+    hosts: &'a [HostView],
+    jobs: &'a [JobStatus],
+}
+
+/// Hosts and jobs. One that stands by knows of none.
+async fn fleet(client: &Client, overview: &Overview) -> anyhow::Result<(Vec<HostView>, Vec<JobStatus>)> {
+    if overview.leadership.as_ref().is_some_and(|leadership| !leadership.leads) {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let (Response::Hosts(hosts), Response::Jobs(jobs)) =
+        (client.call(&Request::Hosts).await?, client.call(&Request::Jobs).await?)
+    else {
+        bail!("unexpected answer");
+    };
+    Ok((hosts, jobs))
+}
+
+/// The same as `gleaner top`, once, as JSON.
+pub(super) async fn top_as_json(socket: &Path) -> anyhow::Result<End> {
+    let client = Client::connect(socket).await?;
+    let Response::Overview(overview) = client.call(&Request::Overview).await? else { bail!("unexpected answer") };
+    let (hosts, jobs) = fleet(&client, &overview).await?;
+    print(&serde_json::to_string_pretty(&TopDocument { overview: &overview, hosts: &hosts, jobs: &jobs })?)?;
+    Ok(End::Good)
+}
+
 pub(super) async fn top(socket: &Path, once: bool, unit: CpuUnit) -> anyhow::Result<End> {
     let client = Client::connect(socket).await?;
     let mut events = LastEvents::of(&client, !once).await?;
@@ -80,15 +114,11 @@ pub(super) async fn top(socket: &Path, once: bool, unit: CpuUnit) -> anyhow::Res
         let clock = Clock::start();
         let Response::Overview(overview) = client.call(&Request::Overview).await? else { bail!("unexpected answer") };
         let mut text = headline(&overview);
-        // One that stands by knows of no hosts and jobs.
         if overview.leadership.as_ref().is_none_or(|leadership| leadership.leads) {
-            let (Response::Hosts(hosts), Response::Jobs(mut jobs)) =
-                (client.call(&Request::Hosts).await?, client.call(&Request::Jobs).await?)
-            else {
-                bail!("unexpected answer");
-            };
+            let (hosts, mut jobs) = fleet(&client, &overview).await?;
             jobs.truncate(10);
-            text.push_str(&format!("\n\n{}\n\n{}\n", format::hosts(&hosts, clock.now().0, unit), format::jobs(&jobs)));
+            let of_hosts = format::hosts(&hosts, overview.all_held.as_deref(), clock.now(), unit);
+            text.push_str(&format!("\n\n{of_hosts}\n\n{}\n", format::jobs(&jobs, &hosts)));
         }
         for line in events.now().await? {
             text.push_str(&format!("\n{line}"));
@@ -276,7 +306,7 @@ pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyho
     match command {
         JobCommand::Submit(args) => {
             let submit = submission(&args, tasks::read(&args.file)?, None)?;
-            let answer = client.call(&Request::Submit(Box::new(submit))).await?;
+            let answer = client.call(&Request::Submit(Box::new(submit))).await.map_err(flags::named)?;
             let Response::Submitted { job, output_dir } = answer else { bail!("unexpected answer") };
             match json {
                 true => print(&serde_json::json!({ "job": job, "output_dir": output_dir }).to_string())?,
@@ -300,17 +330,30 @@ pub(super) async fn job(socket: &Path, command: JobCommand, json: bool) -> anyho
             }
             let of = jobs.len();
             let jobs = list.rows(jobs)?;
-            let table = || or_none_passes(format::jobs(&jobs), jobs.len(), of);
-            print(&if json { serde_json::to_string_pretty(&jobs)? } else { table() })?;
+            if json {
+                print(&serde_json::to_string_pretty(&jobs)?)?;
+            } else {
+                let go_on = jobs.iter().any(|job| !job.phase.is_final());
+                let hosts = if go_on { watch::hosts(&client).await } else { Vec::new() };
+                print(&or_none_passes(format::jobs(&jobs, &hosts), jobs.len(), of))?;
+            }
         }
         JobCommand::Show { job } => {
             let detail = watch::job(&client, &job).await?;
-            print(&if json { serde_json::to_string_pretty(&detail)? } else { format::job(&detail.status) })?;
+            if json {
+                print(&serde_json::to_string_pretty(&detail)?)?;
+            } else {
+                let status = &detail.status;
+                let hosts = if status.phase.is_final() { Vec::new() } else { watch::hosts(&client).await };
+                print(&format::job(status, held::of_job(&hosts, status).as_deref()))?;
+            }
         }
         JobCommand::Cancel { job } => {
-            client.call(&Request::Cancel { job: job.clone() }).await?;
-            let line = format!("{job} is cancelled");
-            print(&if json { serde_json::json!({ "job": job }).to_string() } else { line })?;
+            let answer = client.call(&Request::Cancel { job }).await?;
+            let Response::Cancelled { job, user } = answer else { bail!("unexpected answer") };
+            let by = user.as_ref().map_or_else(String::new, |user| format!(", submitted by {user},"));
+            let line = format!("job {job}{by} is cancelled");
+            print(&if json { serde_json::json!({ "job": job, "user": user }).to_string() } else { line })?;
         }
     }
     Ok(End::Good)
@@ -322,32 +365,36 @@ pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> any
         HostCommand::Hold { host: Some(host), time, unknown, .. } => {
             let for_s = time.map(|time| time.as_secs_f64());
             let request = Request::Hold { host: host.clone(), for_s, unknown };
-            let Response::Held { until } = client.call(&request).await? else { bail!("unexpected answer") };
+            let Response::Held { until } = client.call(&request).await.map_err(flags::named)? else {
+                bail!("unexpected answer")
+            };
             match json {
                 true => print(&serde_json::json!({ "host": host, "held_until": until }).to_string())?,
-                false => print(&format!("{host} is left alone until {until}"))?,
+                false => print(&format!("{host} is {}", until.in_words(None)))?,
             }
         }
         HostCommand::Hold { host: None, time, .. } => {
             let request = Request::HoldAll { for_s: time.map(|time| time.as_secs_f64()) };
-            let Response::Held { until } = client.call(&request).await? else { bail!("unexpected answer") };
+            let Response::Held { until } = client.call(&request).await.map_err(flags::named)? else {
+                bail!("unexpected answer")
+            };
             match json {
                 true => print(&serde_json::json!({ "all": true, "held_until": until }).to_string())?,
-                false => print(&format!("all hosts are left alone until {}", format::all_until(until)))?,
+                false => print(&format!("all hosts are {}", until.in_words(None)))?,
             }
         }
         HostCommand::Release { host: Some(host), .. } => {
             client.call(&Request::Release { host: host.clone() }).await?;
             match json {
                 true => print(&serde_json::json!({ "host": host, "held_until": null }).to_string())?,
-                false => print(&format!("hold on {host} lifted"))?,
+                false => print(&format!("{host} is released"))?,
             }
         }
         HostCommand::Release { host: None, .. } => {
             client.call(&Request::ReleaseAll).await?;
             match json {
                 true => print(&serde_json::json!({ "all": true, "held_until": null }).to_string())?,
-                false => print("all hosts are given back, but for those that are held by name")?,
+                false => print("all hosts are released, but for those that are held by name")?,
             }
         }
         HostCommand::Remove { host } => {
@@ -359,7 +406,9 @@ pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> any
         }
         HostCommand::Invite { host, time, addresses } => {
             let request = Request::Invite { host: host.clone(), for_s: time.as_secs_f64(), addresses };
-            let Response::Invited(invited) = client.call(&request).await? else { bail!("unexpected answer") };
+            let Response::Invited(invited) = client.call(&request).await.map_err(flags::named)? else {
+                bail!("unexpected answer")
+            };
             if json {
                 print(&serde_json::to_string(&invited)?)?;
             } else {
@@ -375,13 +424,17 @@ pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> any
             }
         }
         HostCommand::Invitations { list } => {
-            let list = list.over(columns::admissions())?;
+            let now = Clock::start().now();
+            let list = list.over(columns::admissions(now))?;
             let answer = client.call(&Request::Invitations).await?;
             let Response::Invitations { invitations, revocations } = answer else { bail!("unexpected answer") };
             let of = invitations.len() + revocations.len();
             let revocations = revocations.into_iter().map(Admission::Revoked);
             let rows = list.rows(invitations.into_iter().map(Admission::Invited).chain(revocations).collect())?;
-            let shown = rows.len();
+            if !json {
+                print(&or_none_passes(format::admissions(&rows, now), rows.len(), of))?;
+                return Ok(End::Good);
+            }
             let (mut invitations, mut revocations) = (Vec::new(), Vec::new());
             for row in rows {
                 match row {
@@ -389,14 +442,8 @@ pub(super) async fn host(socket: &Path, command: HostCommand, json: bool) -> any
                     Admission::Revoked(one) => revocations.push(one),
                 }
             }
-            match json {
-                true => print(&serde_json::to_string_pretty(
-                    &serde_json::json!({ "invitations": invitations, "revocations": revocations }),
-                )?)?,
-                false => {
-                    print(&or_none_passes(format::invitations(&invitations, &revocations), shown, of))?;
-                }
-            }
+            let document = serde_json::json!({ "invitations": invitations, "revocations": revocations });
+            print(&serde_json::to_string_pretty(&document)?)?;
         }
         HostCommand::Uninvite { host } => {
             client.call(&Request::Uninvite { host: host.clone() }).await?;

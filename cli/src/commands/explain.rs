@@ -9,14 +9,15 @@ use gleaner_api::{Client, ClientError, ErrorCode, JobDetail, Request, Response, 
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_types::id::{HostId, JobId};
-use gleaner_types::job::{JobPhase, JobStatus, PoolShare, Workers};
+use gleaner_types::job::{JobPhase, JobStatus, PoolShare};
 use gleaner_types::report::HostHarm;
 use serde::Serialize;
 
 use super::run::Saved;
 use crate::documents::print;
 use crate::exit::End;
-use crate::{format, watch};
+use crate::failures::{FailedTask, FirstFailures};
+use crate::{failures, format, held, watch};
 
 pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json: bool) -> anyhow::Result<End> {
     if from.is_none()
@@ -29,25 +30,63 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
         }
     }
     let job: JobId = name.parse()?;
-    let (detail, hosts) = match from {
-        Some(folder) => (saved(folder, &job)?, Saved::host(folder).into_iter().collect()),
+    let (detail, hosts, first_failed) = match from {
+        Some(folder) => {
+            let detail = saved(folder, &job)?;
+            let first_failed = saved_failures(folder, &detail.status);
+            (detail, Saved::host(folder).into_iter().collect(), first_failed)
+        }
         None => {
             let client = Client::connect(socket).await?;
             let detail = match watch::job(&client, &job).await {
                 Ok(detail) => detail,
                 Err(error) => return Err(nobody(&client, &job, error).await),
             };
-            let hosts = of_job(hosts_now(&client).await, &detail.status);
-            (detail, hosts)
+            let hosts = of_job(watch::hosts(&client).await, &detail.status);
+            let first_failed = first_failures(&client, &detail.status).await;
+            (detail, hosts, first_failed)
         }
     };
+    let status = &detail.status;
     let Some(decision) = &detail.decision else {
-        print(&format!("{}\nno decision has been taken about it yet", format::job(&detail.status)))?;
-        return Ok(End::Failed);
+        let failed = failures::in_words(status, &first_failed).map(|failed| format!("\n{failed}")).unwrap_or_default();
+        return undecided(&(format::job(status, held::of_hosts(hosts.iter()).as_deref()) + &failed), json);
     };
-    let share = detail.status.share.as_ref().map(|share| (share, &detail.status.spec.workers));
-    show(decision, format::decision, &hosts, share, json)?;
+    let about = AboutJob { status, first_failed: &first_failed };
+    show(decision, format::decision, &hosts, Some(&about), json)?;
     Ok(End::Good)
+}
+
+/// What there is to say of a job or application about which nothing was decided. That is no decision, and no JSON.
+fn undecided(about: &str, json: bool) -> anyhow::Result<End> {
+    const NONE: &str = "no decision has been taken about it yet";
+    anyhow::ensure!(!json, NONE);
+    print(&format!("{about}\n{NONE}"))?;
+    Ok(End::Failed)
+}
+
+/// What is shown beside the decision about a job.
+struct AboutJob<'a> {
+    status: &'a JobStatus,
+    first_failed: &'a [FailedTask],
+}
+
+/// The first tasks of a job that failed, by the aggregator's event log. An explanation without them is still one.
+async fn first_failures(client: &Client, job: &JobStatus) -> Vec<FailedTask> {
+    let Some(mut first) = FirstFailures::of(job) else { return Vec::new() };
+    if let Ok(mut lines) = client.events(Some(job.submitted), false).await {
+        while let Ok(Some(line)) = lines.next().await
+            && first.take(&line)
+        {}
+    }
+    first.found()
+}
+
+/// The same by the events that `gleaner run` left.
+fn saved_failures(folder: &Path, job: &JobStatus) -> Vec<FailedTask> {
+    let Some(mut first) = FirstFailures::of(job) else { return Vec::new() };
+    _ = Saved::events(folder).iter().all(|line| first.take(line));
+    first.found()
 }
 
 /// What is neither a job nor an application.
@@ -75,28 +114,16 @@ async fn nobody(client: &Client, name: &JobId, error: anyhow::Error) -> anyhow::
 
 async fn application_decision(client: &Client, status: &ApplicationStatus, json: bool) -> anyhow::Result<End> {
     let Some(decision) = &status.decision else {
-        print(&format!("{}\nno decision has been taken about it yet", format::application(status)))?;
-        return Ok(End::Failed);
+        return undecided(&format::application(status), json);
     };
-    let hosts = of_application(hosts_now(client).await, &status.spec);
+    let hosts = of_application(watch::hosts(client).await, &status.spec);
     show(decision, format::balance, &hosts, None, json)?;
     Ok(End::Good)
 }
 
-/// All hosts. A decision without them is still one.
-async fn hosts_now(client: &Client) -> Vec<HostView> {
-    match client.call(&Request::Hosts).await {
-        Ok(Response::Hosts(hosts)) => hosts,
-        _ => Vec::new(),
-    }
-}
-
-/// The hosts whose volunteers work for a job now. Several jobs may share the slots of one machine, which names the oldest.
+/// The hosts whose volunteers work for a job now.
 fn of_job(hosts: Vec<HostView>, job: &JobStatus) -> Vec<HostView> {
-    let is_active = matches!(job.phase, JobPhase::Profiling | JobPhase::Running);
-    let machine = job.spec.workers.slots().filter(|_| is_active).map(|local| &local.host);
-    let is_own = |host: &HostView| host.job.as_ref() == Some(&job.spec.id) || machine == Some(&host.host);
-    hosts.into_iter().filter(is_own).collect()
+    hosts.into_iter().filter(|view| held::works_for(view, job)).collect()
 }
 
 /// The hosts that an application's tiers are on.
@@ -105,13 +132,15 @@ fn of_application(hosts: Vec<HostView>, spec: &ApplicationSpec) -> Vec<HostView>
     hosts.into_iter().filter(|host| own.contains(&host.host)).collect()
 }
 
-/// A decision as JSON: itself, and beside it a job's share and the harm on its hosts.
+/// A decision as JSON: itself, and beside it a job's share and failed tasks, and the harm on its hosts.
 #[derive(Serialize)]
 struct Explained<'a, D> {
     #[serde(flatten)]
     decision: &'a D,
     #[serde(skip_serializing_if = "Option::is_none")]
     share: Option<&'a PoolShare>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    first_failed: &'a [FailedTask],
     harm: Vec<HarmOn<'a>>,
 }
 
@@ -120,42 +149,46 @@ struct HarmOn<'a> {
     host: &'a HostId,
     #[serde(flatten)]
     harm: &'a HostHarm,
-    /// Why its volunteer is held for another resource than CPU.
+    /// Why the guard holds its volunteer now, although a job has it.
     volunteer_held: Option<String>,
 }
 
-fn as_json<D: Serialize>(decision: &D, hosts: &[HostView], share: Option<&PoolShare>) -> serde_json::Result<String> {
+fn as_json<D: Serialize>(decision: &D, hosts: &[HostView], job: Option<&AboutJob<'_>>) -> serde_json::Result<String> {
     let harm = hosts.iter().filter_map(|view| {
         let harm = &view.report.as_ref()?.harm;
-        Some(HarmOn { host: &view.host, harm, volunteer_held: format::volunteer_held(view) })
+        Some(HarmOn { host: &view.host, harm, volunteer_held: held::by_guard(view) })
     });
-    serde_json::to_string_pretty(&Explained { decision, share, harm: harm.collect() })
+    let share = job.and_then(|job| job.status.share.as_ref());
+    let first_failed = job.map_or(&[][..], |job| job.first_failed);
+    serde_json::to_string_pretty(&Explained { decision, share, first_failed, harm: harm.collect() })
 }
 
-fn as_text<D>(
-    decision: &D,
-    words: fn(&D) -> String,
-    hosts: &[HostView],
-    share: Option<(&PoolShare, &Workers)>,
-) -> String {
-    let share = share.map(|(share, workers)| format!("share now: {}", format::pool_share(share, workers)));
+fn as_text<D>(decision: &D, words: fn(&D) -> String, hosts: &[HostView], job: Option<&AboutJob<'_>>) -> String {
+    let ended = job.and_then(|job| match &job.status.phase {
+        JobPhase::Failed { reason } => {
+            Some(format!("job {} has failed: {}", job.status.spec.id, format::clean(reason)))
+        }
+        _ => None,
+    });
+    let failed = job.and_then(|job| failures::in_words(job.status, job.first_failed));
+    let share = job.and_then(|job| {
+        let share = job.status.share.as_ref()?;
+        Some(format!("share now: {}", format::pool_share(share, &job.status.spec.workers)))
+    });
     let harm = hosts.iter().filter_map(|view| Some(format::host_harm(&view.host, &view.report.as_ref()?.harm)));
-    let held = hosts.iter().filter_map(format::volunteer_held);
-    std::iter::once(words(decision)).chain(share).chain(harm).chain(held).collect::<Vec<_>>().join("\n")
+    let held = held::of_hosts(hosts.iter());
+    let before = ended.into_iter().chain(failed);
+    before.chain([words(decision)]).chain(share).chain(harm).chain(held).collect::<Vec<_>>().join("\n")
 }
 
 fn show<D: Serialize>(
     decision: &D,
     words: fn(&D) -> String,
     hosts: &[HostView],
-    share: Option<(&PoolShare, &Workers)>,
+    job: Option<&AboutJob<'_>>,
     json: bool,
 ) -> anyhow::Result<()> {
-    print(&if json {
-        as_json(decision, hosts, share.map(|(share, _)| share))?
-    } else {
-        as_text(decision, words, hosts, share)
-    })
+    print(&if json { as_json(decision, hosts, job)? } else { as_text(decision, words, hosts, job) })
 }
 
 fn saved(folder: &Path, job: &JobId) -> anyhow::Result<JobDetail> {
@@ -179,7 +212,7 @@ fn saved(folder: &Path, job: &JobId) -> anyhow::Result<JobDetail> {
 #[cfg(test)]
 mod tests {
     use gleaner_types::harm::HarmInterval;
-    use gleaner_types::job::{ClusterSpec, JobSpec, SlotSpec};
+    use gleaner_types::job::{ClusterSpec, JobSpec, SlotSpec, Workers};
     use gleaner_types::report::Reading;
     use serde_json::{Value, json};
 
@@ -244,7 +277,14 @@ mod tests {
             max_slots_per_host: None,
             weight: 1.0,
         });
-        let text = as_text(&(), |()| "a decision".to_owned(), &[view("h1", None)], Some((&share, &hosts)));
+        let on_hosts = |share: PoolShare, workers: Workers| {
+            let mut job = crate::fixtures::job("j", JobPhase::Running);
+            (job.share, job.spec.workers) = (Some(share), workers);
+            job
+        };
+        let job = on_hosts(share.clone(), hosts);
+        let about = AboutJob { status: &job, first_failed: &[] };
+        let text = as_text(&(), |()| "a decision".to_owned(), &[view("h1", None)], Some(&about));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines,
@@ -258,13 +298,30 @@ mod tests {
             ]
         );
         let slots = on("h1", JobPhase::Running).spec.workers;
-        let text = as_text(&(), |()| "a decision".to_owned(), &[], Some((&share, &slots)));
+        let job = on_hosts(share, slots);
+        let text = as_text(&(), |()| "a decision".to_owned(), &[], Some(&AboutJob { status: &job, first_failed: &[] }));
         assert!(
             text.contains(
                 "2 of 5 slots it wants, fair would be 3.0 (its user's 2 jobs together 4.5); 120 slot-seconds lent"
             ),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_failed_job_says_first_why_and_which_tasks() {
+        let mut job = crate::fixtures::job("j", JobPhase::Failed { reason: "a\u{1b} reason".into() });
+        let text = |job: &JobStatus, first_failed: &[FailedTask]| {
+            as_text(&(), |()| "a decision".to_owned(), &[], Some(&AboutJob { status: job, first_failed }))
+        };
+        assert_eq!(text(&job, &[]), "job j has failed: a? reason\na decision");
+        job.progress = Some(crate::fixtures::progress(1));
+        let failed = [FailedTask { task: 7, how: "exited with 3".into(), attempts: 1, host: None, output: None }];
+        let said = text(&job, &failed);
+        assert!(said.contains("1 of 10 tasks failed:\n  task 7 of the list: exited with 3\na decision"), "{said}");
+        let about = AboutJob { status: &job, first_failed: &failed };
+        let value: Value = serde_json::from_str(&as_json(&json!({}), &[], Some(&about)).unwrap()).unwrap();
+        assert_eq!(value["first_failed"], json!([{"task": 7, "how": "exited with 3", "attempts": 1}]));
     }
 
     #[test]

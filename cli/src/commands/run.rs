@@ -9,9 +9,12 @@ use gleaner_api::{Client, JobDetail, Request, Response, SubmitJob};
 use gleaner_daemon::clock::Clock;
 use gleaner_daemon::output::note;
 use gleaner_planner::controller::HostView;
+use gleaner_types::event::EventStamp;
 use gleaner_types::id::{HostId, JobId};
-use gleaner_types::job::{Goal, JobPhase};
+use gleaner_types::job::{Goal, JobPhase, JobStatus};
 use gleaner_types::report::HostHarm;
+use gleaner_types::text::counted;
+use gleaner_types::time::Timestamp;
 use serde_json::json;
 
 use crate::args::{JobArgs, RunArgs};
@@ -21,7 +24,7 @@ use crate::held::HeldTime;
 use crate::stack::{Stack, StackSettings, running_here};
 use crate::states::Meaning;
 use crate::watch::{self, Display};
-use crate::{format, tasks};
+use crate::{flags, format, tasks};
 
 /// What a private pair's run leaves beside its output, so that it can be explained afterwards.
 #[derive(Debug)]
@@ -34,6 +37,17 @@ impl Saved {
     pub(crate) const JOB: &'static str = "job.json";
     /// The host with its last report.
     const HOST: &'static str = "host.json";
+
+    /// The lines of the events of a run, as far as they were kept, in the order of their times.
+    pub(crate) fn events(folder: &Path) -> Vec<String> {
+        let folders = [folder.join(Self::FOLDER), folder.to_owned()].map(|folder| folder.join("events"));
+        let files = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+        let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        let mut lines: Vec<String> =
+            texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+        lines.sort_by_cached_key(|line| EventStamp::from_json_line(line).map_or(Timestamp(0), |stamp| stamp.at));
+        lines
+    }
 
     /// The host of a run, if it is among what was kept.
     pub(crate) fn host(folder: &Path) -> Option<HostView> {
@@ -141,9 +155,8 @@ async fn follow(
     host: Option<&HostId>,
     mut stack: Option<&mut Stack>,
 ) -> anyhow::Result<(JobDetail, HeldTime)> {
-    let Response::Submitted { job, .. } = client.call(&Request::Submit(Box::new(submit))).await? else {
-        bail!("unexpected answer");
-    };
+    let answer = client.call(&Request::Submit(Box::new(submit))).await.map_err(flags::named)?;
+    let Response::Submitted { job, .. } = answer else { bail!("unexpected answer") };
     let (clock, mut held, mut look) = (Clock::start(), HeldTime::default(), Instant::now());
     // One that comes while an answer is awaited counts too.
     let mut interrupted = std::pin::pin!(watch::interrupted());
@@ -153,7 +166,9 @@ async fn follow(
             () = &mut interrupted => {
                 interrupted.set(watch::interrupted());
                 display.say("cancelling the job");
-                client.call(&Request::Cancel { job: job.clone() }).await?;
+                // This run and no other: its name may be another job's by now.
+                let run = JobId::of_run(job.name(), job.run()).unwrap_or_else(|_| job.clone());
+                client.call(&Request::Cancel { job: run }).await?;
             }
         }
         if let Some(stack) = stack.as_deref_mut()
@@ -238,25 +253,17 @@ fn conclude(
         print(&summary.to_string())?;
         return Ok(end);
     }
-    print(&format::job(job))?;
-    let verdict = match (job.spec.goal, met) {
-        _ if job.phase != JobPhase::Completed => format!("{}: its goal was not reached", job.phase.word()),
-        (Goal::Deadline { within_s }, Some(true)) => {
-            format!("deadline met, {} early", format::seconds(within_s - elapsed_s.unwrap_or(within_s)))
-        }
-        (Goal::Deadline { within_s }, _) => {
-            format!("deadline MISSED by {}", format::seconds(elapsed_s.unwrap_or(f64::INFINITY) - within_s))
-        }
-        (_, Some(true)) => "within the budget".to_owned(),
-        (_, Some(false)) => "budget EXCEEDED".to_owned(),
-        (_, None) => "done as cheaply as possible".to_owned(),
-    };
+    print(&format::job(job, None))?;
+    let verdict = verdict(job, held);
     let meaning = match end {
         End::Good => Meaning::Good,
         End::GoalMissed | End::TasksFailed | End::Failed => Meaning::Bad,
     };
     print(&meaning.paint(&verdict))?;
-    held.summary().iter().try_for_each(|line| print(line))?;
+    // Of a job that was late it is said with that.
+    if !is_late(job) {
+        held.summary().iter().try_for_each(|line| print(line))?;
+    }
     // The job's own summary has it otherwise.
     if let Some(harm) = harm.filter(|_| job.harm.is_none()) {
         print(&format::harm(&harm.foreground))?;
@@ -264,4 +271,82 @@ fn conclude(
     let from = if private { format!(" --from {}", output.display()) } else { String::new() };
     print(&format!("why it ran as it did: gleaner explain {}{from}", job.spec.id))?;
     Ok(end)
+}
+
+/// How a run ended, in a line: what is done, whether its goal was met, and where not by how much and why.
+fn verdict(job: &JobStatus, held: &HeldTime) -> String {
+    let (done, failed, of) =
+        job.progress.as_ref().map_or((0, 0, 0), |own| (own.tasks_done, own.tasks_failed, own.tasks_total));
+    let tasks = counted(of, "task");
+    match &job.phase {
+        JobPhase::Completed => {
+            let all = match of {
+                0 => "it is done".to_owned(),
+                1 => "the task is done".to_owned(),
+                _ => format!("all {tasks} are done"),
+            };
+            format!("{all}{}", of_goal(job, held))
+        }
+        JobPhase::Failed { .. } if failed > 0 => {
+            format!("{failed} of {tasks} failed after the last attempt, so the goal was not reached; {done} done")
+        }
+        JobPhase::Failed { .. } => format!("it failed, so the goal was not reached; {done} of {tasks} done"),
+        phase => format!("{}; {done} of {tasks} done", phase.word()),
+    }
+}
+
+/// All of it is done, after its deadline.
+fn is_late(job: &JobStatus) -> bool {
+    job.phase == JobPhase::Completed && matches!(job.spec.goal, Goal::Deadline { .. }) && goal_met(job) == Some(false)
+}
+
+/// How a job that is done stands to its goal.
+fn of_goal(job: &JobStatus, held: &HeldTime) -> String {
+    match (job.spec.goal, goal_met(job)) {
+        (Goal::Deadline { .. }, _) => {
+            let (Some(ended), Some(deadline)) = (job.ended, job.deadline) else { return String::new() };
+            if !is_late(job) {
+                return format!("; deadline met, {} early", format::seconds(deadline.seconds_since(ended)));
+            }
+            let why = held.summary().map(|held| format!(": {held}")).unwrap_or_default();
+            format!(", {} late for the deadline{why}", format::seconds(ended.seconds_since(deadline)))
+        }
+        (Goal::Cost { budget: Some(budget) }, Some(false)) => {
+            format!("; it cost {}, more than the budget of {budget}", job.cost)
+        }
+        (Goal::Cost { budget: Some(budget) }, _) => format!("; it cost {}, within the budget of {budget}", job.cost),
+        (Goal::Cost { budget: None }, _) => ", as cheaply as possible".to_owned(),
+        (Goal::Energy, _) => ", with as little energy as possible".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_types::units::Dollars;
+
+    use super::*;
+    use crate::fixtures::{job, progress};
+
+    fn ended(phase: JobPhase, failed: u32, ended_ms: u64) -> JobStatus {
+        JobStatus { progress: Some(progress(failed)), ended: Some(Timestamp(ended_ms)), ..job("j", phase) }
+    }
+
+    #[test]
+    fn the_last_line_says_what_is_done_and_by_how_much_it_is_late() {
+        let none = HeldTime::default();
+        // The deadline is 300 s after the submission.
+        let said = |phase, failed, ended_ms| verdict(&ended(phase, failed, ended_ms), &none);
+        assert_eq!(said(JobPhase::Completed, 0, 286_000), "all 10 tasks are done; deadline met, 14 s early");
+        assert_eq!(said(JobPhase::Completed, 0, 312_000), "all 10 tasks are done, 12 s late for the deadline");
+        assert_eq!(
+            said(JobPhase::Failed { reason: String::new() }, 3, 100_000),
+            "3 of 10 tasks failed after the last attempt, so the goal was not reached; 7 done"
+        );
+        assert_eq!(said(JobPhase::Cancelled, 0, 100_000), "cancelled; 10 of 10 tasks done");
+        let mut cheap = ended(JobPhase::Completed, 0, 1);
+        cheap.spec.goal = Goal::Cost { budget: Some(Dollars::clamped(0.5)) };
+        cheap.cost = Dollars::clamped(0.75);
+        let said = verdict(&cheap, &none);
+        assert!(said.contains("all 10 tasks are done; it cost ") && said.contains("more than the budget of"), "{said}");
+    }
 }

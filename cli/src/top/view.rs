@@ -1,7 +1,7 @@
 //! Draws the screen, at any size. In: the state. Out: a frame on the terminal. Called by [`super`]. Control characters
 //! are removed from names.
 
-use gleaner_planner::controller::{HeldUntil, HostView};
+use gleaner_planner::controller::{FleetHold, HostView};
 use gleaner_types::application::{ApplicationStatus, ShareDecision};
 use gleaner_types::job::{JobPhase, JobStatus};
 use gleaner_types::report::{HostReport, Reading, WorkloadSample};
@@ -14,9 +14,11 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, TableState, Tabs, Wrap};
 
-use super::state::{State, Tab};
-use crate::format::{clean, goal, pool_share, response_time, seconds, share, word};
+use super::state::{Snapshot, State, Tab};
+use crate::format;
+use crate::format::{clean, goal, pool_share, response_time, seconds, share, three_digits, word};
 use crate::guests::{Guest, Role, limits_in_words, managed_by, per_second};
+use crate::held;
 use crate::states::{self, Meaning};
 
 const KEYS: &str = "q quit  tab next  1-6 tab  ↑↓ select  / filter  p pause  ? help";
@@ -62,9 +64,9 @@ pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
     match (&state.snapshot, state.tab) {
         (_, Tab::Events) => events(state, frame, body),
         (None, _) => frame.render_widget(Paragraph::new("waiting for the aggregator"), body),
-        (Some(snapshot), Tab::Fleet) => fleet(state, snapshot.overview.now, frame, body),
+        (Some(_), Tab::Fleet) => fleet(state, frame, body),
         (Some(_), Tab::Residual) => residual(state, frame, body),
-        (Some(snapshot), Tab::Jobs) => jobs(state, snapshot.overview.now, frame, body),
+        (Some(snapshot), Tab::Jobs) => jobs(state, snapshot, frame, body),
         (Some(_), Tab::Applications) => applications(state, frame, body),
         (Some(snapshot), Tab::Guests) => guests(state, snapshot.overview.now, frame, body),
     }
@@ -89,7 +91,7 @@ fn title_line(state: &State) -> Line<'static> {
         spans.push(Span::styled(format!("TROUBLE: {}  ", clean(error)), BAD));
     }
     if let Some(hold) = &overview.all_held {
-        spans.push(Span::styled(format!("ALL HOSTS ARE HELD by {}  ", clean(&hold.by)), WARN));
+        spans.push(Span::styled(format!("{}  ", format::all_are_held(hold)), WARN));
     }
     let time = overview.now.to_string();
     spans.push(Span::raw(format!(
@@ -145,25 +147,30 @@ fn table(
     frame.render_stateful_widget(table.row_highlight_style(SELECTED), area, &mut shown);
 }
 
-fn fleet(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
+/// Of a host whose volunteer is held: by an operator, by the guard, or for the harm it does; and why.
+fn why_held(host: &HostView, all_held: Option<&FleetHold>) -> Option<String> {
+    let by_operator = host.held_until.map(|until| format::held(until, all_held));
+    let by_guard = || Some(format!("the guard holds the volunteer now: {}", held::by_guard(host)?));
+    let for_harm = || {
+        let report = host.report.as_ref().filter(|_| host.connected)?;
+        Some(clean(&report.harm.protection.as_ref()?.reason))
+    };
+    let why = by_operator.or_else(by_guard).or_else(for_harm)?;
+    Some(format!("{}: {why}", host.host))
+}
+
+fn fleet(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let hosts = state.hosts();
     let cores = |share: CoreShare| state.unit.brief(share);
     let reading = |reading: &Reading<CoreShare>| reading.value().map_or_else(|| "-".to_owned(), |share| cores(*share));
-    // How the volunteer of the selected host is held for the harm it does, and why.
-    let held = state.selected().and_then(|selected| hosts.get(selected)).and_then(|host| {
-        let protection = host.report.as_ref().filter(|_| host.connected)?.harm.protection.as_ref()?;
-        Some(format!("{}: {}", host.host, clean(&protection.reason)))
-    });
+    let all_held = state.snapshot.as_ref().and_then(|snapshot| snapshot.overview.all_held.as_deref());
+    let held = state.selected().and_then(|selected| hosts.get(selected)).and_then(|host| why_held(host, all_held));
     let of_held = Constraint::Length(if held.is_some() { 2 } else { 0 });
     let [table_area, held_area, sum_area] =
         Layout::vertical([Constraint::Min(0), of_held, Constraint::Length(1)]).areas(area);
     let (wide, widest) = (area.width >= HARM_FROM, area.width >= OTHER_FROM);
     let row = |host: &&HostView| {
         let (word, meaning) = states::host(host);
-        let word = match (meaning, host.held_until) {
-            (Meaning::Held, Some(HeldUntil::Time(until))) => format!("held {}", seconds(until.seconds_since(now))),
-            _ => word.to_owned(),
-        };
         let report = host.report.as_ref();
         let (volunteer, of_volunteer) = states::volunteer(report.map(|report| &report.volunteer.state));
         let of_harm = report.map_or(Meaning::Plain, states::harm);
@@ -265,7 +272,8 @@ fn residual(state: &State, frame: &mut Frame<'_>, area: Rect) {
     }
 }
 
-fn jobs(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
+fn jobs(state: &State, snapshot: &Snapshot, frame: &mut Frame<'_>, area: Rect) {
+    let now = snapshot.overview.now;
     let left = |at: Timestamp| at.seconds_since(now) - now.seconds_since(at);
     let row = |job: &&JobStatus| {
         let style = states::phase(&job.phase).on_screen();
@@ -304,8 +312,9 @@ fn jobs(state: &State, now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
                 .map(|share| format!("; {}", pool_share(share, &job.spec.workers)))
                 .unwrap_or_default(),
         };
+        let held = held::of_job(&snapshot.hosts, job).map(|held| format!("; {held}")).unwrap_or_default();
         format!(
-            "{}: {}, {} so far, {:.0} core-s{why}",
+            "{}: {}, {} so far, {:.0} core-s{held}{why}",
             job.spec.id,
             goal(job.spec.goal),
             job.cost,
@@ -327,12 +336,13 @@ fn applications(state: &State, frame: &mut Frame<'_>, area: Rect) {
     };
     let row = |own: &&ApplicationStatus| {
         let mean_ms = own.response.as_ref().and_then(|(_, response)| response.mean_ms());
-        let style = states::response(own).on_screen();
-        let of_target = mean_ms.map_or_else(|| "-".to_owned(), |mean| format!("{:.2}", mean / own.spec.target_ms));
+        let style = states::response(own).1.on_screen();
+        let of_target =
+            mean_ms.map_or_else(|| "-".to_owned(), |mean| format!("{:.0} %", 100.0 * mean / own.spec.target_ms));
         let shares = own.decision.iter().flat_map(|decision| &decision.shares).map(share);
         Row::new(vec![
             Cell::from(own.spec.name.to_string()),
-            Cell::from(format!("{} ms", own.spec.target_ms)),
+            Cell::from(format!("{} ms", three_digits(own.spec.target_ms))),
             Cell::from(own.response.as_ref().map_or_else(|| "-".into(), |(_, response)| response_time(response)))
                 .style(style),
             Cell::from(of_target).style(style),
@@ -343,7 +353,7 @@ fn applications(state: &State, frame: &mut Frame<'_>, area: Rect) {
         ("APPLICATION", Constraint::Min(12)),
         ("TARGET", Constraint::Length(9)),
         ("RESPONSE", Constraint::Length(12)),
-        ("OF IT", Constraint::Length(6)),
+        ("OF TARGET", Constraint::Length(9)),
         ("SHARES OF THEIR HOSTS", Constraint::Fill(1)),
     ];
     table(state, frame, area, &columns, state.applications().iter().map(row).collect(), "no applications");

@@ -44,6 +44,36 @@ pub fn counted(number: impl std::fmt::Display, one: &str) -> String {
     format!("{number} {one}{ending}")
 }
 
+/// A duration in seconds, in words: "250 ms", "4.5 s", "4 min 30 s", "1 h 02 min", "3 d 04 h". The one way in which reasons, events and
+/// lists say one.
+#[must_use]
+pub fn duration(seconds: f64) -> String {
+    if !seconds.is_finite() || seconds > 1e9 {
+        return "never".into();
+    }
+    let (sign, total) = (if seconds < 0.0 { "-" } else { "" }, seconds.abs());
+    let ms = (total * 1_000.0).round();
+    if ms < 1.0 {
+        return "0 s".to_owned();
+    }
+    if ms < 1_000.0 {
+        return format!("{sign}{ms:.0} ms");
+    }
+    // Of less than ten seconds a tenth counts too.
+    let tenths = (total * 10.0).round();
+    if tenths < 100.0 && tenths % 10.0 != 0.0 {
+        return format!("{sign}{:.1} s", tenths / 10.0);
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded above")]
+    let whole = total.round() as u64;
+    match whole {
+        0..60 => format!("{sign}{whole} s"),
+        60..3_600 => format!("{sign}{} min {:02} s", whole / 60, whole % 60),
+        3_600..172_800 => format!("{sign}{} h {:02} min", whole / 3_600, whole / 60 % 60),
+        _ => format!("{sign}{} d {:02} h", whole / 86_400, whole / 3_600 % 24),
+    }
+}
+
 /// A JSON document with every character that is not harmless written as its number. Outside of its strings JSON has
 /// none but line ends and tabs, which stay.
 #[must_use]
@@ -107,6 +137,28 @@ mod tests {
     fn one_of_them_is_not_many() {
         assert_eq!((counted(1, "process"), counted(2, "process")), ("1 process".into(), "2 processes".into()));
         assert_eq!([0, 1, 2, 11].map(|number| counted(number, "host")), ["0 hosts", "1 host", "2 hosts", "11 hosts"]);
+    }
+
+    #[test]
+    fn durations_are_said_in_one_way() {
+        for (seconds, text) in [
+            (0.0, "0 s"),
+            (-0.0004, "0 s"),
+            (0.4, "400 ms"),
+            (1.25, "1.3 s"),
+            (4.96, "5 s"),
+            (-5.0, "-5 s"),
+            (9.97, "10 s"),
+            (59.4, "59 s"),
+            (59.6, "1 min 00 s"),
+            (270.0, "4 min 30 s"),
+            (3_725.0, "1 h 02 min"),
+            (172_799.0, "47 h 59 min"),
+            (273_700.0, "3 d 04 h"),
+            (f64::INFINITY, "never"),
+        ] {
+            assert_eq!(duration(seconds), text, "{seconds}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::{v1, v2};
 use gleaner_types::command::{Ack, Command};
 use gleaner_types::event::EventRecord;
 use gleaner_types::guest::GuestName;
-use gleaner_types::id::HostId;
+use gleaner_types::id::{GuestText, HostId};
 use gleaner_types::report::{HostFacts, HostReport};
 use gleaner_types::task::{TaskJob, TaskOrders, TaskState};
 use gleaner_types::time::Timestamp;
@@ -73,6 +73,9 @@ pub struct TaskStates {
 pub struct GuestNames {
     /// In no order.
     pub guests: Vec<GuestName>,
+    /// Globs of `foreground.cgroups` in the agent's config that match no cgroup now.
+    #[serde(default)]
+    pub unmatched: Vec<GuestText>,
 }
 
 /// The secret of an invitation: 128 random bits. Never shown.

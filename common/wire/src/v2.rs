@@ -117,7 +117,7 @@ messages! {
         3 => Ack, command::Ack<'_>;
         4 => Events, event::AgentEvents<'_>;
         5 => Tasks, task::TaskStates<'_>;
-        6 => Guests, guest::GuestNames<'_>;
+        6 => Guests, guest::GuestNames<'_> [guest::GuestNamesAppended];
         11 => CertificateRequest, Raw<'_>;
     }
 }

@@ -68,7 +68,7 @@ fn too_short_a_history_says_how_much_is_missing() {
     let missing = seen.allowance(10, 0.01, 0.0).unwrap_err();
     assert_eq!(missing.kind, AbsenceKind::NotYet);
     // 15 errors were seen; 21 are three windows that do not overlap.
-    assert!(missing.detail().contains("6 more minutes"), "{}", missing.detail());
+    assert!(missing.detail().contains("another 6 min 00 s are needed"), "{}", missing.detail());
     assert!(history(80.0, &[20.0; 32]).allowance(10, 0.5, 0.0).is_ok());
 }
 

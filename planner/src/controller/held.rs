@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use gleaner_types::text::harmless;
 use gleaner_types::time::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -34,7 +35,18 @@ impl fmt::Display for HeldUntil {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Time(at) => at.fmt(f),
-            Self::Released => f.write_str("it is released"),
+            Self::Released => f.write_str("released"),
+        }
+    }
+}
+
+impl HeldUntil {
+    /// A hold in words, the same wherever one is said: "held by ann until released". Of one host it is not kept who holds it.
+    #[must_use]
+    pub fn in_words(self, by: Option<&str>) -> String {
+        match by {
+            Some(by) => format!("held by {} until {self}", harmless(by)),
+            None => format!("held until {self}"),
         }
     }
 }
@@ -66,6 +78,12 @@ impl<'de> Deserialize<'de> for HeldUntil {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hold_is_said_in_one_way() {
+        assert_eq!(HeldUntil::Released.in_words(Some("a\u{1b}nn")), "held by a?nn until released");
+        assert_eq!(HeldUntil::Time(Timestamp(0)).in_words(None), "held until 1970-01-01T00:00:00.000Z");
+    }
 
     #[test]
     fn a_hold_until_it_is_released_ends_last() {

@@ -16,6 +16,7 @@ use gleaner_types::command::{Ack, Command, Desired, Outcome, Target, Version};
 use gleaner_types::event::Event;
 use gleaner_types::id::HostId;
 use gleaner_types::report::{HostFacts, HostReport};
+use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
@@ -214,7 +215,7 @@ impl Hosts {
             let quiet = host.reported.is_some_and(|at| now.seconds_since(at) > stale_after_s);
             if host.connected && !host.silent && quiet {
                 host.silent = true;
-                let reason = format!("no report for {stale_after_s:.0} s");
+                let reason = format!("no report for {}", duration(stale_after_s));
                 outputs.event(Event::HostLost { host: id.clone(), reason });
             }
         }

@@ -351,7 +351,7 @@ fn a_held_host_is_left_alone_until_it_is_given_back_or_its_time_is_over() {
     let until = bench.now.after(Duration::from_secs(600));
     let outputs = bench.send(Input::HostHeld { host: id(), until: Some(until) });
     assert_eq!((commands(&outputs), slots(&outputs)), (vec![&Desired::Stop], vec![0]));
-    assert!(matches!(bench.phase("j"), JobPhase::Waiting { reason } if reason.contains("an operator holds it")));
+    assert!(matches!(bench.phase("j"), JobPhase::Waiting { reason } if reason.contains("it is held until ")));
     assert_eq!(bench.controller.hosts()[0].held_until, Some(HeldUntil::Time(until)));
     // Neither a new agent nor time that is not over changes that.
     let facts = Box::new(facts(true));
@@ -396,7 +396,7 @@ fn a_hold_of_all_hosts_holds_newcomers_and_survives_a_restart_and_a_takeover() {
     assert!(outputs.iter().any(told), "{outputs:?}");
     let says =
         |bench: &Bench, words: &str| matches!(bench.phase("j"), JobPhase::Waiting { reason } if reason.contains(words));
-    assert!(says(&bench, "ann holds all hosts until they are released"), "{:?}", bench.phase("j"));
+    assert!(says(&bench, "it is held by ann until released, as all hosts are"), "{:?}", bench.phase("j"));
 
     let newcomer = HostId::new("h2").unwrap();
     bench.send(Input::HostJoined { host: newcomer.clone(), incarnation: 1, facts: Box::new(facts(true)) });

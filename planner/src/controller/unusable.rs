@@ -10,9 +10,9 @@ use super::held::HeldUntil;
 /// A host that offers nothing.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum Unusable {
-    #[error("an operator holds it until {until}; `gleaner host release {host}` gives it back")]
+    #[error("it is {}; `gleaner host release {host}` gives it back", .until.in_words(None))]
     Held { host: HostId, until: HeldUntil },
-    #[error("{by} holds all hosts until {}; `gleaner host release --all` gives them back", all_until(.until))]
+    #[error("it is {}, as all hosts are; `gleaner host release --all` gives them back", .until.in_words(Some(.by.as_str())))]
     AllHeld { by: String, until: HeldUntil },
     #[error("it has not joined")]
     NotJoined,
@@ -28,13 +28,6 @@ pub(super) enum Unusable {
     Unknown { resource: &'static str, absence: Absence },
     #[error(transparent)]
     Contended(#[from] Contended),
-}
-
-fn all_until(until: &HeldUntil) -> String {
-    match until {
-        HeldUntil::Time(at) => at.to_string(),
-        HeldUntil::Released => "they are released".to_owned(),
-    }
 }
 
 /// Applications with response-time targets ask for more CPU than a host has.

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use gleaner_types::id::HostId;
 use gleaner_types::job::Goal;
+use gleaner_types::text::duration;
 use gleaner_types::units::{Dollars, DollarsPerHour};
 use serde::{Deserialize, Serialize};
 
@@ -354,9 +355,9 @@ fn reason(
         (lost, _) => format!(", {lost} finished map tasks run again"),
     };
     let goal = match (wanted.goal, chosen.meets_goal) {
-        (Goal::Deadline { within_s }, true) => format!("the deadline is {within_s:.0} s"),
+        (Goal::Deadline { within_s }, true) => format!("the deadline is {}", duration(within_s)),
         (Goal::Deadline { within_s }, false) => {
-            format!("the deadline of {within_s:.0} s cannot be met; this is the earliest")
+            format!("the deadline of {} cannot be met; this is the earliest", duration(within_s))
         }
         (Goal::Cost { budget: Some(budget) }, true) => format!("the earliest within ${:.2}", budget.amount()),
         (Goal::Cost { budget: Some(budget) }, false) => {
@@ -367,6 +368,6 @@ fn reason(
         }
     };
     let without = unchanged.filter(|_| chosen.changes() > 0);
-    let without = without.map_or_else(String::new, |own| format!(" ({:.0} s without a change)", own.completion_s));
-    format!("{change}: all ends after {:.0} s{without}{lost}; {goal}", chosen.completion_s)
+    let without = without.map_or_else(String::new, |own| format!(" ({} without a change)", duration(own.completion_s)));
+    format!("{change}: all ends after {}{without}{lost}; {goal}", duration(chosen.completion_s))
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::WorkloadId;
+use gleaner_types::text::duration;
 
 use super::posture::Posture;
 
@@ -105,7 +106,9 @@ impl fmt::Display for Cause {
                 harm.trials
             ),
             Self::NoForeground => f.write_str("no foreground used CPU"),
-            Self::HeldLongEnough { held_s } => write!(f, "it was held for {held_s} s and is tried again"),
+            Self::HeldLongEnough { held_s } => {
+                write!(f, "it was held for {} and is tried again", duration(*held_s as f64))
+            }
             Self::HostChanged => f.write_str("the host's CPUs or levers have changed"),
         }
     }

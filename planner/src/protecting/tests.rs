@@ -224,7 +224,7 @@ fn when_nothing_suffices_the_volunteer_is_held_and_tried_again_ever_later() {
     assert!(held.len() > 3 && held.is_sorted() && held[0] < held[2], "{held:?}");
     assert!(held.iter().all(|held| held.as_secs() <= 3_612), "{held:?}");
     let again = bench.changes.iter().find(|(_, change)| change.from == Posture::Hold).unwrap();
-    assert!(again.1.to_string().contains("it was held for 300 s and is tried again"), "{}", again.1);
+    assert!(again.1.to_string().contains("it was held for 5 min 00 s and is tried again"), "{}", again.1);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The record of requests for nodes. In: requests in the order of their times, and where the record has gaps. Out: how many
 //! nodes were wanted in a span, or that it is not known. Forecasts call it.
 
+use gleaner_types::text::duration;
 use serde::{Deserialize, Serialize};
 
 /// Seconds of an hour.
@@ -21,7 +22,7 @@ pub struct Request {
 #[serde(rename_all = "snake_case")]
 pub enum Unknown {
     /// It begins too late.
-    #[error("the record of requests begins {has_s} s ago; the forecast needs {needs_s} s")]
+    #[error("the record of requests begins {} ago; the forecast needs {}", duration(*.has_s), duration(*.needs_s))]
     Short {
         /// Length of the record.
         has_s: f64,
@@ -29,7 +30,11 @@ pub enum Unknown {
         needs_s: f64,
     },
     /// It has a gap where the forecast needs it.
-    #[error("the record of requests has a gap from {from_s} s to {to_s} s, within the window of the forecast")]
+    #[error(
+        "the record of requests has a gap from {} to {}, within the window of the forecast",
+        duration(*.from_s),
+        duration(*.to_s)
+    )]
     Gap {
         /// Where the gap begins.
         from_s: f64,

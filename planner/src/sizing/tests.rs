@@ -61,18 +61,18 @@ fn a_deadline_that_is_met_without_its_margin_is_not_called_missed() {
     let reason = problem.reason(&choice);
     assert_eq!(
         reason,
-        "closest with 3 volunteers: done in 125 s, deadline in 130 s, which leaves less than the margin of 30 s"
+        "closest with 3 volunteers: done in 2 min 05 s, deadline in 2 min 10 s, which leaves less than the margin of 30 s"
     );
     problem.deadline_in_s = Some(170.0);
     let reason = problem.reason(&problem.decide());
     // Two would be done in 167 s.
     assert_eq!(
         reason,
-        "3 volunteers: done in 125 s, deadline in 170 s; fewer would leave less than the margin of 30 s"
+        "3 volunteers: done in 2 min 05 s, deadline in 2 min 50 s; fewer would leave less than the margin of 30 s"
     );
     problem.deadline_in_s = Some(100.0);
     let reason = problem.reason(&problem.decide());
-    assert_eq!(reason, "closest with 3 volunteers: done in 125 s, but the deadline is in 100 s");
+    assert_eq!(reason, "closest with 3 volunteers: done in 2 min 05 s, but the deadline is in 1 min 40 s");
 }
 
 #[test]

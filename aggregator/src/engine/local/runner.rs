@@ -12,6 +12,7 @@ use gleaner_types::event::Event;
 use gleaner_types::id::JobId;
 use gleaner_types::job::{EngineEnd, EngineProgress};
 use gleaner_types::task::{ROOT_REFUSED, TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskState, TaskStatus};
+use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -424,10 +425,10 @@ impl Runner {
                 self.ended(attempt, AttemptEnd::Success, ran_ms, String::new()).await;
             }
             TaskStatus::Exited { ran_ms, status } => {
-                self.ended(attempt, AttemptEnd::Failure, ran_ms, format!("exited with {status}")).await;
+                self.ended(attempt, AttemptEnd::Failure, ran_ms, exited(status)).await;
             }
             TaskStatus::TimedOut { ran_ms } => {
-                let how = format!("ran out of time after {:.0} s", seconds(ran_ms));
+                let how = format!("ran out of time after {}", duration(seconds(ran_ms)));
                 self.ended(attempt, AttemptEnd::Failure, ran_ms, how).await;
             }
             TaskStatus::Lost { ran_ms } => {
@@ -521,6 +522,14 @@ impl Runner {
 
 fn not_recorded(task: u32, error: &io::Error) -> String {
     format!("failed to write the record of task {}: {error}", task.saturating_add(1))
+}
+
+/// An exit status in words. A shell gives one above 128 for a command that a signal ended.
+fn exited(status: i32) -> String {
+    match status.checked_sub(128).filter(|signal| (1..=64).contains(signal)) {
+        Some(signal) => format!("exited with {status}, as after signal {signal}"),
+        None => format!("exited with {status}"),
+    }
 }
 
 fn seconds(ms: u64) -> f64 {

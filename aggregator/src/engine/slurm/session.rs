@@ -10,6 +10,7 @@ use gleaner_planner::queue::{
 };
 use gleaner_types::id::{HostId, JobId, UserName};
 use gleaner_types::job::{EngineProgress, WorkerProgress};
+use gleaner_types::text::duration;
 use gleaner_types::units::Fraction;
 
 use super::nodes::{self, Node};
@@ -498,7 +499,7 @@ fn in_words(turn: &Turn) -> String {
     let ahead = if standing.credit < 0.0 { "behind" } else { "ahead of" };
     let end = standing
         .fair_completion_in_s
-        .map_or(String::new(), |end_s| format!(", by which it would be done in {end_s:.0} s"));
+        .map_or(String::new(), |end_s| format!(", by which it would be done in {}", duration(end_s)));
     let (place, credit, fair) = (turn.place + 1, standing.credit.abs(), standing.fair);
     format!(
         "number {place} by fair completion; {credit:.0} CPU seconds {ahead} its fair share, now {fair:.1} CPUs{end}"

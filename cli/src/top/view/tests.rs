@@ -1,8 +1,7 @@
 use gleaner_api::{HostGuests, Overview};
 use gleaner_test_support::report::{report, residual, share};
-use gleaner_types::application::{ApplicationSpec, ResponseSource, ResponseTime};
 use gleaner_types::guest::{GuestName, Manager};
-use gleaner_types::id::{ApplicationId, GuestText, HostId, WorkloadId};
+use gleaner_types::id::{GuestText, HostId, WorkloadId};
 use gleaner_types::report::{Protection, Reason, WorkloadKind};
 use gleaner_types::units::Bytes;
 use ratatui::Terminal;
@@ -11,7 +10,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::super::state::{News, Snapshot};
 use super::*;
-use crate::fixtures::{host_view, job};
+use crate::fixtures::{application, host_view, job};
 
 fn host(name: &str, expected: f64) -> HostView {
     let id = HostId::new(name).unwrap();
@@ -22,21 +21,6 @@ fn host(name: &str, expected: f64) -> HostView {
     report.volunteer.cpu = share(80.0);
     report.volunteer.allowance = share(150.0);
     HostView { reported: Some(Timestamp(1_000)), ..host_view(report) }
-}
-
-fn application() -> ApplicationStatus {
-    ApplicationStatus {
-        spec: ApplicationSpec {
-            name: ApplicationId::new("shop").unwrap(),
-            target_ms: 100.0,
-            response_time: ResponseSource::Push,
-            control: gleaner_types::application::Control::Balance,
-            tiers: Vec::new(),
-        },
-        response: Some((Timestamp(0), ResponseTime::Mean { mean_ms: 250.0 })),
-        missed: 2,
-        decision: None,
-    }
 }
 
 fn workload(id: &str, percent: f64) -> WorkloadSample {
@@ -74,7 +58,7 @@ fn names() -> Vec<HostGuests> {
         uuid: None,
         pid: Some(7),
     };
-    vec![HostGuests { host: HostId::new("host-1").unwrap(), guests: vec![guest] }]
+    vec![HostGuests { host: HostId::new("host-1").unwrap(), guests: vec![guest], unmatched: Vec::new() }]
 }
 
 fn snapshot(hosts: Vec<HostView>) -> News {
@@ -149,7 +133,7 @@ fn every_tab_fits_80_by_24() {
     press(&mut state, &[KeyCode::Down]);
     shows(&screen(&state, 80, 24), &["for a?[2J host"]);
     press(&mut state, &[KeyCode::Tab]);
-    shows(&screen(&state, 80, 24), &["shop", "100 ms", "250.00 ms", "2.50"]);
+    shows(&screen(&state, 80, 24), &["shop", "100 ms", "250 ms", "250 %"]);
     press(&mut state, &[KeyCode::Tab]);
     shows(&screen(&state, 80, 24), &["no events"]);
     state.take(News::Event("one event".to_owned()));

@@ -5,7 +5,7 @@ use gleaner_types::guest::Manager;
 
 use super::variant::{Code, codes};
 use crate::message;
-use crate::schema::{Block, List, schema};
+use crate::schema::{Block, List, appended, schema};
 
 codes! {
     Manager, "manager of guests" {
@@ -26,5 +26,9 @@ schema! {
 }
 schema! {
     /// What the workloads of a host are called.
-    GuestNames<'a> = message::GuestNames { guests: List<Block<'a, GuestName<'a>>> }
+    GuestNames<'a> = message::GuestNames { guests: List<Block<'a, GuestName<'a>>> } lacks { unmatched: Vec::new() }
+}
+appended! {
+    /// What was appended to the names.
+    GuestNamesAppended<'a> = message::GuestNames { unmatched: List<&'a str> }
 }

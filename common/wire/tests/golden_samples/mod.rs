@@ -552,7 +552,7 @@ fn named_guests() -> FromAgent {
         uuid: (number < 3).then(|| text("4dea22b3-1d52-d8f3-2516-782e98ab3fa0")),
         pid: (number < 5).then_some(70_000 + number),
     };
-    FromAgent::Guests(GuestNames { guests: (0..).zip(managers).map(one).collect() })
+    FromAgent::Guests(GuestNames { guests: (0..).zip(managers).map(one).collect(), unmatched: Vec::new() })
 }
 
 /// A report with every state of harm.
@@ -639,6 +639,10 @@ pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     all.push(("from_agent.report.reasons_with_details".to_owned(), Sample::FromAgent(detailed())));
     tasks(&mut all);
     all.push(("from_agent.guests".to_owned(), Sample::FromAgent(named_guests())));
+    // A config with a glob that matches nothing, which an older release does not say.
+    let unmatched = vec![GuestText::new("web-*.slice").unwrap()];
+    let nothing = FromAgent::Guests(GuestNames { guests: Vec::new(), unmatched });
+    all.push(("from_agent.guests.unmatched".to_owned(), Sample::FromAgent(nothing)));
     all.push(("from_agent.hello.fixed_reasons".to_owned(), Sample::FromAgent(fixed_reasons())));
     // What an older release does not say.
     let mut says = hello(CgroupMode::V2, VolunteerKind::None, Vec::new());

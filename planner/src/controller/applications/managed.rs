@@ -7,6 +7,7 @@ use gleaner_types::application::{
 use gleaner_types::event::Event;
 use gleaner_types::id::HostId;
 use gleaner_types::report::{Capability, HostReport, WorkloadSample};
+use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{BytesPerSec, CoreShare};
 use serde::{Deserialize, Serialize};
@@ -240,7 +241,7 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
         let why = match response {
             ResponseTime::Mean { .. } => "what was seen cannot be used".to_owned(),
             ResponseTime::Idle => "nobody asked anything of it".to_owned(),
-            ResponseTime::Late { age_s } => format!("its response time is {age_s:.0} s old"),
+            ResponseTime::Late { age_s } => format!("its response time is {} old", duration(*age_s)),
             ResponseTime::Missing { reason } => reason.clone(),
             ResponseTime::Absurd { value } => format!("its source says {value}"),
         };

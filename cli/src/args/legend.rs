@@ -1,0 +1,51 @@
+//! What the columns of lists mean, for the end of their help. Data only; the command line shows it.
+
+/// Of `gleaner hosts`.
+pub(super) const HOSTS: &str = "\
+Columns; CPU is in cores, and a number in brackets is explained below the table:
+  STATE            acting: it may run a volunteer; observing: it only reports; held: an operator stopped its volunteer;
+                   lost: it is not connected
+  BUSY             what everything on it uses
+  FOREGROUND       what the guests and services use that its config names as foreground, which must not be slowed down
+  OTHER            what is neither foreground nor the volunteer
+  RESIDUAL         what the foreground is predicted to leave: the likely amount / the promise, which is to be there at least
+  VOLUNTEER        what the volunteer uses, the container for batch work
+  ALLOWED          the most that the guard lets the volunteer use now; the guard is the part of the agent that protects the
+                   foreground
+  HARM             how much slower the foreground is because of the volunteer
+  PROMISES BROKEN  how often less was left than was promised, and of how many promises
+  AGE              the time since its last report
+  JOB              the job that its volunteer works for";
+
+/// Of `gleaner job list`.
+pub(super) const JOBS: &str = "\
+Columns:
+  GOAL          what it should achieve
+  TASKS         tasks that are done, of all
+  DONE          the part of its work that is done, running tasks counted in part
+  FAILED        tasks given up after their last attempt
+  VOLUNTEERS    hosts, or slots of its machine, that work for it beside its dedicated ones; a slot is room for one task
+  SHARE         hosts or slots that it may have, of those it wants, where several jobs want the same ones
+  AHEAD         how far it is ahead of fair sharing; less than 0 is behind
+  CORE-SECONDS  CPU time that its volunteers and dedicated slots have used";
+
+/// Of `gleaner app list`.
+pub(super) const APPLICATIONS: &str = "\
+Columns:
+  STATE        met: within the target; above: by up to a tenth; missed: by more; idle: nobody asked anything; late: the last
+               answer is too old; missing, absurd: its source says nothing, or nothing that can be; waiting: nothing yet
+  TARGET       the mean response time that it should have
+  RESPONSE     the one that it had last, and in OF TARGET in percent of the target
+  AGE          how long ago that was said
+  SHARES       what its tiers have of their hosts";
+
+/// Of `gleaner advise`.
+pub(super) const ADVISE: &str = "\
+Columns; CPU is in cores:
+  STATE     ready: it may act; observing: it may not yet; held: an operator stopped its volunteer; unable: it can give nothing
+  PROMISED  what its foreground will leave at least, in the mean over the time, but for the risk
+  EXPECTED  what it is likely to leave
+  IN USE    what its volunteer uses of that already
+  MEMORY    memory that it will leave
+  RESTS ON  for how many spans of that length the host was watched; a guess, where the risk would need more
+  JOB       the job that its volunteer works for";
