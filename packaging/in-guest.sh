@@ -64,7 +64,7 @@ check "the agent starts" systemctl start gleaner-agent
 until_ 60 "the agent is connected to the aggregator, and observes" connected h1 no
 check "advice is given" gleaner advise --for 10m --risk 1%
 sed 's/^/          /' /tmp/said
-check "a trial needs the service stopped, and says so" eval '! gleaner-agent try system.slice/shop.service --cpu 50 --for 1 >/tmp/try 2>&1 && grep -q "is in use by another" /tmp/try'
+check "a trial beside an agent that observes is refused, and says so" eval '! gleaner-agent try system.slice/shop.service --cpu 50 --for 1 >/tmp/try 2>&1 && grep -q "only observes" /tmp/try'
 check "the service stops" systemctl stop gleaner-agent
 check "the trial puts everything back" eval 'gleaner-agent try system.slice/shop.service --cpu 50 --for 2 && ! limited'
 check "the service starts" systemctl start gleaner-agent

@@ -6,7 +6,8 @@ Commands and files are those of the documents, word for word. A comment before a
     <!-- walk: MACHINE:FILE ... -->    put the block into the file: a new file, or these keys of an existing TOML file
     <!-- walk: DOCUMENT -->            go through that document first
     <!-- walk: MACHINE after COMMAND -->  the same as the first, after this has happened there
-What a person does beside that: waits until hosts are connected, pastes the token, and looks again until the job is over.
+What a person does beside that: answers apt with yes, waits until hosts are connected, pastes the token, and looks again until
+the job is over. A command that fails ends the walk.
 """
 import base64
 import json
@@ -85,11 +86,16 @@ def blocks(document):
         yield mark[1] or "", "\n".join(block).rstrip() + "\n"
 
 
+class Fault(Exception):
+    """What makes everything after it pointless."""
+
+
 class Walk:
     def __init__(self, machines):
         self.machines = machines
         self.token = None
         self.submitted = False
+        self.over = False
         self.said_at = 0
         self.faults = []
 
@@ -124,7 +130,7 @@ class Walk:
         said, code = machine.run(run)
         print(said, end="", flush=True)
         if code != 0:
-            self.faults.append(f"{name}# {command}: exit code {code}")
+            raise Fault(f"{name}# {command}: exit code {code}")
         self.submitted |= "job submit" in command
         if "host invite" in command:
             self.token = max(said.split(), key=len)
@@ -133,8 +139,7 @@ class Walk:
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
-                self.faults.append(f"{what}: not in {seconds} s")
-                return
+                raise Fault(f"{what}: not in {seconds} s")
             time.sleep(2)
             if self.submitted and time.monotonic() > self.said_at + 30:
                 self.said_at = time.monotonic()
@@ -155,7 +160,8 @@ class Walk:
         return self.job().get("status", {}).get("phase")
 
     def job_is_over(self):
-        return self.phase() in ("completed", "failed", "cancelled")
+        self.over = self.over or self.phase() in ("completed", "failed", "cancelled")
+        return self.over
 
     def check(self):
         """What the reader was promised."""
@@ -174,7 +180,9 @@ class Walk:
         self.faults += [f"not so: {promise}" for promise, kept in promises.items() if not kept]
         for machine in self.machines.values():
             said, _ = machine.run("journalctl --no-pager -o cat -u gleaner-agent -u gleaner-aggregator | grep -E ' (WARN|ERROR) '")
-            self.faults += [f"{machine.name} has logged: {line}" for line in said.splitlines()]
+            # The guide itself stops the aggregator.
+            lines = [line for line in said.splitlines() if "no connection to the aggregator" not in line]
+            self.faults += [f"{machine.name} has logged: {line}" for line in lines]
 
 
 def main():
@@ -182,8 +190,11 @@ def main():
     walk = Walk({name: Machine(name, path) for name, path in machines.items()})
     for machine in walk.machines.values():
         machine.begin()
-    walk.document(GUIDE)
-    walk.check()
+    try:
+        walk.document(GUIDE)
+        walk.check()
+    except Fault as fault:
+        walk.faults.append(str(fault))
     print("\n".join(walk.faults) + f"\n{len(walk.faults)} faults")
     sys.exit(bool(walk.faults))
 

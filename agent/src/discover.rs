@@ -284,7 +284,7 @@ mod tests {
         process_of(roots, 7, claims, 1_001);
         process(roots, 9, "kvm -id 100 -name db");
         process(roots, 11, "kvm -name qemu-7");
-        let (found, _) = discovery.scan(&BTreeMap::new(), std::iter::empty());
+        let (found, ..) = discovery.scan(&BTreeMap::new(), std::iter::empty());
         let of = |pid: i32| &found[&WorkloadKey::Process { pid, start_ticks: u64::from(pid.unsigned_abs()) * 10 }];
         let shown = |found: &Found| (found.id.to_string(), found.vmid, found.uuid.clone());
         assert_eq!(shown(of(7)), ("qemu-7 of alice".into(), None, None), "visible, by what it is");
@@ -296,7 +296,7 @@ mod tests {
             process_of(roots, pid, "kvm -name db", 1_001);
         }
         process(roots, 9_999, "kvm -name last");
-        let (found, left_out) = discovery.scan(&BTreeMap::new(), std::iter::empty());
+        let (found, left_out, _) = discovery.scan(&BTreeMap::new(), std::iter::empty());
         assert_eq!(left_out, 4);
         assert!(["db", "qemu-7", "last"].iter().all(|name| found.values().any(|found| found.id.as_str() == *name)));
     }

@@ -519,7 +519,7 @@ impl Peer {
                     return error.to_string();
                 }
             }
-            "replaced by a newer connection, or the aggregator stops".to_owned()
+            "the aggregator stops".to_owned()
         };
         let reports = async {
             match connection.accept_uni().await {

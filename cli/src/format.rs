@@ -170,7 +170,7 @@ pub(crate) fn harm(harm: &Reading<HarmInterval>) -> String {
     match harm {
         Reading::Value(harm) => format!("foreground {harm} slower ({})", counted(harm.trials, "pause")),
         Reading::Absent(absence) => {
-            format!("how much slower the foreground was is not known: {}", clean(&absence.to_string()))
+            format!("how much slower the foreground was is not known, because {}", clean(&absence.reason.text()))
         }
     }
 }

@@ -80,7 +80,10 @@ fn transport(streams_from_peer: u32) -> Arc<quinn::TransportConfig> {
         .max_concurrent_uni_streams(streams_from_peer.into())
         .stream_receive_window(WINDOW.into())
         .receive_window(WINDOW.into())
-        .datagram_receive_buffer_size(None);
+        .datagram_receive_buffer_size(None)
+        // What a host sends fits into a packet or two, and many virtual network cards refuse larger ones: each refusal
+        // would be a warning in the log.
+        .enable_segmentation_offload(false);
     Arc::new(transport)
 }
 

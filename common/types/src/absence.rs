@@ -275,6 +275,7 @@ reasons! {
     VolunteerNeverRan: NotYet, "the volunteer has not run lately, so there is nothing to compare";
     VolunteerHeldByGuard: NotYet, "the guard held the volunteer frozen whenever it was to be compared";
     VolunteerNotHeld: NotSupported, "the volunteer went on running in the pauses";
+    NoForegroundWorkload: NotYet, "there was no foreground workload to compare: no guest, and no cgroup that foreground.cgroups names";
     TooLittleActivity: NotYet, "the foreground used too little CPU to be compared";
     OlderAgent: NotSupported, "the agent is of a release that does not measure it";
 }

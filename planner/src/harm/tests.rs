@@ -188,6 +188,8 @@ fn says_why_nothing_is_known() {
     assert_eq!(reason(&tracker), Reason::VolunteerHeldByGuard);
     tracker.skip(Skipped::NotHeld);
     assert_eq!(reason(&tracker), Reason::VolunteerNotHeld);
+    tracker.record(Duration::ZERO, []);
+    assert_eq!(reason(&tracker), Reason::NoForegroundWorkload);
     let many = || Err(Absence::because(Reason::TooManyThreads { most: 1_024 }));
     tracker.record(Duration::ZERO, [(id("big"), many())]);
     assert_eq!(reason(&tracker), Reason::TooManyThreads { most: 1_024 });

@@ -93,7 +93,8 @@ impl HarmTracker {
     /// A trial: each workload that was compared, at most [`MAX_WORKLOADS`] of them in the last [`HISTORY`].
     pub fn record(&mut self, now: Duration, compared: impl IntoIterator<Item = Compared>) {
         self.skipped = None;
-        self.absent = None;
+        let mut compared = compared.into_iter().peekable();
+        self.absent = compared.peek().is_none().then(|| Absence::because(Reason::NoForegroundWorkload));
         let mut all = Comparison::default();
         let mut measured = false;
         for (workload, result) in compared {

@@ -135,7 +135,7 @@ reasons! {
         31 = NoDiskWeights, 32 = NoGuests, 33 = NoControlDomain, 34 = NoXenHelper, 35 = PressureSwitchedOff,
         36 = NoPressure, 37 = ResctrlNotMounted, 38 = NoCacheMonitor, 39 = NoIoband, 40 = DeviceMapperDenied,
         41 = Simulated, 50 = PausesSwitchedOff, 51 = VolunteerNeverRan, 52 = VolunteerHeldByGuard, 53 = VolunteerNotHeld,
-        54 = TooLittleActivity, 55 = OlderAgent,
+        54 = TooLittleActivity, 55 = OlderAgent, 56 = NoForegroundWorkload,
     }
     detailed {
         101 = CounterWentBack { before: AnyCount, now: AnyCount }
