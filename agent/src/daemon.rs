@@ -475,7 +475,8 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
         // One that is gone already has nothing left to do either.
         _ = keeper.orderly_end();
     }
-    outbox.finish();
+    // What is not put back is the keeper's now: nothing that an aggregator should take for a stop.
+    outbox.finish(end.as_ref().is_ok_and(|report| report.failed.is_empty()));
     drop(orders_to_loop);
     if network.join().is_err() {
         warn!("the link's thread ended badly");
@@ -511,7 +512,7 @@ fn start_keeper(config: &Config, prefix: &[&str], hung_after: Option<Duration>) 
 }
 
 /// Runs the link until a signal asks the agent to stop, or its loop has ended. After that, what the loop has queued
-/// gets a moment to reach the aggregator, which is then told that the agent leaves.
+/// gets a moment to reach the aggregator, which is then told that the agent leaves, if it has put its host back.
 async fn network(
     settings: LinkSettings,
     clock: Clock,
@@ -530,26 +531,29 @@ async fn network(
     };
     let tasks = settings.tasks.clone();
     let (leave, left) = tokio::sync::oneshot::channel::<()>();
-    // It is sent, or dropped when this function ends.
-    let leaves = async move { _ = left.await };
+    let leaves = async move {
+        if left.await.is_err() {
+            std::future::pending().await
+        }
+    };
     let mut link = tokio::spawn(link::run(settings, clock, Arc::clone(&outbox), orders.clone(), leaves));
-    tokio::select! {
+    let put_back = tokio::select! {
         signal = wait_for_signal() => {
             info!(signal, "stopping");
             // Before the volunteer is taken away: what is killed with it would be tried again in what is left of it.
             // Not waited for without end: their runner may be held up by a user's folder.
             _ = tokio::time::timeout(TASKS_TIMEOUT, tasks.send(TaskInput::Stop)).await;
             _ = orders.stop();
-            outbox.finished().await;
+            outbox.finished().await
         }
-        () = outbox.finished() => {}
-    }
+        put_back = outbox.finished() => put_back,
+    };
     if tokio::time::timeout(FLUSH_TIMEOUT, outbox.drained()).await.is_err() {
         warn!("the aggregator did not take the last events");
     }
     // Last of all: the aggregator then reckons without this host, and need not wait for its silence.
-    _ = leave.send(());
-    if tokio::time::timeout(LEAVE_TIMEOUT, &mut link).await.is_err() {
+    let left = put_back && leave.send(()).is_ok() && tokio::time::timeout(LEAVE_TIMEOUT, &mut link).await.is_ok();
+    if !left {
         link.abort();
     }
     reloading.abort();

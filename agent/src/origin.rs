@@ -31,8 +31,9 @@ pub(crate) fn stranger(proc: &Path, root: &Path, pid: i32) -> Option<String> {
     let status = read(&folder.join("status"), MOST).unwrap_or_default();
     let uids = uids(&status);
     let libvirts = symlink_metadata(root.join(LIBVIRT)).ok().filter(std::fs::Metadata::is_dir).map(|own| own.uid());
-    // All of them: whoever starts a program with the set-user-ID bit chooses its command line.
-    let manages = |uid: u32| uids == Some([uid; 4]);
+    // All of them: whoever starts a program with the set-user-ID bit chooses its command line. Root of a container is root
+    // here too where it has no users of its own, but it is in another namespace of processes.
+    let manages = |uid: u32| uids == Some([uid; 4]) && !is_contained(&status);
     if manages(0) || libvirts.is_some_and(manages) {
         return None;
     }
@@ -68,6 +69,12 @@ fn uids(status: &[u8]) -> Option<[u32; 4]> {
     let line = lines(status).find_map(|line| line.strip_prefix(b"Uid:"))?;
     let all: Vec<u32> = fields(line).filter_map(|field| number(field)?.try_into().ok()).collect();
     all.try_into().ok()
+}
+
+/// Whether the process is in a namespace of processes below the one that is looked from: it has a number in each.
+fn is_contained(status: &[u8]) -> bool {
+    let numbers = lines(status).find_map(|line| line.strip_prefix(b"NSpid:"));
+    numbers.is_some_and(|numbers| fields(numbers).count() > 1)
 }
 
 /// The path on systemd's own hierarchy, of a line of `/proc/PID/cgroup`.
@@ -140,6 +147,9 @@ mod tests {
         assert_eq!(Host::of_user(1_000, session).stranger().as_deref(), Some("\u{fffd}\u{fffd}"));
         let set_user_id = Host::new(b"Name:\tkvm\nUid:\t1001\t0\t0\t0\n", b"");
         assert_eq!(set_user_id.stranger().as_deref(), Some("alice"));
+        let root =
+            |numbers: &str| Host::new(format!("Uid:\t0\t0\t0\t0\nNSpid:\t{numbers}\n").as_bytes(), b"").stranger();
+        assert_eq!((root("7"), root("7\t1")), (None, Some("root".to_owned())), "root of a container");
         for nothing in
             [&b""[..], b"Uid:\t0\n", b"Uid:\t0\t0\t0\t-1\n", b"Name:\tx\\nUid:\t0\t0\t0\t0\n", b"\xff\nUid\n"]
         {

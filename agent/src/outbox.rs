@@ -72,7 +72,7 @@ struct Waiting {
     /// That was not sent on this connection.
     guests_due: bool,
     connected: bool,
-    finished: bool,
+    finished: Option<bool>,
     unknown: Unknowns,
 }
 
@@ -283,14 +283,18 @@ impl Outbox {
     }
 
     /// Nothing more will be queued.
-    pub fn finish(&self) {
-        self.lock().finished = true;
+    pub fn finish(&self, put_back: bool) {
+        self.lock().finished = Some(put_back);
         self.ended.notify_one();
     }
 
-    /// Waits for [`Outbox::finish`].
-    pub(crate) async fn finished(&self) {
-        while !self.lock().finished {
+    /// Waits for [`Outbox::finish`]. Gives whether the host is put back.
+    pub(crate) async fn finished(&self) -> bool {
+        loop {
+            let finished = self.lock().finished;
+            if let Some(put_back) = finished {
+                return put_back;
+            }
             self.ended.notified().await;
         }
     }
@@ -602,8 +606,8 @@ mod tests {
     fn its_end_is_waited_for() {
         let outbox = outbox(2);
         assert!(once(outbox.finished()).is_pending());
-        outbox.finish();
-        assert!(once(outbox.finished()).is_ready());
+        outbox.finish(true);
+        assert_eq!(once(outbox.finished()), Poll::Ready(true));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::time::Instant;
 use gleaner_types::event::Event;
 use gleaner_types::guest::GuestName;
 use gleaner_types::id::{GuestText, WorkloadId};
-use gleaner_types::report::{Absence, AbsenceKind, MachineSample, Reading, Reason, WorkloadSample};
+use gleaner_types::report::{Absence, AbsenceKind, MAX_WORKLOADS, MachineSample, Reading, Reason, WorkloadSample};
 use gleaner_types::units::{Bytes, CoreShare};
 use gleaner_wire::GuestNames;
 
@@ -425,7 +425,7 @@ impl Sensor {
         let changed = std::mem::take(&mut self.names_changed);
         changed.then(|| GuestNames {
             guests: self.followed.values().map(|followed| followed.name.clone()).collect(),
-            unmatched: self.unmatched.iter().filter_map(glob).collect(),
+            unmatched: self.unmatched.iter().filter_map(glob).take(MAX_WORKLOADS).collect(),
         })
     }
 

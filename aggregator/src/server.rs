@@ -519,7 +519,7 @@ impl Peer {
                     return error.to_string();
                 }
             }
-            "the aggregator stops".to_owned()
+            "the aggregator stops, or leads no more".to_owned()
         };
         let reports = async {
             match connection.accept_uni().await {
@@ -654,8 +654,10 @@ impl Peer {
                 let (host, connection) = (self.host.clone(), self.connection);
                 Ok(Some(Arrival::CertificateRequest { host, connection, request }))
             }
-            FromAgent::Guests(GuestNames { guests, unmatched }) if guests.len() + unmatched.len() > MAX_WORKLOADS => {
-                Err(MessageRefusal::ManyWorkloads(guests.len() + unmatched.len()))
+            FromAgent::Guests(GuestNames { guests, unmatched })
+                if guests.len().max(unmatched.len()) > MAX_WORKLOADS =>
+            {
+                Err(MessageRefusal::ManyWorkloads(guests.len().max(unmatched.len())))
             }
             FromAgent::Guests(names) => {
                 let (host, connection) = (self.host.clone(), self.connection);

@@ -92,7 +92,8 @@ fn field(text: &mut String, name: &str, value: Json) {
 /// A text, in quotes where a gap in it could be taken for the one between two fields: guests choose their names.
 fn plain(value: &Json) -> String {
     let Some(text) = value.as_str().map(clean) else { return value.to_string() };
-    let has_gap = text.chars().zip(text.chars().skip(1)).any(|(a, b)| a.is_whitespace() && b.is_whitespace());
+    // Other blanks than the space are as wide as two.
+    let has_gap = text.contains("  ") || text.contains(|c: char| c.is_whitespace() && c != ' ');
     if has_gap { format!("{text:?}") } else { text }
 }
 

@@ -53,7 +53,7 @@ impl<'j> FirstFailures<'j> {
             let host = self.job.spec.workers.slots().map(|slots| slots.host.clone());
             self.found.push(FailedTask { task, how, attempts: attempt, host, output: output(self.job, task) });
         }
-        self.found.len() < MOST
+        self.found.len() < MOST.min(failed(self.job) as usize)
     }
 
     pub(crate) fn found(self) -> Vec<FailedTask> {

@@ -468,7 +468,9 @@ pub(crate) fn job(job: &JobStatus, held: Option<&str>) -> String {
         line("estimate", estimate.to_string());
     }
     if let Some(ended) = job.ended {
-        line("ended", format!("{ended}, after {}", seconds(ended.seconds_since(job.submitted))));
+        let late = job.deadline.map_or(0.0, |deadline| ended.seconds_since(deadline));
+        let late = if late > 0.0 { format!(", {} late for its deadline", seconds(late)) } else { String::new() };
+        line("ended", format!("{ended}, after {}{late}", seconds(ended.seconds_since(job.submitted))));
     }
     if let Some(p) = &job.progress {
         line("progress", format!("{:.1} %", p.fraction_done.value() * 100.0));
@@ -746,6 +748,15 @@ mod tests {
         let shown = plain(&admissions(&rows, now));
         assert_eq!(words(&shown), "h9 invited 1 min 00 s 1 h 00 min", "{shown}");
         assert!(shown.lines().nth(2).unwrap().ends_with("revoked  1 min 05 s  -"), "{shown}");
+    }
+
+    #[test]
+    fn a_job_that_ended_late_says_by_how_much() {
+        let mut job = crate::fixtures::job("j", JobPhase::Completed);
+        (job.deadline, job.ended) = (Some(Timestamp(100_000)), Some(Timestamp(101_500)));
+        assert!(super::job(&job, None).contains(", 1.5 s late for its deadline"), "{}", super::job(&job, None));
+        job.ended = job.deadline;
+        assert!(!super::job(&job, None).contains("late"));
     }
 
     #[test]

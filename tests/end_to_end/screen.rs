@@ -142,6 +142,6 @@ fn advice_of_a_real_host_says_what_is_missing() {
     assert_eq!(json["question"]["for_s"], 600.0);
     assert!(json["hosts"][0]["standing"]["observing"]["needs"].is_array(), "{json}");
     let wrong = pair.ask(&["advise", "--for", "2d"]);
-    assert!(text(&wrong.stderr).contains("for_s: is 172800"), "{}", text(&wrong.stderr));
+    assert!(text(&wrong.stderr).contains("--for: is 172800"), "{}", text(&wrong.stderr));
     assert_eq!(pair.ask(&["advise", "--risk", "3"]).status.code(), Some(2));
 }

@@ -192,7 +192,7 @@ mod tests {
             (vector(&json!([{"value": [NOW_S, 1.5]}])), "value is `1.5`, not a number"),
             (vector(&json!([{"value": [NOW_S, "fast"]}])), "fast"),
             (vector(&json!([{"value": ["now", "1"]}])), "time is `\"now\"`"),
-            (vector(&json!([{"value": [NOW_S + 99.0, "1"]}])), "99 s in the future"),
+            (vector(&json!([{"value": [NOW_S + 99.0, "1"]}])), "1 min 39 s in the future"),
             (vector(&json!({})), "not a list"),
             (json!({"status": "success", "data": {"resultType": "matrix", "result": []}}), "is `matrix`"),
             (json!({"status": "success"}), "resultType"),

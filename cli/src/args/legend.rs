@@ -4,9 +4,10 @@
 pub(super) const HOSTS: &str = "\
 Columns; CPU is in cores, and a number in brackets is explained below the table:
   STATE            acting: it may run a volunteer; observing: it only reports; held: an operator stopped its volunteer;
-                   lost: it is not connected
+                   left: its agent was stopped; lost: it is not connected, and did not say why
   BUSY             what everything on it uses
-  FOREGROUND       what the guests and services use that its config names as foreground, which must not be slowed down
+  FOREGROUND       what its guests use and the services that its config names, which must not be slowed down; with neither,
+                   everything but the volunteer, and OTHER is `-`
   OTHER            what is neither foreground nor the volunteer
   RESIDUAL         what the foreground is predicted to leave: the likely amount / the promise, which is to be there at least
   VOLUNTEER        what the volunteer uses, the container for batch work
@@ -27,7 +28,7 @@ Columns:
   VOLUNTEERS    hosts, or slots of its machine, that work for it beside its dedicated ones; a slot is room for one task
   SHARE         hosts or slots that it may have, of those it wants, where several jobs want the same ones
   AHEAD         how far it is ahead of fair sharing; less than 0 is behind
-  CORE-SECONDS  CPU time that its volunteers and dedicated slots have used";
+  CORE-SECONDS  CPU time that its volunteers have used; of engine local its dedicated slots too";
 
 /// Of `gleaner app list`.
 pub(super) const APPLICATIONS: &str = "\

@@ -7,22 +7,29 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Whether a character may be shown as it is. Control characters move a terminal's cursor or change what it does;
-/// line and paragraph separators end lines; marks of writing direction and characters without width let a text look
-/// like another.
+/// line and paragraph separators end lines; marks of writing direction, characters without width and blank ones that are no
+/// spaces let a text look like another.
 #[must_use]
 pub fn is_harmless(c: char) -> bool {
     !c.is_control()
         && !matches!(
             c,
             '\u{ad}'
+                | '\u{34f}'
+                | '\u{115f}'
+                | '\u{1160}'
                 | '\u{61c}'
                 | '\u{180e}'
                 | '\u{200b}'..='\u{200f}'
                 | '\u{2028}'..='\u{202e}'
                 | '\u{2060}'..='\u{206f}'
+                | '\u{2800}'
+                | '\u{3164}'
+                | '\u{fe00}'..='\u{fe0f}'
                 | '\u{feff}'
+                | '\u{ffa0}'
                 | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e007f}'
+                | '\u{e0000}'..='\u{e01ef}'
         )
 }
 

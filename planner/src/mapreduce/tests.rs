@@ -86,7 +86,7 @@ fn two_map_nodes_are_added_for_the_sla() {
     let f = 0.4 * 12_288.0 / 190.0 + 6.0;
     assert!((found.chosen.completion_s - (1_000.0 + 53.0 * f + 30.044)).abs() < f, "{found:?}");
     assert!(found.unchanged.unwrap().completion_s > 6_000.0);
-    assert!(found.reason.starts_with("add 2 map nodes: all ends after 4 min 3"), "{}", found.reason);
+    assert!(found.reason.starts_with("add 2 map nodes: all ends after 45 min 19 s"), "{}", found.reason);
     // With the lead time that the answer gives it still holds, with more not.
     let latest = found.latest_lead_s.unwrap();
     let mut later = word_count(1, 31, 0.4);
