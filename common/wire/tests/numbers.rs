@@ -79,7 +79,7 @@ fn alter<M: Message + std::fmt::Debug>(version: ProtocolVersion, made: Made, tal
 const SEEDS: u64 = 12_000;
 
 /// Seeds whose messages are altered.
-const ALTERED: u64 = 400;
+const ALTERED: u64 = 600;
 
 /// Everything that a message can hold is made by some seed, whether a version can say it or not.
 #[test]
