@@ -170,7 +170,7 @@ fn a_held_host_is_left_alone_and_given_back() {
     until("the agent is back", || {
         pair.hosts().iter().any(|host| host["connected"] == true && !host["report"].is_null())
     });
-    assert!(text(&pair.ask(&["hosts"]).stdout).contains("held for"));
+    assert!(text(&pair.ask(&["hosts"]).stdout).contains("held until "));
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(pair.bench.lines("finished").len(), finished, "nothing runs");
 
