@@ -381,14 +381,7 @@ mod tests {
         let monitor = monitor();
         let text = monitor.status.page(&monitor.outbox).text().unwrap();
         let docs = include_str!("../../docs/metrics.md");
-        let mut differing = Vec::new();
-        for help in text.lines().filter_map(|line| line.strip_prefix("# HELP ")) {
-            let (name, help) = help.split_once(' ').unwrap();
-            let row = docs.lines().find(|line| line.starts_with(&format!("| `{name}` | ")));
-            if !row.is_some_and(|row| row.ends_with(&format!(" | {help} |"))) {
-                differing.push(format!("{name}: {help}\n  {}", row.unwrap_or("no row")));
-            }
-        }
+        let differing = gleaner_test_support::metrics::differing(&text, docs);
         assert!(differing.is_empty(), "docs/metrics.md says something else:\n{}", differing.join("\n"));
     }
 

@@ -4,7 +4,7 @@
 //! ([`synthetic`]), or any message of the protocol ([`generate`]); a folder with the built `gleaner` and the processes
 //! it starts ([`mod@bench`]); an aggregator with an agent ([`pair`]); the machine's speed ([`pace`]); small QEMU guests
 //! ([`guest`]); booted hosts ([`lab`]); which of them run ([`beds`]); how one is skipped ([`mod@skip`]); the shape of a type
-//! ([`shape`]) and a check of JSON against a schema ([`json_schema`]); kept inputs of fuzz targets ([`kept`]). Called by tests, benches and fuzz
+//! ([`shape`]) and a check of JSON against a schema ([`json_schema`]); kept inputs of fuzz targets ([`kept`]); help of metrics against the docs ([`metrics`]). Called by tests, benches and fuzz
 //! targets.
 //!
 //! What must not be here: an agent's, the aggregator's or the planner's code.
@@ -17,6 +17,7 @@ pub mod guest;
 pub mod json_schema;
 pub mod kept;
 pub mod lab;
+pub mod metrics;
 pub mod pace;
 pub mod pair;
 pub mod report;
