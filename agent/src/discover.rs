@@ -12,7 +12,7 @@ use gleaner_types::report::{MAX_WORKLOADS, WorkloadKind};
 
 use crate::facts::WorkloadKey;
 use crate::hierarchies::Hierarchies;
-use crate::origin::stranger;
+use crate::origin::Origins;
 use crate::process::{QemuCommand, pids, qemu, stat};
 use crate::roots::Roots;
 pub(crate) use glob::Glob;
@@ -174,12 +174,12 @@ impl Discovery {
     }
 
     fn guests(&self) -> Vec<Seen> {
+        let origins = Origins::new(&self.roots);
         let guest = |pid: i32| {
             // A process that ends in the middle of this is no guest any more.
             let command = qemu(&self.roots.proc, &pid.to_string())?;
             let stat = stat(&self.roots.proc, pid).ok()?;
-            let stranger = stranger(&self.roots.proc, &self.roots.root, pid);
-            (!self.is_volunteers(pid)).then(|| Seen::guest(pid, stat.start_ticks, command, stranger))
+            (!self.is_volunteers(pid)).then(|| Seen::guest(pid, stat.start_ticks, command, origins.stranger(pid)))
         };
         pids(&self.roots.proc).into_iter().filter_map(guest).collect()
     }

@@ -5,6 +5,7 @@
 //! Anybody can start a process that is called `kvm` and has the options `-name db -id 100`. What counts is what only root can
 //! arrange: root's user, the user of libvirt's guests, or a cgroup that systemd keeps for guests of libvirt or Proxmox.
 
+use std::cell::OnceCell;
 use std::fs::{File, symlink_metadata};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -12,6 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::kernel_file::{fields, lines, number};
+use crate::roots::Roots;
 
 /// libvirt's folder of state, which belongs to the user that its guests run as.
 const LIBVIRT: &str = "var/lib/libvirt/qemu";
@@ -22,32 +24,52 @@ const MOST: u64 = 64 << 10;
 /// Most of the user database that is read. Who is not in it is called by number.
 const MOST_USERS: u64 = 1 << 20;
 
-/// The user whose word the command line of this process is; `None` where it is the management's.
-///
-/// A process whose user cannot be told, as it ends at this moment, is a stranger's too. The user database of the network is
-/// not asked: it may keep the caller waiting.
-pub(crate) fn stranger(proc: &Path, root: &Path, pid: i32) -> Option<String> {
-    let folder = proc.join(pid.to_string());
-    let status = read(&folder.join("status"), MOST).unwrap_or_default();
-    let uids = uids(&status);
-    let libvirts = symlink_metadata(root.join(LIBVIRT)).ok().filter(std::fs::Metadata::is_dir).map(|own| own.uid());
-    // All of them: whoever starts a program with the set-user-ID bit chooses its command line. Root of a container is root
-    // here too where it has no users of its own, but it is in another namespace of processes.
-    let manages = |uid: u32| uids == Some([uid; 4]) && !is_contained(&status);
-    if manages(0) || libvirts.is_some_and(manages) {
-        return None;
-    }
-    let groups = read(&folder.join("cgroup"), MOST).unwrap_or_default();
-    if lines(&groups).filter_map(path_of_systemd).any(|path| is_of_guest(&path)) {
-        return None;
-    }
-    Some(uids.map_or_else(|| "an unknown user".to_owned(), |[real, ..]| user(root, real)))
+/// Whose word the command lines of processes are. It is asked about many at a time: what holds for all is read once.
+pub(crate) struct Origins<'r> {
+    roots: &'r Roots,
+    /// The user of libvirt's guests.
+    libvirts: Option<u32>,
+    /// The user database, which is only read where there is a stranger.
+    users: OnceCell<Vec<u8>>,
 }
 
-/// The user's name, or its number where the host's own database has none.
-pub(crate) fn user(root: &Path, uid: u32) -> String {
-    let users = read(&root.join("etc/passwd"), MOST_USERS).unwrap_or_default();
-    let named = lines(&users).find_map(|line| {
+impl<'r> Origins<'r> {
+    pub(crate) fn new(roots: &'r Roots) -> Self {
+        let folder = symlink_metadata(roots.root.join(LIBVIRT)).ok().filter(std::fs::Metadata::is_dir);
+        Self { roots, libvirts: folder.map(|own| own.uid()), users: OnceCell::new() }
+    }
+
+    /// The user whose word the command line of this process is; `None` where it is the management's.
+    ///
+    /// A process whose user cannot be told, as it ends at this moment, is a stranger's too. The user database of the network
+    /// is not asked: it may keep the caller waiting.
+    pub(crate) fn stranger(&self, pid: i32) -> Option<String> {
+        let folder = self.roots.proc.join(pid.to_string());
+        let status = read(&folder.join("status"), MOST).unwrap_or_default();
+        let uids = uids(&status);
+        // All of them: whoever starts a program with the set-user-ID bit chooses its command line. Root of a container is root
+        // here too where it has no users of its own, but it is in another namespace of processes.
+        let manages = |uid: u32| uids == Some([uid; 4]) && !is_contained(&status);
+        if manages(0) || self.libvirts.is_some_and(manages) {
+            return None;
+        }
+        let groups = read(&folder.join("cgroup"), MOST).unwrap_or_default();
+        if lines(&groups).filter_map(path_of_systemd).any(|path| is_of_guest(&path)) {
+            return None;
+        }
+        let users = || self.users.get_or_init(|| users(&self.roots.root));
+        Some(uids.map_or_else(|| "an unknown user".to_owned(), |[real, ..]| user(users(), real)))
+    }
+}
+
+/// The host's own user database, as far as it is read.
+fn users(root: &Path) -> Vec<u8> {
+    read(&root.join("etc/passwd"), MOST_USERS).unwrap_or_default()
+}
+
+/// The user's name, or its number where the database has none.
+fn user(users: &[u8], uid: u32) -> String {
+    let named = lines(users).find_map(|line| {
         let mut fields = line.split(|byte| *byte == b':');
         let name = fields.next().filter(|name| !name.is_empty())?;
         (number(fields.nth(1)?) == Some(uid.into())).then(|| String::from_utf8_lossy(name).into_owned())
@@ -60,7 +82,7 @@ pub(crate) fn user_of_cgroup(root: &Path, path: &Path) -> Option<String> {
     let below = path.strip_prefix("user.slice").ok()?;
     let slice = below.components().next()?.as_os_str().to_str()?;
     let uid = slice.strip_prefix("user-")?.strip_suffix(".slice")?.parse().ok()?;
-    Some(user(root, uid))
+    Some(user(&users(root), uid))
 }
 
 /// Real, effective, saved and file system's user of a `status`.
@@ -134,7 +156,8 @@ mod tests {
         }
 
         fn stranger(&self) -> Option<String> {
-            stranger(&self.0.path().join("proc"), self.0.path(), 7)
+            let root = self.0.path().to_owned();
+            Origins::new(&Roots { proc: root.join("proc"), sys: "/sys".into(), root }).stranger(7)
         }
     }
 
@@ -217,7 +240,7 @@ mod tests {
             status in proptest::collection::vec(proptest::num::u8::ANY, 0..200),
             cgroup in proptest::collection::vec(proptest::num::u8::ANY, 0..200),
         ) {
-            let claims_root = uids(&status) == Some([0; 4]);
+            let claims_root = uids(&status) == Some([0; 4]) && !is_contained(&status);
             let in_guests = lines(&cgroup).filter_map(path_of_systemd).any(|path| is_of_guest(&path));
             proptest::prop_assert_eq!(Host::new(&status, &cgroup).stranger().is_none(), claims_root || in_guests);
         }

@@ -10,7 +10,7 @@ use crate::act::cgroup::with_descendants;
 use crate::facts::TaskCgroups;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::levers::{AnyLever, CgroupFile, MonitorKind, MonitorLever};
-use crate::origin::stranger;
+use crate::origin::Origins;
 use crate::process::{QemuCommand, identify, pids, qemu};
 use crate::roots::Roots;
 
@@ -103,7 +103,8 @@ pub(super) fn guest(name: &str, roots: &Roots, hierarchies: &Hierarchies) -> Res
     let proc = &roots.proc;
     let named =
         |pid: i32| Some((pid, qemu(proc, &pid.to_string()).filter(|command| command.name.as_deref() == Some(name))?));
-    let is_users = |(pid, _): &(i32, QemuCommand)| stranger(proc, &roots.root, *pid).is_some();
+    let origins = Origins::new(roots);
+    let is_users = |(pid, _): &(i32, QemuCommand)| origins.stranger(*pid).is_some();
     let (users, managed): (Vec<_>, Vec<_>) = pids(proc).into_iter().filter_map(named).partition(is_users);
     let mut claims = if managed.is_empty() { users } else { managed }.into_iter();
     let called = || name.to_owned();
