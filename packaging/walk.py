@@ -124,7 +124,7 @@ class Walk:
             self.until("the hosts are connected", self.connected)
         if "job list" in command and not self.job_is_over():
             self.until("the job has a size", lambda: self.phase() != "profiling")
-        if self.submitted and "stop gleaner-aggregator" in command:
+        if self.submitted and re.search("stop (gleaner-aggregator|folder-worker)", command):
             self.until("the job is over", self.job_is_over, JOB_S)
         print(f"\n{name}# {command}", flush=True)
         said, code = machine.run(run)

@@ -81,7 +81,8 @@ pub(crate) enum Command {
     ///
     /// One command per line; blank lines and lines that start with # are skipped. Uses the aggregator on the
     /// socket if one runs here with an agent that may act; otherwise it starts a private agent and aggregator for
-    /// the time of the job, which decide every 5 s.
+    /// the time of the job, which decide every 5 s. An agent of the packages runs no tasks until its config has
+    /// `tasks.enabled`: beside it, and without --private, the job waits and says so.
     #[command(
         after_help = "Examples:\n  gleaner run tasks.txt --deadline 10m\n  seq 100 | sed 's/.*/convert in-&.png out-&.jpg/' | gleaner run - --max-cost 0.05"
     )]
@@ -94,7 +95,8 @@ pub(crate) enum Command {
     },
     /// Lists the foreground's workloads by the names that their operators know: of libvirt, OpenStack, Proxmox, QEMU, Xen, systemd.
     ///
-    /// (other) is what is neither named as foreground nor the volunteer; it is protected as well. LIMITS are Gleaner's.
+    /// (other) is what is neither named as foreground nor the volunteer; it is protected as well. LIMITS are Gleaner's. Below the
+    /// list are hosts whose rows are old or missing, and globs of their configs that match nothing (with --json on standard error).
     Guests {
         /// Only this host's.
         #[arg(add = ArgValueCandidates::new(complete::hosts))]

@@ -79,9 +79,11 @@ pub(crate) fn run(arguments: Arguments, with_daemons: WithDaemons) -> anyhow::Re
         Command::App(command) => runtime.block_on(app::app(&socket, command, json)),
         Command::Host(host) => runtime.block_on(ask::host(&socket, host, json)),
         Command::Job(job) => runtime.block_on(ask::job(&socket, job, json)),
-        Command::Explain { name, from } => runtime.block_on(explain::explain(&socket, &name, from.as_deref(), json)),
+        Command::Explain { name, from } => {
+            runtime.block_on(explain::explain(&socket, &name, from.as_deref(), json, unit))
+        }
         Command::Pki(pki) => pki::run(&pki),
-        Command::Plan(plan) => plan::run(&plan, json),
+        Command::Plan(plan) => plan::run(&plan, json, unit),
         Command::Simulate { scenario } => simulate::run(&scenario, json),
         Command::Reproduce(reproduce) => reproduce::run(&reproduce, json),
         Command::Calibrate(calibrate) => calibrate::run(&calibrate, json),

@@ -56,6 +56,8 @@ fn field(text: &mut String, name: &str, value: Json) {
     let parsed = |value: &Json| value.as_f64().unwrap_or(0.0);
     let (name, shown) = match (name, value) {
         (_, Json::Null) => return,
+        // Of a job on hosts the engine tells with its first progress.
+        ("tasks", value) if value == 0 => return,
         ("until" | "expires" | "through", Json::Number(ms)) => {
             (name, ms.as_u64().map_or_else(|| ms.to_string(), |ms| Timestamp(ms).to_string()))
         }
@@ -205,6 +207,9 @@ mod tests {
         let submitted =
             words(Event::JobSubmitted { job, user: None, goal: Goal::Deadline { within_s: 3_600.0 }, tasks: 7 });
         assert!(submitted.contains("goal=within 1 h 00 min") && submitted.contains("tasks=7"), "{submitted}");
+        let job = JobId::new("j").unwrap();
+        let cluster = words(Event::JobSubmitted { job, user: None, goal: Goal::Energy, tasks: 0 });
+        assert!(!cluster.contains("tasks"), "{cluster}");
         let application = ApplicationId::new("shop").unwrap();
         let changed =
             words(Event::ResponseTimeChanged { application, response: ResponseTime::Mean { mean_ms: 12.345 } });

@@ -85,6 +85,14 @@ impl CpuUnit {
         }
     }
 
+    /// The same in a sentence.
+    fn in_words(self, share: CoreShare) -> String {
+        match self {
+            Self::Cores => format!("{:.2} cores", share.cores()),
+            Self::Percent => format!("{share} of a core"),
+        }
+    }
+
     /// The same where there is little room.
     pub(crate) fn brief(self, share: CoreShare) -> String {
         match self {
@@ -113,7 +121,7 @@ impl Footnotes {
     }
 
     /// The mark of a footnote.
-    fn note(&mut self, reason: &str) -> String {
+    pub(crate) fn note(&mut self, reason: &str) -> String {
         let reason = clean(reason);
         let index = self.reasons.iter().position(|known| *known == reason).unwrap_or_else(|| {
             self.reasons.push(reason);
@@ -565,7 +573,7 @@ fn phase(phase: &JobPhase) -> String {
 }
 
 /// A decision with its candidates.
-pub(crate) fn decision(decision: &Decision) -> String {
+pub(crate) fn decision(decision: &Decision, unit: CpuUnit) -> String {
     let mut lines = vec![
         format!("decision {} about job {} at {}", decision.number, decision.job, decision.at),
         format!("  {}", clean(&decision.reason)),
@@ -591,9 +599,9 @@ pub(crate) fn decision(decision: &Decision) -> String {
         lines.push(format!("  workers use {:.0} % of what they could", ratio * 100.0));
     }
     if !decision.io_curve.is_empty() {
-        lines.push(format!("  seen so far: {}", io_curve(&decision.io_curve)));
+        lines.push(format!("  seen so far: {}", io_curve(&decision.io_curve, unit)));
     }
-    lines.push(candidates(&decision.candidates, decision.size));
+    lines.push(candidates(&decision.candidates, decision.size, unit));
     if decision.considered as usize > decision.candidates.len() {
         lines.push(format!("({} candidates were considered; these are around the chosen one)", decision.considered));
     }
@@ -601,23 +609,23 @@ pub(crate) fn decision(decision: &Decision) -> String {
 }
 
 /// A cluster's actual productivity, as a function of its potential.
-fn io_curve(knots: &[IoKnot]) -> String {
+fn io_curve(knots: &[IoKnot], unit: CpuUnit) -> String {
     let point = |knot: &IoKnot| {
         let disk = knot.disk.map(|disk| format!(" (disks {:.0} % busy)", disk.value() * 100.0)).unwrap_or_default();
-        format!("{} of {}{disk}", knot.actual, knot.potential)
+        format!("{} of {}{disk}", unit.show(knot.actual), unit.in_words(knot.potential))
     };
     knots.iter().map(point).collect::<Vec<_>>().join(", ")
 }
 
-/// Candidates of a decision, the chosen one marked: the curve behind a size.
-pub(crate) fn candidates(candidates: &[Candidate], chosen: u32) -> String {
+/// Candidates of a decision, the chosen one marked: the curve behind a size. CPU is in cores or in percent of one.
+pub(crate) fn candidates(candidates: &[Candidate], chosen: u32, unit: CpuUnit) -> String {
     let energy = candidates.iter().any(|candidate| candidate.energy_wh.is_some());
     let row = |c: &Candidate| {
         let mut cells = vec![
             if c.size == chosen { "→".into() } else { " ".into() },
             c.size.to_string(),
-            c.potential.to_string(),
-            c.predicted.to_string(),
+            unit.show(c.potential),
+            unit.show(c.predicted),
             seconds(c.completion_s),
             c.cost.to_string(),
         ];

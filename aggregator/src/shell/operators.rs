@@ -44,6 +44,7 @@ impl Shell {
         }
         let result = self.answer(operator, request);
         record.outcome = match &result {
+            Ok(Response::Cancelled { job, .. }) => format!("done: {job}"),
             Ok(_) => "done".to_owned(),
             Err(error) => cut(&format!("refused: {error}")),
         };

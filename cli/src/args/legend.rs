@@ -28,6 +28,7 @@ Columns:
   VOLUNTEERS    hosts, or slots of its machine, that work for it beside its dedicated ones; a slot is room for one task
   SHARE         hosts or slots that it may have, of those it wants, where several jobs want the same ones
   AHEAD         how far it is ahead of fair sharing; less than 0 is behind
+  COST          of its workers by the hour, at the prices of its file or options; without them $1.00 a dedicated one, $0.42 a volunteer
   CORE-SECONDS  CPU time that its volunteers have used; of engine local its dedicated slots too";
 
 /// Of `gleaner app list`.

@@ -113,9 +113,9 @@ fn row(own: &HostAdvice, for_s: f64, unit: CpuUnit, notes: &mut Footnotes) -> Ve
     let cores = |share: CoreShare| unit.brief(share);
     let in_use = own.in_use.map_or_else(|| UNKNOWN.to_owned(), cores);
     let mut cells = vec![own.host.to_string(), state];
-    cells.push(notes.cell(&own.promise, |promise| cores(promise.cpu)));
     match &own.promise {
         Reading::Value(promise) => {
+            cells.push(cores(promise.cpu));
             cells.push(cores(promise.expected));
             cells.push(in_use);
             cells.push(promise.memory.map_or_else(|| UNKNOWN.to_owned(), |memory| memory.to_string()));
@@ -124,8 +124,9 @@ fn row(own: &HostAdvice, for_s: f64, unit: CpuUnit, notes: &mut Footnotes) -> Ve
                 Basis::Stretched { windows } => format!("a guess from {}", spans(windows)),
             });
         }
-        Reading::Absent(_) => {
-            cells.extend([UNKNOWN.to_owned(), in_use, UNKNOWN.to_owned(), "-".to_owned()]);
+        Reading::Absent(absence) => {
+            let why = notes.note(&absence.to_string());
+            cells.extend([format!("{UNKNOWN}{why}"), UNKNOWN.to_owned(), in_use, UNKNOWN.to_owned(), "-".to_owned()]);
         }
     }
     cells.push(own.job.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string));
@@ -174,7 +175,7 @@ mod tests {
             assert!(text.contains(part), "{part}\nnot in\n{text}");
         }
         let unknown = text.lines().find(|line| line.starts_with("h3")).unwrap();
-        assert_eq!(unknown.matches("unknown").count(), 3, "{unknown}");
+        assert_eq!(unknown.matches("unknown").count(), 4, "{unknown}");
         let none = self::text(&total(advice.question, vec![advice.hosts[2].clone()]), CpuUnit::Cores);
         assert!(
             none.starts_with("What 1 host could give for 10 min 00 s at a risk of 1 % is not known yet."),

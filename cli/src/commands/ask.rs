@@ -68,11 +68,13 @@ pub(super) async fn guests(
     let all = guests::of_hosts(wanted(), &names);
     let of = all.len();
     let shown = list.rows(all)?;
+    let remarks = guests::remarks(wanted(), &names, now);
     if json {
         print(&serde_json::to_string_pretty(&shown)?)?;
+        remarks.iter().for_each(note);
     } else {
         print(&or_none_passes(guests::text(&shown, unit, now), shown.len(), of))?;
-        guests::remarks(wanted(), &names, now).iter().try_for_each(|remark| print(remark))?;
+        remarks.iter().try_for_each(|remark| print(remark))?;
     }
     Ok(End::Good)
 }

@@ -17,9 +17,16 @@ use super::run::Saved;
 use crate::documents::print;
 use crate::exit::End;
 use crate::failures::{FailedTask, FirstFailures};
+use crate::format::CpuUnit;
 use crate::{failures, format, held, watch};
 
-pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json: bool) -> anyhow::Result<End> {
+pub(super) async fn explain(
+    socket: &Path,
+    name: &str,
+    from: Option<&Path>,
+    json: bool,
+    unit: CpuUnit,
+) -> anyhow::Result<End> {
     if from.is_none()
         && let Ok(application) = name.parse()
     {
@@ -53,7 +60,7 @@ pub(super) async fn explain(socket: &Path, name: &str, from: Option<&Path>, json
         return undecided(&(format::job(status, held::of_hosts(hosts.iter()).as_deref()) + &failed), json);
     };
     let about = AboutJob { status, first_failed: &first_failed };
-    show(decision, format::decision, &hosts, Some(&about), json)?;
+    show(decision, |own| format::decision(own, unit), &hosts, Some(&about), json)?;
     Ok(End::Good)
 }
 
@@ -163,7 +170,7 @@ fn as_json<D: Serialize>(decision: &D, hosts: &[HostView], job: Option<&AboutJob
     serde_json::to_string_pretty(&Explained { decision, share, first_failed, harm: harm.collect() })
 }
 
-fn as_text<D>(decision: &D, words: fn(&D) -> String, hosts: &[HostView], job: Option<&AboutJob<'_>>) -> String {
+fn as_text<D>(decision: &D, words: impl Fn(&D) -> String, hosts: &[HostView], job: Option<&AboutJob<'_>>) -> String {
     let ended = job.and_then(|job| match &job.status.phase {
         JobPhase::Failed { reason } => {
             Some(format!("job {} has failed: {}", job.status.spec.id, format::clean(reason)))
@@ -183,7 +190,7 @@ fn as_text<D>(decision: &D, words: fn(&D) -> String, hosts: &[HostView], job: Op
 
 fn show<D: Serialize>(
     decision: &D,
-    words: fn(&D) -> String,
+    words: impl Fn(&D) -> String,
     hosts: &[HostView],
     job: Option<&AboutJob<'_>>,
     json: bool,

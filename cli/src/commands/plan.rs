@@ -19,18 +19,19 @@ use gleaner_planner::snapshot::tune::{TuneAnswer, tune};
 use gleaner_planner::snapshot::{SizeAnswer, size};
 use gleaner_types::id::HostId;
 use gleaner_types::text::counted;
+use gleaner_types::units::CoreShare;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::args::PlanCommand;
 use crate::documents::{print, read_document};
 use crate::exit::End;
-use crate::format::{self, word};
+use crate::format::{self, CpuUnit, word};
 use crate::leases;
 
-pub(super) fn run(plan: &PlanCommand, json: bool) -> anyhow::Result<End> {
+pub(super) fn run(plan: &PlanCommand, json: bool, unit: CpuUnit) -> anyhow::Result<End> {
     match plan {
-        PlanCommand::Size { question } => answer(question, json, size, |_, answer| show_size(answer)),
+        PlanCommand::Size { question } => answer(question, json, size, |_, answer| show_size(answer, unit)),
         PlanCommand::Tune { question } => {
             answer(question, json, |question| tune(question, &CONTROLLERS), |_, answer| show_tune(answer))
         }
@@ -73,7 +74,7 @@ fn tell<A: Serialize>(answer: &A, json: bool, show: impl FnOnce() -> anyhow::Res
     Ok(End::Good)
 }
 
-fn show_size(answer: &SizeAnswer) -> anyhow::Result<()> {
+fn show_size(answer: &SizeAnswer, unit: CpuUnit) -> anyhow::Result<()> {
     print(&answer.reason)?;
     let rows: Vec<Vec<String>> = answer
         .volunteers
@@ -83,7 +84,7 @@ fn show_size(answer: &SizeAnswer) -> anyhow::Result<()> {
             vec![
                 chosen.host.to_string(),
                 chosen.slots.to_string(),
-                format!("{:.0} %", chosen.potential_percent),
+                unit.show(CoreShare::clamped(chosen.potential_percent)),
                 reads_from,
             ]
         })
@@ -91,7 +92,7 @@ fn show_size(answer: &SizeAnswer) -> anyhow::Result<()> {
     if !rows.is_empty() {
         print(&format::table(&["VOLUNTEER", "SLOTS", "POTENTIAL", "READS FROM"], &rows))?;
     }
-    print(&format::candidates(&answer.candidates, answer.size))
+    print(&format::candidates(&answer.candidates, answer.size, unit))
 }
 
 fn show_tune(answer: &TuneAnswer) -> anyhow::Result<()> {
@@ -334,7 +335,7 @@ mod tests {
         assert_eq!(ends, [("A", 120.0, 180.0), ("D", 180.0, 180.0), ("C", 180.0, 240.0), ("B", 120.0, 300.0)]);
         assert_eq!(answer.placements.iter().map(|own| own.tasks).sum::<u32>(), 20);
         for json in [true, false] {
-            run(&PlanCommand::Share { question: path.to_owned() }, json).unwrap();
+            run(&PlanCommand::Share { question: path.to_owned() }, json, CpuUnit::Cores).unwrap();
         }
         let mut wrong = question;
         wrong.jobs[1].stages[0].demand.cpu = -8.0;
@@ -354,7 +355,7 @@ mod tests {
         let chosen = &answer.decision.chosen;
         assert_eq!((chosen.add_map, chosen.remove_map, chosen.lost_maps, chosen.meets_goal), (0, 1, 31, true));
         for json in [true, false] {
-            run(&PlanCommand::Autoscale { question: path.to_owned() }, json).unwrap();
+            run(&PlanCommand::Autoscale { question: path.to_owned() }, json, CpuUnit::Cores).unwrap();
         }
         question.situation.nodes[0].maps_done = 400;
         let said = autoscale(&question).unwrap_err().to_string();
@@ -379,7 +380,7 @@ mod tests {
         assert_eq!(started, [("wait-2", "n4")], "it ends before the lease begins; wait-1 would not");
         assert_eq!(answer.unknown, None);
         for json in [true, false] {
-            run(&PlanCommand::Fill { question: path.to_owned(), leases: None }, json).unwrap();
+            run(&PlanCommand::Fill { question: path.to_owned(), leases: None }, json, CpuUnit::Cores).unwrap();
         }
     }
 
@@ -390,7 +391,7 @@ mod tests {
         std::fs::write(&path, "lease,start_s,end_s,nodes\na,100,200,1\na,300,250,1\n").unwrap();
         let question = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/fill.json")).to_owned();
         let asked = PlanCommand::Fill { question, leases: Some(path.clone()) };
-        let said = run(&asked, true).unwrap_err().to_string();
+        let said = run(&asked, true, CpuUnit::Cores).unwrap_err().to_string();
         let (first, second) = ("leases[1] (a).lease: is named twice", "leases[1] (a).end_s: is 250;");
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(lines.len(), 2, "{said}");
