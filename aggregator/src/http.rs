@@ -2,9 +2,13 @@
 //! proxy (even where the environment names one) and follows no redirect. Called by engines, sources of response times
 //! and etcd's gateway.
 
+mod tls;
+
 use std::time::Duration;
 
 use ureq::tls::TlsConfig;
+
+pub(crate) use self::tls::{TlsError, TlsFiles};
 
 /// A client. A status other than success is an answer, not an error.
 pub(crate) fn client(tls: Option<TlsConfig>) -> ureq::Agent {

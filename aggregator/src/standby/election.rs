@@ -10,9 +10,10 @@ use gleaner_types::id::HostId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
-use super::etcd::{Compare, Etcd, EtcdError, KeyValue, Operation, TlsError, transaction};
+use super::etcd::{Compare, Etcd, EtcdError, KeyValue, Operation, transaction};
 use super::leader_lease::{LeaderLease, Moment};
 use super::settings::StandbySettings;
+use crate::http::TlsError;
 use crate::metrics::Pulse;
 
 /// Longest time between two attempts to follow a leader that is gone.

@@ -4,16 +4,13 @@
 //!
 //! Calls block. Each endpoint is asked in turn, beginning with the one that answered last.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
-use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
-use crate::http;
+use crate::http::{self, TlsError, TlsFiles};
 
 /// Most of an answer that is read. Chosen: a value is at most 1 MiB (1.4 MB as base64), and an answer has one.
 const LONGEST_ANSWER: u64 = 8 << 20;
@@ -44,42 +41,6 @@ pub(crate) enum EtcdError {
     },
 }
 
-/// Certificates to show and to believe.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct TlsFiles {
-    /// Of the authority that etcd's certificate is of.
-    pub(crate) ca: PathBuf,
-    /// Ours, and its key, where etcd wants one.
-    pub(crate) client: Option<(PathBuf, PathBuf)>,
-}
-
-/// A certificate or key to show to etcd, or to believe it by, cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TlsError {
-    /// The disk does not give it.
-    #[error("failed to read {}", file.display())]
-    Unreadable {
-        /// The file.
-        file: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// It holds no certificate.
-    #[error("there is no certificate in {}", file.display())]
-    NoCertificate {
-        /// The file.
-        file: PathBuf,
-    },
-    /// It holds no key.
-    #[error("failed to read {}", file.display())]
-    NoKey {
-        /// The file.
-        file: PathBuf,
-        /// Why not.
-        source: ureq::Error,
-    },
-}
-
 /// What is malformed in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum Malformed {
@@ -94,40 +55,6 @@ enum Malformed {
 impl Malformed {
     fn in_answer_to(self, call: &'static str) -> EtcdError {
         EtcdError::Malformed { call, what: self.to_string() }
-    }
-}
-
-impl TlsFiles {
-    fn load(&self) -> Result<TlsConfig, TlsError> {
-        let read =
-            |file: &Path| std::fs::read(file).map_err(|source| TlsError::Unreadable { file: file.to_owned(), source });
-        let certificates = |file: &Path| {
-            let text = read(file)?;
-            let found: Vec<Certificate<'static>> = parse_pem(&text)
-                .filter_map(|item| match item {
-                    Ok(PemItem::Certificate(certificate)) => Some(certificate),
-                    _ => None,
-                })
-                .collect();
-            match found.is_empty() {
-                true => Err(TlsError::NoCertificate { file: file.to_owned() }),
-                false => Ok(found),
-            }
-        };
-        let client = match &self.client {
-            None => None,
-            Some((certificate, key)) => {
-                let text = read(key)?;
-                let key =
-                    PrivateKey::from_pem(&text).map_err(|source| TlsError::NoKey { file: key.clone(), source })?;
-                Some(ClientCert::new_with_certs(&certificates(certificate)?, key))
-            }
-        };
-        Ok(TlsConfig::builder()
-            .root_certs(RootCerts::new_with_certs(&certificates(&self.ca)?))
-            .client_cert(client)
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .build())
     }
 }
 

@@ -21,10 +21,11 @@ use gleaner_wire::{FrameError, MAX_STORED, encode_value};
 use serde::{Deserialize, Serialize};
 
 use super::election::{StartError, WonElection};
-use super::etcd::{Compare, Etcd, EtcdError, Operation, TlsError, transaction};
+use super::etcd::{Compare, Etcd, EtcdError, Operation, transaction};
 use super::settings::StandbySettings;
 use crate::enrolment::Admissions;
 use crate::formats::{self, CURRENT, Document, ReadError};
+use crate::http::TlsError;
 
 /// Bytes of a chunk.
 const CHUNK: usize = 1 << 20;

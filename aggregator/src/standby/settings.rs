@@ -7,7 +7,7 @@ use std::time::Duration;
 use gleaner_daemon::config::Section;
 use gleaner_types::id::HostId;
 
-use super::etcd::TlsFiles;
+use crate::http::TlsFiles;
 
 /// Most endpoints.
 const MOST_ENDPOINTS: usize = 16;
