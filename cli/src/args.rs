@@ -340,7 +340,7 @@ pub(crate) enum ReproduceCommand {
         #[arg(long, default_value_t = gleaner_experiments::chisim::Options::default().seed)]
         seed: u64,
         /// Forecasters of the paper's predictive filling, with commas between.
-        #[arg(long, value_delimiter = ',', default_value = "mean,median")]
+        #[arg(long, value_delimiter = ',', default_value = "mean,median,lstm")]
         forecasters: Vec<ForecasterWord>,
         /// Folder of real traces; without the leases of Chameleon in it a cloud is generated.
         #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
@@ -379,6 +379,8 @@ pub(crate) enum ForecasterWord {
     Mean,
     /// The rolling median.
     Median,
+    /// A recurrent network, which learns from the leases before. Training takes some twenty seconds.
+    Lstm,
 }
 
 /// `gleaner reproduce harm`.

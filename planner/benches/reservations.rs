@@ -8,6 +8,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use gleaner_planner::reservations::fill::Filling;
 use gleaner_planner::reservations::forecast::{Forecaster, Scale};
 use gleaner_planner::reservations::history::{HOUR_S, History, Request};
+use gleaner_planner::reservations::learnt::Learnt;
 use gleaner_planner::reservations::node::{Held, Node, Notice, Running};
 use gleaner_planner::reservations::preemption::Preemption;
 use gleaner_planner::reservations::surviving::{Surviving, Waiting};
@@ -38,7 +39,7 @@ fn nodes() -> Vec<Node> {
 }
 
 fn decisions(criterion: &mut Criterion) {
-    let (history, nodes) = (history(), nodes());
+    let (history, nodes, learnt) = (history(), nodes(), Learnt::default());
     let surviving = Filling::Surviving(Surviving::default());
     let predictive = Filling::Predictive {
         forecaster: Forecaster::RollingMedian,
@@ -47,7 +48,7 @@ fn decisions(criterion: &mut Criterion) {
     };
     for (name, filling) in [("surviving", surviving), ("predictive", predictive)] {
         criterion.bench_function(&format!("notices, {name}"), |bench| {
-            bench.iter(|| filling.reserve(black_box(&history), &[], black_box(&nodes), NOW_S, 1));
+            bench.iter(|| filling.reserve((&learnt, black_box(&history)), &[], black_box(&nodes), NOW_S, 1));
         });
         criterion.bench_function(&format!("a lease of 50 nodes, {name}"), |bench| {
             bench.iter(|| filling.take(black_box(&nodes), 50, NOW_S, (0.01, 1)));

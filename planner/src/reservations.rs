@@ -8,6 +8,7 @@
 pub mod fill;
 pub mod forecast;
 pub mod history;
+pub mod learnt;
 pub mod node;
 pub mod outlook;
 pub mod preemption;

@@ -60,6 +60,7 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
             let forecasters = forecasters.iter().map(|word| match word {
                 ForecasterWord::Mean => Forecaster::RollingMean,
                 ForecasterWord::Median => Forecaster::RollingMedian,
+                ForecasterWord::Lstm => Forecaster::Lstm,
             });
             let (forecasters, traces) = (forecasters.collect(), traces.clone());
             let options = chisim::Options { seed: *seed, forecasters, traces, ..chisim::Options::default() };

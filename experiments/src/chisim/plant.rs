@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use gleaner_planner::reservations::fill::{Filling, Taken, taken_per_hour};
 use gleaner_planner::reservations::history::{HOUR_S, History, Request};
+use gleaner_planner::reservations::learnt::Learnt;
 use gleaner_planner::reservations::node::{Held, Node, Running};
 use gleaner_simulator::leases::CloudTrace;
 use gleaner_simulator::random::Random;
@@ -95,6 +96,8 @@ struct Plant<'a> {
     /// Nodes of each lease that runs.
     leased: BTreeMap<usize, Vec<usize>>,
     history: History,
+    /// What was learnt of it, in this run and in others of the same record: the record is the same whatever is filled.
+    learnt: &'a mut Learnt,
     queue: Queue,
     running: BTreeMap<u64, Job>,
     next_job: u64,
@@ -148,7 +151,7 @@ fn milliseconds(at_s: f64) -> u64 {
 }
 
 /// Plays a trace.
-pub(super) fn play(setting: Setting<'_>) -> Outcome {
+pub(super) fn play<'a>(setting: Setting<'a>, learnt: &'a mut Learnt) -> Outcome {
     let trace = setting.trace;
     let hosts = trace.host_count();
     let mut events = BinaryHeap::new();
@@ -167,6 +170,7 @@ pub(super) fn play(setting: Setting<'_>) -> Outcome {
         held_from_jobs: vec![false; hosts],
         leased: BTreeMap::new(),
         history: History::default(),
+        learnt,
         queue: Queue::new(setting.seed, setting.estimate_error),
         running: BTreeMap::new(),
         next_job: 0,
@@ -331,7 +335,8 @@ impl Plant<'_> {
         let soon = leases[from..].iter().take_while(|lease| lease.start_s < now_s + filling.horizon_s());
         let booked = soon.filter(|lease| lease.created_s <= now_s && lease.start_s - lease.created_s > IN_ADVANCE_S);
         let known: Vec<Request> = booked.map(|lease| Request { at_s: lease.start_s, nodes: lease.nodes }).collect();
-        let reserve = filling.reserve(&self.history, &known, &self.nodes, now_s, seed);
+        filling.learn(self.learnt, &self.history, now_s, self.setting.seed);
+        let reserve = filling.reserve((self.learnt, &self.history), &known, &self.nodes, now_s, seed);
         for index in reserve.withdrawn {
             self.drop_notice(index);
             match self.nodes[index].held {
@@ -428,6 +433,10 @@ mod tests {
 
     use super::*;
 
+    fn played(setting: Setting<'_>) -> Outcome {
+        play(setting, &mut Learnt::default())
+    }
+
     fn setting(trace: &CloudTrace, filling: Filling) -> Setting<'_> {
         Setting { trace, filling, seed: 3, estimate_error: 0.0, leases_only: false }
     }
@@ -451,7 +460,7 @@ mod tests {
     #[test]
     fn leases_alone_by_hand() {
         let trace = by_hand();
-        let outcome = play(Setting { leases_only: true, ..setting(&trace, Filling::Greedy(Preemption::Random)) });
+        let outcome = played(Setting { leases_only: true, ..setting(&trace, Filling::Greedy(Preemption::Random)) });
         // 2 + 2 node hours of 18; at the ends of both leases nobody has a node.
         assert!((outcome.utilisation.leased - 100.0 * 4.0 / 18.0).abs() < 1e-6, "{outcome:?}");
         assert!(outcome.utilisation.leased_at_ends.abs() < 1e-9);
@@ -461,7 +470,7 @@ mod tests {
     #[test]
     fn greedy_filling_by_hand() {
         let trace = by_hand();
-        let outcome = play(setting(&trace, Filling::Greedy(Preemption::RecentlyDeployed)));
+        let outcome = played(setting(&trace, Filling::Greedy(Preemption::RecentlyDeployed)));
         assert_eq!((outcome.taken, outcome.unmet, outcome.sudden), (3, 1, 3));
         assert!(outcome.utilisation.over_time > 99.0, "{outcome:?}");
         assert!(outcome.finished > 0 && outcome.waste > 0.0);
@@ -470,7 +479,7 @@ mod tests {
     #[test]
     fn every_node_that_a_lease_gets_is_counted_once() {
         let trace = generate(2, CloudSize { hosts: 30, days: 15 });
-        let outcome = play(setting(&trace, Filling::Surviving(Surviving::default())));
+        let outcome = played(setting(&trace, Filling::Surviving(Surviving::default())));
         assert_eq!(
             outcome.sudden + outcome.advanced,
             outcome.taken,

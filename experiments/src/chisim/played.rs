@@ -17,6 +17,7 @@ pub(super) struct Cell {
 /// Everything that was played.
 pub(super) struct Played {
     pub(super) generated: bool,
+    pub(super) seed: u64,
     pub(super) trace: CloudTrace,
     pub(super) leases: Outcome,
     pub(super) greedy: Vec<Cell>,

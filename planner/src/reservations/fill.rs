@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 
 use super::forecast::{Forecaster, Scale};
 use super::history::{HOUR_S, History, Request};
+use super::learnt::Learnt;
 use super::node::{Held, Node, Notice};
 use super::preemption::Preemption;
 use super::surviving::{Gap, Reserve, Surviving, Waiting, gap, place, preemption_cost};
@@ -94,14 +95,28 @@ impl Filling {
         matches!(self, Self::Predictive { .. })
     }
 
+    /// Learns from the record where the forecast does and it is time to. It may take seconds.
+    pub fn learn(&self, learnt: &mut Learnt, history: &History, now_s: f64, seed: u64) {
+        if let Self::Predictive { forecaster, scale, .. } = self {
+            learnt.update(*forecaster, history, now_s, *scale, seed);
+        }
+    }
+
     /// Who gets notice and whose is taken back. `known` are the leases made in advance that begin within [`Self::horizon_s`].
     #[must_use]
-    pub fn reserve(&self, history: &History, known: &[Request], nodes: &[Node], now_s: f64, seed: u64) -> Reserve {
+    pub fn reserve(
+        &self,
+        (learnt, history): (&Learnt, &History),
+        known: &[Request],
+        nodes: &[Node],
+        now_s: f64,
+        seed: u64,
+    ) -> Reserve {
         match self {
             Self::Greedy(_) => Reserve::default(),
             Self::Surviving(surviving) => surviving.reserve(history, known, nodes, now_s),
             Self::Predictive { forecaster, preemption, scale } => {
-                let forecast = forecaster.wanted(history, now_s, *scale);
+                let forecast = forecaster.wanted(learnt, history, now_s, *scale);
                 let until_s = now_s + scale.slot_s();
                 // A part of a node is a node. The paper does not say how it rounds.
                 let expected = forecast.unwrap_or(0.0).ceil();
@@ -223,20 +238,26 @@ mod tests {
             scale: HOURLY,
         };
         let mut nodes = vec![filled(10.0), filled(30.0), filled(20.0), Node { held: Held::Reserved, ..Node::free(2) }];
-        let reserve = predictive.reserve(&history(), &[], &nodes, 7_200.0, 0);
+        let reserve = predictive.reserve((&Learnt::default(), &history()), &[], &nodes, 7_200.0, 0);
         assert_eq!(
             (reserve.wanted, reserve.given.len(), reserve.given[0].0),
             (2, 1, 1),
             "1.5 nodes are 2; one is there"
         );
-        let booked = predictive.reserve(&history(), &[Request { at_s: 7_500.0, nodes: 1 }], &nodes, 7_200.0, 0);
+        let booked = predictive.reserve(
+            (&Learnt::default(), &history()),
+            &[Request { at_s: 7_500.0, nodes: 1 }],
+            &nodes,
+            7_200.0,
+            0,
+        );
         assert_eq!(booked.given.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1, 2]);
         nodes.extend(vec![Node { held: Held::Reserved, ..Node::free(2) }; 2]);
-        assert_eq!(predictive.reserve(&history(), &[], &nodes, 7_200.0, 0).withdrawn, [5]);
+        assert_eq!(predictive.reserve((&Learnt::default(), &history()), &[], &nodes, 7_200.0, 0).withdrawn, [5]);
         let with_free = [filled(10.0), Node::free(2), filled(30.0)];
-        let given = predictive.reserve(&history(), &[], &with_free, 7_200.0, 0).given;
+        let given = predictive.reserve((&Learnt::default(), &history()), &[], &with_free, 7_200.0, 0).given;
         assert_eq!(given.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1, 2], "the one without jobs first");
-        let early = predictive.reserve(&history(), &[], &nodes[..3], 3_600.0, 0);
+        let early = predictive.reserve((&Learnt::default(), &history()), &[], &nodes[..3], 3_600.0, 0);
         assert!(early.given.is_empty() && early.unknown.is_some(), "nothing is preempted on a guess");
     }
 

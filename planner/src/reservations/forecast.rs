@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::history::{HOUR_S, History, Unknown};
+use super::learnt::Learnt;
 
 /// Over what is forecast, in whole hours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +30,13 @@ impl Scale {
     }
 
     /// Slots that are looked back at.
-    fn slots(self) -> u32 {
+    pub(super) fn slots(self) -> u32 {
         (self.window_h / self.slot_h.max(1)).max(1)
+    }
+
+    /// Their length together.
+    pub(super) fn window_s(self) -> f64 {
+        f64::from(self.slots()) * self.slot_s()
     }
 }
 
@@ -49,19 +55,22 @@ pub enum Forecaster {
     /// Their median, the mean of the middle two where they are even.
     #[default]
     RollingMedian,
+    /// What a recurrent network has learnt of the order in which they follow each other ([`Learnt`]).
+    Lstm,
 }
 
 impl Forecaster {
     /// All, with the words by which an operator names them.
-    pub const ALL: [(&'static str, Self); 2] = [("mean", Self::RollingMean), ("median", Self::RollingMedian)];
+    pub const ALL: [(&'static str, Self); 3] =
+        [("mean", Self::RollingMean), ("median", Self::RollingMedian), ("lstm", Self::Lstm)];
 
     /// Nodes that will be asked for in the slot that begins at `now_s`; not a whole number.
     ///
     /// # Errors
-    /// [`Unknown`] when the window is not all on record.
-    pub fn wanted(self, history: &History, now_s: f64, scale: Scale) -> Result<f64, Unknown> {
+    /// [`Unknown`] when the window is not all on record, or nothing was learnt yet.
+    pub fn wanted(self, learnt: &Learnt, history: &History, now_s: f64, scale: Scale) -> Result<f64, Unknown> {
         let (slots, slot_s) = (scale.slots(), scale.slot_s());
-        history.covers(now_s, f64::from(slots) * slot_s)?;
+        history.covers(now_s, scale.window_s())?;
         let slot = |back: u32| {
             let from_s = now_s - f64::from(back) * slot_s;
             history.wanted(from_s, from_s + slot_s)
@@ -76,6 +85,10 @@ impl Forecaster {
                     0 => f64::midpoint(sums[middle - 1], sums[middle]),
                     _ => sums[middle],
                 }
+            }
+            Self::Lstm => {
+                sums.reverse();
+                learnt.wanted(&sums, history, now_s, scale)?
             }
         })
     }
@@ -96,9 +109,15 @@ pub struct WalkForward {
     pub over: f64,
 }
 
-/// Evaluates a forecaster over all slots from the begin of the record to `until_s`.
+/// Evaluates a forecaster over all slots from the begin of the record to `until_s`. One that learns does so on its way, into `learnt`.
 #[must_use]
-pub fn walk_forward(forecaster: Forecaster, history: &History, until_s: f64, scale: Scale) -> WalkForward {
+pub fn walk_forward(
+    forecaster: Forecaster,
+    learnt: &mut Learnt,
+    history: &History,
+    until_s: f64,
+    (scale, seed): (Scale, u64),
+) -> WalkForward {
     let mut found = WalkForward::default();
     let slot_s = scale.slot_s();
     let mut slot = 0_u32;
@@ -109,7 +128,8 @@ pub fn walk_forward(forecaster: Forecaster, history: &History, until_s: f64, sca
         }
         slot += 1;
         let actual = history.wanted(now_s, now_s + slot_s);
-        match forecaster.wanted(history, now_s, scale) {
+        learnt.update(forecaster, history, now_s, scale, seed);
+        match forecaster.wanted(learnt, history, now_s, scale) {
             Ok(wanted) => {
                 found.slots += 1;
                 found.under += (actual - wanted).max(0.0);
@@ -142,16 +162,18 @@ mod tests {
     #[test]
     fn mean_and_median_by_hand() {
         let history = hourly(&[9, 1, 2, 3, 10, 99]);
-        let at = |forecaster: Forecaster| forecaster.wanted(&history, 5.0 * HOUR_S, HOURLY).unwrap();
+        let at =
+            |forecaster: Forecaster| forecaster.wanted(&Learnt::default(), &history, 5.0 * HOUR_S, HOURLY).unwrap();
         assert!((at(Forecaster::RollingMean) - 4.0).abs() < 1e-12, "1, 2, 3, 10; the 99 is not past");
         assert!((at(Forecaster::RollingMedian) - 2.5).abs() < 1e-12);
-        let paper = Forecaster::RollingMean.wanted(&history, 5.0 * HOUR_S, Scale::PAPER);
+        let paper = Forecaster::RollingMean.wanted(&Learnt::default(), &history, 5.0 * HOUR_S, Scale::PAPER);
         assert_eq!(paper, Err(Unknown::Short { has_s: 5.0 * HOUR_S, needs_s: 168.0 * HOUR_S }));
     }
 
     #[test]
     fn walking_forward_by_hand() {
-        let found = walk_forward(Forecaster::RollingMean, &hourly(&[1, 1, 1, 1, 5, 0, 0]), 7.0 * HOUR_S, HOURLY);
+        let history = hourly(&[1, 1, 1, 1, 5, 0, 0]);
+        let found = walk_forward(Forecaster::RollingMean, &mut Learnt::default(), &history, 7.0 * HOUR_S, (HOURLY, 1));
         // Forecasts 1, 2, 1.75 for 5, 0, 0.
         assert_eq!((found.slots, found.unknown), (3, 4));
         assert!((found.under - 4.0 / 3.0).abs() < 1e-12 && (found.over - 3.75 / 3.0).abs() < 1e-12);
@@ -162,10 +184,12 @@ mod tests {
         #[test]
         fn only_the_past_counts(nodes in prop::collection::vec(0_u32..20, 12..40), cut in 5_usize..12) {
             let (whole, past) = (hourly(&nodes), hourly(&nodes[..cut]));
-            for (_, forecaster) in Forecaster::ALL {
-                let now_s = cut as f64 * HOUR_S;
-                let forecast = forecaster.wanted(&whole, now_s, HOURLY).unwrap();
-                prop_assert_eq!(forecast.to_bits(), forecaster.wanted(&past, now_s, HOURLY).unwrap().to_bits());
+            // Learnt has a test of its own for the network.
+            for forecaster in [Forecaster::RollingMean, Forecaster::RollingMedian] {
+                let (now_s, learnt) = (cut as f64 * HOUR_S, Learnt::default());
+                let forecast = forecaster.wanted(&learnt, &whole, now_s, HOURLY).unwrap();
+                let of_past = forecaster.wanted(&learnt, &past, now_s, HOURLY).unwrap();
+                prop_assert_eq!(forecast.to_bits(), of_past.to_bits());
                 let most = nodes[cut - 4..cut].iter().copied().max().unwrap_or(0);
                 prop_assert!((0.0..=f64::from(most)).contains(&forecast));
             }

@@ -11,6 +11,7 @@ use super::checks::{check_hosts, check_jobs, check_leases, check_numbers};
 use super::question::{FillNode, FillPolicy, FillQuestion, Lease, NoticeGiven, WaitingJob};
 use crate::reservations::fill::{Filling, Taken, taken_per_hour};
 use crate::reservations::history::{HOUR_S, History, InvalidHistory, Request};
+use crate::reservations::learnt::Learnt;
 use crate::reservations::node::{Held, Node, Notice, Running};
 use crate::reservations::queue::Queue;
 use crate::reservations::surviving::{Waiting, start_cost};
@@ -203,7 +204,9 @@ impl<'a> Cloud<'a> {
                 node.held = Held::Leased;
             }
         }
-        let reserve = self.filling.reserve(&self.history, &known, &candidates, now_s, question.seed);
+        let mut learnt = Learnt::default();
+        self.filling.learn(&mut learnt, &self.history, now_s, question.seed);
+        let reserve = self.filling.reserve((&learnt, &self.history), &known, &candidates, now_s, question.seed);
         (answer.wanted, answer.unknown) = (reserve.wanted, reserve.unknown);
         for index in reserve.withdrawn {
             answer.withdrawn.push(self.host(index));
